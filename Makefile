@@ -1,0 +1,57 @@
+# `make` lists the targets. Those that run Python make .venv first if there is none,
+# with only the packages they need. Another interpreter: PYTHON=python3.12 make test
+# (after make clean, if there is a .venv already).
+
+PYTHON ?= python3
+PY = .venv/bin/python
+PACKAGES = $(wildcard coefficients fitting codegen kernels)
+
+.PHONY: help demo test lint format coefficients check benchmarks clean
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' Makefile | awk -F@ '{ printf "%-20s %s\n", $$1, $$2 }'
+
+demo: .venv/ready-demo ## the optimal 3-bit derivative of GELU: table, proof, picture
+	@$(PY) -m fitting.fewbit --fn gelu --bits 3 --plot gelu-3bit.png
+	@echo
+	@echo "The picture is gelu-3bit.png; to see it: xdg-open gelu-3bit.png (Linux), open gelu-3bit.png (macOS)."
+	@echo "To check every coefficient file, the one above with them: make check"
+
+test: .venv/ready-test ## run the tests; some of them: make test ARGS='-k layout'
+	@$(PY) -m pytest $(ARGS)
+
+lint: .venv/ready-lint ## check format, style and types
+	@$(PY) -m ruff format --check .
+	@$(PY) -m ruff check .
+	@$(PY) -m mypy $(PACKAGES)
+
+format: .venv/ready-lint ## format the code and mend what can be mended
+	@$(PY) -m ruff check --fix-only .
+	@$(PY) -m ruff format .
+
+coefficients: .venv/ready-demo ## make all coefficient files again
+	@$(PY) -m fitting.fewbit --all
+
+check: .venv/ready-demo ## verify all coefficient files
+	@$(PY) -m coefficients check
+
+benchmarks: .venv/ready-demo ## measure the fit: time, memory, against the published algorithm
+	@$(PY) -m benchmarks.fewbit
+
+clean: ## remove what make made: .venv, caches, builds, the demo's picture
+	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist gelu-3bit.png
+	find $(wildcard benchmarks coefficients fitting codegen kernels notebooks tests) \
+		-name __pycache__ -prune -exec rm -rf {} +
+
+# One stamp per set of packages, written last: a set-up that failed half-way is taken up again.
+.venv/ready-%: pyproject.toml constraints.txt
+	@command -v "$(PYTHON)" >/dev/null || \
+		{ echo "$(PYTHON) is not here; name a Python 3.11 or newer: PYTHON=/path/to/python make ..." >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; v = sys.version_info; \
+		sys.exit(v < (3, 11) and "$(PYTHON) is %d.%d, but 3.11 or newer is needed: PYTHON=python3.12 make ..." % v[:2])'
+	@$(PY) -m pip --version >/dev/null 2>&1 || { echo "Making .venv ..."; "$(PYTHON)" -m venv --clear .venv; }
+	@echo "Installing what $* needs into .venv (once; a minute or so) ..."
+	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.$(if $(filter test lint,$*),[$*])'
+	@touch $@

@@ -1,0 +1,139 @@
+"""python -m coefficients check [FILE…] | list [FUNCTION]: verify coefficient files, or show them."""
+
+import importlib
+import io
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from coefficients import command, store
+from coefficients.command import BAD, GOOD, Misuse, Parser, say
+from coefficients.schema import CoefficientError, Document
+
+# Who recomputes a method's errors: verify(document) -> problems. They live above this package and need
+# numpy, so they are looked up when asked for, and only here.
+JUDGES: Final = {"fewbit": "fitting.fewbit.judge"}
+
+COLUMNS: Final = ("function", "name", "version", "bits", "levels", "l2_squared", "linf", "gap")
+
+
+class _Judges:
+    """Recomputes errors where the package that can do it is installed, and says once where it is not."""
+
+    def __init__(self) -> None:
+        self._verifiers: dict[str, Callable[[Document], list[str]] | None] = {}
+
+    @property
+    def missing(self) -> bool:
+        return None in self._verifiers.values()
+
+    def verify(self, document: Document) -> list[str]:
+        method = document["method"]
+        if method not in self._verifiers:
+            self._verifiers[method] = self._found(method)
+        verifier = self._verifiers[method]
+        return verifier(document) if verifier else []
+
+    @staticmethod
+    def _found(method: str) -> Callable[[Document], list[str]] | None:
+        try:
+            verify: Callable[[Document], list[str]] = importlib.import_module(JUDGES[method]).verify
+        except ImportError as error:
+            say("coefficients", f"errors of {method} files were not recomputed: {error}")
+            return None
+        return verify
+
+
+def _packaged() -> list[Path]:
+    # Not store.available: a file that has a wrong name should be seen here too.
+    paths = sorted(store.DATA.rglob("*.json"))
+    if not paths:
+        raise Misuse(f"no coefficient files in {store.DATA}")
+    here = Path.cwd()
+    return [path.relative_to(here) if path.is_relative_to(here) else path for path in paths]
+
+
+def _loaded(path: Path) -> Document:
+    try:
+        return store.load(path)
+    except OSError as error:
+        raise Misuse(f"{path}: {error.strerror}") from None
+
+
+def _check(files: Sequence[Path], recompute: bool) -> int:
+    for path in files:
+        if not path.is_file():
+            raise Misuse(f"{path} is not a file" if path.exists() else f"{path} does not exist")
+    paths = files or _packaged()
+    judges = _Judges()
+    bad = 0
+    for i, path in enumerate(paths, start=1):
+        if sys.stderr is not None and sys.stderr.isatty():
+            print(f"{i}/{len(paths)}", end="\r", file=sys.stderr, flush=True)  # the next line covers it
+        try:
+            document = _loaded(path)
+            problems = [f"{path}: {one}" for one in judges.verify(document)] if recompute else []
+        except CoefficientError as error:
+            problems = [str(error)]
+        print("; ".join(problems) or f"{path}: ok")
+        bad += bool(problems)
+    note = "" if recompute and not judges.missing else " (errors not recomputed)"
+    print(f"{len(paths)} file{'s' if len(paths) > 1 else ''}, {bad} bad{note}")
+    return BAD if bad else GOOD
+
+
+def _list(function: str | None) -> int:
+    _packaged()
+    try:
+        entries = store.find_function(function) if function else store.available()
+    except CoefficientError as error:
+        raise Misuse(str(error)) from None
+    rows: list[tuple[str, ...]] = [COLUMNS]
+    status = GOOD
+    for entry in entries:
+        try:
+            rows.append(_row(entry, _loaded(entry.path)))
+        except CoefficientError as error:
+            say("coefficients", str(error))
+            status = BAD
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        texts = (cell.ljust(width) for cell, width in zip(row[:2], widths[:2], strict=True))
+        numbers = (cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True))
+        print("  ".join([*texts, *numbers]))
+    return status
+
+
+def _row(entry: store.Entry, document: Document) -> tuple[str, ...]:
+    options, solution, error = document["options"], document["solution"], document["error"]
+    counts = (entry.version, options["bits"], len(solution["levels"]))
+    errors = (f"{float(error[key]):.4g}" for key in COLUMNS[5:])
+    return (entry.function, entry.name, *map(str, counts), *errors)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status; wrong arguments raise SystemExit(2), as argparse does."""
+    parser = Parser(prog="python -m coefficients", description="Verify or show coefficient files.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="check | list")
+    check = commands.add_parser("check", help="verify shape, hash, meaning and errors")
+    check.add_argument("files", nargs="*", type=Path, metavar="FILE", help="default: all packaged files")
+    check.add_argument("--no-recompute", action="store_true", help="trust the errors that the files state")
+    show = commands.add_parser("list", help="show the packaged files")
+    show.add_argument("function", nargs="?", metavar="FUNCTION", help="default: all functions")
+    options = parser.parse_args(arguments)
+    if options.command == "check":
+        return _check(options.files, not options.no_recompute)
+    return _list(options.function)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """main as a command: its exit status, whatever happens."""
+    return command.run("coefficients", lambda: main(arguments))
+
+
+if __name__ == "__main__":
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
+    sys.exit(run())

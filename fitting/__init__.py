@@ -1,0 +1,1 @@
+"""Fit approximations of activation derivatives: the science, without torch or triton."""

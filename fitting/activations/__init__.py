@@ -1,0 +1,6 @@
+"""The catalogue of activations, the safe expression parser and the 50-digit oracle."""
+
+from fitting.activations.activation import Activation, Branch, Limits, Minimum, from_expression
+from fitting.activations.catalogue import get, names
+
+__all__ = ["Activation", "Branch", "Limits", "Minimum", "from_expression", "get", "names"]

@@ -1,0 +1,217 @@
+"""An activation function, and all that follows from its one symbolic definition."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+
+import flint
+import numpy as np
+from numpy.typing import ArrayLike
+from sympy import Expr, Rational, Symbol
+
+from fitting.activations import calculus
+from fitting.activations.calculus import Piece
+from fitting.activations.grammar import RESERVED, parse, x
+from fitting.activations.tape import Array, Tape
+from fitting.errors import InputError
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A maximal interval on which f is increasing (direction 1), decreasing (-1) or constant (0)."""
+
+    lo: float
+    hi: float
+    direction: int
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """The infimum of f, and a point where it is attained (None where it is only approached)."""
+
+    value: float
+    at: float | None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits at -inf and +inf; NaN where there is none."""
+
+    left: float
+    right: float
+
+
+@dataclass(frozen=True)
+class Activation:
+    """f, by its expression in `x` and named parameters; everything else is derived.
+
+    `expr` is text of the grammar in `fitting.activations.grammar`; `params` gives each parameter a value.
+    At a kink, f' is the derivative of the branch that holds there, which is how torch defines it.
+    """
+
+    name: str
+    expr: str
+    params: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if x not in self.f_expression.free_symbols:
+            raise InputError(f"expression must be a function of x, got {self.expr!r}")
+
+    @cached_property
+    def f_expression(self) -> Expr:
+        """f with its parameters put in, each as the exact decimal it was written as."""
+        values = {Symbol(name, real=True): Rational(repr(float(value))) for name, value in self.params.items()}
+        return parse(self.expr, self.params).subs(values)
+
+    @cached_property
+    def d1_expression(self) -> Expr:
+        """f', built from the stable heads."""
+        return self.f_expression.diff(x)
+
+    @cached_property
+    def _tapes(self) -> tuple[Tape, Tape]:
+        return Tape(self.f_expression), Tape(self.d1_expression)
+
+    @cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The maximal open intervals on which f, f' and f'' are smooth."""
+        return tuple(calculus.pieces(self.f_expression, self.d1_expression))
+
+    @cached_property
+    def breakpoints(self) -> tuple[float, ...]:
+        """Where pieces meet: kinks and jumps of f or f'."""
+        return tuple(piece.lo for piece in self.pieces[1:])
+
+    def f(self, at: ArrayLike) -> Array:
+        """f at float64 points (any shape); limits at ±inf, NaN at NaN."""
+        return self._evaluate(self._tapes[0], self.limits, at)
+
+    def df(self, at: ArrayLike) -> Array:
+        """f' at float64 points (any shape); limits at ±inf, NaN at NaN."""
+        return self._evaluate(self._tapes[1], self.derivative_limits, at)
+
+    @staticmethod
+    def _evaluate(tape: Tape, limits: Limits, at: ArrayLike) -> Array:
+        points = np.asarray(at, dtype=np.float64)
+        result = np.atleast_1d(calculus.values(tape, np.atleast_1d(points)))
+        ends = np.atleast_1d(points)
+        result[ends == -math.inf], result[ends == math.inf] = limits.left, limits.right
+        return result.reshape(points.shape)
+
+    @cached_property
+    def limits(self) -> Limits:
+        """Of f."""
+        return Limits(calculus.limit(self.pieces[0].f, -1), calculus.limit(self.pieces[-1].f, 1))
+
+    @cached_property
+    def derivative_limits(self) -> Limits:
+        """Of f'."""
+        return Limits(calculus.limit(self.pieces[0].d1, -1), calculus.limit(self.pieces[-1].d1, 1))
+
+    @cached_property
+    def parity(self) -> str:
+        """'even', 'odd' or 'none': of f', decided at 60 digits at points no identity could know of."""
+        verdicts = set()
+        with flint.ctx.workprec(calculus.PRECISION):
+            for k in range(1, 40):
+                point = flint.arb(k).sqrt() / 7 + flint.arb(k**3) / 1000
+                right, left = (self._tapes[1].arb(sign * point) for sign in (1, -1))
+                verdicts.add(((right - left).contains(0), (right + left).contains(0)))
+        even, odd = (all(column) for column in zip(*verdicts, strict=True))
+        return "even" if even else "odd" if odd else "none"
+
+    @cached_property
+    def step_values(self) -> tuple[float, ...] | None:
+        """The values that f' takes when it is a step function, increasing; None when it is not."""
+        if any(piece.d1.expression.has(x) for piece in self.pieces):
+            return None
+        return tuple(sorted({float(piece.d1.expression) for piece in self.pieces}))
+
+    def turning_points(self, order: int = 0) -> tuple[float, ...]:
+        """Where f (order 0) or f' (order 1) changes direction: rising before, falling after, or the reverse.
+
+        A plateau between a rise and a fall is no point, and is not listed.
+        """
+        moves: list[tuple[float, int]] = []
+        for run in self._smooth_runs(order):
+            jump = self._jump(order, run.lo)
+            moves += [(run.lo, jump)] if jump else []
+            moves.append((run.lo, run.direction))
+        return tuple(dict.fromkeys(at for (_, before), (at, after) in pairwise(moves) if before * after < 0))
+
+    @cached_property
+    def branches(self) -> tuple[Branch, ...]:
+        """The monotone branches of f, left to right; flat parts are branches of direction 0."""
+        return self._runs(0)
+
+    @cached_property
+    def derivative_runs(self) -> tuple[Branch, ...]:
+        """Maximal intervals on which f' is smooth and monotone: like branches, but cut at every break."""
+        return tuple(self._smooth_runs(1))
+
+    def _runs(self, order: int) -> tuple[Branch, ...]:
+        merged: list[Branch] = []
+        for run in self._smooth_runs(order):
+            if merged:
+                last = merged[-1]
+                jump = self._jump(order, run.lo)
+                if last.direction == run.direction and jump * run.direction >= 0 and (run.direction or not jump):
+                    merged[-1] = Branch(last.lo, run.hi, run.direction)
+                    continue
+            merged.append(run)
+        return tuple(merged)
+
+    def _smooth_runs(self, order: int) -> list[Branch]:
+        runs = []
+        for piece in self.pieces:
+            slope = piece.d2 if order else piece.d1
+            if slope.expression == 0:
+                runs.append(Branch(piece.lo, piece.hi, 0))
+                continue
+            inner = [float(root) + 0.0 for root in calculus.sign_changes(slope, piece.lo, piece.hi)]
+            for lo, hi in pairwise([piece.lo, *inner, piece.hi]):
+                runs.append(Branch(lo, hi, calculus.sign_inside(slope, lo, hi)))
+        return runs
+
+    def _jump(self, order: int, at: float) -> int:
+        """Direction in which f or f' jumps at a breakpoint; 0 where it is continuous."""
+        for left, right in pairwise(self.pieces):
+            if right.lo == at:
+                before, after = (p.d1 if order else p.f for p in (left, right))
+                with flint.ctx.workprec(calculus.PRECISION):
+                    step = after.arb(flint.arb(at)) - before.arb(flint.arb(at))
+                # The breakpoint is a float64: a step below its rounding is no jump.
+                return 0 if abs(step) < 1e-12 else 1 if step > 0 else -1
+        return 0
+
+    @cached_property
+    def minimum(self) -> Minimum:
+        """The infimum of f over the whole line."""
+        reached = sorted({*self.breakpoints, *self.turning_points()}, key=abs)
+        attained = [(float(self.f(point)), point) for point in reached]
+        approached = [self.limits.left, self.limits.right]
+        approached += [
+            float(piece.f.numpy(np.array(end)))
+            for piece in self.pieces
+            for end in (piece.lo, piece.hi)
+            if math.isfinite(end)
+        ]
+        infimum = min(value for value, _ in [*attained, *((value, 0.0) for value in approached if value == value)])
+        return Minimum(infimum, next((point for value, point in attained if value == infimum), None))
+
+
+def from_expression(expr: str, name: str = "custom", params: Mapping[str, float] | None = None) -> Activation:
+    """A user's own activation.
+
+    Raises `InputError` for text outside the grammar, an expression without x, or a bad name or parameter.
+    """
+    params = dict(params or {})
+    for kind, word in [("name", name), *(("parameter", key) for key in params)]:
+        if not word.isidentifier() or not word.isascii() or (kind == "parameter" and word in RESERVED):
+            raise InputError(f"{kind} must be letters, digits and underscores, and no function's name, got {word!r}")
+    for key, value in params.items():
+        if not math.isfinite(value):
+            raise InputError(f"parameter {key} must be finite, got {value}")
+    return Activation(name, expr.strip(), params)

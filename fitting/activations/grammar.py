@@ -1,0 +1,208 @@
+"""From text to a sympy expression by a small whitelist grammar: nothing is ever evaluated as code.
+
+    expression:  x, parameters, numbers, pi, E, + - * / **, parentheses, FUNCTIONS,
+                 where(condition, a, b), Piecewise((a, condition), ..., (b, True))
+    condition:   a < b, a <= b, a > b, a >= b, chains of them (-3 < x < 3), and/or, True
+
+Python's own parser makes the syntax tree (`ast.parse`, which runs nothing); every node is then looked
+up in the tables below, and what is not in them is refused with its position.
+"""
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import sympy
+from sympy import Expr, Integer, Piecewise, Rational, Symbol
+
+from fitting.activations.heads import HEADS
+from fitting.errors import InputError, nearest
+
+x = Symbol("x", real=True)
+
+MAX_LENGTH = 2000
+MAX_DEPTH = 60
+_NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
+
+
+def _maximum(a: Expr, b: Expr) -> Expr:
+    return Piecewise((a, a > b), (b, True))
+
+
+def _minimum(a: Expr, b: Expr) -> Expr:
+    return Piecewise((a, a < b), (b, True))
+
+
+def _relu(a: Expr) -> Expr:
+    return Piecewise((a, a > 0), (Integer(0), True))
+
+
+def _where(condition: Any, a: Expr, b: Expr) -> Expr:
+    return Piecewise((a, condition), (b, True))
+
+
+FUNCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {
+    **{name: (1, head) for name, head in HEADS.items()},
+    **{
+        name: (1, getattr(sympy, name))
+        for name in (
+            "exp",
+            "log",
+            "sqrt",
+            "Abs",
+            "sign",
+            "sin",
+            "cos",
+            "tan",
+            "sinh",
+            "cosh",
+            "atan",
+            "erf",
+            "erfc",
+        )
+    },
+    "abs": (1, sympy.Abs),
+    "relu": (1, _relu),
+    "max": (2, _maximum),
+    "min": (2, _minimum),
+    "where": (3, _where),
+}
+CONSTANTS = {"pi": sympy.pi, "E": sympy.E}
+_BINARY = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
+_COMPARE = {ast.Lt: sympy.Lt, ast.LtE: sympy.Le, ast.Gt: sympy.Gt, ast.GtE: sympy.Ge}
+RESERVED = {"x", "Piecewise", *FUNCTIONS, *CONSTANTS}
+
+
+def parse(text: str, parameters: Iterable[str] = ()) -> Expr:
+    """The sympy expression that `text` spells, in `x` and the named `parameters`.
+
+    Raises `InputError` with the position of whatever the grammar does not allow.
+    """
+    return _Parser(text, set(parameters)).expression()
+
+
+class _Parser:
+    def __init__(self, text: str, parameters: set[str]) -> None:
+        self.text = text
+        self.symbols = {name: Symbol(name, real=True) for name in parameters} | {"x": x}
+        self.depth = 0
+
+    def expression(self) -> Expr:
+        if len(self.text) > MAX_LENGTH:
+            raise InputError(f"expression must have at most {MAX_LENGTH} characters, got {len(self.text)}")
+        if not self.text.isascii() or "\n" in self.text or not self.text.isprintable():
+            raise InputError(f"expression must be one line of plain ASCII, got {self.text!r}")
+        try:
+            tree = ast.parse(self.text.strip(), mode="eval").body
+        except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+            offset = getattr(error, "offset", None) or 1
+            reason = getattr(error, "msg", None) or "too deeply nested"
+            raise InputError(f"expression is malformed at position {offset} of {self.text!r}: {reason}") from None
+        self.text = self.text.strip()
+        return self.value(tree)
+
+    def refuse(self, node: ast.AST, why: str) -> InputError:
+        return InputError(f"expression: {why} at position {getattr(node, 'col_offset', 0) + 1} of {self.text!r}")
+
+    def value(self, node: ast.AST) -> Expr:
+        """The number-valued expression at `node`."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise self.refuse(node, f"nested more than {MAX_DEPTH} deep")
+        result = self._value(node)
+        self.depth -= 1
+        if result.has(sympy.nan, sympy.zoo, sympy.oo, sympy.I):
+            raise self.refuse(node, "not a real number")
+        return result
+
+    def _value(self, node: ast.AST) -> Expr:
+        match node:
+            case ast.Constant():
+                return self.number(node)
+            case ast.Name(id=name) if name in self.symbols:
+                return self.symbols[name]
+            case ast.Name(id=name) if name in CONSTANTS:
+                return CONSTANTS[name]
+            case ast.Name(id=name):
+                raise self.refuse(node, f"unknown name {name!r} ({nearest(name, {*self.symbols, *RESERVED})})")
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return -self.value(operand)
+            case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+                return self.value(operand)
+            case ast.BinOp(left=left, op=op, right=right):
+                return self.binary(node, op, self.value(left), self.value(right))
+            case ast.Call():
+                return self.call(node)
+        raise self.refuse(node, f"{type(node).__name__} is not allowed")
+
+    def number(self, node: ast.Constant) -> Expr:
+        literal = self.text[node.col_offset : node.end_col_offset]
+        if not _NUMBER.fullmatch(literal) or not abs(float(literal)) < float("inf"):
+            raise self.refuse(node, f"{literal[:20]!r} is not a plain decimal number below 1.8e308")
+        return Rational(literal)
+
+    def binary(self, node: ast.AST, op: ast.operator, a: Expr, b: Expr) -> Expr:
+        if type(op) in _BINARY:
+            return _BINARY[type(op)](a, b)
+        if isinstance(op, ast.Div):
+            if b.is_zero:
+                raise self.refuse(node, "division by zero")
+            return a / b
+        if isinstance(op, ast.Pow):
+            if b.is_number and not self.modest_power(a, b):
+                raise self.refuse(node, "a power too large to be meant")
+            return a**b
+        way_out = "; write ** for powers" if isinstance(op, ast.BitXor) else ""
+        raise self.refuse(node, f"operator {type(op).__name__} is not allowed{way_out}")
+
+    @staticmethod
+    def modest_power(base: Expr, exponent: Expr) -> bool:
+        """Whether base**exponent stays within float64: sympy would compute 9**9**9**9 exactly."""
+        if not abs(exponent) <= 1000:
+            return False
+        if not base.is_number or base.is_zero:
+            return True
+        return bool(abs(exponent * sympy.log(abs(base), 2).evalf(15)) <= 1024)
+
+    def call(self, node: ast.Call) -> Expr:
+        if not isinstance(node.func, ast.Name) or node.keywords:
+            raise self.refuse(node, "only plain calls like exp(x) are allowed")
+        name = node.func.id
+        if name == "Piecewise":
+            return self.piecewise(node)
+        if name not in FUNCTIONS:
+            raise self.refuse(node, f"unknown function {name!r} ({nearest(name, [*FUNCTIONS, 'Piecewise'])})")
+        count, function = FUNCTIONS[name]
+        if len(node.args) != count:
+            raise self.refuse(node, f"{name} takes {count} argument{'s'[: count > 1]}, got {len(node.args)}")
+        if name == "where":
+            return function(self.condition(node.args[0]), self.value(node.args[1]), self.value(node.args[2]))
+        return function(*map(self.value, node.args))
+
+    def piecewise(self, node: ast.Call) -> Expr:
+        branches = []
+        for argument in node.args:
+            if not isinstance(argument, ast.Tuple) or len(argument.elts) != 2:
+                raise self.refuse(argument, "Piecewise takes (value, condition) pairs")
+            branches.append((self.value(argument.elts[0]), self.condition(argument.elts[1])))
+        if not branches or branches[-1][1] != sympy.true:
+            raise self.refuse(node, "the last condition of Piecewise must be True")
+        return Piecewise(*branches)
+
+    def condition(self, node: ast.AST) -> Any:
+        match node:
+            case ast.Constant(value=True):
+                return sympy.true
+            case ast.BoolOp(op=op, values=values):
+                combine = sympy.And if isinstance(op, ast.And) else sympy.Or
+                return combine(*map(self.condition, values))
+            case ast.BinOp(left=left, op=ast.BitAnd(), right=right):
+                return sympy.And(self.condition(left), self.condition(right))
+            case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+                return sympy.Or(self.condition(left), self.condition(right))
+            case ast.Compare(left=left, ops=ops, comparators=comparators) if all(type(op) in _COMPARE for op in ops):
+                values = [self.value(left), *map(self.value, comparators)]
+                return sympy.And(*(_COMPARE[type(op)](a, b) for op, a, b in zip(ops, values, values[1:], strict=False)))
+        raise self.refuse(node, "a condition must compare with <, <=, > or >=")

@@ -1,0 +1,87 @@
+"""Sympy heads for the primitives whose usual spelling is unstable in floating point.
+
+Each knows its derivative in terms of heads that are themselves stable, so that differentiating
+an activation never creates an inf/inf or a difference of nearly equal numbers: plain
+`sympy.diff` of mish, spelled with exp and log, is NaN at x = 89 in float32 and at x = 710 in float64.
+"""
+
+from typing import Any
+
+from sympy import Abs, Expr, Function, Integer, exp
+
+
+class Head(Function):
+    """A real function of one real variable that sympy keeps as it is written."""
+
+    nargs = 1
+
+    def _eval_is_extended_real(self) -> bool:
+        return True
+
+
+class sigmoid(Head):
+    """1 / (1 + exp(-x))."""
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        return sigmoid(self.args[0]) * sigmoid(-self.args[0])
+
+
+class softplus(Head):
+    """log(1 + exp(x))."""
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        return sigmoid(self.args[0])
+
+
+class tanh(Head):
+    """Hyperbolic tangent; its derivative is sech², without the cancellation of 1 - tanh²."""
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        return sech(self.args[0]) ** 2
+
+
+class sech(Head):
+    """1 / cosh(x)."""
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        return -tanh(self.args[0]) * sech(self.args[0])
+
+
+class Phi(Head):
+    """Distribution function of N(0, 1)."""
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        return phi(self.args[0])
+
+
+class phi(Head):
+    """Density of N(0, 1): exp(-x²/2) / sqrt(2π)."""
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        return -self.args[0] * phi(self.args[0])
+
+
+class softsign(Head):
+    """x / (1 + |x|); its derivative 1 / (1 + |x|)² is exact in relative terms for large x."""
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        return (1 + Abs(self.args[0])) ** Integer(-2)
+
+
+class expm1(Head):
+    """exp(x) - 1."""
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        return exp(self.args[0])
+
+
+class log1p(Head):
+    """log(1 + x), for x > -1."""
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        return 1 / (1 + self.args[0])
+
+
+HEADS: dict[str, Any] = {
+    head.__name__: head for head in (sigmoid, softplus, tanh, sech, Phi, phi, softsign, expm1, log1p)
+}

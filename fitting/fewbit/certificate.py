@@ -1,0 +1,58 @@
+"""A lower bound on the error of every function with K levels, from the optimum on a grid of cells.
+
+Lemma. On a cell, let f' have mass μ and sum of squared deviations σ from its mean, and let q take there the
+nearest of some levels y_1 < ... < y_r. Using only one of them, the best, on the whole cell costs at most
+Σ (y_{k+1} - y_k)·sqrt(μσ) more, summed over those middles (y_k + y_{k+1})/2 that lie in the range of f'.
+Proof. Passing the middle m of two levels Δ apart changes (f' - y)² by 2Δ(f' - m). Walking up the levels,
+stop at the first whose upper middle has ∫(f'-m)⁺ <= ∫(f'-m)⁻; then every middle costs 2Δ·min of the two.
+The first falls with m, the second rises, and they meet at the mean, where each is half of ∫|f'-mean|,
+which Cauchy and Schwarz bound by sqrt(μσ). A middle outside the range costs nothing.
+
+Hence, for any q with K levels, replacing it by one that is constant on cells costs, added over cells,
+  shared:      at most Σ_k Δ_k·s(m_k) <= (max f' - min f')·max_v s(v), where s(v) sums sqrt(μσ) over the
+               cells whose range holds v (levels outside the range of f' never help);
+  contiguous:  at most Σ_k |Δ_k|·max sqrt(μσ), for only the cells that hold a border change. The best levels
+               are means over successive intervals, so Σ|Δ_k| is at most the variation of f', and at most
+               (K-1)(max f' - min f').
+The cheapest function that is constant on cells is what the dynamic programme finds; it and the spread
+inside the cells make up the optimum on the grid, and the bound is that optimum less the cost above.
+Subtracted too: the floating point slack of the programme and the difference of two Gauss rules.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fitting.activations.tape import Array
+from fitting.fewbit.measure import Cells, Measure
+
+
+def lower_bound(measure: Measure, cells: Cells, k: int, grid_cost: float, slack: float, shared: bool) -> float:
+    """The bound, at least 0. `grid_cost` ± `slack` is the optimal cost between cells with k levels."""
+    held = cells.moments.mass > 0
+    low, high = (cells.centre - cells.width / 2)[held], (cells.centre + cells.width / 2)[held]
+    span = float(high.max() - low.min())
+    if shared:
+        gain = span * _peak(low, high, cells.spare[held])
+    else:
+        gain = min(_variation(cells, held), (k - 1) * span) * float(cells.spare.max())
+    doubt = math.fsum(cells.doubt) * (1 + measure.top) ** 2
+    return max(0.0, math.fsum(cells.moments.spread) + grid_cost - slack - gain - doubt)
+
+
+def _peak(low: Array, high: Array, spare: Array) -> float:
+    """max over v of the sum of `spare` over the ranges [low, high] that hold v."""
+    wide = spare > 0
+    order = np.lexsort((np.repeat([0, 1], wide.sum()), np.concatenate([low[wide], high[wide]])))
+    changes = np.concatenate([spare[wide], -spare[wide]])[order]
+    return float(np.max(np.cumsum(changes), initial=0.0)) * (1 + 1e-12)
+
+
+def _variation(cells: Cells, held: NDArray[np.bool_]) -> float:
+    """At least the total variation of f' over the cells: within each, and from each to the next."""
+    centre, width = cells.centre[held], cells.width[held]
+    between = np.abs(np.diff(centre)) - (width[1:] + width[:-1]) / 2
+    # Two neighbours' ranges touch where f' is continuous; what is left between them is a jump.
+    steps = np.maximum(between, 0.0) + width[1:] + width[:-1]
+    return float(np.sum(width) + np.sum(np.where(between > 0, steps, 0.0)))

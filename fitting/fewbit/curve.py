@@ -1,0 +1,131 @@
+"""f' on a domain, cut into runs on which it is smooth and monotone."""
+
+import math
+from dataclasses import dataclass
+
+import flint
+import numpy as np
+from numpy.typing import NDArray
+
+from fitting.activations import Activation
+from fitting.activations.calculus import Piece, middle
+from fitting.activations.tape import Array
+from fitting.errors import InputError
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A closed interval inside one smooth piece on which f' is monotone, and f' at its two ends."""
+
+    lo: float
+    hi: float
+    piece: Piece
+    first: float
+    last: float
+
+    @property
+    def flat(self) -> bool:
+        return bool(self.piece.d2.expression == 0)
+
+
+class Curve:
+    """f' of `activation` on the finite interval [lo, hi].
+
+    Raises `InputError` where f or f' is undefined or not finite at an end of a run.
+    """
+
+    def __init__(self, activation: Activation, lo: float, hi: float) -> None:
+        self.activation, self.lo, self.hi = activation, lo, hi
+        runs = []
+        for branch in activation.derivative_runs:
+            a, b = max(branch.lo, lo), min(branch.hi, hi)
+            if a < b:
+                inside = middle(a, b)
+                piece = next(piece for piece in activation.pieces if piece.lo < inside < piece.hi)
+                first, last = (_finite(piece, end, inside) for end in (a, b))
+                runs.append(Run(a, b, piece, first, last))
+        self.runs = tuple(runs)
+        self.edges: Array = np.array([lo, *(run.hi for run in runs)])
+
+    def run_at(self, points: Array) -> Indices:
+        """Index of the run that holds the left neighbourhood of each point (of the domain's start: the first)."""
+        return np.clip(np.searchsorted(self.edges, points, side="left") - 1, 0, len(self.runs) - 1)
+
+    def slopes(self, points: Array, runs: Indices) -> Array:
+        """f' at `points`, each taken on the run it is said to lie in (shapes broadcast along the last axes)."""
+        return self._on_runs(points, runs, "d1")
+
+    def bends(self, points: Array, runs: Indices) -> Array:
+        """f'' likewise."""
+        return self._on_runs(points, runs, "d2")
+
+    def _on_runs(self, points: Array, runs: Indices, tape: str) -> Array:
+        result = np.empty_like(points)
+        for index in np.unique(runs):
+            chosen = runs == index
+            result[chosen] = getattr(self.runs[index].piece, tape).numpy(points[chosen])
+        return result
+
+    def crossings(self, heights: Array) -> list[tuple[Indices, Array]]:
+        """For each run: which of the increasing `heights` f' crosses strictly inside it, and where.
+
+        Positions are ordered along x. Bisection to the last bit: every root is a float64 next to the true one.
+        """
+        found = []
+        for index, run in enumerate(self.runs):
+            low, high = min(run.first, run.last), max(run.first, run.last)
+            crossed = np.flatnonzero((low < heights) & (heights < high))
+            if run.last < run.first:
+                crossed = crossed[::-1]
+            found.append((crossed, self._bisect(index, heights[crossed])))
+        return found
+
+    def _bisect(self, index: int, heights: Array) -> Array:
+        run = self.runs[index]
+        lo: Array
+        hi: Array
+        lo, hi = np.full(heights.shape, run.lo), np.full(heights.shape, run.hi)
+        rising = run.last > run.first
+        while True:
+            mid = lo + (hi - lo) / 2
+            if not np.any((lo < mid) & (mid < hi)):
+                return mid
+            left = (run.piece.d1.numpy(mid) < heights) == rising
+            lo, hi = np.where(left, mid, lo), np.where(left, hi, mid)
+
+    def ranges(self, lo: Array, hi: Array, runs: Indices) -> tuple[Array, Array]:
+        """Enclosures of f' over the cells [lo, hi], as (centre, width), proven in ball arithmetic.
+
+        With |f''| <= L on a cell of width h, f' lies within L·h/2 of the mean of its two end values; where
+        no finite L is found (a square root's end), the enclosure of f' itself serves. Width inf: neither.
+        """
+        ends = self.slopes(lo, runs), self.slopes(hi, runs)
+        centre, width = (ends[0] + ends[1]) / 2, np.zeros_like(lo)
+        for i, index in enumerate(runs):
+            run = self.runs[index]
+            if run.flat:
+                continue
+            ball = _hull(lo[i], hi[i])
+            bend = abs(run.piece.d2.arb(ball))
+            if bend.is_finite():
+                width[i] = float(bend.upper()) * (hi[i] - lo[i]) * (1 + 1e-12)
+                continue
+            slope = run.piece.d1.arb(ball)
+            finite = slope.is_finite()
+            centre[i] = float(slope.mid()) if finite else 0.0
+            width[i] = 2 * float(slope.rad()) * (1 + 1e-12) if finite else math.inf
+        return centre, width
+
+
+def _hull(lo: float, hi: float) -> flint.arb:
+    return flint.arb(lo / 2 + hi / 2, (hi - lo) / 2 * (1 + 1e-9) + 1e-300)
+
+
+def _finite(piece: Piece, end: float, inside: float) -> float:
+    """f' at the end of a run, approached from inside it."""
+    for value in (piece.f.numpy(np.array(inside)), piece.d1.numpy(np.array(end))):
+        if not np.isfinite(value):
+            raise InputError(f"f and f' must be finite on the domain, got {value} near x = {end:g}; try --domain")
+    return float(piece.d1.numpy(np.array(end)))

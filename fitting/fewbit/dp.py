@@ -1,0 +1,166 @@
+"""The best piecewise-constant approximation of weighted values in a fixed order, found exactly.
+
+    T(j, i) = sum over atoms j .. i-1 of mass * (value - mean of the segment)^2
+
+is the cost of one segment; `partition` finds the cuts with the least total. Values in sorted order make it
+one-dimensional k-means; values in the order of x make it a step function of x. The search is in `blocks`.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import ArrayLike
+
+from fitting.errors import InputError
+from fitting.fewbit.blocks import TABLE_CELLS, Floats, Ints, best_cuts
+
+EPS = float(np.finfo(np.float64).eps)
+TINY = float(np.finfo(np.float64).tiny)
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Segments between neighbours of 0, *cuts, n.
+
+    cuts: (segments - 1,) int64, increasing, each the index of the first atom with mass of its segment.
+    cost: their total cost, from each segment's own mean.
+    slack: the least cost possible, in exact arithmetic, lies within cost - slack .. cost + slack.
+    """
+
+    cuts: Ints
+    cost: float
+    slack: float
+
+
+def partition(values: ArrayLike, masses: ArrayLike, k: int) -> Partition:
+    """Cut the atoms, in their order, into at most k segments with the least total cost.
+
+    values: (n,) finite; masses: (n,) finite, >= 0. Atoms without mass change nothing. Equal neighbours are
+    never cut apart, which cannot pay, and where k segments tell all others apart the cost is exactly 0.
+    Equal inputs give equal cuts on every machine; of equally good cuts the left ones, up to rounding.
+
+    Time: O(k n log n) for sorted values, little more for few turning points, O(k n^2) for the worst noise.
+    Memory: O(n). Raises InputError for bad arguments, OverflowError for a cost beyond float64.
+    """
+    p, u = _checked(values, masses, k)
+    atoms = np.flatnonzero(u)
+    p, u = p[atoms], u[atoms]
+    starts = np.flatnonzero(np.concatenate(([True], p[1:] != p[:-1]))[: p.size])
+    if starts.size <= k:
+        return Partition(atoms[starts[1:]], 0.0, 0.0)
+
+    # Powers of two keep the squares in range; centring makes them, and so the rounding errors, small.
+    p, p_exponent = _scaled(p)
+    u, u_exponent = _scaled(u)
+    p = p - math.fsum((u * p).tolist()) / math.fsum(u.tolist())
+    sums = prefix_sums(p, u, starts)
+    mass, square = sums[-1, 0], sums[-1, 4]
+    turns = turning_points(p[starts], 4 * EPS * math.sqrt(square / mass))
+
+    noise = EPS * (square + p.size * EPS * mass * float(np.abs(p).max()) ** 2)
+    cuts = starts[best_cuts(sums, turns, k, 12 * noise)]
+    cost = math.fsum(map(_cost, np.split(p, cuts), np.split(u, cuts)))
+    exponent = 2 * p_exponent + u_exponent
+    slack = _slack(noise, starts.size, k) + p.size * TINY
+    return Partition(atoms[cuts], math.ldexp(cost, exponent), math.ldexp(slack, exponent) + math.ulp(0.0))
+
+
+def _checked(values: ArrayLike, masses: ArrayLike, k: int) -> tuple[Floats, Floats]:
+    p, u = np.asarray(values, np.float64), np.asarray(masses, np.float64)
+    if p.ndim != 1 or p.size == 0:
+        raise InputError(f"values must be one row of at least one number, got shape {p.shape}; see ravel")
+    if u.shape != p.shape:
+        raise InputError(f"masses must have shape {p.shape} like values, got {u.shape}; ones weigh all alike")
+    if not np.isfinite(p).all():
+        at = int(np.flatnonzero(~np.isfinite(p))[0])
+        raise InputError(f"values must be finite, got {p[at]} at {at}; leave such atoms out")
+    if not (np.isfinite(u) & (u >= 0)).all():
+        at = int(np.flatnonzero(~(np.isfinite(u) & (u >= 0)))[0])
+        raise InputError(f"masses must be finite and 0 or more, got {u[at]} at {at}; 0 leaves an atom out")
+    if k < 1:
+        raise InputError(f"k must be 1 or more, got {k}; 1 is a single constant")
+    return p, u
+
+
+def _scaled(x: Floats) -> tuple[Floats, int]:
+    """x / 2^exponent with its greatest size in [1/2, 1), and the exponent."""
+    exponent = math.frexp(float(np.abs(x).max()))[1]
+    return np.ldexp(x, -exponent), exponent
+
+
+def _cost(p: Floats, u: Floats) -> float:
+    """Cost of one segment, from its own mean: where its mass is tiny, the prefix sums are too coarse."""
+    mass = math.fsum(u.tolist())
+    if mass == 0.0:  # lost in scaling, below 2^-1074 of the greatest
+        return 0.0
+    mean = math.fsum((u * p).tolist()) / mass
+    return math.fsum((u * (p - mean) ** 2).tolist())
+
+
+def _slack(noise: float, n: int, k: int) -> float:
+    """Bound on what rounding costs the search: the terms are those of `blocks`, in units of `noise`.
+
+    Let Q be the sum of mass * value^2, and count eps / 2 for each rounding. In first^2 / mass there are 3 for
+    the products, the high parts and the whole of `first`, doubled by the square (its terms may cancel, but
+    their sizes over mass give no more than Q, by Cauchy and Schwarz), 2 for mass, 2 for square and quotient;
+    2 for the products of mass * value^2 and 2 for its prefix sums; 2 for centring; 4 for the sums of these.
+    So tau = 12 holds the 20 with room. The second term of `noise` is for prefix sums with low parts, right to
+    n eps^2 of the whole, which counts where a tiny mass has a huge value.
+    A tolerance t of turning points moves sqrt(T) by t sqrt(mass) at most: t = 4 eps sqrt(Q / mass), nu = 9.
+    With margin = 12, lambda = 96, and a layer's loss is 96 (levels + 1) + 12 < 100 (levels + 1).
+    Each of Hirschberg's halvings searches all anew, with k layers in all.
+    """
+    levels = n.bit_length()
+    passes = 1 if k * (n + 1) <= TABLE_CELLS else k.bit_length()
+    return 100 * noise * (levels + 1) * k * passes
+
+
+@njit(cache=True)
+def prefix_sums(p: Floats, u: Floats, starts: Ints) -> Floats:
+    """The `sums` of `blocks.best_cuts`, before each start and over all atoms: (len(starts) + 1, 5)."""
+    sums = np.empty((starts.size + 1, 5))
+    high, low = np.zeros(3), np.zeros(3)
+    row = 0
+    for i in range(p.size + 1):
+        if i == p.size or (row < starts.size and i == starts[row]):
+            sums[row] = high[0], low[0], high[1], low[1], high[2]
+            row += 1
+        if i == p.size:
+            break
+        term = u[i]
+        for power in range(3):
+            total = high[power] + term
+            part = total - high[power]  # Knuth's two-sum: `low` gets what the addition lost, exactly
+            low[power] += (high[power] - (total - part)) + (term - part)
+            high[power] = total + low[power]
+            low[power] -= high[power] - total
+            term *= p[i]
+    return sums
+
+
+@njit(cache=True)
+def turning_points(p: Floats, tolerance: float) -> Ints:
+    """0, the atoms where p turns, len(p) - 1; between two of these p goes back by no more than tolerance.
+
+    The tolerance keeps the last bits of a flat tail from passing for hundreds of turns. Time: O(n).
+    """
+    turns = [0]
+    direction = 0  # until the values have left the tolerance once
+    lowest = highest = 0
+    for i in range(p.size):
+        if direction >= 0 and p[i] >= p[highest]:
+            highest = i
+        if direction <= 0 and p[i] <= p[lowest]:
+            lowest = i
+        if direction >= 0 and p[highest] - p[i] > tolerance:
+            if direction > 0:
+                turns.append(highest)
+            direction, lowest = -1, i
+        elif direction <= 0 and p[i] - p[lowest] > tolerance:
+            if direction < 0:
+                turns.append(lowest)
+            direction, highest = 1, i
+    turns.append(p.size - 1)
+    return np.array(turns)

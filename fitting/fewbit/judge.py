@@ -1,0 +1,108 @@
+"""The judge of a finished table: its errors from the definition alone, by ball arithmetic.
+
+Knows nothing of how the table was found. `python -m coefficients check` calls `verify` on stored files.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import flint
+import numpy as np
+
+from fitting.activations import Activation, from_expression, get, names
+from fitting.activations.calculus import Piece
+from fitting.errors import InputError
+from fitting.fewbit.curve import Curve, Run
+from fitting.fewbit.measure import Measure
+from fitting.fewbit.steps import Steps
+from fitting.fewbit.weights import Weight, parse_weight
+
+PRECISION = 128  # bits
+WEIGHTED_TOLERANCE = 1e-9  # relative: two quadratures of 1e-15 of the whole, against an error of 1e-6 of it
+
+
+def l2_squared(activation: Activation, weight: Weight, domain: tuple[float, float], steps: Steps) -> float:
+    """∫ (f' - q)² w: correctly rounded from a proven enclosure where w is constant, else by quadrature."""
+    curve = Curve(activation, *domain)
+    if weight.height is None:
+        measure = Measure(activation, weight, domain)
+        measure.cells(math.inf)
+        return steps.error(measure)
+    with flint.ctx.workprec(PRECISION):
+        if all(run.flat for run in curve.runs):
+            parts = ((b - a) * (run.first - y) ** 2 for run, a, b, y in pieces_of(curve, steps))
+        else:
+            parts = (_squared_error(run.piece, a, b, y) for run, a, b, y in pieces_of(curve, steps))
+        return max(0.0, float(weight.height * sum(parts, flint.arb(0))))
+
+
+def _squared_error(piece: Piece, lo: Any, hi: Any, level: Any) -> Any:
+    def integrand(z: Any, _: bool) -> Any:
+        return flint.acb(piece.d1.acb(z) - level) ** 2
+
+    return flint.acb.integral(integrand, lo, hi, abs_tol=flint.arb(2) ** -110).real
+
+
+def linf(curve: Curve, steps: Steps) -> tuple[float, float | None]:
+    """sup |f' - q| over the domain and where; f' is monotone on runs, so the ends of their parts suffice."""
+    worst, place = flint.arb(0), None
+    with flint.ctx.workprec(PRECISION):
+        for run, lo, hi, level in pieces_of(curve, steps):
+            for at in (lo, hi):
+                error = abs(run.piece.d1.arb(at) - level)
+                # Mirrored points tie; the factor makes the first of them win whatever the rounding.
+                if error > worst * (1 + flint.arb(2) ** -60):
+                    worst, place = error.mid(), at
+    return float(worst), None if place is None else float(place)
+
+
+def pieces_of(curve: Curve, steps: Steps) -> Iterator[tuple[Run, Any, Any, Any]]:
+    """Each part of a run on which q is constant: (run, lo, hi, level), the numbers as exact balls."""
+    for run in curve.runs:
+        inner = steps.borders[(run.lo < steps.borders) & (steps.borders < run.hi)]
+        edges = [run.lo, *inner.tolist(), run.hi]
+        levels = steps(np.array(edges[1:]))
+        for lo, hi, level in zip(edges, edges[1:], levels.tolist(), strict=False):
+            yield run, flint.arb(lo), flint.arb(hi), flint.arb(level)
+
+
+def verify(document: dict[str, Any]) -> list[str]:
+    """What is wrong with the numbers of a fewbit document that passed its schema; empty when nothing is."""
+    try:
+        activation = _activation(document["function"])
+        domain = tuple(document["options"]["domain"])
+        curve = Curve(activation, *domain)
+        weight = (
+            None
+            if document["options"]["weight"].startswith("samples:")
+            else parse_weight(document["options"]["weight"])
+        )
+    except InputError as error:
+        return [str(error)]
+    solution, stored = document["solution"], document["error"]
+    steps = Steps(np.array(solution["borders"]), np.array(solution["codes"]), np.array(solution["levels"]))
+    largest, place = linf(curve, steps)
+    problems = _differences(stored, {"linf": largest, "linf_at": place}, 0.0)
+    if weight is not None:
+        tolerance = 0.0 if weight.height is not None else WEIGHTED_TOLERANCE
+        problems += _differences(stored, {"l2_squared": l2_squared(activation, weight, domain, steps)}, tolerance)
+    return problems
+
+
+def _differences(stored: dict[str, Any], found: dict[str, Any], tolerance: float) -> list[str]:
+    return [
+        f"error.{key} must be {value!r} as recomputed, got {stored[key]!r}"
+        for key, value in found.items()
+        if stored[key] != value and not (value and stored[key] and abs(stored[key] - value) <= tolerance * abs(value))
+    ]
+
+
+def _activation(function: dict[str, Any]) -> Activation:
+    """The function as the file spells it, which must be the catalogue's spelling where it bears that name."""
+    activation = from_expression(function["expr"], function["name"], function["params"])
+    if function["name"] in names():
+        known = get(function["name"], **function["params"])
+        if known.f_expression != activation.f_expression:
+            raise InputError(f"function.expr must be {known.expr!r} for {known.name}, got {activation.expr!r}")
+    return activation

@@ -1,0 +1,140 @@
+"""Mass, mean and spread of f' over intervals of x, under a density (by quadrature) or over samples (by sums).
+
+All spreads are sums of squares about a mean: nothing here subtracts two large numbers.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from fitting.activations.tape import Array
+from fitting.errors import InputError
+from fitting.fewbit.curve import Curve, Indices
+from fitting.fewbit.weights import Weight
+
+_ROOTS, _WEIGHTS = special.roots_legendre(12)
+_CHECK_ROOTS, _CHECK_WEIGHTS = special.roots_legendre(8)
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mass, mean of f' and sum of squared deviations from that mean, for each of n intervals."""
+
+    mass: Array
+    mean: Array
+    spread: Array
+
+    def __getitem__(self, chosen: NDArray[np.bool_]) -> "Moments":
+        return Moments(self.mass[chosen], self.mean[chosen], self.spread[chosen])
+
+    def joined(self, other: "Moments") -> "Moments":
+        """These intervals and then those of `other`."""
+        pairs = ((self.mass, other.mass), (self.mean, other.mean), (self.spread, other.spread))
+        return Moments(*(np.concatenate(pair) for pair in pairs))
+
+    def merged(self, groups: Indices, count: int) -> "Moments":
+        """The moments of unions of intervals: `groups[i]` in 0..count-1 says where interval i goes."""
+        mass = np.bincount(groups, self.mass, count).astype(np.float64)
+        total = np.bincount(groups, self.mass * self.mean, count)
+        mean = np.divide(total, mass, out=np.zeros(count), where=mass > 0)
+        spread = np.bincount(groups, self.spread + self.mass * (self.mean - mean[groups]) ** 2, count)
+        return Moments(mass, mean, spread.astype(np.float64))
+
+    def error(self, levels: Array) -> float:
+        """∫ (f' - level)² w, with one level for each interval."""
+        return math.fsum(self.spread) + math.fsum(self.mass * (self.mean - levels) ** 2)
+
+
+class Source(Protocol):
+    """Where moments come from. Intervals are (lo, hi], each inside one run of the curve."""
+
+    def moments(self, lo: Array, hi: Array, runs: Indices) -> tuple[Moments, Array]:
+        """The moments, and a bound on the absolute error of ∫w, ∫f'w and ∫f'²w over each interval."""
+
+    def ranges(self, lo: Array, hi: Array, runs: Indices) -> tuple[Array, Array]:
+        """(centre, width) of an interval that holds every value of f' that counts."""
+
+    def density(self, points: Array) -> Array:
+        """w at `points`; 0 where there is none."""
+
+
+class Quadrature:
+    """Under a density: Gauss-Legendre rules of 12 points, and of 8 to tell the error."""
+
+    def __init__(self, curve: Curve, weight: Weight) -> None:
+        self.curve, self.weight = curve, weight
+
+    def moments(self, lo: Array, hi: Array, runs: Indices) -> tuple[Moments, Array]:
+        moments, sums = self._rule(lo, hi, runs, _ROOTS, _WEIGHTS)
+        _, check = self._rule(lo, hi, runs, _CHECK_ROOTS, _CHECK_WEIGHTS)
+        return moments, np.max(np.abs(sums - check), axis=0)
+
+    def _rule(self, lo: Array, hi: Array, runs: Indices, roots: Array, weights: Array) -> tuple[Moments, Array]:
+        half = (hi - lo)[:, None] / 2
+        points = lo[:, None] + half * (1 + roots)
+        values = self.curve.slopes(points, np.broadcast_to(runs[:, None], points.shape))
+        masses = half * weights * self.density(points)
+        sums = np.stack([masses.sum(axis=1), (masses * values).sum(axis=1), (masses * values**2).sum(axis=1)])
+        mean = np.divide(sums[1], sums[0], out=values.mean(axis=1), where=sums[0] > 0)
+        spread = (masses * (values - mean[:, None]) ** 2).sum(axis=1)
+        return Moments(sums[0], mean, spread), sums
+
+    def ranges(self, lo: Array, hi: Array, runs: Indices) -> tuple[Array, Array]:
+        return self.curve.ranges(lo, hi, runs)
+
+    def density(self, points: Array) -> Array:
+        """w at `points`. Raises `InputError` where it is negative or not finite."""
+        if self.weight.density is None:
+            raise TypeError(f"weight {self.weight.label} has no density")
+        values = np.broadcast_to(np.asarray(self.weight.density(points), dtype=np.float64), points.shape)
+        for bad, rule in ((~np.isfinite(values), "finite"), (values < 0, "at least 0")):
+            if bad.any():
+                at, value = points[bad][0], values[bad][0]
+                label = self.weight.label
+                raise InputError(f"weight {label} must be {rule} on the domain, got {value} at x = {at:g}")
+        return values
+
+
+class Samples:
+    """Over recorded values: exact sums. Raises `InputError` where none lies in the domain."""
+
+    def __init__(self, curve: Curve, samples: Array) -> None:
+        inside = samples[(samples >= curve.lo) & (samples <= curve.hi)]
+        if not inside.size:
+            raise InputError(f"samples must lie in the domain, got none in [{curve.lo:g}, {curve.hi:g}]")
+        self.start = curve.lo
+        self.points, counts = np.unique(inside, return_counts=True)
+        self.mass: Array = counts / samples.size
+        self.values = curve.slopes(self.points, curve.run_at(self.points))
+
+    def _slices(self, lo: Array, hi: Array) -> list[slice]:
+        """Which samples lie in each (lo, hi]; the domain's first point belongs to the first interval."""
+        first = np.where(lo == self.start, 0, np.searchsorted(self.points, lo, side="right"))
+        last = np.searchsorted(self.points, hi, side="right")
+        return [slice(a, b) for a, b in zip(first.tolist(), last.tolist(), strict=True)]
+
+    def moments(self, lo: Array, hi: Array, runs: Indices) -> tuple[Moments, Array]:
+        moments = Moments(np.zeros_like(lo), np.zeros_like(lo), np.zeros_like(lo))
+        # A loop, for reduceat cannot sum an empty slice, and differences of cumulative sums would cancel.
+        for i, part in enumerate(self._slices(lo, hi)):
+            if part.start < part.stop:
+                mass, values = self.mass[part], self.values[part]
+                moments.mass[i] = mass.sum()
+                moments.mean[i] = (mass * values).sum() / moments.mass[i]
+                moments.spread[i] = (mass * (values - moments.mean[i]) ** 2).sum()
+        return moments, np.zeros_like(lo)
+
+    def ranges(self, lo: Array, hi: Array, runs: Indices) -> tuple[Array, Array]:
+        centre, width = np.zeros_like(lo), np.zeros_like(lo)
+        for i, part in enumerate(self._slices(lo, hi)):
+            if part.start < part.stop:
+                low, high = self.values[part].min(), self.values[part].max()
+                centre[i], width[i] = (low + high) / 2, high - low
+        return centre, width
+
+    def density(self, points: Array) -> Array:
+        return np.zeros_like(points)

@@ -1,0 +1,93 @@
+"""The last digits, in arithmetic that is the same on every machine.
+
+numpy's exp differs in its last bit from one processor to the next, and a stored table must not. Under a
+constant weight the mean of f' over an interval is a difference of f, so the equations of a stationary
+point can be solved in 128-bit arithmetic; what is rounded to float64 at the end is then the same anywhere.
+"""
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import flint
+import numpy as np
+
+from fitting.activations.tape import Array
+from fitting.fewbit.curve import Curve
+from fitting.fewbit.judge import PRECISION
+from fitting.fewbit.measure import Measure
+from fitting.fewbit.refine import jacobian
+from fitting.fewbit.steps import Steps, tidy
+
+ROUNDS = 12
+ENOUGH = 1e-27  # of max |f'|: ten digits beyond float64
+DIGITS = 12  # kept of a fit under other weights, which float64 solves to about 14
+
+
+def polish(measure: Measure, steps: Steps) -> Steps:
+    """`steps` to the last bit where the weight is constant, else rounded to `DIGITS` significant digits."""
+    exact = _solve(measure, steps) if measure.weight.height is not None else None
+    borders, levels = exact or (_trimmed(steps.borders), _trimmed(steps.levels))
+    if any(a >= b for a, b in pairwise(borders)):
+        return steps
+    return tidy(np.array(borders), steps.codes, np.array(levels))
+
+
+def _trimmed(values: Array) -> list[float]:
+    """`values` to `DIGITS` digits of the largest of them."""
+    scale = float(np.max(np.abs(values), initial=0.0)) or 1.0
+    return [round(value, DIGITS - 1 - math.floor(math.log10(scale))) + 0.0 for value in values.tolist()]
+
+
+def _solve(measure: Measure, steps: Steps) -> tuple[list[float], list[float]] | None:
+    """Borders and levels of the stationary point next to `steps`; None where Newton's method finds none."""
+    curve = measure.curve
+    slope = jacobian(measure, steps)
+    with flint.ctx.workprec(PRECISION):
+        levels = [flint.arb(value) for value in steps.levels]
+        borders = [flint.arb(value) for value in steps.borders]
+        for _ in range(ROUNDS):
+            borders = [_crossing(curve, steps, levels, i, at) for i, at in enumerate(borders)]
+            means = _means(curve, steps, borders, levels)
+            residual = [mean - level for mean, level in zip(means, levels, strict=True)]
+            worst = max(float(abs(value)) for value in residual)
+            if worst <= ENOUGH * max(1.0, measure.top):
+                return [_rounded(at) for at in borders], [_rounded(level) for level in levels]
+            # Newton's correction in float64 of a residual scaled to 1: each round gains about ten digits.
+            try:
+                scaled = np.linalg.solve(slope, [float(value / worst) for value in residual])
+            except np.linalg.LinAlgError:
+                return None
+            levels = [(y + worst * flint.arb(float(move))).mid() for y, move in zip(levels, scaled, strict=True)]
+    return None
+
+
+def _rounded(value: Any) -> float:
+    # What is 0 by symmetry comes out as some 1e-29, a float64 like any other.
+    return 0.0 if abs(value) < ENOUGH else float(value)
+
+
+def _crossing(curve: Curve, steps: Steps, levels: list[Any], i: int, at: Any) -> Any:
+    """Border i, moved to where f' equals the middle of its two levels; a border at a jump stays there."""
+    point = float(at)
+    run = curve.runs[int(curve.run_at(np.array([point]))[0])]
+    if point in (run.lo, run.hi) or run.flat:
+        return at
+    middle = (levels[steps.codes[i]] + levels[steps.codes[i + 1]]) / 2
+    for _ in range(3):
+        at = (at - (run.piece.d1.arb(at) - middle) / run.piece.d2.arb(at)).mid()
+    return at
+
+
+def _means(curve: Curve, steps: Steps, borders: list[Any], levels: list[Any]) -> list[Any]:
+    """The mean of f' over the set of each level: differences of f on runs, over lengths."""
+    length, total = [flint.arb(0) for _ in levels], [flint.arb(0) for _ in levels]
+    exact = dict(zip((float(at) for at in borders), borders, strict=True))
+    for run in curve.runs:
+        inner = sorted(at for at in exact if run.lo < at < run.hi)
+        edges = [flint.arb(run.lo), *(exact[at] for at in inner), flint.arb(run.hi)]
+        codes = steps.codes[np.searchsorted(list(exact), [*inner, run.hi], side="left")]
+        for (lo, hi), code in zip(pairwise(edges), codes, strict=True):
+            length[code] += hi - lo
+            total[code] += run.piece.f.arb(hi) - run.piece.f.arb(lo)
+    return [(t / n).mid() if n > 0 else y for t, n, y in zip(total, length, levels, strict=True)]

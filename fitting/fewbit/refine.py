@@ -1,0 +1,86 @@
+"""From the best borders on a grid to a stationary point of the continuous problem (the paper's eq. 5).
+
+The unknowns are the levels; the borders follow from them. At a stationary point every level is the mean of
+f' over the x that use it: y = m(y). Newton's method on that equation converges in a few steps; where it
+would not lower the error, one step of Lloyd's iteration y <- m(y), which never raises it, is taken instead.
+For samples, which have no density, the two are the same.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from fitting.activations.tape import Array
+from fitting.fewbit.measure import Measure
+from fitting.fewbit.steps import Steps, contiguous_steps, nearest_level_steps
+
+MAX_ROUNDS = 200
+SETTLED = 4 * np.finfo(np.float64).eps  # a change of levels by less than this, times max |f'|, is rounding
+
+
+def refine(measure: Measure, steps: Steps, shared: bool) -> Steps:
+    """A stationary point at least as good as `steps`, whose structure (order, kind) is kept."""
+
+    def rebuilt(levels: Array) -> Steps:
+        if shared:
+            return nearest_level_steps(measure.curve, np.sort(levels))
+        return contiguous_steps(measure.curve, steps, levels)
+
+    error = steps.error(measure)
+    for _ in range(MAX_ROUNDS):
+        means = _means(measure, steps)
+        residual = means - steps.levels
+        if np.max(np.abs(residual), initial=0.0) <= SETTLED * max(1.0, measure.top):
+            break
+        better = _improve(measure, steps, means, error, rebuilt)
+        if better is None:
+            break
+        steps, error = better
+    return steps
+
+
+def _improve(
+    measure: Measure, steps: Steps, means: Array, error: float, rebuilt: Callable[[Array], Steps]
+) -> tuple[Steps, float] | None:
+    """The first of Newton's and Lloyd's steps that does not raise the error."""
+    residual = means - steps.levels
+    try:
+        moves = [np.linalg.solve(jacobian(measure, steps), residual), residual]
+    except np.linalg.LinAlgError:
+        moves = [residual]
+    for move in moves:
+        candidate = rebuilt(steps.levels + move)
+        if len(candidate.levels) == len(steps.levels):
+            reached = candidate.error(measure)
+            if reached <= error * (1 + SETTLED):
+                return candidate, reached
+    return None
+
+
+def _means(measure: Measure, steps: Steps) -> Array:
+    moments = steps.moments(measure)
+    return np.where(moments.mass > 0, moments.mean, steps.levels)
+
+
+def jacobian(measure: Measure, steps: Steps) -> Array:
+    """d(y - m(y))/dy, a K×K matrix.
+
+    A border x between levels a and b sits where f'(x) = (a+b)/2, so it moves by 1/(2 f''(x)) for a unit of
+    either; moving it hands mass w(x) from one level's set to the other's.
+    """
+    curve, (left, right) = measure.curve, (steps.codes[:-1], steps.codes[1:])
+    runs = curve.run_at(steps.borders)
+    gap = steps.levels[right] - steps.levels[left]
+    at_crossing = np.isclose(
+        curve.slopes(steps.borders, runs), (steps.levels[left] + steps.levels[right]) / 2, rtol=1e-6
+    )
+    bend = curve.bends(steps.borders, runs)
+    movable = at_crossing & (bend != 0)
+    term = np.divide(measure.source.density(steps.borders) * gap, 4 * bend, out=np.zeros_like(gap), where=movable)
+    mass = steps.moments(measure).mass
+    result = np.eye(len(steps.levels))
+    for side in (left, right):
+        share = np.divide(term, mass[side], out=np.zeros_like(term), where=mass[side] > 0)
+        np.subtract.at(result, (side, left), share)
+        np.subtract.at(result, (side, right), share)
+    return result

@@ -1,0 +1,85 @@
+"""A fit as text: an aligned table for people, CSV and LaTeX for papers."""
+
+from fitting.activations.catalogue import CATALOGUE
+from fitting.fewbit.fit import Fit
+from fitting.fewbit.table1 import EVEN, printed
+
+KIND_NAMES = {
+    "best": "shared between intervals",
+    "shared": "shared between intervals",
+    "contiguous": "in contiguous intervals",
+    "even": "in contiguous intervals of |x|",
+}
+
+
+def rows(fit: Fit) -> list[tuple[float, float, float, int]]:
+    """(from, to, level, code) for each interval; it holds from < x <= to."""
+    lo, hi = fit.domain
+    edges = [lo, *fit.steps.borders.tolist(), hi]
+    levels = fit.steps.levels.tolist()
+    return [(a, b, levels[code], code) for a, b, code in zip(edges, edges[1:], fit.steps.codes.tolist(), strict=False)]
+
+
+def as_table(fit: Fit) -> str:
+    """Title, intervals, errors, certificate and the paper's value where it has one."""
+    lines = [_title(fit), ""]
+    cells = [("from", "to", "level", "code")] + [
+        (_number(a), _number(b), _number(level), f"{code:0{fit.bits}b}") for a, b, level, code in rows(fit)
+    ]
+    # Beyond the outermost borders the codes go on: the table serves every x, though fitted on the domain.
+    cells[1] = ("-inf", *cells[1][1:])
+    cells[-1] = (cells[-1][0], "+inf", *cells[-1][2:])
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines += ["  " + "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in cells]
+    return "\n".join([*lines, "", *_facts(fit)])
+
+
+def _title(fit: Fit) -> str:
+    params = ", ".join(f"{key}={value:g}" for key, value in fit.activation.params.items())
+    name = f"{fit.activation.name}({params})" if params else fit.activation.name
+    levels, intervals = len(fit.steps.levels), len(fit.steps.codes)
+    lo, hi = fit.domain
+    plural = "s" * (fit.bits > 1)
+    return (
+        f"{name}': {fit.bits} bit{plural}, {levels} levels on {intervals} intervals; "
+        f"weight {fit.weight.label}, domain [{lo:g}, {hi:g}]"
+    )
+
+
+def _facts(fit: Fit) -> list[str]:
+    error = fit.error
+    if error.l2_squared == 0:
+        return [f"error   exactly 0: f' takes {len(fit.steps.levels)} values here, and each has its level"]
+    kind = KIND_NAMES[fit.levels]
+    lines = [
+        f"error   ∫(f'-q)²w = {error.l2_squared:.6g}, max |f'-q| = {error.linf:.4g} at x = {error.linf_at:.6g}",
+        f"proof   no function of {2**fit.bits} levels {kind} has an error below {error.lower_bound:.6g}, "
+        f"{_percent(error.gap)} less than this one",
+    ]
+    row = CATALOGUE.get(fit.activation.name)
+    paper = printed(fit.activation.name, fit.bits)
+    default = row is not None and fit.activation.params == dict(row.params) and fit.weight.label == "uniform"
+    if paper and default and fit.domain == (-10.0, 10.0):
+        how = "on |x|" if fit.activation.name in EVEN else "in contiguous intervals"
+        lines.append(f"paper   {paper} {how} (FewBit, Table 1)")
+    return lines
+
+
+def as_csv(fit: Fit) -> str:
+    """from,to,level,code with every digit."""
+    return "\n".join(["from,to,level,code", *(f"{a!r},{b!r},{level!r},{code}" for a, b, level, code in rows(fit))])
+
+
+def as_latex(fit: Fit) -> str:
+    """A booktabs-free tabular: one line per interval."""
+    body = [f"  {_number(a)} & {_number(b)} & {_number(level)} & {code} \\\\" for a, b, level, code in rows(fit)]
+    head = ["\\begin{tabular}{rrrr}", "  \\hline", "  from & to & level & code \\\\", "  \\hline"]
+    return "\n".join([*head, *body, "  \\hline", "\\end{tabular}"])
+
+
+def _number(value: float) -> str:
+    return f"{value:.10g}"
+
+
+def _percent(gap: float) -> str:
+    return f"{100 * gap:.2g} %"

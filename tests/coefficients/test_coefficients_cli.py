@@ -1,0 +1,232 @@
+"""python -m coefficients: what it prints, where, and its exit status."""
+
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import coefficients
+from coefficients import publish, store
+from coefficients.__main__ import run
+from tests.coefficients.documents import bump_fit, relu_fit
+
+ROOT = Path(coefficients.__file__).parents[1]
+JUDGE = "fitting.fewbit.judge"
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store of two files in place of the packaged ones."""
+    publish(bump_fit(), "fewbit-2bit", tmp_path)
+    publish(relu_fit(), "fewbit-1bit", tmp_path)
+    monkeypatch.setattr(store, "DATA", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def judge(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A judge that finds what this list holds."""
+    findings: list[Any] = []
+    module = types.ModuleType(JUDGE)
+    module.verify = lambda document: list(findings)  # type: ignore[attr-defined]
+    for part in ("fitting", "fitting.fewbit"):
+        monkeypatch.setitem(sys.modules, part, types.ModuleType(part))
+    monkeypatch.setitem(sys.modules, JUDGE, module)
+    return findings
+
+
+def command(*arguments: str, before: tuple[str, ...] = (), **options: Any) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), str(ROOT)])}
+    environment.pop("PYTHONUNBUFFERED", None)  # so that there is a buffer, as users have it
+    return subprocess.run(
+        [*before, sys.executable, "-W", "error", "-m", "coefficients", *arguments],
+        **{"text": True, "env": environment, "stderr": subprocess.PIPE, "stdout": subprocess.PIPE, **options},
+        check=False,
+    )
+
+
+def test_check_of_good_files(data: Path, judge: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check"]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "bump/fewbit-2bit.v1.json: ok",
+        "relu/fewbit-1bit.v1.json: ok",
+        "2 files, 0 bad",
+    ]
+    assert err == ""
+
+
+def test_check_reports_the_judge(data: Path, judge: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    judge += ["error.linf must be 0.3, got 0.2", "error.gap ..."]
+    path = "bump/fewbit-2bit.v1.json"
+    assert run(["check", path]) == 1
+    line, count = capsys.readouterr().out.splitlines()
+    assert line == f"{path}: error.linf must be 0.3, got 0.2; {path}: error.gap ..."
+    assert count == "1 file, 1 bad"
+    assert run(["check", path, "--no-recompute"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "1 file, 0 bad (errors not recomputed)"
+
+
+def test_check_says_once_that_there_is_no_judge(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, JUDGE, None)
+    assert run(["check"]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[-1] == "2 files, 0 bad (errors not recomputed)"
+    assert err.startswith("coefficients: errors of fewbit files were not recomputed: ")
+    assert err.count("\n") == 1
+
+
+def test_check_goes_on_after_a_bad_file(data: Path, judge: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    path = data / "bump" / "fewbit-2bit.v1.json"
+    path.write_text(path.read_text().replace('"bits": 2', '"bits": 9'))
+    (data / "stray.json").write_text("{")  # not where files belong, but seen
+    assert run(["check"]) == 1
+    bump, relu, stray, count = capsys.readouterr().out.splitlines()
+    assert bump == "bump/fewbit-2bit.v1.json: options.bits must be at most 8, got 9"
+    assert relu.endswith(": ok")
+    assert stray.startswith("stray.json: must be JSON: ")
+    assert count == "3 files, 2 bad"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["check", "none.json"], "coefficients: none.json does not exist"),
+        (["check", "bump/fewbit-2bit.v1.json", "bump"], "coefficients: bump is not a file"),
+        (["list", "relo"], "coefficients: function must be one that"),
+    ],
+)
+def test_what_is_not_there(arguments: list[str], message: str, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(message)
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["chek"], ["check", "--no-recompute=1"], ["list", "a", "b"], ["check", "--fast"]]
+)
+def test_wrong_usage_is_one_line(arguments: list[str], data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(arguments)
+    assert caught.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.endswith("; see --help\n")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["check", "list"])
+def test_no_files_at_all(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(store, "DATA", tmp_path)
+    assert run([name]) == 2
+    assert capsys.readouterr().err == f"coefficients: no coefficient files in {tmp_path}\n"
+
+
+def test_list(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "function  name         version  bits  levels  l2_squared  linf     gap",
+        "bump      fewbit-2bit        1     2       3         0.3   0.2  0.6667",
+        "relu      fewbit-1bit        1     1       2           0     0       0",
+    ]
+    assert run(["list", "relu"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_list_passes_over_a_bad_file(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (data / "relu" / "bad.v1.json").write_text("{}")
+    assert run(["list"]) == 1
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 3
+    assert "bad.v1.json: schema_version is required" in err
+
+
+def test_progress_is_for_terminals(
+    data: Path, judge: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert run(["check"]) == 0
+    assert capsys.readouterr().err == "1/2\r2/2\r"
+
+
+def test_ctrl_c(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store, "load", interrupted)
+    assert run(["check"]) == 130
+    assert capsys.readouterr() == ("", "coefficients: interrupted; files are whole or not there\n")
+
+
+def test_a_file_that_cannot_be_read(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(store, "load", refused)
+    assert run(["check", "relu/fewbit-1bit.v1.json"]) == 2
+    assert capsys.readouterr().err == "coefficients: relu/fewbit-1bit.v1.json: Permission denied\n"
+
+
+def test_as_a_process(data: Path) -> None:
+    done = command("check", "--no-recompute", "relu/fewbit-1bit.v1.json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[0] == "relu/fewbit-1bit.v1.json: ok"
+
+
+def test_ctrl_c_in_a_process(data: Path) -> None:
+    package = data / "fitting" / "fewbit"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").touch()
+    (package / "judge.py").write_text(
+        "import signal\n"
+        "def verify(document):\n"
+        "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "    signal.raise_signal(signal.SIGINT)\n"
+    )
+    done = command("check", "relu/fewbit-1bit.v1.json")
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "coefficients: interrupted; files are whole or not there\n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX pipes and devices")
+def test_outputs_that_take_nothing(data: Path) -> None:
+    arguments = ("check", "--no-recompute", *["relu/fewbit-1bit.v1.json"] * 50)
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = command(*arguments, stdout=writing)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+    closed = command(*arguments, before=("sh", "-c", 'exec "$@" >&-', "sh"))
+    assert (closed.returncode, closed.stderr) == (0, "")
+
+    if os.path.exists("/dev/full"):
+        with open("/dev/full", "w") as full:
+            done = command(*arguments, stdout=full)
+        assert (done.returncode, done.stderr) == (
+            2,
+            "coefficients: cannot write the output: No space left on device\n",
+        )
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX file names")
+def test_names_of_files_need_not_be_text(data: Path) -> None:
+    strange = os.fsdecode(b"\xff.json")
+    Path(strange).write_text("{}")
+    done = command("check", "--no-recompute", strange)
+    assert done.returncode == 1
+    assert done.stdout.startswith("\\udcff.json: schema_version is required")

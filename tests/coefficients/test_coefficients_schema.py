@@ -1,0 +1,209 @@
+"""The shape: schema.json is a schema, our interpreter reads it as the jsonschema package does."""
+
+import math
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coefficients.__main__ import JUDGES
+from coefficients.document import seal
+from coefficients.meaning import METHODS
+from coefficients.schema import CoefficientError, check_shape, compiled, schema, shown
+from tests.coefficients.documents import bump_fit, changed, paths, relu_fit, without
+
+GOOD = seal(bump_fit(), 1)
+BEYOND = [math.nan, math.inf, -math.inf, 10**400, -(10**5000)]  # what float64 cannot hold as a finite number
+
+
+def strict_validator() -> Any:
+    """The jsonschema package with the two rules in which we are stricter (see coefficients/schema.py)."""
+
+    def number(checker: Any, value: Any) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+    def integer(checker: Any, value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool)
+
+    base = jsonschema.Draft202012Validator
+    types = base.TYPE_CHECKER.redefine_many({"number": number, "integer": integer})
+    return jsonschema.validators.extend(base, type_checker=types)(schema())
+
+
+THEIRS = strict_validator()
+
+
+def accepted(document: Any) -> bool:
+    try:
+        check_shape(document)
+    except CoefficientError:
+        return False
+    return True
+
+
+def test_schema_file_is_a_valid_2020_12_schema() -> None:
+    assert schema()["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    jsonschema.Draft202012Validator.check_schema(schema())
+
+
+def test_every_method_has_its_parts() -> None:
+    methods = schema()["properties"]["method"]["enum"]
+    branches = {part["if"]["properties"]["method"]["const"]: part["then"]["$ref"] for part in schema()["allOf"]}
+    assert branches == {method: f"#/$defs/{method}" for method in methods}
+    assert set(methods) == set(METHODS) == set(JUDGES)
+    for method in methods:
+        assert set(schema()["$defs"][method]["properties"]) == {"options", "solution", "error"}
+
+
+@pytest.mark.parametrize("fit", [relu_fit(), bump_fit()], ids=["relu", "bump"])
+def test_both_accept_a_true_document(fit: dict[str, Any]) -> None:
+    document = seal(fit, 1)
+    assert accepted(document)
+    assert THEIRS.is_valid(document)
+    assert jsonschema.Draft202012Validator(schema()).is_valid(document)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 300)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from(["", "fewbit", "best", "gelu", "a..b", "gelu\n", "../x", "a" * 64, "0" * 64, "0" * 64 + "\n"])
+    | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> Any:
+    document: Any = GOOD
+    for _ in range(draw(st.integers(1, 3))):
+        path = draw(st.sampled_from([(), *paths(document)]))
+        if not path:
+            document = draw(JSON) if draw(st.integers(0, 9)) == 0 else changed(document, (draw(st.text()),), 0)
+        elif draw(st.booleans()):
+            document = changed(document, path, draw(JSON))
+        elif draw(st.booleans()):
+            document = without(document, path)
+        elif isinstance(path[-1], str):
+            document = changed(document, (*path[:-1], draw(st.text(max_size=3))), draw(JSON))
+        if not isinstance(document, dict):
+            break
+    return document
+
+
+@given(mutated())
+def test_agrees_with_the_jsonschema_package(document: Any) -> None:
+    assert accepted(document) == THEIRS.is_valid(document)
+
+
+@pytest.mark.parametrize("path", paths(GOOD), ids=lambda path: ".".join(map(str, path)))
+def test_agrees_with_the_jsonschema_package_at_every_field(path: tuple[str | int, ...]) -> None:
+    values = [
+        None,
+        True,
+        -1,
+        0,
+        1,
+        1.5,
+        9,
+        300,
+        "",
+        "x",
+        "fewbit",
+        "a..b",
+        "gelu\n",
+        [],
+        [1.0],
+        [1, 2, 3],
+        {},
+        {"a": 1},
+    ]
+    for document in [without(GOOD, path), *(changed(GOOD, path, value) for value in values)]:
+        assert accepted(document) == THEIRS.is_valid(document), document
+
+
+@pytest.mark.parametrize("value", [*BEYOND, True, 1.0, "1", None, [1]], ids=shown)
+def test_what_is_not_a_plain_integer_is_refused(value: Any) -> None:
+    for path in [("version",), ("options", "bits"), ("solution", "codes", 0)]:
+        with pytest.raises(CoefficientError, match=r"must be an integer"):
+            check_shape(changed(GOOD, path, value))
+
+
+@pytest.mark.parametrize("value", [*BEYOND, True, "1", [1.0]], ids=shown)
+def test_what_is_not_a_finite_number_is_refused(value: Any) -> None:
+    places = [
+        ("options", "domain", 1),
+        ("solution", "borders", 2),
+        ("error", "linf_at"),
+        ("function", "params", "beta"),
+    ]
+    for path in places:
+        with pytest.raises(CoefficientError, match="must be a finite number"):
+            check_shape(changed(GOOD, path, value))
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"uniqueItems": True},
+        {"properties": {"a": {"multipleOf": 2}}},
+        {"allOf": [{"not": {}}]},
+        {"$defs": {"nobody": {"format": "date"}}},
+        {"if": {}, "then": {}, "else": {}},
+    ],
+)
+def test_an_unknown_keyword_raises_when_the_schema_is_read(part: dict[str, Any]) -> None:
+    with pytest.raises(NotImplementedError, match="is not known"):
+        compiled(part, part)
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ([], "the document must be an object, got []"),
+        ({1: 2}, "the document must be an object, got {1: 2}"),
+        (
+            changed(GOOD, ("options", "levels"), "most"),
+            "options.levels must be one of ['best', 'contiguous', 'shared', 'even'], got 'most'",
+        ),
+        (changed(GOOD, ("options", "bits"), 9), "options.bits must be at most 8, got 9"),
+        (
+            changed(GOOD, ("function", "params", "a b\n"), "1"),
+            "function.params[\"a b\\n\"] must be a finite number, got '1'",
+        ),
+        (
+            changed(GOOD, ("error", "l1"), 2),
+            "error.l1 is not a field (known: l2_squared, linf, linf_at, lower_bound, gap), got 2",
+        ),
+        (without(GOOD, ("solution", "codes")), "solution.codes is required, got only ['borders', 'levels']"),
+    ],
+)
+def test_messages_name_field_rule_and_value(document: Any, message: str) -> None:
+    with pytest.raises(CoefficientError) as caught:
+        check_shape(document)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("part", [{"const": 1}, {"enum": [0, 1]}])
+def test_true_is_not_one(part: dict[str, Any]) -> None:
+    compiled(part, part)(1, "a")
+    with pytest.raises(CoefficientError, match=r"^a must be .*, got True$"):
+        compiled(part, part)(True, "a")
+
+
+def test_shown_values_are_one_short_line() -> None:
+    class Lines:
+        def __repr__(self) -> str:
+            return "a\n   b"
+
+    inside: list[Any] = []
+    inside.append(inside)
+    assert shown(Lines()) == "a b"
+    assert shown("x\ny") == r"'x\ny'"
+    assert len(shown("x" * 1000)) == 80
+    assert "int" in shown(10**5000)
+    assert shown(inside) == "[[...]]"

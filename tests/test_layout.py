@@ -1,0 +1,302 @@
+"""The rules of the house, held by reading every module: who may import whom, and what none may do."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from importlib.util import resolve_name
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# package -> what it may import of ours, besides itself. A package that is not there yet has no modules.
+ALLOWED = {
+    "coefficients": (),
+    "fitting": ("coefficients",),
+    "codegen": ("fitting.activations", "coefficients"),
+    "kernels": ("coefficients",),
+}
+OURS = {*ALLOWED, "benchmarks", "notebooks", "tests"}
+
+# package -> libraries it must do without
+BANNED_LIBRARIES = {
+    "fitting": {"torch", "triton"},
+    "kernels": {"scipy", "sympy"},
+}
+
+EVALUATING_BUILTINS = {"compile", "eval", "exec"}
+EVALUATING_FUNCTIONS = {"lambdify", "parse_expr", "sympify"}
+DYNAMIC_IMPORTS = {"__import__", "import_module"}
+
+TOP_LEVEL = {
+    *(".ci", ".github", ".gitignore"),
+    *(
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "LICENSE",
+        "Makefile",
+        "README.md",
+        "constraints.txt",
+        "pyproject.toml",
+    ),
+    *("benchmarks", "codegen", "coefficients", "docs", "fitting", "kernels", "notebooks", "tests"),
+}
+
+
+@dataclass(frozen=True)
+class Module:
+    name: str  # dotted; a package goes by the name of its folder
+    tree: ast.Module
+    is_package: bool = False
+
+    @property
+    def top(self) -> str:
+        return self.name.partition(".")[0]
+
+
+def read_modules(root: Path) -> list[Module]:
+    """Every module of our packages under root."""
+    modules = []
+    for path in sorted(path for package in ALLOWED for path in (root / package).rglob("*.py")):
+        *folders, stem = path.relative_to(root).with_suffix("").parts
+        is_package = stem == "__init__"
+        name = ".".join(folders if is_package else [*folders, stem])
+        modules.append(Module(name, ast.parse(path.read_text("utf-8"), str(path)), is_package))
+    return modules
+
+
+def imports(module: Module) -> Iterator[tuple[int, str]]:
+    """Line and full dotted target of every import, wherever it stands; `from a import b` counts as a.b."""
+    package = module.name if module.is_package else module.name.rpartition(".")[0]
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = resolve_name("." * node.level + (node.module or ""), package)
+            for alias in node.names:
+                yield node.lineno, f"{base}.{alias.name}"
+
+
+def within(target: str, prefix: str) -> bool:
+    return target == prefix or target.startswith(prefix + ".")
+
+
+def forbidden_imports(modules: list[Module]) -> list[str]:
+    found = []
+    for module in modules:
+        for line, target in imports(module):
+            library = target.partition(".")[0]
+            if library == module.top or any(within(target, prefix) for prefix in ALLOWED[module.top]):
+                continue
+            if (
+                library in OURS
+                or library in BANNED_LIBRARIES.get(module.top, ())
+                or (module.top == "coefficients" and library not in sys.stdlib_module_names)
+                or (module.top == "codegen" and library == "triton" and module.name != "codegen.inspect")
+            ):
+                found.append(f"{module.name}:{line} imports {target}")
+    return found
+
+
+def import_cycle(modules: list[Module]) -> list[str]:
+    """One cycle of modules, or nothing. Imports in functions count: hiding a cycle does not undo it."""
+    names = {module.name for module in modules}
+    graph: dict[str, set[str]] = {}
+    for module in modules:
+        targets = (target if target in names else target.rpartition(".")[0] for _, target in imports(module))
+        graph[module.name] = {target for target in targets if target in names}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def forbidden_names(modules: list[Module]) -> list[str]:
+    """Evaluation of text, dynamic imports, prints and asserts, where they must not be."""
+    found = []
+    for module in modules:
+        banned = set(EVALUATING_BUILTINS)
+        if module.name != "coefficients.__main__":
+            banned |= DYNAMIC_IMPORTS
+        if not (module.name.endswith(".__main__") or within(module.name, "codegen.emit")):
+            banned.add("print")
+        for node in ast.walk(module.tree):
+            match node:
+                case ast.Assert():
+                    found.append(f"{module.name}:{node.lineno} assert")
+                case ast.Name(id=name) if name in banned | EVALUATING_FUNCTIONS:
+                    found.append(f"{module.name}:{node.lineno} {name}")
+                case ast.Attribute(value=ast.Name(id="builtins"), attr=name) if name in banned:
+                    found.append(f"{module.name}:{node.lineno} {name}")
+                case ast.Attribute(attr=name) if name in EVALUATING_FUNCTIONS | (DYNAMIC_IMPORTS & banned):
+                    found.append(f"{module.name}:{node.lineno} {name}")
+                case ast.Call(func=ast.Name(id="S") | ast.Attribute(attr="S")):  # sympy's short name for sympify
+                    found.append(f"{module.name}:{node.lineno} S(...)")
+                case ast.ImportFrom(names=aliases):
+                    for alias in aliases:
+                        if alias.name in banned | EVALUATING_FUNCTIONS:
+                            found.append(f"{module.name}:{node.lineno} {alias.name}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def modules() -> list[Module]:
+    return read_modules(ROOT)
+
+
+@pytest.fixture(scope="module")
+def pyproject() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+
+
+def test_modules_are_found(modules):
+    assert {"coefficients", "fitting"} <= {module.top for module in modules}
+
+
+def test_imports_between_packages(modules):
+    assert forbidden_imports(modules) == []
+
+
+def test_no_import_cycles(modules):
+    assert import_cycle(modules) == []
+
+
+def test_nothing_evaluates_text_prints_or_asserts(modules):
+    assert forbidden_names(modules) == []
+
+
+def test_fitting_starts_light():
+    code = (
+        "import sys, fitting.fewbit, fitting.activations\n"
+        "print(*{'torch', 'triton', 'matplotlib', 'scipy.stats', 'dask', 'distributed'} & set(sys.modules))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout.split(), run.stderr) == (0, [], "")
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git checkout")
+def test_top_level_is_the_fixed_set():
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    files = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert {file.partition("/")[0] for file in files.split("\0") if file} - TOP_LEVEL == set()
+
+
+def test_all_packages_are_shipped(pyproject):
+    assert set(pyproject["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) == set(ALLOWED)
+
+
+def test_version_stays_below_what_transformers_probes_for(pyproject):
+    # transformers looks for a package called `kernels`, which is one of ours, and reads our version for its.
+    major, minor, *_ = pyproject["project"]["version"].split(".")
+    assert (int(major), int(minor)) < (0, 18)
+
+
+# The checkers themselves, on small sources: each of them can fail.
+
+
+def module(name: str, source: str) -> Module:
+    return Module(name.removesuffix(".__init__"), ast.parse(source), name.endswith(".__init__"))
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("coefficients.store", "import numpy"),
+        ("coefficients.store", "from fitting import errors"),
+        ("fitting.fewbit.cost", "import torch.nn"),
+        ("fitting.fewbit.cost", "def f():\n    from triton import jit"),
+        ("fitting.fewbit.cost", "import codegen"),
+        ("fitting.fewbit.cost", "from tests.cases import CASES"),
+        ("fitting.fewbit.cost", "from benchmarks import fewbit"),
+        ("fitting.fewbit.cost", "from notebooks import curves"),
+        ("codegen.emit", "import fitting"),
+        ("codegen.emit", "from fitting import *"),
+        ("codegen.emit", "from fitting.activations_old import catalogue"),
+        ("codegen.emit", "import kernels"),
+        ("codegen.emit", "import triton"),
+        ("kernels.modules", "import codegen.emit"),
+        ("kernels.modules", "from fitting.activations import catalogue"),
+        ("kernels.modules", "import sympy"),
+    ],
+)
+def test_a_forbidden_import_is_seen(name, source):
+    assert len(forbidden_imports([module(name, source)])) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("coefficients.store", "from __future__ import annotations\nimport json\nfrom .schema import check"),
+        (
+            "fitting.fewbit.cost",
+            "import numpy as np\nfrom coefficients import save\nfrom ..activations import get",
+        ),
+        ("codegen.emit", "from fitting import activations\nfrom fitting.activations.catalogue import get"),
+        ("codegen.inspect", "import triton"),
+        ("kernels.modules", "import torch, triton, coefficients"),
+    ],
+)
+def test_an_allowed_import_passes(name, source):
+    assert forbidden_imports([module(name, source)]) == []
+
+
+def test_cycles_are_seen():
+    package = module("fitting.__init__", "from . import a")
+    a = module("fitting.a", "from . import b")
+    b = module("fitting.b", "from .c import f")
+    assert import_cycle([package, a, b, module("fitting.c", "import numpy")]) == []
+    for back in (
+        "from .a import f",
+        "import fitting.a",
+        "def f():\n    from fitting import a",
+        "from . import name",
+    ):
+        cycle = import_cycle([package, a, b, module("fitting.c", back)])
+        assert cycle[0] == cycle[-1]
+        assert {"fitting.a", "fitting.b", "fitting.c"} <= set(cycle)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "eval('1')",
+        "f = exec",
+        "import builtins\nbuiltins.eval('1')",
+        "compile('1', '', 'eval')",
+        "import sympy\nsympy.sympify('x')",
+        "import sympy\nsympy.S('x')",
+        "import sympy\nsympy.parsing.sympy_parser.parse_expr('x')",
+        "from sympy import lambdify as fast",
+        "from builtins import eval as safe",
+        "import importlib\nimportlib.import_module('json')",
+        "from importlib import import_module",
+        "__import__('json')",
+        "print('hello')",
+        "def f(x):\n    assert x",
+    ],
+)
+def test_a_forbidden_name_is_seen(source):
+    assert len(forbidden_names([module("fitting.a", source)])) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        (
+            "fitting.a",
+            "import re, sympy\nre.compile('x')\nsympy.S.Half\nself._print(x)\nmodel.eval()\n'print eval'",
+        ),
+        ("fitting.fewbit.__main__", "print('hello')"),
+        ("codegen.emit", "print('hello')"),
+        ("coefficients.__main__", "import importlib\nimportlib.import_module('fitting')"),
+    ],
+)
+def test_a_harmless_name_passes(name, source):
+    assert forbidden_names([module(name, source)]) == []
