@@ -1,10 +1,14 @@
 """What every command line of the project shares: errors of one line, and how a run may end."""
 
 import argparse
+import contextlib
+import io
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 GOOD, BAD, MISUSED, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
 
@@ -17,7 +21,9 @@ class Parser(argparse.ArgumentParser):
     """argparse, with errors of one line, and values such as -1e3 or -x*2 that begin with a minus sign."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(MISUSED, f"{self.prog}: {message}; see --help\n")
+        name = self.prog.removeprefix("python -m ").rpartition(".")[2]  # as `run` is told it
+        say(name, f"{message.replace('  -', ' -')}; see --help")
+        self.exit(MISUSED)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: None = None) -> argparse.Namespace:  # type: ignore[override]
         # There are no short options but -h: whatever else begins with one minus is a value, which
@@ -26,7 +32,50 @@ class Parser(argparse.ArgumentParser):
         spaced = [
             f" {word}" if word[:1] == "-" and word[:2] != "--" and word not in ("-", "-h") else word for word in words
         ]
-        return super().parse_args(spaced, namespace)
+        found = super().parse_args(spaced, namespace)
+        for key, value in vars(found).items():
+            setattr(found, key, _unspaced(value))
+        return found
+
+
+def _unspaced(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_unspaced(one) for one in value]
+    if isinstance(value, str | Path) and str(value).startswith(" -"):
+        return type(value)(str(value)[1:])
+    return value
+
+
+def output_path(what: str, text: str) -> Path:
+    """`text` as the path of a file that can be written; for asking before the work. Raises Misuse where it cannot."""
+    path = Path(text)
+    if not text or path.is_dir():
+        raise Misuse(f"{what} must be a file, got {'the folder ' * bool(text)}{text!r}")
+    if not path.parent.is_dir():
+        raise Misuse(f"{what} must be in a folder that exists, got {text!r}")
+    if not os.access(path if is_device(path) else path.parent, os.W_OK):
+        raise Misuse(f"{what} must be where you may write, got {text!r}")
+    return path
+
+
+def is_device(path: Path) -> bool:
+    """Whether a pipe, a terminal or /dev/null is there: it takes what it is given, and must not be replaced."""
+    return path.exists() and not path.is_file()
+
+
+def exit_on_interrupt() -> None:
+    """Until `run` begins, let Ctrl-C end the process at once, with one line.
+
+    For the second that a command's imports take, when there is nothing to clean up.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the caller has it ignored
+        signal.signal(signal.SIGINT, _exit_now)
+
+
+def _exit_now(*_: object) -> NoReturn:
+    sys.stderr.write("interrupted\n")
+    sys.stderr.flush()
+    os._exit(INTERRUPTED)
 
 
 def run(prog: str, main: Callable[[], int], misuse: tuple[type[Exception], ...] = ()) -> int:
@@ -34,11 +83,16 @@ def run(prog: str, main: Callable[[], int], misuse: tuple[type[Exception], ...] 
 
     misuse: further exceptions whose message is for the user, in one line, with status 2.
     """
+    if signal.getsignal(signal.SIGINT) is _exit_now:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name or a sign that its encoding lacks
     try:
-        status = main()
-        if sys.stdout is not None:  # None when the caller closed it
-            sys.stdout.flush()
-        return status
+        try:
+            return main()
+        finally:  # after --help too, which ends by SystemExit
+            if sys.stdout is not None:  # None when the caller closed it
+                sys.stdout.flush()
     except (Misuse,) + misuse as error:  # noqa: RUF005 - mypy follows a sum of tuples, not an unpacking
         say(prog, str(error))
         return MISUSED
@@ -48,13 +102,26 @@ def run(prog: str, main: Callable[[], int], misuse: tuple[type[Exception], ...] 
     except BrokenPipeError:
         status = PIPE_CLOSED
     except OSError as error:
-        say(prog, f"cannot write {error.filename or 'the output'}: {error.strerror or error}")
+        if error.errno is None:  # not of the operating system's making
+            raise
+        say(prog, f"cannot write {error.filename2 or error.filename or 'the output'}: {error.strerror or error}")
         status = MISUSED
-    # What is still in the buffer cannot be written: without this Python would say so again on its way out.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    _give_up_output()
     return status
 
 
+def _give_up_output() -> None:
+    """Drop what stdout cannot take: without this Python would say so again on its way out."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def say(prog: str, line: str) -> None:
-    """One line on stderr, in the command's name."""
-    sys.stderr.write(f"{prog}: {line}\n")
+    """One line on stderr, in the command's name; nothing where there is no stderr to take it."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"{prog}: {line}\n")
+            sys.stderr.flush()

@@ -1,6 +1,7 @@
 """An activation function, and all that follows from its one symbolic definition."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,11 +10,12 @@ from itertools import pairwise
 import flint
 import numpy as np
 from numpy.typing import ArrayLike
-from sympy import Expr, Rational, Symbol
+from sympy import Expr
 
 from fitting.activations import calculus
 from fitting.activations.calculus import Piece
-from fitting.activations.grammar import RESERVED, parse, x
+from fitting.activations.grammar import RESERVED, parse
+from fitting.activations.heads import x
 from fitting.activations.tape import Array, Tape
 from fitting.errors import InputError
 
@@ -53,17 +55,20 @@ class Activation:
 
     name: str
     expr: str
-    params: Mapping[str, float] = field(default_factory=dict)
+    params: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if x not in self.f_expression.free_symbols:
             raise InputError(f"expression must be a function of x, got {self.expr!r}")
 
+    def __reduce__(self) -> tuple[type["Activation"], tuple[str, str, dict[str, float]]]:
+        # What is derived stays behind: it is made again where it is needed, and balls cannot be pickled.
+        return Activation, (self.name, self.expr, dict(self.params))
+
     @cached_property
     def f_expression(self) -> Expr:
-        """f with its parameters put in, each as the exact decimal it was written as."""
-        values = {Symbol(name, real=True): Rational(repr(float(value))) for name, value in self.params.items()}
-        return parse(self.expr, self.params).subs(values)
+        """f with its parameters put in."""
+        return parse(self.expr, self.params)
 
     @cached_property
     def d1_expression(self) -> Expr:
@@ -98,6 +103,7 @@ class Activation:
         result = np.atleast_1d(calculus.values(tape, np.atleast_1d(points)))
         ends = np.atleast_1d(points)
         result[ends == -math.inf], result[ends == math.inf] = limits.left, limits.right
+        result[np.isnan(ends)] = math.nan  # a condition is false there and would choose the last branch
         return result.reshape(points.shape)
 
     @cached_property
@@ -179,16 +185,17 @@ class Activation:
         """Direction in which f or f' jumps at a breakpoint; 0 where it is continuous."""
         for left, right in pairwise(self.pieces):
             if right.lo == at:
-                before, after = (p.d1 if order else p.f for p in (left, right))
                 with flint.ctx.workprec(calculus.PRECISION):
-                    step = after.arb(flint.arb(at)) - before.arb(flint.arb(at))
-                # The breakpoint is a float64: a step below its rounding is no jump.
-                return 0 if abs(step) < 1e-12 else 1 if step > 0 else -1
+                    before, after = ((p.d1 if order else p.f).arb(flint.arb(at)) for p in (left, right))
+                    slopes = [abs((p.d2 if order else p.d1).arb(flint.arb(at))) for p in (left, right)]
+                    # The breakpoint is a float64: a step that its rounding explains is no jump.
+                    step, rounding = after - before, sum(slopes) * abs(at) * 2.0**-52
+                return 1 if step > rounding else -1 if step < -rounding else 0
         return 0
 
     @cached_property
     def minimum(self) -> Minimum:
-        """The infimum of f over the whole line."""
+        """The infimum of f over the whole line; NaN where f is not defined on it or has no limit it falls to."""
         reached = sorted({*self.breakpoints, *self.turning_points()}, key=abs)
         attained = [(float(self.f(point)), point) for point in reached]
         approached = [self.limits.left, self.limits.right]
@@ -198,20 +205,27 @@ class Activation:
             for end in (piece.lo, piece.hi)
             if math.isfinite(end)
         ]
-        infimum = min(value for value, _ in [*attained, *((value, 0.0) for value in approached if value == value)])
+        known = [value for value in [*approached, *(value for value, _ in attained)] if not math.isnan(value)]
+        infimum = min(known, default=math.nan) + 0.0  # no -0.0
+        far = np.outer([-1.0, 1.0], [1e2, 1e5, 1e10, 1e100])
+        if not np.all(self.f(far) >= infimum):
+            return Minimum(math.nan, None)
         return Minimum(infimum, next((point for value, point in attained if value == infimum), None))
 
 
 def from_expression(expr: str, name: str = "custom", params: Mapping[str, float] | None = None) -> Activation:
     """A user's own activation.
 
-    Raises `InputError` for text outside the grammar, an expression without x, or a bad name or parameter.
+    Raises `InputError` for text outside the grammar, an expression without x, a bad name, or a parameter
+    that is badly named, not finite or not in the expression.
     """
-    params = dict(params or {})
+    params = {key: float(value) for key, value in (params or {}).items()}
     for kind, word in [("name", name), *(("parameter", key) for key in params)]:
         if not word.isidentifier() or not word.isascii() or (kind == "parameter" and word in RESERVED):
             raise InputError(f"{kind} must be letters, digits and underscores, and no function's name, got {word!r}")
     for key, value in params.items():
         if not math.isfinite(value):
             raise InputError(f"parameter {key} must be finite, got {value}")
+        if not re.search(rf"\b{key}\b", expr):
+            raise InputError(f"parameter {key} must be in the expression, got {expr.strip()!r}")
     return Activation(name, expr.strip(), params)

@@ -14,8 +14,7 @@ import sympy
 from sympy import Expr, Integer, Piecewise
 from sympy.core.relational import Relational
 
-from fitting.activations.grammar import x
-from fitting.activations.heads import softsign
+from fitting.activations.heads import softsign, x
 from fitting.activations.tape import Array, Tape
 
 SCAN_RANGE = 1e4  # beyond it an activation is its asymptote: none has structure on such a scale
@@ -79,6 +78,9 @@ def resolve(expression: Expr, point: float) -> Expr:
     if isinstance(expression, Piecewise):
         holds = (value for value, condition in expression.args if Tape(condition).arb(flint.arb(point)))
         return resolve(next(holds), point)
+    if isinstance(expression, softsign):
+        u = expression.args[0]
+        return resolve(u / (1 + sympy.Abs(u)), point)
     if isinstance(expression, sympy.Abs | sympy.sign):
         positive = Tape(expression.args[0]).arb(flint.arb(point)) > 0
         sign = Integer(1 if positive else -1)
@@ -88,11 +90,11 @@ def resolve(expression: Expr, point: float) -> Expr:
 
 def values(tape: Tape, points: Array) -> Array:
     """Float64 values; where float64 overflows on the way (inf/inf, 0·inf) the value comes from arb."""
-    result = tape.numpy(points)
-    for i in zip(*np.nonzero(~np.isfinite(result) & np.isfinite(points)), strict=True):
+    result, overflow = tape.numpy_checked(points)
+    for i in zip(*np.nonzero(overflow & np.isfinite(points)), strict=True):
         with flint.ctx.workprec(PRECISION):
             ball = tape.arb(flint.arb(float(points[i])))
-        result[i] = float(ball) if ball.is_finite() else math.nan
+        result[i] = float(ball) if ball.is_finite() else result[i] if math.isfinite(result[i]) else math.nan
     return result
 
 
@@ -120,6 +122,8 @@ def sign_changes(tape: Tape, lo: float, hi: float) -> list[Any]:
     if not lo < hi:
         return []
     scan = np.sinh(np.linspace(np.arcsinh(2 * lo), np.arcsinh(2 * hi), SCAN_POINTS)) / 2
+    inset = 1e-12 * (hi - lo)  # a root may lie nearer to an end than the scan's first point
+    scan = np.unique([lo + inset, *scan, hi - inset])
     scan = scan[(lo < scan) & (scan < hi)]
     signs = np.sign(np.nan_to_num(values(tape, scan), nan=0.0))
     scan, signs = scan[signs != 0], signs[signs != 0]
@@ -139,7 +143,7 @@ def bisect(tape: Tape, a: float, b: float) -> Any:
             mid = (left + right).mid() / 2
             here = sign_at(tape, mid)
             if here == 0:
-                return mid
+                break
             left, right = (mid, right) if here == sign else (left, mid)
         return mid if abs(mid) > 1e-50 else flint.arb(0)
 
@@ -147,19 +151,19 @@ def bisect(tape: Tape, a: float, b: float) -> Any:
 def limit(tape: Tape, toward: float) -> float:
     """The limit at +inf or -inf (`toward`); NaN where there is none, as for a sine.
 
-    Decided from enclosures at growing |x| up to 1e40, as far as they stay meaningful: a limit approached
-    more slowly than a power of x, such as that of 1/log(x), is not found.
+    Decided from enclosures at growing |x| up to 1e40, as far as they stay meaningful against the size of the
+    values near 1: a limit approached more slowly than a power of x, such as that of 1/log(x), is not found.
     """
     with flint.ctx.workprec(PRECISION):
-        balls = [tape.arb(flint.arb(10) ** power * int(math.copysign(1, toward))) for power in (8, 10, 14, 20, 27, 40)]
-    numbers = [
-        float(ball.mid()) for ball in balls if ball.is_finite() and ball.rad() <= 1e-15 * max(1.0, abs(float(ball)))
-    ]
-    if len(numbers) < 3:
+        near = [tape.arb(flint.arb(at) * int(math.copysign(1, toward))) for at in (1, 2, 4)]
+        scale = max((abs(ball.mid()) for ball in near if ball.is_finite()), default=flint.arb(1))
+        balls = [tape.arb(flint.arb(10) ** power * int(math.copysign(1, toward))) for power in range(8, 41, 2)]
+        known = [ball.mid() for ball in balls if ball.is_finite() and ball.rad() <= 1e-15 * (scale + abs(ball.mid()))]
+        if len(known) < 3:
+            return math.nan
+        before, last = known[-2:]
+        if all(abs(a) * 1.5 < abs(b) and a * b > 0 for a, b in pairwise(known)) and abs(last) > 1000 * scale:
+            return math.copysign(math.inf, 1 if last > 0 else -1)
+        if abs(before - last) <= 1e-15 * (scale + abs(last)):
+            return 0.0 if abs(last) <= 1e-15 * scale else float(last)
         return math.nan
-    *_, early, before, last = numbers
-    if abs(early) < abs(before) < abs(last) > 1e9 and early * last > 0:
-        return math.copysign(math.inf, last)
-    if abs(before - last) <= 1e-15 * max(1.0, abs(last)):
-        return 0.0 if abs(last) < 1e-15 else last
-    return math.nan

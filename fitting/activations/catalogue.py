@@ -9,8 +9,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sympy import Symbol
-
 from fitting.activations.activation import Activation
 from fitting.activations.grammar import parse
 from fitting.errors import InputError, nearest
@@ -24,7 +22,7 @@ class Row:
     params: Mapping[str, float] = field(default_factory=dict)
     torch: str | None = None
     torch_options: Mapping[str, str] = field(default_factory=dict)
-    rule: tuple[str, str] | None = None  # (text, expression that must be positive)
+    rule: tuple[str, str] | None = None  # (text, expression of the parameters that must be positive)
 
 
 _SELU_ALPHA = "1.6732632423543772848170429916717"
@@ -102,10 +100,6 @@ def get(name: str, **params: float) -> Activation:
         if not math.isfinite(value):
             raise InputError(f"parameter {key} must be finite, got {value}")
     values = {**row.params, **{key: float(value) for key, value in params.items()}}
-    activation = Activation(name, row.expr, values)
-    if (
-        row.rule
-        and not float(parse(row.rule[1], values).subs({Symbol(k, real=True): v for k, v in values.items()})) > 0
-    ):
+    if row.rule and not parse(row.rule[1], values) > 0:
         raise InputError(f"{row.rule[0]}, got {', '.join(f'{key}={value:g}' for key, value in values.items())}")
-    return activation
+    return Activation(name, row.expr, values)

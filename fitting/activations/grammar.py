@@ -9,61 +9,82 @@ up in the tables below, and what is not in them is refused with its position.
 """
 
 import ast
+import math
 import operator
 import re
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import flint
 import sympy
-from sympy import Expr, Integer, Piecewise, Rational, Symbol
+from sympy import Expr, Integer, Piecewise, Rational
 
-from fitting.activations.heads import HEADS
+from fitting.activations.heads import HEADS, x
+from fitting.activations.tape import Tape
 from fitting.errors import InputError, nearest
-
-x = Symbol("x", real=True)
 
 MAX_LENGTH = 2000
 MAX_DEPTH = 60
+MAX_BITS = 4000  # of a number's numerator or denominator
+MAX_CASES = 64  # of the Piecewise terms in one comparison, multiplied
+LARGEST = 1.7976931348623157e308
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 
 
 def _maximum(a: Expr, b: Expr) -> Expr:
-    return Piecewise((a, a > b), (b, True))
+    return Piecewise((a, _unfold(a > b)), (b, True))
 
 
 def _minimum(a: Expr, b: Expr) -> Expr:
-    return Piecewise((a, a < b), (b, True))
+    return Piecewise((a, _unfold(a < b)), (b, True))
 
 
 def _relu(a: Expr) -> Expr:
-    return Piecewise((a, a > 0), (Integer(0), True))
+    return Piecewise((a, _unfold(a > 0)), (Integer(0), True))
+
+
+def _sign(a: Expr) -> Expr:
+    return Piecewise((Integer(1), _unfold(a > 0)), (Integer(-1), _unfold(a < 0)), (Integer(0), True))
+
+
+def _absolute(a: Expr) -> Expr:
+    # sympy differentiates Abs only of what it knows to be real, which log(x) is not.
+    return sympy.Abs(a) if a.is_extended_real else Piecewise((a, _unfold(a > 0)), (-a, True))
 
 
 def _where(condition: Any, a: Expr, b: Expr) -> Expr:
     return Piecewise((a, condition), (b, True))
 
 
+class _TooManyCases(Exception):
+    """Conditions on conditions whose cases multiply beyond MAX_CASES."""
+
+
+def _unfold(relation: Any) -> Any:
+    """A relation of Piecewise terms as and/or of plain ones: sympy would do it too, and then solve them for minutes."""
+    pieces = relation.atoms(Piecewise)
+    if math.prod(len(piece.args) for piece in pieces) > MAX_CASES:
+        raise _TooManyCases
+    if not pieces:
+        return relation
+    inner = min(pieces, key=lambda piece: (len(piece.atoms(Piecewise)), sympy.default_sort_key(piece)))
+    cases, earlier = [], sympy.true
+    for value, condition in inner.args:
+        cases.append(sympy.And(earlier, condition, _unfold(relation.xreplace({inner: value}))))
+        earlier = sympy.And(earlier, sympy.Not(condition))
+    return sympy.Or(*cases)
+
+
 FUNCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {
     **{name: (1, head) for name, head in HEADS.items()},
     **{
         name: (1, getattr(sympy, name))
-        for name in (
-            "exp",
-            "log",
-            "sqrt",
-            "Abs",
-            "sign",
-            "sin",
-            "cos",
-            "tan",
-            "sinh",
-            "cosh",
-            "atan",
-            "erf",
-            "erfc",
-        )
+        for name in ("exp", "log", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "atan", "erf", "erfc")
     },
-    "abs": (1, sympy.Abs),
+    "abs": (1, _absolute),
+    "Abs": (1, _absolute),
+    "sign": (1, _sign),
     "relu": (1, _relu),
     "max": (2, _maximum),
     "min": (2, _minimum),
@@ -75,32 +96,41 @@ _COMPARE = {ast.Lt: sympy.Lt, ast.LtE: sympy.Le, ast.Gt: sympy.Gt, ast.GtE: symp
 RESERVED = {"x", "Piecewise", *FUNCTIONS, *CONSTANTS}
 
 
-def parse(text: str, parameters: Iterable[str] = ()) -> Expr:
-    """The sympy expression that `text` spells, in `x` and the named `parameters`.
+def parse(text: str, parameters: Mapping[str, float] | None = None) -> Expr:
+    """The sympy expression in `x` that `text` spells, with the value of each of `parameters` put in.
 
+    A number in the text is the exact decimal; a parameter is exactly the float64 it is.
     Raises `InputError` with the position of whatever the grammar does not allow.
     """
-    return _Parser(text, set(parameters)).expression()
+    return _Parser(text, parameters or {}).expression()
+
+
+def magnitude(constant: Expr) -> float:
+    """An upper bound of the absolute value of an expression without x; inf where it is not a real number."""
+    ball = abs(Tape(constant).arb(flint.arb(0)))
+    return float(ball.upper()) if ball.is_finite() else math.inf
 
 
 class _Parser:
-    def __init__(self, text: str, parameters: set[str]) -> None:
-        self.text = text
-        self.symbols = {name: Symbol(name, real=True) for name in parameters} | {"x": x}
+    def __init__(self, text: str, parameters: Mapping[str, float]) -> None:
+        self.text = text.strip(" ")
+        self.symbols = {name: Rational(float(value)) for name, value in parameters.items()} | {"x": x}
         self.depth = 0
 
     def expression(self) -> Expr:
         if len(self.text) > MAX_LENGTH:
             raise InputError(f"expression must have at most {MAX_LENGTH} characters, got {len(self.text)}")
-        if not self.text.isascii() or "\n" in self.text or not self.text.isprintable():
+        if not self.text.isascii() or not self.text.isprintable():
             raise InputError(f"expression must be one line of plain ASCII, got {self.text!r}")
+        if "#" in self.text:
+            raise InputError(f"expression: no comments, at position {self.text.index('#') + 1} of {self.text!r}")
         try:
-            tree = ast.parse(self.text.strip(), mode="eval").body
+            with warnings.catch_warnings(action="ignore"):  # Python warns of "1if": refused or not, that is ours to say
+                tree = ast.parse(self.text, mode="eval").body
         except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-            offset = getattr(error, "offset", None) or 1
+            offset = getattr(error, "offset", 1) or len(self.text) + 1  # Python's 0 is the end
             reason = getattr(error, "msg", None) or "too deeply nested"
             raise InputError(f"expression is malformed at position {offset} of {self.text!r}: {reason}") from None
-        self.text = self.text.strip()
         return self.value(tree)
 
     def refuse(self, node: ast.AST, why: str) -> InputError:
@@ -111,10 +141,19 @@ class _Parser:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise self.refuse(node, f"nested more than {MAX_DEPTH} deep")
-        result = self._value(node)
+        try:
+            result = self._value(node)
+        except _TooManyCases:
+            raise self.refuse(node, f"conditions on conditions of more than {MAX_CASES} cases") from None
         self.depth -= 1
         if result.has(sympy.nan, sympy.zoo, sympy.oo, sympy.I):
             raise self.refuse(node, "not a real number")
+        for number in result.atoms(Rational):
+            if max(abs(number.p), number.q).bit_length() > MAX_BITS or abs(number) > LARGEST:
+                raise self.refuse(node, "a number too large or of too many digits")
+        # Also what keeps sympy from computing sin(exp(exp(20))), to decide a condition, for minutes.
+        if not result.has(x) and magnitude(result) > LARGEST:
+            raise self.refuse(node, "not a real number below 1.8e308")
         return result
 
     def _value(self, node: ast.AST) -> Expr:
@@ -139,7 +178,7 @@ class _Parser:
 
     def number(self, node: ast.Constant) -> Expr:
         literal = self.text[node.col_offset : node.end_col_offset]
-        if not _NUMBER.fullmatch(literal) or not abs(float(literal)) < float("inf"):
+        if not _NUMBER.fullmatch(literal) or not abs(float(literal)) < math.inf:
             raise self.refuse(node, f"{literal[:20]!r} is not a plain decimal number below 1.8e308")
         return Rational(literal)
 
@@ -151,8 +190,10 @@ class _Parser:
                 raise self.refuse(node, "division by zero")
             return a / b
         if isinstance(op, ast.Pow):
-            if b.is_number and not self.modest_power(a, b):
+            if not b.has(x) and not self.modest_power(a, b):
                 raise self.refuse(node, "a power too large to be meant")
+            if b.has(x) and not a.has(x) and not Tape(a).arb(flint.arb(0)) > 0:
+                raise self.refuse(node, "a number to a power that varies must be positive")
             return a**b
         way_out = "; write ** for powers" if isinstance(op, ast.BitXor) else ""
         raise self.refuse(node, f"operator {type(op).__name__} is not allowed{way_out}")
@@ -160,11 +201,9 @@ class _Parser:
     @staticmethod
     def modest_power(base: Expr, exponent: Expr) -> bool:
         """Whether base**exponent stays within float64: sympy would compute 9**9**9**9 exactly."""
-        if not abs(exponent) <= 1000:
+        if magnitude(exponent) > 1000:
             return False
-        if not base.is_number or base.is_zero:
-            return True
-        return bool(abs(exponent * sympy.log(abs(base), 2).evalf(15)) <= 1024)
+        return bool(base.has(x) or base.is_zero or magnitude(exponent * sympy.log(abs(base))) < 710)
 
     def call(self, node: ast.Call) -> Expr:
         if not isinstance(node.func, ast.Name) or node.keywords:
@@ -204,5 +243,6 @@ class _Parser:
                 return sympy.Or(self.condition(left), self.condition(right))
             case ast.Compare(left=left, ops=ops, comparators=comparators) if all(type(op) in _COMPARE for op in ops):
                 values = [self.value(left), *map(self.value, comparators)]
-                return sympy.And(*(_COMPARE[type(op)](a, b) for op, a, b in zip(ops, values, values[1:], strict=False)))
+                pairs = zip(ops, values, values[1:], strict=False)
+                return sympy.And(*(_unfold(_COMPARE[type(op)](a, b)) for op, a, b in pairs))
         raise self.refuse(node, "a condition must compare with <, <=, > or >=")

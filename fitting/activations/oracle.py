@@ -6,15 +6,17 @@ Slow and sure. Fits, printed formulas and kernels are all compared with this and
 import math
 from typing import Any
 
+import flint
 import mpmath
 
 from fitting.activations.activation import Activation, Branch
-from fitting.activations.calculus import Piece
 from fitting.activations.tape import Tape
 from fitting.errors import InputError
 
 DIGITS = 50
-_GUARD = 15  # digits lost to cancellation, as in Phi(x) + x phi(x) near its zero
+_WORKING = 65  # digits to begin with
+_MOST = 520  # digits to end with: x - tanh(x) and 1 + tanh(x) cancel all the others, down to 1e-470
+_TINY = mpmath.mpf(10) ** -330  # below every float64, its inverse above
 
 
 def f(activation: Activation, at: Any) -> Any:
@@ -30,58 +32,68 @@ def df(activation: Activation, at: Any) -> Any:
 
 
 def _evaluate(tape: Tape, limits: tuple[float, float], at: Any) -> Any:
-    with mpmath.workdps(DIGITS + _GUARD):
+    with mpmath.workdps(_WORKING):
         point = mpmath.mpf(at)
-        if mpmath.isinf(point):
-            return mpmath.mpf(limits[point > 0])
-        result = tape.mp(point)
+        result = mpmath.mpf(limits[point > 0]) if mpmath.isinf(point) else _exact(tape, point)
     with mpmath.workdps(DIGITS):
         return +result
+
+
+def _exact(tape: Tape, point: Any) -> Any:
+    """The value to `DIGITS` digits of its own size; an arb ball tells how many digits that takes on the way."""
+    digits = _WORKING
+    while digits < _MOST:
+        with flint.ctx.workdps(digits):
+            ball = tape.arb(flint.arb(point))
+        if not ball.is_finite() or ball.rad() <= abs(ball.mid()) * 10.0 ** -(DIGITS + 5):
+            break
+        digits *= 2
+    with mpmath.workdps(digits + 5):
+        return tape.mp(point)
 
 
 def inverse(activation: Activation, y: Any, branch: Branch) -> Any:
     """The x of a strictly monotone `branch` with f(x) = y, as an mpf of 50 digits.
 
-    Raises `InputError` where the branch does not reach y (including where f jumps over it).
+    Raises `InputError` where the branch does not reach y: beyond its ends, at a limit that it only approaches,
+    where f jumps over it.
     """
     if branch.direction == 0:
         raise InputError(f"branch ({branch.lo:g}, {branch.hi:g}) of {activation.name} is constant: it has no inverse")
     tape = Tape(activation.f_expression)
-    with mpmath.workdps(DIGITS + _GUARD):
+    with mpmath.workdps(_WORKING):
         target = mpmath.mpf(y)
-        lo, hi = _bracket(tape, target, branch)
-        while hi - lo > mpmath.eps * max(abs(lo), abs(hi), mpmath.mpf(10) ** -DIGITS):
+        refusal = InputError(f"y must lie in the range of the branch, got {mpmath.nstr(target, 17)}")
+        if not mpmath.isfinite(target):
+            raise refusal
+        lo, hi = (_end(tape, target, branch, side) for side in (-1, 1))
+        if lo is None or hi is None:
+            raise refusal
+        while hi - lo > mpmath.eps * max(abs(lo), abs(hi), _TINY):
             mid = (lo + hi) / 2
-            below = tape.mp(mid) < target
+            below = _exact(tape, mid) < target
             lo, hi = (mid, hi) if below == (branch.direction > 0) else (lo, mid)
-        root = (lo + hi) / 2
-        if abs(tape.mp(root) - target) > mpmath.mpf(10) ** (-DIGITS + 5) * max(1, abs(target)):
-            raise InputError(f"y must lie in the range of the branch, got {mpmath.nstr(target, 17)}")
+        # f may jump at an end of the branch, or inside it.
+        inside = lo if lo > branch.lo else hi
+        if abs(_exact(tape, inside) - target) > mpmath.mpf(10) ** (-DIGITS + 5) * max(1, abs(target)):
+            raise refusal
     with mpmath.workdps(DIGITS):
-        return +root
+        return (lo + hi) / 2
 
 
-def _bracket(tape: Tape, target: Any, branch: Branch) -> tuple[Any, Any]:
-    """Finite ends of `branch` between which f passes `target`: infinite ones grow until it does."""
-    ends = []
-    for end, other in ((branch.lo, branch.hi), (branch.hi, branch.lo)):
-        point = mpmath.mpf(end)
-        if math.isinf(end):
-            base = mpmath.mpf(0 if math.isinf(other) else other)
-            beyond = 1 if (end > 0) == (branch.direction > 0) else -1
-            step = mpmath.mpf(1)
-            while beyond * (tape.mp(base + math.copysign(1, end) * step) - target) < 0 and step < mpmath.mpf(10) ** 60:
-                step *= 2
-            point = base + math.copysign(1, end) * step
-        ends.append(point)
-    return ends[0], ends[1]
+def _end(tape: Tape, target: Any, branch: Branch, side: int) -> Any:
+    """One end of a bracket: the branch's own, or, for an infinite one, a point where f is past `target` (or None)."""
+    end, other = (branch.hi, branch.lo) if side > 0 else (branch.lo, branch.hi)
+    if math.isfinite(end):
+        return mpmath.mpf(end)
+    base, step = mpmath.mpf(0 if math.isinf(other) else other), mpmath.mpf(1)
+    while side * branch.direction * (tape.mp(base + side * step) - target) <= 0:
+        if step > 1 / _TINY:
+            return None
+        step *= 2
+    return base + side * step
 
 
 def df_of_output(activation: Activation, y: Any, branch: Branch) -> Any:
     """g(y) = f'(f⁻¹(y)) on a monotone `branch`, as an mpf of about 50 digits (fewer next to f' = 0)."""
     return df(activation, inverse(activation, y, branch))
-
-
-def piece_at(activation: Activation, at: float) -> Piece:
-    """The smooth piece that holds the open neighbourhood left of `at` (right of it for -inf)."""
-    return next(piece for piece in activation.pieces if at <= piece.hi)

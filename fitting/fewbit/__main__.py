@@ -1,15 +1,22 @@
 """python -m fitting.fewbit --fn gelu --bits 3: fit, print, prove and store a few-bit derivative."""
 
+from coefficients import command
+
+if __name__ == "__main__":
+    command.exit_on_interrupt()  # before the imports, which take most of the time
+
 import argparse
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from tqdm import tqdm
 
-from coefficients import CoefficientError, command
+from coefficients import CoefficientError
 from coefficients.document import dumps, seal
 from coefficients.store import write
 from fitting.activations import Activation, from_expression, get, names
+from fitting.activations.catalogue import ALIASES
 from fitting.errors import InputError
 from fitting.fewbit import document, report
 from fitting.fewbit.fit import KINDS, MAX_BITS, Fit, fit, fit_to_error
@@ -59,10 +66,10 @@ def _parser() -> command.Parser:
         default="table",
         help=f"what is printed: {', '.join(FORMATS)} (default: table)",
     )
-    where.add_argument("--plot", metavar="FILE", type=Path, help="draw f', the steps and the error (.png, .svg, .pdf)")
+    where.add_argument("--plot", metavar="FILE", help="draw f', the steps and the error (.png, .svg, .pdf)")
     where.add_argument("--quiet", action="store_true", help="print nothing")
     many = parser.add_argument_group("with --all")
-    many.add_argument("--jobs", metavar="N", default="1", help="worker processes; -1 for one a core (default: 1)")
+    many.add_argument("--jobs", metavar="N", help="worker processes; -1 for one a core (default: 1)")
     many.add_argument("--scheduler", metavar="ADDRESS", help="a Dask scheduler to do the work instead")
     return parser
 
@@ -71,32 +78,40 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; raises `InputError` for bad input, SystemExit(2) for unknown options."""
     options = _parser().parse_args(arguments)
     _check_together(options)
-    if options.plot:
+    weight = parse_weight(options.weight)
+    domain = None
+    if options.domain is not None:
+        lo, hi = (_number("domain", end) + 0.0 for end in options.domain)  # + 0.0 makes 0 of -0
+        domain = lo, hi
+    if options.all:
+        return _all(options, weight, domain)
+    out = None if options.out in (None, "-") else command.output_path("out", options.out)
+    if options.plot is not None:
         # Here and not at the top: matplotlib takes as long to import as all the rest.
         from fitting import plots
 
-        plots.check_path(options.plot)
-    weight = parse_weight(options.weight)
-    domain = (_number("domain", options.domain[0]), _number("domain", options.domain[1])) if options.domain else None
-    if options.all:
-        return _all(options, weight, domain)
+        plot = command.output_path("plot", options.plot)
+        plots.check_path(plot)
     activation = _activation(options)
     if options.max_error is not None:
         limit = _number("max-error", options.max_error)
         result = fit_to_error(activation, limit, levels=options.levels, weight=weight, domain=domain)
     else:
-        result = fit(activation, _whole("bits", options.bits), levels=options.levels, weight=weight, domain=domain)
-    where = _store(result, options.out)
-    if options.plot:
-        plots.save(plots.fewbit_figure(result), options.plot)
-    if not options.quiet and options.out != "-":
-        _print(result, options, where)
+        result = fit(activation, _bits(options), levels=options.levels, weight=weight, domain=domain)
+    if options.plot is not None:
+        plots.save(plots.fewbit_figure(result), plot)
+    if options.out == "-":
+        print(dumps(seal(document.to_document(result), 1)), end="")
+        return command.GOOD
+    text, where = _store(result, out)
+    if not options.quiet:
+        _print(result, options, text, where)
     return command.GOOD
 
 
 def _check_together(options: argparse.Namespace) -> None:
     """Options that need or exclude each other."""
-    chosen = [name for name in ("fn", "expr", "all") if getattr(options, name)]
+    chosen = [name for name in ("fn", "expr", "all") if getattr(options, name) not in (None, False)]
     if len(chosen) != 1:
         got = " and ".join(f"--{name}" for name in chosen) or "none"
         raise InputError(f"say what to fit by one of --fn, --expr and --all, got {got}")
@@ -104,31 +119,39 @@ def _check_together(options: argparse.Namespace) -> None:
         raise InputError("--name goes with --expr")
     if options.format not in FORMATS:
         raise InputError(f"format must be one of {', '.join(FORMATS)}, got {options.format!r}")
+    if options.out == "-" and options.format in ("csv", "latex"):
+        raise InputError(f"--out - prints the JSON file; leave it out to print {options.format}")
     if options.all:
         for name in ("param", "max_error", "out", "plot"):
-            if getattr(options, name):
+            if getattr(options, name) not in (None, []):
                 raise InputError(f"--{name.replace('_', '-')} goes with one function, not with --all")
         if options.format != "table":
             raise InputError("--format goes with one function, not with --all")
+        if options.levels == "even":
+            raise InputError("--levels even goes with one function, not with --all: not every f' is even")
+        if options.jobs is not None and options.scheduler is not None:
+            raise InputError("say who does the work by one of --jobs and --scheduler")
     else:
         if (options.bits is None) == (options.max_error is None):
             raise InputError("say how fine by one of --bits (1 to 8) and --max-error")
-        if options.jobs != "1" or options.scheduler:
+        if options.jobs is not None or options.scheduler is not None:
             raise InputError("--jobs and --scheduler go with --all")
 
 
 def _activation(options: argparse.Namespace) -> Activation:
-    params = {}
+    params: dict[str, float] = {}
     for text in options.param:
-        key, equals, value = text.partition("=")
+        key, equals, value = (part.strip() for part in text.partition("="))
         if not equals or key in params:
             raise InputError(f"param must be NAME=VALUE, each name once, got {text!r}")
-        params[key.strip()] = _number(f"param {key.strip()}", value)
-    if options.fn:
+        params[key] = _number(f"param {key}", value)
+    if options.fn is not None:
         return get(options.fn, **params)
-    name = options.name or "custom"
-    if name in names():
+    name = "custom" if options.name is None else options.name
+    if name in names() or name in ALIASES:
         raise InputError(f"name must not be one of the catalogue's, got {name!r}; see --fn")
+    if name.startswith("_"):  # as a folder's name it would not do
+        raise InputError(f"name must begin with a letter, got {name!r}")
     return from_expression(options.expr, name, params)
 
 
@@ -139,64 +162,82 @@ def _number(what: str, text: str) -> float:
         raise InputError(f"{what} must be a number, got {text.strip()!r}") from None
 
 
-def _whole(what: str, text: str) -> int:
+def _whole(what: str, text: str, rule: str = "") -> int:
     try:
         return int(text)
     except ValueError:
-        raise InputError(f"{what} must be a whole number, got {text.strip()!r}") from None
+        raise InputError(f"{what} must be a whole number{rule}, got {text.strip()!r}") from None
 
 
-def _store(result: Fit, out: str | None) -> str:
-    """Write the document where asked, and say where that is."""
+def _bits(options: argparse.Namespace) -> int:
+    return _whole("bits", options.bits, f" from 1 to {MAX_BITS}")
+
+
+def _store(result: Fit, out: Path | None) -> tuple[str, str]:
+    """Write the document where asked; its text, and a line that says where it is."""
     if out is None:
         published = document.store(result)
-        return f"{'wrote' if published.written else 'found the same in'} {published.path}"
+        text = published.path.read_text(encoding="ascii")
+        return text, f"{'wrote' if published.written else 'found the same in'} {published.path}"
     sealed = seal(document.to_document(result), 1)
-    if out == "-":
-        sys.stdout.write(dumps(sealed))
-        return ""
-    write(sealed, Path(out))
-    return f"wrote {out}"
+    if command.is_device(out):
+        out.write_text(dumps(sealed), encoding="ascii")
+    else:
+        write(sealed, out.resolve())  # a link stays, and what it points to is written
+    return dumps(sealed), f"wrote {out}"
 
 
-def _print(result: Fit, options: argparse.Namespace, where: str) -> None:
+def _print(result: Fit, options: argparse.Namespace, text: str, where: str) -> None:
     match options.format:
         case "json":
-            print(dumps(seal(document.to_document(result), 1)), end="")
+            print(text, end="")
         case "csv":
             print(report.as_csv(result))
         case "latex":
             print(report.as_latex(result))
         case _:
-            print(report.as_table(result))
+            print(_encodable(report.as_table(result)))
             print(f"file    {where}")
-            if options.plot:
+            if options.plot is not None:
                 print(f"plot    wrote {options.plot}")
 
 
+def _encodable(text: str) -> str:
+    """The table in words where stdout cannot take its signs."""
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return text.replace("∫", "integral of ").replace("²", "^2 ")
+    return text
+
+
 def _all(options: argparse.Namespace, weight: Weight, domain: tuple[float, float] | None) -> int:
-    jobs = _whole("jobs", options.jobs)
+    jobs = 1 if options.jobs is None else _whole("jobs", options.jobs)
     if jobs == 0 or jobs < -1:
         raise InputError(f"jobs must be at least 1, or -1 for one a core, got {jobs}")
-    tasks = shipped() if options.bits is None else [(name, _whole("bits", options.bits)) for name in names()]
+    tasks = shipped() if options.bits is None else [(name, _bits(options)) for name in names()]
     written, largest = 0, 0.0
-    fits = sweep(tasks, options.levels, weight, domain, jobs, options.scheduler)
-    with tqdm(fits, total=len(tasks), unit="table", disable=None) as progress:
+    no_bar = True if options.quiet else None  # None: where stderr is no terminal
+    with (
+        closing(sweep(tasks, options.levels, weight, domain, jobs, options.scheduler)) as fits,
+        tqdm(fits, total=len(tasks), unit="table", disable=no_bar, leave=False) as progress,
+    ):
         for result in progress:
             published = document.store(result)
             written += published.written
             largest = max(largest, result.error.gap)
             if not options.quiet:
-                progress.write(_summary(result, str(published.path)))
+                progress.write(report.as_line(result, str(published.path)))
     if not options.quiet:
-        print(f"{len(tasks)} tables, {written} written, the rest as they were; largest gap {100 * largest:.2g} %")
+        unchanged = len(tasks) - written
+        print(f"{len(tasks)} tables: {written} written, {unchanged} unchanged; largest gap {report.percent(largest)}")
     return command.GOOD
 
 
-def _summary(result: Fit, path: str) -> str:
-    name, error = result.activation.name, result.error
-    return f"{name:12} {result.bits} bits  {error.l2_squared:<12.6g} gap {100 * error.gap:<8.2g} % {path}"
+def run(arguments: list[str] | None = None) -> int:
+    """main as a command: its exit status, whatever happens."""
+    return command.run("fewbit", lambda: main(arguments), (InputError, CoefficientError))
 
 
 if __name__ == "__main__":
-    sys.exit(command.run("fewbit", main, (InputError, CoefficientError)))
+    sys.exit(run())

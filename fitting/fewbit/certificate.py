@@ -14,9 +14,11 @@ Hence, for any q with K levels, replacing it by one that is constant on cells co
   contiguous:  at most Σ_k |Δ_k|·max sqrt(μσ), for only the cells that hold a border change. The best levels
                are means over successive intervals, so Σ|Δ_k| is at most the variation of f', and at most
                (K-1)(max f' - min f').
-The cheapest function that is constant on cells is what the dynamic programme finds; it and the spread
-inside the cells make up the optimum on the grid, and the bound is that optimum less the cost above.
-Subtracted too: the floating point slack of the programme and the difference of two Gauss rules.
+A function of |x| is one of x >= 0 under the folded weight, and its bound is that of the contiguous kind
+there. The cheapest function that is constant on cells is what the dynamic programme finds; it and the
+spread inside the cells make up the optimum on the grid, and the bound is that optimum less the cost above.
+Subtracted too: the floating point slack of the programme, 16 times the difference of two Gauss rules (also
+in σ), and the rounding of f'. Ranges are proven; integrals are not, they are known to the doubt just named.
 """
 
 import math
@@ -25,20 +27,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fitting.activations.tape import Array
+from fitting.fewbit.curve import ROUNDING
 from fitting.fewbit.measure import Cells, Measure
 
 
-def lower_bound(measure: Measure, cells: Cells, k: int, grid_cost: float, slack: float, shared: bool) -> float:
-    """The bound, at least 0. `grid_cost` ± `slack` is the optimal cost between cells with k levels."""
+def lower_bound(
+    measure: Measure, cells: Cells, k: int, grid_cost: float, slack: float, shared: bool
+) -> tuple[float, float]:
+    """The bound, at least 0, and how much of what it lacks is due to the cells' size.
+
+    `grid_cost` ± `slack` is the optimal cost between cells with k levels.
+    """
     held = cells.moments.mass > 0
-    low, high = (cells.centre - cells.width / 2)[held], (cells.centre + cells.width / 2)[held]
+    low, high = cells.low[held], cells.high[held]
     span = float(high.max() - low.min())
     if shared:
         gain = span * _peak(low, high, cells.spare[held])
     else:
-        gain = min(_variation(cells, held), (k - 1) * span) * float(cells.spare.max())
-    doubt = math.fsum(cells.doubt) * (1 + measure.top) ** 2
-    return max(0.0, math.fsum(cells.moments.spread) + grid_cost - slack - gain - doubt)
+        gain = min(_variation(cells, held, measure.curve.edges), (k - 1) * span) * float(cells.spare.max())
+    doubt = math.fsum(cells.doubt) + ROUNDING * math.fsum(cells.moments.mass) * measure.top * measure.span
+    return max(0.0, math.fsum(cells.moments.spread) + grid_cost - slack - gain - doubt), gain
 
 
 def _peak(low: Array, high: Array, spare: Array) -> float:
@@ -46,13 +54,15 @@ def _peak(low: Array, high: Array, spare: Array) -> float:
     wide = spare > 0
     order = np.lexsort((np.repeat([0, 1], wide.sum()), np.concatenate([low[wide], high[wide]])))
     changes = np.concatenate([spare[wide], -spare[wide]])[order]
-    return float(np.max(np.cumsum(changes), initial=0.0)) * (1 + 1e-12)
+    return float(np.max(np.cumsum(changes), initial=0.0)) * (1 + len(changes) * ROUNDING)
 
 
-def _variation(cells: Cells, held: NDArray[np.bool_]) -> float:
-    """At least the total variation of f' over the cells: within each, and from each to the next."""
-    centre, width = cells.centre[held], cells.width[held]
-    between = np.abs(np.diff(centre)) - (width[1:] + width[:-1]) / 2
-    # Two neighbours' ranges touch where f' is continuous; what is left between them is a jump.
-    steps = np.maximum(between, 0.0) + width[1:] + width[:-1]
-    return float(np.sum(width) + np.sum(np.where(between > 0, steps, 0.0)))
+def _variation(cells: Cells, held: NDArray[np.bool_], edges: Array) -> float:
+    """At least the total variation of f' over the cells with mass: within each, and from each to the next."""
+    lo, hi, centre, width = cells.lo[held], cells.hi[held], cells.centre[held], cells.width[held]
+    # Where two cells meet inside a run f' is continuous, and no more than a gap between its ranges (over
+    # samples) can lie between them; elsewhere it may leap from anywhere in the one to anywhere in the other.
+    met = (hi[:-1] == lo[1:]) & ~np.isin(hi[:-1], edges)
+    reach = (width[1:] + width[:-1]) / 2
+    leaps = np.maximum(np.abs(np.diff(centre)) + np.where(met, -reach, reach), 0.0)
+    return float(np.sum(width) + np.sum(leaps)) * (1 + ROUNDING)

@@ -13,15 +13,20 @@ from fitting.activations.tape import Array
 from fitting.errors import InputError
 
 Indices = NDArray[np.int64]
+ROUNDING = 16 * float(np.finfo(np.float64).eps)  # of f', relative
 
 
 @dataclass(frozen=True)
 class Run:
-    """A closed interval inside one smooth piece on which f' is monotone, and f' at its two ends."""
+    """A closed interval inside one smooth piece on which f' is monotone, and f' at its two ends.
+
+    direction: 1 where f' rises, -1 where it falls, 0 where it is constant.
+    """
 
     lo: float
     hi: float
     piece: Piece
+    direction: int
     first: float
     last: float
 
@@ -31,7 +36,7 @@ class Run:
 
 
 class Curve:
-    """f' of `activation` on the finite interval [lo, hi].
+    """f' of `activation` on the finite interval [lo, hi], with its least and greatest value at ends of runs.
 
     Raises `InputError` where f or f' is undefined or not finite at an end of a run.
     """
@@ -45,9 +50,16 @@ class Curve:
                 inside = middle(a, b)
                 piece = next(piece for piece in activation.pieces if piece.lo < inside < piece.hi)
                 first, last = (_finite(piece, end, inside) for end in (a, b))
-                runs.append(Run(a, b, piece, first, last))
+                runs.append(Run(a, b, piece, branch.direction, first, last))
         self.runs = tuple(runs)
+        ends = [end for run in runs for end in (run.first, run.last)]
+        self.low, self.high = min(ends), max(ends)
         self.edges: Array = np.array([lo, *(run.hi for run in runs)])
+
+    @property
+    def is_step(self) -> bool:
+        """Whether f' is a step function here."""
+        return all(run.flat for run in self.runs)
 
     def run_at(self, points: Array) -> Indices:
         """Index of the run that holds the left neighbourhood of each point (of the domain's start: the first)."""
@@ -98,19 +110,26 @@ class Curve:
     def ranges(self, lo: Array, hi: Array, runs: Indices) -> tuple[Array, Array]:
         """Enclosures of f' over the cells [lo, hi], as (centre, width), proven in ball arithmetic.
 
-        With |f''| <= L on a cell of width h, f' lies within L·h/2 of the mean of its two end values; where
-        no finite L is found (a square root's end), the enclosure of f' itself serves. Width inf: neither.
+        Where f'' is of one sign, f' lies between its values at the ends. With |f''| <= L on a cell of width h
+        it lies within L·h/2 of their mean. Where no finite L is found (a square root's end), the enclosure of
+        f' itself serves. Width inf: neither.
+        Raises `InputError` where f' is found to turn inside a run, which the runs' search must have missed.
         """
         ends = self.slopes(lo, runs), self.slopes(hi, runs)
         centre, width = (ends[0] + ends[1]) / 2, np.zeros_like(lo)
+        between = np.abs(ends[1] - ends[0]) + ROUNDING * np.maximum(np.abs(ends[0]), np.abs(ends[1]))
         for i, index in enumerate(runs):
             run = self.runs[index]
             if run.flat:
                 continue
             ball = _hull(lo[i], hi[i])
-            bend = abs(run.piece.d2.arb(ball))
+            bend = run.piece.d2.arb(ball)
             if bend.is_finite():
-                width[i] = float(bend.upper()) * (hi[i] - lo[i]) * (1 + 1e-12)
+                if bend * run.direction < 0:
+                    raise InputError(f"f' turns too often near x = {lo[i]:.6g} to be followed; try a smaller --domain")
+                width[i] = float(abs(bend).upper()) * (hi[i] - lo[i]) * (1 + 1e-12)
+                if not bend.contains(0):
+                    width[i] = min(width[i], between[i])
                 continue
             slope = run.piece.d1.arb(ball)
             finite = slope.is_finite()

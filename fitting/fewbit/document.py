@@ -49,11 +49,12 @@ def command(fit: Fit) -> str | None:
         return None
     activation = fit.activation
     words = ["python", "-m", "fitting.fewbit"]
-    words += (
-        ["--fn", activation.name]
-        if activation.name in names()
-        else ["--expr", activation.expr, "--name", activation.name]
-    )
+    if activation.name in names():
+        words += ["--fn", activation.name]
+    elif activation.expr.startswith("--"):  # which would look like an option
+        words += [f"--expr={activation.expr}", "--name", activation.name]
+    else:
+        words += ["--expr", activation.expr, "--name", activation.name]
     for key, value in _own_params(fit).items():
         words += ["--param", f"{key}={value!r}"]
     words += ["--bits", str(fit.bits)]

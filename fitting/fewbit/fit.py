@@ -11,8 +11,8 @@ from fitting.fewbit import judge
 from fitting.fewbit.certificate import lower_bound
 from fitting.fewbit.curve import Curve
 from fitting.fewbit.dp import partition
-from fitting.fewbit.measure import Cells, Measure
-from fitting.fewbit.polish import polish
+from fitting.fewbit.measure import MAX_CELLS, Cells, Measure
+from fitting.fewbit.polish import NOISE, polish
 from fitting.fewbit.refine import refine
 from fitting.fewbit.steps import Steps, contiguous_steps, nearest_level_steps, tidy
 from fitting.fewbit.weights import Weight, uniform
@@ -20,7 +20,7 @@ from fitting.fewbit.weights import Weight, uniform
 KINDS = ("best", "shared", "contiguous", "even")
 MAX_BITS = 8
 TARGET_GAP = 5e-4
-MAX_CELLS = 200_000
+SHARPEST = 1 / 64  # what a round asks of the next at most: about 8 times the cells
 BOUND_DIGITS = 6  # the stored bound is rounded down to these
 
 
@@ -76,14 +76,12 @@ def fit(
         measure = Measure(activation, weight, domain)
     shared = levels in ("best", "shared")
     k = 2**bits
-    exact = _exact_steps(measure, k, shared)
-    steps, bound = (exact, 0.0) if exact else _search(measure, k, shared, target_gap)
-    steps = polish(measure, steps)
+    steps, bound = _exact_steps(measure, k, shared), 0.0
+    if steps is None:
+        steps, bound = _search(measure, k, shared, target_gap)
+        steps = polish(measure, _first_of_twins(measure, steps))
     if levels == "even":
         steps = steps.unfolded()
-    elif not shared and activation.parity == "even" and domain[0] == -domain[1] and weight.height is not None:
-        # The mirror image is as good; the first of the two in order of borders is the answer.
-        steps = min(steps, steps.mirrored(), key=lambda s: s.borders.tolist())
     return Fit(activation, bits, levels, weight, domain, steps, _errors(activation, weight, domain, steps, bound))
 
 
@@ -125,10 +123,22 @@ def check_arguments(
     return lo, hi
 
 
+def _first_of_twins(measure: Measure, steps: Steps) -> Steps:
+    """Of `steps` and the images of it that are as good by a symmetry of f', the one with the first borders.
+
+    Which of them the search comes upon is a matter of rounding, and so of the machine.
+    """
+    mirror = steps.mirrored(measure.curve.lo + measure.curve.hi)
+    twins = [mirror, mirror.flipped(measure.curve.runs[0].first + measure.curve.runs[-1].last)]
+    limit = steps.error(measure) * (1 + NOISE)
+    equals = [steps, *(twin for twin in twins if twin.error(measure) <= limit)]
+    return min(equals, key=lambda q: np.round(q.borders / (measure.curve.hi - measure.curve.lo), 9).tolist())
+
+
 def _exact_steps(measure: Measure, k: int, shared: bool) -> Steps | None:
     """f' itself, where it is a step function with few enough values (or intervals, for contiguous)."""
     runs = measure.curve.runs
-    if not all(run.flat for run in runs):
+    if not measure.curve.is_step:
         return None
     values, codes = np.unique([run.first for run in runs], return_inverse=True)
     steps = tidy(np.array([run.lo for run in runs[1:]]), codes, values)
@@ -138,7 +148,7 @@ def _exact_steps(measure: Measure, k: int, shared: bool) -> Steps | None:
 
 def _search(measure: Measure, k: int, shared: bool, target_gap: float) -> tuple[Steps, float]:
     """Grid optimum, refined; on finer cells until the gap to the lower bound is small enough."""
-    spare = measure.top * float(np.sum(measure.cells(math.inf).moments.mass)) * 1e-4 / k
+    spare, count = measure.first_spare(k), 0
     best: tuple[float, Steps] | None = None
     bound = 0.0
     while True:
@@ -148,11 +158,15 @@ def _search(measure: Measure, k: int, shared: bool, target_gap: float) -> tuple[
         error = steps.error(measure)
         if best is None or error < best[0]:
             best = (error, steps)
-        bound = max(bound, lower_bound(measure, cells, k, cost, slack, shared))
-        gap = (best[0] - bound) / best[0] if best[0] else 0.0
-        if gap <= target_gap or cells.spare.max() == 0 or len(cells.lo) > MAX_CELLS:
+        reached, gain = lower_bound(measure, cells, k, cost, slack, shared)
+        bound, target = max(bound, reached), target_gap * best[0]
+        if best[0] - bound <= target or gain <= target / 4 or len(cells.lo) in (count, MAX_CELLS):
             return best[1], bound
-        spare *= min(0.5, 0.5 * target_gap / gap)
+        # Finer cells lessen the gain, in proportion to `spare`, but not the rounding that keeps the two apart too.
+        rest = max(0.0, best[0] - reached - gain)
+        sharper = 0.8 * max(target - rest, target / 4) / gain
+        spare = min(spare, float(cells.spare.max())) * min(0.5, max(sharper, SHARPEST))
+        count = len(cells.lo)
 
 
 def _grid_optimum(measure: Measure, cells: Cells, k: int, shared: bool) -> tuple[Steps, float, float]:
@@ -163,8 +177,7 @@ def _grid_optimum(measure: Measure, cells: Cells, k: int, shared: bool) -> tuple
     groups = np.zeros(len(order), dtype=np.int64)
     groups[found.cuts] = 1
     groups = np.cumsum(groups)
-    mass = np.bincount(groups, cells.moments.mass[order])
-    levels = np.bincount(groups, (cells.moments.mass * cells.moments.mean)[order]) / mass
+    levels = cells.moments[order].merged(groups, len(found.cuts) + 1).mean
     if shared:
         steps = nearest_level_steps(measure.curve, levels)
     else:

@@ -1,7 +1,7 @@
 """The weighted curve, and the cells of x that the search runs on."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,12 +9,14 @@ from numpy.typing import NDArray
 from fitting.activations import Activation
 from fitting.activations.tape import Array
 from fitting.errors import InputError
-from fitting.fewbit.curve import Curve
+from fitting.fewbit.curve import ROUNDING, Curve
 from fitting.fewbit.moments import Moments, Quadrature, Samples, Source
 from fitting.fewbit.weights import Weight
 
-CONVERGED = 1e-15  # two Gauss rules may differ by this, relative to the whole integral, in one cell
-NARROWEST = 2.0**-46  # of the domain: below it a cell is not split again
+CONVERGED = 1e-15  # the doubt about one cell, relative to the whole integral, that is as good as none
+NARROWEST = 2.0**-46  # of |x|: below it a cell is not split again
+TINIEST = 2.0**-80  # of the domain: below it the search for a bound of f' is given up
+MAX_CELLS = 200_000
 
 
 @dataclass(frozen=True)
@@ -32,9 +34,20 @@ class Cells:
     doubt: Array
 
     @property
+    def low(self) -> Array:
+        return self.centre - self.width / 2
+
+    @property
+    def high(self) -> Array:
+        return self.centre + self.width / 2
+
+    @property
     def spare(self) -> Array:
         """What a border inside the cell can gain over one at its end, for levels a unit apart (see certificate)."""
-        return np.sqrt(self.moments.mass * self.moments.spread)
+        mass = self.moments.mass
+        measured: Array = np.sqrt(mass) * np.sqrt(self.moments.spread + self.doubt)
+        proven: Array = np.multiply(mass, self.width / 2, out=np.zeros_like(mass), where=mass > 0)
+        return np.fmin(measured, proven)
 
 
 class Measure:
@@ -47,40 +60,90 @@ class Measure:
     def __init__(self, activation: Activation, weight: Weight, domain: tuple[float, float]) -> None:
         self.activation, self.weight, self.domain = activation, weight, domain
         self.curve = Curve(activation, *domain)
-        self.top = max(abs(end) for run in self.curve.runs for end in (run.first, run.last))
         self.source: Source = (
             Quadrature(self.curve, weight) if weight.samples is None else Samples(self.curve, weight.samples)
         )
         inner = [point for point in weight.landmarks if domain[0] < point < domain[1]]
         edges = np.unique(np.concatenate([self.curve.edges, inner]))
-        self._cells = self._measured(edges[:-1], edges[1:])
-        if not math.fsum(self._cells.moments.mass) > 0:
+        cells = self._measured(edges[:-1], edges[1:])
+        self.mass = math.fsum(cells.moments.mass)  # a first estimate
+        if not self.mass > 0:
             raise InputError(f"weight {weight.label} must not be zero on all of [{domain[0]:g}, {domain[1]:g}]")
+        held = cells.moments.mass > 0
+        # Where a narrow weight leaves but a part of f', that part's scale is what counts.
+        low = max(float(np.min(cells.low[held])), self.curve.low)
+        high = min(float(np.max(cells.high[held])), self.curve.high)
+        self.source.focus(low, high)
+        self.top, self.span = max(abs(low), abs(high)), high - low
+        self._cells = self._measured(edges[:-1], edges[1:])
 
     def _measured(self, lo: Array, hi: Array) -> Cells:
         runs = self.curve.run_at(hi)
         moments, doubt = self.source.moments(lo, hi, runs)
+        slack = ROUNDING * max(abs(self.curve.low), abs(self.curve.high))
+        within = (self.curve.low - slack <= moments.mean) & (moments.mean <= self.curve.high + slack)
+        if not within[moments.mass > 0].all():
+            at, mean = (values[(moments.mass > 0) & ~within][0] for values in (lo, moments.mean))
+            raise InputError(
+                f"f' must be bounded on the domain, got a mean of {mean:.6g} near x = {at:.6g}; try --domain"
+            )
         return Cells(lo, hi, moments, *self.source.ranges(lo, hi, runs), doubt)
 
+    def first_spare(self, k: int) -> float:
+        """What `cells` for k levels may have to spare, to begin with: no feature of f' escapes them."""
+        return min(1e-5, 1e-2 / k**2) * self.mass * self.span
+
     def cells(self, spare: float) -> Cells:
-        """Cells none of which has more than `spare` to spare; smaller values refine the same cells."""
+        """Cells none of which has more than `spare` to spare; smaller values refine the same cells.
+
+        They may have more where they cannot be narrower, and where there are `MAX_CELLS` of them.
+        """
         while True:
             cells = self._cells
-            total = math.fsum(cells.moments.mass) * max(1.0, self.top) ** 2
-            unbounded = ~(cells.width < math.inf)
-            split = (cells.spare > spare) | (cells.doubt > CONVERGED * total) | unbounded
-            split &= cells.moments.mass > 0
-            narrow = cells.hi - cells.lo <= NARROWEST * (self.domain[1] - self.domain[0])
-            if np.any(split & narrow & unbounded):
-                at = cells.lo[split & narrow & unbounded][0]
-                raise InputError(f"f' must be bounded on the domain, and is not near x = {at:.6g}; try --domain")
-            split &= ~narrow
+            mid = cells.lo + (cells.hi - cells.lo) / 2
+            narrow = cells.hi - cells.lo <= NARROWEST * np.maximum(abs(cells.lo), abs(cells.hi))
+            narrow |= (mid <= cells.lo) | (cells.hi <= mid)
+            held = cells.moments.mass > 0
+            unbounded = held & ~(cells.width < math.inf)
+            tiny = cells.hi - cells.lo <= TINIEST * (self.domain[1] - self.domain[0])
+            stuck = unbounded & (narrow | tiny | (len(mid) >= MAX_CELLS))
+            if stuck.any():
+                self._cells = self._by_ends(cells, stuck)
+                continue
+            split = unbounded | (held & ~narrow & self._coarse(cells, spare))
+            split &= np.cumsum(split) <= MAX_CELLS - len(mid)
             if not split.any():
                 return cells
-            lo, hi = cells.lo[split], cells.hi[split]
-            mid = lo + (hi - lo) / 2
+            lo, mid, hi = cells.lo[split], mid[split], cells.hi[split]
             halves = self._measured(np.concatenate([lo, mid]), np.concatenate([mid, hi]))
             self._cells = _joined(cells, ~split, halves)
+
+    def _coarse(self, cells: Cells, spare: float) -> NDArray[np.bool_]:
+        """Cells with too much to spare or doubtful moments.
+
+        What the nodes of the quadrature saw must agree with the proven width: where f' bends between
+        two nodes, the width shows it.
+        """
+        seen = np.maximum(cells.spare, cells.moments.mass * cells.width / 4)
+        wide = cells.width > 2 * ROUNDING * self.top
+        return (wide & (seen > spare)) | (cells.doubt > CONVERGED * self.mass * self.top * self.span)
+
+    def _by_ends(self, cells: Cells, chosen: NDArray[np.bool_]) -> Cells:
+        """`cells`, the `chosen` ones with the range that f', being monotone, has by its values at their ends.
+
+        For ends at which f' is finite and no ball that touches them has an image, such as that of a square root.
+        """
+        lo, hi = cells.lo[chosen], cells.hi[chosen]
+        runs = self.curve.run_at(hi)
+        first, last = self.curve.slopes(lo, runs), self.curve.slopes(hi, runs)
+        wrong = ~(np.isfinite(first) & np.isfinite(last))
+        wrong[~wrong] = np.abs(last - first)[~wrong] > self.span / 64
+        if wrong.any():
+            at = lo[wrong][0]
+            raise InputError(f"f' must be bounded on the domain, and no bound is found near x = {at:.6g}; try --domain")
+        centre, width = cells.centre.copy(), cells.width.copy()
+        centre[chosen], width[chosen] = (first + last) / 2, 2 * np.abs(last - first)
+        return replace(cells, centre=centre, width=width)
 
     def intervals(self, borders: Array) -> Moments:
         """Moments of the len(borders) + 1 intervals into which increasing `borders` cut the domain."""

@@ -2,7 +2,7 @@
 
 numpy's exp differs in its last bit from one processor to the next, and a stored table must not. Under a
 constant weight the mean of f' over an interval is a difference of f, so the equations of a stationary
-point can be solved in 128-bit arithmetic; what is rounded to float64 at the end is then the same anywhere.
+point can be solved in 320-bit arithmetic; what is rounded to float64 at the end is then the same anywhere.
 """
 
 import math
@@ -14,29 +14,43 @@ import numpy as np
 
 from fitting.activations.tape import Array
 from fitting.fewbit.curve import Curve
-from fitting.fewbit.judge import PRECISION
 from fitting.fewbit.measure import Measure
 from fitting.fewbit.refine import jacobian
 from fitting.fewbit.steps import Steps, tidy
 
-ROUNDS = 12
-ENOUGH = 1e-27  # of max |f'|: ten digits beyond float64
+PRECISION = 320  # bits
+ROUNDS = 20
+ENOUGH = 1e-75  # of max |f'|: so that a level of 1e-24, of a tail, has its 16 digits too
+ZERO = 1e-60  # of the domain or max |f'|: what is 0 by symmetry comes out far below it
 DIGITS = 12  # kept of a fit under other weights, which float64 solves to about 14
+HELD_DIGITS = 15  # that every float64 has
+NOISE = 1e-9  # relative: far above the rounding of an error, far below what another stationary point costs
 
 
 def polish(measure: Measure, steps: Steps) -> Steps:
-    """`steps` to the last bit where the weight is constant, else rounded to `DIGITS` significant digits."""
+    """`steps` to the last bit where the weight is constant, else rounded to `DIGITS` significant digits.
+
+    What would raise the error, as by a Newton step that fled to another stationary point, is not taken.
+    """
+    limit = steps.error(measure) * (1 + NOISE)
     exact = _solve(measure, steps) if measure.weight.height is not None else None
-    borders, levels = exact or (_trimmed(steps.borders), _trimmed(steps.levels))
-    if any(a >= b for a, b in pairwise(borders)):
-        return steps
-    return tidy(np.array(borders), steps.codes, np.array(levels))
+    # A border at a kink or jump of f' stays on it.
+    kinks = np.isin(steps.borders, measure.curve.edges)
+    trimmed = np.where(kinks, steps.borders, _trimmed(steps.borders)).tolist(), _trimmed(steps.levels)
+    for borders, levels in (exact, trimmed) if exact else (trimmed,):
+        if all(a < b for a, b in pairwise([measure.curve.lo, *borders, measure.curve.hi])):
+            polished = tidy(np.array(borders), steps.codes, np.array(levels))
+            if polished.error(measure) <= limit:
+                return polished
+    return steps
 
 
 def _trimmed(values: Array) -> list[float]:
-    """`values` to `DIGITS` digits of the largest of them."""
-    scale = float(np.max(np.abs(values), initial=0.0)) or 1.0
-    return [round(value, DIGITS - 1 - math.floor(math.log10(scale))) + 0.0 for value in values.tolist()]
+    """`values` to `DIGITS` digits of the range they span (of the value, where there is one)."""
+    largest = float(np.max(np.abs(values), initial=0.0)) or 1.0
+    span = float(np.ptp(values)) if len(values) > 1 else largest
+    digits = min(DIGITS - 1 - math.floor(math.log10(span)), HELD_DIGITS - 1 - math.floor(math.log10(largest)))
+    return [round(value, digits) + 0.0 for value in values.tolist()]
 
 
 def _solve(measure: Measure, steps: Steps) -> tuple[list[float], list[float]] | None:
@@ -51,8 +65,9 @@ def _solve(measure: Measure, steps: Steps) -> tuple[list[float], list[float]] | 
             means = _means(curve, steps, borders, levels)
             residual = [mean - level for mean, level in zip(means, levels, strict=True)]
             worst = max(float(abs(value)) for value in residual)
-            if worst <= ENOUGH * max(1.0, measure.top):
-                return [_rounded(at) for at in borders], [_rounded(level) for level in levels]
+            if worst <= ENOUGH * measure.top:
+                reach = max(abs(curve.lo), abs(curve.hi))
+                return [_rounded(at, reach) for at in borders], [_rounded(y, measure.top) for y in levels]
             # Newton's correction in float64 of a residual scaled to 1: each round gains about ten digits.
             try:
                 scaled = np.linalg.solve(slope, [float(value / worst) for value in residual])
@@ -62,9 +77,8 @@ def _solve(measure: Measure, steps: Steps) -> tuple[list[float], list[float]] | 
     return None
 
 
-def _rounded(value: Any) -> float:
-    # What is 0 by symmetry comes out as some 1e-29, a float64 like any other.
-    return 0.0 if abs(value) < ENOUGH else float(value)
+def _rounded(value: Any, scale: float) -> float:
+    return 0.0 if abs(value) < ZERO * scale else float(value)
 
 
 def _crossing(curve: Curve, steps: Steps, levels: list[Any], i: int, at: Any) -> Any:

@@ -15,7 +15,9 @@ from fitting.fewbit.measure import Measure
 from fitting.fewbit.steps import Steps, contiguous_steps, nearest_level_steps
 
 MAX_ROUNDS = 200
+DAMPED = (1.0, 0.5, 0.125)  # the parts of Newton's step that are tried
 SETTLED = 4 * np.finfo(np.float64).eps  # a change of levels by less than this, times max |f'|, is rounding
+NEAR = 1e-9  # Newton's steps at least halve the residual; where one of this size is not halved, it is noise
 
 
 def refine(measure: Measure, steps: Steps, shared: bool) -> Steps:
@@ -26,12 +28,13 @@ def refine(measure: Measure, steps: Steps, shared: bool) -> Steps:
             return nearest_level_steps(measure.curve, np.sort(levels))
         return contiguous_steps(measure.curve, steps, levels)
 
-    error = steps.error(measure)
+    error, last = steps.error(measure), np.inf
     for _ in range(MAX_ROUNDS):
         means = _means(measure, steps)
-        residual = means - steps.levels
-        if np.max(np.abs(residual), initial=0.0) <= SETTLED * max(1.0, measure.top):
+        residual = float(np.max(np.abs(means - steps.levels), initial=0.0))
+        if residual <= SETTLED * measure.top or last / 2 < residual <= NEAR * measure.span:
             break
+        last = residual
         better = _improve(measure, steps, means, error, rebuilt)
         if better is None:
             break
@@ -42,13 +45,16 @@ def refine(measure: Measure, steps: Steps, shared: bool) -> Steps:
 def _improve(
     measure: Measure, steps: Steps, means: Array, error: float, rebuilt: Callable[[Array], Steps]
 ) -> tuple[Steps, float] | None:
-    """The first of Newton's and Lloyd's steps that does not raise the error."""
+    """The first of Newton's step, parts of it and Lloyd's step that does not raise the error."""
     residual = means - steps.levels
     try:
-        moves = [np.linalg.solve(jacobian(measure, steps), residual), residual]
+        newton = np.linalg.solve(jacobian(measure, steps), residual)
+        moves = [*(newton * part for part in DAMPED), residual]
     except np.linalg.LinAlgError:
         moves = [residual]
     for move in moves:
+        if not np.isfinite(move).all():
+            continue
         candidate = rebuilt(steps.levels + move)
         if len(candidate.levels) == len(steps.levels):
             reached = candidate.error(measure)
@@ -71,12 +77,11 @@ def jacobian(measure: Measure, steps: Steps) -> Array:
     curve, (left, right) = measure.curve, (steps.codes[:-1], steps.codes[1:])
     runs = curve.run_at(steps.borders)
     gap = steps.levels[right] - steps.levels[left]
-    at_crossing = np.isclose(
-        curve.slopes(steps.borders, runs), (steps.levels[left] + steps.levels[right]) / 2, rtol=1e-6
-    )
+    miss = curve.slopes(steps.borders, runs) - (steps.levels[left] + steps.levels[right]) / 2
     bend = curve.bends(steps.borders, runs)
-    movable = at_crossing & (bend != 0)
-    term = np.divide(measure.source.density(steps.borders) * gap, 4 * bend, out=np.zeros_like(gap), where=movable)
+    movable = (np.abs(miss) <= 1e-6 * measure.span) & np.isfinite(bend) & (bend != 0)
+    with np.errstate(over="ignore"):  # a border where f' is all but flat: Newton's step then fails, not Lloyd's
+        term = np.divide(measure.source.density(steps.borders) * gap, 4 * bend, out=np.zeros_like(gap), where=movable)
     mass = steps.moments(measure).mass
     result = np.eye(len(steps.levels))
     for side in (left, right):

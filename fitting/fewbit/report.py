@@ -1,6 +1,9 @@
 """A fit as text: an aligned table for people, CSV and LaTeX for papers."""
 
+import re
+
 from fitting.activations.catalogue import CATALOGUE
+from fitting.fewbit.curve import Curve
 from fitting.fewbit.fit import Fit
 from fitting.fewbit.table1 import EVEN, printed
 
@@ -37,24 +40,25 @@ def as_table(fit: Fit) -> str:
 def _title(fit: Fit) -> str:
     params = ", ".join(f"{key}={value:g}" for key, value in fit.activation.params.items())
     name = f"{fit.activation.name}({params})" if params else fit.activation.name
-    levels, intervals = len(fit.steps.levels), len(fit.steps.codes)
     lo, hi = fit.domain
-    plural = "s" * (fit.bits > 1)
+    levels, intervals = _count(len(fit.steps.levels), "level"), _count(len(fit.steps.codes), "interval")
     return (
-        f"{name}': {fit.bits} bit{plural}, {levels} levels on {intervals} intervals; "
+        f"{name}': {_count(fit.bits, 'bit')}, {levels} on {intervals}; "
         f"weight {fit.weight.label}, domain [{lo:g}, {hi:g}]"
     )
 
 
 def _facts(fit: Fit) -> list[str]:
     error = fit.error
-    if error.l2_squared == 0:
-        return [f"error   exactly 0: f' takes {len(fit.steps.levels)} values here, and each has its level"]
+    if all(run.flat for run in Curve(fit.activation, *fit.domain).runs) and error.linf == 0:
+        return [f"error   exactly 0: f' takes {_count(len(fit.steps.levels), 'value')} here, and each has its level"]
+    if error.linf == 0:
+        return ["error   0 to all the digits of float64"]
     kind = KIND_NAMES[fit.levels]
     lines = [
         f"error   ∫(f'-q)²w = {error.l2_squared:.6g}, max |f'-q| = {error.linf:.4g} at x = {error.linf_at:.6g}",
         f"proof   no function of {2**fit.bits} levels {kind} has an error below {error.lower_bound:.6g}, "
-        f"{_percent(error.gap)} less than this one",
+        f"{percent(error.gap)} less than this one",
     ]
     row = CATALOGUE.get(fit.activation.name)
     paper = printed(fit.activation.name, fit.bits)
@@ -72,14 +76,30 @@ def as_csv(fit: Fit) -> str:
 
 def as_latex(fit: Fit) -> str:
     """A booktabs-free tabular: one line per interval."""
-    body = [f"  {_number(a)} & {_number(b)} & {_number(level)} & {code} \\\\" for a, b, level, code in rows(fit)]
+    body = [f"  {_math(a)} & {_math(b)} & {_math(level)} & {code} \\\\" for a, b, level, code in rows(fit)]
     head = ["\\begin{tabular}{rrrr}", "  \\hline", "  from & to & level & code \\\\", "  \\hline"]
-    return "\n".join([*head, *body, "  \\hline", "\\end{tabular}"])
+    return "\n".join([f"% {_title(fit)}", *head, *body, "  \\hline", "\\end{tabular}"])
+
+
+def as_line(fit: Fit, path: str) -> str:
+    """One line of a sweep."""
+    bits = f"{fit.bits} bit{' ' if fit.bits == 1 else 's'}"
+    return f"{fit.activation.name:12} {bits}  {fit.error.l2_squared:<12.6g} gap {percent(fit.error.gap):>8}  {path}"
 
 
 def _number(value: float) -> str:
     return f"{value:.10g}"
 
 
-def _percent(gap: float) -> str:
-    return f"{100 * gap:.2g} %"
+def _math(value: float) -> str:
+    """As _number, in LaTeX's mathematics: with a true minus sign and powers of ten."""
+    return "$" + re.sub(r"e\+?(-?)0*(\d+)", r" \\times 10^{\1\2}", _number(value)) + "$"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def percent(share: float) -> str:
+    """A share as a percentage of two digits."""
+    return f"{float(f'{100 * share:.2g}'):g} %"

@@ -31,9 +31,13 @@ class Steps:
         """Whether every level is used by one interval only."""
         return len(self.codes) == len(self.levels)
 
-    def mirrored(self) -> "Steps":
-        """q(-x)."""
-        return Steps(-self.borders[::-1], self.codes[::-1], self.levels)
+    def mirrored(self, twice: float = 0.0) -> "Steps":
+        """q(twice - x)."""
+        return Steps(twice - self.borders[::-1], self.codes[::-1], self.levels)
+
+    def flipped(self, twice: float) -> "Steps":
+        """twice - q(x)."""
+        return Steps(self.borders, len(self.levels) - 1 - self.codes, twice - self.levels[::-1])
 
     def unfolded(self) -> "Steps":
         """q(|x|), from a q on x >= 0."""

@@ -1,7 +1,11 @@
 """The whole catalogue at once: over the cores of this machine, or over a Dask cluster through joblib."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+import signal
+import warnings
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from multiprocessing import resource_tracker
+from typing import Any
 
 from joblib import Parallel, delayed, parallel_config
 
@@ -26,8 +30,8 @@ def sweep(
     domain: tuple[float, float] | None,
     jobs: int = 1,
     scheduler: str | None = None,
-) -> Iterator[Fit]:
-    """The fits of `tasks`, in their order, as they get done.
+) -> Generator[Fit, None, None]:
+    """The fits of `tasks`, in their order, as they get done. Closing the generator stops the work.
 
     jobs: worker processes; -1 for one a core. scheduler: address of a Dask scheduler that does the work
     instead; its workers must have this package. Raises `InputError` where the scheduler is not to be had.
@@ -37,20 +41,48 @@ def sweep(
             stack.enter_context(_client(scheduler))
             stack.enter_context(parallel_config(backend="dask"))
         calls = (delayed(_fit)(name, bits, levels, weight, domain) for name, bits in tasks)
-        yield from Parallel(n_jobs=-1 if scheduler else jobs, return_as="generator")(calls)
+        with _interrupts_held_back():
+            results = Parallel(n_jobs=-1 if scheduler else jobs, return_as="generator")(calls)
+        try:
+            for result in results:  # noqa: UP028 - `yield from` would close it before `finally` does
+                yield result
+        finally:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # joblib's advice on work that was stopped, as was meant
+                results.close()
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Ctrl-C comes later here, and never to the workers begun here: this process answers it for them."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # here, since it lets signals through again when it has begun
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _fit(name: str, bits: int, levels: str, weight: Weight | None, domain: tuple[float, float] | None) -> Fit:
     return fit(get(name), bits, levels=levels, weight=weight, domain=domain)
 
 
-def _client(address: str):  # type: ignore[no-untyped-def]
+def _client(address: str) -> Any:
     # Here and not at the top: dask is an extra, and few need it.
     try:
         from distributed import Client
     except ImportError:
         raise InputError("scheduler needs dask: pip install 'actfit[cluster]'") from None
     try:
-        return Client(address, timeout=10)
-    except (OSError, ValueError) as error:
-        raise InputError(f"scheduler {address} does not answer: {error or type(error).__name__}") from None
+        client = Client(address, timeout=5)
+    except Exception as error:  # of whatever kind: each transport has its own for an address it cannot use
+        raise InputError(f"scheduler {address!r} does not answer: {error or type(error).__name__}") from None
+    try:
+        client.wait_for_workers(1, timeout=10)
+    except TimeoutError:
+        client.close()
+        raise InputError(f"scheduler {address!r} must have a worker; start one: dask worker {address}") from None
+    return client

@@ -15,6 +15,8 @@ from fitting.errors import InputError, nearest
 Density = Callable[[Array], Array]
 DEFAULT_DOMAIN = (-10.0, 10.0)
 TAIL = 1e-12  # mass left outside a distribution's default domain, on each side
+UNNAMED = ("samples:", "callable:")  # how the labels of weights begin that a label cannot bring back
+TOO_SLOW = ("kstwo", "levy_stable", "studentized_range")  # a millisecond and more for each point
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\((.*)\))?\s*")
 
 
@@ -58,9 +60,13 @@ def uniform() -> Weight:
     return Weight("uniform", DEFAULT_DOMAIN, density=np.ones_like, height=1.0, spelling="uniform")
 
 
-def from_callable(density: Density, label: str | None = None) -> Weight:
-    """Any vectorised density; it need not integrate to 1."""
-    return Weight(label or str(getattr(density, "__name__", "callable")), DEFAULT_DOMAIN, density=density)
+def from_callable(density: Density, label: str | None = None, landmarks: tuple[float, ...] = ()) -> Weight:
+    """Any vectorised density; it need not integrate to 1.
+
+    landmarks: points at its kinks, jumps and narrow peaks, which a rule of 12 points may not see otherwise.
+    """
+    name = label or str(getattr(density, "__name__", "density"))
+    return Weight(f"{UNNAMED[1]}{name}", DEFAULT_DOMAIN, density=density, landmarks=tuple(map(float, landmarks)))
 
 
 def from_samples(samples: Array) -> Weight:
@@ -69,6 +75,8 @@ def from_samples(samples: Array) -> Weight:
     Raises `InputError` where there is none or one is not finite.
     """
     try:
+        if np.iscomplexobj(samples):
+            raise TypeError
         values = np.sort(np.asarray(samples, dtype=np.float64).ravel())
     except (TypeError, ValueError):
         raise InputError("samples must be real numbers; got an array that does not convert to float64") from None
@@ -94,18 +102,23 @@ def from_distribution(name: str, arguments: tuple[float, ...] = (), options: dic
     known = [key for key in dir(stats) if isinstance(getattr(stats, key), stats.rv_continuous)]
     if name not in known:
         raise InputError(f"unknown weight {name!r}: uniform, a distribution or a file; {nearest(name, known)}")
+    if name in TOO_SLOW:
+        raise InputError(f"weight {name} has a density too slow to integrate; draw samples from it into a file")
     options = options or {}
     parts = [f"{value:.17g}" for value in arguments] + [f"{key}={value:.17g}" for key, value in options.items()]
     label = f"{name}({','.join(parts)})" if parts else name
     try:
         frozen = getattr(stats, name)(*arguments, **options)
-        quantiles = frozen.ppf([TAIL, 0.001, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999])
-        lo, hi = float(quantiles[0]), float(frozen.isf(TAIL))
+        with np.errstate(all="ignore"):
+            lower = frozen.ppf([TAIL, 1e-9, 1e-6, 0.001, 0.01, 0.05, 0.25, 0.5])
+            upper = frozen.isf([TAIL, 1e-9, 1e-6, 0.001, 0.01, 0.05, 0.25])
+        lo, hi = float(lower[0]), float(upper[0])
     except TypeError as error:
         raise InputError(f"weight {label}: {error}") from None
     if not (math.isfinite(lo) and math.isfinite(hi) and lo < hi):
         raise InputError(f"weight {label} is no distribution; check its parameters")
-    return Weight(label, (lo, hi), density=frozen.pdf, landmarks=tuple(map(float, quantiles[1:])), spelling=label)
+    landmarks = tuple(map(float, [*lower, *upper[::-1]]))
+    return Weight(label, (lo, hi), density=frozen.pdf, landmarks=landmarks, spelling=label)
 
 
 def read_samples(path: Path) -> Array:
@@ -133,10 +146,15 @@ def parse_weight(text: str) -> Weight:
 
     Raises `InputError` for anything else.
     """
-    if text == "uniform":
-        return uniform()
     if re.search(r"[/\\]|\.(npy|npz|txt|csv|dat)$", text) or Path(text).is_file():
         return replace(from_samples(read_samples(Path(text))), spelling=Path(text).name)
+    return named(text)
+
+
+def named(text: str) -> Weight:
+    """`uniform` or a distribution, never a file. Raises `InputError` for anything else."""
+    if text == "uniform":
+        return uniform()
     match = _CALL.fullmatch(text)
     if not match:
         raise InputError(f"weight must be uniform, a distribution like norm(0,2) or a file, got {text!r}")

@@ -1,0 +1,1 @@
+"""Measurements against named rivals. One row format; results are committed under results/<device>/."""

@@ -1,0 +1,143 @@
+"""python -m benchmarks.fewbit: the few-bit search against the published algorithm, and how it grows.
+
+1. n = 4096 cells of GELU' and K = 32 levels: the published dense dynamic programme, ours on the same cells,
+   and the whole of `fit` (cells, search, refinement, certificate, exact polish).
+2. Time and memory of the search for growing n at K = 256: shared up to n = 10^6, contiguous up to 10^5.
+
+Writes rows and a plot under benchmarks/results/<device>/. Takes some minutes.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from tqdm import tqdm
+
+from benchmarks.published import dense_dp
+from benchmarks.rows import Row, save, summary
+from fitting.activations import get
+from fitting.fewbit.dp import partition
+from fitting.fewbit import judge
+from fitting.fewbit.fit import fit
+from fitting.fewbit.steps import Steps
+from fitting.fewbit.weights import uniform
+
+SHARED_SIZES = (1_000, 3_162, 10_000, 31_623, 100_000, 316_228, 1_000_000)
+CONTIGUOUS_SIZES = (1_000, 3_162, 10_000, 31_623, 100_000)
+LEVELS = 256
+
+
+def cells(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """GELU' in the middles of n equal cells of [-10, 10], and the cells' masses."""
+    width = 20.0 / n
+    return get("gelu").df(-10 + width * (np.arange(n) + 0.5)), np.full(n, width)
+
+
+def timed(call: Callable[[], Any], runs: int) -> tuple[list[float], Any]:
+    """Seconds of each of `runs` calls, after one that is not counted, and the last result."""
+    result = call()
+    seconds = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        result = call()
+        seconds.append(time.perf_counter() - start)
+    return seconds, result
+
+
+def against_published(n: int = 4096, k: int = 32) -> list[Row]:
+    """The rival, our search on the same cells (which must reach the same cost) and the whole fit."""
+    values, masses = cells(n)
+    theirs, (cuts, cost) = timed(lambda: dense_dp(values, masses, k), 3)
+    ours, found = timed(lambda: partition(values, masses, k), 30)
+    whole, fitted = timed(lambda: fit(get("gelu"), 5, levels="contiguous"), 5)
+    means = np.array([part.mean() for part in np.split(values, cuts)])
+    published = Steps(-10 + 20.0 / n * np.array(cuts), np.arange(k), means)
+    reached = judge.l2_squared(get("gelu"), uniform(), (-10.0, 10.0), published)
+    # 1e-9: the prefix sums of the published algorithm are good to about n·eps of ∫f'², 1e-4 of the cost.
+    if found.cost > cost * (1 + 1e-9) or fitted.error.l2_squared > reached:
+        raise RuntimeError(f"not as good as published: {found.cost} {cost}, {fitted.error.l2_squared} {reached}")
+    size = {"n": n, "levels": k}
+    common = {"dtype": "float64", "unit": "s", "mode": "contiguous"}
+    errors = {"published (dense numpy)": reached, "actfit fit with certificate": fitted.error.l2_squared}
+    return [
+        *(
+            Row("fewbit error", name, "contiguous", {"levels": k}, "float64", "l2_squared", **summary([error]))
+            for name, error in errors.items()
+        ),
+        Row("fewbit search", "published (dense numpy)", size=size, **common, **summary(theirs)),
+        Row("fewbit search", "actfit partition", size=size, **common, **summary(ours)),
+        Row("fewbit fit", "actfit fit with certificate", size={"levels": k}, **common, **summary(whole)),
+        Row("fewbit search", "published / actfit", size=size, mode="contiguous", dtype="float64", unit="ratio",
+            **summary([statistic / np.median(ours) for statistic in theirs])),
+    ]  # fmt: skip
+
+
+def one(kind: str, n: int, k: int) -> dict[str, float]:
+    """Seconds and additional peak memory (MB) of one search, in this process."""
+    values, masses = cells(n)
+    if kind == "shared":
+        values = np.sort(values)
+    partition(values[:: max(1, n // 100)], masses[:: max(1, n // 100)], 4)  # compile
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.perf_counter()
+    partition(values, masses, k)
+    seconds = time.perf_counter() - start
+    return {"seconds": seconds, "megabytes": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024}
+
+
+def growth(runs: int) -> list[Row]:
+    """Each size in processes of its own, so that one's memory does not hide another's."""
+    plan = [("shared", n) for n in SHARED_SIZES] + [("contiguous", n) for n in CONTIGUOUS_SIZES]
+    rows = []
+    for kind, n in tqdm(plan, unit="size", disable=None):
+        command = [sys.executable, "-m", "benchmarks.fewbit", "--one", kind, str(n), str(LEVELS)]
+        found = [json.loads(subprocess.run(command, capture_output=True, check=True).stdout) for _ in range(runs)]
+        for unit, key in (("s", "seconds"), ("MB", "megabytes")):
+            values = summary([result[key] for result in found])
+            size = {"n": n, "levels": LEVELS}
+            rows.append(Row("fewbit search", "actfit partition", kind, size, "float64", unit, **values))  # type: ignore[arg-type]
+    return rows
+
+
+def plot(rows: list[Row]) -> Figure:
+    """Time and memory against n, on logarithmic axes, with the slopes they should be held against."""
+    figure = Figure(figsize=(8, 3.4), layout="constrained")
+    for axes, unit, label in zip(figure.subplots(1, 2), ("s", "MB"), ("seconds", "additional peak memory, MB"), strict=True):
+        for kind in ("shared", "contiguous"):
+            points = [(row.size["n"], row.median) for row in rows if row.unit == unit and row.mode == kind]
+            axes.loglog(*zip(*points, strict=True), marker="o", markersize=4, label=f"{kind}, {LEVELS} levels")
+        n = np.array(SHARED_SIZES[2:], dtype=float)
+        first = next(row.median for row in rows if row.unit == unit and row.size["n"] == SHARED_SIZES[2])
+        axes.loglog(n, first * n / n[0], color="0.6", linewidth=0.8, linestyle="--", label="proportional to n")
+        axes.set_xlabel("cells n")
+        axes.set_ylabel(label)
+        axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fewbit", description=__doc__)
+    parser.add_argument("--one", nargs=3, metavar=("KIND", "N", "K"), help=argparse.SUPPRESS)
+    parser.add_argument("--runs", type=int, default=3, help="of each size (default: 3)")
+    options = parser.parse_args()
+    if options.one:
+        kind, n, k = options.one
+        print(json.dumps(one(kind, int(n), int(k))))
+        return
+    versus, grown = against_published(), growth(options.runs)
+    path = save([*versus, *grown], "fewbit")
+    plot(grown).savefig(path.with_name("fewbit-growth.png"), dpi=150)
+    for row in versus:
+        print(f"{row.implementation:30} {row.median:.4g} {row.unit}")
+    print(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    main()

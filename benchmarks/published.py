@@ -1,0 +1,33 @@
+"""The rival: the FewBit paper's dynamic programme (section 3, eqs. 7-9), as published.
+
+Dense: an n×n matrix of segment costs, O(n²) memory and O(n²K) time. Kept plain on purpose.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+def dense_dp(values: Floats, masses: Floats, k: int) -> tuple[list[int], float]:
+    """Inner cuts and cost of the best partition of `values`, in their order, into k segments."""
+    n = len(values)
+    weight = np.concatenate([[0.0], np.cumsum(masses)])
+    first = np.concatenate([[0.0], np.cumsum(masses * values)])
+    second = np.concatenate([[0.0], np.cumsum(masses * values**2)])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = (first[None, :] - first[:, None]) / (weight[None, :] - weight[:, None])
+        cost = second[None, :] - second[:, None] - mean**2 * (weight[None, :] - weight[:, None])
+    cost[np.tril_indices(n + 1)] = np.inf
+    best = cost[0].copy()
+    choices = []
+    for _ in range(k - 1):
+        total = best[:, None] + cost
+        choice = np.argmin(total, axis=0)
+        best = total[choice, np.arange(n + 1)]
+        choices.append(choice)
+    cuts, end = [], n
+    for choice in reversed(choices):
+        end = int(choice[end])
+        cuts.append(end)
+    return cuts[::-1], float(best[n])

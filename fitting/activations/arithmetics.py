@@ -1,0 +1,236 @@
+"""The number systems of a tape, each a table from sympy's heads to functions.
+
+numpy float64 (fast, over arrays), mpmath (50 digits, the oracle), arb balls (rigorous enclosures over whole
+intervals; also machine-independent correctly rounded results) and acb, the same in the complex plane.
+"""
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import flint
+import mpmath
+import numpy as np
+import sympy
+from scipy import special
+from sympy import Expr
+from sympy.functions.elementary.piecewise import ExprCondPair
+
+from fitting.activations.heads import DEFINITIONS, erfc
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """What a tape needs of a number system."""
+
+    name: str
+    constant: Callable[[Expr], Any]
+    functions: dict[str, Callable[..., Any]]
+    power: Callable[[Any, Any], Any]
+    select: Callable[..., Any]
+
+    def operation(self, node: Expr) -> Callable[..., Any]:
+        """The function that makes `node`'s value from the values of its arguments."""
+        if node.is_Add or node.is_Mul:
+            combine = operator.add if node.is_Add else operator.mul
+            return lambda *operands: reduce(combine, operands)
+        if node.is_Pow:
+            exponent = node.args[1]
+            if exponent.is_Integer:
+                return lambda base, _: self.power(base, int(exponent))
+            return self.power
+        if isinstance(node, sympy.Piecewise):
+            return self.select
+        if isinstance(node, ExprCondPair):
+            return lambda value, condition: (value, condition)
+        return self.functions[type(node).__name__]
+
+
+def _numpy_select(*branches: tuple[Any, Any]) -> Any:
+    values, conditions = zip(*branches, strict=True)
+    shape = np.broadcast_shapes(*map(np.shape, values), *map(np.shape, conditions))
+    return np.select([np.broadcast_to(c, shape) for c in conditions], [np.broadcast_to(v, shape) for v in values])
+
+
+def _numpy_power(base: Any, exponent: Any) -> Any:
+    if isinstance(exponent, int):
+        # numpy's array**int goes through pow(); repeated products are exact in order and much faster.
+        power = (
+            np.multiply.reduce([base] * abs(exponent)) if 0 < abs(exponent) <= 4 else np.power(base, float(exponent))
+        )
+        return 1 / power if -4 <= exponent < 0 else power
+    return np.sqrt(base) if np.isscalar(exponent) and exponent == 0.5 else np.power(base, exponent)
+
+
+def _first_true(*branches: tuple[Any, Any]) -> Any:
+    return next(value for value, condition in branches if condition)
+
+
+def _both(*conditions: Any) -> Any:
+    return np.logical_and.reduce(np.broadcast_arrays(*conditions))
+
+
+def _either(*conditions: Any) -> Any:
+    return np.logical_or.reduce(np.broadcast_arrays(*conditions))
+
+
+_COMPARISONS: dict[str, Callable[..., Any]] = {
+    "StrictLessThan": operator.lt,
+    "LessThan": operator.le,
+    "StrictGreaterThan": operator.gt,
+    "GreaterThan": operator.ge,
+}
+
+# Of mpmath and arb, where a condition is one bool.
+_LOGIC: dict[str, Callable[..., Any]] = {
+    "And": lambda *conditions: all(conditions),
+    "Or": lambda *conditions: any(conditions),
+    "Not": operator.not_,
+}
+
+NUMPY = Arithmetic(
+    "numpy",
+    constant=lambda node: bool(node) if node in (sympy.true, sympy.false) else float(node),
+    functions={
+        **{name: getattr(np, name) for name in ("exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "sign")},
+        "expm1": np.expm1,
+        "log1p": np.log1p,
+        "Abs": np.abs,
+        "atan": np.arctan,
+        "erf": special.erf,
+        "erfc": special.erfc,
+        "sigmoid": special.expit,
+        "softplus": lambda u: np.logaddexp(0.0, u),
+        "sech": lambda u: 1 / np.cosh(u),
+        "Phi": special.ndtr,
+        "phi": lambda u: np.exp(-0.5 * u * u) / np.sqrt(2 * np.pi),
+        "softsign": lambda u: u / (1 + np.abs(u)),
+        "And": _both,
+        "Or": _either,
+        "Not": np.logical_not,
+        **_COMPARISONS,
+    },
+    power=_numpy_power,
+    select=_numpy_select,
+)
+
+
+def _mp_constant(node: Expr) -> Any:
+    if node in (sympy.true, sympy.false):
+        return bool(node)
+    if node.is_Rational:
+        return mpmath.mpf(node.p) / node.q
+    return {sympy.pi: mpmath.mp.pi, sympy.E: mpmath.mp.e}[node] * 1
+
+
+def _real(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, NaN where mpmath leaves the real numbers or divides by zero."""
+
+    def real(*operands: Any) -> Any:
+        try:
+            result = function(*operands)
+        except ZeroDivisionError:
+            return mpmath.nan
+        return result if isinstance(result, mpmath.mpf) else mpmath.nan
+
+    return real
+
+
+MPMATH = Arithmetic(
+    "mpmath",
+    constant=_mp_constant,
+    functions={
+        **{name: getattr(mpmath, name) for name in ("exp", "sin", "cos", "tan", "sinh", "cosh", "atan", "erf")},
+        **{name: _real(definition) for name, definition in DEFINITIONS.items()},
+        "erfc": erfc,
+        "log": _real(mpmath.log),
+        "sign": mpmath.sign,
+        "Abs": abs,
+        **_LOGIC,
+        **_COMPARISONS,
+    },
+    power=_real(operator.pow),
+    select=_first_true,
+)
+
+
+def _arb_constant(node: Expr) -> Any:
+    if node in (sympy.true, sympy.false):
+        return bool(node)
+    if node.is_Rational:
+        return flint.arb(node.p) / node.q
+    return {sympy.pi: flint.arb.pi, sympy.E: flint.arb.const_e}[node]()
+
+
+def _method(name: str) -> Callable[[Any], Any]:
+    return lambda ball: getattr(ball, name)()
+
+
+def _of_middle(comparison: Callable[..., Any]) -> Callable[[Any, Any], bool]:
+    # A condition holds for a ball when it holds for its middle: callers keep balls within one piece.
+    return lambda a, b: bool(comparison((a - b).mid(), 0))
+
+
+def _arb_power(base: Any, exponent: Any) -> Any:
+    if not isinstance(exponent, int) or not base.contains(0):
+        return base**exponent
+    # flint's own integer power is NaN where the ball holds 0.
+    if exponent < 2:
+        return base if exponent == 1 else 1 / _arb_power(base, -exponent)
+    half = _arb_power(base, exponent // 2)
+    return half * half * base if exponent % 2 else half * half
+
+
+def _sigmoid(u: Any) -> Any:
+    result = 1 / (1 + (-u).exp())
+    return result if result.is_finite() else u.exp() / (1 + u.exp())
+
+
+def _softplus(u: Any) -> Any:
+    result = u.exp().log1p()
+    return result if result.is_finite() else u + (-u).exp().log1p()
+
+
+_ELEMENTARY = ("exp", "expm1", "sin", "cos", "tan", "sinh", "cosh", "tanh", "sech", "erf", "erfc")
+_ENTIRE: dict[str, Callable[..., Any]] = {
+    **{name: _method(name) for name in _ELEMENTARY},
+    "sigmoid": _sigmoid,
+    "Phi": lambda u: (-u / flint.arb(2).sqrt()).erfc() / 2,
+    "phi": lambda u: (-_arb_power(u, 2) / 2).exp() / (2 * flint.arb.pi()).sqrt(),
+}
+
+ARB = Arithmetic(
+    "arb",
+    constant=_arb_constant,
+    functions={
+        **_ENTIRE,
+        **{name: _method(name) for name in ("log", "log1p", "atan")},
+        "sign": lambda u: u.sgn(),
+        "Abs": abs,
+        "softplus": _softplus,
+        "softsign": lambda u: u / (1 + abs(u)),
+        **_LOGIC,
+        **{name: _of_middle(comparison) for name, comparison in _COMPARISONS.items()},
+    },
+    power=_arb_power,
+    select=_first_true,
+)
+
+_I = flint.acb(0, 1)
+
+# Of a smooth piece only: no conditions or absolute values. log and its kin answer "not finite" on their cuts.
+ACB = Arithmetic(
+    "acb",
+    constant=lambda node: flint.acb(_arb_constant(node)),
+    functions={
+        **_ENTIRE,
+        "log": lambda u: u.log(analytic=True),
+        "log1p": lambda u: (1 + u).log(analytic=True),
+        "softplus": lambda u: (1 + u.exp()).log(analytic=True),
+        "atan": lambda u: ((1 + _I * u).log(analytic=True) - (1 - _I * u).log(analytic=True)) / (2 * _I),
+    },
+    power=lambda base, exponent: base**exponent if isinstance(exponent, int) else base.pow(exponent, analytic=True),
+    select=_first_true,
+)

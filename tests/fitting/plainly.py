@@ -1,0 +1,106 @@
+"""What the fewbit tests compare with: f' written by hand, errors on a dense grid, Lloyd's iteration. Plain numpy."""
+
+from functools import cache
+
+import numpy as np
+from scipy.special import erf
+
+from fitting.activations import from_expression, get, names
+from fitting.fewbit.fit import fit
+from fitting.fewbit.weights import parse_weight
+
+LO, HI = -10.0, 10.0
+
+
+def sigmoid(x):
+    return 0.5 + 0.5 * np.tanh(x / 2)
+
+
+def gelu(x):
+    return 0.5 + 0.5 * erf(x / np.sqrt(2)) + x * np.exp(-x * x / 2) / np.sqrt(2 * np.pi)
+
+
+def silu(x):
+    return sigmoid(x) * (1 + x * (1 - sigmoid(x)))
+
+
+def mish(x):
+    t = np.tanh(np.logaddexp(0, x))
+    return t + x * (1 - t * t) * sigmoid(x)
+
+
+def selu(x):
+    scale, alpha = 1.0507009873554805, 1.6732632423543772
+    return scale * np.where(x > 0, 1.0, alpha * np.exp(np.minimum(x, 0)))
+
+
+def hardswish(x):
+    return np.where(x <= -3, 0.0, np.where(x >= 3, 1.0, x / 3 + 0.5))
+
+
+SLOPES = {
+    "gelu": gelu,
+    "silu": silu,
+    "mish": mish,
+    "selu": selu,
+    "hardswish": hardswish,
+    "sigmoid": lambda x: sigmoid(x) * sigmoid(-x),
+    "tanh": lambda x: 1 / np.cosh(x) ** 2,
+    "softplus": sigmoid,
+}
+# |f''| <= 1.8 and |f'''| <= 4 hold for each of them on the smooth pieces, which end at grid points; |f'| <= 1.8.
+BEND, TWIST, TOP = 1.8, 4.0, 1.8
+
+
+@cache
+def grid(n):
+    """Midpoints of n equal cells of [-10, 10], and their length."""
+    h = (HI - LO) / n
+    return LO + h * (np.arange(n) + 0.5), h
+
+
+def allowance(n, reach):
+    """What the midpoint rule may miss of ∫ (f' - q)² with |q| <= reach, q constant on cells: 20·h²·max|g''|/24.
+
+    g'' = 2 (f''² + (f' - q) f'''); and 1e-13 for the rounding of sums of values below (TOP + reach)².
+    """
+    h = (HI - LO) / n
+    return (HI - LO) * h**2 * 2 * (BEND**2 + (TOP + reach) * TWIST) / 24 + 1e-13 * (TOP + reach) ** 2
+
+
+def dense_error(values, q, h):
+    return float(np.sum((values - q) ** 2) * h)
+
+
+def nearest(values, levels):
+    """Index of the level nearest to each value."""
+    levels = np.sort(levels)
+    return np.searchsorted((levels[1:] + levels[:-1]) / 2, values), levels
+
+
+def lloyd(values, levels, h, rounds=60):
+    """Lloyd's iteration for shared levels on a dense grid: levels and error, after at most `rounds`."""
+    order = np.sort(values)
+    sums = np.concatenate([[0.0], np.cumsum(order)])
+    for _ in range(rounds):
+        levels = np.unique(levels)
+        cuts = np.concatenate([[0], np.searchsorted(order, (levels[1:] + levels[:-1]) / 2), [order.size]])
+        count = np.diff(cuts)
+        means = np.diff(sums[cuts])[count > 0] / count[count > 0]
+        if means.size == levels.size and np.abs(means - levels).max() < 1e-12:
+            break
+        levels = means
+    codes, levels = nearest(values, levels)
+    return levels, dense_error(values, levels[codes], h)
+
+
+@cache
+def activation_of(text):
+    """Of the catalogue where `text` names an entry, else the expression it spells."""
+    return get(text) if text in names() else from_expression(text)
+
+
+@cache
+def fitted(name, bits, levels="best", weight="uniform", domain=None):
+    """A fit, made once for all tests that look at it."""
+    return fit(activation_of(name), bits, levels=levels, weight=parse_weight(weight), domain=domain)

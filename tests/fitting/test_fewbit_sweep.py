@@ -1,0 +1,262 @@
+"""--all: over this machine's cores and over a Dask cluster; what it shows, and what an interrupted one leaves."""
+
+import os
+import re
+import struct
+import subprocess
+import sys
+import types
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import coefficients
+from coefficients import load
+from fitting.activations import get, names
+from fitting.errors import InputError
+from fitting.fewbit import __main__ as command
+from fitting.fewbit import document
+from fitting.fewbit.fit import fit
+from fitting.fewbit.sweep import shipped, sweep
+from fitting.fewbit.weights import uniform
+
+ROOT = Path(coefficients.__file__).parents[1]
+TASKS = [("relu", 1), ("silu", 2), ("relu", 2), ("tanh", 1)]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a few tables in the sweep."""
+    monkeypatch.setattr(command, "shipped", lambda: TASKS)
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def process(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", *words],
+        **{"text": True, "env": environment(), "stderr": subprocess.PIPE, "stdout": subprocess.PIPE, **options},
+        check=False,
+    )
+
+
+def contents() -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in Path().rglob("*.json")}
+
+
+def test_what_ships() -> None:
+    tasks = shipped()
+    assert len(set(tasks)) == len(tasks) == 4 * len(names()) + 8
+    assert {name for name, _ in tasks} == set(names())
+    assert [bits for name, bits in tasks if name == "gelu"] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [bits for name, bits in tasks if name == "mish"] == [1, 2, 3, 4]
+
+
+def test_fits_come_in_order_and_are_those_of_fit() -> None:
+    found = list(sweep(TASKS, "contiguous", None, (-2.0, 3.0)))
+    assert [(each.activation.name, each.bits) for each in found] == TASKS
+    for each in found:
+        alone = fit(get(each.activation.name), each.bits, levels="contiguous", domain=(-2.0, 3.0))
+        assert document.to_document(each) == document.to_document(alone)
+
+
+def test_what_is_printed(few: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.run(["--all"]) == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    silu, tanh = (
+        load(f"coefficients/data/{name}.v1.json")["error"] for name in ("silu/fewbit-2bit", "tanh/fewbit-1bit")
+    )
+    assert lines[0] == f"relu         1 bit   {'0':12} gap      0 %  coefficients/data/relu/fewbit-1bit.v1.json"
+    assert lines[1].startswith(f"silu         2 bits  {silu['l2_squared']:<12.6g} gap  0.0")
+    assert lines[1].endswith(" %  coefficients/data/silu/fewbit-2bit.v1.json")
+    assert len({line.index("coefficients") for line in lines[:4]}) == 1
+    largest = 100 * max(silu["gap"], tanh["gap"])
+    assert lines[4:] == [f"4 tables: 4 written, 0 unchanged; largest gap {largest:.2g} %"]
+    assert err == ""
+    before = contents()
+    assert command.run(["--all", "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert command.run(["--all", "--levels", "shared"]) == 0
+    assert "; largest gap" in capsys.readouterr().out
+    assert {name: text for name, text in contents().items() if name in before} == before
+    assert len(contents()) == 8
+
+
+def test_all_functions_at_some_bits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.run(["--all", "--bits", "1", "--weight", "norm", "--domain", "-1", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in lines[:-1]] == [[name, "1", "bit"] for name in names()]
+    assert set(contents()) == {f"coefficients/data/{name}/fewbit-1bit-norm-domain=-1.0_1.0.v1.json" for name in names()}
+
+
+def test_an_interrupted_sweep_keeps_what_is_done_and_is_taken_up_again(
+    few: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = []
+    fsync = os.fsync
+
+    def interrupted(descriptor: int) -> None:
+        done.append(descriptor)
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    assert command.run(["--all"]) == 130
+    assert capsys.readouterr().err == "fewbit: interrupted; files are whole or not there\n"
+    first = contents()
+    assert set(first) == {f"coefficients/data/{name}.v1.json" for name in ("relu/fewbit-1bit", "silu/fewbit-2bit")}
+    assert list(Path().rglob("*.tmp")) == []
+    assert command.run(["--all"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("4 tables: 2 written, 2 unchanged; ")
+    assert contents().items() > first.items()
+
+
+def test_bad_input_in_a_sweep_is_one_line(few: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.run(["--all", "--weight", "norm", "--domain", "100", "200"]) == 2
+    assert capsys.readouterr() == ("", "fewbit: weight norm must not be zero on all of [100, 200]\n")
+
+
+def test_two_workers_make_the_same_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--all", "--bits", "1")
+    assert command.run([*words]) == 0
+    printed, alone = capsys.readouterr().out, contents()
+    (folder / "two").mkdir()
+    os.chdir("two")  # the fixture's chdir is undone at its end all the same
+    done = process("-m", "fitting.fewbit", *words, "--jobs", "2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == printed
+    assert contents() == alone
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
+def test_workers_do_not_hear_ctrl_c_and_stop_with_the_generator() -> None:
+    code = """
+import signal
+from contextlib import closing
+from fitting.fewbit import sweep
+
+def deaf(*_):
+    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+sweep._fit = deaf
+with closing(sweep.sweep([("relu", 1)] * 500, "best", None, None, jobs=2)) as fits:
+    print(next(fits), next(fits), deaf())
+"""
+    done = process("-c", code, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True True False\n", "")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX terminals")
+@pytest.mark.parametrize("words", [[], ["--quiet"]], ids=["bar", "quiet"])
+def test_the_progress_bar_is_for_terminals(words: list[str]) -> None:
+    import fcntl
+    import termios
+
+    parent, child = os.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    code = (
+        "import sys\nfrom fitting.fewbit import __main__ as command\n"
+        f"command.shipped = lambda: {TASKS}\nsys.exit(command.run(['--all', *{words}]))"
+    )
+    done = process("-c", code, stderr=child)
+    os.close(child)
+    shown = b""
+    try:
+        while chunk := os.read(parent, 65536):
+            shown += chunk
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    finally:
+        os.close(parent)
+    assert done.returncode == 0
+    assert "\r" not in done.stdout
+    if words:
+        assert (done.stdout, shown) == ("", b"")
+        return
+    assert len(done.stdout.splitlines()) == 5
+    text = shown.decode()
+    assert re.search(r"\d/4 \[", text)
+    assert max(len(part) for part in text.split("\r")) <= 60
+    assert text.endswith("\r" + " " * len(text.split("\r")[-2]) + "\r")  # nothing of it stays
+
+
+# a Dask cluster
+
+
+@pytest.fixture
+def cluster() -> Iterator[str]:
+    """Address of a scheduler with one worker, in threads of this process."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=None
+    ) as local:
+        yield local.scheduler_address
+
+
+def test_a_cluster_makes_the_same_files(cluster: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--all", "--bits", "1")
+    assert command.run([*words]) == 0
+    printed, alone = capsys.readouterr().out, contents()
+    (folder / "cluster").mkdir()
+    os.chdir("cluster")
+    done = process("-m", "fitting.fewbit", *words, "--scheduler", cluster)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == printed
+    assert contents() == alone
+    done = process("-m", "fitting.fewbit", *words, "--scheduler", cluster, "--weight", "norm", "--domain", "100", "200")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "fewbit: weight norm must not be zero on all of [100, 200]\n"
+
+
+@pytest.mark.parametrize("address", ["", "nowhere", "http://127.0.0.1:1", "tcp://127.0.0.1:1"])
+def test_a_scheduler_that_does_not_answer(address: str) -> None:
+    pytest.importorskip("distributed")
+    done = process("-m", "fitting.fewbit", "--all", "--scheduler", address, timeout=30)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"fewbit: scheduler {address!r} does not answer: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_scheduler_without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+
+    class Client:
+        def __init__(self, address: str, timeout: float) -> None:
+            self.address = address
+
+        def wait_for_workers(self, count: int, timeout: float) -> None:
+            raise TimeoutError(f"Only 0/{count} workers arrived after {timeout}")
+
+        def close(self) -> None:
+            closed.append(self.address)
+
+    module = types.ModuleType("distributed")
+    module.Client = Client  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "distributed", module)
+    with pytest.raises(
+        InputError, match=r"^scheduler 'tcp://a:1' must have a worker; start one: dask worker tcp://a:1$"
+    ):
+        next(sweep(TASKS, "best", uniform(), None, scheduler="tcp://a:1"))
+    assert closed == ["tcp://a:1"]
+
+
+def test_a_machine_without_dask(few: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    assert command.run(["--all", "--scheduler", "tcp://127.0.0.1:1"]) == 2
+    assert capsys.readouterr() == ("", "fewbit: scheduler needs dask: pip install 'actfit[cluster]'\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert command.run(["--all", "--quiet"]) == 0

@@ -1,0 +1,79 @@
+"""Every command and snippet in README and docs runs, and prints what is said to be printed."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.report import rendered
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#:]+)\)")
+
+
+def blocks(language: str) -> list[object]:
+    return [
+        pytest.param(body, id=f"{page.stem}-{number}")
+        for page in PAGES
+        for number, (found, body) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")))
+        if found == language
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder to run in that has the shipped tables where the checkout has them."""
+    shutil.copytree(ROOT / "coefficients" / "data", tmp_path / "coefficients" / "data")
+    return tmp_path
+
+
+def run(words: list[str], folder: Path) -> str:
+    if words[0] == "make":  # what it would do; doing it here would run the tests within the tests
+        words, folder = [words[0], "-n", *words[1:]], ROOT
+    elif words[0] == "python":
+        words = [sys.executable, *words[1:]]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("body", blocks("sh"))
+def test_commands_run(body: str, folder: Path) -> None:
+    for line in body.splitlines():
+        run(shlex.split(line, comments=True), folder)
+
+
+@pytest.mark.parametrize("body", blocks("console"))
+def test_commands_print_what_is_shown(body: str, folder: Path) -> None:
+    command, _, shown = body.partition("\n")
+    assert run(shlex.split(command.removeprefix("$ ")), folder) == shown
+
+
+@pytest.mark.parametrize("body", blocks("python"))
+def test_snippets_run(body: str, folder: Path) -> None:
+    assert run(["python", "-W", "error", "-c", body], folder)
+
+
+def test_readme_says_what_was_measured() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert rendered(readme) == readme
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
+
+
+def test_blocks_are_found() -> None:
+    assert all(blocks(language) for language in ("sh", "console", "python"))
+    indented = [page.name for page in PAGES if re.search(r"^    (python|make) ", page.read_text(encoding="utf-8"), re.M)]
+    assert not indented, "commands belong in fenced blocks, where they are run"
