@@ -9,11 +9,11 @@ Writes rows and a plot under benchmarks/results/<device>/. Takes some minutes.
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,9 @@ from tqdm import tqdm
 from benchmarks.published import dense_dp
 from benchmarks.rows import Row, save, summary
 from fitting.activations import get
-from fitting.fewbit.dp import partition
 from fitting.fewbit import judge
-from fitting.fewbit.fit import fit
+from fitting.fewbit.dp import partition
+from fitting.fewbit.solve import fit
 from fitting.fewbit.steps import Steps
 from fitting.fewbit.weights import uniform
 
@@ -85,11 +85,18 @@ def one(kind: str, n: int, k: int) -> dict[str, float]:
     if kind == "shared":
         values = np.sort(values)
     partition(values[:: max(1, n // 100)], masses[:: max(1, n // 100)], 4)  # compile
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # Linux: the peak begins anew
+    before = peak_memory()
     start = time.perf_counter()
     partition(values, masses, k)
     seconds = time.perf_counter() - start
-    return {"seconds": seconds, "megabytes": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024}
+    return {"seconds": seconds, "megabytes": (peak_memory() - before) / 1024}
+
+
+def peak_memory() -> int:
+    """The process's greatest resident size since the peak was last cleared, in kB."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
 
 
 def growth(runs: int) -> list[Row]:
@@ -109,7 +116,9 @@ def growth(runs: int) -> list[Row]:
 def plot(rows: list[Row]) -> Figure:
     """Time and memory against n, on logarithmic axes, with the slopes they should be held against."""
     figure = Figure(figsize=(8, 3.4), layout="constrained")
-    for axes, unit, label in zip(figure.subplots(1, 2), ("s", "MB"), ("seconds", "additional peak memory, MB"), strict=True):
+    for axes, unit, label in zip(
+        figure.subplots(1, 2), ("s", "MB"), ("seconds", "additional peak memory, MB"), strict=True
+    ):
         for kind in ("shared", "contiguous"):
             points = [(row.size["n"], row.median) for row in rows if row.unit == unit and row.mode == kind]
             axes.loglog(*zip(*points, strict=True), marker="o", markersize=4, label=f"{kind}, {LEVELS} levels")

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from fitting.activations.tape import Array
 from fitting.errors import InputError
-from fitting.fewbit.fit import Fit
+from fitting.fewbit.solve import Fit
 
 FORMATS = (".png", ".svg", ".pdf")
 POINTS = 4000

@@ -75,5 +75,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_blocks_are_found() -> None:
     assert all(blocks(language) for language in ("sh", "console", "python"))
-    indented = [page.name for page in PAGES if re.search(r"^    (python|make) ", page.read_text(encoding="utf-8"), re.M)]
+    indented = [
+        page.name for page in PAGES if re.search(r"^    (python|make) ", page.read_text(encoding="utf-8"), re.M)
+    ]
     assert not indented, "commands belong in fenced blocks, where they are run"

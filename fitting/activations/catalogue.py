@@ -84,7 +84,7 @@ def names() -> tuple[str, ...]:
     return tuple(CATALOGUE)
 
 
-def get(name: str, **params: float) -> Activation:
+def get(name: str, /, **params: float) -> Activation:
     """The catalogue's activation `name`, with any of its parameters set.
 
     Raises `InputError` for an unknown name or parameter and for a value the function does not allow.

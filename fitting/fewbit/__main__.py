@@ -19,7 +19,7 @@ from fitting.activations import Activation, from_expression, get, names
 from fitting.activations.catalogue import ALIASES
 from fitting.errors import InputError
 from fitting.fewbit import document, report
-from fitting.fewbit.fit import KINDS, MAX_BITS, Fit, fit, fit_to_error
+from fitting.fewbit.solve import KINDS, MAX_BITS, Fit, fit, fit_to_error
 from fitting.fewbit.sweep import shipped, sweep
 from fitting.fewbit.weights import Weight, parse_weight
 

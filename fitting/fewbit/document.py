@@ -9,7 +9,7 @@ from typing import Any
 from coefficients.store import Published, publish
 from fitting.activations import names
 from fitting.activations.catalogue import CATALOGUE
-from fitting.fewbit.fit import Fit
+from fitting.fewbit.solve import Fit
 
 LIBRARIES = ("mpmath", "numba", "numpy", "python-flint", "scipy", "sympy")
 VERSION = "0.1.0"

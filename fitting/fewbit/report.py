@@ -4,7 +4,7 @@ import re
 
 from fitting.activations.catalogue import CATALOGUE
 from fitting.fewbit.curve import Curve
-from fitting.fewbit.fit import Fit
+from fitting.fewbit.solve import Fit
 from fitting.fewbit.table1 import EVEN, printed
 
 KIND_NAMES = {

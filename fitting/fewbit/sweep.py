@@ -11,7 +11,7 @@ from joblib import Parallel, delayed, parallel_config
 
 from fitting.activations import get, names
 from fitting.errors import InputError
-from fitting.fewbit.fit import Fit, fit
+from fitting.fewbit.solve import Fit, fit
 from fitting.fewbit.weights import Weight
 
 SHIPPED_BITS = (1, 2, 3, 4)

@@ -13,7 +13,7 @@ from coefficients import load
 from coefficients.schema import schema
 from fitting.activations import from_expression, get
 from fitting.fewbit import document
-from fitting.fewbit.fit import Fit, fit
+from fitting.fewbit.solve import Fit, fit
 from fitting.fewbit.weights import from_callable, from_samples, parse_weight
 
 ROOT = Path(__file__).parents[2]

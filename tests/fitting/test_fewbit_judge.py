@@ -18,7 +18,7 @@ from fitting.activations.tape import Tape
 from fitting.errors import InputError
 from fitting.fewbit import document, judge
 from fitting.fewbit.curve import Curve
-from fitting.fewbit.fit import fit
+from fitting.fewbit.solve import fit
 from fitting.fewbit.steps import Steps
 from fitting.fewbit.weights import from_callable, from_samples, parse_weight, uniform
 from tests.fitting.plainly import SLOPES, activation_of, fitted, grid

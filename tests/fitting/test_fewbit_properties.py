@@ -19,8 +19,8 @@ from fitting.activations import from_expression, get, names
 from fitting.activations.catalogue import CATALOGUE
 from fitting.errors import InputError
 from fitting.fewbit import document, judge
-from fitting.fewbit.fit import _search, fit, fit_to_error
 from fitting.fewbit.measure import Measure
+from fitting.fewbit.solve import _search, fit, fit_to_error
 from fitting.fewbit.steps import Steps
 from fitting.fewbit.weights import from_samples, parse_weight, uniform
 from tests.fitting.plainly import HI, LO, SLOPES, activation_of, fitted, grid
@@ -227,7 +227,7 @@ import sys
 from coefficients.document import dumps, seal
 from fitting.activations import get
 from fitting.fewbit import document
-from fitting.fewbit.fit import fit
+from fitting.fewbit.solve import fit
 from fitting.fewbit.weights import parse_weight
 for name, bits, levels, weight in [("gelu", 4, "best", "uniform"), ("silu", 3, "best", "uniform"),
         ("tanh", 3, "contiguous", "uniform"), ("hardswish", 3, "best", "uniform"), ("selu", 3, "contiguous", "uniform"),

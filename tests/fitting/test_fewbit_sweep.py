@@ -19,7 +19,7 @@ from fitting.activations import get, names
 from fitting.errors import InputError
 from fitting.fewbit import __main__ as command
 from fitting.fewbit import document
-from fitting.fewbit.fit import fit
+from fitting.fewbit.solve import fit
 from fitting.fewbit.sweep import shipped, sweep
 from fitting.fewbit.weights import uniform
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fitting.activations import get, names
-from fitting.fewbit.fit import fit
+from fitting.fewbit.solve import fit
 from fitting.fewbit.table1 import EVEN, TABLE_1, printed
 from tests.fitting.plainly import SLOPES, fitted, grid
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from fitting.activations import from_expression, get
 from fitting.errors import InputError
-from fitting.fewbit.fit import Fit, fit
+from fitting.fewbit.solve import Fit, fit
 from fitting.fewbit.weights import from_samples, parse_weight
 from fitting.plots import check_path, fewbit_figure, save
 

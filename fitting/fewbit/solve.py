@@ -80,9 +80,14 @@ def fit(
     if steps is None:
         steps, bound = _search(measure, k, shared, target_gap)
         steps = polish(measure, _first_of_twins(measure, steps))
+    half = steps.error(measure)
     if levels == "even":
         steps = steps.unfolded()
-    return Fit(activation, bits, levels, weight, domain, steps, _errors(activation, weight, domain, steps, bound))
+    error = _errors(activation, weight, domain, steps, bound)
+    if levels == "even" and error.l2_squared > half * (1 + NOISE) + NOISE * measure.mass * measure.span**2:
+        # Parity is decided at some points near 0: beyond them f' may be another function.
+        raise InputError(f"levels even needs an even f', and that of {activation.name} is not on this domain")
+    return Fit(activation, bits, levels, weight, domain, steps, error)
 
 
 def fit_to_error(activation: Activation, max_error: float, **options: object) -> Fit:
