@@ -1,5 +1,6 @@
 """The whole catalogue at once: over the cores of this machine, or over a Dask cluster through joblib."""
 
+import os
 import signal
 import warnings
 from collections.abc import Generator, Iterator
@@ -60,9 +61,13 @@ def _interrupts_held_back() -> Iterator[None]:
         return
     resource_tracker.ensure_running()  # here, since it lets signals through again when it has begun
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    # joblib's own tracker of folders, begun in here, complains when an interrupt has them both tidy up at once.
+    wished = os.environ.get("PYTHONWARNINGS", "")
+    os.environ["PYTHONWARNINGS"] = f"{wished},ignore:resource_tracker".lstrip(",")
     try:
         yield
     finally:
+        os.environ["PYTHONWARNINGS"] = wished
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 

@@ -105,7 +105,7 @@ def from_distribution(name: str, arguments: tuple[float, ...] = (), options: dic
     if name in TOO_SLOW:
         raise InputError(f"weight {name} has a density too slow to integrate; draw samples from it into a file")
     options = options or {}
-    parts = [f"{value:.17g}" for value in arguments] + [f"{key}={value:.17g}" for key, value in options.items()]
+    parts = [_shortest(value) for value in arguments] + [f"{key}={_shortest(value)}" for key, value in options.items()]
     label = f"{name}({','.join(parts)})" if parts else name
     try:
         frozen = getattr(stats, name)(*arguments, **options)
@@ -119,6 +119,11 @@ def from_distribution(name: str, arguments: tuple[float, ...] = (), options: dic
         raise InputError(f"weight {label} is no distribution; check its parameters")
     landmarks = tuple(map(float, [*lower, *upper[::-1]]))
     return Weight(label, (lo, hi), density=frozen.pdf, landmarks=landmarks, spelling=label)
+
+
+def _shortest(value: float) -> str:
+    """`value` so that it reads back the same, 2.0 as 2."""
+    return repr(float(value)).removesuffix(".0")
 
 
 def read_samples(path: Path) -> Array:

@@ -198,15 +198,21 @@ def test_a_bound_above_the_error_cannot_be_sealed():
         resealed(good, lambda one: one["error"].update(lower_bound=one["error"]["l2_squared"] * 1.01))
 
 
-def test_files_under_a_density():
+def test_files_under_a_density(tmp_path):
+    np.save(tmp_path / "real.npy", np.arange(5.0))
     good = seal(document.to_document(fitted("gelu", 2, "best", "norm")), 1)
     assert judge.verify(good) == []
     for factor in (1 + 1e-8, 1 - 1e-8):
         wrong = resealed(good, lambda one, f=factor: one["error"].update(l2_squared=one["error"]["l2_squared"] * f))
         assert "l2_squared" in judge.verify(wrong)[0]
-    for label in ("nrom", "/etc/hostname", "x.npy", "norm(0,-1)"):
+    for label, words in [("nrom", "did you mean"), ("norm(0,-1)", "no distribution"), ("callable", "unknown weight")]:
         wrong = resealed(good, lambda one, label=label: one["options"].update(weight=label))
-        assert len(judge.verify(wrong)) == 1
+        [problem] = judge.verify(wrong)
+        assert words in problem
+    # A label that is a path is no reason to open a file, which is there.
+    wrong = resealed(good, lambda one: one["options"].update(weight=str(tmp_path / "real.npy")))
+    [problem] = judge.verify(wrong)
+    assert "must be uniform, a distribution" in problem
 
 
 @pytest.mark.parametrize("weight", [from_samples([0.1, 0.5, -2.0, 3.0]), from_callable(np.cosh, "steep")])

@@ -155,6 +155,32 @@ def test_it_is_a_stationary_point(name, kind):
         assert np.abs(slope(steps.borders) - middles)[smooth].max(initial=0.0) < 1e-10
 
 
+@pytest.mark.parametrize("kind", ["shared", "contiguous"])
+@pytest.mark.parametrize(("name", "bits"), [("gelu", 3), ("selu", 2), ("mish", 4)])
+def test_it_is_a_stationary_point_under_a_density(name, bits, kind):
+    """Eq. 5 with w = N(0, 1), each integral to 1e-13; numbers are kept to 12 digits."""
+    steps, (lo, hi) = fitted(name, bits, kind, "norm").steps, parse_weight("norm").domain
+    mass, moment = np.zeros(len(steps.levels)), np.zeros(len(steps.levels))
+    for a, b, code in zip([lo, *steps.borders], [*steps.borders, hi], steps.codes, strict=True):
+        cuts = np.unique([a, *np.clip([-5, -2, -1, 0, 1, 2, 5], a, b), b])
+        for c, d in pairwise(cuts):
+            # Tails beyond 1e-16 of the mass matter to no level, but to one that has nothing else.
+            roots, weights = np.polynomial.legendre.leggauss(60)
+            x = (c + d) / 2 + (d - c) / 2 * roots
+            part = (d - c) / 2 * weights * np.exp(-x * x / 2)
+            mass[code] += part.sum()
+            moment[code] += (part * SLOPES[name](x)).sum()
+    assert np.abs(moment / mass - steps.levels).max() < 1e-10
+
+
+def test_a_border_on_a_leap_stays_on_it():
+    """1/3 has more than 12 digits; rounded to them, the border would leave the wrong level beside the leap."""
+    for name in ("where(x > 1/3, x + x**2/9, x/9)", "where(x > 1/3, x, 0)"):
+        for weight in ("uniform", "norm", "laplace"):
+            assert 1 / 3 in fitted(name, 2, "best", weight).steps.borders.tolist()
+    assert fitted("where(x > 1/3, x, 0)", 1, "best", "norm").error.l2_squared == 0
+
+
 @pytest.mark.parametrize("name", ["gelu", "selu", "tanh"])
 def test_shared_levels_are_the_nearest(name):
     steps = fitted(name, 3).steps
@@ -173,6 +199,15 @@ def test_the_fewest_bits_for_an_error():
             fit_to_error(get("gelu"), wrong)
     with pytest.raises(InputError, match="what 8 bits reach"):
         fit_to_error(get("relu2"), 1e-9, target_gap=0.5)
+
+
+def test_even_needs_evenness_on_the_whole_domain():
+    """Parity is decided at points near 0; a function that breaks it far out is found by its error."""
+    name = "where(x > 100, x, tanh(x))"
+    assert activation_of(name).parity == "even"
+    assert fitted(name, 2, "even", "uniform", DOMAIN).error.gap <= 1e-3
+    with pytest.raises(InputError, match="not on this domain"):
+        fitted(name, 2, "even", "uniform", (-200.0, 200.0))
 
 
 def test_arguments_are_checked():

@@ -72,6 +72,15 @@ def test_a_step_function_shows_no_error(name: str) -> None:
     assert not error.any()
 
 
+def test_jumps_of_the_slope_are_upright_where_there_is_no_border() -> None:
+    found = fit(from_expression("where(x < 0, 0, where(x < 0.33, x, 1.1*x - 0.033))"), 1)
+    assert found.steps.borders.tolist() == [0]
+    x, slope = drawn(fewbit_figure(found).axes[0], "custom′")
+    rise = np.flatnonzero(np.diff(slope))
+    assert len(rise) == 2
+    assert (x[rise + 1] - x[rise] < 1e-14).all()
+
+
 @pytest.mark.parametrize("kind", ["shared", "contiguous"])
 def test_kinks_of_f_show_no_spike(kind: str) -> None:
     found = fit(get("selu"), 3, levels=kind)
@@ -112,6 +121,7 @@ def test_files_are_the_same_on_every_run(suffix: str, gelu: Fit, tmp_path: Path)
     first, second = (path.read_bytes() for path in paths)
     assert first.startswith(MAGIC[suffix.lower()])
     assert first == second
+    assert b"/CreationDate" not in first  # which has seconds, and both were made in one
     assert sorted(tmp_path.iterdir()) == paths  # and nothing else
 
 
