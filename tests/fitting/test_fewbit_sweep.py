@@ -197,11 +197,16 @@ def test_the_progress_bar_is_for_terminals(words: list[str]) -> None:
 
 
 @pytest.fixture
-def cluster() -> Iterator[str]:
+def cluster(tmp_path: Path) -> Iterator[str]:
     """Address of a scheduler with one worker, in threads of this process."""
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(
-        n_workers=1, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=None
+        n_workers=1,
+        threads_per_worker=1,
+        processes=False,
+        protocol="tcp",
+        dashboard_address=None,
+        local_directory=tmp_path,
     ) as local:
         yield local.scheduler_address
 
