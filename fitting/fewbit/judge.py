@@ -78,7 +78,8 @@ def linf(curve: Curve, steps: Steps) -> tuple[float, float | None]:
                 # Mirrored points tie; the factor makes the first of them win whatever the rounding.
                 if error > worst * (1 + flint.arb(2) ** -60):
                     worst, place = error.mid(), at
-    return float(worst), None if place is None else float(place)
+    largest = float(worst)  # 0 also where it underflows, as in the far tail of gelu'
+    return largest, float(place) if largest else None
 
 
 def pieces_of(curve: Curve, steps: Steps) -> Iterator[tuple[Run, Any, Any, Any]]:

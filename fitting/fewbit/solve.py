@@ -19,6 +19,7 @@ from fitting.fewbit.weights import Weight, uniform
 
 KINDS = ("best", "shared", "contiguous", "even")
 MAX_BITS = 8
+FARTHEST = 1e100
 TARGET_GAP = 5e-4
 SHARPEST = 1 / 64  # what a round asks of the next at most: about 8 times the cells
 BOUND_DIGITS = 6  # the stored bound is rounded down to these
@@ -119,6 +120,10 @@ def check_arguments(
         lo, hi = -max(abs(lo), abs(hi)), max(abs(lo), abs(hi))
     if not (math.isfinite(lo) and math.isfinite(hi) and lo < hi):
         raise InputError(f"domain must be two finite numbers, the lower first, got {lo:g} {hi:g}")
+    if max(-lo, hi) > FARTHEST:
+        raise InputError(
+            f"domain must lie within {-FARTHEST:g} {FARTHEST:g}, where squares do not overflow, got {lo:g} {hi:g}"
+        )
     if levels == "even" and activation.parity != "even":
         raise InputError(f"levels even needs an even f', and that of {activation.name} is not; try --levels shared")
     if levels == "even" and lo != -hi:

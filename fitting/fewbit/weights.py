@@ -171,6 +171,8 @@ def named(text: str) -> Weight:
             number = float(value)
         except ValueError:
             raise InputError(f"weight {name}: parameters must be numbers, got {part!r}") from None
+        if equals and key.strip() in options:
+            raise InputError(f"weight {name}: each parameter once, got {part!r} again")
         if equals:
             options[key.strip()] = number
         else:

@@ -227,3 +227,13 @@ def test_files_whose_weight_is_not_in_them(weight):
 def test_weights_by_label_are_the_weights_by_text(tmp_path: Path):
     np.save(tmp_path / "a.npy", np.arange(5.0))
     assert parse_weight(str(tmp_path / "a.npy")).label.startswith(judge.UNNAMED[0])
+
+
+def test_an_error_that_underflows_has_no_place() -> None:
+    result = fit(get("gelu"), 1, domain=(-1000.0, -500.0))
+    assert (result.error.linf, result.error.linf_at) == (0.0, None)
+
+
+def test_a_domain_whose_squares_overflow_is_refused() -> None:
+    with pytest.raises(InputError, match=r"domain must lie within -1e\+100 1e\+100"):
+        fit(get("gelu"), 1, domain=(-1e308, 1e308))

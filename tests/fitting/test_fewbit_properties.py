@@ -19,9 +19,10 @@ from fitting.activations import from_expression, get, names
 from fitting.activations.catalogue import CATALOGUE
 from fitting.errors import InputError
 from fitting.fewbit import document, judge
+from fitting.fewbit.curve import Curve
 from fitting.fewbit.measure import Measure
 from fitting.fewbit.solve import _search, fit, fit_to_error
-from fitting.fewbit.steps import Steps
+from fitting.fewbit.steps import Steps, contiguous_steps
 from fitting.fewbit.weights import from_samples, parse_weight, uniform
 from tests.fitting.plainly import HI, LO, SLOPES, activation_of, fitted, grid
 
@@ -179,6 +180,15 @@ def test_a_border_on_a_leap_stays_on_it():
         for weight in ("uniform", "norm", "laplace"):
             assert 1 / 3 in fitted(name, 2, "best", weight).steps.borders.tolist()
     assert fitted("where(x > 1/3, x, 0)", 1, "best", "norm").error.l2_squared == 0
+
+
+def test_borders_never_leave_their_order():
+    """f' = x, and x - 2 right of 0: the two mid-levels are passed at 1 and at -1/2, in the wrong order."""
+    curve = Curve(activation_of("where(x < 0, x*x/2, x*x/2 - 2*x)"), -0.95, 1.4)
+    steps = Steps(np.array([-0.9, 1.2]), np.arange(3), np.array([-1.2, -0.8, -0.2]))
+    assert contiguous_steps(curve, steps, steps.levels).borders.tolist() == [-0.9, 1.2]
+    higher = np.array([-1.2, -0.8, 0.9])  # the second mid-level is never passed: its border stays, the other has room
+    assert contiguous_steps(curve, steps, higher).borders.tolist() == [1.0, 1.2]
 
 
 @pytest.mark.parametrize("name", ["gelu", "selu", "tanh"])

@@ -225,3 +225,8 @@ def test_names_open_no_files(name):
     """What a document says its weight is must not make a check read files."""
     with pytest.raises(InputError, match="must be uniform"):
         named(name)
+
+
+def test_a_parameter_given_twice_is_refused() -> None:
+    with pytest.raises(InputError, match=r"each parameter once, got 'loc=2' again"):
+        parse_weight("norm(loc=1, loc=2)")
