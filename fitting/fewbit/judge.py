@@ -79,7 +79,7 @@ def linf(curve: Curve, steps: Steps) -> tuple[float, float | None]:
                 if error > worst * (1 + flint.arb(2) ** -60):
                     worst, place = error.mid(), at
     largest = float(worst)  # 0 also where it underflows, as in the far tail of gelu'
-    return largest, float(place) if largest else None
+    return largest, float(place) if largest and place is not None else None
 
 
 def pieces_of(curve: Curve, steps: Steps) -> Iterator[tuple[Run, Any, Any, Any]]:
