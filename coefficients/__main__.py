@@ -1,7 +1,6 @@
 """python -m coefficients check [FILE…] | list [FUNCTION]: verify coefficient files, or show them."""
 
 import importlib
-import io
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -133,7 +132,4 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
     sys.exit(run())

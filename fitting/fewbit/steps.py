@@ -26,11 +26,6 @@ class Steps:
         """q at `points`."""
         return self.levels[self.codes[np.searchsorted(self.borders, points, side="left")]]
 
-    @property
-    def contiguous(self) -> bool:
-        """Whether every level is used by one interval only."""
-        return len(self.codes) == len(self.levels)
-
     def mirrored(self, twice: float = 0.0) -> "Steps":
         """q(twice - x)."""
         return Steps(twice - self.borders[::-1], self.codes[::-1], self.levels)
