@@ -33,12 +33,15 @@ format: .venv/ready-lint ## format the code and mend what can be mended
 
 coefficients: .venv/ready-demo ## make all coefficient files again
 	@$(PY) -m fitting.fewbit --all
+	@$(PY) -m fitting.invact --all --jobs -1
+	@$(PY) -m fitting.invact --all --engine published --dtype float32
 
 check: .venv/ready-demo ## verify all coefficient files
 	@$(PY) -m coefficients check
 
-benchmarks: .venv/ready-demo ## measure the fit: time, memory, against the published algorithm
+benchmarks: .venv/ready-test ## measure: fits against the published algorithms, engines against each other
 	@$(PY) -m benchmarks.fewbit
+	@$(PY) -m benchmarks.invact
 
 clean: ## remove what make made: .venv, caches, builds, the demo's picture
 	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist gelu-3bit.png

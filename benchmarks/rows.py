@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 RESULTS = Path(__file__).with_name("results")
-LIBRARIES = ("numpy", "scipy", "numba")
+LIBRARIES = ("numpy", "scipy", "numba", "sympy")
 
 
 def device() -> str:

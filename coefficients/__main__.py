@@ -1,6 +1,7 @@
 """python -m coefficients check [FILE…] | list [FUNCTION]: verify coefficient files, or show them."""
 
 import importlib
+import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,9 +13,23 @@ from coefficients.schema import CoefficientError, Document
 
 # Who recomputes a method's errors: verify(document) -> problems. They live above this package and need
 # numpy, so they are looked up when asked for, and only here.
-JUDGES: Final = {"fewbit": "fitting.fewbit.judge"}
+JUDGES: Final = {"fewbit": "fitting.fewbit.judge", "invact": "fitting.invact.verify"}
 
-COLUMNS: Final = ("function", "name", "version", "bits", "levels", "l2_squared", "linf", "gap")
+COLUMNS: Final = {
+    "fewbit": ("function", "name", "version", "bits", "levels", "l2_squared", "linf", "gap"),
+    "invact": (
+        "function",
+        "name",
+        "version",
+        "bits",
+        "instructions",
+        "rms",
+        "floor_rms",
+        "linf",
+        "floor_linf",
+        "bound",
+    ),
+}
 
 
 class _Judges:
@@ -88,27 +103,41 @@ def _list(function: str | None) -> int:
         entries = store.find_function(function) if function else store.available()
     except CoefficientError as error:
         raise Misuse(str(error)) from None
-    rows: list[tuple[str, ...]] = [COLUMNS]
+    tables = {method: [columns] for method, columns in COLUMNS.items()}
     status = GOOD
     for entry in entries:
         try:
-            rows.append(_row(entry, _loaded(entry.path)))
+            document = _loaded(entry.path)
+            tables[document["method"]].append(_row(entry, document))
         except CoefficientError as error:
             say("coefficients", str(error))
             status = BAD
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        texts = (cell.ljust(width) for cell, width in zip(row[:2], widths[:2], strict=True))
-        numbers = (cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True))
-        print("  ".join([*texts, *numbers]))
+    shown = [rows for rows in tables.values() if len(rows) > 1] or [tables["fewbit"]]
+    print("\n\n".join(map(_aligned, shown)))
     return status
 
 
+def _aligned(rows: list[tuple[str, ...]]) -> str:
+    """Lines of columns: the first two are names, the others numbers."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = "<<" + ">" * len(widths)
+    return "\n".join(
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=False))
+        for row in rows
+    )
+
+
 def _row(entry: store.Entry, document: Document) -> tuple[str, ...]:
-    options, solution, error = document["options"], document["solution"], document["error"]
-    counts = (entry.version, options["bits"], len(solution["levels"]))
-    errors = (f"{float(error[key]):.4g}" for key in COLUMNS[5:])
-    return (entry.function, entry.name, *map(str, counts), *errors)
+    solution, error = document["solution"], document["error"]
+    if document["method"] == "invact":
+        bits, count = len(solution["branches"]) - 1, solution["price"]["instructions"]
+        bounds = [math.inf if bound is None else float(bound) for bound in error["bound"]]  # null: none was found
+        errors = [*(float(error[key]) for key in COLUMNS["invact"][5:-1]), max(bounds)]
+    else:
+        bits, count = document["options"]["bits"], len(solution["levels"])
+        errors = [float(error[key]) for key in COLUMNS["fewbit"][5:]]
+    counts = (entry.version, bits, count)
+    return (entry.function, entry.name, *map(str, counts), *(f"{value:.4g}" for value in errors))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,6 +1,7 @@
 """What the numbers of a document must mean, beyond their shape: one function a method."""
 
 import itertools
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -70,4 +71,52 @@ def _error(error: dict[str, Any], low: float, high: float) -> None:
         raise problem("error.gap", f"must be (l2_squared - lower_bound) / l2_squared = {gap!r}", error["gap"])
 
 
-METHODS: Final[dict[str, Callable[[Document], None]]] = {"fewbit": _fewbit}
+def _invact(document: Document) -> None:
+    solution, error = document["solution"], document["error"]
+    branches, border = solution["branches"], solution["border"]
+    if (border is None) != (len(branches) == 1):
+        raise problem("solution.border", f"must be null exactly when there is one branch, here {len(branches)}", border)
+    if (border is None) != (solution["border_side"] is None):
+        raise problem("solution.border_side", "must be null exactly when the border is", solution["border_side"])
+    ends = [None, border, None] if len(branches) == 2 else [None, None]
+    for i, branch in enumerate(branches):
+        if branch["x"] != ends[i : i + 2]:
+            raise problem(f"solution.branches[{i}].x", f"must be {ends[i : i + 2]}, from the border", branch["x"])
+        low, high = branch["y"]
+        if low is not None and high is not None and float(low) > float(high):
+            raise problem(f"solution.branches[{i}].y", "must be [lowest, highest]", branch["y"])
+        _names(branch, f"solution.branches[{i}]")
+    price = solution["price"]
+    total = price["fma"] + price["other"] + price["special"] + 8 * price["division"]
+    if price["instructions"] != total:
+        raise problem("solution.price.instructions", f"must be fma + other + special + 8 division = {total}", price)
+    for i, (row, later) in enumerate(itertools.pairwise(solution["front"]), start=1):
+        if later["instructions"] < row["instructions"]:
+            raise problem(f"solution.front[{i}].instructions", "must not be less than before", later["instructions"])
+    for key in ("sampled", "bound"):
+        if len(error[key]) != len(branches):
+            raise problem(f"error.{key}", f"must have one member a branch, {len(branches)}", error[key])
+    for i, (found, bound) in enumerate(zip(error["sampled"], error["bound"], strict=True)):
+        if bound is not None and float(bound) < float(found):
+            raise problem(f"error.bound[{i}]", f"must be at least what was sampled, {found}", bound)
+    for key in ("rms", "linf"):
+        if float(error[key]) < float(error[f"floor_{key}"]):
+            raise problem(f"error.{key}", f"must be at least the floor, {error[f'floor_{key}']}", error[key])
+
+
+def _names(branch: dict[str, Any], where: str) -> None:
+    """The constants are those that the formula and its variable use."""
+    variable = branch["variable"]
+    used = set(_WORD.findall(f"{branch['expression']} {variable or ''}"))
+    if ("s" in set(_WORD.findall(branch["expression"]))) and variable is None:
+        raise problem(f"{where}.variable", "must say what s is, which the expression uses", variable)
+    for name in branch["constants"]:
+        if not _WORD.fullmatch(name) or name in ("y", "s"):
+            raise problem(f"{where}.constants", "must have names that begin with a letter, other than y and s", name)
+        if name not in used:
+            raise problem(f"{where}.constants", "must all be used by the expression or the variable", name)
+
+
+_WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+METHODS: Final[dict[str, Callable[[Document], None]]] = {"fewbit": _fewbit, "invact": _invact}

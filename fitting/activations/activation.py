@@ -14,9 +14,10 @@ from sympy import Expr
 
 from fitting.activations import calculus
 from fitting.activations.calculus import Piece
-from fitting.activations.grammar import RESERVED, parse
+from fitting.activations.grammar import parse
 from fitting.activations.heads import x
 from fitting.activations.tape import Array, Tape
+from fitting.activations.vocabulary import RESERVED
 from fitting.errors import InputError
 
 
@@ -142,7 +143,7 @@ class Activation:
         """
         moves: list[tuple[float, int]] = []
         for run in self._smooth_runs(order):
-            jump = self._jump(order, run.lo)
+            jump = self.jump(order, run.lo)
             moves += [(run.lo, jump)] if jump else []
             moves.append((run.lo, run.direction))
         return tuple(dict.fromkeys(at for (_, before), (at, after) in pairwise(moves) if before * after < 0))
@@ -162,7 +163,7 @@ class Activation:
         for run in self._smooth_runs(order):
             if merged:
                 last = merged[-1]
-                jump = self._jump(order, run.lo)
+                jump = self.jump(order, run.lo)
                 if last.direction == run.direction and jump * run.direction >= 0 and (run.direction or not jump):
                     merged[-1] = Branch(last.lo, run.hi, run.direction)
                     continue
@@ -181,7 +182,7 @@ class Activation:
                 runs.append(Branch(lo, hi, calculus.sign_inside(slope, lo, hi)))
         return runs
 
-    def _jump(self, order: int, at: float) -> int:
+    def jump(self, order: int, at: float) -> int:
         """Direction in which f or f' jumps at a breakpoint; 0 where it is continuous."""
         for left, right in pairwise(self.pieces):
             if right.lo == at:

@@ -6,7 +6,7 @@ intervals; also machine-independent correctly rounded results) and acb, the same
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -107,6 +107,8 @@ NUMPY = Arithmetic(
         "Phi": special.ndtr,
         "phi": lambda u: np.exp(-0.5 * u * u) / np.sqrt(2 * np.pi),
         "softsign": lambda u: u / (1 + np.abs(u)),
+        "maximum": np.maximum,
+        "minimum": np.minimum,
         "And": _both,
         "Or": _either,
         "Not": np.logical_not,
@@ -114,6 +116,13 @@ NUMPY = Arithmetic(
     },
     power=_numpy_power,
     select=_numpy_select,
+)
+
+# The same over float32: numpy keeps the type of what it is given.
+NUMPY32 = replace(
+    NUMPY,
+    name="numpy32",
+    constant=lambda node: bool(node) if node in (sympy.true, sympy.false) else np.float32(float(node)),
 )
 
 
@@ -148,6 +157,8 @@ MPMATH = Arithmetic(
         "log": _real(mpmath.log),
         "sign": mpmath.sign,
         "Abs": abs,
+        "maximum": max,
+        "minimum": min,
         **_LOGIC,
         **_COMPARISONS,
     },
@@ -209,6 +220,8 @@ ARB = Arithmetic(
         **{name: _method(name) for name in ("log", "log1p", "atan")},
         "sign": lambda u: u.sgn(),
         "Abs": abs,
+        "maximum": lambda a, b: a.max(b),
+        "minimum": lambda a, b: a.min(b),
         "softplus": _softplus,
         "softsign": lambda u: u / (1 + abs(u)),
         **_LOGIC,

@@ -13,87 +13,36 @@ import math
 import operator
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flint
 import sympy
-from sympy import Expr, Integer, Piecewise, Rational
+from sympy import Expr, Piecewise, Rational, Symbol
 
-from fitting.activations.heads import HEADS, x
+from fitting.activations.heads import x
 from fitting.activations.tape import Tape
+from fitting.activations.vocabulary import (
+    CONSTANTS,
+    FUNCTIONS,
+    MAX_CASES,
+    OF_FORMULAS,
+    RESERVED,
+    Functions,
+    TooManyCases,
+    unfold,
+)
 from fitting.errors import InputError, nearest
 
 MAX_LENGTH = 2000
 MAX_DEPTH = 60
 MAX_BITS = 4000  # of a number's numerator or denominator
-MAX_CASES = 64  # of the Piecewise terms in one comparison, multiplied
 LARGEST = 1.7976931348623157e308
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 
 
-def _maximum(a: Expr, b: Expr) -> Expr:
-    return Piecewise((a, _unfold(a > b)), (b, True))
-
-
-def _minimum(a: Expr, b: Expr) -> Expr:
-    return Piecewise((a, _unfold(a < b)), (b, True))
-
-
-def _relu(a: Expr) -> Expr:
-    return Piecewise((a, _unfold(a > 0)), (Integer(0), True))
-
-
-def _sign(a: Expr) -> Expr:
-    return Piecewise((Integer(1), _unfold(a > 0)), (Integer(-1), _unfold(a < 0)), (Integer(0), True))
-
-
-def _absolute(a: Expr) -> Expr:
-    # sympy differentiates Abs only of what it knows to be real, which log(x) is not.
-    return sympy.Abs(a) if a.is_extended_real else Piecewise((a, _unfold(a > 0)), (-a, True))
-
-
-def _where(condition: Any, a: Expr, b: Expr) -> Expr:
-    return Piecewise((a, condition), (b, True))
-
-
-class _TooManyCases(Exception):
-    """Conditions on conditions whose cases multiply beyond MAX_CASES."""
-
-
-def _unfold(relation: Any) -> Any:
-    """A relation of Piecewise terms as and/or of plain ones: sympy would do it too, and then solve them for minutes."""
-    pieces = relation.atoms(Piecewise)
-    if math.prod(len(piece.args) for piece in pieces) > MAX_CASES:
-        raise _TooManyCases
-    if not pieces:
-        return relation
-    inner = min(pieces, key=lambda piece: (len(piece.atoms(Piecewise)), sympy.default_sort_key(piece)))
-    cases, earlier = [], sympy.true
-    for value, condition in inner.args:
-        cases.append(sympy.And(earlier, condition, _unfold(relation.xreplace({inner: value}))))
-        earlier = sympy.And(earlier, sympy.Not(condition))
-    return sympy.Or(*cases)
-
-
-FUNCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {
-    **{name: (1, head) for name, head in HEADS.items()},
-    **{
-        name: (1, getattr(sympy, name))
-        for name in ("exp", "log", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "atan", "erf", "erfc")
-    },
-    "abs": (1, _absolute),
-    "Abs": (1, _absolute),
-    "sign": (1, _sign),
-    "relu": (1, _relu),
-    "max": (2, _maximum),
-    "min": (2, _minimum),
-    "where": (3, _where),
-}
-CONSTANTS = {"pi": sympy.pi, "E": sympy.E}
 _BINARY = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 _COMPARE = {ast.Lt: sympy.Lt, ast.LtE: sympy.Le, ast.Gt: sympy.Gt, ast.GtE: sympy.Ge}
-RESERVED = {"x", "Piecewise", *FUNCTIONS, *CONSTANTS}
 
 
 def parse(text: str, parameters: Mapping[str, float] | None = None) -> Expr:
@@ -102,7 +51,21 @@ def parse(text: str, parameters: Mapping[str, float] | None = None) -> Expr:
     A number in the text is the exact decimal; a parameter is exactly the float64 it is.
     Raises `InputError` with the position of whatever the grammar does not allow.
     """
-    return _Parser(text, parameters or {}).expression()
+    return _Parser(text, parameters or {}, (x,), FUNCTIONS).expression()
+
+
+def parse_formula(
+    text: str,
+    variables: Sequence[Symbol],
+    parameters: Mapping[str, float] | None = None,
+    functions: Functions | None = None,
+) -> Expr:
+    """The same for a formula in any `variables`, where max, min and abs stay what they are.
+
+    `functions`: more of them, by name: how many arguments, and what makes an expression of these.
+    """
+    known = FUNCTIONS | OF_FORMULAS | dict(functions or {})
+    return _Parser(text, parameters or {}, variables, known).expression()
 
 
 def magnitude(constant: Expr) -> float:
@@ -112,9 +75,14 @@ def magnitude(constant: Expr) -> float:
 
 
 class _Parser:
-    def __init__(self, text: str, parameters: Mapping[str, float]) -> None:
+    def __init__(
+        self, text: str, parameters: Mapping[str, float], variables: Sequence[Symbol], functions: Functions
+    ) -> None:
         self.text = text.strip(" ")
-        self.symbols = {name: Rational(float(value)) for name, value in parameters.items()} | {"x": x}
+        self.variables = tuple(variables)
+        self.functions = functions
+        self.symbols = {name: Rational(float(value)) for name, value in parameters.items()}
+        self.symbols |= {variable.name: variable for variable in variables}
         self.depth = 0
 
     def expression(self) -> Expr:
@@ -143,7 +111,7 @@ class _Parser:
             raise self.refuse(node, f"nested more than {MAX_DEPTH} deep")
         try:
             result = self._value(node)
-        except _TooManyCases:
+        except TooManyCases:
             raise self.refuse(node, f"conditions on conditions of more than {MAX_CASES} cases") from None
         self.depth -= 1
         if result.has(sympy.nan, sympy.zoo, sympy.oo, sympy.I):
@@ -152,7 +120,7 @@ class _Parser:
             if max(abs(number.p), number.q).bit_length() > MAX_BITS or abs(number) > LARGEST:
                 raise self.refuse(node, "a number too large or of too many digits")
         # Also what keeps sympy from computing sin(exp(exp(20))), to decide a condition, for minutes.
-        if not result.has(x) and magnitude(result) > LARGEST:
+        if not result.has(*self.variables) and magnitude(result) > LARGEST:
             raise self.refuse(node, "not a real number below 1.8e308")
         return result
 
@@ -190,20 +158,19 @@ class _Parser:
                 raise self.refuse(node, "division by zero")
             return a / b
         if isinstance(op, ast.Pow):
-            if not b.has(x) and not self.modest_power(a, b):
+            if not b.has(*self.variables) and not self.modest_power(a, b):
                 raise self.refuse(node, "a power too large to be meant")
-            if b.has(x) and not a.has(x) and not Tape(a).arb(flint.arb(0)) > 0:
+            if b.has(*self.variables) and not a.has(*self.variables) and not Tape(a).arb(flint.arb(0)) > 0:
                 raise self.refuse(node, "a number to a power that varies must be positive")
             return a**b
         way_out = "; write ** for powers" if isinstance(op, ast.BitXor) else ""
         raise self.refuse(node, f"operator {type(op).__name__} is not allowed{way_out}")
 
-    @staticmethod
-    def modest_power(base: Expr, exponent: Expr) -> bool:
+    def modest_power(self, base: Expr, exponent: Expr) -> bool:
         """Whether base**exponent stays within float64: sympy would compute 9**9**9**9 exactly."""
         if magnitude(exponent) > 1000:
             return False
-        return bool(base.has(x) or base.is_zero or magnitude(exponent * sympy.log(abs(base))) < 710)
+        return bool(base.has(*self.variables) or base.is_zero or magnitude(exponent * sympy.log(abs(base))) < 710)
 
     def call(self, node: ast.Call) -> Expr:
         if not isinstance(node.func, ast.Name) or node.keywords:
@@ -211,9 +178,9 @@ class _Parser:
         name = node.func.id
         if name == "Piecewise":
             return self.piecewise(node)
-        if name not in FUNCTIONS:
-            raise self.refuse(node, f"unknown function {name!r} ({nearest(name, [*FUNCTIONS, 'Piecewise'])})")
-        count, function = FUNCTIONS[name]
+        if name not in self.functions:
+            raise self.refuse(node, f"unknown function {name!r} ({nearest(name, [*self.functions, 'Piecewise'])})")
+        count, function = self.functions[name]
         if len(node.args) != count:
             raise self.refuse(node, f"{name} takes {count} argument{'s'[: count > 1]}, got {len(node.args)}")
         if name == "where":
@@ -244,5 +211,5 @@ class _Parser:
             case ast.Compare(left=left, ops=ops, comparators=comparators) if all(type(op) in _COMPARE for op in ops):
                 values = [self.value(left), *map(self.value, comparators)]
                 pairs = zip(ops, values, values[1:], strict=False)
-                return sympy.And(*(_unfold(_COMPARE[type(op)](a, b)) for op, a, b in pairs))
+                return sympy.And(*(unfold(_COMPARE[type(op)](a, b)) for op, a, b in pairs))
         raise self.refuse(node, "a condition must compare with <, <=, > or >=")

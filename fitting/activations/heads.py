@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import mpmath
-from sympy import Abs, Expr, Float, Function, Integer, Symbol, exp
+from sympy import Abs, Expr, Float, Function, Integer, Piecewise, Symbol, exp
 
 x = Symbol("x", real=True)
 
@@ -92,6 +92,32 @@ class log1p(Head):
 
     def fdiff(self, argindex: int = 1) -> Expr:
         return 1 / (1 + self.args[0])
+
+
+class maximum(Function):
+    """The larger of two numbers. Of formulas only: in an activation it is a Piecewise, whose breakpoints count."""
+
+    nargs = 2
+
+    def _eval_is_extended_real(self) -> bool:
+        return True
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        a, b = self.args[argindex - 1], self.args[2 - argindex]
+        return Piecewise((Integer(1), a > b), (Integer(0), True))
+
+
+class minimum(Function):
+    """The smaller of two numbers, as `maximum`."""
+
+    nargs = 2
+
+    def _eval_is_extended_real(self) -> bool:
+        return True
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        a, b = self.args[argindex - 1], self.args[2 - argindex]
+        return Piecewise((Integer(1), a < b), (Integer(0), True))
 
 
 HEADS: dict[str, Any] = {

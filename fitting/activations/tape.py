@@ -6,19 +6,23 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sympy import Expr
+from sympy import Expr, Symbol
 
-from fitting.activations.arithmetics import ACB, ARB, MPMATH, NUMPY, Arithmetic
+from fitting.activations.arithmetics import ACB, ARB, MPMATH, NUMPY, NUMPY32, Arithmetic
 from fitting.activations.heads import x
 
 Array = NDArray[np.float64]
 
 
 class Tape:
-    """The instructions of one expression in `x`, common subexpressions computed once."""
+    """The instructions of one expression in `variables` (default: x), common subexpressions computed once.
 
-    def __init__(self, expression: Expr) -> None:
+    Values are given in the order of the variables.
+    """
+
+    def __init__(self, expression: Expr, *variables: Symbol) -> None:
         self.expression = expression
+        self.variables = variables or (x,)
         self._nodes: list[tuple[Expr, tuple[int, ...]]] = []
         self._index: dict[Expr, int] = {}
         self._programs: dict[str, list[tuple[Callable[..., Any], tuple[int, ...]]]] = {}
@@ -31,11 +35,12 @@ class Tape:
             self._index[node] = len(self._nodes) - 1
         return self._index[node]
 
-    def run(self, arithmetic: Arithmetic, value: Any) -> Any:
-        """The expression at x = `value`, in that arithmetic."""
-        return self._cells(arithmetic, value)[-1]
+    def run(self, arithmetic: Arithmetic, *values: Any) -> Any:
+        """The expression at `values` of the variables, in that arithmetic."""
+        return self._cells(arithmetic, *values)[-1]
 
-    def _cells(self, arithmetic: Arithmetic, value: Any) -> list[Any]:
+    def _cells(self, arithmetic: Arithmetic, *values: Any) -> list[Any]:
+        inputs = dict(zip(self.variables, values, strict=True))
         if arithmetic.name not in self._programs:
             self._programs[arithmetic.name] = [
                 (arithmetic.operation(node), operands) if operands else (partial(arithmetic.constant, node), ())
@@ -43,13 +48,21 @@ class Tape:
             ]
         cells: list[Any] = []
         for (node, _), (operation, operands) in zip(self._nodes, self._programs[arithmetic.name], strict=True):
-            cells.append(value if node == x else operation(*[cells[i] for i in operands]))
+            cells.append(inputs[node] if node in inputs else operation(*[cells[i] for i in operands]))
         return cells
 
-    def numpy(self, values: Array) -> Array:
-        """Float64 values at each of `values`; overflow and invalid operations are silent (inf, NaN)."""
+    def numpy(self, *values: Array | float) -> Array:
+        """Float64 values at each of `values`, which broadcast; overflow and invalid operations are silent."""
+        shape = np.broadcast_shapes(*map(np.shape, values))
         with np.errstate(all="ignore"):
-            return np.broadcast_to(np.asarray(self.run(NUMPY, values), dtype=np.float64), np.shape(values)).copy()
+            return np.broadcast_to(np.asarray(self.run(NUMPY, *values), dtype=np.float64), shape).copy()
+
+    def numpy32(self, *values: Any) -> NDArray[np.float32]:
+        """`numpy` with every operation and constant rounded to float32, without fused operations."""
+        shape = np.broadcast_shapes(*map(np.shape, values))
+        with np.errstate(all="ignore"):
+            result = self.run(NUMPY32, *(np.asarray(value, dtype=np.float32) for value in values))
+        return np.broadcast_to(np.asarray(result, dtype=np.float32), shape).copy()
 
     def numpy_checked(self, values: Array) -> tuple[Array, NDArray[np.bool_]]:
         """`numpy`, and where a value on the way overflowed (or a negative power became 0).
@@ -66,14 +79,14 @@ class Tape:
                     overflow |= cell == 0
         return np.broadcast_to(np.asarray(cells[-1], dtype=np.float64), np.shape(values)).copy(), overflow
 
-    def mp(self, value: Any) -> Any:
-        """The value at `value` (an `mpf`), at mpmath's current precision."""
-        return self.run(MPMATH, value)
+    def mp(self, *values: Any) -> Any:
+        """The value at `values` (`mpf`), at mpmath's current precision."""
+        return self.run(MPMATH, *values)
 
-    def arb(self, ball: Any) -> Any:
-        """A ball that holds every value over `ball` (an `arb`), at flint's current precision."""
-        return self.run(ARB, ball)
+    def arb(self, *balls: Any) -> Any:
+        """A ball that holds every value over `balls` (`arb`), at flint's current precision."""
+        return self.run(ARB, *balls)
 
-    def acb(self, ball: Any) -> Any:
-        """The same over a complex `acb`; not finite wherever the expression is not analytic on it."""
-        return self.run(ACB, ball)
+    def acb(self, *balls: Any) -> Any:
+        """The same over complex `acb`; not finite wherever the expression is not analytic on it."""
+        return self.run(ACB, *balls)

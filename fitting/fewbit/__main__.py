@@ -8,20 +8,19 @@ if __name__ == "__main__":
 import argparse
 import sys
 from contextlib import closing
-from pathlib import Path
 
 from tqdm import tqdm
 
 from coefficients import CoefficientError
 from coefficients.document import dumps, seal
-from coefficients.store import write
-from fitting.activations import Activation, from_expression, get, names
-from fitting.activations.catalogue import ALIASES
+from fitting import options as shared
+from fitting.activations import names
 from fitting.errors import InputError
 from fitting.fewbit import document, report
 from fitting.fewbit.solve import KINDS, MAX_BITS, Fit, fit, fit_to_error
 from fitting.fewbit.sweep import shipped, sweep
-from fitting.fewbit.weights import Weight, parse_weight
+from fitting.provenance import DEFAULT_ROOT
+from fitting.weights import Weight, parse_weight
 
 PROG = "python -m fitting.fewbit"
 FORMATS = ("table", "json", "csv", "latex")
@@ -33,16 +32,7 @@ def _parser() -> command.Parser:
         description="The best approximation of an activation's derivative by 2**bits levels, and a proof of it.",
         epilog="Memory: a layer keeps `bits` bits an element for backward instead of a whole number.",
     )
-    what = parser.add_argument_group("what to fit")
-    what.add_argument("--fn", metavar="NAME", help=f"one of {', '.join(names())}")
-    what.add_argument("--expr", metavar="TEXT", help='your own f, as in "x*tanh(log(1+exp(x)))"')
-    what.add_argument("--name", metavar="NAME", help="what to call it (default: custom)")
-    what.add_argument(
-        "--param", metavar="NAME=VALUE", action="append", default=[], help="set a parameter of f; repeatable"
-    )
-    what.add_argument(
-        "--all", action="store_true", help="every table that the project ships (or all functions at --bits)"
-    )
+    shared.add_function(parser, "every table that the project ships (or all functions at --bits)")
     how = parser.add_argument_group("how")
     how.add_argument("--bits", metavar="B", help=f"1 to {MAX_BITS}; 2**B levels")
     how.add_argument(
@@ -57,9 +47,7 @@ def _parser() -> command.Parser:
     )
     how.add_argument("--domain", metavar=("A", "B"), nargs=2, help="default: -10 10, or where the weight is")
     where = parser.add_argument_group("output")
-    where.add_argument(
-        "--out", metavar="PATH", help=f"file to write, - for stdout (default: below {document.DEFAULT_ROOT})"
-    )
+    where.add_argument("--out", metavar="PATH", help=f"file to write, - for stdout (default: below {DEFAULT_ROOT})")
     where.add_argument(
         "--format",
         metavar="F",
@@ -81,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     weight = parse_weight(options.weight)
     domain = None
     if options.domain is not None:
-        lo, hi = (_number("domain", end) + 0.0 for end in options.domain)  # + 0.0 makes 0 of -0
+        lo, hi = (shared.number("domain", end) + 0.0 for end in options.domain)  # + 0.0 makes 0 of -0
         domain = lo, hi
     if options.all:
         return _all(options, weight, domain)
@@ -92,9 +80,9 @@ def main(arguments: list[str] | None = None) -> int:
 
         plot = command.output_path("plot", options.plot)
         plots.check_path(plot)
-    activation = _activation(options)
+    activation = shared.activation(options)
     if options.max_error is not None:
-        limit = _number("max-error", options.max_error)
+        limit = shared.number("max-error", options.max_error)
         result = fit_to_error(activation, limit, levels=options.levels, weight=weight, domain=domain)
     else:
         result = fit(activation, _bits(options), levels=options.levels, weight=weight, domain=domain)
@@ -103,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.out == "-":
         print(dumps(seal(document.to_document(result), 1)), end="")
         return command.GOOD
-    text, where = _store(result, out)
+    text, where = shared.deliver(document.to_document(result), out, lambda: document.store(result))
     if not options.quiet:
         _print(result, options, text, where)
     return command.GOOD
@@ -111,12 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _check_together(options: argparse.Namespace) -> None:
     """Options that need or exclude each other."""
-    chosen = [name for name in ("fn", "expr", "all") if getattr(options, name) not in (None, False)]
-    if len(chosen) != 1:
-        got = " and ".join(f"--{name}" for name in chosen) or "none"
-        raise InputError(f"say what to fit by one of --fn, --expr and --all, got {got}")
-    if options.name is not None and options.expr is None:
-        raise InputError("--name goes with --expr")
+    shared.check_function(options)
     if options.format not in FORMATS:
         raise InputError(f"format must be one of {', '.join(FORMATS)}, got {options.format!r}")
     if options.out == "-" and options.format in ("csv", "latex"):
@@ -138,53 +121,8 @@ def _check_together(options: argparse.Namespace) -> None:
             raise InputError("--jobs and --scheduler go with --all")
 
 
-def _activation(options: argparse.Namespace) -> Activation:
-    params: dict[str, float] = {}
-    for text in options.param:
-        key, equals, value = (part.strip() for part in text.partition("="))
-        if not equals or key in params:
-            raise InputError(f"param must be NAME=VALUE, each name once, got {text!r}")
-        params[key] = _number(f"param {key}", value)
-    if options.fn is not None:
-        return get(options.fn, **params)
-    name = "custom" if options.name is None else options.name
-    if name in names() or name in ALIASES:
-        raise InputError(f"name must not be one of the catalogue's, got {name!r}; see --fn")
-    if name.startswith("_"):  # as a folder's name it would not do
-        raise InputError(f"name must begin with a letter, got {name!r}")
-    return from_expression(options.expr, name, params)
-
-
-def _number(what: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(f"{what} must be a number, got {text.strip()!r}") from None
-
-
-def _whole(what: str, text: str, rule: str = "") -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise InputError(f"{what} must be a whole number{rule}, got {text.strip()!r}") from None
-
-
 def _bits(options: argparse.Namespace) -> int:
-    return _whole("bits", options.bits, f" from 1 to {MAX_BITS}")
-
-
-def _store(result: Fit, out: Path | None) -> tuple[str, str]:
-    """Write the document where asked; its text, and a line that says where it is."""
-    if out is None:
-        published = document.store(result)
-        text = published.path.read_text(encoding="ascii")
-        return text, f"{'wrote' if published.written else 'found the same in'} {published.path}"
-    sealed = seal(document.to_document(result), 1)
-    if command.is_device(out):
-        out.write_text(dumps(sealed), encoding="ascii")
-    else:
-        write(sealed, out.resolve())  # a link stays, and what it points to is written
-    return dumps(sealed), f"wrote {out}"
+    return shared.whole("bits", options.bits, f" from 1 to {MAX_BITS}")
 
 
 def _print(result: Fit, options: argparse.Namespace, text: str, where: str) -> None:
@@ -212,9 +150,7 @@ def _encodable(text: str) -> str:
 
 
 def _all(options: argparse.Namespace, weight: Weight, domain: tuple[float, float] | None) -> int:
-    jobs = 1 if options.jobs is None else _whole("jobs", options.jobs)
-    if jobs == 0 or jobs < -1:
-        raise InputError(f"jobs must be at least 1, or -1 for one a core, got {jobs}")
+    jobs = shared.jobs(options.jobs)
     tasks = shipped() if options.bits is None else [(name, _bits(options)) for name in names()]
     written, largest = 0, 0.0
     no_bar = True if options.quiet else None  # None: where stderr is no terminal

@@ -9,13 +9,14 @@ from typing import Any
 import flint
 import numpy as np
 
-from fitting.activations import Activation, from_expression, get, names
+from fitting.activations import Activation
 from fitting.activations.calculus import Piece
 from fitting.errors import InputError
 from fitting.fewbit.curve import Curve, Run
 from fitting.fewbit.measure import Measure
 from fitting.fewbit.steps import Steps
-from fitting.fewbit.weights import UNNAMED, Weight, named
+from fitting.provenance import differences, stored_function
+from fitting.weights import UNNAMED, Weight, named
 
 PRECISION = 128  # bits
 FINER = (512, 4096)  # where f' - q is nothing but cancellation
@@ -100,33 +101,15 @@ def verify(document: dict[str, Any]) -> list[str]:
     """
     solution, stored, options = document["solution"], document["error"], document["options"]
     try:
-        activation = _activation(document["function"])
+        activation = stored_function(document["function"])
         domain = tuple(options["domain"])
         weight = None if options["weight"].startswith(UNNAMED) else named(options["weight"])
         steps = Steps(np.array(solution["borders"]), np.array(solution["codes"]), np.array(solution["levels"]))
         largest, place = linf(Curve(activation, *domain), steps)
-        problems = _differences(stored, {"linf": largest, "linf_at": place}, 0.0)
+        problems = differences(stored, {"linf": largest, "linf_at": place}, 0.0)
         if weight is not None:
             tolerance = 0.0 if weight.height is not None else WEIGHTED_TOLERANCE
-            problems += _differences(stored, {"l2_squared": l2_squared(activation, weight, domain, steps)}, tolerance)
+            problems += differences(stored, {"l2_squared": l2_squared(activation, weight, domain, steps)}, tolerance)
     except InputError as error:
         return [str(error)]
     return problems
-
-
-def _differences(stored: dict[str, Any], found: dict[str, Any], tolerance: float) -> list[str]:
-    return [
-        f"error.{key} must be {value!r} as recomputed, got {stored[key]!r}"
-        for key, value in found.items()
-        if stored[key] != value and not (value and stored[key] and abs(stored[key] - value) <= tolerance * abs(value))
-    ]
-
-
-def _activation(function: dict[str, Any]) -> Activation:
-    """The function as the file spells it, which must be the catalogue's spelling where it bears that name."""
-    activation = from_expression(function["expr"], function["name"], function["params"])
-    if function["name"] in names():
-        known = get(function["name"], **function["params"])
-        if known.f_expression != activation.f_expression:
-            raise InputError(f"function.expr must be {known.expr!r} for {known.name}, got {activation.expr!r}")
-    return activation

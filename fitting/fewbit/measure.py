@@ -11,7 +11,7 @@ from fitting.activations.tape import Array
 from fitting.errors import InputError
 from fitting.fewbit.curve import ROUNDING, Curve
 from fitting.fewbit.moments import Moments, Quadrature, Samples, Source
-from fitting.fewbit.weights import Weight
+from fitting.weights import Weight
 
 CONVERGED = 1e-15  # the doubt about one cell, relative to the whole integral, that is as good as none
 NARROWEST = 2.0**-46  # of |x|: below it a cell is not split again

@@ -14,7 +14,7 @@ from scipy import special
 from fitting.activations.tape import Array
 from fitting.errors import InputError
 from fitting.fewbit.curve import Curve, Indices
-from fitting.fewbit.weights import Weight
+from fitting.weights import Weight
 
 _ROOTS, _WEIGHTS = special.roots_legendre(12)
 _CHECK_ROOTS, _CHECK_WEIGHTS = special.roots_legendre(8)

@@ -15,7 +15,7 @@ from fitting.fewbit.measure import MAX_CELLS, Cells, Measure
 from fitting.fewbit.polish import NOISE, polish
 from fitting.fewbit.refine import refine
 from fitting.fewbit.steps import Steps, contiguous_steps, nearest_level_steps, tidy
-from fitting.fewbit.weights import Weight, uniform
+from fitting.weights import Weight, uniform
 
 KINDS = ("best", "shared", "contiguous", "even")
 MAX_BITS = 8

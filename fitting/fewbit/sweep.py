@@ -1,19 +1,11 @@
-"""The whole catalogue at once: over the cores of this machine, or over a Dask cluster through joblib."""
+"""The whole catalogue at once: over the cores of this machine, or over a Dask cluster."""
 
-import os
-import signal
-import warnings
-from collections.abc import Generator, Iterator
-from contextlib import ExitStack, contextmanager
-from multiprocessing import resource_tracker
-from typing import Any
-
-from joblib import Parallel, delayed, parallel_config
+from collections.abc import Generator
 
 from fitting.activations import get, names
-from fitting.errors import InputError
 from fitting.fewbit.solve import Fit, fit
-from fitting.fewbit.weights import Weight
+from fitting.sweep import run
+from fitting.weights import Weight
 
 SHIPPED_BITS = (1, 2, 3, 4)
 SHIPPED_MORE = {"gelu": (5, 6, 7, 8), "silu": (5, 6, 7, 8)}
@@ -32,62 +24,9 @@ def sweep(
     jobs: int = 1,
     scheduler: str | None = None,
 ) -> Generator[Fit, None, None]:
-    """The fits of `tasks`, in their order, as they get done. Closing the generator stops the work.
-
-    jobs: worker processes; -1 for one a core. scheduler: address of a Dask scheduler that does the work
-    instead; its workers must have this package. Raises `InputError` where the scheduler is not to be had.
-    """
-    with ExitStack() as stack:
-        if scheduler is not None:
-            stack.enter_context(_client(scheduler))
-            stack.enter_context(parallel_config(backend="dask"))
-        calls = (delayed(_fit)(name, bits, levels, weight, domain) for name, bits in tasks)
-        with _interrupts_held_back():
-            results = Parallel(n_jobs=-1 if scheduler else jobs, return_as="generator")(calls)
-        try:
-            for result in results:  # noqa: UP028 - `yield from` would close it before `finally` does
-                yield result
-        finally:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # joblib's advice on work that was stopped, as was meant
-                results.close()
-
-
-@contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """Ctrl-C comes later here, and never to the workers begun here: this process answers it for them."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    resource_tracker.ensure_running()  # here, since it lets signals through again when it has begun
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    # joblib's own tracker of folders, begun in here, complains when an interrupt has them both tidy up at once.
-    wished = os.environ.get("PYTHONWARNINGS", "")
-    os.environ["PYTHONWARNINGS"] = f"{wished},ignore:resource_tracker".lstrip(",")
-    try:
-        yield
-    finally:
-        os.environ["PYTHONWARNINGS"] = wished
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    """The fits of `tasks`, in their order, as they get done; `jobs` and `scheduler` as in `fitting.sweep.run`."""
+    return run(_fit, [(name, bits, levels, weight, domain) for name, bits in tasks], jobs, scheduler)
 
 
 def _fit(name: str, bits: int, levels: str, weight: Weight | None, domain: tuple[float, float] | None) -> Fit:
     return fit(get(name), bits, levels=levels, weight=weight, domain=domain)
-
-
-def _client(address: str) -> Any:
-    # Here and not at the top: dask is an extra, and few need it.
-    try:
-        from distributed import Client
-    except ImportError:
-        raise InputError("scheduler needs dask: pip install 'actfit[cluster]'") from None
-    try:
-        client = Client(address, timeout=5)
-    except Exception as error:  # of whatever kind: each transport has its own for an address it cannot use
-        raise InputError(f"scheduler {address!r} does not answer: {error or type(error).__name__}") from None
-    try:
-        client.wait_for_workers(1, timeout=10)
-    except TimeoutError:
-        client.close()
-        raise InputError(f"scheduler {address!r} must have a worker; start one: dask worker {address}") from None
-    return client

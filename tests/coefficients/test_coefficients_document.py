@@ -43,7 +43,7 @@ WRONG: list[tuple[tuple[str | int, ...], Any]] = [
     (("function", "params"), []),
     (("function", "params", "beta"), math.nan),
     (("function", "params", "beta"), False),
-    (("method",), "invact"),
+    (("method",), "newbit"),
     (("options",), None),
     (("options", "bits"), 0),
     (("options", "bits"), 9),

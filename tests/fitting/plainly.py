@@ -7,7 +7,7 @@ from scipy.special import erf
 
 from fitting.activations import from_expression, get, names
 from fitting.fewbit.solve import fit
-from fitting.fewbit.weights import parse_weight
+from fitting.weights import parse_weight
 
 LO, HI = -10.0, 10.0
 

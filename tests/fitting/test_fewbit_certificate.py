@@ -14,7 +14,7 @@ from fitting.errors import InputError
 from fitting.fewbit.certificate import _variation, lower_bound
 from fitting.fewbit.measure import Measure
 from fitting.fewbit.solve import _grid_optimum, fit
-from fitting.fewbit.weights import from_callable, from_samples, parse_weight, uniform
+from fitting.weights import from_callable, from_samples, parse_weight, uniform
 from tests.fitting.plainly import HI, LO, SLOPES, activation_of, allowance, dense_error, fitted, grid, lloyd, nearest
 
 GAP = 1e-3

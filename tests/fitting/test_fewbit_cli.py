@@ -24,7 +24,7 @@ from coefficients.__main__ import run as run_coefficients
 from coefficients.document import dumps, seal
 from fitting.activations import names
 from fitting.fewbit import __main__ as command
-from fitting.fewbit.weights import from_samples
+from fitting.weights import from_samples
 
 ROOT = Path(coefficients.__file__).parents[1]
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX pipes, devices and signals")

@@ -11,10 +11,11 @@ import pytest
 
 from coefficients import load
 from coefficients.schema import schema
+from fitting import provenance
 from fitting.activations import from_expression, get
 from fitting.fewbit import document
 from fitting.fewbit.solve import Fit, fit
-from fitting.fewbit.weights import from_callable, from_samples, parse_weight
+from fitting.weights import from_callable, from_samples, parse_weight
 
 ROOT = Path(__file__).parents[2]
 
@@ -105,7 +106,7 @@ def test_a_new_version_only_for_new_content(tmp_path: Path, monkeypatch: pytest.
     first = document.store(relu(), tmp_path)
     assert (first.path, first.written) == (tmp_path / "relu" / "fewbit-1bit.v1.json", True)
     text = first.path.read_bytes()
-    monkeypatch.setattr(document, "versions", lambda: {"actfit": "9.9.9"})
+    monkeypatch.setattr(provenance, "versions", lambda libraries: {"actfit": "9.9.9"})
     again = document.store(relu(), tmp_path)
     assert (again.path, again.written) == (first.path, False)
     monkeypatch.setattr(document, "command", lambda fit: "another")
@@ -124,6 +125,6 @@ def test_a_stored_fit_reloads_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_versions_are_the_packages_own() -> None:
-    found = document.versions()
+    found = provenance.versions(document.LIBRARIES)
     assert found["actfit"] == tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
     assert found["numpy"] == np.__version__

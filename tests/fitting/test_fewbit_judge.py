@@ -20,7 +20,7 @@ from fitting.fewbit import document, judge
 from fitting.fewbit.curve import Curve
 from fitting.fewbit.solve import fit
 from fitting.fewbit.steps import Steps
-from fitting.fewbit.weights import from_callable, from_samples, parse_weight, uniform
+from fitting.weights import from_callable, from_samples, parse_weight, uniform
 from tests.fitting.plainly import SLOPES, activation_of, fitted, grid
 
 DOMAIN = (-10.0, 10.0)

@@ -23,7 +23,7 @@ from fitting.fewbit.curve import Curve
 from fitting.fewbit.measure import Measure
 from fitting.fewbit.solve import _search, fit, fit_to_error
 from fitting.fewbit.steps import Steps, contiguous_steps
-from fitting.fewbit.weights import from_samples, parse_weight, uniform
+from fitting.weights import from_samples, parse_weight, uniform
 from tests.fitting.plainly import HI, LO, SLOPES, activation_of, fitted, grid
 
 DOMAIN = (LO, HI)
@@ -274,7 +274,7 @@ from coefficients.document import dumps, seal
 from fitting.activations import get
 from fitting.fewbit import document
 from fitting.fewbit.solve import fit
-from fitting.fewbit.weights import parse_weight
+from fitting.weights import parse_weight
 for name, bits, levels, weight in [("gelu", 4, "best", "uniform"), ("silu", 3, "best", "uniform"),
         ("tanh", 3, "contiguous", "uniform"), ("hardswish", 3, "best", "uniform"), ("selu", 3, "contiguous", "uniform"),
         ("mish", 2, "best", "laplace"), ("gelu", 3, "contiguous", "norm")]:

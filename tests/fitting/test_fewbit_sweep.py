@@ -21,7 +21,7 @@ from fitting.fewbit import __main__ as command
 from fitting.fewbit import document
 from fitting.fewbit.solve import fit
 from fitting.fewbit.sweep import shipped, sweep
-from fitting.fewbit.weights import uniform
+from fitting.weights import uniform
 
 ROOT = Path(coefficients.__file__).parents[1]
 TASKS = [("relu", 1), ("silu", 2), ("relu", 2), ("tanh", 1)]

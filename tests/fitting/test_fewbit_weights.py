@@ -9,7 +9,7 @@ import pytest
 from scipy import integrate
 
 from fitting.errors import InputError
-from fitting.fewbit.weights import (
+from fitting.weights import (
     DEFAULT_DOMAIN,
     from_callable,
     from_distribution,

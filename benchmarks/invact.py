@@ -1,0 +1,109 @@
+"""python -m benchmarks.invact: the engines against each other and the paper, on its four branches.
+
+Each engine is given the same points of GELU and SiLU, left and right of T, and the same aim, the least largest error
+of g; its front is held against the exact g at many other points. Writes rows and a plot under
+benchmarks/results/<device>/. Takes some minutes, most of them for symbolic regression.
+"""
+
+import argparse
+import time
+
+import numpy as np
+from matplotlib.figure import Figure
+from tqdm import tqdm
+
+from benchmarks.rows import Row, save, summary
+from fitting.activations import get
+from fitting.invact.candidate import Candidate
+from fitting.invact.engines import ALL, ENGINES, Settings
+from fitting.invact.exact import slope_of_output
+from fitting.invact.floor import Floor, information_floor
+from fitting.invact.papers import published
+from fitting.invact.problems import problems
+from fitting.invact.rules import rule_for
+from fitting.invact.unit import unit_of
+from fitting.weights import named
+
+BRANCHES = [(name, side) for name in ("gelu", "silu") for side in (0, 1)]
+SIDES = ("left", "right")
+AIM = 1e-6  # largest error: beyond it no engine is asked to go
+REACH, POINTS = 10.0, 20_001  # of x, where formulas are held against g
+
+
+def points(floor: Floor, side: int) -> tuple[np.ndarray, np.ndarray]:
+    """Outputs at x from T to ±10, and g there."""
+    border = floor.split.border or 0.0
+    x = np.linspace(border, REACH if side else -REACH, POINTS)
+    y = floor.split.activation.f(x)
+    return y, slope_of_output(floor.split.sides[side], y)
+
+
+def errors(candidate: Candidate, y: np.ndarray, g: np.ndarray) -> tuple[float, float]:
+    """Largest error, and the integral of the squared error over x (trapezoidal rule)."""
+    miss = np.abs(candidate(y) - g)
+    return float(miss.max()), float(np.mean(miss**2)) * REACH
+
+
+def rows_of(name: str, side: int, seconds: float, engine: str, found: list[Candidate], floor: Floor) -> list[Row]:
+    y, g = points(floor, side)
+    what, common = f"invact {name} {SIDES[side]}", {"mode": "front", "dtype": "float64"}
+    rows = [Row(what, engine, "front", {}, "float64", "s", **summary([seconds]))] if seconds else []  # type: ignore[arg-type]
+    for candidate in found:
+        largest, squared = errors(candidate, y, g)
+        size = {"instructions": candidate.price.total, "constants": len(candidate.form.values)}
+        for unit, value in (("max |q-g|", largest), ("integral (q-g)^2", squared)):
+            rows.append(Row(what, engine, size=size, unit=unit, **common, **summary([value])))  # type: ignore[arg-type]
+    return rows
+
+
+def measure(budget: int) -> list[Row]:
+    """All engines on all branches."""
+    rows: list[Row] = []
+    plan = [(name, side, engine) for name, side in BRANCHES for engine in ALL]
+    for name, side, engine in tqdm(plan, unit="search", disable=None):
+        floor = information_floor(get(name), "float32", named("norm"))
+        tasks = problems(unit_of(floor.split, side), floor, rule_for(floor, AIM))
+        start, found = time.perf_counter(), []
+        for variable, problem in tasks:
+            forms = ENGINES[engine](problem, Settings(budget=budget if engine == "operon" else None))
+            found += [Candidate(form, variable).rounded() for form in forms]
+        rows += rows_of(name, side, time.perf_counter() - start, engine, found, floor)
+        theirs = published(name)
+        if theirs is not None and engine == ALL[0]:
+            rows += rows_of(name, side, 0.0, "paper", [theirs[side]], floor)
+    return rows
+
+
+def plot(rows: list[Row]) -> Figure:
+    """Largest error against instructions for each branch."""
+    figure = Figure(figsize=(9, 6.5), layout="constrained")
+    for axes, (name, side) in zip(figure.subplots(2, 2).flat, BRANCHES, strict=True):
+        what = f"invact {name} {SIDES[side]}"
+        for i, engine in enumerate((*ALL, "paper")):
+            of_engine = [row for row in rows if (row.what, row.implementation, row.unit) == (what, engine, "max |q-g|")]
+            front: list[tuple[int, float]] = []
+            for row in sorted(of_engine, key=lambda row: (row.size["instructions"], row.median)):
+                if not front or row.median < front[-1][1]:
+                    front.append((row.size["instructions"], row.median))
+            marker = "*" if engine == "paper" else "o"
+            size = 14 if engine == "paper" else 4
+            axes.semilogy(*zip(*front, strict=True), marker=marker, markersize=size, color=f"C{i}", label=engine)
+        axes.set_title(f"{name}, {SIDES[side]} of T")
+        axes.set_xlabel("instructions per element")
+        axes.set_ylabel("max |q − g|")
+        axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.invact", description=__doc__)
+    parser.add_argument("--budget", type=int, default=8, help="runs of symbolic regression (default: 8)")
+    options = parser.parse_args()
+    rows = measure(options.budget)
+    path = save(rows, "invact")
+    plot(rows).savefig(path.with_name("invact-engines.png"), dpi=150)
+    print(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""The words of the grammar: its functions and constants, and conditions on them."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import sympy
+from sympy import Expr, Integer, Piecewise
+
+from fitting.activations.heads import HEADS, maximum, minimum
+
+MAX_CASES = 64  # of the Piecewise terms in one comparison, multiplied
+
+
+def _maximum(a: Expr, b: Expr) -> Expr:
+    return Piecewise((a, unfold(a > b)), (b, True))
+
+
+def _minimum(a: Expr, b: Expr) -> Expr:
+    return Piecewise((a, unfold(a < b)), (b, True))
+
+
+def _relu(a: Expr) -> Expr:
+    return Piecewise((a, unfold(a > 0)), (Integer(0), True))
+
+
+def _sign(a: Expr) -> Expr:
+    return Piecewise((Integer(1), unfold(a > 0)), (Integer(-1), unfold(a < 0)), (Integer(0), True))
+
+
+def _absolute(a: Expr) -> Expr:
+    # sympy differentiates Abs only of what it knows to be real, which log(x) is not.
+    return sympy.Abs(a) if a.is_extended_real else Piecewise((a, unfold(a > 0)), (-a, True))
+
+
+def _where(condition: Any, a: Expr, b: Expr) -> Expr:
+    return Piecewise((a, condition), (b, True))
+
+
+class TooManyCases(Exception):
+    """Conditions on conditions whose cases multiply beyond MAX_CASES."""
+
+
+def unfold(relation: Any) -> Any:
+    """A relation of Piecewise terms as and/or of plain ones: sympy would do it too, and then solve them for minutes."""
+    pieces = relation.atoms(Piecewise)
+    if math.prod(len(piece.args) for piece in pieces) > MAX_CASES:
+        raise TooManyCases
+    if not pieces:
+        return relation
+    inner = min(pieces, key=lambda piece: (len(piece.atoms(Piecewise)), sympy.default_sort_key(piece)))
+    cases, earlier = [], sympy.true
+    for value, condition in inner.args:
+        cases.append(sympy.And(earlier, condition, unfold(relation.xreplace({inner: value}))))
+        earlier = sympy.And(earlier, sympy.Not(condition))
+    return sympy.Or(*cases)
+
+
+Functions = Mapping[str, tuple[int, Callable[..., Any]]]
+FUNCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {
+    **{name: (1, head) for name, head in HEADS.items()},
+    **{
+        name: (1, getattr(sympy, name))
+        for name in ("exp", "log", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "atan", "erf", "erfc")
+    },
+    "abs": (1, _absolute),
+    "Abs": (1, _absolute),
+    "sign": (1, _sign),
+    "relu": (1, _relu),
+    "max": (2, _maximum),
+    "min": (2, _minimum),
+    "where": (3, _where),
+}
+OF_FORMULAS = {"max": (2, maximum), "min": (2, minimum), "abs": (1, sympy.Abs), "Abs": (1, sympy.Abs)}
+CONSTANTS = {"pi": sympy.pi, "E": sympy.E}
+RESERVED = {"x", "Piecewise", *FUNCTIONS, *CONSTANTS}

@@ -1,0 +1,190 @@
+"""What the output tells: the sides of T on which f is monotone, cut into arcs on which f is also smooth.
+
+A side is what one value of the stored bit stands for. On an arc f is constant, or strictly monotone with f' = 0
+at most at its ends; an end where it is, is an anchor: there y - f(T) begins with (x - T)**order, and g(y) is
+smooth in the order-th root of |y - f(T)|, not in y.
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import flint
+
+from fitting.activations import Activation
+from fitting.activations.activation import Branch
+from fitting.activations.calculus import PRECISION, Piece, bisect, sign_at
+from fitting.activations.heads import x
+from fitting.activations.tape import Tape
+from fitting.errors import InputError
+
+MAX_ORDER = 8  # of an anchor: beyond it f is as good as flat there
+_ZERO = 1e-45  # |f'| below this, at 60 digits, is 0
+_CLOSE = 1e-12  # values of f or f' that differ by less are the same
+_NEAR = 1e-6  # a turning point known as a float64 lies within this of the true one
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """An end of an arc where f' = 0: x and y there to 50 digits and more (arb), and the order of contact."""
+
+    x: Any
+    y: Any
+    order: int
+
+
+@dataclass(frozen=True)
+class Arc:
+    """An interval inside one smooth piece. `y` are the values (limits) of f at `lo` and `hi`, in this order."""
+
+    piece: Piece
+    lo: float
+    hi: float
+    direction: int
+    y: tuple[float, float]
+    anchors: tuple[Anchor | None, Anchor | None]
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Infimum and supremum of f."""
+        return min(self.y), max(self.y)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One value of the bit: the x from `lo` to `hi`; `direction` is 0 when f is constant on all of it.
+
+    `kinks`: (y, f') where two sloping arcs meet; f' there is what the activation itself says.
+    """
+
+    lo: float
+    hi: float
+    direction: int
+    arcs: tuple[Arc, ...]
+    kinks: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Infimum and supremum of f."""
+        return min(arc.range[0] for arc in self.arcs), max(arc.range[1] for arc in self.arcs)
+
+
+@dataclass(frozen=True)
+class Split:
+    """The sides of f, left to right: one, and no bit is needed, or two, and the bit is x >= border.
+
+    With `border_is_left` the border itself belongs to the left side: the bit is x > border.
+    """
+
+    activation: Activation
+    sides: tuple[Side, ...]
+    border: float | None
+    border_is_left: bool = False
+
+
+def split(activation: Activation) -> Split:
+    """The sides of `activation`. Raises `InputError` where one bit cannot tell them apart."""
+    limits = activation.limits
+    if math.isnan(limits.left) or math.isnan(limits.right):
+        raise InputError(f"{activation.name} must have limits at -inf and +inf: its output does not tell x otherwise")
+    groups: list[list[Branch]] = []
+    for branch in activation.branches:
+        jump = activation.jump(0, branch.lo) if groups else 0
+        before = {one.direction for one in groups[-1]} if groups else set()
+        if groups and len((before | {branch.direction, jump}) - {0}) <= 1:
+            groups[-1].append(branch)
+        else:
+            groups.append([branch])
+    if len(groups) > 2:
+        raise InputError(
+            f"{activation.name} must have at most two monotone branches, for one bit to tell them apart, got "
+            f"{len(groups)}; python -m fitting.fewbit fits it"
+        )
+    sides = tuple(_side(activation, group) for group in groups)
+    if len(sides) == 1:
+        return Split(activation, sides, None)
+    border = sides[1].lo
+    return Split(activation, sides, border, _belongs_left(activation, border))
+
+
+def _side(activation: Activation, group: list[Branch]) -> Side:
+    lo, hi = group[0].lo, group[-1].hi
+    cuts = {*activation.breakpoints, *(branch.lo for branch in group)}
+    cuts |= {at for at in activation.turning_points(1) if _vanishes(activation, at)}
+    edges = [lo, *sorted(cut for cut in cuts if lo < cut < hi), hi]
+    arcs = tuple(_arc(activation, group, a, b) for a, b in pairwise(edges))
+    directions = {arc.direction for arc in arcs} - {0}
+    kinks = tuple(
+        (left.y[1], float(activation.df(left.hi)))
+        for left, right in pairwise(arcs)
+        if left.direction and right.direction and left.y[1] == right.y[0]
+    )
+    return Side(lo, hi, next(iter(directions), 0), arcs, kinks)
+
+
+def _arc(activation: Activation, group: list[Branch], lo: float, hi: float) -> Arc:
+    piece = next(piece for piece in activation.pieces if piece.lo <= lo and hi <= piece.hi)
+    branch = next(branch for branch in group if branch.lo <= lo and hi <= branch.hi)
+    limits = activation.limits
+    anchors = tuple(_anchor(piece, end) if branch.direction and math.isfinite(end) else None for end in (lo, hi))
+    ends = []
+    for end, anchor, limit in zip((lo, hi), anchors, (limits.left, limits.right), strict=True):
+        if math.isinf(end):
+            ends.append(limit)
+        else:
+            with flint.ctx.workprec(PRECISION):
+                ends.append(_nearest(anchor.y if anchor else piece.f.arb(flint.arb(end))))
+    return Arc(piece, lo, hi, branch.direction, (ends[0], ends[1]), (anchors[0], anchors[1]))
+
+
+def _nearest(ball: Any) -> float:
+    """The float64 nearest to the middle of a ball; 0 where a finite ball holds 0: 1/2 - 3/6 is 1e-61 at 200 bits."""
+    return 0.0 if ball.is_finite() and ball.contains(0) else float(ball)
+
+
+def _vanishes(activation: Activation, at: float) -> bool:
+    """Whether f' is 0 at a turning point of f', which is known as a float64."""
+    piece = next(piece for piece in activation.pieces if piece.lo <= at <= piece.hi)
+    with flint.ctx.workprec(PRECISION):
+        return bool(abs(piece.d1.arb(_sharpened(piece, at, order=1))) < _ZERO)
+
+
+def _sharpened(piece: Piece, at: float, order: int) -> Any:
+    """The root of f' (order 0) or f'' (order 1) next to `at`, to 50 digits; `at` itself where there is none."""
+    slope, reach = (piece.d2 if order else piece.d1), _NEAR * max(1.0, abs(at))
+    with flint.ctx.workprec(PRECISION):
+        if sign_at(slope, at) == 0 or sign_at(slope, at - reach) * sign_at(slope, at + reach) >= 0:
+            return flint.arb(at)
+        return bisect(slope, at - reach, at + reach)
+
+
+def _anchor(piece: Piece, end: float) -> Anchor | None:
+    """The anchor at a finite end of an arc, if f' of its piece is 0 there."""
+    at = _sharpened(piece, end, order=0)
+    if at == end:
+        at = _sharpened(piece, end, order=1)
+    with flint.ctx.workprec(PRECISION):
+        if not abs(piece.d1.arb(at)) < _ZERO:
+            return None
+        slope = piece.d2
+        for order in range(2, MAX_ORDER + 1):
+            if not abs(slope.arb(at)) < _ZERO:
+                return Anchor(at, piece.f.arb(at).mid(), order)
+            slope = Tape(slope.expression.diff(x))
+    raise InputError(f"f' must not vanish to an order above {MAX_ORDER - 1}, as it does at x = {end:g}")
+
+
+def _belongs_left(activation: Activation, border: float) -> bool:
+    """Whether f and f' at the border are those of the piece on its left and not of the one on its right."""
+    if border not in activation.breakpoints:
+        return False
+    at = activation.breakpoints.index(border)
+    here = (float(activation.f(border)), float(activation.df(border)))
+    with flint.ctx.workprec(PRECISION):
+        left, right = (
+            sum(abs(float(tape.arb(flint.arb(border))) - value) for tape, value in zip((p.f, p.d1), here, strict=True))
+            for p in activation.pieces[at : at + 2]
+        )
+    # Not equality: `here` comes from float64 arithmetic. Where the pieces agree, the border is the right one's.
+    return left + _CLOSE * (1 + abs(here[0]) + abs(here[1])) < right

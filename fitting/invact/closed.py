@@ -1,0 +1,133 @@
+"""Closed forms of g(y) = f'(f⁻¹(y)) on a whole side: those of the arcs, by the chain rule, and what joins them."""
+
+import math
+from itertools import pairwise
+from typing import NamedTuple
+
+import mpmath
+import numpy as np
+from sympy import Abs, And, Expr, Ge, Gt, Le, Lt, Or, Piecewise, Rational, true
+
+from fitting.activations.activation import Activation
+from fitting.activations.tape import Tape
+from fitting.invact.branches import Side, Split
+from fitting.invact.chain import arc_form
+from fitting.invact.form import Y
+
+_SAME = 1e-7  # a root in g makes 1e-8 of the rounding of y
+_AGREE = 1e-6  # of a closed form, in float64 at rounded y, with f'
+_LARGE = 1e300  # beyond it a multiple of y may overflow
+_SAMPLES = np.concatenate([[0.0], np.logspace(-4, 1, 60), np.logspace(1.2, 30, 40)])
+
+
+def closed_form(split: Split, side: Side) -> Expr | None:
+    """g on the whole `side`, an expression in `Y`, or None where `arc_form` has none or it cannot be computed with.
+
+    At a kink g is f' as the activation has it there, and at the value of a flat part it is 0. A `y` that rounding
+    has taken out of the range gives the end value, up to the size of that rounding; NaN gives NaN where g is not
+    a constant there. Numbers are exact; a condition compares with the float64 next to f at the kink.
+    """
+    cells = _cells(split, side)
+    # f may be infinite at a kink: then its ranges on the two sides of it say nothing about each other.
+    if cells is None or not all(math.isfinite(a.hi) and math.isfinite(b.lo) for a, b in pairwise(cells)):
+        return None
+    form = _assemble(_joined(cells))
+    return form if _holds(split.activation, side, form) else None
+
+
+def _holds(activation: Activation, side: Side, form: Expr) -> bool:
+    """Whether `form` is f' at outputs of the whole side in float64, and NaN neither there nor in float32.
+
+    What is exact as a formula may be 0·inf in numbers, as y·sqrt(-log(y)), of a Gaussian, is at 0.
+    """
+    inner = np.clip([*-_SAMPLES, *_SAMPLES], side.lo, side.hi)
+    for arc in side.arcs:
+        near = [end + _SAMPLES * sign for end, sign in ((arc.lo, 1), (arc.hi, -1)) if math.isfinite(end)]
+        inner = np.concatenate([inner, *near])
+    inner = inner[(inner > side.lo) & (inner < side.hi)]
+    y, slope, tape = activation.f(inner), activation.df(inner), Tape(form, Y)
+    flat = {arc.range[0] for arc in side.arcs if arc.direction == 0}
+    used = (abs(y) < _LARGE) & (abs(slope) < _LARGE) & ~np.isin(y, list(flat))
+    with np.errstate(over="ignore"):
+        y32 = y[used].astype(np.float32)
+    ends = [end for arc in side.arcs for end in arc.range if math.isfinite(end)]
+    missed = abs(tape.numpy(y[used]) - slope[used]) > _AGREE * (1 + abs(slope[used]))
+    values = [tape.numpy(y[used]), tape.numpy(np.array(ends)), tape.numpy32(y32[np.isfinite(y32)]).astype(np.float64)]
+    return not missed.any() and not np.isnan(np.concatenate(values)).any()
+
+
+class _Cell(NamedTuple):
+    """g between two values of y, or at the one value `lo` = `hi`; `closed` says that `hi` belongs to it."""
+
+    g: Expr
+    lo: float
+    hi: float
+    closed: bool = False
+
+
+def _cells(split: Split, side: Side) -> list[_Cell] | None:
+    """The arcs, the kinks between them and an end that belongs to the side, by increasing y; None as in `arc_form`."""
+    owned = split.border if split.border_is_left == (side.lo == split.sides[0].lo) else None
+    arcs = side.arcs if side.direction >= 0 else side.arcs[::-1]
+    cells = []
+    for i, arc in enumerate(arcs):
+        g = arc_form(split.activation, arc)
+        if g is None:
+            return None
+        # What is next to it below and above. A flat part keeps its value of y for itself.
+        neighbours = [arcs[j].direction if 0 <= j < len(arcs) else None for j in (i - 1, i + 1)]
+        ends = (arc.lo, arc.hi) if side.direction >= 0 else (arc.hi, arc.lo)
+        kinks = [
+            _kink(split.activation, at, y) if neighbour or (neighbour is None and at == owned) else []
+            for at, y, neighbour in zip(ends, arc.range, neighbours, strict=True)
+            if arc.direction
+        ]
+        below, above = kinks or ([], [])
+        cells += [*below, _Cell(g, *arc.range, closed=arc.direction == 0), *above]
+    return cells
+
+
+def _kink(activation: Activation, at: float, y: float) -> list[_Cell]:
+    """f' at a border of an arc, as the activation has it; nothing where f jumps and has the value on the other side."""
+    if not abs(float(activation.f(at)) - y) <= _SAME * (1 + abs(y)):
+        return []
+    return [_Cell(Rational(float(activation.df(at))), y, y, closed=True)]
+
+
+def _joined(cells: list[_Cell]) -> list[_Cell]:
+    """The cells without those whose neighbour gives the same g."""
+    joined = [cells[0]]
+    for cell in cells[1:]:
+        last = joined[-1]
+        if cell.g == last.g or (cell.lo == cell.hi == last.hi and _gives(last.g, cell)):
+            joined[-1] = _Cell(last.g, last.lo, cell.hi, cell.closed)
+        elif last.lo == last.hi == cell.lo and _gives(cell.g, last):
+            joined[-1] = cell
+        else:
+            joined.append(cell)
+    return joined
+
+
+def _gives(g: Expr, point: _Cell) -> bool:
+    one, other = (Tape(form, Y).mp(mpmath.mpf(point.lo)) for form in (g, point.g))
+    return bool(abs(one - other) < _SAME)
+
+
+def _assemble(cells: list[_Cell]) -> Expr:
+    """One expression; where it can be, the last case, which is NaN's too, is one that depends on y."""
+    above, below = [], []
+    for lower, upper in pairwise(cells):
+        # Where f jumps, half-way: rounding y to any type does not cross it.
+        at = Rational(lower.hi) if lower.hi >= upper.lo else (Rational(lower.hi) + Rational(upper.lo)) / 2
+        above.append(Gt(Y, at) if lower.closed else Ge(Y, at))
+        below.append(Le(Y, at) if lower.closed else Lt(Y, at))
+    forms = [cell.g for cell in cells]
+    if len(forms) == 2 and cells[0].hi == cells[1].lo == 0 and forms[0] == forms[1].xreplace({Y: -Y}):
+        return forms[1].xreplace({Y: Abs(Y)})
+    if len(forms) == 3 and forms[0] == forms[2]:
+        if forms[1].has(Y) and not forms[0].has(Y):
+            return Piecewise((forms[0], Or(below[0], above[1])), (forms[1], true))
+        return Piecewise((forms[1], And(above[0], below[1])), (forms[0], true))
+    if forms[0].has(Y) or not forms[-1].has(Y):
+        return Piecewise(*zip(forms[:0:-1], above[::-1], strict=True), (forms[0], true))
+    return Piecewise(*zip(forms[:-1], below, strict=True), (forms[-1], true))

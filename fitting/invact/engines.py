@@ -1,0 +1,123 @@
+"""The engines by name, each with one interface: a problem in, the Pareto front of formulas out."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fitting.activations.tape import Array
+from fitting.errors import InputError, nearest
+from fitting.invact import hall_of_fame, minimax, operon, papers, pysr, template
+from fitting.invact.form import Form
+from fitting.invact.minimax import Problem
+from fitting.invact.price import price
+from fitting.invact.refit import refit
+from fitting.invact.symbolic import Data, sound_at
+
+MAXSIZE = 30  # nodes of a formula that PySR looks for
+
+
+@dataclass(frozen=True)
+class Settings:
+    """seed: of engines that draw lots. budget: starts of a template, runs of a symbolic search, PySR's iterations.
+
+    imported: a folder with PySR's hall_of_fame.csv. templates: more of them, as text. timeout: of PySR, in seconds.
+    """
+
+    seed: int = 0
+    budget: int | None = None
+    imported: Path | None = None
+    templates: tuple[template.Template, ...] = ()
+    timeout: float | None = None
+
+
+Engine = Callable[[Problem, Settings], list[Form]]
+
+
+def _minimax(problem: Problem, settings: Settings) -> list[Form]:
+    return minimax.search(problem)
+
+
+def _template(problem: Problem, settings: Settings) -> list[Form]:
+    known = (*template.BUILTIN, *settings.templates)
+    return template.search(problem, settings.seed, settings.budget or 8, known)
+
+
+def _operon(problem: Problem, settings: Settings) -> list[Form]:
+    found = operon.search(_data(problem), settings.seed, settings.budget or 8, accept=_sound(problem))
+    return refitted(found, problem)
+
+
+def _pysr(problem: Problem, settings: Settings) -> list[Form]:
+    found = pysr.search(
+        _data(problem),
+        settings.seed,
+        settings.budget or 40,
+        maxsize=MAXSIZE,
+        timeout=settings.timeout,
+        guesses=minimax.search(problem)[-3:],
+        accept=_sound(problem),
+    )
+    return refitted(found, problem)
+
+
+def _imported(problem: Problem, settings: Settings) -> list[Form]:
+    if settings.imported is None:
+        return []
+    sound = _sound(problem)
+    return refitted([form for form in hall_of_fame.read(settings.imported) if sound(form)], problem)
+
+
+ENGINES: dict[str, Engine] = {"minimax": _minimax, "template": _template, "operon": _operon, "pysr": _pysr}
+IMPORTED: Engine = _imported
+DEFAULT = ("minimax", "template")
+ALL = (*DEFAULT, "operon")  # PySR needs Julia, and is asked for by name
+
+
+def chosen(text: str) -> tuple[str, ...]:
+    """The engines that `text` names, joined by commas, or all; `published` alone means the paper's own formulas.
+
+    Raises `InputError` for an unknown one.
+    """
+    if text == "all":
+        return ALL
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    if names == (papers.ENGINE,):
+        return names
+    for name in names:
+        if name not in ENGINES:
+            known = [*ENGINES, "all", papers.ENGINE]
+            raise InputError(f"engine must be one of {', '.join(known)}, got {name!r}; {nearest(name, known)}")
+    return names
+
+
+def refitted(forms: Sequence[Form], problem: Problem) -> list[Form]:
+    """Each with the constants that suit the problem best, then the Pareto front by price and cost."""
+    scored = []
+    for form in forms:
+        better = refit(form, problem.target)
+        scored.append((price(better.expression).total, problem.target.cost(better), str(better.expression), better))
+    front: list[tuple[float, Form]] = []
+    for _, cost, _, form in sorted(scored, key=lambda one: one[:3]):
+        if np.isfinite(cost) and (not front or cost < front[-1][0]):
+            front.append((cost, form))
+    return [form for _, form in front]
+
+
+def _data(problem: Problem) -> Data:
+    target = problem.target
+    return Data(target.y, target.s, target.value, np.asarray(target.weight) ** 2)
+
+
+def _sound(problem: Problem) -> Callable[[Form], bool]:
+    y, s = _with_ends(problem.target.y, problem.target.s)
+    return lambda form: sound_at(form, y, s)
+
+
+def _with_ends(y: Array, s: Array) -> tuple[Array, Array]:
+    """The points and many between them, where a narrow pole would hide."""
+    order = np.argsort(s, kind="stable")
+    at = np.linspace(0.0, len(s) - 1.0, 20 * len(s))
+    ranks = np.arange(len(s))
+    return np.interp(at, ranks, y[order]), np.interp(at, ranks, s[order])

@@ -1,0 +1,146 @@
+"""Symbolic regression by Operon (pyoperon), the engine that needs no Julia: many short seeded runs, one front.
+
+`python -m fitting.invact.operon FOLDER` is the search itself, in a process of its own; `search` starts it.
+Operon computes in float32 and knows no weights: it is given points as dense as the weight, and the forms it finds
+are starting points for a fit of their constants.
+"""
+
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import reduce
+from importlib.util import find_spec
+from pathlib import Path
+from subprocess import PIPE
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import sympy
+from sympy import Expr, Rational
+
+from fitting.errors import InputError
+from fitting.invact.form import Form, S, Y
+from fitting.invact.structure import to_form
+from fitting.invact.symbolic import Array, Data, child, front, pruned
+
+ENGINE = "operon"
+POINTS = 400
+# One run takes 3 seconds. Length and error make the front; "mse" goes on where "r2", in float32, has reached 1.
+SETTINGS: dict[str, Any] = {
+    "allowed_symbols": "add,sub,mul,div,sqrt,exp,square,constant,variable",
+    "objectives": ["mse", "length"],
+    "population_size": 1000,
+    "generations": 50,
+    "max_evaluations": 10**9,  # never the limit
+    "optimizer_iterations": 5,
+    "max_length": 30,
+    "epsilon": 0.0,
+    "n_threads": 1,
+}
+
+Token = tuple[str, int, float, int]  # NodeType, arity, value or weight, index of the variable or -1
+
+_COMBINE: dict[str, Callable[[Any, Any], Any]] = {
+    "Add": lambda a, b: a + b,
+    "Sub": lambda a, b: a - b,
+    "Mul": lambda a, b: a * b,
+    "Div": lambda a, b: a / b,
+}
+_APPLY: dict[str, Callable[[Any], Any]] = {"Exp": sympy.exp, "Sqrt": sympy.sqrt, "Square": lambda a: a * a}
+
+
+def search(
+    data: Data,
+    seed: int,
+    budget: int,
+    progress: Callable[[int], None] | None = None,
+    accept: Callable[[Form], bool] = lambda form: True,
+) -> list[Form]:
+    """The Pareto front of `budget` runs with seeds `seed`, `seed` + 1, ..., simplest first.
+
+    `progress` is told the number of runs done; forms that `accept` refuses are left out of the front.
+    The same arguments give the same forms. Raises `InputError` where pyoperon is missing or fails.
+    """
+    if find_spec("pyoperon") is None:
+        raise InputError("engine operon needs pyoperon, which is not installed: pip install 'actfit[operon]'")
+    chosen = resample(data.weight, POINTS)
+    found: list[Form] = []
+    with TemporaryDirectory(prefix="actfit-operon-") as name:
+        folder = Path(name)
+        features = np.column_stack([data.y, data.s])[chosen]
+        np.savez(folder / "data.npz", features=features, target=data.target[chosen])
+        runs = [SETTINGS | {"random_state": seed + run} for run in range(budget)]
+        (folder / "runs.json").write_text(json.dumps(runs), "utf-8")
+        with child("fitting.invact.operon", folder, PIPE) as process:
+            for done, line in enumerate(process.stdout or (), 1):
+                if not line.endswith("\n"):
+                    break  # it died here, which `child` tells
+                found = front([*found, *filter(accept, _forms(json.loads(line)))], data)
+                if progress is not None:
+                    progress(done)
+    # A run always adds a scale and an offset, which often do nothing.
+    return front([*found, *(form for whole in found for form in pruned(whole) if accept(form))], data)
+
+
+def resample(weight: Array, count: int) -> Any:
+    """Indices of `count` points, (count,) of int: each as often as its share of the weight asks, give or take one."""
+    total = np.cumsum(weight)
+    return np.searchsorted(total, (np.arange(count) + 0.5) / count * total[-1])
+
+
+def _forms(trees: Sequence[Sequence[Token]]) -> list[Form]:
+    forms = []
+    for tokens in trees:
+        if all(math.isfinite(value) for _, _, value, _ in tokens):
+            expression = read(tokens)
+            # Operon passes over what has no real value, such as the root of a negative number; so do we.
+            if not expression.has(sympy.zoo, sympy.nan, sympy.oo):
+                with suppress(InputError):
+                    forms.append(to_form(expression, ENGINE))
+    return forms
+
+
+def read(tokens: Sequence[Token]) -> Expr:
+    """The expression that a tree in postfix means. The operand written last is the first."""
+    stack: list[Expr] = []
+    for kind, arity, value, index in tokens:
+        operands = [stack.pop() for _ in range(arity)]
+        if kind == "Variable":
+            node = (Y, S)[index]
+        elif kind == "Constant":
+            node = sympy.Integer(1)
+        elif kind in _APPLY:
+            node = _APPLY[kind](*operands)
+        elif arity == 1 and kind in ("Sub", "Div"):
+            node = -operands[0] if kind == "Sub" else 1 / operands[0]
+        else:
+            node = reduce(_COMBINE[kind], operands)
+        stack.append(Rational(value) * node)  # every node has a weight
+    return stack.pop()
+
+
+def _tokens(tree: Any, hashes: Sequence[int]) -> list[Token]:
+    return [
+        (node.Type.name, node.Arity, node.Value, hashes.index(node.HashValue) if node.IsVariable else -1)
+        for node in tree.Nodes
+    ]
+
+
+def main(folder: Path) -> None:
+    """Run what `folder` holds; a line of JSON for each run: the trees of its front."""
+    from pyoperon.sklearn import SymbolicRegressor  # an extra, and only this process has it
+
+    with np.load(folder / "data.npz") as arrays:
+        features, target = arrays["features"], arrays["target"]
+    for settings in json.loads((folder / "runs.json").read_text("utf-8")):
+        model = SymbolicRegressor(**settings).fit(features, target)
+        trees = [_tokens(entry["tree"], list(model.variables_)) for entry in model.pareto_front_]
+        sys.stdout.write(json.dumps(trees) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

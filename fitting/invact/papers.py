@@ -1,0 +1,76 @@
+"""The four formulas of the InvAct paper, with its constants, as printed.
+
+Novikov, Oseledets: "Inverted Activations: Reducing Memory Footprint in Neural Network Training", arXiv 2024, equations
+5 to 8 and appendix A.2; s is the root of the paper's ỹ = y - f(T). Its two tables for SiLU are swapped: the one of
+five constants, printed as the left's, belongs to the right formula (8), the one of four to the left formula (7).
+As printed, (8) ends in (1 - y) + y, which in float32 is no longer 1 for large y: from 2**25 on it is 0.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from fitting.activations import get
+from fitting.activations.grammar import parse_formula
+from fitting.invact.branches import split
+from fitting.invact.candidate import Candidate
+from fitting.invact.form import Form, S, Y, constant
+from fitting.invact.variable import Variable
+
+ENGINE = "published"
+
+
+@dataclass(frozen=True)
+class Template:
+    """A formula in y, s and free constants. `start`: where these begin, by name; 1 for those it leaves out."""
+
+    name: str
+    text: str
+    start: Mapping[str, float]
+
+
+def _numbered(*values: float) -> dict[str, float]:
+    return {f"c{i}": value for i, value in enumerate(values)}
+
+
+GELU_LEFT = Template(
+    "gelu left",
+    "c0*sqrt(y + c1)*(2*y + c2*sqrt(-y))*(abs(c3*y**2 + abs(c4*y + c5) + c6) + c7)",
+    _numbered(
+        1.6311011311381, 0.16997246666667, -0.06261728, 1.2947087, 1.98055565, 0.22730362, -0.038978495, 1.3295193
+    ),
+)
+GELU_RIGHT = Template(
+    "gelu right",
+    "1 + (c0 + c1*s + c2*s**2)*exp(c3*(c4 - s**2)**3)",
+    _numbered(-1.383717971214795, 1.558420184350027, 0.044045748018110, 0.032146736769376, -2.119885089843949),
+)
+SILU_LEFT = Template(
+    "silu left",
+    "(c0 + c1*s + c2*s**2 + c3*s**4)*(1 - y) + y",
+    _numbered(0.217177007595768, -0.507684370508263, 0.079631397669175, 0.357494204859375),
+)
+SILU_RIGHT = Template(
+    "silu right",
+    "(1 + (c0 + c1*s + c2*s**2)*exp(c3*(c4 - s**2)**3))*(1 - y) + y",
+    _numbered(-1.310856402130980, 0.848589647031652, -0.162990512595109, 0.002696163985044, -5.770613302664509),
+)
+TEMPLATES = (GELU_LEFT, GELU_RIGHT, SILU_LEFT, SILU_RIGHT)
+_SIDES = {"gelu": (GELU_LEFT, GELU_RIGHT), "silu": (SILU_LEFT, SILU_RIGHT)}
+
+
+@cache
+def published(name: str) -> tuple[Candidate, Candidate] | None:
+    """The paper's formulas for the sides left and right of T; None where it has none. Nothing is rounded to float32."""
+    if name not in _SIDES:
+        return None
+    left, right = (_form(template) for template in _SIDES[name])
+    anchor = split(get(name)).sides[1].range[0]
+    root = Variable(order=2, anchor=anchor)
+    # Equation 5 has a root of its own, of y + c1: it is not charged for s.
+    return Candidate(left, root if left.expression.has(S) else Variable()), Candidate(right, root)
+
+
+def _form(template: Template) -> Form:
+    constants = [constant(i) for i in range(len(template.start))]
+    return Form(parse_formula(template.text, (Y, S, *constants)), tuple(template.start.values()), ENGINE)

@@ -1,0 +1,120 @@
+"""The problems that engines are given: for each variable of a unit, the points and what is wanted there."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from fitting.activations.tape import Array
+from fitting.invact.floor import Cells, Floor
+from fitting.invact.minimax import Problem
+from fitting.invact.refit import Squares, Target
+from fitting.invact.rules import Rule
+from fitting.invact.unit import Unit, tail, variables
+from fitting.invact.variable import Variable
+
+CLOSE = 60  # outputs next to f(T) that are kept one by one when points are thinned
+KEPT = 600  # points at most, of a 16-bit format
+SAMPLES = 400  # points, of float32
+LEVELS = (0.9, 0.6, 0.3)  # of the floor's largest error: where a 16-bit formula may stop following g to its limit
+
+Task = tuple[Variable, Problem]
+
+
+def problems(unit: Unit, floor: Floor, rule: Rule) -> list[Task]:
+    """One for each variable: for a rule on the mean square by least squares, else for the least largest error."""
+    if not rule.by_rms:
+        choices = variables(unit, floor, (rule.pointwise / 2,), exactly=True)
+        return [(one, _of_samples(unit, one, rule)) for one in choices]
+    reach = max(floor.linf, floor.rounding_linf)
+    choices = variables(unit, floor, tuple(level * reach for level in LEVELS), exactly=False)
+    return [(one, _of_cells(unit, one, floor, rule)) for one in choices]
+
+
+def joint_problems(left: list[Task], right: list[Task]) -> list[tuple[Variable, Variable, Problem]]:
+    """Both sides by one formula in a signed s, where they are measured from the same f(T)."""
+    first, points = left[0]
+    found = []
+    for variable, problem in right:
+        same = (first.anchor, first.order, first.upward, first.end) == (
+            variable.anchor,
+            variable.order,
+            variable.upward,
+            variable.end,
+        )
+        if same and variable.anchor is not None and variable.order == 2 and not variable.even:
+            negative = replace(first, negative=True, high=variable.high)
+            target = joined(points.target, problem.target)
+            found.append((negative, variable, replace(problem, target=target, tail=None)))
+    return found
+
+
+def _of_cells(unit: Unit, variable: Variable, floor: Floor, rule: Rule) -> Problem:
+    target = target_of_cells(variable, floor.cells[unit.side], math.sqrt(rule.square), rule.linf)
+    return Problem(target, wanted=0.8, enough=0.05, tail=tail(unit, variable))
+
+
+def _of_samples(unit: Unit, variable: Variable, rule: Rule) -> Problem:
+    target = replace(target_of_samples(unit, variable), scale=rule.pointwise)
+    low, high = float(target.s.min()), float(target.s.max())
+    share = 0.4 if variable.anchor is not None and variable.end is None else 0.5  # measured: least rounding in float32
+    bit = 2.0 ** (math.frexp(high - low)[1] - 5)  # a number of few bits reads well and is exact in float32
+    center = round((low + share * (high - low)) / bit) * bit
+    return Problem(target, 0.6, 0.25, variable.order > 1, center, tail(unit, variable))
+
+
+def target_of_cells(variable: Variable, cells: Cells, scale: float, linf: float) -> Target:
+    """The points of a 16-bit format, neighbours merged where they are many. `scale`, `linf`: the errors allowed."""
+    y, mean, middle, half, mass = cells.y, cells.mean, cells.middle, cells.half, cells.mass
+    s = variable(y)
+    order = np.argsort(s, kind="stable")
+    rank = np.empty(len(s), dtype=np.int64)
+    rank[order] = np.arange(len(s))
+    grid = np.floor((s - s.min()) / max(float(np.ptp(s)), 1e-300) * KEPT).astype(np.int64)
+    group = np.where(rank < CLOSE, rank, CLOSE + grid)
+    _, group = np.unique(group, return_inverse=True)
+    count = np.bincount(group)
+    weight = mass + 1e-30
+    total = np.bincount(group, weight)
+
+    def merged(column: Array) -> Array:
+        return np.bincount(group, weight * column) / total
+
+    slack = np.full(len(count), math.inf)
+    np.minimum.at(slack, group, 0.95 * (linf - half))
+    squares = Squares(np.asarray(np.bincount(group, mass), dtype=np.float64), merged(middle), np.maximum(slack, 1e-12))
+    return Target(merged(y), merged(s), merged(mean), squares, scale)
+
+
+def target_of_samples(unit: Unit, variable: Variable) -> Target:
+    """Points for the least largest error: even in the angle of s, close to both ends, and some beyond a cut."""
+    low, high = unit.range
+    at = variable.anchor
+    angle = (1.0 - np.cos(np.linspace(0.0, math.pi, SAMPLES))) / 2.0
+    if at is None:
+        first = low if variable.low is None else variable.low
+        y = first + ((high if variable.high is None else variable.high) - first) * angle
+    else:
+        far = abs((high if variable.upward else low) - at) if variable.high is None else variable.high
+        y = at + variable.anchor_low + (1.0 if variable.upward else -1.0) * far * angle**variable.order
+        end = high if variable.upward else low
+        if math.isfinite(end):
+            y = np.concatenate([y, end - (end - at) * np.geomspace(1e-9, 1e-2, SAMPLES // 8)])
+    y = np.clip(y, low, high)
+    y = np.unique(y[np.isfinite(y)])
+    s, value = variable(y), unit.g(y)
+    for sign, end in ((1, -1), (-1, 0)):
+        limit = unit.limit(sign)
+        if limit is not None and not (unit.even and sign < 0):  # what q is beyond a cut has to serve for the limit too
+            y, s, value = np.append(y, y[end]), np.append(s, s[end]), np.append(value, limit)
+    return Target(y, s, value)
+
+
+def joined(left: Target, right: Target) -> Target:
+    """The points of both sides in one signed s."""
+    squares = None
+    if left.squares is not None and right.squares is not None:
+        both = (vars(left.squares), vars(right.squares))
+        squares = Squares(**{key: np.concatenate([one[key] for one in both]) for key in both[0]})
+    y, value = np.concatenate([left.y, right.y]), np.concatenate([left.value, right.value])
+    return Target(y, np.concatenate([-left.s, right.s]), value, squares, right.scale)

@@ -1,0 +1,188 @@
+"""Better constants for a formula: least squares within bounds on the largest error, or the least largest error."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares, linprog
+from sympy import Expr
+
+from fitting.activations.tape import Array, Tape
+from fitting.invact.form import Form, S, Y
+
+ROUNDS = 25  # of the minimax polish; it converges quadratically, so these are seldom used up
+ENOUGH = 0.01  # of the largest error: what a further round must promise
+STEEP = 60.0  # weight of an error beyond its bound, against the whole mean square
+HUGE = 1e6  # errors are cut there, so that their squares stay finite
+
+
+@dataclass(frozen=True)
+class Squares:
+    """What makes an aim of the mean square: each point's mass, and no point further than `slack` from `middle`."""
+
+    mass: Array
+    middle: Array
+    slack: Array
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a formula should be at each of n points: arrays (n,) of float64.
+
+    With `squares` the aim is the least mean square of q - `value` within bounds, without it the least largest error.
+    `scale`: the size of the error that matters; a cost of 1 is an error of that size.
+    """
+
+    y: Array
+    s: Array
+    value: Array
+    squares: Squares | None = None
+    scale: float = 1.0
+
+    @property
+    def weight(self) -> Array:
+        """Weights of the points, for a first guess by plain least squares."""
+        if self.squares is None:
+            return np.ones_like(self.value)
+        root = np.sqrt(self.squares.mass)
+        return np.asarray(root + 1e-3 * root.max())
+
+    @property
+    def mass(self) -> Array | None:
+        """How often each point occurs; None where the largest error is what counts."""
+        return None if self.squares is None else self.squares.mass
+
+    def cost(self, form: Form) -> float:
+        """What a fit makes small: 0 for a perfect formula, inf for one that is not finite at every point."""
+        return self.cost_of(evaluate(form, self.y, self.s) - self.value)
+
+    def cost_of(self, error: Array) -> float:
+        """`cost` from q - value at the points."""
+        if not np.isfinite(error).all():
+            return math.inf
+        if self.squares is None:
+            return float(np.abs(error).max()) / self.scale
+        return float(np.sum(self.residuals(self.squares, error) ** 2))
+
+    def residuals(self, squares: Squares, error: Array) -> Array:
+        """Errors in units of the scale, and how far they are beyond the slack, in units of it."""
+        error = np.clip(error, -HUGE, HUGE)
+        beyond = np.maximum(np.abs(error + self.value - squares.middle) / squares.slack - 1.0, 0.0)
+        return np.concatenate([np.sqrt(squares.mass) / self.scale * error, STEEP / len(error) ** 0.5 * beyond])
+
+    def residual_slopes(self, squares: Squares, error: Array, slopes: Array) -> Array:
+        """The Jacobian of `residuals`, from that of the error."""
+        shifted = error + self.value - squares.middle
+        active = (np.abs(shifted) > squares.slack) * np.sign(shifted) / squares.slack * STEEP / len(error) ** 0.5
+        return np.concatenate([(np.sqrt(squares.mass) / self.scale)[:, None] * slopes, active[:, None] * slopes])
+
+
+class Model(Protocol):
+    """A formula at the points of a target, as a function of its constants (k,)."""
+
+    def error(self, constants: Array) -> Array:
+        """q - value, (n,)."""
+
+    def slopes(self, constants: Array) -> Array:
+        """Its derivatives by the constants, (n, k)."""
+
+
+class FormModel:
+    """The model of any form, by symbolic derivatives."""
+
+    def __init__(self, form: Form, target: Target) -> None:
+        self.target = target
+        self._variables = (Y, S, *form.constants)
+        self._tapes = [self._tape(form.expression), *(self._tape(form.expression.diff(c)) for c in form.constants)]
+
+    def _tape(self, expression: Expr) -> Tape:
+        return Tape(expression, *self._variables)
+
+    def error(self, constants: Array) -> Array:
+        """q - value, (n,)."""
+        return self._tapes[0].numpy(self.target.y, self.target.s, *constants) - self.target.value
+
+    def slopes(self, constants: Array) -> Array:
+        """Its derivatives by the constants, (n, k); 0 where there is none."""
+        columns = [tape.numpy(self.target.y, self.target.s, *constants) for tape in self._tapes[1:]]
+        return np.nan_to_num(np.stack(columns, axis=1), nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def evaluate(form: Form, y: Array, s: Array) -> Array:
+    """The formula in float64 with its constants as they are; y and s broadcast."""
+    return Tape(form.expression, Y, S, *form.constants).numpy(y, s, *form.values)
+
+
+def refit(form: Form, target: Target) -> Form:
+    """The same formula with better constants."""
+    values = improve(FormModel(form, target), target, np.array(form.values))
+    return replace(form, values=tuple(float(value) for value in values))
+
+
+def improve(model: Model, target: Target, start: Array) -> Array:
+    """Constants that suit the target better than `start`, as far as can be found from there; `start` at worst."""
+    if not len(start) or not math.isfinite(target.cost_of(model.error(start))):
+        return start
+    return _largest(model, start) if target.squares is None else _mean_square(model, target, target.squares, start)
+
+
+def _mean_square(model: Model, target: Target, squares: Squares, start: Array) -> Array:
+    def residuals(constants: Array) -> Array:
+        return target.residuals(squares, np.nan_to_num(model.error(constants), nan=HUGE))
+
+    def slopes(constants: Array) -> Array:
+        error = np.nan_to_num(model.error(constants), nan=HUGE)
+        return target.residual_slopes(squares, error, model.slopes(constants))
+
+    with np.errstate(all="ignore"):
+        found = least_squares(residuals, start, slopes, method="lm", x_scale="jac", max_nfev=30, xtol=1e-9, ftol=1e-6)
+    better = found.cost <= 0.5 * float(np.sum(residuals(start) ** 2))
+    return np.asarray(found.x if better else start)
+
+
+def _largest(model: Model, start: Array) -> Array:
+    """Least largest error by linear programmes about the current constants, in a region of trust (Osborne, Watson).
+
+    The programme is posed in the orthonormal columns of a QR factorisation and in units of the current error:
+    written in raw powers of s, double precision would end at errors of 1e-6.
+    """
+    constants, radius = start, math.inf
+    error = model.error(constants)
+    size = float(np.abs(error).max())
+    for _ in range(ROUNDS):
+        basis, triangle = np.linalg.qr(model.slopes(constants))
+        diagonal = np.abs(np.diag(triangle))
+        if size == 0.0 or diagonal.min() <= 1e-13 * diagonal.max():
+            break
+        unit = size * len(error) ** 0.5
+        step, promised = _step(basis * len(error) ** 0.5, error / size, radius)
+        if step is None or promised > 1.0 - ENOUGH:
+            break
+        moved = constants + np.linalg.solve(triangle, step) * unit
+        error_there = np.nan_to_num(model.error(moved), nan=math.inf)
+        size_there, length = float(np.abs(error_there).max()), float(np.abs(step).max())
+        if size_there < size * (1.0 - 0.1 * (1.0 - promised)):
+            constants, error, size = moved, error_there, size_there
+            radius = max(radius, 2.0 * length) if math.isfinite(radius) else radius
+        else:
+            radius = length / 4.0
+            if radius < 1e-6:
+                break
+    return constants
+
+
+def _step(basis: Array, error: Array, radius: float) -> tuple[NDArray[np.float64] | None, float]:
+    """The step that minimises max |error + basis @ step|, no component above `radius`, and that minimum."""
+    rows, columns = basis.shape
+    ones = np.ones((rows, 1))
+    limits = [(-radius, radius)] * columns if math.isfinite(radius) else [(None, None)] * columns
+    found = linprog(
+        np.eye(columns + 1)[-1],
+        A_ub=np.block([[basis, -ones], [-basis, -ones]]),
+        b_ub=np.concatenate([-error, error]),
+        bounds=[*limits, (0.0, None)],
+        method="highs",
+    )
+    return (found.x[:-1], float(found.x[-1])) if found.status == 0 else (None, 1.0)

@@ -1,0 +1,198 @@
+"""A fit as text: tables and formulas for people, the front as CSV and LaTeX for papers. All in ASCII."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from coefficients.schema import Document
+from fitting.invact import listing
+from fitting.invact.bound import Bound
+from fitting.invact.rows import Row
+from fitting.invact.solve import Fit
+
+BEFORE, AFTER = 5, 2  # rows of the front shown around the chosen one
+CHOSEN, PAPER = "*", "paper"
+COLUMNS = ("", "instructions", "rms", "largest", "at y", "|q - g|", "engine")
+CSV = "instructions,fma,other,special,division,rms,linf,linf_at,pointwise,engine,mark"
+DIRECTIONS = {-1: "falling", 0: "flat", 1: "rising"}
+
+
+def marked_rows(fit: Fit) -> list[tuple[Row, str]]:
+    """The front, the chosen row and the paper's, cheapest first, each with "*", "paper" or nothing."""
+    rows = [(row, CHOSEN if row is fit.chosen else "") for row in fit.front]
+    if not any(mark for _, mark in rows):  # another of its price may have less RMS error, and not be good enough
+        rows.append((fit.chosen, CHOSEN))
+    if fit.paper is not None and fit.paper is not fit.chosen:
+        rows.append((fit.paper, PAPER))
+    return sorted(rows, key=lambda one: one[0].price.total)
+
+
+def as_table(fit: Fit, whole: bool = False) -> str:
+    """Branches, front, choice, errors and proof; `whole` shows all of the front."""
+    blocks = [_branches(fit), _front(fit, whole), *listing.blocks(fit), _facts(fit)]
+    return "\n\n".join([_title(fit), *map("\n".join, blocks)])
+
+
+def as_csv(fit: Fit) -> str:
+    """The front with every digit, the choice marked *, and the paper's formulas."""
+    lines = [CSV]
+    for row, mark in marked_rows(fit):
+        price, errors = row.price, (row.rms, row.linf, row.linf_at, row.pointwise)
+        counts = (price.total, price.fma, price.other, price.special, price.divisions)
+        lines.append(",".join([*map(str, counts), *map(repr, errors), row.engine, mark]))
+    return "\n".join(lines)
+
+
+def as_latex(fit: Fit) -> str:
+    """Two booktabs-free tabulars: the front, and the constants of the choice below its formulas as comments."""
+    lines = [f"% {_title(fit)}", "\\begin{tabular}{rrrrll}", "  \\hline"]
+    lines += ["  instructions & rms & largest & $|q - g|$ & engine & \\\\", "  \\hline"]
+    for row, mark in marked_rows(fit):
+        cells = [f"${row.price.total}$", *map(_math, (row.rms, row.linf, row.pointwise)), row.engine]
+        lines.append(f"  {' & '.join(cells)} & {'$*$' if mark == CHOSEN else mark} \\\\")
+    lines += ["  \\hline", "\\end{tabular}"]
+    for name, candidate in zip(listing.names(fit), fit.chosen.candidates, strict=True):
+        lines += [f"% {name}: {line}" for line in listing.spelled(candidate)]
+        constants = listing.constants(candidate)
+        if constants:
+            lines += ["\\begin{tabular}{lr}", "  \\hline"]
+            lines += [
+                f"  ${_subscript(key)}$ & {_math_text(listing.shortest(value))} \\\\"
+                for key, value in constants.items()
+            ]
+            lines += ["  \\hline", "\\end{tabular}"]
+    return "\n".join(lines)
+
+
+def as_line(document: Document, path: str) -> str:
+    """One line of a sweep."""
+    error, options, solution = document["error"], document["options"], document["solution"]
+    engines = "+".join(dict.fromkeys(branch["engine"] for branch in solution["branches"]))
+    count = solution["price"]["instructions"]
+    bounds = [np.inf if bound is None else bound for bound in error["bound"]]
+    return (
+        f"{document['function']['name']:12} {options['dtype']:8}  {engines:16} {_counted(count, 'instruction'):15} "
+        f"rms {error['rms']:<8.3g} {beside(error['rms'], error['floor_rms']):21} |q - g| <= {max(bounds):<8.3g} {path}"
+    )
+
+
+def beside(error: float, floor: float) -> str:
+    """How an error compares with its floor: as a percentage above it where that is of any use."""
+    if error <= floor:
+        return "at the floor"
+    return f"{percent(error / floor - 1)} above the floor" if error < 3 * floor else f"floor {floor:.3g}"
+
+
+def percent(share: float) -> str:
+    """A share as a percentage of two digits."""
+    return f"{float(f'{100 * share:.2g}'):g} %"
+
+
+def _title(fit: Fit) -> str:
+    params = ", ".join(f"{key}={value:g}" for key, value in fit.activation.params.items())
+    name = f"{fit.activation.name}({params})" if params else fit.activation.name
+    bit = "no bit needed" if len(fit.floor.split.sides) == 1 else "1 bit"
+    return f"{name}: q(y) for f'(x) from y = f(x) in {fit.dtype}, {bit}; weight {fit.weight.label}"
+
+
+def _branches(fit: Fit) -> list[str]:
+    split, names = fit.floor.split, listing.names(fit)
+    rows: list[tuple[str, ...]] = [("branch", "bit", "x from", "to", "f", "y from", "to")]
+    for bit, (name, side) in enumerate(zip(names, split.sides, strict=True)):
+        ends = (_number(side.lo), _number(side.hi)), tuple(map(_number, side.range))
+        shown = str(bit) if len(names) == 2 else "-"
+        rows.append((name, shown, *ends[0], DIRECTIONS[side.direction], *ends[1]))
+    lines = _aligned(rows, "<^>><>>")
+    if split.border is not None:
+        sign = ">" if split.border_is_left else ">="
+        at_border = split.sides[0].arcs[-1].y[1] if split.border_is_left else split.sides[1].arcs[0].y[0]
+        lines += ["", f"bit     x {sign} T = {split.border!r}, f(T) = {at_border!r}"]
+    return lines
+
+
+def _front(fit: Fit, whole: bool) -> list[str]:
+    rows = marked_rows(fit)
+    at = next(i for i, (_, mark) in enumerate(rows) if mark == CHOSEN)
+    near = range(len(rows)) if whole else range(max(0, at - BEFORE), min(len(rows), at + AFTER + 1))
+    kept = [i for i, (_, mark) in enumerate(rows) if mark or i in near]
+    cells: list[tuple[str, ...]] = [COLUMNS]
+    for row, mark in (rows[i] for i in kept):
+        errors = (f"{value:.4g}" for value in (row.rms, row.linf, row.linf_at, row.pointwise))
+        sign, engine = (mark, row.engine) if mark != PAPER else ("", PAPER)
+        cells.append((sign, str(row.price.total), *errors, engine))
+    floor = fit.floor
+    cells.append(("", "floor", f"{floor.rms:.4g}", f"{floor.linf:.4g}", f"{floor.linf_at:.4g}", "", ""))
+    lines = _aligned(cells, "<>>>>><")
+    hidden = len(rows) - len(kept)
+    if hidden:
+        lines.append(f"{hidden} more row{'s' * (hidden > 1)} of the front by --front")
+    return lines
+
+
+def _facts(fit: Fit) -> list[str]:
+    row, floor = fit.chosen, fit.floor
+    lines = [f"price   {row.price} instructions", f"rule    {fit.rule.text}"]
+    if fit.exact:
+        forms = "closed form" if len(row.candidates) == 1 else "closed forms"
+        lines.append(f"exact   {forms}; in float32 |q - g| <= {row.pointwise:.2g} at stored outputs")
+    at = f" at y = {row.linf_at:.6g}" if row.linf else ""
+    dtype = floor.format.name
+    lines += [
+        f"rms     {row.rms:.6g}, {_told(row.rms, floor.rms, floor.rounding_rms, dtype)}",
+        f"largest {row.linf:.6g}{at}, {_told(row.linf, floor.linf, floor.rounding_linf, dtype)}",
+    ]
+    for i, (name, bound) in enumerate(zip(listing.names(fit), fit.bounds, strict=True)):
+        where = f" on the {name}" if len(fit.bounds) == 2 else ""
+        found = f"= 0{where}, a closed form" if bound.upper == 0 else f"<= {bound.upper:.6g}{where}, {_sampled(bound)}"
+        lines.append(f"{'' if i else 'proof':8}|q - g| {found}")
+    return lines
+
+
+def _told(error: float, floor: float, rounding: float, dtype: str) -> str:
+    """Beside its floor, and beside what rounding f' costs where that is more and so what the rule looks at."""
+    text = beside(error, floor)
+    return f"{text}; rounding f' to {dtype} costs {rounding:.3g}" if error > floor < rounding else text
+
+
+def _sampled(bound: Bound) -> str:
+    if bound.slack == 0:
+        return "no error to be resolved"
+    if not np.isfinite(bound.upper):
+        return f"no bound was found; {bound.sampled:.6g} at x = {bound.at:.6g}"
+    return f"{percent(bound.slack)} above {bound.sampled:.6g} at x = {bound.at:.6g}"
+
+
+def _aligned(rows: Sequence[Sequence[str]], how: str) -> list[str]:
+    """Columns two blanks apart; `how` aligns each, as in a format."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        ("  " + "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, how, widths, strict=True))).rstrip()
+        for row in rows
+    ]
+
+
+def _number(value: float) -> str:
+    return f"{value:.10g}"
+
+
+def _math(value: float) -> str:
+    return _math_text(f"{value:.4g}")
+
+
+def _math_text(text: str) -> str:
+    """A number in LaTeX's mathematics: with a true minus sign and powers of ten."""
+    return "$" + re.sub(r"e\+?(-?)0*(\d+)", r" \\times 10^{\1\2}", text) + "$"
+
+
+def _subscript(name: str) -> str:
+    """c12 as c_{12}, t_low as t_{\\mathrm{low}}."""
+    if match := re.fullmatch(r"([a-z])_?(\d+)", name):
+        return f"{match[1]}_{{{match[2]}}}"
+    head, _, tail = name.partition("_")
+    shown = head if len(head) == 1 else f"\\mathrm{{{head}}}"
+    return f"{shown}_{{\\mathrm{{{tail}}}}}" if tail else shown
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

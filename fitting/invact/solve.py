@@ -1,0 +1,191 @@
+"""Fit g for one activation and dtype: engines propose, one judge measures, the cheapest that will do is chosen."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from fitting.activations import Activation
+from fitting.errors import InputError
+from fitting.invact import papers, rows
+from fitting.invact.bound import Bound, prove
+from fitting.invact.candidate import Candidate, closed
+from fitting.invact.closed import closed_form
+from fitting.invact.engines import DEFAULT, ENGINES, IMPORTED, Engine, Settings, chosen
+from fitting.invact.floor import Floor, information_floor
+from fitting.invact.form import Form
+from fitting.invact.judge import Judge
+from fitting.invact.minimax import Problem
+from fitting.invact.papers import published
+from fitting.invact.problems import joint_problems, problems
+from fitting.invact.rows import Row
+from fitting.invact.rules import Rule, relaxed, rule_for
+from fitting.invact.unit import unit_of
+from fitting.weights import Weight, named
+
+DEFAULT_WEIGHT = "norm"
+EXACT = Bound(0.0, 0.0, 0.0)  # of a closed form
+JOINT = 1e-4  # of max |g|: the least error that one formula for both sides is tried for
+TRIED = 4  # rows that are good enough, for one with a proven bound
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The floor, the rule, the front (cheapest first), the row chosen from all, a bound for each of its sides.
+
+    `paper`: the formulas of the InvAct paper under the same judge, where it has some for this activation.
+    """
+
+    activation: Activation
+    dtype: str
+    engines: tuple[str, ...]
+    settings: Settings
+    weight: Weight
+    max_error: float | None
+    floor: Floor
+    rule: Rule
+    front: tuple[Row, ...]
+    chosen: Row
+    bounds: tuple[Bound, ...]
+    paper: Row | None
+
+    @property
+    def exact(self) -> bool:
+        """Whether every side has a closed form."""
+        return all(candidate.form.engine == "closed" for candidate in self.chosen.candidates)
+
+
+def fit(
+    activation: Activation,
+    dtype: str,
+    *,
+    engines: Sequence[str] = DEFAULT,
+    weight: Weight | None = None,
+    max_error: float | None = None,
+    settings: Settings = Settings(),  # noqa: B008 - frozen
+    progress: Callable[[int, int], None] | None = None,
+) -> Fit:
+    """The cheapest formulas for g that reach the dtype's rule, or `max_error`, and the front they come from.
+
+    dtype: bfloat16, float16 or float32, of the stored outputs. weight: the distribution of x (default N(0, 1)).
+    progress: called with the problems done and their number. Raises `InputError` for an activation that one bit does
+    not split, an unknown engine or dtype, and where no formula is good enough.
+    """
+    weight = named(DEFAULT_WEIGHT) if weight is None else weight
+    # The order in which BLAS sums depends on its threads, and small matrices gain nothing by them.
+    with threadpool_limits(1):
+        return _fit(activation, dtype, chosen(",".join(engines)), weight, max_error, settings, progress)
+
+
+def _fit(
+    activation: Activation,
+    dtype: str,
+    engines: tuple[str, ...],
+    weight: Weight,
+    max_error: float | None,
+    settings: Settings,
+    progress: Callable[[int, int], None] | None,
+) -> Fit:
+    if max_error is not None and not 0 < max_error < math.inf:
+        raise InputError(f"max-error must be positive and finite, got {max_error:g}")
+    floor = information_floor(activation, dtype, weight)
+    rule = rule_for(floor, max_error)
+    judges = [Judge(side, floor) for side in range(len(floor.split.sides))]
+    theirs = None if activation.params else published(activation.name)
+    paper = None if theirs is None else rows.judged(floor, judges, theirs)
+    if engines == (papers.ENGINE,):
+        if paper is None:
+            raise InputError(f"engine published has formulas for gelu and silu, got {activation.name}")
+        found, rule = [paper], Rule("as published")
+    else:
+        found = _rows(floor, rule, judges, engines, settings, progress or (lambda done, count: None))
+    front = rows.front(found, rule)
+    rule, best, bounds = _choice(found, rule, floor, judges)
+    if best is None:
+        raise InputError(_hopeless(activation, rule, front))
+    return Fit(activation, dtype, engines, settings, weight, max_error, floor, rule, front, best, bounds, paper)
+
+
+def _rows(
+    floor: Floor,
+    rule: Rule,
+    judges: list[Judge],
+    engines: tuple[str, ...],
+    settings: Settings,
+    progress: Callable[[int, int], None],
+) -> list[Row]:
+    """Every combination worth a look of the formulas of the sides."""
+    forms = [closed_form(floor.split, side) for side in floor.split.sides]
+    exact = [None if form is None else closed(form, floor.format) for form in forms]
+    if all(exact):
+        return [rows.judged(floor, judges, tuple(one for one in exact if one))]
+    sides = [[] if one else problems(unit_of(floor.split, side), floor, rule) for side, one in enumerate(exact)]
+    both = joint_problems(*sides) if len(sides) == 2 and all(sides) and _may_join(rule, floor) else []
+    proposers = [ENGINES[name] for name in engines] + [IMPORTED] * (settings.imported is not None)
+    count, done = len(proposers) * sum(map(len, sides)) + len(both), 0
+
+    def solved(problem: Problem, engine: Engine) -> list[Form]:
+        nonlocal done
+        found = engine(problem, settings)
+        done += 1
+        progress(done, count)
+        return found
+
+    fronts = []
+    for one, tasks, judge in zip(exact, sides, judges, strict=True):
+        candidates = [one] if one else []
+        for variable, problem in tasks:
+            forms_found = (form for engine in proposers for form in solved(problem, engine))
+            candidates += [Candidate(form, variable).rounded() for form in forms_found]
+        fronts.append(rows.pareto([(candidate, judge(candidate)) for candidate in candidates], rule))
+    found = [rows.row_of(floor, *zip(*scored, strict=True)) for scored in product(*fronts)]
+    for left, right, problem in both:
+        for form in solved(problem, ENGINES["minimax"]):
+            pair = Candidate(form, left).rounded(), Candidate(form, right).rounded()
+            found.append(rows.judged(floor, judges, pair))
+    return [row for row in found if math.isfinite(row.linf)]
+
+
+def _may_join(rule: Rule, floor: Floor) -> bool:
+    """Whether one formula for both sides is worth a try: not for errors far below those of a 16-bit format.
+
+    At the left end g has a logarithm, which a formula that reaches to the right as well follows too slowly.
+    """
+    return rule.by_rms or rule.pointwise > JOINT * max(float(np.abs(cells.middle).max()) for cells in floor.cells)
+
+
+def _choice(
+    found: Sequence[Row], rule: Rule, floor: Floor, judges: list[Judge]
+) -> tuple[Rule, Row | None, tuple[Bound, ...]]:
+    """The cheapest row that is good enough, and by which rule; one with a proven bound if the first few have one."""
+    if len(found) == 1 and found[0].engine == "closed":
+        return Rule("closed form"), found[0], (EXACT,) * len(judges)
+    rules = [rule, relaxed(floor, [judge.of_g() for judge in judges])] if rule.by_rms else [rule]
+    for one in rules:
+        good = [row for row in found if one.fits(row.scores)]
+        if good:
+            good.sort(key=lambda row: (row.price.total, rows.error(row, rule)))
+            return (one, *_proven(good, floor))
+    return rule, None, ()
+
+
+def _proven(good: Sequence[Row], floor: Floor) -> tuple[Row, tuple[Bound, ...]]:
+    """The first of the rows with a proven bound on every side, or the first, where none of a few has one."""
+    tried = []
+    for row in good[:TRIED]:
+        bounds = tuple(
+            EXACT if candidate.form.engine == "closed" else prove(candidate, side)
+            for candidate, side in zip(row.candidates, floor.split.sides, strict=True)
+        )
+        if all(math.isfinite(bound.upper) for bound in bounds):
+            return row, bounds
+        tried.append((row, bounds))
+    return tried[0]
+
+
+def _hopeless(activation: Activation, rule: Rule, front: Sequence[Row]) -> str:
+    best = f"the best has {front[-1].rms:.3g} RMS, {front[-1].pointwise:.3g} at most" if front else "none is finite"
+    return f"no formula found for {activation.name} reaches {rule.text}: {best}; allow more by --max-error"

@@ -1,0 +1,122 @@
+"""From a formula with numbers to a form: which numbers are structure, and which are constants to be fitted."""
+
+import math
+from functools import cache
+from typing import Any
+
+import sympy
+from sympy import Abs, Expr, Integer, Rational, default_sort_key, exp
+
+from fitting.activations.grammar import LARGEST, magnitude
+from fitting.errors import InputError
+from fitting.invact.form import Form, constant
+
+_DIGITS = 40  # of irrational numbers on the way; what comes out is float64
+_SMALLEST = 1e-300  # below it an irrational number is 0
+_MAX_SHIFT = 80  # exp(u + k) becomes e^k exp(u) for |k| up to this
+_MAX_POWER = 8  # whole and half exponents up to this are structure
+
+
+def to_form(expression: Expr, engine: str) -> Form:
+    """`expression` in `Y`, `S` and numbers, as a form: every number that is not structure becomes a constant.
+
+    Structure are the factors and terms 1 and -1, and powers that are whole or half. Numbers that do each other's
+    work are one: of a product, of the coefficients of a quotient, of c·exp(u + k). A part that occurs twice keeps
+    the same constants. Raises `InputError` where a number is not real or beyond float64.
+    """
+    values: list[float] = []
+
+    @cache
+    def lift(node: Any) -> Any:
+        if not node.free_symbols and not isinstance(node, Expr):
+            return node  # true, the last condition of a Piecewise
+        if node.is_Pow and _is_structure(node.exp):
+            return lift(node.base) ** node.exp
+        return node.func(*[number(a) if a.is_Rational else lift(a) for a in node.args]) if node.args else node
+
+    def number(node: Expr) -> Expr:
+        if abs(node) == 1:
+            return node
+        values.append(_float(node))
+        return constant(len(values) - 1)
+
+    tidy = _tidy(expression)
+    lifted = number(tidy) if tidy.is_Rational else lift(tidy)
+    return Form(lifted, tuple(values), engine)
+
+
+def _is_structure(exponent: Expr) -> bool:
+    return bool(exponent.is_Rational and exponent.q <= 2 and abs(exponent) <= _MAX_POWER)
+
+
+def _float(number: Rational) -> float:
+    try:
+        return float(number.p / number.q)
+    except OverflowError:
+        raise InputError("a formula's numbers must be below 1.8e308, got a product that is not") from None
+
+
+def _rational(number: Expr) -> Rational:
+    if number.is_Rational:
+        return number
+    # By balls first: sympy would compute every digit of exp(exp(exp(9))).
+    bound = math.inf if number.has(sympy.I) else magnitude(number)
+    if not bound <= LARGEST:
+        raise InputError(f"a formula's numbers must be real and below 1.8e308, got {number!s:.200}")
+    return Rational(number.evalf(_DIGITS)) if bound >= _SMALLEST else Integer(0)
+
+
+def _tidy(node: Any) -> Any:
+    """The same function with rational numbers and no more of them than it has degrees of freedom."""
+    if not isinstance(node, Expr) or not node.args:
+        return node if not isinstance(node, Expr) or node.free_symbols else _rational(node)
+    if not node.free_symbols:
+        return _rational(node)
+    arguments = [_tidy(argument) for argument in node.args]
+    if node.is_Mul:
+        return _product(node.func(*arguments))
+    if node.is_Pow:
+        base, exponent = arguments
+        if base.is_Rational:  # 2**y
+            return _tidy(exp(_rational(sympy.log(base)) * exponent))
+        return _product(_power(base, exponent)) if exponent.is_Rational else base**exponent
+    if isinstance(node, exp):
+        shift, rest = arguments[0].as_coeff_Add()
+        return exp(rest) * _rational(exp(shift)) if 0 < abs(shift) <= _MAX_SHIFT else exp(arguments[0])
+    if isinstance(node, Abs):
+        factor, rest = _unscaled(arguments[0])
+        return abs(factor) * Abs(rest)
+    return node.func(*arguments)
+
+
+def _unscaled(node: Expr) -> tuple[Rational, Expr]:
+    """`node` as a number times the rest; of a sum, the number is the coefficient of greatest absolute value."""
+    if not node.is_Add:
+        factor, rest = node.as_coeff_Mul()
+        return factor, rest
+    factor = max((term.as_coeff_Mul()[0] for term in node.args), key=abs)
+    return factor, node.func(*[term / factor for term in node.args])
+
+
+def _power(base: Expr, exponent: Rational) -> Expr:
+    factor, rest = _unscaled(base)
+    if not exponent.is_Integer and factor < 0:
+        factor, rest = -factor, -rest
+    return _rational(factor**exponent) * rest**exponent
+
+
+def _product(node: Expr) -> Expr:
+    """One number in all: what the sums among the factors share goes into the first sum that is a plain factor."""
+    number, rest = node.as_coeff_Mul()
+    sums, others = [], []
+    for factor in rest.args if rest.is_Mul else (rest,):
+        if factor.is_Add:
+            scale, factor = _unscaled(factor)
+            number *= scale
+            sums.append(factor)
+        else:
+            others.append(factor)
+    if sums:
+        first, *others[:0] = sorted(sums, key=default_sort_key)
+        return sympy.Mul(sympy.Add(*[number * term for term in first.args]), *others)
+    return sympy.Mul(number, *others)

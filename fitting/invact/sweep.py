@@ -1,0 +1,53 @@
+"""The whole catalogue in every dtype: what is fitted, and the fits as documents, which pass between processes."""
+
+from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple
+
+from fitting.activations import get, names
+from fitting.errors import InputError
+from fitting.invact import document, papers
+from fitting.invact.engines import DEFAULT, Settings
+from fitting.invact.formats import FORMATS
+from fitting.invact.solve import fit
+from fitting.sweep import run
+from fitting.weights import Weight
+
+
+class Made(NamedTuple):
+    """A fit: its document, and the name it is published by."""
+
+    document: dict[str, Any]
+    name: str
+
+
+def shipped(dtypes: Sequence[str] = tuple(FORMATS), engines: tuple[str, ...] = DEFAULT) -> list[tuple[str, str]]:
+    """(function, dtype) of every file that the project ships, or of some dtypes; for the paper's engine, of its own."""
+    known = [name for name in names() if engines != (papers.ENGINE,) or papers.published(name)]
+    return [(name, dtype) for name in known for dtype in dtypes]
+
+
+def sweep(
+    tasks: list[tuple[str, str]],
+    engines: tuple[str, ...],
+    weight: Weight | None,
+    max_error: float | None,
+    settings: Settings,
+    jobs: int = 1,
+    scheduler: str | None = None,
+) -> Generator[Made, None, None]:
+    """The fits of `tasks`, in their order, as they get done; `jobs` and `scheduler` as in `fitting.sweep.run`.
+
+    Raises `InputError`, with the function's name, at the first that cannot be fitted.
+    """
+    calls = [(name, dtype, engines, weight, max_error, settings) for name, dtype in tasks]
+    return run(_fit, calls, jobs, scheduler)
+
+
+def _fit(
+    name: str, dtype: str, engines: tuple[str, ...], weight: Weight | None, max_error: float | None, settings: Settings
+) -> Made:
+    try:
+        found = fit(get(name), dtype, engines=engines, weight=weight, max_error=max_error, settings=settings)
+    except InputError as error:
+        raise InputError(f"{name} in {dtype}: {error}") from None
+    return Made(document.to_document(found), document.file_name(found))

@@ -1,0 +1,160 @@
+"""What the engines of symbolic regression share: their data, which forms to keep, and a process of its own."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import DEVNULL, Popen
+from threading import Timer
+from typing import IO
+
+import numpy as np
+import sympy
+from numpy.typing import NDArray
+from sympy import Abs, Expr, Integer, Rational, preorder_traversal
+
+from fitting.activations.tape import Tape
+from fitting.errors import InputError
+from fitting.invact.form import Form, S, Y
+from fitting.invact.refit import evaluate
+from fitting.invact.structure import to_form
+
+Array = NDArray[np.float64]
+
+MARGIN = 0.01  # a larger formula must be better by this much: less is noise before the constants are refitted
+EXTREME = 1e38  # the y that stands for infinity: float32 ends at 3.4e38
+
+
+@dataclass(frozen=True)
+class Data:
+    """g at n points of one branch; all arrays are (n,), float64."""
+
+    y: Array  # outputs of the activation
+    s: Array  # the variable
+    target: Array  # g there
+    weight: Array  # >= 0, of the squared error
+
+
+def size(form: Form) -> int:
+    """Nodes of the expression's tree."""
+    return sum(1 for _ in preorder_traversal(form.expression))
+
+
+def error(form: Form, data: Data) -> float:
+    """The weighted mean of the squared error; NaN or infinite where the form is not finite at some point."""
+    with np.errstate(all="ignore"):
+        return float(np.average((evaluate(form, data.y, data.s) - data.target) ** 2, weights=data.weight))
+
+
+def front(forms: Iterable[Form], data: Data) -> list[Form]:
+    """The Pareto front by size and error, simplest first; each is better than those before it by `MARGIN`."""
+    ranked = sorted(
+        ((size(form), error(form, data), str(form.expression), form) for form in forms),
+        key=lambda entry: (entry[0], entry[1] if np.isfinite(entry[1]) else np.inf, entry[2], entry[3].values),
+    )
+    kept: list[Form] = []
+    best = np.inf
+    for _, missed, _, form in ranked:
+        if missed < best * (1 - MARGIN):
+            kept.append(form)
+            best = missed
+    return kept
+
+
+def pruned(form: Form) -> Iterator[Form]:
+    """The forms that are left when one constant of `form` is 0, where that makes sense."""
+    numbers = dict(zip(form.constants, map(Rational, form.values), strict=True))
+    for symbol in form.constants:
+        rest = form.expression.xreplace(numbers | {symbol: Integer(0)})
+        if rest.free_symbols and not rest.has(sympy.zoo, sympy.nan, sympy.oo):
+            yield to_form(rest, form.engine)
+
+
+def sound(form: Form, y_range: tuple[float, float], s_range: tuple[float, float], order: int = 2) -> bool:
+    """Whether the form varies and is finite, also in float32, and no denominator, root or logarithm leaves its domain.
+
+    The ranges' first entries belong together, and their second; y is a number plus or minus s**order, or s itself
+    where the ranges are the same. Decided at some thousand points, dense at both ends; infinity is |y| = 1e38.
+    """
+    return sound_at(form, *_points(y_range, s_range, order))
+
+
+def sound_at(form: Form, y: Array, s: Array) -> bool:
+    """`sound` at these points, each (n,)."""
+    numbers = dict(zip(form.constants, map(Rational, form.values), strict=True))
+
+    def at(node: Expr) -> Array:
+        return Tape(node, Y, S, *form.constants).numpy(y, s, *form.values)
+
+    for node in preorder_traversal(form.expression):
+        if isinstance(node, sympy.log) and not np.all(at(node.args[0]) > 0):
+            return False
+        if node.is_Pow:
+            # |u| keeps its sign where u does not.
+            base = at(node.base.args[0] if isinstance(node.base, Abs) else node.base)
+            exponent = node.exp.xreplace(numbers)
+            whole = exponent.is_Integer or isinstance(node.base, Abs)
+            if not whole and not np.all(base >= 0):
+                return False
+            if not exponent.is_nonnegative and not (np.all(base > 0) or np.all(base < 0)):
+                return False
+    single = Tape(form.expression, Y, S, *form.constants).numpy32(y, s, *form.values)
+    values = at(form.expression)
+    return bool(np.all(np.isfinite(values)) and np.all(np.isfinite(single)) and np.ptp(values) > 0)
+
+
+def _points(y_range: tuple[float, float], s_range: tuple[float, float], order: int) -> tuple[Array, Array]:
+    """y and s along the branch, from its finite end to the other; each (n,)."""
+    if tuple(y_range) == tuple(s_range):
+        y = _spread(*y_range, EXTREME)
+        return y, y
+    (y0, s0), (y1, s1) = sorted(zip(y_range, s_range, strict=True), key=lambda end: not np.isfinite(end[1]))
+    s = _spread(s0, s1, EXTREME ** (1 / order))
+    away: Array = np.abs(np.abs(s) ** order - abs(s0) ** order)
+    return y0 + np.sign(y1 - y0) * away, s
+
+
+def _spread(a: float, b: float, extreme: float) -> Array:
+    """Points from `a` to `b`, dense at finite ends and out to +-`extreme` at infinite ones."""
+    if not np.isfinite(a) and not np.isfinite(b):
+        return np.concatenate([_spread(0, a, extreme), _spread(0, b, extreme)])
+    if not np.isfinite(a):
+        a, b = b, a
+    near = np.geomspace(1e-12, 1, 300)
+    if np.isfinite(b):
+        return np.concatenate([[a, b], a + (b - a) * np.linspace(0, 1, 1000), a + (b - a) * near, b - (b - a) * near])
+    steps = np.concatenate([[0.0], near, np.linspace(0, 16, 1600), np.geomspace(16, 0.5 * extreme, 400)])
+    points: Array = a + np.sign(b) * steps
+    return points
+
+
+@contextmanager
+def child(module: str, folder: Path, stdout: IO[str] | int, limit: float | None = None) -> Iterator[Popen[str]]:
+    """`python -m module folder` in a process that is gone when the block ends, however it ends.
+
+    Raises `InputError` with the last line of its stderr where it fails, or is not done `limit` seconds after its start.
+    """
+    command = [sys.executable, "-m", module, str(folder)]
+    root = Path(__file__).resolve().parents[2]  # where -m finds us, whatever the caller's folder
+    with (folder / "errors.txt").open("w+", encoding="utf-8", errors="replace") as errors:
+        process = Popen(command, cwd=root, stdin=DEVNULL, stdout=stdout, stderr=errors, text=True)
+        timer = Timer(limit or 0, process.kill)
+        try:
+            if limit is not None:
+                timer.start()
+            yield process
+            process.wait()
+        finally:
+            late = timer.finished.is_set()
+            timer.cancel()
+            process.kill()
+            process.wait()
+            if process.stdout:
+                process.stdout.close()
+        if process.returncode:
+            errors.seek(0)
+            said = [line.strip() for line in errors if line.strip()]
+            last = said[-1] if said else f"its process ended with code {process.returncode}"
+            why = f"its process was stopped after {limit:g} seconds" if late else last
+            raise InputError(f"engine {module.rpartition('.')[2]}: {why}")

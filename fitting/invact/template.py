@@ -1,0 +1,230 @@
+"""The template engine: formulas of fixed shape, the paper's and others, whose free constants are fitted.
+
+Least squares from several seeded starts; the best are refitted like every other formula.
+"""
+
+import keyword
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import qr
+from scipy.optimize import least_squares
+from sympy import Symbol
+
+from fitting.activations.grammar import parse_formula
+from fitting.activations.tape import Array
+from fitting.activations.vocabulary import RESERVED
+from fitting.errors import InputError
+from fitting.invact.form import Form, S, Y, constant
+from fitting.invact.minimax import Problem
+from fitting.invact.papers import TEMPLATES, Template
+from fitting.invact.price import price
+from fitting.invact.refit import HUGE, FormModel, Model, Target, improve
+
+__all__ = ["BUILTIN", "ENGINE", "Template", "constants_of", "parse_template", "search"]
+
+ENGINE = "template"
+LIMIT = "limit"  # in a template: what g tends to as y grows beyond all bounds
+KEPT = 2  # fits of one template that are refitted
+ELDERS = 2  # of its family, at which a template begins, and then at a quarter as many random starts
+SAME = 1e-3  # two fits with costs as close as this are one
+BEYOND = 2  # instructions above the first formula that would do
+TRIALS = 40  # evaluations of a first fit
+SPREAD, SHIFT = 0.4, 0.1  # of random starts about the given one: in parts of it, and absolute
+DEPENDENT = 1e-9  # a constant whose slope is a combination of the others' but for this part of it is held
+
+_NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?!\w)(?!\s*\()")
+
+
+# Rough values for the tails: of a polynomial with one zero, and of one with two more, as suits a Gaussian.
+_ONE = {"a0": -1.0, "a1": 1.0, "b1": -0.1, "b2": -1.0}
+_THREE = {
+    "a0": -1.0,
+    "a1": 2.1,
+    "a2": -1.4,
+    "a3": 0.3,
+    "b1": 1.7,
+    "b2": -1.1,
+    "b3": 1.0,
+    "b4": -1.2,
+    "b5": 0.8,
+    "b6": -0.3,
+}
+
+
+def _tail(above: int, exponent: int, start: Mapping[str, float]) -> Template:
+    """g - limit as a polynomial, which has its zero, times 2 to the power of another one without constant."""
+    factor, power = [f"a{i}" for i in range(above + 1)], [f"b{i}" for i in range(1, exponent + 1)]
+    text = f"{LIMIT} + ({_horner(factor)})*2**(s*({_horner(power)}))"
+    return Template("tail", text, {name: start.get(name, 0.0) for name in factor + power})
+
+
+def _horner(names: Sequence[str]) -> str:
+    text = names[-1]
+    for name in reversed(names[:-1]):
+        text = f"{name} + s*({text})" if "+" in text else f"{name} + s*{text}"
+    return text
+
+
+BUILTIN = (*TEMPLATES, *(_tail(1, n, _ONE) for n in range(2, 9)), *(_tail(3, n, _THREE) for n in range(4, 14)))
+
+
+def constants_of(text: str) -> list[str]:
+    """The names of a template's constants, in the order in which they first appear."""
+    taken = RESERVED | {Y.name, S.name, LIMIT, *keyword.kwlist}
+    return [name for name in dict.fromkeys(_NAME.findall(text)) if name not in taken]
+
+
+def parse_template(text: str, start: Mapping[str, float] | None = None, limit: float | None = None) -> Form:
+    """The form that `text` spells: c0, c1, ... stand for its constants, in the order in which they first appear.
+
+    A constant is a name that is not y, s, limit, pi, E or a function. `start` gives values by name, 1 where it gives
+    none. `limit`: the number for that name. Raises `InputError` for what the grammar of formulas refuses (with its
+    position), a constant that cancels, and a start that is not finite or not in the text.
+    """
+    start, names = dict(start or {}), constants_of(text)
+    for name, value in start.items():
+        if name not in names:
+            found = f"which has {', '.join(names)}" if names else "which has none"
+            raise InputError(f"start must give values to constants of the template, got {name!r} for {text!r}, {found}")
+        if not math.isfinite(value):
+            raise InputError(f"start must give finite numbers, got {value} for {name!r}; leave it out to begin at 1")
+    own = [Symbol(name, real=True) for name in names]
+    expression = parse_formula(text, (Y, S, *own), {} if limit is None else {LIMIT: limit})
+    for name, symbol in zip(names, own, strict=True):
+        if not expression.has(symbol):
+            raise InputError(
+                f"constants of a template must make a difference, got {name!r}, which cancels in {text!r}; leave it out"
+            )
+    renamed = {symbol: constant(i) for i, symbol in enumerate(own)}
+    return Form(expression.xreplace(renamed), tuple(float(start.get(name, 1.0)) for name in names), ENGINE)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A fit of a template. `values`: of its constants, by the template's names."""
+
+    family: str
+    template: int
+    form: Form
+    values: dict[str, float]
+    price: int
+    cost: float
+
+
+def search(problem: Problem, seed: int = 0, budget: int = 8, templates: Sequence[Template] = BUILTIN) -> list[Form]:
+    """The Pareto front of `templates`, each fitted from `budget` starts: each formula costs more and errs less.
+
+    Templates of one name are a family: each begins also at the best before it whose constants are among its own.
+    Left out are those that are not finite at some point, that have a limit where the problem has none, and that cost
+    much more than one that would do. q(0) = 0 is not imposed. The same arguments give the same forms.
+    """
+    limit = None if problem.tail is None else problem.tail.limit
+    found: list[_Found] = []
+    most = math.inf
+    for index, template in enumerate(templates):
+        if limit is None and re.search(rf"\b{LIMIT}\b", template.text):
+            continue
+        form = parse_template(template.text, template.start, limit)
+        instructions = price(form.expression).total
+        if instructions > most:
+            continue
+        names = constants_of(template.text)
+        starts = _starts(form, _grown(template.name, dict(zip(names, form.values, strict=True)), found), seed, budget)
+        for fitted in _fitted(form, problem.target, starts):
+            cost, values = problem.target.cost(fitted), dict(zip(names, fitted.values, strict=True))
+            if math.isfinite(cost):
+                found.append(_Found(template.name, index, fitted, values, instructions, cost))
+            if cost <= problem.wanted:
+                most = min(most, instructions + BEYOND)
+    front: list[_Found] = []
+    for one in sorted(found, key=lambda one: (one.price, one.cost)):
+        if not front or one.cost < front[-1].cost:
+            front.append(one)
+    return [one.form for one in front]
+
+
+def _grown(family: str, start: Mapping[str, float], found: Sequence[_Found]) -> list[Array]:
+    """The best fits of the best two before it in the family with none but these constants; new ones as they start."""
+    best: dict[int, _Found] = {}
+    for one in sorted(found, key=lambda one: one.cost):
+        if one.family == family and one.values.keys() <= start.keys():
+            best.setdefault(one.template, one)
+    return [np.array([one.values.get(name, start[name]) for name in start]) for one in [*best.values()][:ELDERS]]
+
+
+def _starts(form: Form, grown: Sequence[Array], seed: int, budget: int) -> list[Array]:
+    """The given values, those grown, and random ones around the given; a greater budget adds some, changes none."""
+    values = np.array(form.values)
+    found = [values, *grown]
+    for start in range(1, budget // 4 + 1 if grown else budget):
+        draw = np.random.default_rng([seed, start])
+        found.append(values * (1.0 + SPREAD * draw.normal(size=len(values))) + SHIFT * draw.normal(size=len(values)))
+    return found
+
+
+def _fitted(form: Form, target: Target, starts: Sequence[Array]) -> list[Form]:
+    """The best fits of one template that differ, refitted; the template itself where it has no constants."""
+    if not form.values:
+        return [form]
+    model, kept = FormModel(form, target), list[tuple[float, Array]]()
+    with np.errstate(all="ignore"):  # constants that overflow cost inf
+        fits = [_least_squares(model, target, start) for start in starts]
+        for cost, i in sorted((target.cost_of(model.error(one)), i) for i, one in enumerate(fits)):
+            if math.isfinite(cost) and (not kept or cost > kept[-1][0] * (1.0 + SAME)):
+                kept.append((cost, fits[i]))
+        refitted = [_refit(model, target, constants) for _, constants in kept[:KEPT]]
+    return [replace(form, values=tuple(float(value) for value in constants)) for constants in refitted]
+
+
+def _least_squares(model: Model, target: Target, start: Array) -> Array:
+    """Constants by weighted least squares, errors cut at `HUGE`."""
+    weight = target.weight / np.linalg.norm(target.weight) / target.scale
+    if len(weight) < len(start):
+        return start
+
+    def residuals(constants: Array) -> Array:
+        return weight * np.clip(np.nan_to_num(model.error(constants), nan=HUGE), -HUGE, HUGE)
+
+    def slopes(constants: Array) -> Array:
+        within = np.abs(model.error(constants)) < HUGE
+        return np.where(within[:, None], weight[:, None] * model.slopes(constants), 0.0)
+
+    found = least_squares(residuals, start, slopes, method="lm", x_scale="jac", max_nfev=TRIALS)
+    return np.asarray(found.x)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A model of which only the constants `free` move; the others stay as they are in `whole`."""
+
+    model: Model
+    whole: Array
+    free: NDArray[np.intp]
+
+    def with_free(self, constants: Array) -> Array:
+        whole = self.whole.copy()
+        whole[self.free] = constants
+        return whole
+
+    def error(self, constants: Array) -> Array:
+        return self.model.error(self.with_free(constants))
+
+    def slopes(self, constants: Array) -> Array:
+        return np.asarray(self.model.slopes(self.with_free(constants))[:, self.free])
+
+
+def _refit(model: Model, target: Target, constants: Array) -> Array:
+    """Better constants, those held whose work others do: the minimax polish wants independent slopes."""
+    slopes = model.slopes(constants)
+    length = np.sqrt(np.sum(slopes**2, axis=0))
+    if not np.isfinite(length).all():
+        return constants
+    triangle, order = qr(slopes / np.where(length > 0.0, length, 1.0), mode="r", pivoting=True)
+    diagonal = np.abs(np.diag(triangle))
+    held = _Held(model, constants, np.sort(order[: len(diagonal)][diagonal > DEPENDENT]))
+    return held.with_free(improve(held, target, constants[held.free]))

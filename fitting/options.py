@@ -1,0 +1,91 @@
+"""Options that the commands of this package share, and how their texts become values."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from coefficients import command
+from coefficients.document import dumps, seal
+from coefficients.schema import Document
+from coefficients.store import Published, write
+from fitting.activations import Activation, from_expression, get, names
+from fitting.activations.catalogue import ALIASES
+from fitting.errors import InputError
+
+
+def add_function(parser: argparse.ArgumentParser, everything: str) -> None:
+    """--fn, --expr, --name, --param, --all; `everything` is the help of --all."""
+    what = parser.add_argument_group("what to fit")
+    what.add_argument("--fn", metavar="NAME", help=f"one of {', '.join(names())}")
+    what.add_argument("--expr", metavar="TEXT", help='your own f, as in "x*tanh(log(1+exp(x)))"')
+    what.add_argument("--name", metavar="NAME", help="what to call it (default: custom)")
+    what.add_argument(
+        "--param", metavar="NAME=VALUE", action="append", default=[], help="set a parameter of f; repeatable"
+    )
+    what.add_argument("--all", action="store_true", help=everything)
+
+
+def check_function(options: argparse.Namespace) -> None:
+    """Raise `InputError` unless just one of --fn, --expr and --all is there."""
+    chosen = [name for name in ("fn", "expr", "all") if getattr(options, name) not in (None, False)]
+    if len(chosen) != 1:
+        got = " and ".join(f"--{name}" for name in chosen) or "none"
+        raise InputError(f"say what to fit by one of --fn, --expr and --all, got {got}")
+    if options.name is not None and options.expr is None:
+        raise InputError("--name goes with --expr")
+
+
+def activation(options: argparse.Namespace) -> Activation:
+    """What --fn or --expr and --param say."""
+    params: dict[str, float] = {}
+    for text in options.param:
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or key in params:
+            raise InputError(f"param must be NAME=VALUE, each name once, got {text!r}")
+        params[key] = number(f"param {key}", value)
+    if options.fn is not None:
+        return get(options.fn, **params)
+    name = "custom" if options.name is None else options.name
+    if name in names() or name in ALIASES:
+        raise InputError(f"name must not be one of the catalogue's, got {name!r}; see --fn")
+    if name.startswith("_"):  # as a folder's name it would not do
+        raise InputError(f"name must begin with a letter, got {name!r}")
+    return from_expression(options.expr, name, params)
+
+
+def number(what: str, text: str) -> float:
+    """A float64."""
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"{what} must be a number, got {text.strip()!r}") from None
+
+
+def whole(what: str, text: str, rule: str = "") -> int:
+    """An integer."""
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError(f"{what} must be a whole number{rule}, got {text.strip()!r}") from None
+
+
+def jobs(text: str | None) -> int:
+    """Worker processes: at least 1, or -1 for one a core."""
+    count = 1 if text is None else whole("jobs", text)
+    if count == 0 or count < -1:
+        raise InputError(f"jobs must be at least 1, or -1 for one a core, got {count}")
+    return count
+
+
+def deliver(fit: Document, out: Path | None, publish: Callable[[], Published]) -> tuple[str, str]:
+    """Write a fit's document to `out`, or publish it where there is none; its text, and a line that says where."""
+    if out is None:
+        published = publish()
+        text = published.path.read_text(encoding="ascii")
+        return text, f"{'wrote' if published.written else 'found the same in'} {published.path}"
+    sealed = seal(fit, 1)
+    if command.is_device(out):
+        out.write_text(dumps(sealed), encoding="ascii")
+    else:
+        write(sealed, out.resolve())  # a link stays, and what it points to is written
+    return dumps(sealed), f"wrote {out}"

@@ -1,0 +1,73 @@
+"""What every coefficient file says of its origin (function, command, versions), its name, and how it is checked."""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from fitting.activations import Activation, from_expression, get, names
+from fitting.activations.catalogue import CATALOGUE
+from fitting.errors import InputError
+
+VERSION = "0.1.0"
+DEFAULT_ROOT = Path("coefficients", "data")  # below the current folder
+
+
+def function(activation: Activation) -> dict[str, Any]:
+    """The `function` part of a document."""
+    return {"name": activation.name, "expr": activation.expr, "params": dict(activation.params)}
+
+
+def versions(libraries: Sequence[str]) -> dict[str, str]:
+    """Of this package and of the libraries that the numbers pass through."""
+    return {"actfit": VERSION, **{library: metadata.version(library) for library in libraries}}
+
+
+def command(module: str, activation: Activation, options: Sequence[str]) -> str:
+    """The command line that fits `activation` with `options` again."""
+    words = ["python", "-m", module]
+    if activation.name in names():
+        words += ["--fn", activation.name]
+    elif activation.expr.startswith("--"):  # which would look like an option
+        words += [f"--expr={activation.expr}", "--name", activation.name]
+    else:
+        words += ["--expr", activation.expr, "--name", activation.name]
+    for key, value in own_params(activation).items():
+        words += ["--param", f"{key}={value!r}"]
+    return shlex.join([*words, *options])
+
+
+def file_name(parts: Sequence[str]) -> str:
+    """The parts joined by minus signs, in characters that suit any file system."""
+    return re.sub(r"[^A-Za-z0-9._=+-]+", "_", "-".join(parts)).strip("_")
+
+
+def own_params(activation: Activation) -> dict[str, float]:
+    """The parameters that differ from the catalogue's defaults; all of them for a user's expression."""
+    row = CATALOGUE.get(activation.name)
+    defaults = row.params if row else {}
+    return {key: value for key, value in activation.params.items() if defaults.get(key) != value}
+
+
+def stored_function(function: Mapping[str, Any]) -> Activation:
+    """The function as a file spells it, which must be the catalogue's spelling where it bears that name."""
+    activation = from_expression(function["expr"], function["name"], function["params"])
+    if function["name"] in names():
+        known = get(function["name"], **function["params"])
+        if known.f_expression != activation.f_expression:
+            raise InputError(f"function.expr must be {known.expr!r} for {known.name}, got {activation.expr!r}")
+    return activation
+
+
+def differences(
+    stored: Mapping[str, Any], found: Mapping[str, Any], relative: float, absolute: float = 0.0
+) -> list[str]:
+    """What is wrong with stored errors, given the same recomputed; 0 and None must be just that."""
+    return [
+        f"error.{key} must be {value!r} as recomputed, got {stored[key]!r}"
+        for key, value in found.items()
+        if stored[key] != value
+        and not (value and stored[key] and abs(stored[key] - value) <= max(absolute, relative * abs(value)))
+    ]

@@ -1,0 +1,352 @@
+"""Bounds of |q - g|: never below what the oracle finds, within 1 % of it, infinite at poles, moved by what moves q."""
+
+import math
+from functools import cache
+
+import flint
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from sympy import Abs, Function, Gt, Integer, Piecewise, Rational, exp, sqrt, true
+
+from fitting.activations import from_expression, get, names, oracle
+from fitting.activations.enclosures import HULL, ROOTS, SERIES
+from fitting.activations.heads import HEADS, maximum, minimum, x
+from fitting.activations.tape import Tape
+from fitting.invact.bound import RESOLVED, prove
+from fitting.invact.branches import split
+from fitting.invact.candidate import Candidate
+from fitting.invact.closed import closed_form
+from fitting.invact.exact import slope_of_output, two_floats
+from fitting.invact.form import Form, S, Y, constant
+from fitting.invact.ranges import inside
+from fitting.invact.series import Difference
+from fitting.invact.variable import Variable
+
+LEFT, RIGHT = 0, 1
+AT = {"gelu": -0.16997120747990363, "silu": -0.27846454276107385}
+
+
+def root(name, **options):
+    """s = sqrt(y - f(T)) with f(T) as kernels have it, in two float32."""
+    high, low = two_floats(split(get(name)).sides[LEFT].arcs[0].anchors[1].y)
+    first = float(np.float32(high))
+    return Variable(order=2, anchor=first, anchor_low=high - first + low, **options).rounded()
+
+
+def polynomial(values, engine="by hand"):
+    """c0 + s*(c1 + s*(...))."""
+    q = Integer(0)
+    for i in reversed(range(len(values))):
+        q = constant(i) + S * q
+    return Form(q, tuple(values), engine)
+
+
+def fitted(name, side, variable, degree, y):
+    """The polynomial in s of least squares at outputs y, its constants float32."""
+    where = split(get(name)).sides[side]
+    s = variable(y)
+    values = np.polynomial.Polynomial.fit(s, slope_of_output(where, y), degree).convert().coef
+    return Candidate(polynomial(values.tolist()), variable).rounded()
+
+
+def paper_gelu_left():
+    """Equation 5 of the paper, constants as printed (FACTS.md)."""
+    c = [constant(i) for i in range(8)]
+    q = c[0] * sqrt(Y + c[1]) * (2 * Y + c[2] * sqrt(-Y)) * (Abs(c[3] * Y**2 + Abs(c[4] * Y + c[5]) + c[6]) + c[7])
+    values = (1.6311011311381, 0.16997246666667, -0.06261728, 1.2947087)
+    values += (1.98055565, 0.22730362, -0.038978495, 1.3295193)
+    return Candidate(Form(q, values, "paper"), Variable())
+
+
+def paper_gelu_right():
+    """Equation 6."""
+    c = [constant(i) for i in range(5)]
+    q = 1 + (c[0] + c[1] * S + c[2] * S**2) * exp(c[3] * (c[4] - S**2) ** 3)
+    values = (-1.383717971214795, 1.558420184350027, 0.044045748018110, 0.032146736769376, -2.119885089843949)
+    return Candidate(Form(q, values, "paper"), Variable(order=2, anchor=AT["gelu"]))
+
+
+def rational(top, bottom, variable):
+    """s*(top)/(1 + s*(bottom))."""
+    c = [constant(i) for i in range(len(top) + len(bottom))]
+    above = sum((S**k * c[k] for k in range(len(top))), Integer(0))
+    below = sum((S ** (k + 1) * c[len(top) + k] for k in range(len(bottom))), Integer(1))
+    return Candidate(Form(S * above / below, (*top, *bottom), "by hand"), variable)
+
+
+def tail():
+    """1 - (1 + c1*s + c2*s²)*2**(c3*s²)."""
+    q = 1 + (-1 + constant(0) * S + constant(1) * S**2) * Integer(2) ** (constant(2) * S**2)
+    return Candidate(Form(q, (1.4, -0.35, -1.6), "by hand"), root("gelu"))
+
+
+def near(name, side, far):
+    at = AT[name]
+    end = far if side == RIGHT else 0.0
+    return at + (end - at) * (0.5 - 0.5 * np.cos(np.linspace(0, math.pi, 400))) ** 2
+
+
+@cache
+def candidates():
+    """name: (activation, side, candidate), one of each kind that engines make."""
+    half = root("gelu", end=0.0)
+    even = Variable(order=3, anchor=0.0, even=True, high=6.0)
+    kept = Variable(order=2, anchor=AT["silu"] + 2e-4, low=1e-3, high=6.0).rounded()
+    return {
+        "polynomial": ("silu", LEFT, fitted("silu", LEFT, root("silu"), 5, near("silu", LEFT, 0.0))),
+        "rational silu": ("silu", LEFT, rational((-0.664524, 1.258664), (-0.44401,), root("silu"))),
+        "rational gelu": (
+            "gelu",
+            LEFT,
+            rational((-0.926683, 4.329079, -5.048458), (-3.369186, 2.440548), root("gelu")).rounded(),
+        ),
+        "half angle": ("gelu", LEFT, fitted("gelu", LEFT, half, 12, near("gelu", LEFT, 0.0))),
+        "cut off": ("gelu", RIGHT, fitted("gelu", RIGHT, root("gelu", high=5.0), 10, near("gelu", RIGHT, 5.0))),
+        "16 bit": ("silu", RIGHT, fitted("silu", RIGHT, kept, 4, near("silu", RIGHT, 6.0))),
+        "tail": ("gelu", RIGHT, tail()),
+        "even": ("tanhshrink", 0, fitted("tanhshrink", 0, even, 9, np.linspace(0.1, 1.81, 400) ** 3)),
+        "clamped": ("softplus", 0, Candidate(polynomial((0.1, 0.7)), Variable(low=0.0, high=1.25))),
+        "paper left": ("gelu", LEFT, paper_gelu_left()),
+        "paper right": ("gelu", RIGHT, paper_gelu_right()),
+    }
+
+
+KINDS = (
+    *("polynomial", "rational silu", "rational gelu", "half angle", "cut off"),
+    *("16 bit", "tail", "even", "clamped", "paper left", "paper right"),
+)
+
+
+@cache
+def bound(kind):
+    name, side, candidate = candidates()[kind]
+    return prove(candidate, split(get(name)).sides[side])
+
+
+def oracle_error(activation, candidate, at):
+    with mpmath.workdps(50):
+        y = oracle.f(activation, at)
+        return abs(candidate.tapes[1].mp(y, candidate.tapes[0].mp(y)) - oracle.df(activation, at))
+
+
+def places(side):
+    """Random, next to each finite end, and far away."""
+    rng = np.random.default_rng(3)
+    near_end = np.geomspace(1e-16, 1.0, 60)
+    ends = [end for end in (side.lo, side.hi) if math.isfinite(end)] or [0.0]
+    far = np.array([50.0, 1e2, 1e3, 1e6, 1e12, 1e30, 3.4e38])
+    found = [rng.uniform(-12.0, 12.0, 300), far, -far, *ends]
+    found += [end + sign * near_end for end in ends for sign in (-1, 1)]
+    found = np.concatenate([np.atleast_1d(one) for one in found])
+    return found[(found >= side.lo) & (found <= side.hi)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_point_exceeds_the_bound(kind):
+    name, number, candidate = candidates()[kind]
+    activation, found = get(name), bound(kind)
+    side = split(activation).sides[number]
+    errors = [oracle_error(activation, candidate, float(at)) for at in [*places(side), found.at]]
+    assert max(errors) <= found.upper
+    assert float(errors[-1]) == pytest.approx(found.sampled, rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bound_is_within_one_percent(kind):
+    found = bound(kind)
+    assert 0 <= found.slack <= 0.01
+    assert found.slack == found.upper / found.sampled - 1
+
+
+def test_the_papers_errors():
+    """FACTS.md: GELU left 1.25e-3 at x = -1.487, right 1.87e-2 at T."""
+    left, right = bound("paper left"), bound("paper right")
+    assert left.upper == pytest.approx(1.25e-3, rel=4e-3)
+    assert left.at == pytest.approx(-1.487, abs=2e-3)
+    assert right.upper == pytest.approx(1.87e-2, rel=4e-3)
+    assert right.at == pytest.approx(-0.7517915, abs=1e-6)
+
+
+def of(expression, variable=None, values=()):
+    return Candidate(Form(expression, values, "by hand"), variable or Variable())
+
+
+@pytest.mark.parametrize(
+    "q",
+    [
+        S / (S - Rational(1, 4)),  # a pole inside
+        S + Rational(1, 10**12) / (S - Rational(1, 4)) ** 2,
+        S + Rational(1, 10**9) / Y,  # at the end that y approaches
+        S + sqrt(Y),  # not real
+        S + sqrt(S - Rational(1, 4)),  # not real on a part
+    ],
+)
+def test_a_pole_or_a_root_of_a_negative_number_has_no_bound(q):
+    found = prove(of(q, root("silu")), split(get("silu")).sides[LEFT])
+    assert found.upper == math.inf
+    assert found.slack == math.inf
+
+
+@pytest.mark.parametrize("size", [1e-3, 1e-6, 1e-9])
+@pytest.mark.parametrize("power", [0, 1, 7])
+def test_a_perturbation_of_an_exact_form_is_what_is_bounded(size, power):
+    """sigmoid: q - g = size·y**power, whose supremum, at y -> 1, is `size`."""
+    found = prove(of(Y * (1 - Y) + Rational(size) * Y**power), split(get("sigmoid")).sides[0])
+    assert size <= found.upper <= 1.01 * size
+
+
+def test_a_perturbed_constant_moves_the_bound():
+    name, side, candidate = candidates()["cut off"]
+    values = list(candidate.form.values)
+    values[0] += 0.01
+    moved = prove(
+        Candidate(Form(candidate.form.expression, tuple(values), "by hand"), candidate.variable),
+        split(get(name)).sides[side],
+    )
+    before = bound("cut off").upper
+    assert 0.01 - before < moved.upper < 1.01 * (0.01 + before)
+
+
+CLOSED = [
+    name for name in names() if all(closed_form(split(get(name)), side) is not None for side in split(get(name)).sides)
+]
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_closed_forms_have_no_error(name):
+    whole = split(get(name))
+    for side in whole.sides:
+        found = prove(Candidate(Form(closed_form(whole, side), (), "closed"), Variable()), side)
+        assert found.upper <= RESOLVED
+        assert found.slack == 0.0
+
+
+def test_flat_and_straight_parts():
+    side = split(get("leaky_relu", negative_slope=0.25)).sides[0]
+    assert prove(of(Integer(1)), side).upper == pytest.approx(0.75, rel=1e-2)
+    flat = split(get("hardtanh")).sides[0]
+    half = prove(of(Piecewise((Integer(1), Gt(Y, 0)), (Rational(1, 4), true))), flat)
+    assert half.upper == pytest.approx(1.0, rel=1e-2)  # 1 on the flat part y = 1
+    assert prove(of(Rational(1, 4)), flat).upper == pytest.approx(0.75, rel=1e-2)
+
+
+def test_where_g_has_no_bound_the_error_is_relative():
+    side = split(get("relu2")).sides[0]
+    found = prove(of(2 * sqrt(maximum(Y, 0)) + Rational(1, 10**6) * minimum(Y, 9)), side)
+    assert 1.5e-6 <= found.upper <= 1.515e-6  # at x = 3, where g = 6
+
+
+def test_a_kink_of_the_formula_may_be_the_worst_place():
+    """q is cut off at y = 1/2, g is not: the error is largest at one end of what is cut, 1/2 or 1."""
+    side = split(get("sigmoid")).sides[0]
+    bump = minimum(Y, Rational(1, 2)) - maximum(Y - Rational(1, 2), 0)  # a tent, 1/2 at y = 1/2
+    found = prove(of(Y * (1 - Y) + Rational(1, 10**5) * bump), side)
+    assert 0.5e-5 <= found.upper <= 0.505e-5
+    assert found.at == pytest.approx(0.0, abs=1e-2)
+
+
+CUBIC = st.tuples(*[st.floats(-3, 3, width=32)] * 4)
+
+
+@given(CUBIC)
+@example((0.0, 0.0, 0.0, 0.0))
+@example((0.0, -0.66, 0.96, 1.0))
+@settings(max_examples=30)
+def test_random_cubics(values):
+    activation = get("silu")
+    side = split(activation).sides[LEFT]
+    candidate = Candidate(polynomial(values), root("silu"))
+    found = prove(candidate, side)
+    at = side.hi - np.concatenate([np.geomspace(1e-12, 1, 200), np.linspace(1, 45, 4000), [1e3, 1e9]])
+    largest = float(np.max(np.abs(candidate(activation.f(at)) - activation.df(at))))
+    assert largest - 1e-14 <= found.upper <= 1.01 * found.sampled
+    assert found.sampled <= 1.01 * largest
+
+
+@given(st.floats(-6, 6), st.floats(1e-6, 3), st.sampled_from(sorted(candidates())), st.floats(-1, 1))
+@settings(max_examples=60)
+def test_an_enclosure_of_a_cell_holds_its_points(middle, width, kind, place):
+    name, number, candidate = candidates()[kind]
+    activation = get(name)
+    arcs = [arc for arc in split(activation).sides[number].arcs if arc.lo < middle - width and middle + width < arc.hi]
+    if arcs:
+        upper = Difference(candidate, arcs[0]).over(middle - width, middle + width, 0.0).upper
+        assert oracle_error(activation, candidate, middle + place * width) <= upper
+
+
+def test_the_remainder_of_a_series_counts():
+    """The sums of the first terms of exp at 10, and of x**14, which has none of them, are too small."""
+    growth = split(from_expression("exp(x)")).sides[0].arcs[0]
+    assert Difference(of(Integer(0)), growth).over(-10.0, 10.0, 0.0).upper >= math.exp(10)
+    (steep,) = split(from_expression("x + x**15/15")).sides[0].arcs
+    found = Difference(of(Integer(1)), steep).over(-1.0, 1.0, 0.0).upper
+    assert 1.0 <= found <= 1.0 + 1e-9
+
+
+FUNCTIONS = {
+    **{name: head(x) for name, head in HEADS.items()},
+    **{name: Function(name)(x) for name in ("exp", "log", "sin", "cos", "tan", "sinh", "cosh", "atan", "erf", "erfc")},
+    "root": x ** Rational(1, 3),
+    "powers": (x - 3) ** 5 / (x + 7) ** 2 + 2 ** (-x) + Abs(x - 9),
+    "extremes": maximum(x, x**2 - 90) + minimum(x, 1 / (x + 5)),
+}
+ONLY_POSITIVE = {"log", "root"}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(("middle", "radius"), [(0.75, 0.25), (-0.5, 1e-3), (3.0, 0.5), (-6.0, 0.01), (0.25, 0.0)])
+def test_coefficients_over_a_ball_hold_those_at_its_points(name, middle, radius):
+    if name in ONLY_POSITIVE | {"log1p"} and middle < 0:
+        middle = middle + 7
+    tape = Tape(FUNCTIONS[name])
+    with flint.ctx.workprec(128):
+        series = tape.run(SERIES, flint.arb_series([flint.arb(middle, radius), 1], 6))
+        for place in (-1.0, -0.3, 0.0, 1.0):
+            with mpmath.workdps(60):
+                exact = mpmath.taylor(tape.mp, mpmath.mpf(middle) + place * mpmath.mpf(radius), 5)
+                for k, one in enumerate(exact):
+                    ball = series[k]
+                    assert ball.is_finite()
+                    assert abs(ball - flint.arb(mpmath.nstr(one, 50))).lower() <= 1e-18 * (1 + abs(float(one)))
+
+
+@pytest.mark.parametrize("name", ["log", "root", "softsign", "log1p"])
+def test_no_coefficients_where_a_function_is_not_analytic(name):
+    at = -1.0 if name == "log1p" else 0.0
+    series = Tape(FUNCTIONS[name]).run(SERIES, flint.arb_series([flint.arb(at, 0.1), 1], 4))
+    assert not flint.arb(series[0] if isinstance(series, flint.arb_series) else series).is_finite()
+
+
+def test_undecided_conditions():
+    step = Tape(Piecewise((Integer(2), Gt(x, 1)), (Integer(5), true)))
+    across, above, below = flint.arb(1, 0.5), flint.arb(2, 0.5), flint.arb(0, 0.5)
+    assert not step.run(SERIES, across).is_finite()
+    assert (step.run(SERIES, above), step.run(SERIES, below)) == (2, 5)
+    either = step.run(HULL, across)
+    assert either.contains(2)
+    assert either.contains(5)
+    assert step.run(HULL, above) == 2
+    assert not Tape(sqrt(x)).run(HULL, across - 1).is_finite()
+    clipped = Tape(sqrt(x)).run(ROOTS, across - 1)
+    assert clipped.contains(0)
+    assert clipped.contains(0.7)
+    assert clipped.upper() < 0.71
+    assert not Tape(sqrt(x)).run(ROOTS, flint.arb(-2, 1)).is_finite()
+
+
+def test_conditions_inside_an_interval():
+    one, other = Integer(1), Integer(2)
+    assert inside(Piecewise((one, Gt(Y, 1)), (other, true)), 1.0, 2.0) == one
+    assert inside(Piecewise((one, Gt(Y, 2)), (other, true)), 1.0, 2.0) == other
+    assert inside(Piecewise((one, Gt(Y, 1)), (other, true)), 1.0, 1.0) == other
+    assert inside(Piecewise((one, Gt(Y, 1.001)), (other, true)), 1.0, 2.0).has(Y)
+    assert inside(Piecewise((one, Gt(Y, Rational(1001, 1000))), (other, true)), 1.0, 2.0, 2.0**-8) == one
+
+
+def test_a_double_exponential():
+    side = split(from_expression("x*exp(-exp(-x))", name="gumbel")).sides[LEFT]
+    found = prove(of(Y), side)
+    assert 0 < found.upper <= 1.01 * found.sampled

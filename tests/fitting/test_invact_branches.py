@@ -1,0 +1,258 @@
+"""The sides of an activation: T and f(T) to 50 digits, who owns the border, arcs and anchors, and what is refused."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fitting.activations import from_expression, get, names
+from fitting.errors import InputError
+from fitting.invact.branches import split
+
+INF = math.inf
+
+# (T, whether T is the left side's) of those with two sides.
+TWO = {
+    "threshold": (0.1, True),
+    "hardswish": (-1.5, False),
+    "gelu": (-0.7517915246935645, False),
+    "gelu_tanh": (-0.7524614220710163, False),
+    "quick_gelu": (-0.751154255441289, False),
+    "silu": (-1.2784645427610737, False),
+    "mish": (-1.1924312145154952, False),
+}
+RANGES = {
+    "relu": (0, INF),
+    "leaky_relu": (-INF, INF),
+    "relu6": (0, 6),
+    "hardtanh": (-1, 1),
+    "hardsigmoid": (0, 1),
+    "hardshrink": (-INF, INF),
+    "softshrink": (-INF, INF),
+    "relu2": (0, INF),
+    "sigmoid": (0, 1),
+    "tanh": (-1, 1),
+    "softplus": (0, INF),
+    "softsign": (-1, 1),
+    "logsigmoid": (-INF, 0),
+    "tanhshrink": (-INF, INF),
+    "elu": (-1, INF),
+    "celu": (-1, INF),
+    "selu": (-1.7580993408473768, INF),
+}
+
+
+def silu(t):
+    return t / (1 + mpmath.exp(-t))
+
+
+def gelu(t):
+    return t * mpmath.ncdf(t)
+
+
+def mish(t):
+    return t * mpmath.tanh(mpmath.log1p(mpmath.exp(t)))
+
+
+def quick_gelu(t):
+    return t / (1 + mpmath.exp(-mpmath.mpf("1.702") * t))
+
+
+def gelu_tanh(t):
+    return t / 2 * (1 + mpmath.tanh(mpmath.sqrt(2 / mpmath.pi) * (t + mpmath.mpf("0.044715") * t**3)))
+
+
+@pytest.mark.parametrize("function", [gelu, gelu_tanh, quick_gelu, silu, mish], ids=lambda f: f.__name__)
+def test_minimum_to_50_digits(function):
+    """T and f(T) against mpmath, and as float64 the ones nearest to them."""
+    sides = split(get(function.__name__))
+    with mpmath.workdps(70):
+        at = mpmath.findroot(lambda t: mpmath.diff(function, t, h=mpmath.mpf(10) ** -30), TWO[function.__name__][0])
+        value = function(at)
+        left, right = sides.sides[0].arcs[-1], sides.sides[1].arcs[0]
+        for anchor in (left.anchors[1], right.anchors[0]):
+            assert anchor.order == 2
+            assert abs(mpmath.mpf(anchor.x.mid().str(60, radius=False)) - at) < mpmath.mpf(10) ** -50
+            assert abs(mpmath.mpf(anchor.y.mid().str(60, radius=False)) - value) < mpmath.mpf(10) ** -50
+        assert left.anchors[0] is None is right.anchors[1]
+        assert left.range[0] == right.range[0] == nearest(value)
+        assert sides.border == left.hi == right.lo == nearest(at)
+
+
+def nearest(number):
+    """The float64 nearest to an mpf."""
+    guess = float(number)
+    return min(
+        (guess, float(np.nextafter(guess, -INF)), float(np.nextafter(guess, INF))), key=lambda y: abs(number - y)
+    )
+
+
+def test_minimum_of_the_paper():
+    """The digits of FACTS.md, of which the last is rounded otherwise."""
+    for name, at, value in [
+        ("gelu", -0.7517915246935645, -0.16997120747990363),
+        ("silu", -1.278464542761074, -0.27846454276107385),
+    ]:
+        sides = split(get(name))
+        assert sides.border == pytest.approx(at, rel=4e-16, abs=0)
+        assert sides.sides[0].range[0] == pytest.approx(value, rel=4e-16, abs=0)
+
+
+@pytest.mark.parametrize("name", names())
+def test_sides_of_the_catalogue(name):
+    sides = split(get(name))
+    if name in TWO:
+        assert (sides.border, sides.border_is_left) == TWO[name]
+        left, right = sides.sides
+        assert (left.lo, left.hi, right.lo, right.hi) == (-INF, sides.border, sides.border, INF)
+        assert (left.direction, right.direction) == (0 if name == "threshold" else -1, 1)
+        assert right.range[1] == INF
+    else:
+        assert sides.border is None
+        (side,) = sides.sides
+        assert (side.lo, side.hi, side.direction, side.range) == (-INF, INF, 1, RANGES[name])
+    assert not any(math.copysign(1, end) < 0 for side in sides.sides for end in side.range if end == 0)
+
+
+@pytest.mark.parametrize("name", names())
+def test_arcs_cover_their_side_and_stay_in_one_piece(name):
+    activation = get(name)
+    for side in split(activation).sides:
+        edges = [side.arcs[0].lo, *(arc.hi for arc in side.arcs)]
+        assert edges == sorted(set(edges))
+        assert (edges[0], edges[-1]) == (side.lo, side.hi)
+        for arc in side.arcs:
+            assert arc.piece.lo <= arc.lo < arc.hi <= arc.piece.hi
+            assert np.sign(arc.y[1] - arc.y[0]) == arc.direction
+            assert arc.direction in (0, side.direction)
+            points = np.clip(np.linspace(-20, 20, 101), arc.lo, arc.hi)
+            points = points[(points > arc.lo) & (points < arc.hi)]
+            assert np.all(np.abs(np.sign(activation.df(points)) - arc.direction) <= (np.abs(points) > 8))
+            assert np.all((arc.range[0] <= activation.f(points)) & (activation.f(points) <= arc.range[1]))
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "border", "is_left", "directions", "ranges"),
+    [
+        ("elu", {"alpha": -1.0}, 0.0, True, (-1, 1), [(0, 1), (0, INF)]),
+        ("elu", {"alpha": 0.0}, None, False, (1,), [(0, INF)]),
+        ("leaky_relu", {"negative_slope": -0.3}, 0.0, True, (-1, 1), [(0, INF), (0, INF)]),
+        ("leaky_relu", {"negative_slope": 0.0}, None, False, (1,), [(0, INF)]),
+        ("threshold", {"threshold": 1.3, "value": -7.1}, None, False, (1,), [(-7.1, INF)]),
+        ("threshold", {"threshold": -0.7, "value": -0.7}, None, False, (1,), [(-0.7, INF)]),
+        ("threshold", {"threshold": -0.7, "value": 3.0}, -0.7, True, (0, 1), [(3, 3), (-0.7, INF)]),
+        ("hardtanh", {"min_val": 1.1, "max_val": 5.0}, None, False, (1,), [(1.1, 5)]),
+    ],
+)
+def test_sides_by_parameters(name, params, border, is_left, directions, ranges):
+    sides = split(get(name, **params))
+    assert (sides.border, sides.border_is_left) == (border, is_left)
+    assert tuple(side.direction for side in sides.sides) == directions
+    assert [side.range for side in sides.sides] == ranges
+
+
+@pytest.mark.parametrize(
+    ("text", "border", "is_left", "directions"),
+    [
+        ("x**2", 0.0, False, (-1, 1)),
+        ("abs(x-2)", 2.0, False, (-1, 1)),
+        ("where(x>0, x, -x)", 0.0, True, (-1, 1)),
+        ("where(x>=0, x, -x)", 0.0, False, (-1, 1)),
+        ("-x*sigmoid(x)", -1.2784645427610737, False, (1, -1)),
+        ("sech(x)", 0.0, False, (1, -1)),
+        # Down by a jump.
+        ("where(x>1, x-1, x)", 1.0, True, (1, 1)),
+        ("where(x>=1, x-1, x)", 1.0, False, (1, 1)),
+        # Up by a jump, and on the same side then.
+        ("where(x>1, x+1, x)", None, False, (1,)),
+        ("-x", None, False, (-1,)),
+        ("where(x>0, 1, 0)", None, False, (0,)),
+        # Float64 gives exp(-0.3) and its derivative another rounding than arb does: the owner is found all the same.
+        ("where(x>0.3, x, exp(-x)*sqrt(3)/7)", 0.3, True, (-1, 1)),
+        ("where(x>=0.3, sinh(x)*sqrt(3)/7, -x)", 0.3, False, (-1, 1)),
+    ],
+)
+def test_sides_of_expressions(text, border, is_left, directions):
+    sides = split(from_expression(text))
+    assert (sides.border, sides.border_is_left) == (border, is_left)
+    assert tuple(side.direction for side in sides.sides) == directions
+
+
+@pytest.mark.parametrize(
+    ("text", "orders"),
+    [
+        ("x**2", [(None, 2), (2, None)]),
+        ("x**3", [(None, 3), (3, None)]),
+        ("x**4", [(None, 4), (4, None)]),
+        ("x - tanh(x)", [(None, 3), (3, None)]),
+        ("where(x>0, x**2, 0)", [(None, None), (2, None)]),
+        ("where(x>0, x**3, x)", [(None, None), (3, None)]),
+        ("x*abs(x)", [(None, 2), (2, None)]),
+        ("x", [(None, None)]),
+        # A horizontal tangent inside a branch, away from its ends.
+        ("(x - 1)**3*(x**2 + 1)", [(None, 3), (3, None)]),
+        ("x*sigmoid(x)", [(None, 2), (2, None)]),
+    ],
+)
+def test_anchors(text, orders):
+    """At both ends of each arc, the order of contact with the horizontal: y - f(T) begins with (x - T)**order."""
+    arcs = [arc for side in split(from_expression(text)).sides for arc in side.arcs]
+    assert [tuple(anchor and anchor.order for anchor in arc.anchors) for arc in arcs] == orders
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sin(x)", "custom must have limits at -inf and +inf: its output does not tell x otherwise"),
+        (
+            "x**3 - x",
+            "custom must have at most two monotone branches, for one bit to tell them apart, got 3; "
+            "python -m fitting.fewbit fits it",
+        ),
+        (
+            "where(x>1, x-1, where(x>0, x-0.5, x))",
+            "custom must have at most two monotone branches, for one bit to tell them apart, got 3; "
+            "python -m fitting.fewbit fits it",
+        ),
+        ("x**11", "f' must not vanish to an order above 7, as it does at x = 0"),
+    ],
+)
+def test_refusals(text, message):
+    with pytest.raises(InputError) as caught:
+        split(from_expression(text))
+    assert str(caught.value) == message
+
+
+def test_values_that_are_zero_are_zero():
+    """1/2 - 3/6 in balls of 200 bits is 3e-61."""
+    (side,) = split(get("hardsigmoid")).sides
+    assert [arc.range for arc in side.arcs] == [(0.0, 0.0), (0.0, 1.0), (1.0, 1.0)]
+
+
+def test_arcs_of_a_falling_side():
+    left, right = split(get("hardswish")).sides
+    assert [(arc.lo, arc.hi, arc.direction, arc.y) for arc in left.arcs] == [
+        (-INF, -3.0, 0, (0.0, 0.0)),
+        (-3.0, -1.5, -1, (0.0, -0.375)),
+    ]
+    assert [(arc.lo, arc.hi, arc.direction, arc.y) for arc in right.arcs] == [
+        (-1.5, 3.0, 1, (-0.375, 3.0)),
+        (3.0, INF, 1, (3.0, INF)),
+    ]
+
+
+@settings(max_examples=25)  # each searches its turning points anew: 50 ms
+@given(st.sampled_from(["sigmoid", "Phi"]), st.floats(0.2, 5), st.floats(0.1, 5), st.sampled_from([-1, 1]))
+def test_the_family_of_gates_has_two_sides_about_its_minimum(gate, a, b, sign):
+    """a·x·σ(b·x) is silu scaled: T is silu's over b. And f is least (or greatest) at T."""
+    activation = from_expression(f"A*x*{gate}(B*x)", params={"A": sign * a, "B": b})
+    sides = split(activation)
+    known = {"sigmoid": -1.2784645427610737951, "Phi": -0.75179152469356445746}[gate]
+    assert sides.border == pytest.approx(known / b, rel=1e-14)
+    assert [side.direction for side in sides.sides] == [-sign, sign]
+    best = sides.sides[0].range[0 if sign > 0 else 1]
+    assert best == pytest.approx(float(activation.f(sides.border)), rel=1e-14)
+    assert np.all(sign * activation.f(sides.border + np.array([-0.01, 0.01])) > sign * best)

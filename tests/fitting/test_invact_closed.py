@@ -1,0 +1,381 @@
+"""Closed forms of g(y) = f'(f⁻¹(y)): their text, their values against the oracle, at the ends and beyond."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+from sympy import sstr
+
+from fitting.activations import from_expression, get, names, oracle
+from fitting.activations.tape import Tape
+from fitting.invact import chain
+from fitting.invact.branches import split
+from fitting.invact.closed import closed_form
+from fitting.invact.form import Y
+
+INF = math.inf
+SELU = ("1.0507009873554804934193349852946", "1.6732632423543772848170429916717")
+
+# Of each side, left to right. Parameters are the float64 they are: 0.01 is 5764607523034235/576460752303423488.
+CATALOGUE = {
+    "relu": ["Piecewise((1, y > 0), (0, True))"],
+    "leaky_relu": ["Piecewise((1, y > 0), (5764607523034235/576460752303423488, True))"],
+    "relu6": ["Piecewise((1, (y > 0) & (y < 6)), (0, True))"],
+    "threshold": ["0", "1"],
+    "hardtanh": ["Piecewise((1, (y > -1) & (y < 1)), (0, True))"],
+    "hardsigmoid": ["Piecewise((1/6, (y > 0) & (y < 1)), (0, True))"],
+    "hardshrink": ["Piecewise((0, (y >= -1/4) & (y <= 1/4)), (1, True))"],
+    "softshrink": ["Piecewise((0, (y >= 0) & (y <= 0)), (1, True))"],
+    "relu2": ["2*sqrt(maximum(y, 0))"],
+    "hardswish": [
+        "Piecewise((0, y >= 0), (-sqrt(6)*sqrt(maximum(y + 3/8, 0))/3, True))",
+        "Piecewise((1, y >= 3), (sqrt(6)*sqrt(maximum(y + 3/8, 0))/3, True))",
+    ],
+    "sigmoid": ["y*(1 - y)"],
+    "tanh": ["(1 - y)*(y + 1)"],
+    "softplus": ["-expm1(-y)"],
+    "softsign": ["(1 - Abs(y))**2"],
+    "logsigmoid": ["-expm1(y)"],
+    "elu": ["Piecewise((1, y > 0), (y + 1, True))"],
+    "celu": ["Piecewise((1, y > 0), (y + 1, True))"],
+    "selu": [
+        "Piecewise((5253504936777402467096674926473/5000000000000000000000000000000, y > 0), "
+        "(y + 87904967042368842997010876040615967103012290445610415488549141/"
+        "50000000000000000000000000000000000000000000000000000000000000, True))"
+    ],
+}
+OPEN = ("gelu", "gelu_tanh", "quick_gelu", "silu", "mish", "tanhshrink")
+
+EXPRESSIONS = {
+    "3*tanh(2*x+1)-4": ["2*(-y - 1)*(y + 7)/3"],
+    "log1p(exp(x))": ["-expm1(-y)"],
+    "log(1+exp(2*x))": ["-2*expm1(-y)"],
+    "x**3": ["3*Abs(y)**(2/3)"],
+    "x**3+1": ["3*Abs(y - 1)**(2/3)"],
+    "x**2": ["-2*sqrt(maximum(y, 0))", "2*sqrt(maximum(y, 0))"],
+    "2*x**2-12*x+5": [
+        "-2*sqrt(2)*sqrt(maximum(y + 13, 0))",
+        "2*sqrt(2)*sqrt(maximum(y + 13, 0))",
+    ],
+    "x**4": ["-4*maximum(y, 0)**(3/4)", "4*maximum(y, 0)**(3/4)"],
+    "x*abs(x)": ["2*sqrt(maximum(Abs(y), 0))"],
+    "abs(x)": ["-1", "Piecewise((1, y > 0), (0, True))"],
+    "exp(-x)": ["-y"],
+    "2**x": ["y*log(2)"],
+    "1/(1+exp(-x))": ["-y*(y - 1)"],
+    "exp(x)/(1+exp(x))": ["y*(1 - y)"],
+    "(exp(2*x)-1)/(exp(2*x)+1)": ["(1 - y)*(y + 1)"],
+    "sinh(x)": ["sqrt(1 + minimum(Abs(y), 1)**2/maximum(Abs(y), 1)**2)*maximum(Abs(y), 1)"],
+    "cosh(x)-1": ["-sqrt(y + 2)*sqrt(maximum(y, 0))", "sqrt(y + 2)*sqrt(maximum(y, 0))"],
+    "sech(x)": [
+        "y*sqrt(maximum(1 - y, 0))*sqrt(maximum(y + 1, 0))",
+        "-y*sqrt(maximum(1 - y, 0))*sqrt(maximum(y + 1, 0))",
+    ],
+    "atan(3*x)": ["3*cos(y)**2"],
+    "sqrt(1+x**2)-1": ["-sqrt(maximum(y*(y + 2), 0))/(y + 1)", "sqrt(maximum(y*(y + 2), 0))/(y + 1)"],
+    "x/(1+abs(x))": ["(1 - Abs(y))**2"],
+    "3*softsign(2*x+1)-4": ["6*(1 - Abs(y/3 + 4/3))**2"],
+    "max(x,0)**2": ["2*sqrt(maximum(y, 0))"],
+    "sigmoid(x)**2": ["2*(1 - sqrt(maximum(y, 0)))*maximum(y, 0)"],
+    "tanh(x)**3": ["3*(1 - Abs(y)**(1/3))*(Abs(y)**(1/3) + 1)*Abs(y)**(2/3)"],
+    "where(x>0, x, 0.1*expm1(3*x))": ["Piecewise((1, y > 0), (3*y + 3/10, True))"],
+    "where(x>0, x+1, x)": ["1"],
+    "where(x>0, 1, 0)": ["0"],
+    # Jumps of f: the border of y lies half-way.
+    "where(x>0, 2*x+3, x+1)": ["Piecewise((2, y > 2), (1, True))"],
+    "where(x>=1, 2*x+1, exp(x-1))": ["Piecewise((2, y >= 2), (y, True))"],
+    # The value of a flat part is that of infinitely many x, even where f' at the kink is not 0.
+    "where(x>=0, x, 0)": ["Piecewise((1, y > 0), (0, True))"],
+    "where(x<=1, 0, (x-1)**2/2 + x - 1)": ["Piecewise((0, y <= 0), (sqrt(2)*sqrt(maximum(y + 1/2, 0)), True))"],
+    # A falling side, and the kink's own slope on one and on the other piece.
+    "where(x>0, -x, -2*x)": ["Piecewise((-2, y >= 0), (-1, True))"],
+    "where(x>=0, -x, -2*x)": ["Piecewise((-2, y > 0), (-1, True))"],
+    # The default is the case that depends on y.
+    "where(x>0, 3*expm1(x), 2*x)": ["Piecewise((2, y <= 0), (y + 3, True))"],
+    "where(x>1, 3, where(x<-1, -3, x**3))": ["Piecewise((0, (y >= 2) | (y <= -2)), (3*Abs(y)**(2/3), True))"],
+}
+
+
+def forms_of(activation):
+    sides = split(activation)
+    return [closed_form(sides, side) for side in sides.sides]
+
+
+def side_of(sides, x):
+    """The number of the side that x is on: the stored bit."""
+    if sides.border is None:
+        return 0
+    return int(x > sides.border if sides.border_is_left else x >= sides.border)
+
+
+@pytest.mark.parametrize("name", names())
+def test_catalogue_text(name):
+    forms = forms_of(get(name))
+    if name in OPEN:
+        assert forms == [None] * len(forms)
+    else:
+        assert [sstr(form) for form in forms] == CATALOGUE[name]
+
+
+@pytest.mark.parametrize("text", EXPRESSIONS)
+def test_text_and_values_of_expressions(text):
+    activation = from_expression(text)
+    forms = forms_of(activation)
+    assert [sstr(form) for form in forms] == EXPRESSIONS[text]
+    check_at_50_digits(activation, forms, tolerance=1e-40)
+
+
+def check_at_50_digits(activation, forms, tolerance):
+    """g(f(x)) = f'(x) at many x, the kinks among them; f and f' are the oracle's."""
+    sides = split(activation)
+    tapes = [Tape(form, Y) for form in forms]
+    points = np.random.default_rng(3).normal(0, 3, 25)
+    edges = [end for side in sides.sides for arc in side.arcs for end in (arc.lo, arc.hi) if math.isfinite(end)]
+    points = [*points, *edges, *(edge + step for edge in edges for step in (-0.1, 0.1)), -30.0, 30.0]
+    flat = [arc for side in sides.sides for arc in side.arcs if arc.direction == 0]
+    for x in points:
+        y, slope = oracle.f(activation, x), oracle.df(activation, x)
+        if any(y == arc.range[0] for arc in flat):
+            slope = 0
+        with mpmath.workdps(60):
+            error = abs(tapes[side_of(sides, x)].mp(y) - slope)
+        # An anchor is a float64 next to the true one: y there is off by 1e-33, and its root by 1e-16.
+        assert error <= (tolerance if x not in edges else 1e-15) * (1 + abs(slope)), f"x = {x}"
+
+
+PARAMETERS = [
+    *((name, {}) for name in CATALOGUE),
+    *(("leaky_relu", {"negative_slope": slope}) for slope in (0.0, -0.3, 1.0, 2.5)),
+    ("threshold", {"threshold": 1.3, "value": -7.1}),
+    ("threshold", {"threshold": -0.7, "value": -0.7}),
+    ("hardtanh", {"min_val": 1.1, "max_val": 5.0}),
+    ("hardshrink", {"lambd": 0.1}),
+    ("softshrink", {"lambd": 1.7}),
+    ("softplus", {"beta": 0.3}),
+    ("softplus", {"beta": 7.0}),
+    *(("elu", {"alpha": alpha}) for alpha in (0.0, -1.0, 2.3)),
+    *(("celu", {"alpha": alpha}) for alpha in (0.1, 3.0)),
+]
+
+
+@pytest.mark.parametrize(("name", "params"), PARAMETERS)
+def test_catalogue_at_50_digits(name, params):
+    activation = get(name, **params)
+    check_at_50_digits(activation, forms_of(activation), tolerance=1e-40)
+
+
+def inside(low, high):
+    """Float64 numbers of the open interval: near its ends, near 0, and between."""
+    few = [1e-300, 1e-30, 1e-8, 0.003, 0.2, 0.5, 0.77, 1.0, 1.4, 5.5, 30.0, 700.0]
+    numbers = [0.0, *few, *(-number for number in few)]
+    for end in (low, high):
+        if math.isfinite(end):
+            numbers += [end + sign * step for sign in (1, -1) for step in (1e-3, 1e-9, 1e-15)]
+            numbers += [float(np.nextafter(end, 0)), float(np.nextafter(end, 9))]
+    return sorted({number for number in numbers if low < number < high})
+
+
+# In ulps of g; where g is y + constant and the constant no float64, it is the constant's rounding that counts.
+@pytest.mark.parametrize(
+    ("name", "params", "constant"),
+    [
+        ("sigmoid", {}, 0),
+        ("tanh", {}, 0),
+        ("softplus", {}, 0),
+        ("softsign", {}, 0),
+        ("logsigmoid", {}, 0),
+        ("relu2", {}, 0),
+        ("elu", {}, 0),
+        ("elu", {"alpha": 2.3}, 0),
+        ("celu", {}, 0),
+        ("selu", {}, float(SELU[0]) * float(SELU[1])),
+    ],
+)
+def test_monotone_forms_within_2_ulp_in_float64(name, params, constant):
+    activation = get(name, **params)
+    (form,) = forms_of(activation)
+    branch = activation.branches[-1]
+    low, high = split(activation).sides[0].range
+    points = np.array(inside(low, high))
+    assert len(points) > 10
+    for y, got in zip(points, Tape(form, Y).numpy(points), strict=True):
+        true = oracle.df_of_output(activation, y, branch)
+        allowed = 2 * math.ulp(float(true)) + math.ulp(constant) / 2 * bool(constant)
+        assert abs(mpmath.mpf(float(got)) - true) <= allowed, f"y = {y}: {got} for {mpmath.nstr(true, 20)}"
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_hardswish_in_float64(sign):
+    """Next to T too, where y + 3/8 is exact: within 3 ulp (two factors of the constant, the root, two products)."""
+    activation = get("hardswish")
+    form = forms_of(activation)[sign > 0]
+    points = np.array(
+        [np.nextafter(-0.375, 0), -0.375 + 1e-12, -0.37, -0.3, -0.1, -1e-9, *([0.0, 1.0, 2.99][: 3 * (sign > 0)])]
+    )
+    for y, got in zip(points, Tape(form, Y).numpy(points), strict=True):
+        with mpmath.workdps(50):
+            true = sign * mpmath.sqrt(mpmath.mpf(2) / 3 * (mpmath.mpf(float(y)) + mpmath.mpf(3) / 8))
+        assert abs(mpmath.mpf(float(got)) - true) <= 3 * math.ulp(float(abs(true)))
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "side", "y", "slope"),
+    [
+        ("relu", {}, 0, 0.0, 0),
+        ("relu", {}, 0, -0.0, 0),
+        ("relu", {}, 0, 5e-324, 1),
+        ("leaky_relu", {}, 0, 0.0, 0.01),
+        ("leaky_relu", {"negative_slope": -0.3}, 0, 0.0, -0.3),
+        ("relu6", {}, 0, 0.0, 0),
+        ("relu6", {}, 0, 6.0, 0),
+        ("relu6", {}, 0, 5.9999, 1),
+        ("hardtanh", {}, 0, -1.0, 0),
+        ("hardtanh", {}, 0, 1.0, 0),
+        ("hardsigmoid", {}, 0, 0.0, 0),
+        ("hardsigmoid", {}, 0, 1e-300, 1 / 6),
+        ("hardsigmoid", {}, 0, 1.0, 0),
+        ("hardswish", {}, 0, 0.0, 0),
+        ("hardswish", {}, 0, -5e-324, -0.5),
+        ("hardswish", {}, 0, -0.375, 0),
+        ("hardswish", {}, 1, -0.375, 0),
+        ("hardswish", {}, 1, 3.0, 1),
+        ("hardswish", {}, 1, 1e30, 1),
+        ("hardshrink", {}, 0, 0.0, 0),
+        ("hardshrink", {}, 0, 0.5, 1),
+        ("hardshrink", {}, 0, -0.5, 1),
+        ("softshrink", {}, 0, 0.0, 0),
+        ("softshrink", {}, 0, 5e-324, 1),
+        ("softshrink", {}, 0, -5e-324, 1),
+        ("elu", {}, 0, 0.0, 1),
+        ("elu", {}, 0, -1.0, 0),
+        ("threshold", {}, 0, 20.0, 0),
+        ("threshold", {}, 1, 0.1, 1),
+        ("threshold", {}, 1, 20.0, 1),
+    ],
+)
+def test_at_kinks_g_is_what_the_activation_has_there(name, params, side, y, slope):
+    tape = Tape(forms_of(get(name, **params))[side], Y)
+    assert tape.numpy(np.array(y)) == pytest.approx(slope, rel=3e-16, abs=0)
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_next_to_the_range_g_is_the_end_value(name):
+    """Outside by the rounding of a 16-bit or 32-bit y: off by no more than a few of these roundings, and never NaN."""
+    sides = split(get(name))
+    for side, form in zip(sides.sides, forms_of(get(name)), strict=True):
+        tape = Tape(form, Y)
+        for end, direction in zip(side.range, (-1, 1), strict=True):
+            for rounding in (2.0**-53, 2.0**-24, 2.0**-9) if math.isfinite(end) else ():
+                # What a flat part has at its y, and a form elsewhere, holds at the end itself and beyond.
+                here = tape.numpy(np.array(end))
+                beyond = np.array(end + direction * rounding * max(abs(end), 1e-3))
+                assert abs(tape.numpy(beyond) - here) <= 4 * rounding * max(abs(end), 1e-3)
+                assert np.isfinite(tape.numpy32(beyond))
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_no_nan_at_any_finite_output_in_float32(name):
+    sides = split(get(name))
+    for side, form in zip(sides.sides, forms_of(get(name)), strict=True):
+        bits = np.arange(0, 2**32, 65521, dtype=np.uint64).astype(np.uint32)
+        every = bits.view(np.float32)
+        low, high = side.range
+        with np.errstate(invalid="ignore"):
+            every = every[np.isfinite(every) & (every >= low) & (every <= high)]
+        values = Tape(form, Y).numpy32(np.array([*every, low, high]))
+        assert not np.isnan(values[:-2]).any()
+        assert np.isfinite(values[:-2]).all()
+        # The ends too, infinite or not: only 2·sqrt(y) is infinite there.
+        assert not np.isnan(values[-2:]).any()
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_nan_gives_nan_where_a_case_depends_on_y(name):
+    """Where g is a constant in every case there is nothing to carry it, and the last case is taken."""
+    for form in forms_of(get(name)):
+        assert np.isnan(Tape(form, Y).numpy(np.array(math.nan))) == form.has(Y) & (not steps(form))
+
+
+def steps(form):
+    return form.is_Piecewise and not any(value.has(Y) for value, _ in form.args)
+
+
+@pytest.mark.parametrize(
+    ("name", "side", "y", "slope"),
+    [
+        ("relu", 0, INF, 1),
+        ("relu", 0, -INF, 0),
+        ("leaky_relu", 0, -INF, 0.01),
+        ("hardshrink", 0, -INF, 1),
+        ("hardswish", 1, INF, 1),
+        ("softplus", 0, INF, 1),
+        ("logsigmoid", 0, -INF, 1),
+        ("elu", 0, INF, 1),
+        ("selu", 0, INF, 1.0507009873554805),
+        ("relu2", 0, INF, INF),
+    ],
+)
+def test_at_an_infinite_output(name, side, y, slope):
+    assert Tape(forms_of(get(name))[side], Y).numpy(np.array(y)) == slope
+
+
+def test_a_form_that_misses_the_derivative_is_not_given(monkeypatch):
+    """The guard behind the rules: were one of them wrong, there would be no closed form, and an engine would fit."""
+    assert forms_of(get("tanh")) != [None]
+    monkeypatch.setitem(chain.HEADS, "tanh", (lambda v, _: 1 - v, None))
+    assert forms_of(get("tanh")) == [None]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x*sigmoid(x)",
+        "x+softsign(x)",
+        "erf(x)",
+        "x**3+x",
+        "exp(-x**2)",  # y·sqrt(-log(y)) is NaN at y = 0
+        "tanh(x**2)",  # and the inverse of tanh is infinite at y = 1
+        "log(cosh(x))",  # exp(-y)·sqrt(exp(2y) - 1) overflows
+        "where(x>0, x*sigmoid(x)+1, x)",  # one arc has none
+        "where(x>0, -1/x, x)",  # f has a pole at the kink
+    ],
+)
+def test_none_where_no_form_can_be_computed_with(text):
+    assert None in forms_of(from_expression(text))
+
+
+def test_a_side_may_end_at_a_pole():
+    left, right = forms_of(from_expression("abs((relu(x)+2)/(relu(x)-1))"))
+    assert (sstr(left), sstr(right)) == ("Piecewise((0, y <= 2), ((y + 1)**2/3, True))", "-(1 - y)**2/3")
+
+
+NUMBERS = st.integers(-40, 40).filter(bool).map(lambda k: k / 8)
+HEADS = (
+    *(
+        f"{head}(U)"
+        for head in ("sigmoid", "tanh", "softplus", "softsign", "expm1", "exp", "sinh", "cosh", "atan", "sech")
+    ),
+    *("log1p(exp(U))", "1/(1+exp(U))", "(U)**2", "(U)**3", "abs(U)", "relu(U)**2", "sqrt(1+(U)**2)", "2**(U)"),
+)
+
+
+@example("sinh(U)", 1 / 8, 1.5, 0.75, 1 / 8, [0, 0, 0])  # 8·y overflows before y does
+@given(
+    st.sampled_from(HEADS), NUMBERS, NUMBERS, NUMBERS, NUMBERS, st.lists(st.integers(-60, 60), min_size=3, max_size=3)
+)
+def test_affine_compositions(head, a, b, c, d, points):
+    activation = from_expression(f"A*{head.replace('U', 'B*x + C')} + D", params={"A": a, "B": b, "C": c, "D": d})
+    sides, forms = split(activation), forms_of(activation)
+    assert None not in forms
+    for point in points:
+        at = point / 20
+        assume(at not in activation.breakpoints)
+        assume(sides.border is None or abs(at - sides.border) > 1e-9)  # a float64: T itself is next to it
+        y, slope = oracle.f(activation, at), oracle.df(activation, at)
+        with mpmath.workdps(60):
+            got = Tape(forms[side_of(sides, at)], Y).mp(y)
+        # An error of y of 1e-50 becomes one of 1e-25 under a root.
+        assert abs(got - slope) <= 1e-22 * (1 + abs(slope)) * (1 + abs(y))

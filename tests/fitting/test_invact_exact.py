@@ -1,0 +1,304 @@
+"""g(y) = f'(f⁻¹(y)) in float64 against the 50-digit oracle: near T, in the tails, at the ends, beyond them."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from fitting.activations import from_expression, get, names, oracle
+from fitting.activations.activation import Branch
+from fitting.invact.branches import split
+from fitting.invact.exact import anchored, series, slope_of_output, two_floats
+from tests.fitting.agreement import EPS, assert_agree
+
+INF = math.inf
+SMOOTH = [name for name in names() if get(name).step_values is None]
+TWO_SIDED = ["gelu", "gelu_tanh", "quick_gelu", "silu", "mish"]
+
+
+def wanted(activation, side, y):
+    """g and f''/f', which is what g changes by for each unit of y."""
+    branch, g, bend = Branch(side.lo, side.hi, side.direction), [], []
+    for one in y:
+        x = oracle.inverse(activation, float(one), branch)
+        g.append(float(oracle.df(activation, x)))
+        piece = next(piece for piece in activation.pieces if piece.lo <= x <= piece.hi)
+        bend.append(abs(float(piece.d2.mp(x) / piece.d1.mp(x))))
+    return np.array(g), np.array(bend)
+
+
+def allowed(activation, side, y, g, bend):
+    """How far g may be off at each y, a float64 that is taken as exact.
+
+    4 ulp of max(1, |g|) for evaluating f' or the series. Newton's x is where float64's f is y; f is x times a head,
+    good to 2 ulp of y between them. Not so gelu_tanh's: half of 1 + tanh is only good to an ulp of 1, so that f is
+    off by |x| ulp, |x| < 9 where it is felt. Next to T, where f''/f' grows without bound, none of this counts: y is
+    measured from f(T) there and f is not evaluated.
+    """
+    off = 2 * np.abs(y)
+    if activation.name == "gelu_tanh":
+        off = np.maximum(off, 9.0)
+    for anchor in (anchor for arc in side.arcs for anchor in arc.anchors if anchor is not None):
+        off = np.where(np.abs(y - float(anchor.y)) <= 0.1 * abs(float(anchor.y)), 0.0, off)
+    return EPS * (4 * np.maximum(1.0, np.abs(g)) + off * bend)
+
+
+def agree(activation, side, x):
+    """At the outputs, strictly inside the side's range, of those x that lie on the side."""
+    y = np.unique(activation.f(x[(side.lo < x) & (x < side.hi)]))
+    y = y[(side.range[0] < y) & (y < side.range[1])]
+    if y.size:
+        g, bend = wanted(activation, side, y)
+        assert_agree(y, slope_of_output(side, y), g, atol=allowed(activation, side, y, g, bend))
+    return y.size
+
+
+def sloping(activation):
+    return [side for side in split(activation).sides if side.direction]
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_catalogue(name):
+    """At random x, in both tails, and from 1e-9 up beside every end of an arc (T, kinks)."""
+    activation, rng = get(name), np.random.default_rng(3)
+    for side in sloping(activation):
+        ends = [end for arc in side.arcs for end in (arc.lo, arc.hi) if math.isfinite(end)]
+        beside = [end + sign * 10.0**power for end in ends for sign in (-1, 1) for power in (-9, -7, -4.5, -2, -0.7)]
+        x = np.concatenate([rng.uniform(-6, 6, 9), beside, [-300.0, -25.0, -9.0, 9.0, 25.0, 300.0]])
+        assert agree(activation, side, x) >= 5
+
+
+@pytest.mark.parametrize("name", ["gelu_tanh", "gelu", "silu"])
+def test_left_tail(name):
+    """On the way to 0 from below g goes there too, nowhere above 0; gelu_tanh's f is 0 itself from x = -8.3 on."""
+    left = split(get(name)).sides[0]
+    y = -np.geomspace(1e-2, 5e-324, 200)
+    g = slope_of_output(left, y)
+    # |g| <= 40 |y| while y is normal: f'/f = 1/x + σ(-x)-like terms, below |x| + 1, and |x| < 39 for GELU
+    bound = 40 * np.abs(y) if name == "gelu" else 800 * np.abs(y)
+    # what f's rounding adds: that of gelu_tanh see `allowed`, else nothing but underflow
+    bound += 9 * 9 * EPS if name == "gelu_tanh" else 1e-300
+    assert np.all(g <= 0)
+    assert np.all(-g <= bound)
+
+
+@settings(max_examples=25)
+@given(
+    head=st.sampled_from(["sigmoid", "Phi"]),
+    a=st.floats(0.01, 100),
+    b=st.floats(-2.8, 4).map(lambda power: 10**power),  # |T| below 1e4 and above 1e-5: where branches are searched for
+    signs=st.tuples(st.sampled_from([-1, 1]), st.sampled_from([-1, 1])),
+    u=st.lists(st.floats(-6, 6), min_size=2, max_size=4),
+    near=st.floats(-9, -1),
+)
+@example("sigmoid", 3.0, 50.0, (-1, 1), [0.0, 0.3], -9.0)
+@example("Phi", 0.01, 1e-2, (1, -1), [-1.0, 5.9], -8.0)
+def test_family(head, a, b, signs, u, near):
+    """a·x·head(b·x) has its T at that of x·head(x) over b; both sides at x = u/b, and next to T."""
+    a, b = a * signs[0], b * signs[1]
+    activation = from_expression(f"{a!r}*x*{head}({b!r}*x)")
+    parts = split(activation)
+    corner = -1.2784645427610738 if head == "sigmoid" else -0.7517915246935645
+    assert parts.border == pytest.approx(corner / b, rel=1e-12)
+    x = np.array([*u, corner * (1 + 10**near), corner * (1 - 10**near)]) / b
+    assert sum(agree(activation, side, x) for side in parts.sides) >= 2
+
+
+@settings(max_examples=15)
+@given(k=st.integers(-60, 60), m=st.sampled_from([-1, 1]), y=st.floats(-0.27, 4))
+def test_scaling_by_a_power_of_two_is_exact_in_the_output(k, m, y):
+    """2ᵏ·silu: its g at 2ᵏ·y is 2ᵏ times silu's at y."""
+    plain = split(get("silu")).sides
+    scaled = split(from_expression(f"{m * 2**k if k >= 0 else f'{m}/{2**-k}'}*x*sigmoid(x)")).sides
+    for one, other in zip(plain, scaled, strict=True):
+        got = slope_of_output(other, np.array(m * 2.0**k * y)) / (m * 2.0**k)
+        want = slope_of_output(one, np.array(y))
+        # Each is good to 4 ulp of max(1, |g|) and to what 2 ulp of f make: |f''/f'·f| < 1.5 beside the series' reach.
+        assert abs(got - want) <= 2 * EPS * (4 * max(1.0, abs(want)) + 2 * 1.5)
+
+
+# Ends.
+
+
+@pytest.mark.parametrize("name", TWO_SIDED)
+def test_below_the_minimum_is_zero(name):
+    """f(T) rounded up lies above the true minimum, where g is still what it is; below it g is 0, and all the way."""
+    for side in split(get(name)).sides:
+        bottom = side.range[0]
+        at = np.array([bottom, np.nextafter(bottom, -INF), bottom * (1 + 1e-7), bottom - 1, -1e308, -INF])
+        g = slope_of_output(side, at)
+        assert np.all(g[1:] == 0)
+        # g ~ ±√(2 f''(T) (y - f(T))) with y - f(T) below half an ulp, 2.8e-17, and f''(T) < 1.2
+        assert abs(g[0]) <= math.sqrt(2 * 1.2 * 2.8e-17)
+        assert g[0] * side.direction >= 0
+
+
+@pytest.mark.parametrize("name", TWO_SIDED)
+def test_above_the_range(name):
+    left, right = split(get(name)).sides
+    assert slope_of_output(left, np.array([0.0, -0.0, 5e-324, 0.1, 1.0, INF])).tolist() == [0.0] * 6
+    half = 0.6 if name == "mish" else 0.5
+    np.testing.assert_array_almost_equal_nulp(slope_of_output(right, np.array([0.0, -0.0])), np.array([half, half]), 2)
+    assert slope_of_output(right, np.array([1e300, 1.7e308, INF])).tolist() == [1.0] * 3
+
+
+@pytest.mark.parametrize("name", names())
+def test_nan_stays_and_nothing_else_becomes_it(name):
+    extreme = np.array([0.0, -0.0, 5e-324, -5e-324, 1e-300, -1e-300, 1e300, -1e300, 1.7e308, -1.7e308, INF, -INF])
+    for side in split(get(name)).sides:
+        inside = np.linspace(*np.clip(side.range, -30, 30), 400)
+        at = np.concatenate([extreme, inside, np.nextafter(side.range, INF), np.nextafter(side.range, -INF)])
+        assert not np.isnan(slope_of_output(side, at)).any()
+        found = slope_of_output(side, np.array([math.nan, inside[5], math.nan]))
+        assert np.isnan(found).tolist() == [True, False, True]
+        assert found[1] == slope_of_output(side, inside[5:6])[0]
+
+
+@pytest.mark.parametrize("name", names())
+def test_beyond_the_range_is_the_value_at_the_end(name):
+    for side in split(get(name)).sides:
+        for end, beyond in zip(side.range, (-INF, INF), strict=True):
+            if math.isfinite(end) and end not in [float(a.y) for arc in side.arcs for a in arc.anchors if a]:
+                outside = np.array([np.nextafter(end, beyond), end + math.copysign(0.7, beyond), beyond])
+                assert np.all(slope_of_output(side, outside) == slope_of_output(side, np.array(end)))
+
+
+def test_limits_at_the_ends():
+    """Outputs that are only approached, and the infinite ones."""
+    for name, low, high in [
+        ("sigmoid", 0, 0),
+        ("tanh", 0, 0),
+        ("softsign", 0, 0),
+        ("softplus", 0, 1),
+        ("logsigmoid", 1, 0),
+        ("tanhshrink", 1, 1),
+        ("elu", 0, 1),
+        ("relu2", 0, INF),
+        ("relu6", 0, 0),
+        ("hardshrink", 1, 1),
+    ]:
+        (side,) = split(get(name)).sides
+        assert slope_of_output(side, np.array(side.range)).tolist() == [low, high]
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "side", "y", "want"),
+    [
+        ("hardswish", {}, 1, 3.0, 1.0),  # x = 3 is the identity's
+        ("hardswish", {}, 1, np.nextafter(3.0, 0), 1.5),
+        ("hardswish", {}, 1, np.nextafter(3.0, 9), 1.0),
+        ("hardswish", {}, 0, -0.0, 0.0),  # x <= -3 is flat, and its y = 0
+        ("hardswish", {}, 0, -5e-324, -0.5),
+        ("elu", {}, 0, 0.0, 1.0),
+        ("elu", {"alpha": 0.5}, 0, 0.0, 0.5),  # x = 0 is the exponential's
+        ("elu", {"alpha": 0.5}, 0, 5e-324, 1.0),
+        ("selu", {}, 0, 0.0, 1.7580993408473768),
+        ("selu", {}, 0, 5e-324, 1.0507009873554805),
+        ("leaky_relu", {}, 0, -0.0, 0.01),
+        ("leaky_relu", {}, 0, 5e-324, 1.0),
+        ("relu", {}, 0, 0.0, 0.0),
+        ("relu", {}, 0, 5e-324, 1.0),
+        ("relu6", {}, 0, 6.0, 0.0),
+        ("relu6", {}, 0, np.nextafter(6.0, 0), 1.0),
+        ("softshrink", {}, 0, 0.0, 0.0),
+        ("tanhshrink", {}, 0, 0.0, 0.0),
+        # f jumps over (0, 1/2) and (-1/2, 0): the nearest output decides
+        ("hardshrink", {}, 0, 0.2, 0.0),
+        ("hardshrink", {}, 0, -0.2, 0.0),
+        ("hardshrink", {}, 0, 0.3, 1.0),
+        ("hardshrink", {}, 0, -0.3, 1.0),
+        ("threshold", {}, 0, 20.0, 0.0),
+        ("threshold", {}, 1, 20.0, 1.0),
+        ("threshold", {"value": -7.0}, 0, -6.0, 0.0),
+        ("threshold", {"value": -7.0}, 0, -1.0, 1.0),
+    ],
+)
+def test_kinks_and_gaps(name, params, side, y, want):
+    # 2 ulp: a value beside a kink comes from a root, the others are exact
+    got = slope_of_output(split(get(name, **params)).sides[side], np.array(y))
+    assert abs(got - want) <= 2 * EPS * abs(want)
+
+
+def test_shapes():
+    side = split(get("gelu")).sides[1]
+    y = np.linspace(-0.2, 3, 24)
+    flat = slope_of_output(side, y)
+    for shape in [(24,), (4, 6), (2, 3, 4), (24, 1)]:
+        found = slope_of_output(side, y.reshape(shape))
+        assert found.shape == shape
+        assert np.array_equal(found.ravel(), flat)
+    assert np.array_equal(slope_of_output(side, y.reshape(4, 6).T), flat.reshape(4, 6).T)
+    assert np.array_equal(slope_of_output(side, y[::-2]), flat[::-2])
+    for empty in [(0,), (3, 0)]:
+        assert slope_of_output(side, np.empty(empty)).shape == empty
+    one = slope_of_output(side, np.array(1.0))
+    assert (one.shape, one.dtype) == ((), np.float64)
+    assert slope_of_output(side, 1.0) == slope_of_output(side, np.float32(1)) == slope_of_output(side, [1])[0] == one
+
+
+def test_the_argument_is_left_as_it_was():
+    y = np.linspace(-0.3, 3, 50)
+    before = y.copy()
+    y.flags.writeable = False
+    slope_of_output(split(get("silu")).sides[1], y)
+    assert np.array_equal(y, before)
+
+
+# The series.
+
+
+@pytest.mark.parametrize("name", [*TWO_SIDED, "hardswish", "tanhshrink", "relu2"])
+def test_series_begins_right_and_serves_to_its_radius(name):
+    """g = ±√(2 f''(T)) s + ...; at the radius it meets the oracle, and its last terms are beyond reach of float64."""
+    activation = get(name)
+    found = 0
+    for side in split(activation).sides:
+        for arc in side.arcs:
+            for end, anchor in enumerate(arc.anchors):
+                if anchor is None:
+                    continue
+                found += 1
+                coefficients, radius = series(arc, end)
+                order, inward = anchor.order, 1 if end == 0 else -1
+                # f(T + d) - f(T) = a dⁿ: f' = n a dⁿ⁻¹ = n |a|^(1/n) sⁿ⁻¹, its sign that of the direction
+                a = {2: float(arc.piece.d2.mp(float(anchor.x))) / 2, 3: 1 / 3}[order]
+                assert not coefficients[: order - 1].any()
+                assert coefficients[order - 1] == pytest.approx(
+                    arc.direction * order * abs(a) ** (1 / order), rel=1e-14
+                )
+                longest = abs(arc.y[1 - end] - float(anchor.y)) ** (1 / order)
+                assert 0.05 < radius <= longest * (1 + EPS)
+                size = np.abs(coefficients) * radius ** np.arange(len(coefficients))
+                assert size[-8:].max() <= 1.0001e-18 * abs(coefficients[order - 1]) * radius ** (order - 1)
+                s = 0.999 * radius
+                y = np.array([float(anchor.y) + (1 if arc.range[1] > float(anchor.y) else -1) * s**order])
+                x = float(oracle.inverse(activation, float(y[0]), Branch(arc.lo, arc.hi, arc.direction)))
+                assert (x - float(anchor.x)) * inward > 0
+                want, bend = wanted(activation, side, y)
+                s = anchored(arc, anchor, y)
+                # s is good to 2 ulp, and |g'(s) s| below 4 max(1, |g|) inside half the radius of convergence
+                atol = 12 * EPS * np.maximum(1, np.abs(want))
+                assert_agree(y, np.polynomial.polynomial.polyval(s, coefficients), want, atol=atol)
+    assert found
+
+
+def test_distance_from_the_minimum_keeps_its_digits():
+    """y - f(T) next to f(T), to an ulp: against 50 digits. A plain difference would be off by half its size."""
+    import mpmath
+
+    for side in split(get("gelu")).sides:
+        arc = side.arcs[-1] if side.direction < 0 else side.arcs[0]
+        anchor = next(one for one in arc.anchors if one)
+        y = np.array([side.range[0]])
+        for _ in range(5):
+            y = np.append(y, np.nextafter(y[-1], INF))
+        with mpmath.workdps(50):
+            exact = [mpmath.mpf(float(one)) - mpmath.mpf(anchor.y.str(45, radius=False)) for one in y]
+            want = np.array([float(mpmath.sqrt(one)) for one in exact])
+        # The second float64 of f(T) carries 53 more bits; 1e-13 leaves it 10 of them to lose.
+        assert_agree(y, anchored(arc, anchor, y), want, rtol=1e-13)
+        high, low = two_floats(anchor.y)
+        assert high == side.range[0]
+        assert 0 < abs(low) <= np.spacing(abs(high)) / 2

@@ -1,0 +1,189 @@
+"""Every shipped invact file against the 50-digit oracle, at its bound and its ends; and the checker of such files."""
+
+import copy
+import json
+import math
+from dataclasses import replace
+
+import flint
+import mpmath
+import numpy as np
+import pytest
+
+from coefficients import load
+from coefficients.document import seal
+from coefficients.store import DATA
+from fitting.activations import get, names, oracle
+from fitting.activations.tape import Tape
+from fitting.invact import papers
+from fitting.invact.branches import split
+from fitting.invact.document import file_name, tapes_of, to_document
+from fitting.invact.formats import FORMATS
+from fitting.invact.solve import fit
+from fitting.invact.verify import verify
+from fitting.provenance import stored_function
+
+FILES = sorted(DATA.glob("*/invact-*.json"))
+SHORT = [f"{path.parent.name}-{path.stem}" for path in FILES]
+# Beyond |x| = 40 every g of the catalogue has reached its limit to 1e-15; next to T, and at extremes, s is least tame.
+FAR = (40.0, 1e3, 1e8, 1e30)
+
+
+def places(lo, hi, border):
+    """Points of (lo, hi): random ones, many next to the border, far ones."""
+    rng = np.random.default_rng(7)
+    points = [rng.uniform(max(lo, -12.0), min(hi, 12.0), 25), border + np.geomspace(1e-9, 1.0, 12)]
+    points += [border - np.geomspace(1e-9, 1.0, 12), np.array(FAR), -np.array(FAR)]
+    x = np.concatenate(points)
+    return x[(lo < x) & (x < hi)]
+
+
+def stored(path):
+    document = load(path)
+    return document, stored_function(document["function"]), document["solution"]["branches"]
+
+
+def exactly(tapes, y):
+    """q(y) at 50 digits."""
+    with mpmath.workdps(50):
+        s, q = tapes
+        return q.mp(y, s.mp(y))
+
+
+def test_every_function_ships_in_every_dtype():
+    found = {(path.parent.name, path.name.split(".")[0]) for path in FILES}
+    assert found >= {(name, f"invact-{dtype}") for name in names() for dtype in FORMATS}
+    assert {("gelu", "invact-float32-published"), ("silu", "invact-float32-published")} <= found
+
+
+@pytest.mark.parametrize("path", FILES, ids=SHORT)
+def test_a_shipped_file_stays_under_its_bound(path):
+    document, activation, branches = stored(path)
+    border = document["solution"]["border"] or 0.0
+    for branch, bound in zip(branches, document["error"]["bound"], strict=True):
+        lo, hi = (sign * math.inf if end is None else end for sign, end in zip((-1, 1), branch["x"], strict=True))
+        tapes, closed = tapes_of(branch), branch["engine"] == "closed"
+        for x in places(lo, hi, border):
+            with mpmath.workdps(50):
+                y, slope = oracle.f(activation, x), oracle.df(activation, x)
+                error = abs(exactly(tapes, y) - slope)
+                # Closed forms are exact but for their constants (float64) and f(T), a float64 too, under a root.
+                assert error <= (1e-7 if closed else bound), (x, y, error)
+                if closed and abs(x - border) > 1e-3:
+                    assert error <= 1e-14 * max(1, abs(slope)), (x, y, error)
+
+
+@pytest.mark.parametrize("path", FILES, ids=SHORT)
+def test_a_shipped_formula_is_a_number_wherever_y_may_be(path):
+    document, activation, branches = stored(path)
+    form = FORMATS[document["options"]["dtype"]]
+    x = np.concatenate([np.linspace(-60, 60, 5001), [-1e30, -1e4, 1e4, 1e30, 0.0, -0.0]])
+    x = x[np.abs(x) <= form.largest]
+    border = document["solution"]["border"]
+    for i, branch in enumerate(branches):
+        on_side = x if border is None else x[(x >= border) == bool(i)]
+        y = form.round(activation.f(on_side))
+        y = y[np.isfinite(y)]
+        low, high = branch["y"]
+        # Also what a kernel may make of f next to its ends: a step of the format beyond them.
+        y = np.concatenate(
+            [y, [end + k * form.spacing(np.array(end)) for end in (low, high) if end is not None for k in (-1, 1)]]
+        )
+        s, q = tapes_of(branch)
+        found = q.numpy32(y, s.numpy32(y))
+        if branch["engine"] != "published":
+            assert np.isfinite(found).all(), y[~np.isfinite(found)][:5]
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "quick_gelu", "silu", "mish"])
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_a_y_rounded_below_its_least_gives_the_value_there(name, dtype):
+    for branch in load(name, f"invact-{dtype}")["solution"]["branches"]:
+        least = np.float32(branch["y"][0])
+        below = np.array([least * np.float32(1 + 1e-6), least * np.float32(1.01)], dtype=np.float32)
+        s, q = tapes_of(branch)
+        at_least = q.numpy32(least, s.numpy32(np.float32(least * np.float32(1 + 1e-5))))
+        assert (q.numpy32(below, s.numpy32(below)) == at_least).all()
+
+
+@pytest.mark.parametrize(("name", "published"), [("gelu", 1.87e-2), ("silu", 2.9e-3)])
+def test_float32_is_a_thousand_times_nearer_than_the_paper(name, published):
+    ours, theirs = load(name, "invact-float32"), load(name, "invact-float32-published")
+    assert max(theirs["error"]["sampled"]) == pytest.approx(published, rel=0.005)  # FACTS: to its printed digits
+    assert max(ours["error"]["bound"]) * 1000 <= published
+    assert ours["error"]["pointwise"] <= 2.0**-20
+
+
+@pytest.mark.parametrize("name", ["gelu", "silu"])
+def test_bfloat16_is_on_the_floor_at_no_more_than_the_papers_price(name):
+    ours, theirs = load(name, "invact-bfloat16"), load(name, "invact-float32-published")
+    error, price = ours["error"], ours["solution"]["price"]["instructions"]
+    assert error["rms"] <= 1.02 * error["floor_rms"]
+    assert error["linf"] <= 1.10 * error["floor_linf"]
+    assert price <= theirs["solution"]["price"]["instructions"]
+
+
+def test_the_papers_tables_for_silu_are_swapped():
+    # As printed, the left formula would have five constants and the right one four: neither has so many places.
+    left, right = papers.published("silu")
+    assert (len(left.form.values), len(right.form.values)) == (4, 5)
+    x = np.linspace(-10.0, 10.0, 2001)
+    activation = get("silu")
+    y, slope = activation.f(x), activation.df(x)
+    on_right = x >= split(activation).border
+    for candidate, side, most in ((left, ~on_right, 8.4e-4), (right, on_right, 2.92e-3)):
+        assert np.abs(candidate(y[side]) - slope[side]).max() <= most
+    # With the constants of the right table, as far as they go, the left formula is absurd.
+    swapped = replace(left, form=replace(left.form, values=right.form.values[:4]))
+    assert np.abs(swapped(y[~on_right]) - slope[~on_right]).max() > 0.5
+
+
+@pytest.mark.parametrize("path", FILES[:: max(1, len(FILES) // 12)], ids=SHORT[:: max(1, len(FILES) // 12)])
+def test_the_checker_finds_nothing_in_a_shipped_file_and_something_in_a_changed_one(path):
+    document = load(path)
+    assert verify(document) == []
+    for key in ("rms", "linf", "floor_linf"):
+        wrong = copy.deepcopy(document)
+        wrong["error"][key] = document["error"][key] * 1.001 + 1e-3
+        assert any(f"error.{key}" in problem for problem in verify(wrong))
+
+
+def test_the_checker_sees_a_changed_constant_and_a_bound_that_does_not_hold():
+    document = load("silu", "invact-bfloat16")
+    wrong = copy.deepcopy(document)
+    wrong["solution"]["branches"][1]["constants"]["c1"] *= 1.01
+    assert verify(wrong)
+    wrong = copy.deepcopy(document)
+    wrong["error"]["bound"][0] = document["error"]["sampled"][0] * 0.9
+    assert any("bound" in problem for problem in verify(wrong))
+    wrong = copy.deepcopy(document)
+    wrong["solution"]["border"] = -1.0
+    assert any("border" in problem for problem in verify(wrong))
+    wrong["function"]["expr"] = "x*sigmoid(2*x)"
+    assert any("function.expr" in problem for problem in verify(wrong))
+
+
+def test_nothing_in_a_file_is_run_as_code():
+    wrong = copy.deepcopy(load("silu", "invact-bfloat16"))
+    wrong["solution"]["branches"][0]["expression"] = "__import__('os').getpid()"
+    assert any("unknown" in problem or "allowed" in problem for problem in verify(wrong))
+
+
+@pytest.mark.parametrize("name", ["mish", "hardswish"])
+def test_the_same_command_makes_the_same_bytes(name):
+    path = DATA / name / "invact-bfloat16.v1.json"
+    found = fit(get(name), "bfloat16")
+    assert file_name(found) == "invact-bfloat16"
+    made = seal(to_document(found), 1)
+    shipped = json.loads(path.read_text(encoding="ascii"))
+    made["provenance"]["versions"] = shipped["provenance"]["versions"] = {}
+    made.pop("sha256"), shipped.pop("sha256")
+    assert made == shipped
+
+
+def test_border_and_bound_of_gelu_by_ball_arithmetic():
+    # f' changes sign within one float64 of the stored border.
+    border = load("gelu", "invact-float32")["solution"]["border"]
+    slope = get("gelu").d1_expression
+    signs = [Tape(slope).arb(flint.arb(at)) > 0 for at in (math.nextafter(border, -9), math.nextafter(border, 9))]
+    assert signs == [False, True]
