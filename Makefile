@@ -34,7 +34,7 @@ format: .venv/ready-lint ## format the code and mend what can be mended
 coefficients: .venv/ready-demo ## make all coefficient files again
 	@$(PY) -m fitting.fewbit --all
 	@$(PY) -m fitting.invact --all --jobs -1
-	@$(PY) -m fitting.invact --all --engine published --dtype float32
+	@$(PY) -m fitting.invact --all --engine published
 
 check: .venv/ready-demo ## verify all coefficient files
 	@$(PY) -m coefficients check

@@ -27,7 +27,7 @@ from fitting.fewbit import judge
 from fitting.fewbit.dp import partition
 from fitting.fewbit.solve import fit
 from fitting.fewbit.steps import Steps
-from fitting.fewbit.weights import uniform
+from fitting.weights import uniform
 
 SHARED_SIZES = (1_000, 3_162, 10_000, 31_623, 100_000, 316_228, 1_000_000)
 CONTIGUOUS_SIZES = (1_000, 3_162, 10_000, 31_623, 100_000)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.rows import RESULTS
+from coefficients import load
 
 README = Path(__file__).parents[1] / "README.md"
-BEGIN, END = "<!-- benchmarks:begin -->\n", "<!-- benchmarks:end -->\n"
 
 
 def section(rows: Iterable[dict[str, Any]], folder: str) -> str:
@@ -49,13 +49,35 @@ def section(rows: Iterable[dict[str, Any]], folder: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def invact_section() -> str:
+    """The shipped formulas for GELU and SiLU beside the paper's."""
+    lines = [
+        "| | instructions | RMS above the floor | \\|q − g\\| at most (proven) |",
+        "|---|---|---|---|",
+    ]
+    for name, title in (("gelu", "GELU"), ("silu", "SiLU")):
+        for dtype in ("bfloat16-published", "bfloat16", "float16", "float32"):
+            fit = load(name, f"invact-{dtype}")
+            error, instructions = fit["error"], fit["solution"]["price"]["instructions"]
+            published, above = dtype.endswith("published"), error["rms"] / error["floor_rms"] - 1
+            what = "the paper's formulas in bfloat16" if published else dtype
+            share = "–" if dtype.startswith("float32") else f"{100 * above:.1f} %"
+            lines.append(f"| {title}, {what} | {instructions} | {share} | {max(error['bound']):.2g} |")
+    return "\n".join(lines) + "\n"
+
+
 def rendered(readme: str) -> str:
-    """`readme` with its section made from the newest committed rows."""
+    """`readme` with its sections made from the newest committed rows and the shipped files."""
     path = sorted(RESULTS.glob("*/fewbit.jsonl"))[0]
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    before, rest = readme.split(BEGIN)
-    _, after = rest.split(END)
-    return f"{before}{BEGIN}{section(rows, path.parent.name)}{END}{after}"
+    return _put(_put(readme, "benchmarks", section(rows, path.parent.name)), "invact", invact_section())
+
+
+def _put(readme: str, name: str, text: str) -> str:
+    begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->\n"
+    before, rest = readme.split(begin)
+    _, after = rest.split(end)
+    return f"{before}{begin}{text}{end}{after}"
 
 
 if __name__ == "__main__":

@@ -72,6 +72,7 @@ def _imported(problem: Problem, settings: Settings) -> list[Form]:
 ENGINES: dict[str, Engine] = {"minimax": _minimax, "template": _template, "operon": _operon, "pysr": _pysr}
 IMPORTED: Engine = _imported
 DEFAULT = ("minimax", "template")
+SLOW = ("operon", "pysr")
 ALL = (*DEFAULT, "operon")  # PySR needs Julia, and is asked for by name
 
 

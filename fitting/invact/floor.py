@@ -5,7 +5,7 @@ the range of f' over these x (in the largest error) and by its spread about its 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,6 +140,9 @@ def _analysed(parts: Split, form: Format, weight: Weight) -> tuple[Cells, ...]:
 def _analysed_arc(parts: Split, arc: Arc, form: Format, weight: Weight) -> Cells:
     x = np.unique(form.round(_spread_out(arc.lo, arc.hi)))
     x = x[(arc.lo < x) & (x < arc.hi)]
+    if weight.samples is not None:  # the arc's own; the others would all count at its ends
+        own = (arc.lo <= weight.samples) & (weight.samples < arc.hi)
+        weight = replace(weight, samples=weight.samples[own])
     y = form.round(parts.activation.f(x))
     half, alone = form.spacing(y) / 2, Side(arc.lo, arc.hi, arc.direction, (arc,))
     ends = [slope_of_output(alone, y + shift * half) for shift in (-1.0, 1.0)]

@@ -25,7 +25,8 @@ class Format:
     def spacing(self, values: Array) -> Array:
         """The distance to the next number away from zero, at float64 `values` (any shape)."""
         _, exponent = np.frexp(values)
-        return np.asarray(np.ldexp(1.0, np.maximum(exponent - 1, self.lowest) - (self.precision - 1)))
+        exponent = np.where(values == 0, self.lowest, np.maximum(exponent - 1, self.lowest))  # frexp says 0 of 0
+        return np.asarray(np.ldexp(1.0, exponent - (self.precision - 1)))
 
     def round(self, values: Array) -> Array:
         """The nearest numbers of the format, ties to even, as float64; beyond the largest ±inf. NaN stays."""

@@ -14,7 +14,7 @@ from fitting.invact import papers, rows
 from fitting.invact.bound import Bound, prove
 from fitting.invact.candidate import Candidate, closed
 from fitting.invact.closed import closed_form
-from fitting.invact.engines import DEFAULT, ENGINES, IMPORTED, Engine, Settings, chosen
+from fitting.invact.engines import DEFAULT, ENGINES, IMPORTED, SLOW, Engine, Settings, chosen
 from fitting.invact.floor import Floor, information_floor
 from fitting.invact.form import Form
 from fitting.invact.judge import Judge
@@ -123,9 +123,11 @@ def _rows(
     if all(exact):
         return [rows.judged(floor, judges, tuple(one for one in exact if one))]
     sides = [[] if one else problems(unit_of(floor.split, side), floor, rule) for side, one in enumerate(exact)]
-    both = joint_problems(*sides) if len(sides) == 2 and all(sides) and _may_join(rule, floor) else []
-    proposers = [ENGINES[name] for name in engines] + [IMPORTED] * (settings.imported is not None)
-    count, done = len(proposers) * sum(map(len, sides)) + len(both), 0
+    joinable = len(sides) == 2 and all(sides) and "minimax" in engines and _may_join(rule, floor)
+    both = joint_problems(*sides) if joinable else []
+    fast = [ENGINES[name] for name in engines if name not in SLOW]
+    slow = [ENGINES[name] for name in engines if name in SLOW] + [IMPORTED] * (settings.imported is not None)
+    count, done = sum(len(fast) * len(tasks) + len(slow) * bool(tasks) for tasks in sides) + len(both), 0
 
     def solved(problem: Problem, engine: Engine) -> list[Form]:
         nonlocal done
@@ -137,9 +139,10 @@ def _rows(
     fronts = []
     for one, tasks, judge in zip(exact, sides, judges, strict=True):
         candidates = [one] if one else []
-        for variable, problem in tasks:
-            forms_found = (form for engine in proposers for form in solved(problem, engine))
-            candidates += [Candidate(form, variable).rounded() for form in forms_found]
+        for i, (variable, problem) in enumerate(tasks):
+            proposers = fast + slow * (i == len(tasks) // 2)  # the slow ones with one variable, of those in the middle
+            proposals = [form for engine in proposers for form in solved(problem, engine)]
+            candidates += [Candidate(form, variable).rounded() for form in proposals]
         fronts.append(rows.pareto([(candidate, judge(candidate)) for candidate in candidates], rule))
     found = [rows.row_of(floor, *zip(*scored, strict=True)) for scored in product(*fronts)]
     for left, right, problem in both:
@@ -188,4 +191,5 @@ def _proven(good: Sequence[Row], floor: Floor) -> tuple[Row, tuple[Bound, ...]]:
 
 def _hopeless(activation: Activation, rule: Rule, front: Sequence[Row]) -> str:
     best = f"the best has {front[-1].rms:.3g} RMS, {front[-1].pointwise:.3g} at most" if front else "none is finite"
-    return f"no formula found for {activation.name} reaches {rule.text}: {best}; allow more by --max-error"
+    way_out = "allow more by --max-error, or try --engine all"
+    return f"no formula found for {activation.name} reaches {rule.text}: {best}; {way_out}"

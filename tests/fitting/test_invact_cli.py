@@ -231,9 +231,8 @@ def test_csv_is_the_front_with_every_digit(invact: Command) -> None:
     front = found["solution"]["front"]
     for row, wanted in zip(table, front, strict=True):
         assert int(row["instructions"]) == wanted["instructions"]
-        assert [float(row[key]) for key in ("rms", "linf", "pointwise")] == [
-            wanted[key] for key in ("rms", "linf", "pointwise")
-        ]
+        for key in ("rms", "linf", "pointwise"):
+            assert float(row[key]) == pytest.approx(wanted[key], rel=1e-11)  # files have 12 digits
         assert row["engine"] == wanted["engine"]
     (chosen,) = [row for row in table if row["mark"]]
     price = found["solution"]["price"]
@@ -311,7 +310,8 @@ def test_own_templates(invact: Command) -> None:
         **{"dtype": "bfloat16", "engine": "template", "weight": "norm"},
         **{"budget": 1, "max_error": 0.6},
     }
-    assert found["solution"]["price"]["instructions"] <= 8
+    # At most: y - t, max, min, root for s; a product and a sum a side; the choice between sides.
+    assert found["solution"]["price"]["instructions"] <= 10
 
 
 # what is refused
@@ -458,9 +458,9 @@ def test_errors_beside_floors(error: float, floor: float, text: str) -> None:
 
 
 def test_what_no_formula_reaches(hopeless: None, invact: Command) -> None:
-    status, out, err = invact(*MISH, "--max-error", "1e-30")
+    status, out, err = invact(*MISH, "--max-error", "1e-7")
     assert (status, out) == (2, "")
-    assert err.startswith("invact: no formula found for mish reaches max |q - g| at most 1e-30: ")
+    assert err.startswith("invact: no formula found for mish reaches max |q - g| at most 1e-07: ")
     assert files() == []
     assert err.count("\n") == 1
 
@@ -498,19 +498,14 @@ def test_workers_make_the_same_files(few: None, invact: Command, folder: Path, m
     monkeypatch.chdir("two")
     assert invact(*words, "--jobs", "2") == (0, printed, "")
     assert set(files()) == set(before)
-    # Not byte for byte: BLAS adds up in another order where it has fewer threads, as workers have.
-    for name, text in before.items():
-        alone, together = json.loads(text), stored(name)
-        assert together["solution"]["branches"] == alone["solution"]["branches"]
-        for key, value in alone["error"].items():
-            assert together["error"][key] == pytest.approx(value, rel=1e-12)
+    assert {name: Path(name).read_bytes() for name in files()} == before
 
 
 def test_a_function_that_cannot_be_fitted_is_named(
     hopeless: None, invact: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweeping, "names", lambda: ["relu", "mish"])
-    status, out, err = invact("--all", "--dtype", "bfloat16", "--max-error", "1e-30")
+    status, out, err = invact("--all", "--dtype", "bfloat16", "--max-error", "1e-7")
     assert (status, len(out.splitlines())) == (2, 1)
     assert err.startswith("invact: mish in bfloat16: no formula found for mish reaches ")
     assert err.count("\n") == 1

@@ -1,0 +1,196 @@
+"""python -m benchmarks.price: what each row of the price table costs, as Triton compiles it. No GPU is needed.
+
+One small float32 kernel per row is compiled for sm_80 and sm_90, and the instructions in its machine code are
+counted, those of the special-function unit (MUFU) apart. What is stored is how the count grows from 8 elements a
+thread to 16, less what a plain copy grows by: addresses and constants, paid once a thread, drop out.
+
+Writes rows under benchmarks/results/sm_80/ and sm_90/, and prints them beside `fitting.invact.price.TABLE`. Needs
+Triton, whose package holds the compiler and the disassembler: pip install triton. Half a minute.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from benchmarks.rows import RESULTS, Row, summary
+from fitting.invact.price import TABLE
+
+CAPABILITIES = (80, 90)
+THREADS = 128
+ELEMENTS = (8, 16)  # a thread
+MISSING = "benchmarks.price needs Triton (Linux) to compile and disassemble: pip install triton"
+
+_ROOT = "tl.sqrt(tl.maximum(y + 0.27846, 0.0))"
+_GAP = f"(-5.7706 - {_ROOT} * {_ROOT})"
+
+# row -> what the kernel does with y and the scalars a and b, and the rows of the table that it is made of.
+BODIES: dict[str, tuple[str, Mapping[str, int]]] = {
+    "fma": ("y * a + b", {"fma": 1}),
+    "sum": ("y + a", {"fma": 1}),
+    "product": ("y * a", {"fma": 1}),
+    "polynomial of degree 3": ("((y * a + b) * y + 0.3) * y + 0.7", {"fma": 3}),
+    "max": ("tl.maximum(y, a)", {"max": 1}),
+    "min": ("tl.minimum(y, a)", {"min": 1}),
+    "compare, select": ("tl.where(y > a, y, b)", {"compare": 1, "select": 1}),
+    "three cases": ("tl.where(y > a, y * y, tl.where(y > b, y, 0.5))", {"compare": 2, "select": 2, "fma": 1}),
+    "and": ("tl.where((y > a) & (y < b), y, 0.5)", {"compare": 2, "select": 2}),
+    "abs": ("tl.abs(y) * a", {"abs": 1, "fma": 1}),
+    "abs in a sum": ("tl.abs(y) + a", {"abs": 1, "fma": 1}),
+    "abs of a sum": ("tl.abs(y * a + b) * y + 0.3", {"fma": 2}),
+    "sqrt": ("tl.sqrt(y)", {"sqrt": 1}),
+    "exp2": ("tl.exp2(y)", {"exp2": 1}),
+    "exp": ("tl.exp(y)", {"exp": 1}),
+    "division": ("a / y", {"division": 1}),
+    "quotient": ("(y + a) / (y + b)", {"division": 1, "fma": 2}),
+    "quotient in a sum": ("y / (y + a) + b", {"division": 1, "fma": 1}),
+    "reciprocal in a sum": ("1 / y + b", {"division": 1}),
+    "rational (3, 2)": (
+        "(((0.3 * y + 0.7) * y - 1.3) * y) / ((1.1 * y - 0.4) * y + 1.0)",
+        {"division": 1, "fma": 5},
+    ),
+    "log": ("tl.log(y)", {"log": 1}),
+    "power": ("tl.exp2(tl.log2(y) * 0.3)", {"power": 1}),
+    "expm1": ("libdevice.expm1(y)", {"expm1": 1}),
+    "log1p": ("libdevice.log1p(y)", {"log1p": 1}),
+    "sigmoid": ("tl.sigmoid(y)", {"sigmoid": 1}),
+    "tanh": ("libdevice.tanh(y)", {"tanh": 1}),
+    "other (erf)": ("tl.erf(y)", {"other": 1}),
+    # Whole formulas: the paper's (5) and (8), from y.
+    "gelu left": (
+        "1.6311 * tl.sqrt(y + 0.16997) * (2 * y - 0.062617 * tl.sqrt(-y))"
+        " * (tl.abs(1.2947 * y * y + tl.abs(1.9806 * y + 0.2273) - 0.038978) + 1.3295)",
+        {"fma": 11, "sqrt": 2},
+    ),
+    "silu right": (
+        f"(1 + (-1.3109 + 0.84859 * {_ROOT} - 0.16299 * ({_ROOT} * {_ROOT}))"
+        f" * tl.exp(0.002696 * ({_GAP} * {_GAP} * {_GAP}))) * (1 - y) + y",
+        {"fma": 11, "max": 1, "sqrt": 1, "exp": 1},
+    ),
+}
+KERNEL = """
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import libdevice
+
+@triton.jit
+def kernel(p, q, a, b, SIZE: tl.constexpr):
+    i = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    y = tl.load(p + i)
+    tl.store(q + i, {body})
+"""
+_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+\s+)?([A-Z][A-Z0-9_]*)")
+
+
+def table_value(parts: Mapping[str, int]) -> tuple[int, int]:
+    """Special and other instructions of so many rows of the table."""
+    special, other = (sum(n * TABLE[kind][column] for kind, n in parts.items()) for column in (0, 1))
+    return special, other
+
+
+def opcodes(body: str, capability: int, elements: int, folder: Path) -> Counter[str]:
+    """The instructions of the kernel that does `body`, by opcode, without the padding."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    source = folder / "kernel.py"
+    source.write_text(KERNEL.format(body=body), encoding="utf-8")  # Triton reads a kernel's source from its file
+    specification = importlib.util.spec_from_file_location("kernel", source)
+    if specification is None or specification.loader is None:
+        raise RuntimeError(f"cannot import {source}")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    signature = {"p": "*fp32", "q": "*fp32", "a": "fp32", "b": "fp32", "SIZE": "constexpr"}
+    aligned = {(i,): [["tt.divisibility", 16]] for i in (0, 1)}
+    kernel = ASTSource(module.kernel, signature, {(4,): THREADS * elements}, aligned)
+    options = {"num_warps": THREADS // 32, "enable_fp_fusion": True}
+    compiled = triton.compile(kernel, target=GPUTarget("cuda", capability, 32), options=options)
+    binary = folder / "kernel.cubin"
+    binary.write_bytes(compiled.asm["cubin"])
+    disassembler = next(Path(triton.__file__).parent.rglob("nvdisasm"))
+    listing = subprocess.run([disassembler, binary], capture_output=True, text=True, check=True).stdout
+    return Counter(word for word in _INSTRUCTION.findall(listing) if word != "NOP")
+
+
+def growth(body: str, capability: int, folder: Path) -> Counter[str]:
+    """Instructions that ELEMENTS[1] elements a thread need beyond ELEMENTS[0]."""
+    few, many = (opcodes(body, capability, elements, folder) for elements in ELEMENTS)
+    many.subtract(few)
+    return many
+
+
+def measure(capability: int) -> list[Row]:
+    """Special and other instructions per element of every row, for one generation of GPUs."""
+    rows, extra = [], ELEMENTS[1] - ELEMENTS[0]
+    # A folder of its own, and Triton's cache in it: nothing that an earlier version compiled is taken up.
+    with tempfile.TemporaryDirectory() as name:
+        os.environ["TRITON_CACHE_DIR"] = name
+        copy = growth("y", capability, Path(name))
+        for what, (body, _) in BODIES.items():
+            found = growth(body, capability, Path(name))
+            special = found["MUFU"] / extra
+            other = (found.total() - copy.total()) / extra - special
+            for unit, value in (("special per element", special), ("other per element", other)):
+                rows.append(
+                    Row("price", what, body, {"elements": extra}, "float32", unit, **summary([value]),  # type: ignore[arg-type]
+                        device=f"sm_{capability}", versions=versions())
+                )  # fmt: skip
+    return rows
+
+
+def versions() -> dict[str, str]:
+    return {"python": platform.python_version(), "triton": metadata.version("triton")}
+
+
+def save(rows: list[Row]) -> Path:
+    """Write rows as JSON lines to results/<what they were compiled for>/price.jsonl, whole or not at all."""
+    path = RESULTS / rows[0].device / "price.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows), encoding="utf-8")
+    partial.replace(path)
+    return path
+
+
+def load(capability: int) -> dict[str, tuple[float, float]]:
+    """Stored special and other instructions per element, by row."""
+    lines = (RESULTS / f"sm_{capability}" / "price.jsonl").read_text(encoding="utf-8").splitlines()
+    found: dict[str, dict[str, Any]] = {}
+    for row in map(json.loads, lines):
+        found.setdefault(row["implementation"], {})[row["unit"]] = row["median"]
+    return {what: (one["special per element"], one["other per element"]) for what, one in found.items()}
+
+
+def main() -> int:
+    argparse.ArgumentParser(
+        prog="python -m benchmarks.price", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
+    if importlib.util.find_spec("triton") is None:
+        print(MISSING, file=sys.stderr)
+        return 2
+    os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"  # as the option says; without it Triton warns of its next default
+    paths = [save(measure(capability)) for capability in CAPABILITIES]
+    print(f"{'':24}{'table':>14}" + "".join(f"{f'sm_{capability}':>18}" for capability in CAPABILITIES))
+    found = [load(capability) for capability in CAPABILITIES]
+    for what, (_, parts) in BODIES.items():
+        special, other = table_value(parts)
+        measured = "".join(f"{f'{one[what][0]:.2f} + {one[what][1]:.2f}':>18}" for one in found)
+        print(f"{what:24}{f'{special} + {other}':>14}{measured}")
+    print("special + other instructions per element; wrote", *paths)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

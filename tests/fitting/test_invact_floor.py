@@ -1,0 +1,387 @@
+"""The stored formats, bit for bit; and the information floor against FACTS.md, brute force and every rival."""
+
+import math
+from collections import defaultdict
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from fitting.activations import from_expression, get
+from fitting.errors import InputError
+from fitting.invact.branches import split
+from fitting.invact.floor import information_floor, on_right
+from fitting.invact.formats import FORMATS, Format, get_format
+from fitting.weights import from_samples, parse_weight, uniform
+
+INF = math.inf
+TORCH = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+SIXTEEN = ("bfloat16", "float16")
+NORMAL = parse_weight("norm")
+
+
+# Formats.
+
+
+def by_torch(values, name):
+    """float32 numbers rounded by torch, as float64."""
+    return torch.from_numpy(np.asarray(values, dtype=np.float32)).to(TORCH[name]).double().numpy()
+
+
+def same_bits(a, b):
+    """Equal, zeros by sign, NaN as NaN."""
+    return np.array_equal(a, b, equal_nan=True) and np.array_equal(
+        np.signbit(a)[~np.isnan(a)], np.signbit(b)[~np.isnan(b)]
+    )
+
+
+@pytest.mark.parametrize("name", SIXTEEN)
+@settings(max_examples=20)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_rounding_of_random_bits_is_that_of_torch(name, seed):
+    """All of float32's patterns are equally likely: subnormals, infinities and NaN among 20,000 of them."""
+    bits = np.random.default_rng(seed).integers(0, 2**32, 20_000, dtype=np.uint32)
+    values = bits.view(np.float32)
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        assert same_bits(FORMATS[name].round(values.astype(np.float64)), by_torch(values, name))
+
+
+@pytest.mark.parametrize("name", SIXTEEN)
+def test_rounding_of_ties_and_their_neighbours_is_that_of_torch(name):
+    """The middle of every pair of adjacent numbers, and the float32 on both sides of it; past the largest, inf."""
+    form = FORMATS[name]
+    numbers = form.numbers()
+    beyond = form.largest + form.spacing(np.array(form.largest))
+    numbers = np.concatenate([[-beyond], numbers, [beyond]]).astype(np.float64)
+    with np.errstate(over="ignore"):
+        middles = (numbers[1:] / 2 + numbers[:-1] / 2).astype(np.float32)
+        values = np.concatenate(
+            [middles, np.nextafter(middles, np.float32(INF)), np.nextafter(middles, np.float32(-INF))]
+        )
+    found = form.round(values.astype(np.float64))
+    assert same_bits(found, by_torch(values, name))
+    assert np.isinf(found).any()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_float64_is_rounded_once(name):
+    """A hair above a tie: rounding to float32 first would land on the tie, and that would go to even, down."""
+    form = FORMATS[name]
+    ulp = 2.0 ** (1 - form.precision)
+    above = 1 + ulp / 2 + 2.0**-50
+    below = 1 + 3 * ulp / 2 - 2.0**-50
+    assert form.round(np.array([above, below, -above])).tolist() == [1 + ulp, 1 + ulp, -1 - ulp]
+    if name != "float32":
+        assert by_torch([above, below], name).tolist() == [1.0, 1 + 2 * ulp]  # what twice rounding makes of them
+
+
+@pytest.mark.parametrize("name", ["float16", "float32"])
+@settings(max_examples=50)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_rounding_of_float64_is_that_of_numpy(name, seed):
+    """numpy converts float64 to these two directly: random bits, exponents near the formats' own."""
+    rng, form = np.random.default_rng(seed), FORMATS[name]
+    exponents = rng.integers(form.lowest - 30, form.highest + 2, 2000)
+    values = np.ldexp(rng.uniform(-2, 2, 2000), exponents)
+    values = np.concatenate([values, form.round(values), form.round(values) * (1 + 2.0**-form.precision)])
+    with np.errstate(over="ignore", invalid="ignore"):
+        assert same_bits(form.round(values), values.astype(name).astype(np.float64))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_rounding_keeps_numbers_zeros_and_the_extraordinary(name):
+    form = FORMATS[name]
+    special = np.array([0.0, -0.0, INF, -INF, math.nan, form.largest, -form.largest])
+    assert same_bits(form.round(special), special)
+    assert form.largest == torch.finfo(TORCH[name]).max
+    smallest = torch.finfo(TORCH[name]).tiny * 2.0 ** (1 - form.precision)
+    assert same_bits(form.round(np.array([smallest, smallest / 2, -smallest / 2])), np.array([smallest, 0.0, -0.0]))
+    half = form.largest + form.spacing(np.array(form.largest)) / 2
+    assert form.round(np.array([half, np.nextafter(half, 0)])).tolist() == [INF, form.largest]
+    assert form.round(np.array(1.0)).shape == ()
+    assert form.round(np.ones((2, 0, 3))).shape == (2, 0, 3)
+
+
+@pytest.mark.parametrize("name", SIXTEEN)
+def test_numbers_are_all_there(name):
+    bits = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
+    every = bits.view(TORCH[name]).double().numpy()
+    assert np.array_equal(FORMATS[name].numbers(), np.unique(every[np.isfinite(every)]))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_spacing_is_the_step_to_the_next_number(name):
+    form = FORMATS[name]
+    finfo = torch.finfo(TORCH[name])
+    at = np.array([1.0, 1.9, -2.0, finfo.tiny, finfo.tiny / 2, 0.0])
+    unit = finfo.eps
+    assert form.spacing(at).tolist() == [unit, unit, 2 * unit, *[finfo.tiny * unit] * 3]
+
+
+def test_a_format_that_is_too_large_or_unknown_is_refused():
+    with pytest.raises(ValueError, match="float32 has too many numbers to list"):
+        FORMATS["float32"].numbers()
+    with pytest.raises(InputError, match=r"dtype must be one of bfloat16, float16, float32, got 'float15'; .*float16"):
+        get_format("float15")
+    with pytest.raises(InputError, match="dtype must be one of"):
+        information_floor(get("silu"), "half", NORMAL)
+
+
+# The floor.
+
+
+@cache
+def floor_of(name, dtype):
+    return information_floor(get(name), dtype, NORMAL)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "linf", "rms", "last"),
+    [
+        ("gelu", "bfloat16", "1.06e-2", "1.41e-3", 1),
+        ("silu", "bfloat16", "1.14e-2", "1.51e-3", 1),
+        ("silu", "float16", "3.8e-3", "3.13e-4", 1),
+        # FACTS.md has 3.75e-4, 0.45 % above what every way of weighing all inputs gives (3.73e-4, see the test below);
+        # a million normal draws give 3.724e-4 to 3.750e-4, as few of them meet T: two units of its last digit.
+        ("gelu", "float16", "4.8e-3", "3.75e-4", 2),
+    ],
+)
+def test_facts_to_their_printed_digits(name, dtype, linf, rms, last):
+    """Rounding to the printed digits, half a unit of the last, is all that may lie between; `last` units more."""
+    found = floor_of(name, dtype)
+    for value, printed in [(found.linf, linf), (found.rms, rms)]:
+        digits, exponent = printed.split("e")
+        unit = 10.0 ** (int(exponent) - len(digits.partition(".")[2]))
+        assert abs(value - float(printed)) <= (unit / 2 if printed == linf or last == 1 else last * unit)
+    assert abs(found.linf_at - found.split.sides[0].range[0]) <= found.format.spacing(np.array(found.linf_at))
+
+
+def test_rounding_of_the_slope():
+    """FACTS.md: rounding GELU' itself to bfloat16 costs 1.29e-3. Half an ulp below 2 at most, and that is met."""
+    found = floor_of("gelu", "bfloat16")
+    assert found.rounding_rms == pytest.approx(1.29e-3, abs=0.005e-3)
+    assert 0.99 * 2**-8 <= found.rounding_linf <= 2**-8
+
+
+def test_the_bit_is_the_one_of_the_border():
+    """x >= T; x > border where the border is the left side's; nothing where there is one side."""
+    at = np.array([-1e-300, -0.0, 0.0, 1e-300])
+    assert on_right(split(get("elu", alpha=-1.0)), at).tolist() == [False, False, False, True]
+    assert on_right(split(from_expression("x**2")), at).tolist() == [False, True, True, True]
+    assert on_right(split(get("tanh")), at).tolist() == [False] * 4
+
+
+def brute(activation, form, weigh):
+    """The floor over a dictionary of every (y, bit): plain Python on every number of the format."""
+    parts, groups = split(activation), defaultdict(list)
+    for x in form.numbers().tolist():
+        y = float(form.round(activation.f(x)))
+        slope = float(activation.df(x))
+        if math.isfinite(y) and math.isfinite(slope):
+            groups[y, bool(on_right(parts, np.array(x)))].append((weigh(x), slope))
+    total = sum(mass for group in groups.values() for mass, _ in group)
+    square, worst, worst_at = 0.0, 0.0, 0.0
+    for (y, _), group in groups.items():
+        mass = sum(mass for mass, _ in group)
+        if mass:
+            mean = sum(mass * slope for mass, slope in group) / mass
+            square += sum(mass * (slope - mean) ** 2 for mass, slope in group)
+        half = (max(slope for _, slope in group) - min(slope for _, slope in group)) / 2
+        if half > worst:
+            worst, worst_at = half, y
+    return math.sqrt(square / total), worst, worst_at
+
+
+TINY = Format("tiny", 5, -6, 5)  # 5 bits: 382 numbers up to 31
+
+
+@pytest.mark.parametrize("text", ["x*sigmoid(x)", "x**2", "tanh(x)", "2*x*Phi(-x)", "where(x > 0, x, 0)", "x**3/9"])
+def test_brute_force_on_a_small_format(text, monkeypatch):
+    """Uniform and N(0, 1); a cell's width is the mean distance to its neighbours, at the ends to the one there is."""
+    monkeypatch.setitem(FORMATS, "tiny", TINY)
+    activation, numbers = from_expression(text), TINY.numbers().tolist()
+    assert len(numbers) == 2 * (11 * 16 + 15) + 1
+    width = {}
+    for i, x in enumerate(numbers):
+        before, after = (x - numbers[i - 1] if i else None), (numbers[i + 1] - x if i + 1 < len(numbers) else None)
+        width[x] = after if before is None else before if after is None else (before + after) / 2
+    for weight, density in [(uniform(), lambda x: float(-10 <= x <= 10)), (NORMAL, norm.pdf)]:
+        found = information_floor(activation, "tiny", weight)
+        rms, linf, at = brute(activation, TINY, lambda x, d=density: d(x) * width[x])
+        assert found.linf == pytest.approx(linf, rel=1e-14)
+        if linf:
+            assert found.linf_at == at or brute(activation, TINY, lambda x: 1.0)[1] == pytest.approx(linf)
+        assert found.rms == pytest.approx(rms, rel=1e-11, abs=1e-15)  # a weight's domain leaves out 1e-12 each side
+        assert sum(float(cells.mass.sum()) for cells in found.cells) == pytest.approx(1, rel=1e-13)
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN)
+@pytest.mark.parametrize("name", ["gelu", "silu", "hardswish", "tanhshrink"])
+@settings(max_examples=15)
+@given(seed=st.integers(0, 2**32 - 1), size=st.floats(-6, 0), share=st.floats(0.001, 1))
+def test_no_function_of_output_and_bit_beats_it(name, dtype, seed, size, share):
+    """The means with any of them moved: never a smaller RMS error. The middles: none of smaller largest error."""
+    found, rng = floor_of(name, dtype), np.random.default_rng(seed)
+    activation, form = found.split.activation, found.format
+    x = form.numbers()
+    x = x[np.abs(x) < 12]
+    mass = np.exp(-x * x / 2) * np.gradient(form.numbers())[np.isin(form.numbers(), x)]
+    mass /= mass.sum()
+    y, slope, right = form.round(activation.f(x)), activation.df(x), on_right(found.split, x)
+
+    def errors(guesses):
+        return slope - np.where(right, *(table[at[side]] for side, table in [(-1, guesses[-1]), (0, guesses[0])]))
+
+    at = {}
+    for side in (-1, 0):
+        outputs = found.cells[side].y
+        at[side] = np.minimum(np.searchsorted(outputs, y), len(outputs) - 1)
+        chosen = right if side else ~right
+        assert np.array_equal(outputs[at[side]][chosen], y[chosen])
+    best = [cells.mean for cells in found.cells]
+    noise = [np.where(rng.random(len(one)) < share, 10**size * rng.standard_normal(len(one)), 0) for one in best]
+    reached = math.sqrt(mass @ errors(best) ** 2)
+    # 1e-9: the weight's domain leaves out 1e-12 of N(0, 1) on each side, and rounding
+    assert reached == pytest.approx(found.rms, rel=1e-9)
+    rival = math.sqrt(mass @ errors([a + b for a, b in zip(best, noise, strict=True)]) ** 2)
+    assert rival >= found.rms * (1 - 1e-9)
+    middles = [cells.middle for cells in found.cells]
+    assert np.abs(errors(middles)).max() == pytest.approx(found.linf, rel=1e-12)
+    rival = np.abs(errors([a + b for a, b in zip(middles, noise, strict=True)])).max()
+    assert rival >= found.linf * (1 - 1e-12)
+
+
+def test_gelu_in_float16_by_the_exact_mass_of_every_input():
+    """GELU in float16: 3.73e-4 by N(0, 1)'s exact mass of every input too, so FACTS.md's 3.75e-4 was a sample's."""
+    found, form = floor_of("gelu", "float16"), FORMATS["float16"]
+    x = form.numbers()
+    middles = (x[1:] + x[:-1]) / 2
+    mass = np.diff(norm.cdf(np.concatenate([[-INF], middles, [INF]])))
+    activation = get("gelu")
+    y, slope, right = form.round(activation.f(x)), activation.df(x), x >= found.split.border
+    square = 0.0
+    for side in (False, True):
+        _, group = np.unique(y[right == side], return_inverse=True)
+        total, first, second = (
+            np.bincount(group, mass[right == side] * slope[right == side] ** power) for power in (0, 1, 2)
+        )
+        known = total > 0
+        square += float(np.sum(second[known] - first[known] ** 2 / total[known]))
+    assert math.sqrt(square) == pytest.approx(3.733e-4, abs=0.0005e-4)
+    # The density in the middle of a cell for its mean over it: a cell is at most 2**-10 of x wide where it counts.
+    assert found.rms == pytest.approx(math.sqrt(square), rel=1e-5)
+
+
+def test_samples_weigh_as_often_as_they_occur():
+    """Three draws that share one y, one alone: mean and variance by hand. Unrounded draws count where they round."""
+    form, activation = FORMATS["bfloat16"], get("silu")
+    cells = floor_of("silu", "bfloat16").cells[0]
+    y = cells.y[np.argmax(cells.half)]
+    x = form.numbers()
+    sharing = x[(form.round(activation.f(x)) == y) & (x < -1.2784645427610738)][[0, 3, 9]]
+    draws = np.concatenate([sharing, sharing[:1], [2.0]])
+    slopes = activation.df(draws)[:-1]
+    want = math.sqrt(np.sum((slopes - slopes.mean()) ** 2) / 5)
+    for wobble in (0.0, 1e-4, -1e-4):
+        found = information_floor(activation, "bfloat16", from_samples(draws * (1 + wobble)))
+        assert found.rms == pytest.approx(want, rel=1e-12)
+        assert [float(one.mass.sum()) for one in found.cells] == pytest.approx([0.8, 0.2])
+        assert found.linf == floor_of("silu", "bfloat16").linf  # which no weight changes
+    alone = information_floor(activation, "bfloat16", from_samples(np.array([-2.0, 1.0, 3.0])))
+    assert alone.rms == 0
+
+
+def test_float32_samples_count_on_their_own_side():
+    """200,000 quantiles of N(0, 1) are as good as its density, away from the few at T that carry the RMS."""
+    quantiles = norm.ppf((np.arange(200_000) + 0.5) / 200_000)
+    found = information_floor(get("silu"), "float32", from_samples(quantiles))
+    left = float(norm.cdf(-1.2784645427610738))
+    assert [float(one.mass.sum()) for one in found.cells] == pytest.approx([left, 1 - left], abs=1e-5)
+    # The square of the error is like 1/distance² from T, so half of it comes from |x - T| < 1e-3: 35 of them.
+    assert found.rms == pytest.approx(floor_of("silu", "float32").rms, rel=0.5)
+    above = information_floor(get("silu"), "float32", from_samples(np.linspace(1, 4, 3000)))
+    assert [float(one.mass.sum()) for one in above.cells] == [0, 1]
+    assert above.rms < 3e-8  # f'' < 0.1 and f' > 0.9 there: half an ulp of y < 4 is 1.2e-7, and moves g by 0.1 of it
+
+
+@pytest.mark.parametrize("name", ["gelu", "silu", "mish"])
+def test_float32_analysis_against_every_input_next_to_the_minimum(name):
+    """All float32 x in [T - 4e-3, T + 4e-3], 67,000 of them and more, on 50 y and more.
+
+    The analysis has only a sample of y, and half-ranges that fall with the distance from T, but for the first y's,
+    part of whose interval is below f(T): that of a y lies between those of its two neighbours in the sample.
+    1e-12: |dg/dy| < 1e4 beyond the first y, times an ulp of f.
+    From below to a tenth: a y stands for 45 x and more, and the outermost two may be short of its ends by one step.
+    """
+    activation, form = get(name), FORMATS["float32"]
+    found = floor_of(name, "float32")
+    border = found.split.border
+    count = int(4e-3 / form.spacing(np.array(border)))
+    x = np.float32(border).astype(np.float64) + form.spacing(np.array(border)) * np.arange(-count, count)
+    assert x.size > 67_000
+    assert np.array_equal(form.round(x), x)
+    y, slope, right = form.round(activation.f(x)), activation.df(x), x >= border
+    for side, cells in zip((False, True), found.cells, strict=True):
+        chosen = right == side
+        ys, group = np.unique(y[chosen], return_inverse=True)
+        assert ys.size > 50
+        low, high = np.full(ys.size, INF), np.full(ys.size, -INF)
+        np.minimum.at(low, group, slope[chosen])
+        np.maximum.at(high, group, slope[chosen])
+        half, ys = ((high - low) / 2)[:-1], ys[:-1]  # the last y's inputs are cut by the window
+        variance = np.array([slope[chosen][group == i].var() for i in range(ys.size)])
+        assert ys[0] == cells.y[0]
+        below = np.searchsorted(cells.y, ys, side="right") - 1
+        above = np.searchsorted(cells.y, ys)
+        assert below[1] >= above[1]  # the first two are in the sample
+        assert np.all(half <= cells.half[below] + 1e-12)
+        assert np.all(half >= 0.9 * cells.half[above])
+        assert cells.half.max() == cells.half[above[:2]].max()
+        # f' is all but linear over one y's inputs, so spread evenly: the same squared, and 45 x may be 46 (4.5 %)
+        assert np.all(variance <= 1.1 * cells.spread[below])
+        assert np.all(variance >= 0.8 * cells.spread[above])
+
+
+@pytest.mark.parametrize("name", ["relu", "leaky_relu", "relu6", "hardtanh", "hardsigmoid", "softshrink", "threshold"])
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_what_is_a_step_costs_nothing(name, dtype):
+    """Every stored y has one f': none of these rounds to the y of a kink from its other side, 1 - 1/384 included,
+    which is hardsigmoid's y at bfloat16's last x before 3."""
+    found = floor_of(name, dtype)
+    assert found.linf == 0
+    assert found.rms <= 2.0**-52  # equal numbers about their mean, which is rounded
+
+
+def test_a_step_inside_a_stored_output_costs_half_of_it():
+    """bfloat16's last x before 8 is 8 - 1/32: x/16 + 1/2 = 1 - 1/512, a tie that goes to 1, which is x = 8's."""
+    flat = from_expression("Piecewise((0, x <= -8), (1, x >= 8), (x/16 + 1/2, True))")
+    found = information_floor(flat, "bfloat16", NORMAL)
+    assert (found.linf, found.linf_at) == (1 / 32, 1.0)
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "tanh", "softplus", "elu", "softsign", "logsigmoid"])
+def test_monotone_functions_have_one_side_and_a_low_floor(name):
+    """g has a slope below 2 in y, so that half an ulp of y, |y| <= 2 where g is not flat, moves it by an ulp of 1."""
+    for dtype in FORMATS:
+        found = floor_of(name, dtype)
+        assert len(found.cells) == 1
+        assert found.linf <= 2.0 ** (1 - found.format.precision)
+        assert found.rms <= found.linf
+        assert found.cells[0].mass.sum() == pytest.approx(1, rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("name", ["gelu", "mish", "relu6", "elu", "hardswish"])
+def test_cells_are_in_order_and_consistent(name, dtype):
+    for cells in floor_of(name, dtype).cells:
+        assert np.all(np.diff(cells.y) >= 0)
+        assert np.array_equal(FORMATS[dtype].round(cells.y), cells.y)
+        assert np.all(cells.low <= cells.high)
+        assert np.all((cells.low - 1e-15 <= cells.mean) & (cells.mean <= cells.high + 1e-15))  # an ulp of 1, and some
+        # Popoviciu: a variance is at most the square of half the range; and an ulp
+        assert np.all(cells.spread <= cells.half**2 + 1e-30 + 1e-15 * cells.half**2)
+        assert np.all(cells.mass >= 0)

@@ -1,0 +1,198 @@
+"""The choice: what a fit reaches, by which rule, for the catalogue and for functions of one's own."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fitting.activations import from_expression, get, oracle
+from fitting.activations.activation import Branch
+from fitting.errors import InputError
+from fitting.invact import minimax
+from fitting.invact.candidate import Candidate, pair_price
+from fitting.invact.engines import ALL, DEFAULT, chosen
+from fitting.invact.exact import slope_of_output
+from fitting.invact.form import S, Y, constant
+from fitting.invact.minimax import Problem, Shape, Tail
+from fitting.invact.refit import Target, evaluate
+from fitting.invact.rules import rule_for
+from fitting.invact.solve import fit
+from fitting.invact.text import read, spell
+from fitting.invact.variable import Variable
+
+
+def samples(function, lo=0.0, hi=1.0, count=300):
+    """A target of the least largest error on [lo, hi], points close to both ends."""
+    s = lo + (hi - lo) * (1 - np.cos(np.linspace(0, math.pi, count))) / 2
+    return Target(s, s, function(s))
+
+
+def alternations(error, level):
+    """How often the error reaches ±level with alternating sign: de la Vallée Poussin's count."""
+    signs = np.sign(error[np.abs(error) >= level])
+    return 1 + int(np.sum(signs[1:] != signs[:-1]))
+
+
+@pytest.mark.parametrize("numerator", [2, 4, 6])
+def test_polynomials_are_the_best_that_there_are(numerator):
+    # exp on [0, 1]: the error of the best polynomial alternates degree + 2 times (Chebyshev).
+    target = samples(np.exp)
+    values, cost = minimax.fit(Shape(numerator), target, {})
+    error = evaluate(Shape(numerator).form(values.tolist()), target.y, target.s) - target.value
+    # 1 %: ENOUGH, the promise at which the polish stops. It is a proof: no polynomial errs less at these points.
+    assert alternations(error, 0.99 * cost) >= numerator + 2
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 2), (3, 3), (4, 2)])
+def test_rational_functions_are_the_best_that_there_are(shape):
+    numerator, denominator = shape
+    target = samples(lambda s: np.sqrt(s + 0.01))
+    found = minimax.fit(Shape(numerator, denominator), target, {})
+    assert found is not None
+    error = evaluate(Shape(numerator, denominator).form(found[0].tolist()), target.y, target.s) - target.value
+    # Of a rational function without defect the error alternates numerator + denominator + 2 times (Achieser).
+    assert alternations(error, 0.99 * found[1]) >= numerator + denominator + 2
+
+
+def test_a_formula_is_found_where_there_is_one():
+    target = samples(lambda s: s * (1.5 - 2.0 * s) / (1 + 0.5 * s))
+    values, cost = minimax.fit(Shape(2, 1, zero=True), target, {})
+    assert cost < 1e-12
+    assert values == pytest.approx([1.5, -2.0, 0.5], rel=1e-9)
+
+
+def test_a_function_with_a_pole_between_the_points_is_refused():
+    # The best rational function of degrees 0, 1 for |s - 0.5| has its pole there or near it, wherever points lie.
+    target = samples(lambda s: 1 / (s - 0.50123), count=40)
+    assert minimax.fit(Shape(1, 1), target, {}) is None
+
+
+def test_a_formula_is_zero_at_t_where_that_is_asked_and_tends_to_its_limit():
+    tail = Tail(-1.3, 2, 1.0)
+    form = Shape(3, zero=True, center=0.75, tail=tail).form([1.0, -0.5, 0.25, -1.3])
+    assert evaluate(form, np.zeros(1), np.zeros(1))[0] == 0.0
+    assert evaluate(form, np.zeros(1), np.full(1, 30.0))[0] == 1.0
+
+
+def test_the_front_grows_in_price_and_falls_in_error():
+    problem = Problem(samples(lambda s: np.sqrt(s + 1e-4)), wanted=1e-4, enough=1e-6)
+    costs = [problem.target.cost(form) for form in minimax.search(problem)]
+    assert len(costs) > 5
+    assert costs == sorted(costs, reverse=True)
+
+
+def test_scaling_by_a_power_of_two_scales_the_fit():
+    target = samples(lambda s: np.tanh(2 * s))
+    scaled = Target(target.y, target.s, 8 * target.value)
+    one, eight = (minimax.fit(Shape(3, 2), each, {}) for each in (target, scaled))
+    assert eight[1] == pytest.approx(8 * one[1], rel=0.02)  # both within ENOUGH of the best
+
+
+def test_one_formula_for_both_sides_costs_one_evaluation():
+    form = Shape(3).form([0.1, 0.2, 0.3, 0.4])
+    right = Candidate(form, Variable(2, -0.25, low=1e-4, high=3.0))
+    left = Candidate(form, Variable(2, -0.25, low=1e-4, high=3.0, negative=True))
+    assert pair_price(left, right).total == right.price.total + 1  # and the choice of the sign
+    other = Candidate(Shape(3).form([0.1, 0.2, 0.3, 0.5]), right.variable)
+    assert pair_price(other, right).total == right.price.total + 1  # and the choice of the constant
+    longer = Candidate(Shape(4).form([0.1, 0.2, 0.3, 0.4, 0.5]), right.variable)
+    assert pair_price(longer, right).total == right.price.total + 4 + 1  # s is shared
+
+
+@given(
+    st.lists(st.sampled_from(["s", "y", "1.5", "c0", "3"]), min_size=2, max_size=4),
+    st.lists(st.sampled_from("+-*"), min_size=3, max_size=3),
+    st.sampled_from(["{}", "sqrt(max({}, 0))", "abs({})", "2**({})", "min({}, 7)", "1/(1 + ({})**2)", "exp({})"]),
+)
+def test_a_formula_is_read_back_as_it_was_spelled(words, signs, around):
+    text = around.format("".join(word + sign for word, sign in zip(words, signs, strict=False))[:-1])
+    expression = read(text, {"c0": 0.0})
+    assert read(spell(expression), {"c0": 0.0}) == expression
+
+
+@settings(max_examples=8)
+@given(
+    st.floats(0.2, 5.0),
+    st.floats(0.2, 5.0),
+    st.sampled_from([1, -1]),
+    st.sampled_from(["sigmoid", "Phi"]),
+)
+def test_scaled_relatives_of_silu_and_gelu_are_fitted(a, b, sign, head):
+    # 1 % of the largest slope: what a handful of constants reach, whatever the scales.
+    activation = from_expression(f"a*x*{head}(b*x)", "relative", {"a": sign * a, "b": b})
+    limit = 0.01 * a
+    found = fit(activation, "bfloat16", engines=("minimax",), max_error=limit)
+    assert found.chosen.pointwise <= limit
+    split = found.floor.split
+    for side, candidate, bound in zip(split.sides, found.chosen.candidates, found.bounds, strict=True):
+        x = np.linspace(max(side.lo, -20.0 / b), min(side.hi, 20.0 / b), 501)[1:-1]
+        y = activation.f(x)
+        error = np.abs(candidate(y) - activation.df(x))
+        # y is rounded to float64: next to T that moves g by up to the root of it, 2e-8 in parts of the slope.
+        assert error.max() <= bound.upper + 1e-7 * a
+
+
+def test_a_user_function_of_another_kind():
+    activation = from_expression("x*sigmoid(x)**2", "squared_gate")
+    found = fit(activation, "float16", engines=("minimax",))
+    for side, candidate in zip(found.floor.split.sides, found.chosen.candidates, strict=True):
+        branch = Branch(side.lo, side.hi, side.direction)
+        low, high = side.range
+        for y in (0.9 * low, 0.5 * low, 0.1 * low, *((0.5, 2.0, 30.0) if high > 1 else ())):
+            want = float(oracle.df_of_output(activation, y, branch))
+            assert abs(candidate(np.array([y]))[0] - want) <= max(bound.upper for bound in found.bounds)
+
+
+@pytest.mark.parametrize("expr", ["x + tanh(x)", "tanh(x) + tanh(3*x)/5"])
+def test_monotone_functions_without_a_closed_form_need_no_bit(expr):
+    found = fit(from_expression(expr), "bfloat16", engines=("minimax",))
+    assert len(found.chosen.candidates) == 1
+    assert found.floor.split.border is None
+    y = found.activation.f(np.linspace(-9, 9, 301))
+    assert np.abs(found.chosen.candidates[0](y) - slope_of_output(found.floor.split.sides[0], y)).max() < 0.02
+
+
+@pytest.mark.parametrize(
+    ("expr", "reason"),
+    [
+        ("sin(x)", "limits"),
+        ("x*exp(-x**2) + x**3/50", "two monotone branches"),
+        ("x*exp(x)", "finite limits"),
+        ("where(x > 0, x*Phi(x), x*sigmoid(x))", "pieces on one side"),
+    ],
+)
+def test_what_cannot_be_told_from_the_output_is_refused_with_the_reason(expr, reason):
+    with pytest.raises(InputError, match=reason):
+        fit(from_expression(expr), "bfloat16")
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(InputError, match="engine must be one of"):
+        fit(get("gelu"), "bfloat16", engines=("minmax",))
+    with pytest.raises(InputError, match="dtype must be one of"):
+        fit(get("gelu"), "float8")
+    for wrong in (0.0, -1.0, math.nan, math.inf, 1e-30):
+        with pytest.raises(InputError, match="max-error"):
+            fit(get("gelu"), "bfloat16", max_error=wrong)
+    with pytest.raises(InputError, match="gelu and silu"):
+        fit(get("mish"), "float32", engines=("published",))
+
+
+def test_engines_by_name():
+    assert chosen("all") == ALL
+    assert chosen("minimax, template") == DEFAULT
+    assert chosen("operon,operon") == ("operon",)
+
+
+def test_the_rule_counts_the_floor_and_what_rounding_costs():
+    floor = fit(get("gelu"), "bfloat16", engines=("minimax",)).floor
+    rule = rule_for(floor)
+    # 2 % in RMS: the squares add up, so what a formula may add is (1.02² - 1) of the floor's.
+    assert math.sqrt(floor.rms**2 + rule.square) == pytest.approx(1.02 * floor.rms, rel=1e-12)
+    assert rule.linf == pytest.approx(1.10 * floor.linf, rel=1e-12)
+
+
+def test_constants_and_symbols_have_the_names_that_files_use():
+    assert [str(one) for one in (Y, S, constant(3))] == ["y", "s", "c3"]
