@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 import flint
+import numpy as np
 
 from fitting.activations import Activation
 from fitting.activations.activation import Branch
@@ -22,6 +23,7 @@ from fitting.errors import InputError
 MAX_ORDER = 8  # of an anchor: beyond it f is as good as flat there
 _ZERO = 1e-45  # |f'| below this, at 60 digits, is 0
 _CLOSE = 1e-12  # values of f or f' that differ by less are the same
+ROUNDING = 1e-12  # of x and y: less is no move of f
 _NEAR = 1e-6  # a turning point known as a float64 lies within this of the true one
 
 
@@ -102,10 +104,26 @@ def split(activation: Activation) -> Split:
             f"{len(groups)}; python -m fitting.fewbit fits it"
         )
     sides = tuple(_side(activation, group) for group in groups)
+    for side in sides:
+        _check(activation, side)
     if len(sides) == 1:
         return Split(activation, sides, None)
     border = sides[1].lo
     return Split(activation, sides, border, _belongs_left(activation, border))
+
+
+def _check(activation: Activation, side: Side) -> None:
+    """Raise `InputError` where f is not monotone after all: a turn that the scan for turning points stepped over."""
+    away = np.geomspace(1e-12, 1e6, 2000)
+    for arc in side.arcs:
+        x = np.unique(np.concatenate([-away, away, *(end + away * sign for end, sign in ((arc.lo, 1), (arc.hi, -1)))]))
+        x = x[(arc.lo < x) & (x < arc.hi)]
+        y = activation.f(x)
+        with np.errstate(invalid="ignore"):  # inf - inf, where f overflows
+            back = np.diff(y) * (arc.direction or 1) < -ROUNDING * (np.abs(x[1:]) + np.abs(y[1:]))
+        if back.any():
+            at = x[int(np.argmax(back))]
+            raise InputError(f"{activation.name} must be monotone next to x = {at:.3g}, where a turn was not found")
 
 
 def _side(activation: Activation, group: list[Branch]) -> Side:
