@@ -30,26 +30,26 @@ AIM = 1e-6  # largest error: beyond it no engine is asked to go
 REACH, POINTS = 10.0, 20_001  # of x, where formulas are held against g
 
 
-def points(floor: Floor, side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Outputs at x from T to ±10, and g there."""
+def points(floor: Floor, side: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """x from T to ±10, their outputs, and g there."""
     border = floor.split.border or 0.0
     x = np.linspace(border, REACH if side else -REACH, POINTS)
     y = floor.split.activation.f(x)
-    return y, slope_of_output(floor.split.sides[side], y)
+    return x, y, slope_of_output(floor.split.sides[side], y)
 
 
-def errors(candidate: Candidate, y: np.ndarray, g: np.ndarray) -> tuple[float, float]:
+def errors(candidate: Candidate, x: np.ndarray, y: np.ndarray, g: np.ndarray) -> tuple[float, float]:
     """Largest error, and the integral of the squared error over x (trapezoidal rule)."""
     miss = np.abs(candidate(y) - g)
-    return float(miss.max()), float(np.mean(miss**2)) * REACH
+    return float(miss.max()), abs(float(np.trapezoid(miss**2, x)))
 
 
 def rows_of(name: str, side: int, seconds: float, engine: str, found: list[Candidate], floor: Floor) -> list[Row]:
-    y, g = points(floor, side)
+    at = points(floor, side)
     what, common = f"invact {name} {SIDES[side]}", {"mode": "front", "dtype": "float64"}
     rows = [Row(what, engine, "front", {}, "float64", "s", **summary([seconds]))] if seconds else []  # type: ignore[arg-type]
     for candidate in found:
-        largest, squared = errors(candidate, y, g)
+        largest, squared = errors(candidate, *at)
         size = {"instructions": candidate.price.total, "constants": len(candidate.form.values)}
         for unit, value in (("max |q-g|", largest), ("integral (q-g)^2", squared)):
             rows.append(Row(what, engine, size=size, unit=unit, **common, **summary([value])))  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ numpy float64 (fast, over arrays), mpmath (50 digits, the oracle), arb balls (ri
 intervals; also machine-independent correctly rounded results) and acb, the same in the complex plane.
 """
 
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -105,7 +106,7 @@ NUMPY = Arithmetic(
         "softplus": lambda u: np.logaddexp(0.0, u),
         "sech": lambda u: 1 / np.cosh(u),
         "Phi": special.ndtr,
-        "phi": lambda u: np.exp(-0.5 * u * u) / np.sqrt(2 * np.pi),
+        "phi": lambda u: np.exp(-0.5 * u * u) / math.sqrt(2 * math.pi),
         "softsign": lambda u: u / (1 + np.abs(u)),
         "maximum": np.maximum,
         "minimum": np.minimum,

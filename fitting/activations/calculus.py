@@ -65,10 +65,18 @@ def pieces(f: Expr, d1: Expr) -> list[Piece]:
     edges = [-math.inf, *breakpoints(f), math.inf]
     found = []
     for lo, hi in pairwise(edges):
-        inside = middle(lo, hi)
+        inside = _off_ties(f, lo, hi)
         smooth = resolve(d1, inside)
         found.append(Piece(lo, hi, Tape(resolve(f, inside)), Tape(smooth), Tape(smooth.diff(x))))
     return found
+
+
+def _off_ties(f: Expr, lo: float, hi: float) -> float:
+    """A point of (lo, hi) at which no condition of f is a tie: max(exp(x), x + 1) has one at 0, but does not switch."""
+    ties = [Tape(relation.lhs - relation.rhs) for relation in f.atoms(Relational)]
+    base, span = middle(lo, hi), min(hi - lo, 2.0)
+    points = [base + span * offset for offset in (0.0, 0.1, 0.2, -0.1, 0.3)]
+    return next((point for point in points if all(sign_at(tie, point) for tie in ties)), base)
 
 
 def resolve(expression: Expr, point: float) -> Expr:

@@ -6,7 +6,7 @@ smooth in the order-th root of |y - f(T)|, not in y.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -89,7 +89,9 @@ def split(activation: Activation) -> Split:
     """The sides of `activation`. Raises `InputError` where one bit cannot tell them apart."""
     limits = activation.limits
     if math.isnan(limits.left) or math.isnan(limits.right):
-        raise InputError(f"{activation.name} must have limits at -inf and +inf: its output does not tell x otherwise")
+        raise InputError(
+            f"{activation.name} must be defined everywhere and have limits at -inf and +inf that can be found"
+        )
     groups: list[list[Branch]] = []
     for branch in activation.branches:
         jump = activation.jump(0, branch.lo) if groups else 0
@@ -109,7 +111,13 @@ def split(activation: Activation) -> Split:
     if len(sides) == 1:
         return Split(activation, sides, None)
     border = sides[1].lo
-    return Split(activation, sides, border, _belongs_left(activation, border))
+    left = _belongs_left(activation, border)
+    owner = 0 if left else 1
+    arc = sides[owner].arcs[-1 if left else 0]
+    if arc.direction and arc.anchors[1 if left else 0] is None:  # a kink: f' there is what the activation says
+        kink = (arc.y[1 if left else 0], float(activation.df(border)))
+        sides = tuple(replace(side, kinks=(*side.kinks, kink)) if i == owner else side for i, side in enumerate(sides))
+    return Split(activation, sides, border, left)
 
 
 def _check(activation: Activation, side: Side) -> None:

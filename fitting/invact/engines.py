@@ -56,7 +56,7 @@ def _pysr(problem: Problem, settings: Settings) -> list[Form]:
         settings.budget or 40,
         maxsize=MAXSIZE,
         timeout=settings.timeout,
-        guesses=minimax.search(problem)[-3:],
+        guesses=[form for form in minimax.search(problem) if pysr.spell(form)[1] <= MAXSIZE][-3:],
         accept=_sound(problem),
     )
     return refitted(found, problem)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fitting.activations import Activation
 from fitting.activations.tape import Array
+from fitting.errors import InputError
 from fitting.invact.branches import Arc, Side, Split, split
 from fitting.invact.exact import slope_of_output
 from fitting.invact.formats import Format, get_format
@@ -74,6 +75,8 @@ def information_floor(activation: Activation, dtype: str, weight: Weight) -> Flo
     outputs = _counted if form.precision <= 16 else _analysed
     cells = outputs(parts, form, weight)
     total = sum(float(one.mass.sum()) for one in cells)
+    if not 0 < total < math.inf:
+        raise InputError(f"weight must fall on numbers of {dtype} whose output is finite, got {weight.label}")
     rms = math.sqrt(sum(float(one.mass @ one.spread) for one in cells) / total)
     cells = tuple(Cells(**{**vars(one), "mass": one.mass / total}) for one in cells)
     worst = max(cells, key=lambda one: float(one.half.max(initial=0.0)))
@@ -138,7 +141,8 @@ def _analysed(parts: Split, form: Format, weight: Weight) -> tuple[Cells, ...]:
 
 
 def _analysed_arc(parts: Split, arc: Arc, form: Format, weight: Weight) -> Cells:
-    x = np.unique(form.round(_spread_out(arc.lo, arc.hi)))
+    x = np.concatenate([_spread_out(arc.lo, arc.hi), np.linspace(*weight.domain, POINTS // 4), weight.landmarks])
+    x = np.unique(form.round(x))
     x = x[(arc.lo < x) & (x < arc.hi)]
     if weight.samples is not None:  # the arc's own; the others would all count at its ends
         own = (arc.lo <= weight.samples) & (weight.samples < arc.hi)

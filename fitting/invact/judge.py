@@ -1,7 +1,8 @@
-"""The errors of formulas: over every output that is stored, in float32 arithmetic, and beyond."""
+"""The errors of formulas: over every output that is stored, or a million of them, in float32 arithmetic."""
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -12,7 +13,9 @@ from fitting.invact.exact import slope_of_output
 from fitting.invact.floor import Cells, Floor
 
 NEXT = 2048  # numbers next to f(T) that are judged one by one
-SPREAD = 20_000  # further ones
+SPREAD = 60_000  # further ones, of every candidate
+MANY = 2_000_000  # and of those that are good enough
+MOVES = 30.0  # size of y beyond which g hardly moves
 FAR = 3e38
 
 
@@ -39,13 +42,24 @@ class Judge:
 
     def __init__(self, side: int, floor: Floor) -> None:
         self.cells: Cells = floor.cells[side]
-        self._side = chosen = floor.split.sides[side]
-        self.outputs = self.cells.y if floor.format.precision <= 16 else _float32_outputs(chosen)
-        self.g = slope_of_output(chosen, self.outputs)
+        self._side = floor.split.sides[side]
+        self._counted = floor.format.precision <= 16
+        self.outputs = self.cells.y if self._counted else float32_outputs(self._side, SPREAD)
+        self.g = slope_of_output(self._side, self.outputs)
+
+    @cached_property
+    def _many(self) -> tuple[Array, Array]:
+        y = self.outputs if self._counted else float32_outputs(self._side, MANY)
+        return y, slope_of_output(self._side, y)
 
     def of_g(self) -> Score:
         """The score of g itself."""
         return self._score(slope_of_output(self._side, self.cells.y), self.g)
+
+    def at_many(self, formula: Formula) -> float:
+        """The largest |q - g| at a million stored outputs and more; at all of them in a 16-bit format."""
+        y, g = self._many
+        return float(np.abs(formula.float32(y).astype(np.float64) - g).max())
 
     def __call__(self, formula: Formula) -> Score:
         found = (formula.float32(y).astype(np.float64) for y in (self.cells.y, self.outputs))
@@ -53,26 +67,30 @@ class Judge:
 
     def _score(self, found: Array, at_outputs: Array) -> Score:
         cells = self.cells
-        total = np.abs(found - cells.middle) + cells.half
-        square = float(cells.mass @ (found - cells.mean) ** 2)
-        pointwise = np.abs(at_outputs - self.g)
-        if not (np.isfinite(total).all() and np.isfinite(pointwise).all()):
+        with np.errstate(all="ignore"):  # what is not finite is found so below
+            total = np.abs(found - cells.middle) + cells.half
+            square = float(np.sum(cells.mass * (found - cells.mean) ** 2))
+            pointwise = np.abs(at_outputs - self.g)
+        if not (np.isfinite(total).all() and np.isfinite(pointwise).all() and math.isfinite(square)):
             return Score(math.inf, math.inf, math.nan, math.inf)
         at = int(np.argmax(total))
         return Score(square, float(total[at]), float(cells.y[at]), float(pointwise.max()))
 
 
-def _float32_outputs(side: Side) -> Array:
+def float32_outputs(side: Side, count: int) -> Array:
+    """About `count` float32 numbers of the side's range: next to finite ends one by one, a little beyond them too,
+
+    then even in y as far as g moves, where rounding is largest, and geometric towards 0 and the ends.
+    """
     low, high = side.range
-    form = np.float32
-    points = [np.geomspace(1e-30, FAR, SPREAD // 4), -np.geomspace(1e-30, FAR, SPREAD // 4), np.zeros(1)]
-    for end in (low, high):
+    away = np.geomspace(1e-30, FAR, count // 8)
+    points = [away, -away, np.zeros(1), np.linspace(max(low, -MOVES), min(high, MOVES), count // 2)]
+    for end, inward in ((low, 1.0), (high, -1.0)):
         if math.isfinite(end):
-            first, towards = form(end), form(-FAR if end == high else FAR)
-            near = [first]
-            for _ in range(NEXT):
-                near.append(np.nextafter(near[-1], towards))
-            points += [np.array(near, dtype=np.float64), end + np.geomspace(1e-12, 60.0, SPREAD // 4)]
-            points += [end - np.geomspace(1e-12, 60.0, SPREAD // 4)]
-    y = np.unique(np.concatenate(points).astype(form).astype(np.float64))
-    return y[(low <= y) & (y <= high)]
+            step = float(np.spacing(np.float32(max(abs(end), 1e-30))))
+            points += [float(np.float32(end)) + inward * step * np.arange(-2.0, NEXT)]
+            points += [end + inward * np.geomspace(1e-12, 60.0, count // 8)]
+    y = np.unique(np.concatenate(points).astype(np.float32).astype(np.float64))
+    first = low - 4e-7 * abs(low) if math.isfinite(low) else low
+    last = high + 4e-7 * abs(high) if math.isfinite(high) else high
+    return y[(first <= y) & (y <= last)]

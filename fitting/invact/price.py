@@ -56,7 +56,8 @@ class Price:
 
     def __str__(self) -> str:
         parts = [(self.fma, "fma"), (self.other, "other"), (self.special, "special"), (self.divisions, "division")]
-        return f"{self.total} ({', '.join(f'{count} {kind}' for count, kind in parts if count)})"
+        kinds = ", ".join(f"{count} {kind}" for count, kind in parts if count)
+        return f"{self.total} ({kinds})" if kinds else "0"
 
 
 def price(*expressions: Expr) -> Price:

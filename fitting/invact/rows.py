@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fitting.invact.candidate import Candidate, pair_price
 from fitting.invact.floor import Floor
@@ -27,6 +27,20 @@ class Row:
     def engine(self) -> str:
         """Who proposed the formulas."""
         return "+".join(dict.fromkeys(candidate.form.engine for candidate in self.candidates))
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether some formula is neither a closed form nor the paper's."""
+        return any(candidate.form.engine not in ("closed", "published") for candidate in self.candidates)
+
+
+def surely(row: Row, judges: list[Judge]) -> Row:
+    """The row with its largest errors in float32 looked for at many more outputs."""
+    scores = tuple(
+        replace(score, pointwise=max(score.pointwise, judge.at_many(one)))
+        for one, score, judge in zip(row.candidates, row.scores, judges, strict=True)
+    )
+    return replace(row, scores=scores, pointwise=max(score.pointwise for score in scores))
 
 
 def judged(floor: Floor, judges: list[Judge], candidates: tuple[Candidate, ...]) -> Row:

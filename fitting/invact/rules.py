@@ -1,7 +1,7 @@
 """When a fit is good enough for a dtype."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fitting.errors import InputError
@@ -39,17 +39,18 @@ class Rule:
         )
 
 
-def relaxed(floor: Floor, scores: Iterable[Score]) -> Rule:
-    """For a floor that no smooth function reaches: the shares are taken of the errors of g itself, its `scores`.
+def relaxed(floor: Floor, of_g: Sequence[Score], found: Sequence[Sequence[Score]]) -> Rule:
+    """For a floor that no smooth function reaches: the shares are taken of the least error found, or of g's own.
 
     So it is with tanhshrink in bfloat16, where hardly two x share a y: a table of all y would know each x, g does not.
     """
-    scores = list(scores)
-    square = floor.rms**2 + sum(score.square for score in scores)
+    best = min(found, key=lambda scores: sum(score.square for score in scores), default=of_g)
+    added = min(sum(score.square for score in scores) for scores in (of_g, best))
+    largest = max(score.linf for score in (*of_g, *best))
     return Rule(
-        f"RMS within {RMS_SHARE:.0%}, largest error within {LINF_SHARE:.0%} of g itself at the stored outputs",
-        square=(1.0 + RMS_SHARE) ** 2 * square - floor.rms**2,
-        linf=(1.0 + LINF_SHARE) * max(score.linf for score in scores),
+        f"RMS within {RMS_SHARE:.0%}, largest error within {LINF_SHARE:.0%} of what is possible; the floor is not",
+        square=(1.0 + RMS_SHARE) ** 2 * (floor.rms**2 + added) - floor.rms**2,
+        linf=(1.0 + LINF_SHARE) * largest,
     )
 
 

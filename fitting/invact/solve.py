@@ -27,9 +27,8 @@ from fitting.invact.unit import unit_of
 from fitting.weights import Weight, named
 
 DEFAULT_WEIGHT = "norm"
-EXACT = Bound(0.0, 0.0, 0.0)  # of a closed form
 JOINT = 1e-4  # of max |g|: the least error that one formula for both sides is tried for
-TRIED = 4  # rows that are good enough, for one with a proven bound
+TRIED = 40  # rows that are good enough, for one that is so at many more outputs and has a proven bound
 
 
 @dataclass(frozen=True)
@@ -99,11 +98,11 @@ def _fit(
     if engines == (papers.ENGINE,):
         if paper is None:
             raise InputError(f"engine published has formulas for gelu and silu, got {activation.name}")
-        found, rule = [paper], Rule("as published")
+        found = [paper]
     else:
         found = _rows(floor, rule, judges, engines, settings, progress or (lambda done, count: None))
     front = rows.front(found, rule)
-    rule, best, bounds = _choice(found, rule, floor, judges)
+    rule, best, bounds = _choice(found, rule, floor, judges, max_error is not None)
     if best is None:
         raise InputError(_hopeless(activation, rule, front))
     return Fit(activation, dtype, engines, settings, weight, max_error, floor, rule, front, best, bounds, paper)
@@ -120,6 +119,7 @@ def _rows(
     """Every combination worth a look of the formulas of the sides."""
     forms = [closed_form(floor.split, side) for side in floor.split.sides]
     exact = [None if form is None else closed(form, floor.format) for form in forms]
+    exact = [one if one and judge(one).finite else None for one, judge in zip(exact, judges, strict=True)]
     if all(exact):
         return [rows.judged(floor, judges, tuple(one for one in exact if one))]
     sides = [[] if one else problems(unit_of(floor.split, side), floor, rule) for side, one in enumerate(exact)]
@@ -161,32 +161,39 @@ def _may_join(rule: Rule, floor: Floor) -> bool:
 
 
 def _choice(
-    found: Sequence[Row], rule: Rule, floor: Floor, judges: list[Judge]
+    found: Sequence[Row], rule: Rule, floor: Floor, judges: list[Judge], asked: bool
 ) -> tuple[Rule, Row | None, tuple[Bound, ...]]:
-    """The cheapest row that is good enough, and by which rule; one with a proven bound if the first few have one."""
-    if len(found) == 1 and found[0].engine == "closed":
-        return Rule("closed form"), found[0], (EXACT,) * len(judges)
-    rules = [rule, relaxed(floor, [judge.of_g() for judge in judges])] if rule.by_rms else [rule]
+    """The cheapest row that is good enough, by which rule, and the bounds of its sides.
+
+    A closed form is taken as it is, unless it misses what was `asked`; the rule's name tells when it misses the dtype's.
+    """
+    if len(found) == 1 and not found[0].is_fitted:
+        only = rows.surely(found[0], judges)
+        fits = rule.fits(only.scores)
+        if asked and not fits:
+            return rule, None, ()
+        name = only.engine if fits else f"{only.engine}; misses: {rule.text}"
+        return Rule(name), only, _bounds(only, floor)
+    rules = (
+        [rule, relaxed(floor, [judge.of_g() for judge in judges], [row.scores for row in found])]
+        if rule.by_rms
+        else [rule]
+    )
     for one in rules:
-        good = [row for row in found if one.fits(row.scores)]
-        if good:
-            good.sort(key=lambda row: (row.price.total, rows.error(row, rule)))
-            return (one, *_proven(good, floor))
+        good = sorted(
+            (row for row in found if one.fits(row.scores)), key=lambda row: (row.price.total, rows.error(row, rule))
+        )
+        for row in good[:TRIED]:
+            sure = row if rule.by_rms else rows.surely(row, judges)
+            if one.fits(sure.scores):
+                bounds = _bounds(sure, floor)
+                if all(math.isfinite(bound.upper) for bound in bounds):
+                    return one, sure, bounds
     return rule, None, ()
 
 
-def _proven(good: Sequence[Row], floor: Floor) -> tuple[Row, tuple[Bound, ...]]:
-    """The first of the rows with a proven bound on every side, or the first, where none of a few has one."""
-    tried = []
-    for row in good[:TRIED]:
-        bounds = tuple(
-            EXACT if candidate.form.engine == "closed" else prove(candidate, side)
-            for candidate, side in zip(row.candidates, floor.split.sides, strict=True)
-        )
-        if all(math.isfinite(bound.upper) for bound in bounds):
-            return row, bounds
-        tried.append((row, bounds))
-    return tried[0]
+def _bounds(row: Row, floor: Floor) -> tuple[Bound, ...]:
+    return tuple(prove(candidate, side) for candidate, side in zip(row.candidates, floor.split.sides, strict=True))
 
 
 def _hopeless(activation: Activation, rule: Rule, front: Sequence[Row]) -> str:

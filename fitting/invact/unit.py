@@ -70,6 +70,12 @@ def unit_of(split: Split, side: int) -> Unit:
             f"{activation.name} must be smooth on each side of its turning point, or have a closed form; it has "
             f"{len(arcs)} pieces on one side; python -m fitting.fewbit fits it"
         )
+    for flat in (arc for arc in split.sides[side].arcs if not arc.direction):
+        if unit.anchor is None or float(unit.anchor.y) != flat.y[0]:
+            raise InputError(
+                f"{activation.name} must have no flat part beside a slope that is not 0 there, or have a closed form; "
+                f"it is {flat.y[0]:g} from x = {flat.lo:g} to {flat.hi:g}; python -m fitting.fewbit fits it"
+            )
     for limit in (unit.limit(-1), unit.limit(1)):
         if limit is not None and not math.isfinite(limit):
             raise InputError(f"the derivative of {activation.name} must tend to finite limits, got {limit}")
@@ -157,8 +163,11 @@ def _cut(unit: Unit, level: float, sign: int) -> float:
     limit = unit.limit(sign)
     if limit is None:
         return high if sign > 0 else low
-    base = low if sign > 0 else high
-    base = base if math.isfinite(base) else 0.0
-    y = base + sign * np.geomspace(1e-6, 1e6, 40_000) * (abs(base) or 1.0)
-    beyond = np.flatnonzero(np.abs(unit.g(y) - limit) > level)
-    return float(y[min(beyond[-1] + 1, len(y) - 1)]) if beyond.size else float(y[0])
+    # Over x, which needs no inverse: from the arc's finite end, or 0, towards where y grows.
+    arc = unit.arc
+    toward = sign * arc.direction
+    end = arc.lo if toward > 0 else arc.hi
+    x = (end if math.isfinite(end) else 0.0) + toward * np.geomspace(1e-6, 1e6, 40_000)
+    beyond = np.flatnonzero(np.abs(calculus.values(arc.piece.d1, x) - limit) > level)
+    last = x[min(beyond[-1] + 1, len(x) - 1)] if beyond.size else x[0]
+    return float(calculus.values(arc.piece.f, np.array([last]))[0])

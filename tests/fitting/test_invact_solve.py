@@ -11,16 +11,20 @@ from fitting.activations import from_expression, get, oracle
 from fitting.activations.activation import Branch
 from fitting.errors import InputError
 from fitting.invact import minimax
+from fitting.invact.branches import split
 from fitting.invact.candidate import Candidate, pair_price
 from fitting.invact.engines import ALL, DEFAULT, chosen
 from fitting.invact.exact import slope_of_output
+from fitting.invact.floor import information_floor
 from fitting.invact.form import S, Y, constant
 from fitting.invact.minimax import Problem, Shape, Tail
 from fitting.invact.refit import Target, evaluate
 from fitting.invact.rules import rule_for
 from fitting.invact.solve import fit
 from fitting.invact.text import read, spell
+from fitting.invact.unit import unit_of, variables
 from fitting.invact.variable import Variable
+from fitting.weights import named
 
 
 def samples(function, lo=0.0, hi=1.0, count=300):
@@ -161,6 +165,8 @@ def test_monotone_functions_without_a_closed_form_need_no_bit(expr):
         ("x*exp(-x**2) + x**3/50", "two monotone branches"),
         ("x*exp(x)", "finite limits"),
         ("where(x > 0, x*Phi(x), x*sigmoid(x))", "pieces on one side"),
+        ("max(x*sigmoid(x), -0.1)", "flat part"),
+        ("0.3*x*sigmoid(1e6*x)", "a turn was not found"),
     ],
 )
 def test_what_cannot_be_told_from_the_output_is_refused_with_the_reason(expr, reason):
@@ -178,6 +184,44 @@ def test_bad_arguments_are_refused():
             fit(get("gelu"), "bfloat16", max_error=wrong)
     with pytest.raises(InputError, match="gelu and silu"):
         fit(get("mish"), "float32", engines=("published",))
+
+
+def test_arms_that_touch_without_crossing_are_told_apart():
+    # At 0 the arms are equal, and the upper one is the same on both sides of it.
+    found = fit(from_expression("max(x*sigmoid(x), x/2)"), "bfloat16", engines=("minimax",))
+    assert found.floor.split.border == get("silu").turning_points()[0]
+    assert get("silu").df(0.7) == from_expression("max(x*sigmoid(x), x/2)").df(0.7)
+
+
+@pytest.mark.parametrize("shift", [-1e-6, 0.17, 100.0])
+def test_a_shift_of_f_changes_no_cut(shift):
+    # f + c has the same f' and the same s: where g has reached its limit must not depend on where 0 is.
+    plain, moved = (unit_of(split(from_expression(expr)), 1) for expr in ("x*erf(x)", f"x*erf(x) + ({shift})"))
+    want = variables(plain, information_floor(get("gelu"), "float32", named("norm")), (1e-3,), exactly=True)[0].high
+    got = variables(moved, information_floor(get("gelu"), "float32", named("norm")), (1e-3,), exactly=True)[0].high
+    assert got == pytest.approx(want, rel=1e-3)  # a step of the search
+
+
+def test_a_closed_form_says_when_it_misses_the_rule_and_is_refused_when_it_misses_a_limit():
+    assert fit(get("relu"), "bfloat16").rule.text == "closed"
+    assert fit(get("hardswish"), "bfloat16").rule.text.startswith("closed; misses: RMS within 2%")
+    with pytest.raises(InputError, match="no formula found for tanh reaches"):
+        fit(get("tanh"), "float32", max_error=6.1e-8)  # 1 - y² in float32 errs by 1.5 units of 2^-24
+
+
+def test_a_function_with_a_maximum_is_its_negative_turned():
+    up, down = (
+        fit(from_expression(expr), "float16", engines=("minimax",)) for expr in ("x*sigmoid(x)", "-x*sigmoid(x)")
+    )
+    assert down.chosen.price.total == up.chosen.price.total
+    assert down.chosen.rms == pytest.approx(up.chosen.rms, rel=1e-3)  # the searches differ by rounding only
+
+
+def test_a_weight_that_meets_no_output_is_refused():
+    with pytest.raises(InputError, match="weight must fall on numbers of float16"):
+        fit(from_expression("x + 1e6"), "float16")
+    found = fit(get("silu"), "float32", engines=("minimax",), weight=named("norm(100,1)"))
+    assert found.floor.rms < 1e-10  # there f' is 1
 
 
 def test_engines_by_name():
