@@ -1,6 +1,8 @@
 """A fit as a coefficient document, the file name it goes by, and formulas from documents."""
 
+import hashlib
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from fitting.invact.branches import Side
 from fitting.invact.candidate import Candidate
 from fitting.invact.engines import DEFAULT
 from fitting.invact.form import S, Y
+from fitting.invact.papers import Template
 from fitting.invact.price import Price
 from fitting.invact.rows import Row
 from fitting.invact.solve import DEFAULT_WEIGHT, Fit
@@ -149,13 +152,18 @@ def file_name(fit: Fit) -> str:
     settings = fit.settings
     parts += ["+".join(fit.engines)] if fit.engines != DEFAULT and not fit.exact else []
     parts += ["imported"] if settings.imported is not None else []
-    parts += ["templates"] if settings.templates else []
+    parts += [f"templates={_digest(settings.templates)}"] if settings.templates else []
     parts += [f"seed={settings.seed}"] if settings.seed else []
     parts += [f"budget={settings.budget}"] if settings.budget is not None else []
     parts += [f"{key}={value!r}" for key, value in provenance.own_params(fit.activation).items()]
     parts += [fit.weight.label] if fit.weight.label != DEFAULT_WEIGHT else []
     parts += [f"max-error={fit.max_error!r}"] if fit.max_error is not None else []
     return provenance.file_name(parts)
+
+
+def _digest(templates: Sequence[Template]) -> str:
+    """Eight digits that differ between templates."""
+    return hashlib.sha256(repr([(one.text, dict(one.start)) for one in templates]).encode()).hexdigest()[:8]
 
 
 def store(fit: Fit, root: Path = DEFAULT_ROOT) -> Published:

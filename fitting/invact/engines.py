@@ -86,6 +86,8 @@ def chosen(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     if names == (papers.ENGINE,):
         return names
+    if papers.ENGINE in names:
+        raise InputError(f"engine published goes alone, got {text!r}: the paper's formulas are in every table anyway")
     for name in names:
         if name not in ENGINES:
             known = [*ENGINES, "all", papers.ENGINE]

@@ -44,7 +44,7 @@ class Target:
     @property
     def weight(self) -> Array:
         """Weights of the points, for a first guess by plain least squares."""
-        if self.squares is None:
+        if self.squares is None or not self.squares.mass.any():
             return np.ones_like(self.value)
         root = np.sqrt(self.squares.mass)
         return np.asarray(root + 1e-3 * root.max())

@@ -44,9 +44,9 @@ def relaxed(floor: Floor, of_g: Sequence[Score], found: Sequence[Sequence[Score]
 
     So it is with tanhshrink in bfloat16, where hardly two x share a y: a table of all y would know each x, g does not.
     """
-    best = min(found, key=lambda scores: sum(score.square for score in scores), default=of_g)
-    added = min(sum(score.square for score in scores) for scores in (of_g, best))
-    largest = max(score.linf for score in (*of_g, *best))
+    added = min(sum(score.square for score in scores) for scores in (of_g, *found))
+    least = min((max(score.linf for score in scores) for scores in found), default=0.0)
+    largest = max(least, *(score.linf for score in of_g))
     return Rule(
         f"RMS within {RMS_SHARE:.0%}, largest error within {LINF_SHARE:.0%} of what is possible; the floor is not",
         square=(1.0 + RMS_SHARE) ** 2 * (floor.rms**2 + added) - floor.rms**2,

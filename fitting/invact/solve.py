@@ -74,8 +74,9 @@ def fit(
     not split, an unknown engine or dtype, and where no formula is good enough.
     """
     weight = named(DEFAULT_WEIGHT) if weight is None else weight
-    # The order in which BLAS sums depends on its threads, and small matrices gain nothing by them.
-    with threadpool_limits(1):
+    # The order in which BLAS sums depends on its threads, and small matrices gain nothing by them. What is not finite
+    # is judged to be so.
+    with threadpool_limits(1), np.errstate(all="ignore"):
         return _fit(activation, dtype, chosen(",".join(engines)), weight, max_error, settings, progress)
 
 
@@ -165,7 +166,8 @@ def _choice(
 ) -> tuple[Rule, Row | None, tuple[Bound, ...]]:
     """The cheapest row that is good enough, by which rule, and the bounds of its sides.
 
-    A closed form is taken as it is, unless it misses what was `asked`; the rule's name tells when it misses the dtype's.
+    A closed form is taken as it is, unless it misses what was `asked`; the rule's text tells when it misses the
+    dtype's.
     """
     if len(found) == 1 and not found[0].is_fitted:
         only = rows.surely(found[0], judges)

@@ -31,8 +31,15 @@ def verify(document: dict[str, Any]) -> list[str]:
     again.
     """
     options, solution, stored = document["options"], document["solution"], document["error"]
+    with np.errstate(all="ignore"):
+        return _verified(options, solution, stored, document["function"])
+
+
+def _verified(
+    options: dict[str, Any], solution: dict[str, Any], stored: dict[str, Any], function: dict[str, Any]
+) -> list[str]:
     try:
-        activation = stored_function(document["function"])
+        activation = stored_function(function)
         label = options["weight"]
         weight = named("norm" if label.startswith(UNNAMED) else label)
         floor = information_floor(activation, options["dtype"], weight)
