@@ -23,7 +23,6 @@ from fitting.invact.structure import to_form
 Array = NDArray[np.float64]
 
 MARGIN = 0.01  # a larger formula must be better by this much: less is noise before the constants are refitted
-EXTREME = 1e38  # the y that stands for infinity: float32 ends at 3.4e38
 
 
 @dataclass(frozen=True)
@@ -71,17 +70,11 @@ def pruned(form: Form) -> Iterator[Form]:
             yield to_form(rest, form.engine)
 
 
-def sound(form: Form, y_range: tuple[float, float], s_range: tuple[float, float], order: int = 2) -> bool:
+def sound_at(form: Form, y: Array, s: Array) -> bool:
     """Whether the form varies and is finite, also in float32, and no denominator, root or logarithm leaves its domain.
 
-    The ranges' first entries belong together, and their second; y is a number plus or minus s**order, or s itself
-    where the ranges are the same. Decided at some thousand points, dense at both ends; infinity is |y| = 1e38.
+    Decided at these points, each (n,).
     """
-    return sound_at(form, *_points(y_range, s_range, order))
-
-
-def sound_at(form: Form, y: Array, s: Array) -> bool:
-    """`sound` at these points, each (n,)."""
     numbers = dict(zip(form.constants, map(Rational, form.values), strict=True))
 
     def at(node: Expr) -> Array:
@@ -102,31 +95,6 @@ def sound_at(form: Form, y: Array, s: Array) -> bool:
     single = Tape(form.expression, Y, S, *form.constants).numpy32(y, s, *form.values)
     values = at(form.expression)
     return bool(np.all(np.isfinite(values)) and np.all(np.isfinite(single)) and np.ptp(values) > 0)
-
-
-def _points(y_range: tuple[float, float], s_range: tuple[float, float], order: int) -> tuple[Array, Array]:
-    """y and s along the branch, from its finite end to the other; each (n,)."""
-    if tuple(y_range) == tuple(s_range):
-        y = _spread(*y_range, EXTREME)
-        return y, y
-    (y0, s0), (y1, s1) = sorted(zip(y_range, s_range, strict=True), key=lambda end: not np.isfinite(end[1]))
-    s = _spread(s0, s1, EXTREME ** (1 / order))
-    away: Array = np.abs(np.abs(s) ** order - abs(s0) ** order)
-    return y0 + np.sign(y1 - y0) * away, s
-
-
-def _spread(a: float, b: float, extreme: float) -> Array:
-    """Points from `a` to `b`, dense at finite ends and out to +-`extreme` at infinite ones."""
-    if not np.isfinite(a) and not np.isfinite(b):
-        return np.concatenate([_spread(0, a, extreme), _spread(0, b, extreme)])
-    if not np.isfinite(a):
-        a, b = b, a
-    near = np.geomspace(1e-12, 1, 300)
-    if np.isfinite(b):
-        return np.concatenate([[a, b], a + (b - a) * np.linspace(0, 1, 1000), a + (b - a) * near, b - (b - a) * near])
-    steps = np.concatenate([[0.0], near, np.linspace(0, 16, 1600), np.geomspace(16, 0.5 * extreme, 400)])
-    points: Array = a + np.sign(b) * steps
-    return points
 
 
 @contextmanager

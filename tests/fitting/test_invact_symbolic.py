@@ -17,6 +17,7 @@ import pytest
 import sympy
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from sympy import Abs, Rational, exp, sqrt
 
 from fitting.activations.grammar import parse_formula
@@ -25,9 +26,10 @@ from fitting.errors import InputError
 from fitting.invact import hall_of_fame, operon, pysr
 from fitting.invact.form import Form, S, Y, constant
 from fitting.invact.structure import to_form
-from fitting.invact.symbolic import Data, child, error, evaluate, front, pruned, size, sound
+from fitting.invact.symbolic import Data, child, error, evaluate, front, pruned, size, sound_at
 
 C = [constant(i) for i in range(9)]
+Array = NDArray[np.float64]
 has_operon = pytest.mark.skipif(find_spec("pyoperon") is None, reason="pyoperon is not installed")
 has_pysr = pytest.mark.skipif(find_spec("pysr") is None, reason="pysr is not installed")
 
@@ -40,6 +42,43 @@ def data(count: int = 300) -> Data:
     """s(1.5 - 2.25 s)/(1 + 0.4 s), where y = s² - 0.17."""
     s = np.linspace(0, 0.6, count)
     return Data(s**2 - 0.17, s, s * (1.5 - 2.25 * s) / (1 + 0.4 * s), np.full(count, 1 / count))
+
+
+EXTREME = 1e38  # the y that stands for infinity: float32 ends at 3.4e38
+
+
+def sound(form: Form, y_range: tuple[float, float], s_range: tuple[float, float], order: int = 2) -> bool:
+    """Whether the form varies and is finite, also in float32, and no denominator, root or logarithm leaves its domain.
+
+    The ranges' first entries belong together, and their second; y is a number plus or minus s**order, or s itself
+    where the ranges are the same. Decided at some thousand points, dense at both ends; infinity is |y| = 1e38.
+    """
+    return sound_at(form, *_points(y_range, s_range, order))
+
+
+def _points(y_range: tuple[float, float], s_range: tuple[float, float], order: int) -> tuple[Array, Array]:
+    """y and s along the branch, from its finite end to the other; each (n,)."""
+    if tuple(y_range) == tuple(s_range):
+        y = _spread(*y_range, EXTREME)
+        return y, y
+    (y0, s0), (y1, s1) = sorted(zip(y_range, s_range, strict=True), key=lambda end: not np.isfinite(end[1]))
+    s = _spread(s0, s1, EXTREME ** (1 / order))
+    away: Array = np.abs(np.abs(s) ** order - abs(s0) ** order)
+    return y0 + np.sign(y1 - y0) * away, s
+
+
+def _spread(a: float, b: float, extreme: float) -> Array:
+    """Points from `a` to `b`, dense at finite ends and out to +-`extreme` at infinite ones."""
+    if not np.isfinite(a) and not np.isfinite(b):
+        return np.concatenate([_spread(0, a, extreme), _spread(0, b, extreme)])
+    if not np.isfinite(a):
+        a, b = b, a
+    near = np.geomspace(1e-12, 1, 300)
+    if np.isfinite(b):
+        return np.concatenate([[a, b], a + (b - a) * np.linspace(0, 1, 1000), a + (b - a) * near, b - (b - a) * near])
+    steps = np.concatenate([[0.0], near, np.linspace(0, 16, 1600), np.geomspace(16, 0.5 * extreme, 400)])
+    points: Array = a + np.sign(b) * steps
+    return points
 
 
 # Forms from formulas
