@@ -106,6 +106,8 @@ def _fit(
     rule, best, bounds = _choice(found, rule, floor, judges, max_error is not None)
     if best is None:
         raise InputError(_hopeless(activation, rule, front))
+    front = tuple(best if row.candidates is best.candidates else row for row in front)  # as looked at more closely
+    paper = best if engines == (papers.ENGINE,) else paper
     return Fit(activation, dtype, engines, settings, weight, max_error, floor, rule, front, best, bounds, paper)
 
 

@@ -194,7 +194,7 @@ def test_one_branch_needs_no_bit_and_closed_forms_are_exact(invact: Command) -> 
     assert "\nbit " not in out
     assert "\nall     q = (1 - y)*(y + 1)\n" in out
     assert "\nexact   closed form; in float32 |q - g| <= 6e-08 at stored outputs\n" in out
-    assert "\nproof   |q - g| = 0, a closed form\n" in out
+    assert re.search(r"\nproof   \|q - g\| <= \S+e-16, no error to be resolved\n", out)
     out = invact("--fn", "hardswish", "--dtype", "float16")[1]
     assert "\nbit     x >= T = -1.5, f(T) = -0.375\n" in out
     assert "\nexact   closed forms; " in out
@@ -218,7 +218,7 @@ def test_the_paper_stands_in_the_front(invact: Command) -> None:
 
 def test_the_paper_itself(invact: Command) -> None:
     out = invact("--fn", "silu", "--dtype", "bfloat16", "--engine", "published")[1]
-    assert "\nrule    as published\n" in out
+    assert "\nrule    published; misses: RMS within 2%" in out
     assert [line.split()[-1] for line in section(out, "instructions")[1:-1]] == ["published"]
     assert files() == ["coefficients/data/silu/invact-bfloat16-published.v1.json"]
     assert invact("--all", "--dtype", "bfloat16", "--engine", "published", "--quiet") == (0, "", "")
@@ -325,7 +325,7 @@ REFUSED: list[tuple[str, str]] = [
     ("--fn gelu --dtype ''", "dtype must be one of bfloat16, float16, float32, got ''"),
     ("--fn gelu --dtype float16 --engine magic", "engine must be one of minimax, template, operon, pysr, all"),
     ("--fn gelu --dtype float16 --engine ''", "engine must be one of minimax, template, operon, pysr, all"),
-    ("--expr 'sin(x)' --dtype float16", "custom must have limits at -inf and +inf"),
+    ("--expr 'sin(x)' --dtype float16", "custom must be defined everywhere and have limits at -inf and +inf"),
     ("--expr 'sin(x)*exp(-x**2)' --dtype float16", "custom must have at most two monotone branches"),
     ("--expr x-x --dtype float16", "expression must be a function of x, got 'x-x'"),
     ("--expr '__import__(1)' --dtype float16", "expression: unknown function '__import__'"),
