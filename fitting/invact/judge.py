@@ -78,9 +78,10 @@ class Judge:
 
 
 def float32_outputs(side: Side, count: int) -> Array:
-    """About `count` float32 numbers of the side's range: next to finite ends one by one, a little beyond them too,
+    """About `count` float32 numbers of the side's range, as float64, increasing.
 
-    then even in y as far as g moves, where rounding is largest, and geometric towards 0 and the ends.
+    Next to finite ends one by one, a little beyond them too; even in y as far as g moves, where rounding is largest;
+    geometric towards 0 and the ends.
     """
     low, high = side.range
     away = np.geomspace(1e-30, FAR, count // 8)

@@ -49,11 +49,6 @@ class Target:
         root = np.sqrt(self.squares.mass)
         return np.asarray(root + 1e-3 * root.max())
 
-    @property
-    def mass(self) -> Array | None:
-        """How often each point occurs; None where the largest error is what counts."""
-        return None if self.squares is None else self.squares.mass
-
     def cost(self, form: Form) -> float:
         """What a fit makes small: 0 for a perfect formula, inf for one that is not finite at every point."""
         return self.cost_of(evaluate(form, self.y, self.s) - self.value)
