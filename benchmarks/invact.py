@@ -18,6 +18,7 @@ from fitting.invact.candidate import Candidate
 from fitting.invact.engines import ALL, ENGINES, Settings
 from fitting.invact.exact import slope_of_output
 from fitting.invact.floor import Floor, information_floor
+from fitting.invact.fronts import improving
 from fitting.invact.papers import published
 from fitting.invact.problems import problems
 from fitting.invact.rules import rule_for
@@ -81,10 +82,8 @@ def plot(rows: list[Row]) -> Figure:
         what = f"invact {name} {SIDES[side]}"
         for i, engine in enumerate((*ALL, "paper")):
             of_engine = [row for row in rows if (row.what, row.implementation, row.unit) == (what, engine, "max |q-g|")]
-            front: list[tuple[int, float]] = []
-            for row in sorted(of_engine, key=lambda row: (row.size["instructions"], row.median)):
-                if not front or row.median < front[-1][1]:
-                    front.append((row.size["instructions"], row.median))
+            ordered = sorted((row.size["instructions"], row.median) for row in of_engine)
+            front = improving(ordered, lambda point: point[1])
             marker = "*" if engine == "paper" else "o"
             size = 14 if engine == "paper" else 4
             axes.semilogy(*zip(*front, strict=True), marker=marker, markersize=size, color=f"C{i}", label=engine)

@@ -1,7 +1,7 @@
 """Options that the commands of this package share, and how their texts become values."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from coefficients import command
@@ -11,6 +11,7 @@ from coefficients.store import Published, write
 from fitting.activations import Activation, from_expression, get, names
 from fitting.activations.catalogue import ALIASES
 from fitting.errors import InputError
+from fitting.provenance import DEFAULT_ROOT
 
 
 def add_function(parser: argparse.ArgumentParser, everything: str) -> None:
@@ -33,6 +34,50 @@ def check_function(options: argparse.Namespace) -> None:
         raise InputError(f"say what to fit by one of --fn, --expr and --all, got {got}")
     if options.name is not None and options.expr is None:
         raise InputError("--name goes with --expr")
+
+
+def add_output(parser: argparse.ArgumentParser, formats: Sequence[str], plot: str) -> argparse._ArgumentGroup:
+    """--out, --format, --plot, --quiet; `plot` is the help of --plot. The group, for more of its kind."""
+    where = parser.add_argument_group("output")
+    where.add_argument("--out", metavar="PATH", help=f"file to write, - for stdout (default: below {DEFAULT_ROOT})")
+    where.add_argument(
+        "--format", metavar="F", default="table", help=f"what is printed: {', '.join(formats)} (default: table)"
+    )
+    where.add_argument("--plot", metavar="FILE", help=plot)
+    where.add_argument("--quiet", action="store_true", help="print nothing")
+    return where
+
+
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    """--jobs, --scheduler."""
+    many = parser.add_argument_group("with --all")
+    many.add_argument("--jobs", metavar="N", help="worker processes; -1 for one a core (default: 1)")
+    many.add_argument("--scheduler", metavar="ADDRESS", help="a Dask scheduler to do the work instead")
+
+
+def check_output(options: argparse.Namespace, formats: Sequence[str]) -> None:
+    """Raise `InputError` for an unknown --format, and one that --out - has no use for."""
+    if options.format not in formats:
+        raise InputError(f"format must be one of {', '.join(formats)}, got {options.format!r}")
+    if options.out == "-" and options.format in ("csv", "latex"):
+        raise InputError(f"--out - prints the JSON file; leave it out to print {options.format}")
+
+
+def check_alone(options: argparse.Namespace, names: Sequence[str]) -> None:
+    """Raise `InputError` for options that make sense for one function only, where --all is there."""
+    for name in names:
+        if getattr(options, name) not in (None, [], False):
+            raise InputError(f"--{name.replace('_', '-')} goes with one function, not with --all")
+    if options.format != "table":
+        raise InputError("--format goes with one function, not with --all")
+
+
+def check_workers(options: argparse.Namespace) -> None:
+    """Raise `InputError` unless --jobs or --scheduler, if any, stands beside --all."""
+    if options.all and options.jobs is not None and options.scheduler is not None:
+        raise InputError("say who does the work by one of --jobs and --scheduler")
+    if not options.all and (options.jobs is not None or options.scheduler is not None):
+        raise InputError("--jobs and --scheduler go with --all")
 
 
 def activation(options: argparse.Namespace) -> Activation:

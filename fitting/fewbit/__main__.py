@@ -19,7 +19,6 @@ from fitting.errors import InputError
 from fitting.fewbit import document, report
 from fitting.fewbit.solve import KINDS, MAX_BITS, Fit, fit, fit_to_error
 from fitting.fewbit.sweep import shipped, sweep
-from fitting.provenance import DEFAULT_ROOT
 from fitting.weights import Weight, parse_weight
 
 PROG = "python -m fitting.fewbit"
@@ -46,19 +45,8 @@ def _parser() -> command.Parser:
         help="uniform, a scipy.stats distribution like norm(0,2), or a file of samples",
     )
     how.add_argument("--domain", metavar=("A", "B"), nargs=2, help="default: -10 10, or where the weight is")
-    where = parser.add_argument_group("output")
-    where.add_argument("--out", metavar="PATH", help=f"file to write, - for stdout (default: below {DEFAULT_ROOT})")
-    where.add_argument(
-        "--format",
-        metavar="F",
-        default="table",
-        help=f"what is printed: {', '.join(FORMATS)} (default: table)",
-    )
-    where.add_argument("--plot", metavar="FILE", help="draw f', the steps and the error (.png, .svg, .pdf)")
-    where.add_argument("--quiet", action="store_true", help="print nothing")
-    many = parser.add_argument_group("with --all")
-    many.add_argument("--jobs", metavar="N", help="worker processes; -1 for one a core (default: 1)")
-    many.add_argument("--scheduler", metavar="ADDRESS", help="a Dask scheduler to do the work instead")
+    shared.add_output(parser, FORMATS, "draw f', the steps and the error (.png, .svg, .pdf)")
+    shared.add_workers(parser)
     return parser
 
 
@@ -100,25 +88,15 @@ def main(arguments: list[str] | None = None) -> int:
 def _check_together(options: argparse.Namespace) -> None:
     """Options that need or exclude each other."""
     shared.check_function(options)
-    if options.format not in FORMATS:
-        raise InputError(f"format must be one of {', '.join(FORMATS)}, got {options.format!r}")
-    if options.out == "-" and options.format in ("csv", "latex"):
-        raise InputError(f"--out - prints the JSON file; leave it out to print {options.format}")
+    shared.check_output(options, FORMATS)
     if options.all:
-        for name in ("param", "max_error", "out", "plot"):
-            if getattr(options, name) not in (None, []):
-                raise InputError(f"--{name.replace('_', '-')} goes with one function, not with --all")
-        if options.format != "table":
-            raise InputError("--format goes with one function, not with --all")
+        shared.check_alone(options, ("param", "max_error", "out", "plot"))
         if options.levels == "even":
             raise InputError("--levels even goes with one function, not with --all: not every f' is even")
-        if options.jobs is not None and options.scheduler is not None:
-            raise InputError("say who does the work by one of --jobs and --scheduler")
     else:
         if (options.bits is None) == (options.max_error is None):
             raise InputError("say how fine by one of --bits (1 to 8) and --max-error")
-        if options.jobs is not None or options.scheduler is not None:
-            raise InputError("--jobs and --scheduler go with --all")
+    shared.check_workers(options)
 
 
 def _bits(options: argparse.Namespace) -> int:

@@ -60,17 +60,9 @@ def _parser() -> command.Parser:
         help="where a template's constant begins (default: 1); repeatable",
     )
     how.add_argument("--import-pysr", metavar="DIR", help="also take the formulas of a PySR run made elsewhere")
-    where = parser.add_argument_group("output")
-    where.add_argument("--out", metavar="PATH", help=f"file to write, - for stdout (default: below {DEFAULT_ROOT})")
-    where.add_argument(
-        "--format", metavar="F", default="table", help=f"what is printed: {', '.join(PRINTED)} (default: table)"
-    )
+    where = shared.add_output(parser, PRINTED, "draw g, q, the error and the front (.png, .svg, .pdf)")
     where.add_argument("--front", action="store_true", help="print the whole front, not only what is near the choice")
-    where.add_argument("--plot", metavar="FILE", help="draw g, q, the error and the front (.png, .svg, .pdf)")
-    where.add_argument("--quiet", action="store_true", help="print nothing")
-    many = parser.add_argument_group("with --all")
-    many.add_argument("--jobs", metavar="N", help="worker processes; -1 for one a core (default: 1)")
-    many.add_argument("--scheduler", metavar="ADDRESS", help="a Dask scheduler to do the work instead")
+    shared.add_workers(parser)
     return parser
 
 
@@ -105,25 +97,15 @@ def main(arguments: list[str] | None = None) -> int:
 def _check_together(options: argparse.Namespace) -> None:
     """Options that need or exclude each other."""
     shared.check_function(options)
-    if options.format not in PRINTED:
-        raise InputError(f"format must be one of {', '.join(PRINTED)}, got {options.format!r}")
-    if options.out == "-" and options.format in ("csv", "latex"):
-        raise InputError(f"--out - prints the JSON file; leave it out to print {options.format}")
+    shared.check_output(options, PRINTED)
     if options.front and (options.format != "table" or options.out == "-"):
         raise InputError("--front goes with --format table; the others hold the whole front anyway")
     if options.all:
-        for name in ("param", "template", "start", "import_pysr", "out", "plot", "front"):
-            if getattr(options, name) not in (None, [], False):
-                raise InputError(f"--{name.replace('_', '-')} goes with one function, not with --all")
-        if options.format != "table":
-            raise InputError("--format goes with one function, not with --all")
-        if options.jobs is not None and options.scheduler is not None:
-            raise InputError("say who does the work by one of --jobs and --scheduler")
+        shared.check_alone(options, ("param", "template", "start", "import_pysr", "out", "plot", "front"))
     else:
         if options.dtype is None:
             raise InputError(f"say how y is stored by --dtype: {', '.join(FORMATS)}")
-        if options.jobs is not None or options.scheduler is not None:
-            raise InputError("--jobs and --scheduler go with --all")
+    shared.check_workers(options)
 
 
 def _fit(activation: Activation, options: argparse.Namespace, settings: Settings) -> Fit:

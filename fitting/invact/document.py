@@ -49,7 +49,7 @@ def to_document(fit: Fit) -> dict[str, Any]:
             "border_side": side,
             "branches": [_branch(one, part) for one, part in zip(fit.chosen.candidates, split.sides, strict=True)],
             "price": _price(fit.chosen.price),
-            "front": [_front_row(row) for row in _with_chosen(fit)],
+            "front": [_front_row(row) for row in fit.listed],
         },
         "error": _error(fit),
         "provenance": {
@@ -89,13 +89,6 @@ def _price(price: Price) -> dict[str, int]:
         "special": price.special,
         "division": price.divisions,
     }
-
-
-def _with_chosen(fit: Fit) -> list[Row]:
-    """The front, and in its place the chosen row, which may cost a little more than one that errs elsewhere."""
-    if fit.chosen in fit.front:
-        return list(fit.front)
-    return sorted([*fit.front, fit.chosen], key=lambda row: row.price.total)
 
 
 def _rounded(value: float) -> float:

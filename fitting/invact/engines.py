@@ -10,6 +10,7 @@ from fitting.activations.tape import Array
 from fitting.errors import InputError, nearest
 from fitting.invact import hall_of_fame, minimax, operon, papers, pysr, template
 from fitting.invact.form import Form
+from fitting.invact.fronts import improving
 from fitting.invact.minimax import Problem
 from fitting.invact.price import price
 from fitting.invact.refit import refit
@@ -101,11 +102,8 @@ def refitted(forms: Sequence[Form], problem: Problem) -> list[Form]:
     for form in forms:
         better = refit(form, problem.target)
         scored.append((price(better.expression).total, problem.target.cost(better), str(better.expression), better))
-    front: list[tuple[float, Form]] = []
-    for _, cost, _, form in sorted(scored, key=lambda one: one[:3]):
-        if np.isfinite(cost) and (not front or cost < front[-1][0]):
-            front.append((cost, form))
-    return [form for _, form in front]
+    ordered = sorted((one for one in scored if np.isfinite(one[1])), key=lambda one: one[:3])
+    return [form for *_, form in improving(ordered, lambda one: one[1])]
 
 
 def _data(problem: Problem) -> Data:

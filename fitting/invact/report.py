@@ -20,9 +20,7 @@ DIRECTIONS = {-1: "falling", 0: "flat", 1: "rising"}
 
 def marked_rows(fit: Fit) -> list[tuple[Row, str]]:
     """The front, the chosen row and the paper's, cheapest first, each with "*", "paper" or nothing."""
-    rows = [(row, CHOSEN if row is fit.chosen else "") for row in fit.front]
-    if not any(mark for _, mark in rows):  # another of its price may have less RMS error, and not be good enough
-        rows.append((fit.chosen, CHOSEN))
+    rows = [(row, CHOSEN if row is fit.chosen else "") for row in fit.listed]
     if fit.paper is not None and fit.paper is not fit.chosen:
         rows.append((fit.paper, PAPER))
     return sorted(rows, key=lambda one: one[0].price.total)

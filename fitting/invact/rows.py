@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from fitting.invact.candidate import Candidate, pair_price
 from fitting.invact.floor import Floor
+from fitting.invact.fronts import improving
 from fitting.invact.judge import Judge, Score
 from fitting.invact.price import Price
 from fitting.invact.rules import Rule
@@ -63,11 +64,8 @@ def error(row: Row, rule: Rule) -> float:
 
 def front(rows: Sequence[Row], rule: Rule) -> tuple[Row, ...]:
     """The Pareto front, cheapest first: each row costs more than those before it, and errs less."""
-    found: list[Row] = []
-    for row in sorted(rows, key=lambda row: (row.price.total, error(row, rule))):
-        if not found or error(row, rule) < error(found[-1], rule):
-            found.append(row)
-    return tuple(found)
+    ordered = sorted(rows, key=lambda row: (row.price.total, error(row, rule)))
+    return tuple(improving(ordered, lambda row: error(row, rule)))
 
 
 def pareto(scored: list[tuple[Candidate, Score]], rule: Rule) -> list[tuple[Candidate, Score]]:

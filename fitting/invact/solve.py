@@ -52,6 +52,12 @@ class Fit:
     paper: Row | None
 
     @property
+    def listed(self) -> list[Row]:
+        """The front with the chosen row, cheapest first: one of its price may have less error and not be enough."""
+        chosen_too = [] if any(row is self.chosen for row in self.front) else [self.chosen]
+        return sorted([*self.front, *chosen_too], key=lambda row: row.price.total)
+
+    @property
     def exact(self) -> bool:
         """Whether every side has a closed form."""
         return all(candidate.form.engine == "closed" for candidate in self.chosen.candidates)

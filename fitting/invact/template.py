@@ -20,6 +20,7 @@ from fitting.activations.tape import Array
 from fitting.activations.vocabulary import RESERVED
 from fitting.errors import InputError
 from fitting.invact.form import Form, S, Y, constant
+from fitting.invact.fronts import improving
 from fitting.invact.minimax import Problem
 from fitting.invact.papers import TEMPLATES, Template
 from fitting.invact.price import price
@@ -141,11 +142,8 @@ def search(problem: Problem, seed: int = 0, budget: int = 8, templates: Sequence
                 found.append(_Found(template.name, index, fitted, values, instructions, cost))
             if cost <= problem.wanted:
                 most = min(most, instructions + BEYOND)
-    front: list[_Found] = []
-    for one in sorted(found, key=lambda one: (one.price, one.cost)):
-        if not front or one.cost < front[-1].cost:
-            front.append(one)
-    return [one.form for one in front]
+    ordered = sorted(found, key=lambda one: (one.price, one.cost))
+    return [one.form for one in improving(ordered, lambda one: one.cost)]
 
 
 def _grown(family: str, start: Mapping[str, float], found: Sequence[_Found]) -> list[Array]:
