@@ -1,0 +1,147 @@
+"""The element-wise functions of a subject, for one target: forward, derivative, side, codes, levels, slopes."""
+
+from typing import Any
+
+import numpy as np
+from sympy import Expr, Piecewise, Symbol
+
+from codegen import passes
+from codegen.closed import CLOSED
+from codegen.function import Function, Writer
+from codegen.subject import Subject
+from fitting.activations.catalogue import CATALOGUE
+from fitting.activations.grammar import parse_formula
+from fitting.errors import InputError
+
+Y, S = Symbol("y", real=True), Symbol("s", real=True)
+
+
+def forward(subject: Subject, target: str) -> Function:
+    """y = f(x); for PyTorch the stock function where there is one, in the tensor's own dtype."""
+    row = CATALOGUE.get(subject.name)
+    if target == "torch" and row is not None and row.torch and subject.activation.expr == row.expr:
+        options = [f"{name}={value!r}" for name, value in row.torch_options.items()]
+        values = subject.parameters or tuple(subject.activation.params)
+        given = [
+            f"{name}=params[{i}]" if subject.parameters else f"{name}={subject.activation.params[name]!r}"
+            for i, name in enumerate(values)
+        ]
+        call = f"return torch.nn.functional.{row.torch}({', '.join(['x', *given, *options])})"
+        return Function("forward", ("x", "params"), f"{subject.name}(x): the stock function.", (call,), jit=False)
+    writer = Writer(target, params=subject.symbols)
+    expression = subject.forward
+    if expression.has(Piecewise):  # a comparison with NaN is false: the last case would hold
+        writer.assign("y", expression)
+        writer.lines.append("return tl.where(x != x, x, y)" if target == "triton" else "return torch.where(x != x, x, y)")
+    else:
+        writer.give(expression)
+    return writer.function("forward", ("x", "params"), f"{subject.name}(x) = {subject.activation.expr}.")
+
+
+def derivative(subject: Subject, target: str) -> Function:
+    """f'(x)."""
+    writer = Writer(target, params=subject.symbols)
+    writer.give(subject.derivative)
+    return writer.function("derivative", ("x", "params"), f"{subject.name}'(x).")
+
+
+def side(subject: Subject, target: str) -> Function | None:
+    """1 where x is on the right side, of the two that y alone cannot tell; None where it can."""
+    closed = _closed(subject)
+    cast = ".to(tl.int32)" if target == "triton" else ""
+    jit = target == "triton"
+    doc = "Whether x is on the right side."
+    if closed is not None:
+        if closed.side is None:
+            return None
+        index = subject.parameters.index(closed.side)
+        return Function("side", ("x", "params"), doc, (f"return (x > params[{index}]){cast}",), jit=jit)
+    solution = _any_solution(subject)
+    if solution["border"] is None:
+        return None
+    # As float32 numbers compare: x >= T just where x >= the next float32 above, x > T where x > the one below.
+    border = np.float32(solution["border"])
+    if solution["border_side"] == "right":
+        above = np.nextafter(border, np.float32(np.inf)) if float(border) < solution["border"] else border
+        condition = f"x >= {float(above)!r}"
+    else:
+        under = np.nextafter(border, np.float32(-np.inf)) if float(border) > solution["border"] else border
+        condition = f"x > {float(under)!r}"
+    return Function("side", ("x", "params"), doc, (f"return ({condition}){cast}",), jit=jit)
+
+
+def slope(subject: Subject, dtype: str, target: str) -> Function:
+    """f'(x) from y = f(x) as `dtype` holds it, and from the side of x where that is needed."""
+    closed = _closed(subject)
+    doc = f"{subject.name}'(x) from y = {subject.name}(x)."
+    if closed is not None:
+        writer = Writer(target, params=subject.symbols)
+        if closed.side is not None:
+            where = "tl" if target == "triton" else "torch"
+            writer.lines.append(f"return {where}.where(side, 1.0, 0.0)")
+            return writer.function("slope", ("y", "side", "params"), doc)
+        writer.give(passes.derivative(parse_formula(closed.formula, (Y, *subject.symbols))))
+        return writer.function("slope", ("y", "params"), doc)
+    file = subject.invact().get(dtype)
+    if file is None:
+        raise InputError(f"{subject.name} has no formula for {dtype}; make one: python -m fitting.invact")
+    branches = file.document["solution"]["branches"]
+    if len(branches) == 1:
+        writer = _writer(target, branches[0])
+        _assign_s(writer, branches[0])
+        writer.give(_formula(branches[0], "expression"))
+        return writer.function("slope", ("y", "params"), doc)
+    return _two_sided(branches, target, doc)
+
+
+def _two_sided(branches: list[dict[str, Any]], target: str, doc: str) -> Function:
+    left, right = branches
+    where = "tl.where" if target == "triton" else "torch.where"
+    same = left["expression"] == right["expression"] and left["constants"] == right["constants"]
+    if same and left["variable"] and left["variable"] == f"-{right['variable']}":
+        writer = _writer(target, right)
+        _assign_s(writer, right)
+        writer.lines.append(f"s = {where}(side, s, -s)")
+        writer.give(_formula(right, "expression"))
+        return writer.function("slope", ("y", "side", "params"), doc)
+    renamed = [{**left, "suffix": "_left"}, {**right, "suffix": "_right"}]
+    constants = {**_constants(renamed[0]), **_constants(renamed[1])}
+    writer = Writer(target, constants=constants)
+    for branch, name in zip(renamed, ("left", "right"), strict=True):
+        _assign_s(writer, branch)
+        writer.assign(name, _formula(branch, "expression"))
+    writer.lines.append(f"return {where}(side, right, left)")
+    return writer.function("slope", ("y", "side", "params"), doc)
+
+
+def _constants(branch: dict[str, Any]) -> dict[Symbol, float]:
+    """By their names in the function, where those of two branches differ by a suffix."""
+    suffix = branch.get("suffix", "")
+    return {Symbol(f"{name}{suffix}", real=True): value for name, value in branch["constants"].items()}
+
+
+def _formula(branch: dict[str, Any], key: str) -> Expr:
+    """The stored text as an expression in y, s and the branch's constants under their names in the function."""
+    plain = {name: Symbol(name, real=True) for name in branch["constants"]}
+    expression = parse_formula(branch[key], (Y, S, *plain.values()))
+    renamed = dict(zip(plain.values(), _constants(branch), strict=True))
+    return passes.derivative(expression.xreplace(renamed))
+
+
+def _writer(target: str, branch: dict[str, Any]) -> Writer:
+    return Writer(target, constants=_constants(branch))
+
+
+def _assign_s(writer: Writer, branch: dict[str, Any]) -> None:
+    if branch["variable"] is not None:
+        writer.assign("s", _formula(branch, "variable"))
+
+
+def _closed(subject: Subject) -> Any:
+    return CLOSED.get(subject.name) if subject.parameters else None
+
+
+def _any_solution(subject: Subject) -> dict[str, Any]:
+    solution: dict[str, Any] = next(iter(subject.invact().values())).document["solution"]
+    return solution
+

@@ -1,0 +1,135 @@
+"""One function of an emitted module: the statements that an expression becomes, and its text."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import sympy
+from sympy import Expr, Float, Mul, Symbol
+
+from codegen.printer import ElementwisePrinter, TorchPrinter, TritonPrinter
+
+PRINTERS: dict[str, type[ElementwisePrinter]] = {"triton": TritonPrinter, "torch": TorchPrinter}
+
+
+@dataclass(frozen=True)
+class Function:
+    """Its name and arguments, one line on what it is, its body, and the primitives that this calls."""
+
+    name: str
+    arguments: tuple[str, ...]
+    doc: str
+    body: tuple[str, ...]
+    calls: frozenset[str] = frozenset()
+    jit: bool = True
+
+    def text(self) -> str:
+        """Its definition, without a newline at the end."""
+        head = ["@triton.jit"] if self.jit else []
+        head += [f"def {self.name}({', '.join(self.arguments)}):", f'    """{self.doc}"""']
+        return "\n".join([*head, *(f"    {line}".rstrip() for line in self.body)])
+
+
+@dataclass
+class Writer:
+    """Collects statements; `constants` are named numbers, `params` the function's parameters in their order."""
+
+    target: str
+    constants: Mapping[Symbol, float] = field(default_factory=dict)
+    params: tuple[Symbol, ...] = ()
+    lines: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.printer = PRINTERS[self.target](frozenset({*self.params, *self.constants}))
+        self.taken = {symbol.name for symbol in (*self.params, *self.constants)} | {"x", "y", "s", "params"}
+
+    def assign(self, name: str, expression: Expr) -> None:
+        """name = expression."""
+        self.lines.append(f"{name} = {self._prepared(expression)}")
+
+    def give(self, *results: Expr) -> None:
+        """return the one expression, or several with what they share computed once."""
+        self.lines.append("return " + ", ".join(self._prepared(result) for result in self._shared(list(results))))
+
+    def _shared(self, expressions: list[Expr]) -> list[Expr]:
+        """The expressions with common parts replaced by names."""
+        expressions = [numbers(one) for one in expressions]
+        names = (Symbol(self._free(f"t{i}"), real=True) for i in range(1000))
+        parts, rest = sympy.cse(expressions, symbols=names, order="canonical", list=True)
+        for symbol, part in parts:
+            self.taken.add(symbol.name)
+            self.lines.append(f"{symbol.name} = {self._prepared(part)}")
+        return list(rest)
+
+    def _prepared(self, expression: Expr) -> str:
+        return self.printer._print(self._unchained(numbers(expression)))
+
+    def _unchained(self, expression: Expr) -> Expr:
+        """The expression with nested polynomials replaced by names, whose steps are written first."""
+        found = self._chain(expression)
+        if found is not None and len(found[1]) > 2:
+            return self._polynomial(*found)
+        if expression.is_Atom:
+            return expression
+        return expression.func(*(self._unchained(argument) for argument in expression.args))
+
+    def _chain(self, expression: Expr) -> tuple[Expr, list[Expr]] | None:
+        """(v, [c0, c1, ...]) of c0 + v*(c1 + v*(...)), with constants c and any v."""
+        if not expression.is_Add or len(expression.args) != 2:
+            return None
+        for lowest, product in (expression.args, expression.args[::-1]):
+            if not self._constant(lowest) or not product.is_Mul or len(product.args) != 2:
+                continue
+            for variable, rest in (product.args, product.args[::-1]):
+                if self._constant(variable):
+                    continue
+                if self._constant(rest):
+                    return variable, [lowest, rest]
+                inner = self._chain(rest)
+                if inner is not None and inner[0] == variable:
+                    return variable, [lowest, *inner[1]]
+        return None
+
+    def _constant(self, expression: Expr) -> bool:
+        return bool(expression.is_number or expression in self.constants)
+
+    def _polynomial(self, variable: Expr, coefficients: list[Expr]) -> Symbol:
+        if not variable.is_Symbol:
+            name = self._free("u")
+            self.assign(name, variable)
+            variable = Symbol(name, real=True)
+        name = self._free(next(one for one in "pqrvwz" if one not in self.taken))
+        *rest, last = (self.printer._print(one) for one in coefficients)
+        for constant in reversed(rest):
+            step = self.printer.fused.format(a=last, b=variable.name, c=constant)
+            self.lines.append(f"{name} = {step}")
+            last = name
+        return Symbol(name, real=True)
+
+    def _free(self, name: str) -> str:
+        """The name, or one like it that is not taken; it is, from now on."""
+        free = next(one for one in (name, *(f"{name}_{i}" for i in range(2, 99))) if one not in self.taken)
+        self.taken.add(free)
+        return free
+
+    def function(self, name: str, arguments: tuple[str, ...], doc: str) -> Function:
+        """What has been written, as a function: parameters and constants first."""
+        used = " ".join(self.lines)
+        words = set(re.findall(r"\w+", used))
+        head = [f"{symbol.name} = params[{i}]" for i, symbol in enumerate(self.params) if symbol.name in words]
+        head += [f"{symbol.name} = {value!r}" for symbol, value in self.constants.items() if symbol.name in words]
+        calls = frozenset(self.printer.used)
+        return Function(name, arguments, doc, (*head, *self.lines), calls, jit=self.target == "triton")
+
+
+def numbers(expression: Expr) -> Expr:
+    """The expression with each constant part that is no fraction as one number: sqrt(2/pi) is 0.79..."""
+    if expression.is_Atom:
+        return Float(expression.evalf(30), 30) if expression.is_NumberSymbol else expression
+    if expression.is_number and not expression.is_Rational:
+        return Float(expression.evalf(30), 30)
+    if expression.is_Mul:
+        constant, rest = expression.as_independent(*expression.free_symbols, as_Add=False)
+        if constant not in (1, -1) and not constant.is_Rational:
+            return Mul(Float(constant.evalf(30), 30), numbers(rest))
+    return expression.func(*(numbers(argument) for argument in expression.args))

@@ -1,0 +1,247 @@
+"""The functions that Triton kernels call, each written out in two precisions; both compute in float32.
+
+`16bit` serves bfloat16 and float16, `float32` itself. What both have in common:
+- An exponential is the product of two others, since the fast exp2 of NVIDIA GPUs flushes what is subnormal and a product does not.
+- Nothing is taken from libdevice, which Triton's interpreter does not know: what is tested is what runs.
+In `16bit` the reciprocal of what lies in [1, inf] is the square of rsqrt: two instructions, where a division takes eight.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from codegen.polynomials import MILLS_SLOPE, coefficients
+
+_LOG2E, _HALF_LOG2E, _QUARTER_LOG2E = 1.4426950408889634, 0.7213475204444817, 0.36067376022224085
+_DENSITY = 0.3989422804014327  # 1 / sqrt(2 pi)
+
+
+@dataclass(frozen=True)
+class Primitive:
+    """A function of an emitted module: one line on what it is, the lines of its body, the primitives it calls."""
+
+    doc: str
+    body: tuple[str, ...]
+    calls: tuple[str, ...] = ()
+    arguments: str = "x"
+
+
+def horner(name: str, variable: str, constants: tuple[str, ...]) -> list[str]:
+    """Statements that make `name` the polynomial in `variable` with these coefficients, lowest first."""
+    *rest, last = constants
+    lines = []
+    for constant in reversed(rest):
+        lines.append(f"{name} = tl.fma({last}, {variable}, {constant})")
+        last = name
+    return lines or [f"{name} = {last}"]
+
+
+def _polynomial(name: str, variable: str, what: str, precision: str) -> list[str]:
+    return horner(name, variable, tuple(map(repr, coefficients(what, precision))))
+
+
+def _exp(precision: str) -> Primitive:
+    if precision == "16bit":
+        return Primitive("exp(x).", (f"h = tl.exp2({_HALF_LOG2E} * x)", "return h * h"))
+    body = (
+        "x = minimum(maximum(x, -150.0), 150.0)",
+        f"n = tl.floor(tl.fma({_LOG2E}, x, 0.5))",
+        "r = tl.fma(n, -0.693145751953125, x)  # n times this is exact",
+        "r = tl.fma(n, -1.4286068203094173e-06, r)  # x - n*log(2)",
+        "m = tl.floor(0.5 * n)",
+        f"return tl.exp2({_LOG2E} * r) * tl.exp2(m) * tl.exp2(n - m)",
+    )
+    return Primitive("exp(x), by powers of 2 and the rest, which is small.", body, ("maximum", "minimum"))
+
+
+def _sigmoid(precision: str) -> Primitive:
+    doc = "1 / (1 + exp(-x)), from exp(-|x|/2): nothing overflows."
+    if precision == "16bit":
+        body = (
+            f"h = tl.exp2({-_HALF_LOG2E} * tl.abs(x))",
+            "r = tl.rsqrt(tl.fma(h, h, 1.0)) * tl.where(x < 0, h, 1.0)",
+            "return r * r",
+        )
+        return Primitive(doc, body)
+    body = ("h = exp(-0.5 * tl.abs(x))", "r = tl.where(x < 0, h, 1.0)", "return r * (r / tl.fma(h, h, 1.0))")
+    return Primitive(doc, body, ("exp",))
+
+
+def _softplus(precision: str) -> Primitive:
+    body = (
+        "e = exp(-tl.abs(x))",
+        *_polynomial("p", "e", "log1p of exp", precision),
+        "return tl.fma(e, p, maximum(x, 0.0))",
+    )
+    doc = "log(1 + exp(x)): max(x, 0) + log(1 + exp(-|x|)), whose logarithm is a polynomial."
+    return Primitive(doc, body, ("exp", "maximum"))
+
+
+def _tanh(precision: str) -> Primitive:
+    reciprocal = "r = tl.rsqrt(1.0 + e)\nr = r * r" if precision == "16bit" else "r = 1.0 / (1.0 + e)"
+    end = "0.5" if precision == "16bit" else "0.6"
+    body = (
+        "z = x * x",
+        *_polynomial("p", "z", "tanh", precision),
+        "small = tl.fma(x * z, p, x)",
+        "e = exp(-2.0 * tl.abs(x))",
+        *reciprocal.split("\n"),
+        "large = tl.fma(-2.0 * e, r, 1.0)",
+        f"return tl.where(tl.abs(x) < {end}, small, tl.where(x < 0, -large, large))",
+    )
+    return Primitive("tanh(x): a polynomial next to 0, 1 - 2/(1 + exp(2|x|)) elsewhere.", body, ("exp",))
+
+
+def _sech(precision: str) -> Primitive:
+    doc = "1 / cosh(x)."
+    if precision == "16bit":
+        return Primitive(doc, ("h = exp(-tl.abs(x))", "r = tl.rsqrt(tl.fma(h, h, 1.0))", "return 2.0 * h * r * r"), ("exp",))
+    return Primitive(doc, ("h = exp(-tl.abs(x))", "return 2.0 * h / tl.fma(h, h, 1.0)"), ("exp",))
+
+
+def _tanhshrink(precision: str) -> Primitive:
+    body = (
+        "z = x * x",
+        *_polynomial("p", "z", "tanhshrink", precision),
+        "return tl.where(z < 1.0, -x * z * p, x - tanh(x))",
+    )
+    return Primitive("x - tanh(x), without its cancellation next to 0.", body, ("tanh",))
+
+
+def _tanh_softplus(precision: str) -> Primitive:
+    quotient = ("r = tl.rsqrt(d)", "return n * r * r") if precision == "16bit" else ("return n / d",)
+    body = (
+        "e = exp(-tl.abs(x))",
+        "n = tl.where(x < 0, e * (e + 2.0), tl.fma(2.0, e, 1.0))",
+        "d = n + tl.where(x < 0, 2.0, 2.0 * e * e)",
+        *quotient,
+    )
+    return Primitive("tanh(log(1 + exp(x))) = n / d, polynomials in exp(-|x|).", body, ("exp",))
+
+
+def _sech2_softplus(precision: str) -> Primitive:
+    quotient = ("r = tl.rsqrt(d)", "q = (1.0 + e) * r * r") if precision == "16bit" else ("q = (1.0 + e) / d",)
+    body = (
+        "e = exp(-tl.abs(x))",
+        "n = tl.where(x < 0, e * (e + 2.0), tl.fma(2.0, e, 1.0))",
+        "d = n + tl.where(x < 0, 2.0, 2.0 * e * e)",
+        *quotient,
+        "return tl.where(x < 0, 4.0, 4.0 * e * e) * q * q",
+    )
+    return Primitive("1 - tanh(log(1 + exp(x)))², without its cancellation.", body, ("exp",))
+
+
+def _softsign(precision: str) -> Primitive:
+    if precision == "16bit":
+        return Primitive("x / (1 + |x|).", ("r = tl.rsqrt(1.0 + tl.abs(x))", "return x * r * r"))
+    return Primitive("x / (1 + |x|).", ("return x / (1.0 + tl.abs(x))",))
+
+
+def _phi(precision: str) -> Primitive:
+    if precision == "16bit":
+        body = (f"h = tl.exp2({-_QUARTER_LOG2E} * x * x)", f"return {_DENSITY} * h * h")
+        return Primitive("Density of N(0, 1), from exp(-x²/4).", body)
+    return Primitive("Density of N(0, 1).", (f"return {_DENSITY} * exp(-0.5 * x * x)",), ("exp",))
+
+
+def _Phi(precision: str) -> Primitive:
+    if precision == "16bit":
+        reciprocal = (f"t = tl.rsqrt(tl.fma({MILLS_SLOPE}, tl.abs(x), 1.0))", "t = t * t")
+        density = (f"h = tl.exp2({-_QUARTER_LOG2E} * x * x)",)
+    else:
+        reciprocal = (f"t = 1.0 / tl.fma({MILLS_SLOPE}, tl.abs(x), 1.0)",)
+        density = ("h = exp(-0.25 * x * x)",)
+    body = (
+        *reciprocal,
+        *_polynomial("p", "t", "mills", precision),
+        *density,
+        "tail = h * (h * (t * p))",
+        "return tl.where(x > 0, 1.0 - tail, tail)",
+    )
+    doc = "Distribution function of N(0, 1): Phi(-|x|) = exp(-x²/2) times a polynomial in t = 1 / (1 + |x|/4)."
+    return Primitive(doc, body, ("exp",) if precision == "float32" else ())
+
+
+def _near_zero(function: str, far: str, end: dict[str, str], calls: tuple[str, ...] = ()) -> Callable[[str], Primitive]:
+    """A primitive that is x times a polynomial next to 0, and `far` elsewhere."""
+
+    def make(precision: str) -> Primitive:
+        body = (
+            *_polynomial("p", "x", function, precision),
+            f"return tl.where(tl.abs(x) < {end[precision]}, x * p, {far})",
+        )
+        return Primitive(f"{function}(x): a polynomial next to 0, where the plain spelling cancels.", body, calls)
+
+    return make
+
+
+def _sinh(precision: str) -> Primitive:
+    end = "0.5" if precision == "16bit" else "1.0"
+    body = (
+        "z = x * x",
+        *_polynomial("p", "z", "sinh", precision),
+        "h = exp(0.5 * tl.abs(x))",
+        "large = tl.fma(0.5 * h, h, -0.5 * exp(-tl.abs(x)))",
+        f"return tl.where(tl.abs(x) < {end}, tl.fma(x * z, p, x), tl.where(x < 0, -large, large))",
+    )
+    return Primitive("sinh(x): a polynomial next to 0.", body, ("exp",))
+
+
+def _atan(precision: str) -> Primitive:
+    body = (
+        "steep = tl.abs(x) > 1.0",
+        "u = tl.where(steep, -1.0 / x, x)",
+        "z = u * u",
+        *_polynomial("p", "z", "atan", precision),
+        "return tl.fma(u * z, p, u) + tl.where(steep, tl.where(x < 0, -1.5707963267948966, 1.5707963267948966), 0.0)",
+    )
+    return Primitive("atan(x): a polynomial on [-1, 1], and ±pi/2 - atan(1/x) beyond.", body)
+
+
+def _plain(doc: str, *body: str, calls: tuple[str, ...] = (), arguments: str = "x") -> Callable[[str], Primitive]:
+    return lambda _: Primitive(doc, body, calls, arguments)
+
+
+TRITON: dict[str, Callable[[str], Primitive]] = {
+    "exp": _exp,
+    "sigmoid": _sigmoid,
+    "softplus": _softplus,
+    "tanh": _tanh,
+    "sech": _sech,
+    "tanhshrink": _tanhshrink,
+    "tanh_softplus": _tanh_softplus,
+    "sech2_softplus": _sech2_softplus,
+    "softsign": _softsign,
+    "phi": _phi,
+    "Phi": _Phi,
+    "expm1": _near_zero("expm1", "exp(x) - 1.0", {"16bit": "0.125", "float32": "0.375"}, ("exp",)),
+    "log1p": _near_zero("log1p", "tl.log(1.0 + x)", {"16bit": "0.125", "float32": "0.25"}),
+    "sinh": _sinh,
+    "cosh": _plain(
+        "cosh(x).",
+        "h = exp(0.5 * tl.abs(x))",
+        "return tl.fma(0.5 * h, h, 0.5 * exp(-tl.abs(x)))",
+        calls=("exp",),
+    ),
+    "atan": _atan,
+    "log": _plain("log(x).", "return tl.log(x)"),
+    "sin": _plain("sin(x).", "return tl.sin(x)"),
+    "cos": _plain("cos(x).", "return tl.cos(x)"),
+    "tan": _plain("tan(x).", "return tl.sin(x) / tl.cos(x)"),
+    "erf": _plain("erf(x).", "return tl.erf(x)"),
+    "erfc": _plain("1 - erf(x).", "return 2.0 * Phi(-1.4142135623730951 * x)", calls=("Phi",)),
+    "sign": _plain("-1, 0 or 1; NaN of NaN.", "return tl.where(x > 0, 1.0, tl.where(x < 0, -1.0, x * 0.0))"),
+    "maximum": _plain(
+        "The larger of two; NaN if one is.",
+        "return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)",
+        arguments="x, y",
+    ),
+    "minimum": _plain(
+        "The smaller of two; NaN if one is.",
+        "return tl.minimum(x, y, propagate_nan=tl.PropagateNan.ALL)",
+        arguments="x, y",
+    ),
+    "power": _plain(
+        "x**exponent for x >= 0 and exponent > 0.", "return tl.exp2(exponent * tl.log2(x))", arguments="x, exponent"
+    ),
+}
+"""name -> the primitive in a precision of `polynomials.PRECISIONS`"""

@@ -1,0 +1,93 @@
+"""FewBit tables as code: from x to its code by comparisons, from the code to its level by selections.
+
+Bit p of a code stands at position 8*p, so that the codes of eight elements, each shifted by its place, add up to a word
+whose byte p is theirs in bit plane p.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from codegen.function import Function
+
+MAX_BITS = 4  # of a table written out; a larger one is searched in memory, which is cheaper than its selections
+
+
+def planes(solution: Mapping[str, Any]) -> int:
+    """The bits that the codes need: fewer than were asked for, where f' takes fewer values."""
+    return (len(solution["levels"]) - 1).bit_length()
+
+
+def spread(code: int) -> str:
+    """The code with bit p at position 8*p, as a number of the source."""
+    return f"0x{sum(((code >> p) & 1) << (8 * p) for p in range(MAX_BITS)):x}"
+
+
+def below(border: float) -> float:
+    """The largest float32 that is not above the border: x > border for a float32 x just where x > it."""
+    rounded = np.float32(border)
+    return float(np.nextafter(rounded, np.float32(-np.inf)) if float(rounded) > border else rounded)
+
+
+def code_function(name: str, solution: Mapping[str, Any]) -> Function:
+    """code(x): which interval x lies in; each is open below and closed above."""
+    borders, codes = solution["borders"], solution["codes"]
+    count = len(solution["levels"])
+    mirror = _mirror(borders, codes, count) if len(borders) > 2 else None
+    if mirror is None:
+        body = _ladder("x", borders, codes)
+        doc = "The code of the interval of x."
+    else:
+        half = len(borders) // 2
+        middle = len(borders) % 2  # one border at 0: codes right of it, and left of it their complements
+        inner, outer = borders[half + middle :], codes[half + middle :]
+        body = ["a = tl.abs(x)", *_ladder("a", inner, outer)]
+        doc = "The code of the interval of x: that of |x|."
+        if mirror == "complement":
+            body[-1] = body[-1].replace("return ", "c = ")
+            body.append(f"return tl.where(x > {below(0.0)!r}, c, c ^ {spread(count - 1)})")
+            doc = "The code of the interval of x: that of |x|, all its bits turned where x is not positive."
+    return Function(name, ("x", "params"), doc, tuple(body))
+
+
+def _mirror(borders: list[float], codes: list[int], count: int) -> str | None:
+    """How codes left of 0 follow from those right of it: "same", "complement", or None where they do not."""
+    exact = [border for border in borders if border != 0 and float(np.float32(border)) == border]
+    if [-border for border in borders[::-1]] != borders or exact:
+        return None  # at a border that x can be equal to, |x| would say something else than x
+    if codes == codes[::-1]:
+        return "same"
+    whole = count == 1 << (count - 1).bit_length()
+    return "complement" if whole and 0.0 in borders and codes == [count - 1 - code for code in codes[::-1]] else None
+
+
+def _ladder(variable: str, borders: list[float], codes: list[int]) -> list[str]:
+    if not borders:
+        return [f"return tl.full({variable}.shape, {spread(codes[0])}, tl.int32)"]
+    lines = []
+    for i, border in enumerate(borders):
+        before = "c" if i else spread(codes[0])
+        lines.append(f"c = tl.where({variable} > {below(border)!r}, {spread(codes[i + 1])}, {before})")
+    lines[-1] = lines[-1].replace("c = ", "return ", 1)
+    return lines
+
+
+def level_function(name: str, solution: Mapping[str, Any]) -> Function:
+    """level(code): a tree of selections, the lowest bit first."""
+    values = [repr(float(level)) for level in solution["levels"]]
+    lines: list[str] = []
+    for p in range(planes(solution)):
+        lines.append(f"b{p} = (code & {spread(1 << p)}) != 0")
+        pairs = [values[i : i + 2] for i in range(0, len(values), 2)]
+        values = []
+        for i, pair in enumerate(pairs):
+            if len(pair) == 1:
+                values.append(pair[0])
+                continue
+            lines.append(f"v{p}_{i} = tl.where(b{p}, {pair[1]}, {pair[0]})")
+            values.append(f"v{p}_{i}")
+    if not lines:
+        return Function(name, ("code",), "The level of a code.", (f"return tl.full(code.shape, {values[0]}, tl.float32)",))
+    lines[-1] = "return " + lines[-1].partition(" = ")[2]
+    return Function(name, ("code",), "The level of a code.", tuple(lines))

@@ -1,0 +1,92 @@
+"""What is emitted: a function with its definition as kernels compute it, and the coefficient files it has."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from sympy import Expr, Symbol
+
+from codegen import passes
+from coefficients import load
+from coefficients.schema import Document
+from coefficients.store import DATA, available
+from fitting.activations import Activation, get
+from fitting.activations.catalogue import CATALOGUE
+from fitting.activations.grammar import parse_formula
+from fitting.activations.heads import x
+
+DTYPES = ("bfloat16", "float16", "float32")
+PRECISION = {"bfloat16": "16bit", "float16": "16bit", "float32": "float32"}
+
+
+@dataclass(frozen=True)
+class File:
+    """A coefficient file: what it holds, and what it is called."""
+
+    path: str
+    document: Document
+
+    @property
+    def origin(self) -> str:
+        """One line of an emitted module's header."""
+        return f"{self.path}, sha256 {self.document['sha256'][:16]}"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A function, `parameters` of which are left free (arguments of the kernel); the others are numbers in it."""
+
+    activation: Activation
+    parameters: tuple[str, ...]
+    files: Mapping[str, File]
+
+    @property
+    def name(self) -> str:
+        """Of the function."""
+        return self.activation.name
+
+    @property
+    def symbols(self) -> tuple[Symbol, ...]:
+        """The free parameters."""
+        return tuple(Symbol(name, real=True) for name in self.parameters)
+
+    @cached_property
+    def forward(self) -> Expr:
+        """f(x), as kernels compute it."""
+        if not self.parameters:
+            return passes.definition(self.activation.f_expression)
+        return passes.definition(parse_formula(self.activation.expr, (x, *self.symbols)))
+
+    @cached_property
+    def derivative(self) -> Expr:
+        """f'(x), as kernels compute it."""
+        return passes.derivative(self.forward.diff(x))
+
+    def fewbit(self) -> dict[int, File]:
+        """The tables, by the bits that were asked for."""
+        found = {
+            file.document["options"]["bits"]: file
+            for name, file in self.files.items()
+            if file.document["method"] == "fewbit" and name == f"fewbit-{file.document['options']['bits']}bit"
+        }
+        return dict(sorted(found.items()))
+
+    def invact(self) -> dict[str, File]:
+        """The formulas, by dtype."""
+        return {dtype: self.files[f"invact-{dtype}"] for dtype in DTYPES if f"invact-{dtype}" in self.files}
+
+
+def of_catalogue(name: str) -> Subject:
+    """A function of the catalogue with its packaged files (those for its default parameters)."""
+    activation = get(name)
+    newest = {entry.name: entry for entry in available() if entry.function == activation.name}
+    files = {
+        entry.name: File(f"coefficients/{entry.path.relative_to(DATA.parent).as_posix()}", load(entry.path))
+        for entry in newest.values()
+    }
+    return Subject(activation, tuple(CATALOGUE[activation.name].params), files)
+
+
+def of_files(activation: Activation, files: Mapping[str, File]) -> Subject:
+    """Any function, its parameters numbers, with files of its own."""
+    return Subject(activation, (), files)

@@ -1,0 +1,28 @@
+"""The same primitives for plain PyTorch, in the precision of the tensor: names of torch where it has the function."""
+
+from codegen.primitives import Primitive
+
+NAMES = {
+    **{name: f"torch.{name}" for name in ("exp", "sigmoid", "tanh", "expm1", "log1p", "sinh", "cosh", "atan", "log")},
+    **{name: f"torch.{name}" for name in ("sin", "cos", "tan", "erf", "erfc", "sign", "maximum", "minimum", "sqrt")},
+    "Phi": "torch.special.ndtr",
+    "Abs": "torch.abs",
+    "power": "torch.pow",
+}
+"""name -> what it is called in torch"""
+
+TORCH = {
+    "softplus": Primitive("log(1 + exp(x)).", ("return torch.logaddexp(x, torch.zeros_like(x))",)),
+    "sech": Primitive("1 / cosh(x).", ("return 1.0 / torch.cosh(x)",)),
+    "tanhshrink": Primitive("x - tanh(x).", ("return x - torch.tanh(x)",)),
+    "tanh_softplus": Primitive(
+        "tanh(log(1 + exp(x))).", ("return torch.tanh(torch.logaddexp(x, torch.zeros_like(x)))",)
+    ),
+    "sech2_softplus": Primitive(
+        "1 - tanh(log(1 + exp(x)))², without its cancellation.",
+        ("return 1.0 / torch.cosh(torch.logaddexp(x, torch.zeros_like(x))) ** 2",),
+    ),
+    "softsign": Primitive("x / (1 + |x|).", ("return x / (1.0 + torch.abs(x))",)),
+    "phi": Primitive("Density of N(0, 1).", ("return 0.3989422804014327 * torch.exp(-0.5 * x * x)",)),
+}
+"""name -> the function to define, where torch has none"""

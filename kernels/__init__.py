@@ -1,0 +1,1 @@
+"""Activation functions that remember less: functional forms, modules, and the Triton kernels behind them."""

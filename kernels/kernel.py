@@ -1,0 +1,136 @@
+"""What a call of an op runs: a function, a method and what the method saves; found again by its key, a string.
+
+A string, since that is what an op can be given: under torch.compile it is a constant of the graph.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coefficients import load
+from kernels.errors import KernelError
+from kernels.names import FUNCTIONS
+
+METHODS = ("forward-ad", "fewbit", "invact", "invact-precision-bit")
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+MAX_BITS = 8
+WRITTEN_BITS = 4  # of a few-bit table that stands in the emitted code; a larger one is searched in memory
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """`function` by `method`; fewbit: `bits` as asked for, `file`: a table of one's own."""
+
+    function: str
+    method: str
+    bits: int = 0
+    file: str = ""
+
+    @property
+    def key(self) -> str:
+        """The op's argument."""
+        return "|".join((self.function, self.method, str(self.bits), self.file))
+
+    @property
+    def facts(self) -> ModuleType:
+        """The function's emitted PyTorch module, with what is known of the function."""
+        return facts(self.function)
+
+    @property
+    def saves(self) -> str:
+        """As `kernels.template` names it."""
+        two_sides = self.facts.SIDES == 2
+        return {
+            "forward-ad": "slope",
+            "fewbit": "table" if self.file or self.bits > WRITTEN_BITS else "codes",
+            "invact": "side" if two_sides else "output",
+            "invact-precision-bit": "precision-bit",
+            "invact-sign-bit": "sign-bit",
+        }[self.method]
+
+    @property
+    def stored_bits(self) -> int:
+        """Bits an element that are packed."""
+        if self.saves == "side":
+            return 1
+        if self.method != "fewbit":
+            return 0
+        return table(self.key).bits if self.file else int(self.facts.TABLES[self.bits])
+
+    @property
+    def keeps_output(self) -> bool:
+        """Whether backward needs y."""
+        return self.saves in ("output", "side", "precision-bit")
+
+    def packed_shape(self, count: int) -> tuple[int, ...]:
+        """Of what is saved for `count` elements, where it is not a tensor like x."""
+        return (self.stored_bits, (count + 7) // 8) if self.stored_bits else (0,)
+
+
+@cache
+def parse(key: str) -> Kernel:
+    """The kernel of a key."""
+    function, method, bits, file = key.split("|", 3)
+    return Kernel(function, method, int(bits), file)
+
+
+@cache
+def facts(function: str) -> ModuleType:
+    """`kernels.generated.<function>_torch`."""
+    if function not in FUNCTIONS:
+        raise KernelError(f"function must be one of {', '.join(FUNCTIONS)}, got {function!r}")
+    return import_module(f"kernels.generated.{function}_torch")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A few-bit table: q(x) = levels[codes[i]] for borders[i-1] < x <= borders[i]."""
+
+    borders: tuple[float, ...]
+    codes: tuple[int, ...]
+    levels: tuple[float, ...]
+
+    @property
+    def bits(self) -> int:
+        """That the codes need."""
+        return (len(self.levels) - 1).bit_length()
+
+    @property
+    def steps(self) -> int:
+        """Of a binary search for the interval."""
+        return len(self.borders).bit_length()
+
+    def for_search(self, device: torch.device) -> Tensor:
+        """float32: 2**steps borders, the last infinite, 2**steps codes, then the levels; as `template.find` wants it."""
+        size = 1 << self.steps
+        # x > border for a float32 x just where x > the largest float32 that is not above the border.
+        exact = torch.tensor(self.borders, dtype=torch.float64)
+        borders = exact.float()
+        below = torch.nextafter(borders, torch.tensor(-torch.inf))
+        borders = torch.where(borders.double() > exact, below, borders)
+        borders = torch.cat([borders, torch.full((size - len(self.borders),), torch.inf)])
+        codes = torch.zeros(size)
+        codes[: len(self.codes)] = torch.tensor(self.codes, dtype=torch.float32)
+        return torch.cat([borders, codes, torch.tensor(self.levels, dtype=torch.float32)]).to(device)
+
+
+@cache
+def table(key: str) -> Table:
+    """The few-bit table of a kernel, from its file or the packaged one."""
+    kernel = parse(key)
+    document: dict[str, Any] = (
+        load(kernel.file) if kernel.file else load(kernel.function, f"fewbit-{kernel.bits}bit")
+    )
+    solution = document["solution"]
+    return Table(tuple(solution["borders"]), tuple(solution["codes"]), tuple(solution["levels"]))
+
+
+@cache
+def search_table(key: str, device: torch.device) -> Tensor:
+    """`Table.for_search`, once a device."""
+    return table(key).for_search(device)

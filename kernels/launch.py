@@ -1,0 +1,103 @@
+"""Run the Triton kernels of `kernels.template` on contiguous tensors."""
+
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernels.kernel import Kernel, parse, search_table, table
+
+ROWS = 128  # of eight elements, a program: eight elements a thread, so that packing needs no exchange between threads
+WARPS = 4
+
+
+@cache
+def _template() -> ModuleType:
+    return import_module("kernels.template")
+
+
+@cache
+def _functions(key: str, dtype: torch.dtype) -> tuple[Any, Any, Any]:
+    """FORWARD, SAVE and SLOPE of a kernel; FORWARD also where there is no other, so that it is a function."""
+    kernel = parse(key)
+    module = import_module(f"kernels.generated.{kernel.function}_triton")
+    precision = "float32" if dtype == torch.float32 else "16bit"
+
+    def of_precision(name: str) -> Any:
+        return getattr(module, f"{name}_{precision}", None) or getattr(module, name)
+
+    forward = of_precision("forward")
+    match kernel.saves:
+        case "slope":
+            return forward, of_precision("derivative"), forward
+        case "codes":
+            return forward, getattr(module, f"code_{kernel.bits}bit"), getattr(module, f"level_{kernel.bits}bit")
+        case "table":
+            return forward, forward, forward
+    slope = getattr(module, f"slope_{str(dtype).removeprefix('torch.')}", None) or module.slope
+    return forward, getattr(module, "side", forward), slope
+
+
+@cache
+def interpreting() -> bool:
+    """Whether Triton runs kernels in its interpreter, which takes CPU tensors (TRITON_INTERPRET=1)."""
+    return type(_template().forward_kernel).__name__ == "InterpretedFunction"
+
+
+def _rows(count: int) -> int:
+    # The interpreter runs program after program: a few large ones.
+    return min(1 << max((count - 1) // 8, 0).bit_length(), 1 << 13) if interpreting() else ROWS
+
+
+def _constants(kernel: Kernel, count: int) -> dict[str, Any]:
+    return {
+        "SAVES": kernel.saves,
+        "MINIMUM": kernel.facts.MINIMUM,
+        "BITS": kernel.stored_bits,
+        "STEPS": table(kernel.key).steps if kernel.saves == "table" else 0,
+        "ROWS": _rows(count),
+        "num_warps": WARPS,
+    }
+
+
+def forward(kernel: Kernel, x: Tensor, params: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """y = f(x) and what is saved, of a contiguous x on a GPU, or on the CPU under the interpreter."""
+    y = torch.empty_like(x)
+    like_x = kernel.saves in ("slope", "sign-bit")
+    saved = torch.empty_like(x) if like_x else x.new_empty(kernel.packed_shape(x.numel()), dtype=torch.uint8)
+    count = x.numel()
+    if count:
+        run, save, _ = _functions(kernel.key, x.dtype)
+        constants = _constants(kernel, count)
+        found = search_table(kernel.key, x.device) if kernel.saves == "table" else y
+        grid = (-(-count // (8 * constants["ROWS"])),)
+        with _device_of(x):
+            _template().forward_kernel[grid](
+                x, y, saved, found, tuple(params) or (0.0,), count, FORWARD=run, SAVE=save, **constants
+            )
+    return y, saved
+
+
+def backward(kernel: Kernel, grad: Tensor, y: Tensor | None, saved: Tensor, params: Sequence[float]) -> Tensor:
+    """dx = grad * f'(x), of contiguous tensors there."""
+    dx = torch.empty_like(grad)
+    count = grad.numel()
+    if count:
+        *_, slope = _functions(kernel.key, grad.dtype)
+        constants = _constants(kernel, count)
+        found = search_table(kernel.key, grad.device) if kernel.saves == "table" else grad
+        grid = (-(-count // (8 * constants["ROWS"])),)
+        with _device_of(grad):
+            _template().backward_kernel[grid](
+                grad, grad if y is None else y, saved, found, dx, tuple(params) or (0.0,), count, SLOPE=slope, **constants
+            )
+    return dx
+
+
+def _device_of(tensor: Tensor) -> Any:
+    """The tensor's GPU as the current one: Triton launches there. A CPU tensor changes nothing."""
+    return torch.cuda.device_of(tensor)

@@ -1,0 +1,28 @@
+"""The functions that kernels are generated for, and what PyTorch calls them."""
+
+FUNCTIONS: dict[str, str | None] = {
+    "relu": "relu",
+    "leaky_relu": "leaky_relu",
+    "relu6": "relu6",
+    "threshold": "threshold",
+    "hardtanh": "hardtanh",
+    "hardsigmoid": "hardsigmoid",
+    "hardshrink": "hardshrink",
+    "softshrink": "softshrink",
+    "relu2": None,
+    "hardswish": "hardswish",
+    "sigmoid": "sigmoid",
+    "tanh": "tanh",
+    "softplus": "softplus",
+    "softsign": "softsign",
+    "logsigmoid": "logsigmoid",
+    "tanhshrink": "tanhshrink",
+    "elu": "elu",
+    "celu": "celu",
+    "selu": "selu",
+    "gelu": "gelu",
+    "gelu_tanh": "gelu",
+    "quick_gelu": None,
+    "silu": "silu",
+    "mish": "mish",
+}

@@ -1,0 +1,103 @@
+"""The same on tensors of any device in plain PyTorch: what CPU tensors run, and what the Triton kernels are held against.
+
+Works through the tensor piece by piece, so that what is computed on the way stays in the cache, and takes no memory.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from kernels.kernel import Kernel, table
+from kernels.packing import pack, plane_bytes, unpack
+
+PIECE = 1 << 15  # elements; a multiple of 8, as pieces are packed one by one
+_BITS_OF = {torch.float16: torch.int16, torch.bfloat16: torch.int16, torch.float32: torch.int32, torch.float64: torch.int64}
+
+
+def _wide(values: Tensor) -> Tensor:
+    """In the type that is computed in: float32, or float64 for float64."""
+    return values if values.dtype == torch.float64 else values.float()
+
+
+def _pieces(count: int) -> Iterator[slice]:
+    return (slice(start, min(start + PIECE, count)) for start in range(0, count, PIECE))
+
+
+def forward(kernel: Kernel, x: Tensor, params: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """y = f(x) and what is saved, of a contiguous x."""
+    y = torch.empty_like(x)
+    like_x = kernel.saves in ("slope", "sign-bit")
+    saved = torch.empty_like(x) if like_x else x.new_empty(kernel.packed_shape(x.numel()), dtype=torch.uint8)
+    flat_x, flat_y = x.reshape(-1), y.view(-1)
+    for piece in _pieces(x.numel()):
+        wide = _wide(flat_x[piece])
+        values = kernel.facts.forward(wide, params)
+        flat_y[piece] = values
+        match kernel.saves:
+            case "slope":
+                saved.view(-1)[piece] = kernel.facts.derivative(wide, params)
+            case "side" | "codes" | "table":
+                codes = kernel.facts.side(wide, params).byte() if kernel.saves == "side" else _codes(kernel, wide)
+                saved[:, piece.start // 8 : plane_bytes(piece.stop)] = pack(codes, kernel.stored_bits)
+            case "precision-bit":
+                left = ~kernel.facts.side(wide, params)
+                bits = flat_y[piece].view(_BITS_OF[x.dtype])
+                bits.copy_(torch.where(left, bits | 1, bits & ~1))
+            case "sign-bit":
+                above = (values - kernel.facts.MINIMUM).clamp(min=0)
+                saved.view(-1)[piece] = torch.where(kernel.facts.side(wide, params), above, -above)
+    return y, saved
+
+
+def _codes(kernel: Kernel, wide: Tensor) -> Tensor:
+    steps = table(kernel.key)
+    borders = wide.new_tensor(steps.borders, dtype=torch.float64)
+    codes = torch.tensor(steps.codes, dtype=torch.uint8, device=wide.device)
+    return codes[torch.bucketize(wide.double(), borders)]
+
+
+def backward(kernel: Kernel, grad: Tensor, y: Tensor | None, saved: Tensor, params: Sequence[float]) -> Tensor:
+    """dx = grad * f'(x), of contiguous tensors."""
+    dx = torch.empty_like(grad)
+    flat_grad, flat_dx = grad.reshape(-1), dx.view(-1)
+    flat_y = None if y is None else y.reshape(-1)
+    for piece in _pieces(grad.numel()):
+        flat_dx[piece] = _wide(flat_grad[piece]) * _slope(kernel, flat_y, saved, params, piece)
+    return dx
+
+
+def _slope(kernel: Kernel, y: Tensor | None, saved: Tensor, params: Sequence[float], piece: slice) -> Tensor:
+    """f'(x) of a piece, as what was saved tells it."""
+    count = piece.stop - piece.start
+    packed = saved[:, piece.start // 8 : plane_bytes(piece.stop)] if kernel.stored_bits else saved
+    if kernel.saves == "slope":
+        return _wide(saved.view(-1)[piece])
+    if kernel.method == "fewbit":
+        levels = torch.tensor(table(kernel.key).levels, dtype=torch.float64, device=saved.device)
+        levels = levels if y is None and saved.dtype == torch.float64 else levels
+        return levels[unpack(packed, count).int()].float()
+    if kernel.saves == "sign-bit":
+        signed = saved.view(-1)[piece]
+        above = _wide(signed).abs() + kernel.facts.MINIMUM
+        return _formula(kernel, signed.dtype, above, ~torch.signbit(signed), params)
+    if y is None:
+        raise RuntimeError(f"{kernel.key} needs y")
+    stored = y[piece]
+    if kernel.saves == "output":
+        return _formula(kernel, stored.dtype, _wide(stored), None, params)
+    if kernel.saves == "side":
+        side = unpack(packed, count).bool()
+    else:
+        side = (stored.view(_BITS_OF[stored.dtype]) & 1) == 0
+    return _formula(kernel, stored.dtype, _wide(stored), side, params)
+
+
+def _formula(
+    kernel: Kernel, dtype: torch.dtype, y: Tensor, side: Tensor | None, params: Sequence[float]
+) -> Tensor:
+    """The emitted slope for a dtype; float64 has float32's."""
+    name = "float32" if dtype == torch.float64 else str(dtype).removeprefix("torch.")
+    slope = getattr(kernel.facts, f"slope_{name}")
+    result: Tensor = slope(y, params) if side is None else slope(y, side, params)
+    return result

@@ -1,0 +1,132 @@
+"""The element-wise kernels, once for every function and method: forward, and what backward makes of what was saved.
+
+FORWARD, SAVE and SLOPE are functions of one element, from `kernels.generated`. SAVES says what backward is left with:
+
+    slope           f'(x) itself: SAVE(x)
+    output          y alone: f' is SLOPE(y)
+    side            y, and packed the side of x, SAVE(x), one bit: f' is SLOPE(y, side)
+    codes           packed codes, SAVE(x), of BITS bits: f' is SLOPE(code)
+    table           packed codes, found in a table in memory: borders, codes, levels
+    precision-bit   y, whose lowest bit is 1 to the left: f' is SLOPE(y, side)
+    sign-bit        ±(y - MINIMUM), plus to the right: f' is SLOPE(y, side)
+
+Eight consecutive elements make a row; a program does ROWS of them. Codes are stored as bit planes: byte `row` of plane p
+holds bit p of the row's codes, the first element's lowest. A plane has ceil(n/8) bytes. Offsets have 64 bits. All is
+computed in float32 and rounded once, by the store.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def forward_kernel(
+    x_ptr, y_ptr, saved_ptr, table_ptr, params, n,
+    FORWARD: tl.constexpr, SAVE: tl.constexpr, SAVES: tl.constexpr, MINIMUM: tl.constexpr,
+    BITS: tl.constexpr, STEPS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """y = f(x), and what backward needs, for n elements."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    k = tl.arange(0, 8)[None, :]
+    at = row[:, None] * 8 + k
+    inside = at < n
+    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    y = FORWARD(x, params)
+    if SAVES == "slope":
+        tl.store(saved_ptr + at, SAVE(x, params), mask=inside)
+    if SAVES == "side" or SAVES == "codes":
+        word = tl.sum(SAVE(x, params) << k, axis=1)  # bit p of a code is its bit 8p: byte p of the word is plane p's
+        for plane in tl.static_range(BITS):
+            byte = (word >> (8 * plane)).to(tl.uint8)
+            tl.store(saved_ptr + plane * tl.cdiv(n, 8) + row, byte, mask=row * 8 < n)
+    if SAVES == "table":
+        code = find(x, table_ptr, STEPS)
+        for plane in tl.static_range(BITS):
+            byte = tl.sum(((code >> plane) & 1) << k, axis=1).to(tl.uint8)
+            tl.store(saved_ptr + plane * tl.cdiv(n, 8) + row, byte, mask=row * 8 < n)
+    if SAVES == "precision-bit":
+        y = with_lowest_bit(y.to(y_ptr.dtype.element_ty), SAVE(x, params) == 0)
+    if SAVES == "sign-bit":
+        above = tl.maximum(y - MINIMUM, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        tl.store(saved_ptr + at, tl.where(SAVE(x, params) != 0, above, -above), mask=inside)
+    tl.store(y_ptr + at, y, mask=inside)
+
+
+@triton.jit
+def backward_kernel(
+    grad_ptr, y_ptr, saved_ptr, table_ptr, dx_ptr, params, n,
+    SLOPE: tl.constexpr, SAVES: tl.constexpr, MINIMUM: tl.constexpr,
+    BITS: tl.constexpr, STEPS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """dx = grad * f'(x), f'(x) from what forward left, for n elements."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    k = tl.arange(0, 8)[None, :]
+    at = row[:, None] * 8 + k
+    inside = at < n
+    if SAVES == "slope":
+        slope = tl.load(saved_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    if SAVES == "output":
+        slope = SLOPE(tl.load(y_ptr + at, mask=inside, other=0.0).to(tl.float32), params)
+    if SAVES == "side":
+        byte = tl.load(saved_ptr + row, mask=row * 8 < n, other=0).to(tl.int32)
+        y = tl.load(y_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        slope = SLOPE(y, ((byte[:, None] >> k) & 1) != 0, params)
+    if SAVES == "codes":
+        word = tl.zeros([ROWS], dtype=tl.int32)
+        for plane in tl.static_range(BITS):
+            byte = tl.load(saved_ptr + plane * tl.cdiv(n, 8) + row, mask=row * 8 < n, other=0)
+            word = word | (byte.to(tl.int32) << (8 * plane))
+        slope = SLOPE(word[:, None] >> k)
+    if SAVES == "table":
+        code = tl.zeros([ROWS, 8], dtype=tl.int32)
+        for plane in tl.static_range(BITS):
+            byte = tl.load(saved_ptr + plane * tl.cdiv(n, 8) + row, mask=row * 8 < n, other=0).to(tl.int32)
+            code = code | (((byte[:, None] >> k) & 1) << plane)
+        slope = tl.load(table_ptr + (2 << STEPS) + code)
+    if SAVES == "precision-bit":
+        y = tl.load(y_ptr + at, mask=inside, other=0.0)
+        slope = SLOPE(y.to(tl.float32), lowest_bit(y) == 0, params)
+    if SAVES == "sign-bit":
+        above = tl.load(saved_ptr + at, mask=inside, other=0.0)
+        slope = SLOPE(tl.abs(above.to(tl.float32)) + MINIMUM, sign_bit(above) == 0, params)
+    grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(dx_ptr + at, grad * slope, mask=inside)
+
+
+@triton.jit
+def find(x, table_ptr, STEPS: tl.constexpr):
+    """The code of x: 2**STEPS borders, the last infinite, then the codes of the intervals, which are closed above."""
+    at = tl.zeros(x.shape, dtype=tl.int32)
+    for step in tl.static_range(STEPS):
+        half = 1 << (STEPS - 1 - step)
+        at = tl.where(x > tl.load(table_ptr + at + half - 1), at + half, at)
+    return tl.load(table_ptr + (1 << STEPS) + at).to(tl.int32)
+
+
+@triton.jit
+def bits_of(value):
+    """The bits of a floating-point number."""
+    if value.dtype == tl.float32:
+        bits = value.to(tl.int32, bitcast=True)
+    else:
+        bits = value.to(tl.int16, bitcast=True)
+    return bits
+
+
+@triton.jit
+def lowest_bit(value):
+    """The lowest bit of the mantissa."""
+    return bits_of(value) & 1
+
+
+@triton.jit
+def sign_bit(value):
+    """Not 0 where the sign is minus, that of zero too."""
+    return (bits_of(value) < 0).to(tl.int32)
+
+
+@triton.jit
+def with_lowest_bit(value, bit):
+    """`value` with its lowest bit set or not."""
+    bits = bits_of(value)
+    return tl.where(bit, bits | 1, bits & ~1).to(value.dtype, bitcast=True)
