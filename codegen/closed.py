@@ -1,4 +1,4 @@
-"""f' in terms of y for functions with parameters: the formula for any values, where the files have those for the defaults.
+"""f' in terms of y for functions with parameters: for any values of them, where the files have the defaults only.
 
 Held against the files, and against f' at other values, by the tests.
 """

@@ -32,7 +32,9 @@ def forward(subject: Subject, target: str) -> Function:
     expression = subject.forward
     if expression.has(Piecewise):  # a comparison with NaN is false: the last case would hold
         writer.assign("y", expression)
-        writer.lines.append("return tl.where(x != x, x, y)" if target == "triton" else "return torch.where(x != x, x, y)")
+        writer.lines.append(
+            "return tl.where(x != x, x, y)" if target == "triton" else "return torch.where(x != x, x, y)"
+        )
     else:
         writer.give(expression)
     return writer.function("forward", ("x", "params"), f"{subject.name}(x) = {subject.activation.expr}.")
@@ -144,4 +146,3 @@ def _closed(subject: Subject) -> Any:
 def _any_solution(subject: Subject) -> dict[str, Any]:
     solution: dict[str, Any] = next(iter(subject.invact().values())).document["solution"]
     return solution
-

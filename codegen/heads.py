@@ -1,7 +1,7 @@
 """Heads that exist on the way to a kernel only: what a rewrite puts where a plainer spelling would lose digits."""
 
 import mpmath
-from sympy import Expr, Function
+from sympy import Expr
 
 from fitting.activations.heads import DEFINITIONS, Head, sigmoid, tanh
 
@@ -22,24 +22,6 @@ class tanhshrink(Head):
 
     def fdiff(self, argindex: int = 1) -> Expr:
         return tanh(self.args[0]) ** 2
-
-
-class fma(Function):
-    """a*b + c, rounded once where the machine can."""
-
-    nargs = 3
-
-    def _eval_is_extended_real(self) -> bool:
-        return True
-
-
-class rounded(Function):
-    """A parameter as the tensor's dtype holds it: what a stored output equals where f is cut off at the parameter."""
-
-    nargs = 1
-
-    def _eval_is_extended_real(self) -> bool:
-        return True
 
 
 def _softplus(u: object) -> object:

@@ -7,6 +7,7 @@ one precision, without the tables, which the runtime reads from their files; and
 
 import re
 from collections.abc import Iterable, Mapping
+from math import isfinite
 
 from codegen import elements
 from codegen.closed import CLOSED
@@ -57,12 +58,13 @@ def _facts(subject: Subject) -> str:
     row = CATALOGUE[subject.name]
     closed = CLOSED.get(subject.name)
     side = elements.side(subject, "torch")
+    minimum = subject.activation.minimum.value
     lines = [
         f"PARAMETERS = {dict(row.params)!r}",
         f"LIMITS = {dict(closed.at_least or {}) if closed else {}!r}  # of parameters, for f' to follow from y",
-        f"ROUNDED = {bool(closed and closed.rounded)}  # whether y is compared with parameters, as its dtype holds them",
+        f"ROUNDED = {bool(closed and closed.rounded)}  # whether parameters are rounded to the dtype of y",
         f"SIDES = {1 if side is None else 2}  # of f, which y alone cannot tell apart",
-        f"MINIMUM = {subject.activation.minimum.value!r}",
+        f"MINIMUM = {minimum if isfinite(minimum) else None!r}",
         f"TABLES = { {bits: planes(file.document['solution']) for bits, file in subject.fewbit().items()} }"
         "  # few-bit tables by bits asked for: bits stored",
     ]

@@ -65,7 +65,12 @@ def pythagoras(expression: Expr) -> Expr:
     """1 - sech(u)² is tanh(u)², without the cancellation next to 0."""
     return expression.replace(
         lambda node: node.is_Add and 1 in node.args and any(_is_minus_sech2(term) for term in node.args),
-        lambda node: sympy.Add(*(tanh(-term.args[1].args[0].args[0]) ** 2 if _is_minus_sech2(term) else term for term in node.args)) - 1,
+        lambda node: (
+            sympy.Add(
+                *(tanh(-term.args[1].args[0].args[0]) ** 2 if _is_minus_sech2(term) else term for term in node.args)
+            )
+            - 1
+        ),
     )
 
 
@@ -77,7 +82,8 @@ def _is_minus_sech2(term: Expr) -> bool:
 def without_zero_sides(expression: Expr) -> Expr:
     """where(y < 0 or y > 0, ...) for a condition that sympy writes as Ne: kernels compare by order only."""
     return expression.replace(
-        lambda node: isinstance(node, sympy.Ne), lambda node: sympy.Or(node.args[0] < node.args[1], node.args[0] > node.args[1])
+        lambda node: isinstance(node, sympy.Ne),
+        lambda node: sympy.Or(node.args[0] < node.args[1], node.args[0] > node.args[1]),
     )
 
 
@@ -99,4 +105,3 @@ def derivative(expression: Expr) -> Expr:
     for one in DERIVATIVE.values():
         expression = one(expression)
     return expression
-

@@ -1,9 +1,10 @@
 """The functions that Triton kernels call, each written out in two precisions; both compute in float32.
 
 `16bit` serves bfloat16 and float16, `float32` itself. What both have in common:
-- An exponential is the product of two others, since the fast exp2 of NVIDIA GPUs flushes what is subnormal and a product does not.
+- An exponential is the product of two others: the fast exp2 of NVIDIA GPUs flushes what is subnormal, a product
+  does not.
 - Nothing is taken from libdevice, which Triton's interpreter does not know: what is tested is what runs.
-In `16bit` the reciprocal of what lies in [1, inf] is the square of rsqrt: two instructions, where a division takes eight.
+In `16bit` the reciprocal of what lies in [1, inf] is the square of rsqrt: two instructions instead of eight.
 """
 
 from collections.abc import Callable
@@ -94,7 +95,9 @@ def _tanh(precision: str) -> Primitive:
 def _sech(precision: str) -> Primitive:
     doc = "1 / cosh(x)."
     if precision == "16bit":
-        return Primitive(doc, ("h = exp(-tl.abs(x))", "r = tl.rsqrt(tl.fma(h, h, 1.0))", "return 2.0 * h * r * r"), ("exp",))
+        return Primitive(
+            doc, ("h = exp(-tl.abs(x))", "r = tl.rsqrt(tl.fma(h, h, 1.0))", "return 2.0 * h * r * r"), ("exp",)
+        )
     return Primitive(doc, ("h = exp(-tl.abs(x))", "return 2.0 * h / tl.fma(h, h, 1.0)"), ("exp",))
 
 
@@ -145,7 +148,7 @@ def _phi(precision: str) -> Primitive:
 
 def _Phi(precision: str) -> Primitive:
     if precision == "16bit":
-        reciprocal = (f"t = tl.rsqrt(tl.fma({MILLS_SLOPE}, tl.abs(x), 1.0))", "t = t * t")
+        reciprocal: tuple[str, ...] = (f"t = tl.rsqrt(tl.fma({MILLS_SLOPE}, tl.abs(x), 1.0))", "t = t * t")
         density = (f"h = tl.exp2({-_QUARTER_LOG2E} * x * x)",)
     else:
         reciprocal = (f"t = 1.0 / tl.fma({MILLS_SLOPE}, tl.abs(x), 1.0)",)

@@ -5,7 +5,7 @@ depends on what a compiler may contract.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import sympy
 from sympy import Expr, Float, Mul, Rational, Symbol
@@ -24,7 +24,7 @@ class ElementwisePrinter(CodePrinter):
 
     printmethod = "_elementwise"
     language = "Triton"
-    functions: dict[str, str]  # head -> what it is called
+    functions: ClassVar[dict[str, str]]  # head -> what it is called
     select: str
     fused: str  # of {a}, {b} and {c}
 
@@ -124,7 +124,8 @@ class ElementwisePrinter(CodePrinter):
             return False
         number, rest = term.as_coeff_Mul()
         divides = any(
-            factor.is_Pow and factor.args[1].is_negative and not self._is_scalar(factor) for factor in Mul.make_args(rest)
+            factor.is_Pow and factor.args[1].is_negative and not self._is_scalar(factor)
+            for factor in Mul.make_args(rest)
         )
         return not divides and (number != -1 or rest.is_Mul)
 
@@ -200,7 +201,7 @@ class TritonPrinter(ElementwisePrinter):
     """For the inside of a @triton.jit function, in float32."""
 
     language = "Triton"
-    functions = {**{name: name for name in TRITON}, "Abs": "tl.abs", "rounded": "rounded"}
+    functions: ClassVar = {**{name: name for name in TRITON}, "Abs": "tl.abs"}
     select = "tl.where"
     fused = "tl.fma({a}, {b}, {c})"
 
@@ -212,7 +213,7 @@ class TorchPrinter(ElementwisePrinter):
     """For a function of tensors."""
 
     language = "PyTorch"
-    functions = {**NAMES, **{name: name for name in TORCH}, "rounded": "rounded"}
+    functions: ClassVar = {**NAMES, **{name: name for name in TORCH}}
     select = "torch.where"
     fused = "{a} * {b} + {c}"
 

@@ -88,6 +88,8 @@ def level_function(name: str, solution: Mapping[str, Any]) -> Function:
             lines.append(f"v{p}_{i} = tl.where(b{p}, {pair[1]}, {pair[0]})")
             values.append(f"v{p}_{i}")
     if not lines:
-        return Function(name, ("code",), "The level of a code.", (f"return tl.full(code.shape, {values[0]}, tl.float32)",))
+        return Function(
+            name, ("code",), "The level of a code.", (f"return tl.full(code.shape, {values[0]}, tl.float32)",)
+        )
     lines[-1] = "return " + lines[-1].partition(" = ")[2]
     return Function(name, ("code",), "The level of a code.", tuple(lines))

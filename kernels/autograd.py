@@ -5,9 +5,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from kernels import ops
+import kernels.ops  # noqa: F401 - registers the ops
 from kernels.errors import KernelError
 from kernels.kernel import parse
 
@@ -15,35 +14,68 @@ _CHANGED = (
     "the output of an activation with method={method!r} was changed in place, and backward needs it; write"
     " out = out + other instead of out += other, or use method='fewbit', which does not need the output"
 )
+_TWICE = "an activation of actfit must be differentiated once only; for gradients of gradients use method='stock'"
 
 
 class Elementwise(torch.autograd.Function):
     """y = f(x); keeps for backward what the kernel's method says, and nothing else."""
 
     @staticmethod
-    def forward(x: Tensor, kernel: str, params: Sequence[float]) -> tuple[Tensor, Tensor]:
+    def forward(x: Tensor, kernel: str, params: Sequence[float], keeps_output: bool) -> tuple[Tensor, Tensor]:
         y, saved = torch.ops.actfit.forward(x, kernel, params)
         return y, saved
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, str, Sequence[float]], output: tuple[Tensor, Tensor]) -> None:
-        _, ctx.kernel, ctx.params = inputs
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        _, ctx.kernel, ctx.params, keeps_output = inputs
         y, saved = output
         ctx.mark_non_differentiable(saved)
         ctx.set_materialize_grads(False)
-        if parse(ctx.kernel).keeps_output:
+        if keeps_output:
             ctx.save_for_backward(y, saved)
         else:
             ctx.save_for_backward(saved)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, None, None]:
+    def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, None, None, None]:
         if grad is None:
-            return None, None, None
+            return None, None, None, None
         *y, saved = _saved(ctx)
         dx = torch.ops.actfit.backward(grad.contiguous(), y[0] if y else None, saved, ctx.kernel, ctx.params)
-        return dx, None, None
+        return once(dx), None, None, None
+
+    @staticmethod
+    def vmap(*_: Any) -> None:
+        refuse_vmap()
+
+
+class _Once(torch.autograd.Function):
+    """A gradient whose own gradient is refused: it would lack what the saved derivative owes to x."""
+
+    @staticmethod
+    def forward(gradient: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> None:
+        raise KernelError(_TWICE)
+
+
+def once(gradient: Tensor) -> Tensor:
+    """`gradient`, which raises KernelError when it is differentiated in turn."""
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return gradient
+    refusing: Tensor = _Once.apply(gradient.detach().requires_grad_())
+    return refusing
+
+
+def refuse_vmap() -> None:
+    """Raise KernelError: bits are packed over whole tensors."""
+    raise KernelError("torch.func.vmap must not go through an activation of actfit; use method='stock' there")
 
 
 def _saved(ctx: Any) -> tuple[Tensor, ...]:
@@ -58,16 +90,13 @@ def _saved(ctx: Any) -> tuple[Tensor, ...]:
         raise RuntimeError(f"{error}\nactfit: {hint}") from None
 
 
-def elementwise(x: Tensor, kernel: str, params: Sequence[float]) -> Tensor:
-    """f(x) of any strides, laid out as x is; differentiable once."""
+def elementwise(x: Tensor, kernel: str, params: Sequence[float], keeps_output: bool) -> Tensor:
+    """f(x) of any strides, laid out as x is; differentiable once. keeps_output: what the kernel says of itself."""
     if x.is_contiguous():
-        y, _ = Elementwise.apply(x, kernel, list(params))
+        y, _ = Elementwise.apply(x, kernel, list(params), keeps_output)
         return y
     # In the order of memory x is contiguous, or becomes so: a dimension with larger strides comes first.
     order = sorted(range(x.dim()), key=lambda dim: x.stride(dim), reverse=True)
-    y, _ = Elementwise.apply(x.permute(order).contiguous(), kernel, list(params))
+    y, _ = Elementwise.apply(x.permute(order).contiguous(), kernel, list(params), keeps_output)
     back = [order.index(dim) for dim in range(x.dim())]
     return y.permute(back)
-
-
-_ = (ops, KernelError)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from coefficients import load
 from kernels.errors import KernelError
-from kernels.names import FUNCTIONS
+from kernels.stock import FUNCTIONS
 
 METHODS = ("forward-ad", "fewbit", "invact", "invact-precision-bit")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -24,7 +24,7 @@ WRITTEN_BITS = 4  # of a few-bit table that stands in the emitted code; a larger
 
 @dataclass(frozen=True)
 class Kernel:
-    """`function` by `method`; fewbit: `bits` as asked for, `file`: a table of one's own."""
+    """`function` by `method`; fewbit: `bits` as asked for, `file`: a table of one's own, as path#hash."""
 
     function: str
     method: str
@@ -106,7 +106,7 @@ class Table:
         return len(self.borders).bit_length()
 
     def for_search(self, device: torch.device) -> Tensor:
-        """float32: 2**steps borders, the last infinite, 2**steps codes, then the levels; as `template.find` wants it."""
+        """float32: 2**steps borders, the last infinite, 2**steps codes, then the levels; for `template.find`."""
         size = 1 << self.steps
         # x > border for a float32 x just where x > the largest float32 that is not above the border.
         exact = torch.tensor(self.borders, dtype=torch.float64)
@@ -123,9 +123,10 @@ class Table:
 def table(key: str) -> Table:
     """The few-bit table of a kernel, from its file or the packaged one."""
     kernel = parse(key)
-    document: dict[str, Any] = (
-        load(kernel.file) if kernel.file else load(kernel.function, f"fewbit-{kernel.bits}bit")
-    )
+    path, _, digest = kernel.file.rpartition("#")
+    document: dict[str, Any] = load(path) if path else load(kernel.function, f"fewbit-{kernel.bits}bit")
+    if not document["sha256"].startswith(digest):
+        raise KernelError(f"coefficients must stay as they were when the layer was made, got another {path}")
     solution = document["solution"]
     return Table(tuple(solution["borders"]), tuple(solution["codes"]), tuple(solution["levels"]))
 

@@ -93,9 +93,43 @@ def backward(kernel: Kernel, grad: Tensor, y: Tensor | None, saved: Tensor, para
         grid = (-(-count // (8 * constants["ROWS"])),)
         with _device_of(grad):
             _template().backward_kernel[grid](
-                grad, grad if y is None else y, saved, found, dx, tuple(params) or (0.0,), count, SLOPE=slope, **constants
+                grad,
+                grad if y is None else y,
+                saved,
+                found,
+                dx,
+                tuple(params) or (0.0,),
+                count,
+                SLOPE=slope,
+                **constants,
             )
     return dx
+
+
+def gated(function: str, a: Tensor, b: Tensor) -> Tensor:
+    """h = f(a) * b, of contiguous tensors there."""
+    h = torch.empty_like(a)
+    if count := a.numel():
+        run, _, _ = _functions(Kernel(function, "forward-ad").key, a.dtype)
+        rows = _rows(count)
+        with _device_of(a):
+            _template().gated_kernel[(-(-count // (8 * rows)),)](
+                a, b, h, (0.0,), count, FORWARD=run, ROWS=rows, num_warps=WARPS
+            )
+    return h
+
+
+def gated_backward(function: str, grad: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """grad * b * f'(a) and grad * f(a), of contiguous tensors there."""
+    da, db = torch.empty_like(a), torch.empty_like(b)
+    if count := a.numel():
+        run, derivative, _ = _functions(Kernel(function, "forward-ad").key, a.dtype)
+        rows = _rows(count)
+        with _device_of(a):
+            _template().gated_backward_kernel[(-(-count // (8 * rows)),)](
+                grad, a, b, da, db, (0.0,), count, FORWARD=run, DERIVATIVE=derivative, ROWS=rows, num_warps=WARPS
+            )
+    return da, db
 
 
 def _device_of(tensor: Tensor) -> Any:

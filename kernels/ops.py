@@ -1,7 +1,7 @@
-"""The two ops, actfit::forward and actfit::backward, that all functions and methods go through.
+"""The ops that all functions and methods go through: actfit::forward and backward, gated and gated_backward.
 
-As ops of torch.library, with fake implementations, they are what torch.compile sees: it neither looks inside nor computes
-them again, so what forward saves is what is kept.
+As ops of torch.library, with fake implementations, they are what torch.compile sees: it neither looks inside nor
+computes them again, so what forward saves is what is kept.
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,7 @@ import torch
 from torch import Tensor
 
 from kernels import launch, reference
-from kernels.errors import KernelError
 from kernels.kernel import parse
-
-_VMAP = "torch.func.vmap must not be applied to actfit's ops, which pack bits over whole tensors; use method='stock'"
 
 
 def backend(device: torch.device | str = "cuda") -> str:
@@ -49,6 +46,16 @@ def _backward(grad: Tensor, y: Tensor | None, saved: Tensor, kernel: str, params
     return run(parse(kernel), grad, y, saved, params)
 
 
+def _gated(a: Tensor, b: Tensor, function: str) -> Tensor:
+    run = launch.gated if _runs_triton(a) else reference.gated
+    return run(function, a, b)
+
+
+def _gated_backward(grad: Tensor, a: Tensor, b: Tensor, function: str) -> tuple[Tensor, Tensor]:
+    run = launch.gated_backward if _runs_triton(a) else reference.gated_backward
+    return run(function, grad, a, b)
+
+
 def _forward_fake(x: Tensor, kernel: str, params: Sequence[float]) -> tuple[Tensor, Tensor]:
     found = parse(kernel)
     if found.saves in ("slope", "sign-bit"):
@@ -60,17 +67,26 @@ def _backward_fake(grad: Tensor, y: Tensor | None, saved: Tensor, kernel: str, p
     return torch.empty_like(grad)
 
 
-def _refuse_vmap(*_: object) -> None:
-    raise KernelError(_VMAP)
+def _gated_fake(a: Tensor, b: Tensor, function: str) -> Tensor:
+    return torch.empty_like(a)
 
 
-torch.library.define("actfit::forward", "(Tensor x, str kernel, float[] params) -> (Tensor, Tensor)")
-torch.library.define(
-    "actfit::backward", "(Tensor grad, Tensor? y, Tensor saved, str kernel, float[] params) -> Tensor"
-)
-torch.library.impl("actfit::forward", "CompositeExplicitAutograd", _forward)
-torch.library.impl("actfit::backward", "CompositeExplicitAutograd", _backward)
-torch.library.register_fake("actfit::forward", _forward_fake)
-torch.library.register_fake("actfit::backward", _backward_fake)
-torch.library.register_vmap("actfit::forward", _refuse_vmap)
-torch.library.register_vmap("actfit::backward", _refuse_vmap)
+def _gated_backward_fake(grad: Tensor, a: Tensor, b: Tensor, function: str) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(a), torch.empty_like(b)
+
+
+_OPS = {
+    "forward": ("(Tensor x, str kernel, float[] params) -> (Tensor, Tensor)", _forward, _forward_fake),
+    "backward": (
+        "(Tensor grad, Tensor? y, Tensor saved, str kernel, float[] params) -> Tensor", _backward, _backward_fake
+    ),
+    "gated": ("(Tensor a, Tensor b, str function) -> Tensor", _gated, _gated_fake),
+    "gated_backward": (
+        "(Tensor grad, Tensor a, Tensor b, str function) -> (Tensor, Tensor)", _gated_backward, _gated_backward_fake
+    ),
+}  # fmt: skip
+
+for _name, (_schema, _run, _fake) in _OPS.items():
+    torch.library.define(f"actfit::{_name}", _schema)
+    torch.library.impl(f"actfit::{_name}", "CompositeExplicitAutograd", _run)
+    torch.library.register_fake(f"actfit::{_name}", _fake)

@@ -1,4 +1,4 @@
-"""The same on tensors of any device in plain PyTorch: what CPU tensors run, and what the Triton kernels are held against.
+"""The same on tensors of any device in plain PyTorch: what CPU tensors run, and the measure of the Triton kernels.
 
 Works through the tensor piece by piece, so that what is computed on the way stays in the cache, and takes no memory.
 """
@@ -8,11 +8,16 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from kernels.kernel import Kernel, table
+from kernels.kernel import Kernel, facts, table
 from kernels.packing import pack, plane_bytes, unpack
 
 PIECE = 1 << 15  # elements; a multiple of 8, as pieces are packed one by one
-_BITS_OF = {torch.float16: torch.int16, torch.bfloat16: torch.int16, torch.float32: torch.int32, torch.float64: torch.int64}
+_BITS_OF = {
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+    torch.float32: torch.int32,
+    torch.float64: torch.int64,
+}
 
 
 def _wide(values: Tensor) -> Tensor:
@@ -50,6 +55,26 @@ def forward(kernel: Kernel, x: Tensor, params: Sequence[float]) -> tuple[Tensor,
     return y, saved
 
 
+def gated(function: str, a: Tensor, b: Tensor) -> Tensor:
+    """h = f(a) * b, of contiguous tensors."""
+    h, known = torch.empty_like(a), facts(function)
+    flat_a, flat_b, flat_h = a.view(-1), b.view(-1), h.view(-1)
+    for piece in _pieces(a.numel()):
+        flat_h[piece] = known.forward(_wide(flat_a[piece]), ()) * _wide(flat_b[piece])
+    return h
+
+
+def gated_backward(function: str, grad: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """grad * b * f'(a) and grad * f(a), of contiguous tensors."""
+    da, db, known = torch.empty_like(a), torch.empty_like(b), facts(function)
+    flat_grad, flat_a, flat_b, flat_da, flat_db = (one.view(-1) for one in (grad, a, b, da, db))
+    for piece in _pieces(a.numel()):
+        g, wide = _wide(flat_grad[piece]), _wide(flat_a[piece])
+        flat_da[piece] = g * _wide(flat_b[piece]) * known.derivative(wide, ())
+        flat_db[piece] = g * known.forward(wide, ())
+    return da, db
+
+
 def _codes(kernel: Kernel, wide: Tensor) -> Tensor:
     steps = table(kernel.key)
     borders = wide.new_tensor(steps.borders, dtype=torch.float64)
@@ -63,20 +88,22 @@ def backward(kernel: Kernel, grad: Tensor, y: Tensor | None, saved: Tensor, para
     flat_grad, flat_dx = grad.reshape(-1), dx.view(-1)
     flat_y = None if y is None else y.reshape(-1)
     for piece in _pieces(grad.numel()):
-        flat_dx[piece] = _wide(flat_grad[piece]) * _slope(kernel, flat_y, saved, params, piece)
+        wide = _wide(flat_grad[piece])
+        flat_dx[piece] = wide * _slope(kernel, flat_y, saved, params, piece, wide.dtype)
     return dx
 
 
-def _slope(kernel: Kernel, y: Tensor | None, saved: Tensor, params: Sequence[float], piece: slice) -> Tensor:
+def _slope(
+    kernel: Kernel, y: Tensor | None, saved: Tensor, params: Sequence[float], piece: slice, wide: torch.dtype
+) -> Tensor:
     """f'(x) of a piece, as what was saved tells it."""
     count = piece.stop - piece.start
     packed = saved[:, piece.start // 8 : plane_bytes(piece.stop)] if kernel.stored_bits else saved
     if kernel.saves == "slope":
         return _wide(saved.view(-1)[piece])
     if kernel.method == "fewbit":
-        levels = torch.tensor(table(kernel.key).levels, dtype=torch.float64, device=saved.device)
-        levels = levels if y is None and saved.dtype == torch.float64 else levels
-        return levels[unpack(packed, count).int()].float()
+        levels = torch.tensor(table(kernel.key).levels, dtype=wide, device=saved.device)
+        return levels[unpack(packed, count).int()]
     if kernel.saves == "sign-bit":
         signed = saved.view(-1)[piece]
         above = _wide(signed).abs() + kernel.facts.MINIMUM
@@ -93,9 +120,7 @@ def _slope(kernel: Kernel, y: Tensor | None, saved: Tensor, params: Sequence[flo
     return _formula(kernel, stored.dtype, _wide(stored), side, params)
 
 
-def _formula(
-    kernel: Kernel, dtype: torch.dtype, y: Tensor, side: Tensor | None, params: Sequence[float]
-) -> Tensor:
+def _formula(kernel: Kernel, dtype: torch.dtype, y: Tensor, side: Tensor | None, params: Sequence[float]) -> Tensor:
     """The emitted slope for a dtype; float64 has float32's."""
     name = "float32" if dtype == torch.float64 else str(dtype).removeprefix("torch.")
     slope = getattr(kernel.facts, f"slope_{name}")

@@ -10,9 +10,9 @@ FORWARD, SAVE and SLOPE are functions of one element, from `kernels.generated`. 
     precision-bit   y, whose lowest bit is 1 to the left: f' is SLOPE(y, side)
     sign-bit        ±(y - MINIMUM), plus to the right: f' is SLOPE(y, side)
 
-Eight consecutive elements make a row; a program does ROWS of them. Codes are stored as bit planes: byte `row` of plane p
-holds bit p of the row's codes, the first element's lowest. A plane has ceil(n/8) bytes. Offsets have 64 bits. All is
-computed in float32 and rounded once, by the store.
+Eight consecutive elements make a row; a program does ROWS of them. Codes are stored as bit planes: byte `row` of
+plane p holds bit p of the row's codes, the first element's lowest. A plane has ceil(n/8) bytes. Offsets have 64 bits.
+All is computed in float32 and rounded once, by the store.
 """
 
 import triton
@@ -91,6 +91,35 @@ def backward_kernel(
         slope = SLOPE(tl.abs(above.to(tl.float32)) + MINIMUM, sign_bit(above) == 0, params)
     grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(dx_ptr + at, grad * slope, mask=inside)
+
+
+@triton.jit
+def gated_kernel(
+    a_ptr, b_ptr, h_ptr, params, n, FORWARD: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
+    """h = f(a) * b, for n elements; backward is left with a and b."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    at = row[:, None] * 8 + tl.arange(0, 8)[None, :]
+    inside = at < n
+    a = tl.load(a_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    b = tl.load(b_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(h_ptr + at, FORWARD(a, params) * b, mask=inside)
+
+
+@triton.jit
+def gated_backward_kernel(
+    grad_ptr, a_ptr, b_ptr, da_ptr, db_ptr, params, n,
+    FORWARD: tl.constexpr, DERIVATIVE: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """da = grad * b * f'(a) and db = grad * f(a), for n elements."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    at = row[:, None] * 8 + tl.arange(0, 8)[None, :]
+    inside = at < n
+    grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    a = tl.load(a_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    b = tl.load(b_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(da_ptr + at, grad * b * DERIVATIVE(a, params), mask=inside)
+    tl.store(db_ptr + at, grad * FORWARD(a, params), mask=inside)
 
 
 @triton.jit

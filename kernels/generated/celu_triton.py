@@ -61,9 +61,21 @@ def slope_float16(y, params):
 
 
 @triton.jit
+def maximum(x, y):
+    """The larger of two; NaN if one is."""
+    return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def minimum(x, y):
+    """The smaller of two; NaN if one is."""
+    return tl.minimum(x, y, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def exp_float32(x):
     """exp(x), by powers of 2 and the rest, which is small."""
-    x = tl.minimum(tl.maximum(x, -150.0, propagate_nan=tl.PropagateNan.ALL), 150.0, propagate_nan=tl.PropagateNan.ALL)
+    x = minimum(maximum(x, -150.0), 150.0)
     n = tl.floor(tl.fma(1.4426950408889634, x, 0.5))
     r = tl.fma(n, -0.693145751953125, x)  # n times this is exact
     r = tl.fma(n, -1.4286068203094173e-06, r)  # x - n*log(2)

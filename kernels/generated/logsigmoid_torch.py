@@ -13,9 +13,9 @@ import torch
 
 PARAMETERS = {}
 LIMITS = {}  # of parameters, for f' to follow from y
-ROUNDED = False  # whether y is compared with parameters, as its dtype holds them
+ROUNDED = False  # whether parameters are rounded to the dtype of y
 SIDES = 1  # of f, which y alone cannot tell apart
-MINIMUM = -inf
+MINIMUM = None
 TABLES = {1: 1, 2: 2, 3: 3, 4: 4}  # few-bit tables by bits asked for: bits stored
 
 

@@ -13,7 +13,7 @@ import torch
 
 PARAMETERS = {}
 LIMITS = {}  # of parameters, for f' to follow from y
-ROUNDED = False  # whether y is compared with parameters, as its dtype holds them
+ROUNDED = False  # whether parameters are rounded to the dtype of y
 SIDES = 2  # of f, which y alone cannot tell apart
 MINIMUM = -0.1636101896363536
 TABLES = {1: 1, 2: 2, 3: 3, 4: 4}  # few-bit tables by bits asked for: bits stored

@@ -40,6 +40,12 @@ def sigmoid_16bit(x):
 
 
 @triton.jit
+def maximum(x, y):
+    """The larger of two; NaN if one is."""
+    return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def softplus_16bit(x):
     """log(1 + exp(x)): max(x, 0) + log(1 + exp(-|x|)), whose logarithm is a polynomial."""
     e = exp_16bit(-tl.abs(x))
@@ -47,7 +53,7 @@ def softplus_16bit(x):
     p = tl.fma(p, e, 0.3063010573387146)
     p = tl.fma(p, e, -0.49697786569595337)
     p = tl.fma(p, e, 0.9999432563781738)
-    return tl.fma(e, p, tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL))
+    return tl.fma(e, p, maximum(x, 0.0))
 
 
 @triton.jit
@@ -79,9 +85,15 @@ def slope_float16(y, params):
 
 
 @triton.jit
+def minimum(x, y):
+    """The smaller of two; NaN if one is."""
+    return tl.minimum(x, y, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def exp_float32(x):
     """exp(x), by powers of 2 and the rest, which is small."""
-    x = tl.minimum(tl.maximum(x, -150.0, propagate_nan=tl.PropagateNan.ALL), 150.0, propagate_nan=tl.PropagateNan.ALL)
+    x = minimum(maximum(x, -150.0), 150.0)
     n = tl.floor(tl.fma(1.4426950408889634, x, 0.5))
     r = tl.fma(n, -0.693145751953125, x)  # n times this is exact
     r = tl.fma(n, -1.4286068203094173e-06, r)  # x - n*log(2)
@@ -122,7 +134,7 @@ def softplus_float32(x):
     p = tl.fma(p, e, 0.3332996368408203)
     p = tl.fma(p, e, -0.4999990165233612)
     p = tl.fma(p, e, 1.0)
-    return tl.fma(e, p, tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL))
+    return tl.fma(e, p, maximum(x, 0.0))
 
 
 @triton.jit

@@ -1,0 +1,132 @@
+"""What a compiled kernel costs, as one report, and reports as a table of text."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from codegen.chosen import Choice
+from codegen.disassembly import KINDS, Code
+from codegen.machine import Prediction, predict
+
+
+@dataclass(frozen=True)
+class Report:
+    """One kernel in one direction, compiled for `arch`. spilled: bytes a thread (AMD: registers); shared: bytes."""
+
+    choice: Choice
+    direction: str
+    arch: str
+    code: Code
+    elements: int  # a thread
+    registers: int
+    spilled: int
+    shared: int
+    triton: str  # its version
+    ragged: bool = False  # compiled for element counts that 16 does not divide
+
+    @property
+    def moved(self) -> float:
+        """Bytes an element, by the method and the dtype."""
+        return self.choice.moved(self.direction)
+
+    @property
+    def instructions(self) -> float:
+        """Per element, all of them."""
+        return self.code.total / self.elements
+
+    @property
+    def by_kind(self) -> dict[str, float]:
+        """Instructions per element."""
+        return {kind: self.code.kinds[kind] / self.elements for kind in KINDS}
+
+    @property
+    def predictions(self) -> tuple[Prediction, ...]:
+        """For the GPUs that run this code; none where their rates are not in the table."""
+        counts = {unit: count / self.elements for unit, count in self.code.units.items()}
+        return predict(self.arch, self.moved, counts)
+
+    @property
+    def accesses(self) -> dict[tuple[str, str, int], int]:
+        """How many of ("load" or "store", what, bits a thread); what: "tensor", "packed" bytes or the few-bit "table"."""
+        found = {}
+        for (how, bits), count in self.code.accesses.items():
+            what = "packed" if bits == 8 else "tensor"
+            if self.choice.saves == "table" and bits == 32:
+                what = "table"  # gathers of 32 bits
+            found[how, what, bits] = count
+        return dict(sorted(found.items()))
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Bits of the accesses to tensors of the activation's dtype."""
+        return tuple(sorted({bits for _, what, bits in self.accesses if what == "tensor"}))
+
+    @property
+    def title(self) -> str:
+        """All but the direction."""
+        choice = self.choice
+        method = f"fewbit, {choice.bits} bits" if choice.bits else choice.method
+        ragged = ", n not a multiple of 16" if self.ragged else ""
+        return f"{choice.function}, {method}, {choice.dtype}, {self.arch}{ragged} (Triton {self.triton})"
+
+
+def as_table(reports: Iterable[Report]) -> str:
+    """Text: a block for each kernel, with a column for each direction."""
+    blocks = []
+    for title, group in groupby(reports, key=lambda report: report.title):
+        found = list(group)
+        lines = [("", [report.direction for report in found]), *_lines(found)]
+        wide = max(12, *(len(cell) + 2 for _, cells in lines for cell in cells))
+        texts = [f"{name:<40}" + "".join(f"{cell:>{wide}}" for cell in cells) for name, cells in lines]
+        blocks.append("\n".join([title, *texts, *_remarks(found)]))
+    return "\n\n".join(blocks)
+
+
+def _lines(reports: Sequence[Report]) -> list[tuple[str, list[str]]]:
+    def row(name: str, cells: Iterable[object]) -> tuple[str, list[str]]:
+        return name, [str(cell) for cell in cells]
+
+    lines = [
+        row("bytes moved per element", (f"{report.moved:g}" for report in reports)),
+        row("instructions per element", (f"{report.instructions:.1f}" for report in reports)),
+    ]
+    for kind in KINDS:
+        lines.append(row(f"  {kind}", (f"{report.by_kind[kind]:.1f}" for report in reports)))
+    for how in ("load", "store"):
+        lines.append(row(f"{how}s, bits a thread", (_widths(report, how) for report in reports)))
+    lines.append(row("registers", (report.registers for report in reports)))
+    lines.append(row("spilled", (report.spilled for report in reports)))
+    lines.append(row("shared memory, bytes", (report.shared for report in reports)))
+    for one in zip(*(report.predictions for report in reports), strict=True):
+        name = one[0].gpu
+        lines.append(row(f"{name}: memory takes, ps per element", (f"{each.memory:.2f}" for each in one)))
+        lines.append(row("  issuing takes, ps", (f"{each.issuing:.2f}" for each in one)))
+        lines.append(row("  issue slots needed", (f"{each.shares['issue']:.0%}" for each in one)))
+        lines.append(row("  busiest unit", (f"{each.tightest} {each.shares[each.tightest]:.0%}" for each in one)))
+        lines.append(row("  bound by memory", ("yes" if each.memory_bound else "no" for each in one)))
+    return lines
+
+
+def _widths(report: Report, how: str) -> str:
+    """As "2 x 128, 3 x 8 packed"."""
+    words = []
+    for (direction, what, bits), count in report.accesses.items():
+        if direction == how:
+            words.append(f"{count} x {bits}" + (f" {what}" if what != "tensor" else ""))
+    return ", ".join(reversed(words)) or "-"
+
+
+def _remarks(reports: Sequence[Report]) -> list[str]:
+    """What the numbers do not say by themselves."""
+    lines = []
+    for report in reports:
+        code, where = report.code, report.direction
+        if code.loops or code.calls:
+            lines.append(f"{where} has {code.loops} jumps back and {code.calls} calls: the counts are too low")
+        if code.skips:
+            lines.append(f"{where} has {code.skips} jumps ahead: the counts are of all paths together")
+        if report.elements != 8:
+            lines.append(f"{where} does {report.elements} elements a thread, not 8: packing goes between threads")
+    if not reports[0].predictions:
+        lines.append(f"no rates for {reports[0].arch}: see codegen.machine")
+    return lines

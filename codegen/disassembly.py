@@ -1,0 +1,172 @@
+"""Counting what a compiled kernel does, from its assembly: SASS of NVIDIA's GPUs, and AMD's.
+
+Every instruction is counted once, so the counts are exact for straight-line code. Where code jumps back (`loops`) or
+calls (`calls`), a thread may do more; where it jumps ahead over something (`skips`), less.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+KINDS = ("float", "integer and logic", "conversion", "special", "memory", "uniform", "control, other")
+_LOGIC = (
+    "BFE BMSK FMNMX FMNMX3 FSEL FSET FSETP HMNMX2 HSET2 HSETP2 IABS IADD IADD3 IMNMX ISETP LEA LOP LOP3 MOV P2R PLOP3"
+    " PRMT R2P SEL SGXT SHF SHL SHR VIADD VIADDMNMX VIMNMX VOTE"
+)
+
+# opcode with its modifiers -> kind, and the unit of `codegen.machine` that does it; the first that matches.
+_SASS = tuple(
+    (re.compile(pattern), kind, unit)
+    for pattern, kind, unit in (
+        (r"U(?!NDEF)|LDCU|R2UR|S2UR", "uniform", ""),
+        (r"MUFU", "special", "special"),
+        (r"(F2FP|I2FP|F2IP)\b", "conversion", "logic"),
+        (r"(F2F|F2I|I2F|FRND|POPC|FLO)\b", "conversion", "special"),
+        (r"HADD2\.F32", "conversion", "float"),
+        (r"(F|H)(ADD|MUL|FMA|SWZADD)", "float", "float"),
+        (r"(IMAD|IDP|IMUL)", "integer and logic", "float"),
+        (rf"({_LOGIC.replace(' ', '|')})\b", "integer and logic", "logic"),
+        (r"(LD|ST|ATOM|RED)(?!EP)", "memory", ""),
+    )
+)
+_AMD = tuple(
+    (re.compile(pattern), kind, "")
+    for pattern, kind in (
+        (r"(global|flat|buffer|scratch|ds|s_load|s_buffer)_", "memory"),
+        (r"s_(c?branch|endpgm|waitcnt|nop|barrier|setpc|swappc)", "control, other"),
+        (r"s_", "uniform"),
+        (r"v_(exp|log|rcp|rsq|sqrt|sin|cos)_", "special"),
+        (r"v_cvt_", "conversion"),
+        (r"v_(pk_)?(fma|fmac|mul|add|sub|subrev|mac|mad|ldexp)\w*_f(16|32|64)", "float"),
+        (r"v_", "integer and logic"),
+    )
+)
+_SASS_LINE = re.compile(r"^(\.L_x_\w+):|/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P[T\d]\s+)?([A-Z][A-Z0-9_.]*)([^;]*);")
+_SASS_JUMP = re.compile(r"BRA|JMP|BRX|JMX")
+_AMD_LINE = re.compile(r"^(\.LBB\w+):|^\t([a-z][a-z0-9_]+)(.*)")
+_AMD_JUMP = re.compile(r"s_c?branch")
+_AMD_WIDTHS = {"dwordx4": 128, "dwordx3": 96, "dwordx2": 64, "dword": 32, "short": 16, "ushort": 16, "byte": 8}
+_ADDRESS = re.compile(r"tt\.addptr [^:]*: ([^,]+?), (\S+)")
+
+
+@dataclass(frozen=True)
+class Code:
+    """Instructions of a thread, by opcode, kind and unit; accesses to global memory by direction and width in bits."""
+
+    opcodes: Mapping[str, int]
+    kinds: Mapping[str, int]
+    units: Mapping[str, int]
+    accesses: Mapping[tuple[str, int], int]
+    loops: int = 0
+    skips: int = 0
+    calls: int = 0
+
+    @property
+    def total(self) -> int:
+        """All instructions."""
+        return sum(self.opcodes.values())
+
+    @property
+    def straight(self) -> bool:
+        """Whether each instruction is done at most once."""
+        return not self.loops and not self.calls
+
+
+def sass(listing: str) -> Code:
+    """From what nvdisasm prints; without padding, and what follows the last EXIT (a jump to itself)."""
+    places: dict[str, int] = {}
+    found: list[tuple[str, str]] = []
+    for label, _, opcode, operands in _SASS_LINE.findall(listing.replace("\t", " ")):
+        if label:
+            places[label] = len(found)
+        elif opcode != "NOP":
+            found.append((opcode, operands))
+    ends = [index for index, (opcode, _) in enumerate(found) if opcode == "EXIT"]
+    rest = found[ends[-1] + 1 :] if ends else []
+    calls = sum(opcode.startswith(("CALL", "RET")) for opcode, _ in found)
+    # Anything but a jump to itself after the last EXIT is a subroutine.
+    calls += sum(opcode != "BRA" for opcode, _ in rest) if not calls else 0
+    found = found[: len(found) - len(rest)]
+    loops, skips = _jumps(found, places, _SASS_JUMP)
+    accesses = Counter(
+        ("load" if opcode.startswith("LDG") else "store", _sass_width(opcode))
+        for opcode, _ in found
+        if opcode.startswith(("LDG", "STG"))
+    )
+    return _count((opcode for opcode, _ in found), _SASS, accesses, loops, skips, calls)
+
+
+def amdgcn(listing: str) -> Code:
+    """From the assembly that LLVM writes for AMD's GPUs, up to the last s_endpgm."""
+    places: dict[str, int] = {}
+    found: list[tuple[str, str]] = []
+    for line in listing.split(".Lfunc_end")[0].splitlines():
+        match = _AMD_LINE.match(line)
+        if match is None:
+            continue
+        if match[1]:
+            places[match[1]] = len(found)
+        else:
+            found.append((match[2], match[3]))
+    loops, skips = _jumps(found, places, _AMD_JUMP)
+    accesses: Counter[tuple[str, int]] = Counter()
+    for opcode, _ in found:
+        access = re.match(r"(?:global|flat|buffer)_(load|store)_s?(u?byte|u?short|dwordx?\d?)", opcode)
+        if access:
+            accesses[access[1], _AMD_WIDTHS[access[2].removeprefix("u")]] += 1
+    calls = sum(opcode in ("s_swappc_b64", "s_setpc_b64") for opcode, _ in found)
+    return _count((opcode for opcode, _ in found), _AMD, accesses, loops, skips, calls)
+
+
+def offsets(ttir: str) -> list[tuple[str, str]]:
+    """Every address that Triton's first intermediate text makes: type of the pointer, and of the offset added to it."""
+    return _ADDRESS.findall(ttir)
+
+
+def usage(text: str) -> dict[str, int]:
+    """Resources from what `cuobjdump -res-usage` prints: REG, STACK, LOCAL, SHARED and others, bytes but the first."""
+    return {name: int(value) for name, value in re.findall(r"\b(REG|STACK|SHARED|LOCAL):(\d+)", text)}
+
+
+def amd_usage(listing: str) -> dict[str, int]:
+    """Vector registers and spilled registers, from the metadata at the end of AMD's assembly."""
+    return {name: int(value) for name, value in re.findall(r"\.(vgpr_count|[sv]gpr_spill_count):\s+(\d+)", listing)}
+
+
+def _jumps(found: list[tuple[str, str]], places: Mapping[str, int], jump: re.Pattern[str]) -> tuple[int, int]:
+    """Jumps back and jumps ahead."""
+    back = ahead = 0
+    for index, (opcode, operands) in enumerate(found):
+        if jump.match(opcode):
+            target = re.search(r"\.L\w+", operands)
+            if target is None or places.get(target[0], -1) <= index:
+                back += 1
+            else:
+                ahead += 1
+    return back, ahead
+
+
+def _sass_width(opcode: str) -> int:
+    widths = {"128": 128, "64": 64, "U16": 16, "S16": 16, "U8": 8, "S8": 8}
+    return next((widths[word] for word in opcode.split(".") if word in widths), 32)
+
+
+def _count(
+    opcodes: Iterable[str],
+    table: tuple[tuple[re.Pattern[str], str, str], ...],
+    accesses: Mapping[tuple[str, int], int],
+    loops: int,
+    skips: int,
+    calls: int,
+) -> Code:
+    counted = Counter(opcodes)
+    kinds, units = Counter(dict.fromkeys(KINDS, 0)), Counter({"float": 0, "logic": 0, "special": 0})
+    for opcode, count in counted.items():
+        row = next((row for row in table if row[0].match(opcode)), None)
+        kind, unit = (row[1], row[2]) if row else ("control, other", "")
+        kinds[kind] += count
+        if unit:
+            units[unit] += count
+    units["issue"] = counted.total()
+    return Code(counted, kinds, units, accesses, loops, skips, calls)

@@ -1,0 +1,87 @@
+"""What a GPU can do in a clock, in one table, and what that makes of a kernel's counts: bound by memory or not.
+
+A streaming multiprocessor (SM) gives out 128 lane-instructions a clock, four schedulers of 32 lanes; each goes to a unit
+with lanes of its own. While memory delivers the bytes of one element, so many instructions can be issued; a kernel is
+bound by memory as long as it needs fewer, of each unit too. Latency is not in the model: it is taken to be hidden by
+the other warps.
+
+Sources. Lanes: CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions", columns 8.0 and 9.0. Which
+instruction goes to which unit: Nsight Compute documentation, "Pipelines". SMs, clocks, nominal bandwidths: NVIDIA's data
+sheets and white papers of A100, H100 SXM and H200, clock the highest one. Nominal bandwidth is out of reach (about a
+tenth is lost), so a share found by it is too high: the kernel is better off than it says.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+AMPERE = {"issue": 128, "float": 64, "logic": 64, "special": 16}
+HOPPER = {"issue": 128, "float": 128, "logic": 64, "special": 16}
+
+
+@dataclass(frozen=True)
+class GPU:
+    """One model: `clock` in GHz, `bandwidth` in TB/s, `lanes` of each unit an SM and clock."""
+
+    name: str
+    arch: str
+    multiprocessors: int
+    clock: float
+    bandwidth: float
+    lanes: Mapping[str, int]
+    source: str
+
+    @property
+    def bytes_per_clock(self) -> float:
+        """That memory delivers to each SM."""
+        return 1e3 * self.bandwidth / (self.multiprocessors * self.clock)
+
+
+GPUS = (
+    GPU("A100 40GB", "sm_80", 108, 1.41, 1.555, AMPERE, "bandwidth nominal"),
+    GPU("A100 80GB", "sm_80", 108, 1.41, 2.039, AMPERE, "bandwidth nominal (SXM)"),
+    GPU("H100", "sm_90", 132, 1.98, 3.35, HOPPER, "bandwidth nominal (SXM)"),
+    GPU("H200", "sm_90", 132, 1.98, 4.3, HOPPER, "bandwidth measured; nominal 4.8"),
+)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """For one element on a whole GPU: picoseconds that memory takes, and what of that time each unit is busy."""
+
+    gpu: str
+    memory: float
+    shares: Mapping[str, float]
+
+    @property
+    def issuing(self) -> float:
+        """Picoseconds that giving out the instructions takes."""
+        return self.memory * self.shares["issue"]
+
+    @property
+    def tightest(self) -> str:
+        """The unit that is busiest."""
+        return max(self.shares, key=lambda unit: self.shares[unit])
+
+    @property
+    def memory_bound(self) -> bool:
+        """Whether all units can keep up with memory."""
+        return self.shares[self.tightest] <= 1
+
+    @property
+    def slack(self) -> float:
+        """What the busiest unit leaves of the time that memory takes; negative where it does not keep up."""
+        return 1 - self.shares[self.tightest]
+
+
+def predict(arch: str, moved: float, counts: Mapping[str, float]) -> tuple[Prediction, ...]:
+    """For each GPU that runs code for `arch`, from bytes moved and instructions by unit, each per element.
+
+    counts: by the units of `GPU.lanes`; "issue" is all instructions.
+    """
+    found = []
+    for gpu in GPUS:
+        if gpu.arch == arch:
+            clocks = moved / gpu.bytes_per_clock
+            shares = {unit: counts[unit] / lanes / clocks for unit, lanes in gpu.lanes.items()}
+            found.append(Prediction(gpu.name, moved / gpu.bandwidth, shares))
+    return tuple(found)

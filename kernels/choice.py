@@ -1,0 +1,144 @@
+"""From what a user asks for to a kernel and the numbers it is given; all arguments are checked here."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from os import PathLike, fspath
+from pathlib import Path
+
+import torch
+
+from coefficients import CoefficientError, load
+from kernels.errors import KernelError
+from kernels.kernel import DTYPES, MAX_BITS, METHODS, Kernel, facts, parse
+from kernels.stock import FUNCTIONS
+
+DEFAULT_BITS = 3
+
+
+def choose(
+    function: str,
+    params: Mapping[str, float],
+    method: str,
+    bits: int | None = None,
+    coefficients: str | PathLike[str] | None = None,
+) -> tuple[str, tuple[float, ...]]:
+    """The key of the kernel, and the function's parameters in their order.
+
+    Raises KernelError for what there is not, and for what the method cannot do, with the reason.
+    """
+    file = None if coefficients is None else fspath(coefficients)
+    return _choose(function, tuple(params.items()), method, bits, file)
+
+
+@lru_cache(maxsize=4096)
+def _choose(
+    function: str, params: tuple[tuple[str, float], ...], method: str, bits: int | None, file: str | None
+) -> tuple[str, tuple[float, ...]]:
+    if function not in FUNCTIONS:
+        raise KernelError(
+            f"function must be one of {', '.join(FUNCTIONS)}, got {function!r}{_near(function, FUNCTIONS)}"
+        )
+    known = facts(function)
+    for name in dict(params):
+        if name not in known.PARAMETERS:
+            takes = ", ".join(known.PARAMETERS) or "none"
+            raise KernelError(f"parameter must be one that {function} has ({takes}), got {name!r}")
+    values = {**known.PARAMETERS, **{name: float(value) for name, value in params}}
+    if method not in METHODS:
+        names = ("stock", *METHODS)
+        raise KernelError(f"method must be one of {', '.join(names)}, got {method!r}{_near(method, names)}")
+    if method != "fewbit" and (bits is not None or file is not None):
+        raise KernelError(f"bits and coefficients must go with method='fewbit', got method={method!r}")
+    if method == "fewbit":
+        kernel = _fewbit(function, values, bits, file)
+    else:
+        if method.startswith("invact"):
+            _check_limits(function, values, method)
+        kernel = Kernel(function, method)
+    return kernel.key, tuple(values.values())
+
+
+def sign_bit(function: str, params: Mapping[str, float]) -> tuple[str, tuple[float, ...]]:
+    """The kernel that stores ±(y - min f), for `ActLinear`.
+
+    Raises KernelError where f has not two sides of a minimum, or has parameters.
+    """
+    _, values = choose(function, params, "invact")
+    known = facts(function)
+    if known.SIDES != 2 or known.MINIMUM is None or known.PARAMETERS:
+        raise KernelError(
+            f"activation must fall to a minimum and rise again, for the sign to tell the side, got {function};"
+            " Linear after an activation with method='invact' saves as little"
+        )
+    return Kernel(function, "invact-sign-bit").key, values
+
+
+def _fewbit(function: str, values: dict[str, float], bits: int | None, file: str | None) -> Kernel:
+    known = facts(function)
+    if file is not None:
+        return _own_table(function, values, bits, file)
+    if values != known.PARAMETERS:
+        given = ", ".join(f"{name}={value:g}" for name, value in values.items())
+        flags = " ".join(f"--param {name}={value!r}" for name, value in values.items())
+        raise KernelError(
+            f"method='fewbit' has tables for the default parameters of {function}, got {given}; make one: python -m"
+            f" fitting.fewbit --fn {function} {flags} --bits 3 --out mine.json, and give coefficients='mine.json'"
+        )
+    wanted = DEFAULT_BITS if bits is None else bits
+    if not isinstance(wanted, int) or not 1 <= wanted <= MAX_BITS:
+        raise KernelError(f"bits must be a whole number from 1 to {MAX_BITS}, got {wanted!r}")
+    if wanted not in known.TABLES:
+        there = ", ".join(map(str, known.TABLES))
+        raise KernelError(
+            f"bits must be one that {function} has a table for ({there}), got {wanted}; make one: python -m"
+            f" fitting.fewbit --fn {function} --bits {wanted} --out mine.json, and give coefficients='mine.json'"
+        )
+    return Kernel(function, "fewbit", wanted)
+
+
+def _own_table(function: str, values: dict[str, float], bits: int | None, file: str) -> Kernel:
+    path = str(Path(file).absolute())
+    try:
+        document = load(path)
+    except (OSError, CoefficientError) as error:
+        raise KernelError(f"coefficients must be a file that `python -m coefficients check` accepts: {error}") from None
+    got = f"{document['method']} of {document['function']['name']}"
+    if document["method"] != "fewbit" or document["function"]["name"] != function:
+        raise KernelError(f"coefficients must be a fewbit file of {function}, got {got} ({file})")
+    if document["function"]["params"] != values:
+        raise KernelError(f"coefficients must be for {values}, got {document['function']['params']} ({file})")
+    if bits is not None and bits != document["options"]["bits"]:
+        raise KernelError(f"bits must be those of the file, {document['options']['bits']}, got {bits}; leave them out")
+    return Kernel(function, "fewbit", document["options"]["bits"], f"{path}#{document['sha256'][:16]}")
+
+
+def _check_limits(function: str, values: dict[str, float], method: str) -> None:
+    known = facts(function)
+    for name, least in known.LIMITS.items():
+        if not values[name] >= least:
+            raise KernelError(
+                f"{name} must be at least {least:g} for method={method!r}, got {values[name]:g}: below, {function}"
+                " is not monotone; use method='forward-ad'"
+            )
+    if method == "invact-precision-bit" and known.SIDES == 1:
+        raise KernelError(
+            f"method='invact-precision-bit' must have a side to store, got {function}, whose output alone tells f';"
+            " use method='invact', which saves nothing but the output"
+        )
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(str(name), list(known), n=2, cutoff=0.5)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+def numbers_for(key: str, params: tuple[float, ...], dtype: torch.dtype) -> list[float]:
+    """The parameters as the kernel takes them: as the dtype holds them, where a stored y is compared with them."""
+    kernel = parse(key)
+    if dtype not in DTYPES:
+        names = ", ".join(str(one).removeprefix("torch.") for one in DTYPES)
+        raise KernelError(f"input must be a tensor of {names}, got {str(dtype).removeprefix('torch.')}")
+    if kernel.method.startswith("invact") and kernel.facts.ROUNDED:
+        return [float(torch.tensor(value, dtype=torch.float64).to(dtype)) for value in params]
+    return list(params)

@@ -1,0 +1,199 @@
+"""Activation functions with torch's own signatures, and how they remember their derivative.
+
+Each takes, by keyword, `method` ("invact", "fewbit", "forward-ad", "invact-precision-bit" or "stock"), and for fewbit
+`bits` (1 to 8; default 3) or `coefficients` (a file of one's own). A tensor of float32, float16, bfloat16 or float64, of
+any shape and strides, gives one of the same shape, dtype and memory layout; so does its gradient. Where no gradient is
+asked for, and in an export, the stock function runs. All raise KernelError for what they cannot do, with the reason.
+"""
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import TypedDict, Unpack
+
+import torch
+from torch import Tensor
+
+from kernels.autograd import elementwise
+from kernels.choice import choose, numbers_for
+from kernels.errors import KernelError
+from kernels.kernel import parse
+from kernels.stock import STOCK
+
+Path = str | PathLike[str]
+
+
+class Table(TypedDict, total=False):
+    """What says which few-bit table."""
+
+    bits: int | None
+    coefficients: Path | None
+
+
+class How(Table, total=False):
+    """What all functions take besides torch's own arguments, by keyword."""
+
+    method: str
+
+
+@torch.compiler.assume_constant_result
+def _resolved(
+    function: str,
+    params: tuple[tuple[str, float], ...],
+    method: str,
+    bits: int | None,
+    coefficients: Path | None,
+    dtype: torch.dtype,
+) -> tuple[str, tuple[float, ...], bool]:
+    """Key, numbers, and whether y is kept; a constant of the graph under torch.compile."""
+    key, values = choose(function, dict(params), method, bits, coefficients)
+    return key, tuple(numbers_for(key, values, dtype)), parse(key).keeps_output
+
+
+def activation(
+    function: str,
+    input: Tensor,
+    *,
+    method: str = "invact",
+    bits: int | None = None,
+    coefficients: Path | None = None,
+    **params: float,
+) -> Tensor:
+    """Any function of the catalogue by its name, with its parameters by keyword."""
+    if not isinstance(input, Tensor):
+        raise KernelError(f"input must be a tensor, got {type(input).__name__}")
+    if method == "stock":
+        return _stock(function, input, params)
+    key, values, keeps_output = _resolved(function, tuple(params.items()), method, bits, coefficients, input.dtype)
+    wanted = torch.is_grad_enabled() and input.requires_grad
+    if not wanted or torch.compiler.is_exporting() or torch.jit.is_tracing():
+        return _stock(function, input, params)
+    return elementwise(input, key, values, keeps_output)
+
+
+def _stock(function: str, input: Tensor, params: Mapping[str, float]) -> Tensor:
+    result: Tensor = STOCK[function](input, *params.values())
+    return result
+
+
+def relu(input: Tensor, **how: Unpack[How]) -> Tensor:
+    """`torch.nn.functional.relu`."""
+    return activation("relu", input, **how)
+
+
+def leaky_relu(input: Tensor, negative_slope: float = 0.01, **how: Unpack[How]) -> Tensor:
+    """`torch.nn.functional.leaky_relu`."""
+    return activation("leaky_relu", input, negative_slope=negative_slope, **how)
+
+
+def relu6(input: Tensor, **how: Unpack[How]) -> Tensor:
+    """`torch.nn.functional.relu6`."""
+    return activation("relu6", input, **how)
+
+
+def threshold(input: Tensor, threshold: float, value: float, **how: Unpack[How]) -> Tensor:
+    """`torch.nn.functional.threshold`."""
+    return activation("threshold", input, threshold=threshold, value=value, **how)
+
+
+def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, **how: Unpack[How]) -> Tensor:
+    """`torch.nn.functional.hardtanh`."""
+    return activation("hardtanh", input, min_val=min_val, max_val=max_val, **how)
+
+
+def hardsigmoid(input: Tensor, **how: Unpack[How]) -> Tensor:
+    """`torch.nn.functional.hardsigmoid`."""
+    return activation("hardsigmoid", input, **how)
+
+
+def hardshrink(input: Tensor, lambd: float = 0.5, **how: Unpack[How]) -> Tensor:
+    """`torch.nn.functional.hardshrink`."""
+    return activation("hardshrink", input, lambd=lambd, **how)
+
+
+def softshrink(input: Tensor, lambd: float = 0.5, **how: Unpack[How]) -> Tensor:
+    """`torch.nn.functional.softshrink`."""
+    return activation("softshrink", input, lambd=lambd, **how)
+
+
+def relu2(input: Tensor, **how: Unpack[How]) -> Tensor:
+    """max(x, 0)²."""
+    return activation("relu2", input, **how)
+
+
+def hardswish(input: Tensor, **how: Unpack[How]) -> Tensor:
+    """`torch.nn.functional.hardswish`."""
+    return activation("hardswish", input, **how)
+
+
+def sigmoid(input: Tensor, **how: Unpack[How]) -> Tensor:
+    """`torch.nn.functional.sigmoid`."""
+    return activation("sigmoid", input, **how)
+
+
+def tanh(input: Tensor, **how: Unpack[How]) -> Tensor:
+    """`torch.nn.functional.tanh`."""
+    return activation("tanh", input, **how)
+
+
+def softsign(input: Tensor, **how: Unpack[How]) -> Tensor:
+    """`torch.nn.functional.softsign`."""
+    return activation("softsign", input, **how)
+
+
+def logsigmoid(input: Tensor, **how: Unpack[How]) -> Tensor:
+    """`torch.nn.functional.logsigmoid`."""
+    return activation("logsigmoid", input, **how)
+
+
+def tanhshrink(input: Tensor, **how: Unpack[How]) -> Tensor:
+    """`torch.nn.functional.tanhshrink`."""
+    return activation("tanhshrink", input, **how)
+
+
+def elu(input: Tensor, alpha: float = 1.0, **how: Unpack[How]) -> Tensor:
+    """`torch.nn.functional.elu`."""
+    return activation("elu", input, alpha=alpha, **how)
+
+
+def celu(input: Tensor, alpha: float = 1.0, **how: Unpack[How]) -> Tensor:
+    """`torch.nn.functional.celu`."""
+    return activation("celu", input, alpha=alpha, **how)
+
+
+def selu(input: Tensor, **how: Unpack[How]) -> Tensor:
+    """`torch.nn.functional.selu`."""
+    return activation("selu", input, **how)
+
+
+def quick_gelu(input: Tensor, **how: Unpack[How]) -> Tensor:
+    """x·sigmoid(1.702 x)."""
+    return activation("quick_gelu", input, **how)
+
+
+def silu(input: Tensor, **how: Unpack[How]) -> Tensor:
+    """`torch.nn.functional.silu`."""
+    return activation("silu", input, **how)
+
+
+def mish(input: Tensor, **how: Unpack[How]) -> Tensor:
+    """`torch.nn.functional.mish`."""
+    return activation("mish", input, **how)
+
+
+def gelu(input: Tensor, approximate: str = "none", **how: Unpack[How]) -> Tensor:
+    """`torch.nn.functional.gelu`; approximate is "none" or "tanh"."""
+    if approximate not in ("none", "tanh"):
+        raise KernelError(f"approximate must be 'none' or 'tanh', got {approximate!r}")
+    return activation("gelu" if approximate == "none" else "gelu_tanh", input, **how)
+
+
+def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0, **how: Unpack[How]) -> Tensor:
+    """`torch.nn.functional.softplus`; its threshold must be so high that it changes nothing: 20 or more."""
+    check_threshold(threshold)
+    return activation("softplus", input, beta=beta, **how)
+
+
+def check_threshold(threshold: float) -> None:
+    """Raise KernelError for a threshold of softplus that changes what it gives."""
+    if not threshold >= 20:
+        raise KernelError(f"threshold must be at least 20, where it changes no digit of float32, got {threshold}")

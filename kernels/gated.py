@@ -1,0 +1,80 @@
+"""Gated activations f(a) * b. What they keep for backward, counted in tensors of the size of a:
+
+    method                    saves                                  besides what the next layer keeps of f(a)*b
+    stock (f(a) * b)          a, f(a), b                             3
+    exact                     a, b; f(a) and f'(a) are computed anew 2
+    invact, fewbit            f(a), b and the bits of f'(a)          2 + bits/(bits of the dtype)
+    forward-ad                f'(a), f(a), b                         3
+
+So "exact" is the default: no approximation saves more, since nothing else keeps f(a).
+"""
+
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor
+
+import kernels.ops  # noqa: F401 - registers the ops
+from kernels.autograd import once, refuse_vmap
+from kernels.errors import KernelError
+from kernels.functional import Table, activation
+from kernels.kernel import DTYPES
+from kernels.stock import STOCK
+
+
+class Gated(torch.autograd.Function):
+    """h = f(a) * b; keeps a and b."""
+
+    @staticmethod
+    def forward(a: Tensor, b: Tensor, function: str) -> Tensor:
+        h: Tensor = torch.ops.actfit.gated(a, b, function)
+        return h
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, str], output: Tensor) -> None:
+        a, b, ctx.function = inputs
+        ctx.save_for_backward(a, b)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        a, b = ctx.saved_tensors
+        da, db = torch.ops.actfit.gated_backward(grad.contiguous(), a, b, ctx.function)
+        return once(da), once(db), None
+
+    @staticmethod
+    def vmap(*_: Any) -> None:
+        refuse_vmap()
+
+
+def _gated(function: str, a: Tensor, b: Tensor, method: str, how: Table) -> Tensor:
+    if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
+        raise KernelError(
+            f"a and b must agree in shape, dtype and device, got {tuple(a.shape)} {a.dtype} on {a.device}"
+            f" and {tuple(b.shape)} {b.dtype} on {b.device}"
+        )
+    if a.dtype not in DTYPES:
+        raise KernelError(f"a must be a tensor of float16, bfloat16, float32 or float64, got {a.dtype}")
+    if method != "exact":
+        return activation(function, a, method=method, **how) * b
+    if how:
+        raise KernelError(f"bits and coefficients must go with method='fewbit', got method={method!r}")
+    wanted = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
+    if not wanted or torch.compiler.is_exporting() or torch.jit.is_tracing():
+        return STOCK[function](a) * b
+    h: Tensor = Gated.apply(a.contiguous(), b.contiguous(), function)
+    return h
+
+
+def swiglu(a: Tensor, b: Tensor, method: str = "exact", **how: Unpack[Table]) -> Tensor:
+    """silu(a) * b, of two tensors of the same shape, dtype and device."""
+    return _gated("silu", a, b, method, how)
+
+
+def geglu(a: Tensor, b: Tensor, method: str = "exact", **how: Unpack[Table]) -> Tensor:
+    """gelu(a) * b, likewise."""
+    return _gated("gelu", a, b, method, how)
+
+
+def reglu(a: Tensor, b: Tensor, method: str = "exact", **how: Unpack[Table]) -> Tensor:
+    """relu(a) * b, likewise."""
+    return _gated("relu", a, b, method, how)

@@ -1,0 +1,95 @@
+"""An activation and the linear layer after it as one, which keep one tensor between them, and not a bit more.
+
+What is saved is ±(y - min f), the sign telling the side of the minimum. Backward makes of it f'(x), and y for the
+gradient of the weight.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import kernels.ops  # noqa: F401 - registers the ops
+from kernels.autograd import once, refuse_vmap
+from kernels.choice import sign_bit
+from kernels.errors import KernelError
+from kernels.kernel import DTYPES, facts
+from kernels.modules import Remembering
+from kernels.stock import STOCK
+
+
+class _ActLinear(torch.autograd.Function):
+    """F.linear(f(x), weight, bias); keeps ±(f(x) - min f) and the weight."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, kernel: str, minimum: float) -> tuple[Tensor, Tensor]:
+        y, signed = torch.ops.actfit.forward(x, kernel, [])
+        return F.linear(y, weight, bias), signed
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        _, weight, bias, ctx.kernel, ctx.minimum = inputs
+        ctx.with_bias = bias is not None
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(output[1], weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return None, None, None, None, None
+        signed, weight = ctx.saved_tensors
+        dx = dweight = dbias = None
+        if ctx.needs_input_grad[0]:
+            dy = (grad @ weight).contiguous()
+            dx = torch.ops.actfit.backward(dy, None, signed, ctx.kernel, [])
+        rows = grad.reshape(-1, grad.shape[-1])
+        if ctx.needs_input_grad[1]:
+            y = signed.abs().add_(ctx.minimum)
+            dweight = rows.T @ y.reshape(-1, y.shape[-1])
+        if ctx.with_bias and ctx.needs_input_grad[2]:
+            dbias = rows.sum(0)
+        return *(None if one is None else once(one) for one in (dx, dweight, dbias)), None, None
+
+    @staticmethod
+    def vmap(*_: Any) -> None:
+        refuse_vmap()
+
+
+class ActLinear(nn.Module):
+    """linear(act(x)), for an `act` that falls to a minimum and rises again: gelu, silu, mish, hardswish, ...
+
+    act: a module of `kernels.modules`, or a function's name; its method is not used. linear: an nn.Linear, which stays
+    the same object. Keeps one tensor of the size of x for backward, where stock keeps two. Raises KernelError for others.
+    """
+
+    def __init__(self, act: Remembering | str, linear: nn.Linear) -> None:
+        super().__init__()
+        if not isinstance(linear, nn.Linear):
+            raise KernelError(f"linear must be an nn.Linear, got {type(linear).__name__}")
+        if not isinstance(act, Remembering | str):
+            raise KernelError(f"act must be a module of kernels.modules or a function's name, got {type(act).__name__}")
+        self.function = act if isinstance(act, str) else act.name()
+        self.kernel, _ = sign_bit(self.function, {})
+        self.minimum: float = facts(self.function).MINIMUM
+        self.linear = linear
+
+    def forward(self, input: Tensor) -> Tensor:
+        """linear(act(input)); the weight's gradient is made of y to within a unit in the last place of y - min f."""
+        if input.dtype not in DTYPES:
+            raise KernelError(f"input must be a tensor of float16, bfloat16, float32 or float64, got {input.dtype}")
+        weight, bias = self.linear.weight, self.linear.bias
+        if not torch.is_grad_enabled() or torch.compiler.is_exporting() or torch.jit.is_tracing():
+            return F.linear(STOCK[self.function](input), weight, bias)
+        kind = input.device.type
+        if torch.is_autocast_enabled(kind):
+            narrow = torch.get_autocast_dtype(kind)
+            input, weight = input.to(narrow), weight.to(narrow)
+            bias = None if bias is None else bias.to(narrow)
+        with torch.autocast(kind, enabled=False):
+            out, _ = _ActLinear.apply(input.contiguous(), weight, bias, self.kernel, self.minimum)
+        return out
+
+    def extra_repr(self) -> str:
+        return f"act={self.function!r}, saves y - min f with the side in its sign"

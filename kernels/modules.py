@@ -1,0 +1,211 @@
+"""Modules in place of torch.nn's: the same constructors, and how they remember their derivative.
+
+Each is a subclass of the module it stands for. Besides its arguments it takes, by keyword, `method`, `bits` and
+`coefficients`, as the functions of `kernels.functional` do; they are checked at once. Nothing is in the state dict.
+"""
+
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from kernels.choice import choose
+from kernels.errors import KernelError
+from kernels.functional import Path, activation, check_threshold
+
+
+class Remembering(nn.Module):
+    """What all have in common: `function` is its name, `arguments` the attributes that are its parameters."""
+
+    function: ClassVar[str]
+    arguments: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        *args: Any,
+        method: str = "invact",
+        bits: int | None = None,
+        coefficients: Path | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        if getattr(self, "inplace", False):
+            raise KernelError(f"inplace must be False, got True: {type(self).__name__} keeps its output for backward")
+        self.method, self.bits, self.coefficients = method, bits, coefficients
+        if method != "stock":
+            choose(self.name(), self._params(), method, bits, coefficients)
+
+    def name(self) -> str:
+        """Of the function, in the catalogue."""
+        return self.function
+
+    def _params(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.arguments}
+
+    def forward(self, input: Tensor) -> Tensor:
+        """f(input), in its shape, dtype and memory layout."""
+        return activation(
+            self.name(),
+            input,
+            method=self.method,
+            bits=self.bits,
+            coefficients=self.coefficients,
+            **self._params(),
+        )
+
+    def extra_repr(self) -> str:
+        """torch's own, then method and bits."""
+        parts = [super().extra_repr(), f"method={self.method!r}"]
+        parts += [f"bits={self.bits}"] if self.bits is not None else []
+        parts += [f"coefficients={str(self.coefficients)!r}"] if self.coefficients is not None else []
+        return ", ".join(part for part in parts if part)
+
+
+class ReLU(Remembering, nn.ReLU):
+    """`torch.nn.ReLU`."""
+
+    function = "relu"
+
+
+class LeakyReLU(Remembering, nn.LeakyReLU):
+    """`torch.nn.LeakyReLU`."""
+
+    function = "leaky_relu"
+    arguments = ("negative_slope",)
+
+
+class ReLU6(Remembering, nn.ReLU6):
+    """`torch.nn.ReLU6`."""
+
+    function = "relu6"
+
+
+class Threshold(Remembering, nn.Threshold):
+    """`torch.nn.Threshold`."""
+
+    function = "threshold"
+    arguments = ("threshold", "value")
+
+
+class Hardtanh(Remembering, nn.Hardtanh):
+    """`torch.nn.Hardtanh`."""
+
+    function = "hardtanh"
+    arguments = ("min_val", "max_val")
+
+
+class Hardsigmoid(Remembering, nn.Hardsigmoid):
+    """`torch.nn.Hardsigmoid`."""
+
+    function = "hardsigmoid"
+
+
+class Hardshrink(Remembering, nn.Hardshrink):
+    """`torch.nn.Hardshrink`."""
+
+    function = "hardshrink"
+    arguments = ("lambd",)
+
+
+class Softshrink(Remembering, nn.Softshrink):
+    """`torch.nn.Softshrink`."""
+
+    function = "softshrink"
+    arguments = ("lambd",)
+
+
+class Hardswish(Remembering, nn.Hardswish):
+    """`torch.nn.Hardswish`."""
+
+    function = "hardswish"
+
+
+class Sigmoid(Remembering, nn.Sigmoid):
+    """`torch.nn.Sigmoid`."""
+
+    function = "sigmoid"
+
+
+class Tanh(Remembering, nn.Tanh):
+    """`torch.nn.Tanh`."""
+
+    function = "tanh"
+
+
+class Softsign(Remembering, nn.Softsign):
+    """`torch.nn.Softsign`."""
+
+    function = "softsign"
+
+
+class LogSigmoid(Remembering, nn.LogSigmoid):
+    """`torch.nn.LogSigmoid`."""
+
+    function = "logsigmoid"
+
+
+class Tanhshrink(Remembering, nn.Tanhshrink):
+    """`torch.nn.Tanhshrink`."""
+
+    function = "tanhshrink"
+
+
+class ELU(Remembering, nn.ELU):
+    """`torch.nn.ELU`."""
+
+    function = "elu"
+    arguments = ("alpha",)
+
+
+class CELU(Remembering, nn.CELU):
+    """`torch.nn.CELU`."""
+
+    function = "celu"
+    arguments = ("alpha",)
+
+
+class SELU(Remembering, nn.SELU):
+    """`torch.nn.SELU`."""
+
+    function = "selu"
+
+
+class SiLU(Remembering, nn.SiLU):
+    """`torch.nn.SiLU`."""
+
+    function = "silu"
+
+
+class Mish(Remembering, nn.Mish):
+    """`torch.nn.Mish`."""
+
+    function = "mish"
+
+
+class ReLU2(Remembering):
+    """max(x, 0)²."""
+
+    function = "relu2"
+
+
+class QuickGELU(Remembering):
+    """x·sigmoid(1.702 x)."""
+
+    function = "quick_gelu"
+
+
+class GELU(Remembering, nn.GELU):
+    """`torch.nn.GELU`, approximate or not."""
+
+    def name(self) -> str:
+        return "gelu" if self.approximate == "none" else "gelu_tanh"
+
+
+class Softplus(Remembering, nn.Softplus):
+    """`torch.nn.Softplus`; its threshold must be so high that it changes nothing: 20 or more."""
+
+    function = "softplus"
+    arguments = ("beta",)
+
+    def name(self) -> str:
+        check_threshold(self.threshold)
+        return self.function

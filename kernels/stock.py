@@ -1,0 +1,49 @@
+"""PyTorch's own functions, by our names; parameters in the order of the catalogue."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def _relu2(x: Tensor) -> Tensor:
+    return torch.relu(x).square()
+
+
+def _quick_gelu(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(1.702 * x)
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+STOCK: dict[str, Callable[..., Any]] = {
+    "relu": F.relu,
+    "leaky_relu": F.leaky_relu,
+    "relu6": F.relu6,
+    "threshold": F.threshold,
+    "hardtanh": F.hardtanh,
+    "hardsigmoid": F.hardsigmoid,
+    "hardshrink": F.hardshrink,
+    "softshrink": F.softshrink,
+    "relu2": _relu2,
+    "hardswish": F.hardswish,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "softplus": F.softplus,
+    "softsign": F.softsign,
+    "logsigmoid": F.logsigmoid,
+    "tanhshrink": F.tanhshrink,
+    "elu": F.elu,
+    "celu": F.celu,
+    "selu": F.selu,
+    "gelu": F.gelu,
+    "gelu_tanh": _gelu_tanh,
+    "quick_gelu": _quick_gelu,
+    "silu": F.silu,
+    "mish": F.mish,
+}
+FUNCTIONS = tuple(STOCK)
