@@ -26,7 +26,7 @@ class Facts:
     """What `kernels/generated/<function>_torch.py` says of a function, and what is defined in `_triton.py`."""
 
     sides: int
-    minimum: float
+    minimum: float | None
     parameters: int
     tables: dict[int, int]  # bits asked for -> bits stored
     defined: frozenset[str]
@@ -135,7 +135,7 @@ def facts(function: str) -> Facts:
     triton = ast.parse((folder / f"{function}_triton.py").read_text(encoding="utf-8"))
     return Facts(
         sides=int(plain["SIDES"]),
-        minimum=float(plain["MINIMUM"]),  # -inf too
+        minimum=ast.literal_eval(plain["MINIMUM"]),
         parameters=len(ast.literal_eval(plain["PARAMETERS"])),
         tables=ast.literal_eval(plain["TABLES"]),
         defined=frozenset(node.name for node in triton.body if isinstance(node, ast.FunctionDef)),

@@ -47,7 +47,7 @@ class Report:
 
     @property
     def accesses(self) -> dict[tuple[str, str, int], int]:
-        """How many of ("load" or "store", what, bits a thread); what: "tensor", "packed" bytes or the few-bit "table"."""
+        """How many of ("load" or "store", what, bits a thread); what: "tensor", "packed" bytes or few-bit "table"."""
         found = {}
         for (how, bits), count in self.code.accesses.items():
             what = "packed" if bits == 8 else "tensor"

@@ -47,6 +47,7 @@ _SASS_JUMP = re.compile(r"BRA|JMP|BRX|JMX")
 _AMD_LINE = re.compile(r"^(\.LBB\w+):|^\t([a-z][a-z0-9_]+)(.*)")
 _AMD_JUMP = re.compile(r"s_c?branch")
 _AMD_WIDTHS = {"dwordx4": 128, "dwordx3": 96, "dwordx2": 64, "dword": 32, "short": 16, "ushort": 16, "byte": 8}
+_ENDS = ("EXIT", "s_endpgm")
 _ADDRESS = re.compile(r"tt\.addptr [^:]*: ([^,]+?), (\S+)")
 
 
@@ -135,12 +136,13 @@ def amd_usage(listing: str) -> dict[str, int]:
 
 
 def _jumps(found: list[tuple[str, str]], places: Mapping[str, int], jump: re.Pattern[str]) -> tuple[int, int]:
-    """Jumps back and jumps ahead."""
+    """Jumps back, and jumps ahead or to an end."""
     back = ahead = 0
     for index, (opcode, operands) in enumerate(found):
         if jump.match(opcode):
             target = re.search(r"\.L\w+", operands)
-            if target is None or places.get(target[0], -1) <= index:
+            place = places.get(target[0], -1) if target else -1
+            if place < 0 or (place <= index and found[place][0] not in _ENDS):
                 back += 1
             else:
                 ahead += 1

@@ -37,7 +37,7 @@ _POINTEES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 def inspect(function: str, method: str, bits: int, dtype: str, arch: str, *, ragged: bool = False) -> list[Report]:
     """Forward and backward of one kernel, compiled for `arch`.
 
-    bits: 0 but for fewbit. ragged: for element counts that 16 does not divide, which Triton compiles another kernel for.
+    bits: 0 but for fewbit. ragged: for element counts that 16 does not divide, for which Triton compiles another one.
     Raises `InputError` for what there is no kernel or target of, without Triton, and under Triton's interpreter.
     """
     choice = choose(function, method, bits, dtype)
@@ -101,7 +101,7 @@ def _module(path: Path) -> ModuleType:
 
 
 def _compiled(choice: Choice, direction: str, arch: str, count: str = "i64", ragged: bool = False) -> Any:
-    """Triton's result; its `asm` has the texts of all stages. All pointers, and n unless `ragged`, are multiples of 16."""
+    """Triton's result; `asm` has the texts of all stages. All pointers, and n unless `ragged`, are multiples of 16."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource

@@ -1,14 +1,14 @@
 """What a GPU can do in a clock, in one table, and what that makes of a kernel's counts: bound by memory or not.
 
-A streaming multiprocessor (SM) gives out 128 lane-instructions a clock, four schedulers of 32 lanes; each goes to a unit
-with lanes of its own. While memory delivers the bytes of one element, so many instructions can be issued; a kernel is
-bound by memory as long as it needs fewer, of each unit too. Latency is not in the model: it is taken to be hidden by
-the other warps.
+A streaming multiprocessor (SM) gives out 128 lane-instructions a clock, four schedulers of 32 lanes; each goes to a
+unit with lanes of its own. While memory delivers the bytes of one element, so many instructions can be issued; a
+kernel is bound by memory as long as it needs fewer, of each unit too. Latency is not in the model: it is taken to be
+hidden by the other warps.
 
 Sources. Lanes: CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions", columns 8.0 and 9.0. Which
-instruction goes to which unit: Nsight Compute documentation, "Pipelines". SMs, clocks, nominal bandwidths: NVIDIA's data
-sheets and white papers of A100, H100 SXM and H200, clock the highest one. Nominal bandwidth is out of reach (about a
-tenth is lost), so a share found by it is too high: the kernel is better off than it says.
+instruction goes to which unit: Nsight Compute documentation, "Pipelines". SMs, clocks, nominal bandwidths: NVIDIA's
+data sheets and white papers of A100, H100 SXM and H200, clock the highest one. Nominal bandwidth is out of reach
+(about a tenth is lost), so a share found by it is too high: the kernel is better off than it says.
 """
 
 from collections.abc import Mapping

@@ -18,46 +18,42 @@ _TWICE = "an activation of actfit must be differentiated once only; for gradient
 
 
 class Elementwise(torch.autograd.Function):
-    """y = f(x); keeps for backward what the kernel's method says, and nothing else."""
+    """y = f(x); keeps for backward what the kernel's method says, and nothing else.
+
+    The last output has no elements: it ties the gradient to x, so that a second differentiation finds `once`.
+    """
 
     @staticmethod
-    def forward(x: Tensor, kernel: str, params: Sequence[float], keeps_output: bool) -> tuple[Tensor, Tensor]:
+    def forward(x: Tensor, kernel: str, params: Sequence[float], keeps_output: bool) -> tuple[Tensor, Tensor, Tensor]:
         y, saved = torch.ops.actfit.forward(x, kernel, params)
-        return y, saved
+        return y, saved, x.new_empty(0)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
         _, ctx.kernel, ctx.params, keeps_output = inputs
-        y, saved = output
+        y, saved, tie = output
         ctx.mark_non_differentiable(saved)
         ctx.set_materialize_grads(False)
-        if keeps_output:
-            ctx.save_for_backward(y, saved)
-        else:
-            ctx.save_for_backward(saved)
+        ctx.save_for_backward(tie, saved, *([y] if keeps_output else []))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, None, None, None]:
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, None, None, None]:
         if grad is None:
             return None, None, None, None
-        *y, saved = _saved(ctx)
+        tie, saved, *y = _saved(ctx)
         dx = torch.ops.actfit.backward(grad.contiguous(), y[0] if y else None, saved, ctx.kernel, ctx.params)
-        return once(dx), None, None, None
-
-    @staticmethod
-    def vmap(*_: Any) -> None:
-        refuse_vmap()
+        return once(dx, tie), None, None, None
 
 
 class _Once(torch.autograd.Function):
     """A gradient whose own gradient is refused: it would lack what the saved derivative owes to x."""
 
     @staticmethod
-    def forward(gradient: Tensor) -> Tensor:
+    def forward(gradient: Tensor, *ties: Tensor) -> Tensor:
         return gradient.view_as(gradient)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         pass
 
     @staticmethod
@@ -65,17 +61,12 @@ class _Once(torch.autograd.Function):
         raise KernelError(_TWICE)
 
 
-def once(gradient: Tensor) -> Tensor:
-    """`gradient`, which raises KernelError when it is differentiated in turn."""
+def once(gradient: Tensor, *ties: Tensor) -> Tensor:
+    """`gradient`, which raises KernelError when it is differentiated in turn; `ties` are tensors that depend on x."""
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return gradient
-    refusing: Tensor = _Once.apply(gradient.detach().requires_grad_())
+    refusing: Tensor = _Once.apply(gradient, *ties)
     return refusing
-
-
-def refuse_vmap() -> None:
-    """Raise KernelError: bits are packed over whole tensors."""
-    raise KernelError("torch.func.vmap must not go through an activation of actfit; use method='stock' there")
 
 
 def _saved(ctx: Any) -> tuple[Tensor, ...]:
@@ -93,10 +84,10 @@ def _saved(ctx: Any) -> tuple[Tensor, ...]:
 def elementwise(x: Tensor, kernel: str, params: Sequence[float], keeps_output: bool) -> Tensor:
     """f(x) of any strides, laid out as x is; differentiable once. keeps_output: what the kernel says of itself."""
     if x.is_contiguous():
-        y, _ = Elementwise.apply(x, kernel, list(params), keeps_output)
+        y, *_ = Elementwise.apply(x, kernel, list(params), keeps_output)
         return y
     # In the order of memory x is contiguous, or becomes so: a dimension with larger strides comes first.
     order = sorted(range(x.dim()), key=lambda dim: x.stride(dim), reverse=True)
-    y, _ = Elementwise.apply(x.permute(order).contiguous(), kernel, list(params), keeps_output)
+    y, *_ = Elementwise.apply(x.permute(order).contiguous(), kernel, list(params), keeps_output)
     back = [order.index(dim) for dim in range(x.dim())]
     return y.permute(back)

@@ -1,9 +1,10 @@
 """Activation functions with torch's own signatures, and how they remember their derivative.
 
 Each takes, by keyword, `method` ("invact", "fewbit", "forward-ad", "invact-precision-bit" or "stock"), and for fewbit
-`bits` (1 to 8; default 3) or `coefficients` (a file of one's own). A tensor of float32, float16, bfloat16 or float64, of
-any shape and strides, gives one of the same shape, dtype and memory layout; so does its gradient. Where no gradient is
-asked for, and in an export, the stock function runs. All raise KernelError for what they cannot do, with the reason.
+`bits` (1 to 8; default 3) or `coefficients` (a file of one's own). A tensor of float32, float16, bfloat16 or float64,
+of any shape and strides, gives one of the same shape, dtype and memory layout; so does its gradient. Where no gradient
+is asked for, in an export, and under torch.func's transforms, the stock function runs. All raise KernelError for what
+they cannot do, with the reason.
 """
 
 from collections.abc import Mapping
@@ -64,10 +65,22 @@ def activation(
     if method == "stock":
         return _stock(function, input, params)
     key, values, keeps_output = _resolved(function, tuple(params.items()), method, bits, coefficients, input.dtype)
-    wanted = torch.is_grad_enabled() and input.requires_grad
-    if not wanted or torch.compiler.is_exporting() or torch.jit.is_tracing():
+    if stock_runs(input):
         return _stock(function, input, params)
     return elementwise(input, key, values, keeps_output)
+
+
+def stock_runs(*inputs: Tensor) -> bool:
+    """Whether there is nothing to remember (no gradient is asked for), or what runs is to be taken down or transformed.
+
+    In an export and a trace the stock function is what others can read; in torch.func's transforms (grad, vmap, jvp)
+    it is what they can differentiate as often and whichever way they like.
+    """
+    if not torch.is_grad_enabled() or not any(one.requires_grad for one in inputs):
+        return True
+    if torch.compiler.is_exporting() or torch.jit.is_tracing():
+        return True
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 def _stock(function: str, input: Tensor, params: Mapping[str, float]) -> Tensor:

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 import kernels.ops  # noqa: F401 - registers the ops
-from kernels.autograd import once, refuse_vmap
+from kernels.autograd import once
 from kernels.errors import KernelError
-from kernels.functional import Table, activation
+from kernels.functional import Table, activation, stock_runs
 from kernels.kernel import DTYPES
 from kernels.stock import STOCK
 
@@ -39,11 +39,7 @@ class Gated(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         a, b = ctx.saved_tensors
         da, db = torch.ops.actfit.gated_backward(grad.contiguous(), a, b, ctx.function)
-        return once(da), once(db), None
-
-    @staticmethod
-    def vmap(*_: Any) -> None:
-        refuse_vmap()
+        return once(da, a, b), once(db, a, b), None
 
 
 def _gated(function: str, a: Tensor, b: Tensor, method: str, how: Table) -> Tensor:
@@ -58,8 +54,7 @@ def _gated(function: str, a: Tensor, b: Tensor, method: str, how: Table) -> Tens
         return activation(function, a, method=method, **how) * b
     if how:
         raise KernelError(f"bits and coefficients must go with method='fewbit', got method={method!r}")
-    wanted = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
-    if not wanted or torch.compiler.is_exporting() or torch.jit.is_tracing():
+    if stock_runs(a, b):
         return STOCK[function](a) * b
     h: Tensor = Gated.apply(a.contiguous(), b.contiguous(), function)
     return h

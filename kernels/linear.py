@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import kernels.ops  # noqa: F401 - registers the ops
-from kernels.autograd import once, refuse_vmap
+from kernels.autograd import once
 from kernels.choice import sign_bit
 from kernels.errors import KernelError
+from kernels.functional import stock_runs
 from kernels.kernel import DTYPES, facts
 from kernels.modules import Remembering
 from kernels.stock import STOCK
@@ -23,23 +24,26 @@ class _ActLinear(torch.autograd.Function):
     """F.linear(f(x), weight, bias); keeps ±(f(x) - min f) and the weight."""
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, kernel: str, minimum: float) -> tuple[Tensor, Tensor]:
+    def forward(
+        x: Tensor, weight: Tensor, bias: Tensor | None, kernel: str, minimum: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
         y, signed = torch.ops.actfit.forward(x, kernel, [])
-        return F.linear(y, weight, bias), signed
+        return F.linear(y, weight, bias), signed, x.new_empty(0)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
         _, weight, bias, ctx.kernel, ctx.minimum = inputs
         ctx.with_bias = bias is not None
-        ctx.mark_non_differentiable(output[1])
+        _, signed, tie = output
+        ctx.mark_non_differentiable(signed)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(output[1], weight)
+        ctx.save_for_backward(signed, weight, tie)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         if grad is None:
             return None, None, None, None, None
-        signed, weight = ctx.saved_tensors
+        signed, weight, tie = ctx.saved_tensors
         dx = dweight = dbias = None
         if ctx.needs_input_grad[0]:
             dy = (grad @ weight).contiguous()
@@ -50,18 +54,15 @@ class _ActLinear(torch.autograd.Function):
             dweight = rows.T @ y.reshape(-1, y.shape[-1])
         if ctx.with_bias and ctx.needs_input_grad[2]:
             dbias = rows.sum(0)
-        return *(None if one is None else once(one) for one in (dx, dweight, dbias)), None, None
-
-    @staticmethod
-    def vmap(*_: Any) -> None:
-        refuse_vmap()
+        return *(None if one is None else once(one, tie) for one in (dx, dweight, dbias)), None, None
 
 
 class ActLinear(nn.Module):
     """linear(act(x)), for an `act` that falls to a minimum and rises again: gelu, silu, mish, hardswish, ...
 
     act: a module of `kernels.modules`, or a function's name; its method is not used. linear: an nn.Linear, which stays
-    the same object. Keeps one tensor of the size of x for backward, where stock keeps two. Raises KernelError for others.
+    the same object. Keeps one tensor of the size of x for backward, where stock keeps two. Raises KernelError for
+    others.
     """
 
     def __init__(self, act: Remembering | str, linear: nn.Linear) -> None:
@@ -80,7 +81,7 @@ class ActLinear(nn.Module):
         if input.dtype not in DTYPES:
             raise KernelError(f"input must be a tensor of float16, bfloat16, float32 or float64, got {input.dtype}")
         weight, bias = self.linear.weight, self.linear.bias
-        if not torch.is_grad_enabled() or torch.compiler.is_exporting() or torch.jit.is_tracing():
+        if stock_runs(input, weight, *(() if bias is None else (bias,))):
             return F.linear(STOCK[self.function](input), weight, bias)
         kind = input.device.type
         if torch.is_autocast_enabled(kind):
@@ -88,7 +89,7 @@ class ActLinear(nn.Module):
             input, weight = input.to(narrow), weight.to(narrow)
             bias = None if bias is None else bias.to(narrow)
         with torch.autocast(kind, enabled=False):
-            out, _ = _ActLinear.apply(input.contiguous(), weight, bias, self.kernel, self.minimum)
+            out, *_ = _ActLinear.apply(input.contiguous(), weight, bias, self.kernel, self.minimum)
         return out
 
     def extra_repr(self) -> str:
