@@ -122,11 +122,11 @@ def _remarks(reports: Sequence[Report]) -> list[str]:
     for report in reports:
         code, where = report.code, report.direction
         if code.loops or code.calls:
-            lines.append(f"{where} has {code.loops} jumps back and {code.calls} calls: the counts are too low")
+            lines.append(f"{where}: jumps back {code.loops}, calls {code.calls}; the counts are too low")
         if code.skips:
-            lines.append(f"{where} has {code.skips} jumps ahead: the counts are of all paths together")
+            lines.append(f"{where}: jumps ahead {code.skips}; the counts are of all paths together")
         if report.elements != 8:
-            lines.append(f"{where} does {report.elements} elements a thread, not 8: packing goes between threads")
+            lines.append(f"{where}: {report.elements} elements a thread, not 8; packing goes between threads")
     if not reports[0].predictions:
         lines.append(f"no rates for {reports[0].arch}: see codegen.machine")
     return lines

@@ -42,7 +42,9 @@ _AMD = tuple(
         (r"v_", "integer and logic"),
     )
 )
-_SASS_LINE = re.compile(r"^(\.L_x_\w+):|/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P[T\d]\s+)?([A-Z][A-Z0-9_.]*)([^;]*);")
+_SASS_LINE = re.compile(
+    r"^(\.L_x_\w+):|/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P[T\d]\s+)?([A-Z][A-Z0-9_.]*)([^;]*);", re.MULTILINE
+)
 _SASS_JUMP = re.compile(r"BRA|JMP|BRX|JMX")
 _AMD_LINE = re.compile(r"^(\.LBB\w+):|^\t([a-z][a-z0-9_]+)(.*)")
 _AMD_JUMP = re.compile(r"s_c?branch")
@@ -78,7 +80,7 @@ def sass(listing: str) -> Code:
     """From what nvdisasm prints; without padding, and what follows the last EXIT (a jump to itself)."""
     places: dict[str, int] = {}
     found: list[tuple[str, str]] = []
-    for label, _, opcode, operands in _SASS_LINE.findall(listing.replace("\t", " ")):
+    for label, opcode, operands in _SASS_LINE.findall(listing):
         if label:
             places[label] = len(found)
         elif opcode != "NOP":

@@ -56,10 +56,15 @@ class Writer:
         expressions = [numbers(one) for one in expressions]
         names = (Symbol(self._free(f"t{i}"), real=True) for i in range(1000))
         parts, rest = sympy.cse(expressions, symbols=names, order="canonical", list=True)
+        cheap: dict[Expr, Expr] = {}  # a multiple of a name: as a part of its own it may overflow, and reads worse
         for symbol, part in parts:
+            whole = part.xreplace(cheap)
+            if whole.is_Mul and all(factor.is_number or factor.is_Symbol for factor in whole.args):
+                cheap[symbol] = whole
+                continue
             self.taken.add(symbol.name)
-            self.lines.append(f"{symbol.name} = {self._prepared(part)}")
-        return list(rest)
+            self.lines.append(f"{symbol.name} = {self._prepared(whole)}")
+        return [one.xreplace(cheap) for one in rest]
 
     def _prepared(self, expression: Expr) -> str:
         return self.printer._print(self._unchained(numbers(expression)))
@@ -71,6 +76,11 @@ class Writer:
             return self._polynomial(*found)
         if expression.is_Atom:
             return expression
+        if expression.is_Pow and expression.args[1].is_Integer and expression.args[1] < -1:
+            # The reciprocal first: its square may be subnormal where that of what it divides is infinite.
+            name = self._free("r")
+            self.assign(name, 1 / expression.args[0])
+            return Symbol(name, real=True) ** -expression.args[1]
         return expression.func(*(self._unchained(argument) for argument in expression.args))
 
     def _chain(self, expression: Expr) -> tuple[Expr, list[Expr]] | None:

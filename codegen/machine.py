@@ -20,7 +20,7 @@ HOPPER = {"issue": 128, "float": 128, "logic": 64, "special": 16}
 
 @dataclass(frozen=True)
 class GPU:
-    """One model: `clock` in GHz, `bandwidth` in TB/s, `lanes` of each unit an SM and clock."""
+    """One model: `clock` in GHz, `bandwidth` in TB/s, `lanes` of each unit an SM and clock; `source` of the bandwidth."""
 
     name: str
     arch: str
@@ -37,10 +37,10 @@ class GPU:
 
 
 GPUS = (
-    GPU("A100 40GB", "sm_80", 108, 1.41, 1.555, AMPERE, "bandwidth nominal"),
-    GPU("A100 80GB", "sm_80", 108, 1.41, 2.039, AMPERE, "bandwidth nominal (SXM)"),
-    GPU("H100", "sm_90", 132, 1.98, 3.35, HOPPER, "bandwidth nominal (SXM)"),
-    GPU("H200", "sm_90", 132, 1.98, 4.3, HOPPER, "bandwidth measured; nominal 4.8"),
+    GPU("A100 40GB", "sm_80", 108, 1.41, 1.555, AMPERE, "nominal"),
+    GPU("A100 80GB", "sm_80", 108, 1.41, 2.039, AMPERE, "nominal, SXM"),
+    GPU("H100", "sm_90", 132, 1.98, 3.35, HOPPER, "nominal, SXM"),
+    GPU("H200", "sm_90", 132, 1.98, 4.3, HOPPER, "measured; nominal 4.8"),
 )
 
 

@@ -63,7 +63,7 @@ class ElementwisePrinter(CodePrinter):
             return f"-{self.parenthesize(rest, PRECEDENCE['Mul'])}"
         above = [number] if number != 1 else []
         below = []
-        for factor in Mul.make_args(rest):
+        for factor in vanishing_first(rest):
             base, exponent = factor.as_base_exp()
             if exponent.is_Integer and exponent.is_negative and not self._is_scalar(factor):
                 below.append(base ** (-exponent))
@@ -98,6 +98,8 @@ class ElementwisePrinter(CodePrinter):
         """One product after another, each fused with the sum so far."""
         if self._is_scalar(expr):
             return " + ".join(self._factor(term) for term in expr.args)
+        if (denominator := common_denominator(expr)) > 1:
+            return f"{self._factor(sympy.expand_mul(expr * denominator))} * {1 / denominator!r}"
         plain = [term for term in expr.args if not self._product(term)]
         products = [term for term in expr.args if self._product(term)]
         total = self._sum(plain)
@@ -113,7 +115,7 @@ class ElementwisePrinter(CodePrinter):
     @staticmethod
     def _ordered(product: Expr) -> list[Expr]:
         number, rest = product.as_coeff_Mul()
-        factors = list(Mul.make_args(rest))
+        factors = vanishing_first(rest)
         if number == 1:
             return factors
         return [number * factors[0], *factors[1:]] if number == -1 and len(factors) > 1 else [number, *factors]
@@ -195,6 +197,20 @@ class ElementwisePrinter(CodePrinter):
         raise InputError("a condition must depend on x, got True")
 
     _write_BooleanFalse = _write_BooleanTrue
+
+
+def vanishing_first(product: Expr) -> list[Expr]:
+    """The factors, functions before names before sums: sigmoid(-x) * x * x² is 0 where x * x² has overflown."""
+    return sorted(Mul.make_args(product), key=lambda factor: 0 if factor.is_Function else 1 if factor.is_Symbol else 2)
+
+
+def common_denominator(total: Expr) -> int:
+    """What to divide a sum of small fractions of x by: (2*x + 3)/6 is 0 where it should be, x*0.33333334 + 0.5 is not."""
+    numbers = [term.as_coeff_Mul()[0] for term in total.args]
+    if not all(number.is_Rational for number in numbers):
+        return 1
+    denominator = int(sympy.ilcm(*(number.q for number in numbers), 1))
+    return 1 if denominator > 64 or denominator & (denominator - 1) == 0 else denominator
 
 
 class TritonPrinter(ElementwisePrinter):

@@ -1,7 +1,9 @@
-"""Settings for every test: the same examples on every run in CI, no windows from matplotlib."""
+"""Settings for every test: the same examples on every run in CI, no windows from matplotlib, Triton to be interpreted."""
 
+import importlib.util
 import os
 
+import torch
 from hypothesis import settings
 
 os.environ["MPLBACKEND"] = "Agg"  # by environment, so that subprocesses have it too
@@ -9,3 +11,10 @@ os.environ["MPLBACKEND"] = "Agg"  # by environment, so that subprocesses have it
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("dev", deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+if not torch.cuda.is_available() and importlib.util.find_spec("triton"):
+    # Triton decides while it is imported how its own functions run. Afterwards the word is `device`'s, in tests/kernels.
+    os.environ["TRITON_INTERPRET"] = "1"
+    import triton.language  # noqa: F401
+
+    del os.environ["TRITON_INTERPRET"]

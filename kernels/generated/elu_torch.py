@@ -27,7 +27,7 @@ def forward(x, params):
 def derivative(x, params):
     """elu'(x)."""
     alpha = params[0]
-    return torch.where((x > 0.0), 1.0, alpha * torch.exp(x))
+    return torch.where((x > 0.0), 1.0, torch.exp(x) * alpha)
 
 
 def slope_bfloat16(y, params):

@@ -26,10 +26,9 @@ def forward(x, params):
 
 def derivative(x, params):
     """gelu_tanh'(x)."""
-    t0 = 1.5957691216057308 * x
-    t1 = t0 + 0.07135481627260025 * (x * x * x)
+    t1 = 0.07135481627260025 * (x * x * x) + 1.5957691216057308 * x
     t2 = torch.sigmoid(t1)
-    return t2 + t0 * t2 * (0.134145 * (x * x) + 1.0) * torch.sigmoid(-t1)
+    return t2 + 1.5957691216057308 * torch.sigmoid(-t1) * t2 * x * (0.134145 * (x * x) + 1.0)
 
 
 def slope_bfloat16(y, side, params):

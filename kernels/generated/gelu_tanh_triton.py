@@ -39,16 +39,15 @@ def sigmoid_16bit(x):
 @triton.jit
 def forward_16bit(x, params):
     """gelu_tanh(x) = x*(1 + tanh(sqrt(2/pi)*(x + 0.044715*x**3)))/2."""
-    return x * sigmoid_16bit(tl.fma(1.5957691216057308, x, 0.07135481627260025 * (x * x * x)))
+    return sigmoid_16bit(tl.fma(1.5957691216057308, x, 0.07135481627260025 * (x * x * x))) * x
 
 
 @triton.jit
 def derivative_16bit(x, params):
     """gelu_tanh'(x)."""
-    t0 = 1.5957691216057308 * x
-    t1 = tl.fma(0.07135481627260025, x * x * x, t0)
+    t1 = tl.fma(1.5957691216057308, x, 0.07135481627260025 * (x * x * x))
     t2 = sigmoid_16bit(t1)
-    return tl.fma(t0 * t2 * tl.fma(0.134145, x * x, 1.0), sigmoid_16bit(-t1), t2)
+    return tl.fma(1.5957691216057308 * sigmoid_16bit(-t1) * t2 * x, tl.fma(0.134145, x * x, 1.0), t2)
 
 
 @triton.jit
@@ -169,16 +168,15 @@ def sigmoid_float32(x):
 @triton.jit
 def forward_float32(x, params):
     """gelu_tanh(x) = x*(1 + tanh(sqrt(2/pi)*(x + 0.044715*x**3)))/2."""
-    return x * sigmoid_float32(tl.fma(1.5957691216057308, x, 0.07135481627260025 * (x * x * x)))
+    return sigmoid_float32(tl.fma(1.5957691216057308, x, 0.07135481627260025 * (x * x * x))) * x
 
 
 @triton.jit
 def derivative_float32(x, params):
     """gelu_tanh'(x)."""
-    t0 = 1.5957691216057308 * x
-    t1 = tl.fma(0.07135481627260025, x * x * x, t0)
+    t1 = tl.fma(1.5957691216057308, x, 0.07135481627260025 * (x * x * x))
     t2 = sigmoid_float32(t1)
-    return tl.fma(t0 * t2 * tl.fma(0.134145, x * x, 1.0), sigmoid_float32(-t1), t2)
+    return tl.fma(1.5957691216057308 * sigmoid_float32(-t1) * t2 * x, tl.fma(0.134145, x * x, 1.0), t2)
 
 
 @triton.jit

@@ -31,7 +31,7 @@ def forward(x, params):
 
 def derivative(x, params):
     """gelu'(x)."""
-    return x * phi(x) + torch.special.ndtr(x)
+    return phi(x) * x + torch.special.ndtr(x)
 
 
 def slope_bfloat16(y, side, params):

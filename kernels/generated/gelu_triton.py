@@ -21,10 +21,14 @@ def Phi_16bit(x):
     """Distribution function of N(0, 1): Phi(-|x|) = exp(-x²/2) times a polynomial in t = 1 / (1 + |x|/4)."""
     t = tl.rsqrt(tl.fma(0.25, tl.abs(x), 1.0))
     t = t * t
-    p = tl.fma(0.24008435010910034, t, -0.10022174566984177)
-    p = tl.fma(p, t, 0.17726856470108032)
-    p = tl.fma(p, t, 0.0816296860575676)
-    p = tl.fma(p, t, 0.101210817694664)
+    p = tl.fma(0.02517489530146122, t, -0.1501110941171646)
+    p = tl.fma(p, t, 0.2904708683490753)
+    p = tl.fma(p, t, -0.19921569526195526)
+    p = tl.fma(p, t, 0.1971360146999359)
+    p = tl.fma(p, t, 0.034940801560878754)
+    p = tl.fma(p, t, 0.10321810841560364)
+    p = tl.fma(p, t, 0.09859324246644974)
+    p = tl.fma(p, t, 0.09979283064603806)
     h = tl.exp2(-0.36067376022224085 * x * x)
     tail = h * (h * (t * p))
     return tl.where(x > 0, 1.0 - tail, tail)
@@ -52,13 +56,13 @@ def phi_16bit(x):
 @triton.jit
 def forward_16bit(x, params):
     """gelu(x) = x*Phi(x)."""
-    return x * Phi_16bit(x)
+    return Phi_16bit(x) * x
 
 
 @triton.jit
 def derivative_16bit(x, params):
     """gelu'(x)."""
-    return tl.fma(x, phi_16bit(x), Phi_16bit(x))
+    return tl.fma(phi_16bit(x), x, Phi_16bit(x))
 
 
 @triton.jit
@@ -192,13 +196,13 @@ def phi_float32(x):
 @triton.jit
 def forward_float32(x, params):
     """gelu(x) = x*Phi(x)."""
-    return x * Phi_float32(x)
+    return Phi_float32(x) * x
 
 
 @triton.jit
 def derivative_float32(x, params):
     """gelu'(x)."""
-    return tl.fma(x, phi_float32(x), Phi_float32(x))
+    return tl.fma(phi_float32(x), x, Phi_float32(x))
 
 
 @triton.jit

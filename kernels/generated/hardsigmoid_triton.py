@@ -19,7 +19,7 @@ import triton.language as tl
 @triton.jit
 def forward(x, params):
     """hardsigmoid(x) = Piecewise((0, x <= -3), (1, x >= 3), (x/6 + 1/2, True))."""
-    y = tl.where((x <= -3.0), 0.0, tl.where((x >= 3.0), 1.0, tl.fma(0.16666666666666666, x, 0.5)))
+    y = tl.where((x <= -3.0), 0.0, tl.where((x >= 3.0), 1.0, (x + 3.0) * 0.16666666666666666))
     return tl.where(x != x, x, y)
 
 

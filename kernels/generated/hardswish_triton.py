@@ -32,7 +32,7 @@ def forward(x, params):
 @triton.jit
 def derivative(x, params):
     """hardswish'(x)."""
-    return tl.where((x <= -3.0), 0.0, tl.where((x >= 3.0), 1.0, tl.fma(0.3333333333333333, x, 0.5)))
+    return tl.where((x <= -3.0), 0.0, tl.where((x >= 3.0), 1.0, tl.fma(2.0, x, 3.0) * 0.16666666666666666))
 
 
 @triton.jit

@@ -36,7 +36,7 @@ def forward(x, params):
 
 def derivative(x, params):
     """mish'(x)."""
-    return x * sech2_softplus(x) * torch.sigmoid(x) + tanh_softplus(x)
+    return sech2_softplus(x) * torch.sigmoid(x) * x + tanh_softplus(x)
 
 
 def slope_bfloat16(y, side, params):

@@ -67,13 +67,13 @@ def tanh_softplus_16bit(x):
 @triton.jit
 def forward_16bit(x, params):
     """mish(x) = x*tanh(softplus(x))."""
-    return x * tanh_softplus_16bit(x)
+    return tanh_softplus_16bit(x) * x
 
 
 @triton.jit
 def derivative_16bit(x, params):
     """mish'(x)."""
-    return tl.fma(x * sech2_softplus_16bit(x), sigmoid_16bit(x), tanh_softplus_16bit(x))
+    return tl.fma(sech2_softplus_16bit(x) * sigmoid_16bit(x), x, tanh_softplus_16bit(x))
 
 
 @triton.jit
@@ -177,13 +177,13 @@ def tanh_softplus_float32(x):
 @triton.jit
 def forward_float32(x, params):
     """mish(x) = x*tanh(softplus(x))."""
-    return x * tanh_softplus_float32(x)
+    return tanh_softplus_float32(x) * x
 
 
 @triton.jit
 def derivative_float32(x, params):
     """mish'(x)."""
-    return tl.fma(x * sech2_softplus_float32(x), sigmoid_float32(x), tanh_softplus_float32(x))
+    return tl.fma(sech2_softplus_float32(x) * sigmoid_float32(x), x, tanh_softplus_float32(x))
 
 
 @triton.jit

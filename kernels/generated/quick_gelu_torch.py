@@ -21,14 +21,13 @@ TABLES = {1: 1, 2: 2, 3: 3, 4: 4}  # few-bit tables by bits asked for: bits stor
 
 def forward(x, params):
     """quick_gelu(x) = x*sigmoid(1.702*x)."""
-    return x * torch.sigmoid(1.702 * x)
+    return torch.sigmoid(1.702 * x) * x
 
 
 def derivative(x, params):
     """quick_gelu'(x)."""
-    t0 = 1.702 * x
-    t1 = torch.sigmoid(t0)
-    return t1 + t0 * t1 * torch.sigmoid(-t0)
+    t1 = torch.sigmoid(1.702 * x)
+    return t1 + 1.702 * torch.sigmoid(-1.702 * x) * t1 * x
 
 
 def slope_bfloat16(y, side, params):

@@ -39,15 +39,14 @@ def sigmoid_16bit(x):
 @triton.jit
 def forward_16bit(x, params):
     """quick_gelu(x) = x*sigmoid(1.702*x)."""
-    return x * sigmoid_16bit(1.702 * x)
+    return sigmoid_16bit(1.702 * x) * x
 
 
 @triton.jit
 def derivative_16bit(x, params):
     """quick_gelu'(x)."""
-    t0 = 1.702 * x
-    t1 = sigmoid_16bit(t0)
-    return tl.fma(t0 * t1, sigmoid_16bit(-t0), t1)
+    t1 = sigmoid_16bit(1.702 * x)
+    return tl.fma(1.702 * sigmoid_16bit(-1.702 * x) * t1, x, t1)
 
 
 @triton.jit
@@ -156,15 +155,14 @@ def sigmoid_float32(x):
 @triton.jit
 def forward_float32(x, params):
     """quick_gelu(x) = x*sigmoid(1.702*x)."""
-    return x * sigmoid_float32(1.702 * x)
+    return sigmoid_float32(1.702 * x) * x
 
 
 @triton.jit
 def derivative_float32(x, params):
     """quick_gelu'(x)."""
-    t0 = 1.702 * x
-    t1 = sigmoid_float32(t0)
-    return tl.fma(t0 * t1, sigmoid_float32(-t0), t1)
+    t1 = sigmoid_float32(1.702 * x)
+    return tl.fma(1.702 * sigmoid_float32(-1.702 * x) * t1, x, t1)
 
 
 @triton.jit

@@ -26,8 +26,9 @@ def exp_16bit(x):
 @triton.jit
 def expm1_16bit(x):
     """expm1(x): a polynomial next to 0, where the plain spelling cancels."""
-    p = tl.fma(0.1666666567325592, x, 0.5004882216453552)
-    p = tl.fma(p, x, 1.0000007152557373)
+    p = tl.fma(0.041666582226753235, x, 0.16679686307907104)
+    p = tl.fma(p, x, 0.5000002384185791)
+    p = tl.fma(p, x, 0.9999997615814209)
     return tl.where(tl.abs(x) < 0.125, x * p, exp_16bit(x) - 1.0)
 
 

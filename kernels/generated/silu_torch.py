@@ -27,7 +27,7 @@ def forward(x, params):
 def derivative(x, params):
     """silu'(x)."""
     t0 = torch.sigmoid(x)
-    return t0 + t0 * x * torch.sigmoid(-x)
+    return t0 + torch.sigmoid(-x) * t0 * x
 
 
 def slope_bfloat16(y, side, params):

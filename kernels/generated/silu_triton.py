@@ -39,14 +39,14 @@ def sigmoid_16bit(x):
 @triton.jit
 def forward_16bit(x, params):
     """silu(x) = x*sigmoid(x)."""
-    return x * sigmoid_16bit(x)
+    return sigmoid_16bit(x) * x
 
 
 @triton.jit
 def derivative_16bit(x, params):
     """silu'(x)."""
     t0 = sigmoid_16bit(x)
-    return tl.fma(t0 * x, sigmoid_16bit(-x), t0)
+    return tl.fma(sigmoid_16bit(-x) * t0, x, t0)
 
 
 @triton.jit
@@ -135,14 +135,14 @@ def sigmoid_float32(x):
 @triton.jit
 def forward_float32(x, params):
     """silu(x) = x*sigmoid(x)."""
-    return x * sigmoid_float32(x)
+    return sigmoid_float32(x) * x
 
 
 @triton.jit
 def derivative_float32(x, params):
     """silu'(x)."""
     t0 = sigmoid_float32(x)
-    return tl.fma(t0 * x, sigmoid_float32(-x), t0)
+    return tl.fma(sigmoid_float32(-x) * t0, x, t0)
 
 
 @triton.jit

@@ -26,8 +26,9 @@ def exp_16bit(x):
 @triton.jit
 def expm1_16bit(x):
     """expm1(x): a polynomial next to 0, where the plain spelling cancels."""
-    p = tl.fma(0.1666666567325592, x, 0.5004882216453552)
-    p = tl.fma(p, x, 1.0000007152557373)
+    p = tl.fma(0.041666582226753235, x, 0.16679686307907104)
+    p = tl.fma(p, x, 0.5000002384185791)
+    p = tl.fma(p, x, 0.9999997615814209)
     return tl.where(tl.abs(x) < 0.125, x * p, exp_16bit(x) - 1.0)
 
 
@@ -49,10 +50,12 @@ def maximum(x, y):
 def softplus_16bit(x):
     """log(1 + exp(x)): max(x, 0) + log(1 + exp(-|x|)), whose logarithm is a polynomial."""
     e = exp_16bit(-tl.abs(x))
-    p = tl.fma(0.04134728014469147, e, -0.15742725133895874)
-    p = tl.fma(p, e, 0.3063010573387146)
-    p = tl.fma(p, e, -0.49697786569595337)
-    p = tl.fma(p, e, 0.9999432563781738)
+    p = tl.fma(0.014141097664833069, e, -0.06640207022428513)
+    p = tl.fma(p, e, 0.14922423660755157)
+    p = tl.fma(p, e, -0.23503883183002472)
+    p = tl.fma(p, e, 0.33109456300735474)
+    p = tl.fma(p, e, -0.4998696744441986)
+    p = tl.fma(p, e, 0.9999987483024597)
     return tl.fma(e, p, maximum(x, 0.0))
 
 
@@ -60,7 +63,7 @@ def softplus_16bit(x):
 def forward_16bit(x, params):
     """softplus(x) = softplus(beta*x)/beta."""
     beta = params[0]
-    return (1.0 / (beta)) * softplus_16bit(beta * x)
+    return softplus_16bit(beta * x) * (1.0 / (beta))
 
 
 @triton.jit
@@ -141,7 +144,7 @@ def softplus_float32(x):
 def forward_float32(x, params):
     """softplus(x) = softplus(beta*x)/beta."""
     beta = params[0]
-    return (1.0 / (beta)) * softplus_float32(beta * x)
+    return softplus_float32(beta * x) * (1.0 / (beta))
 
 
 @triton.jit

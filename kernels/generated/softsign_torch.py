@@ -26,7 +26,8 @@ def forward(x, params):
 
 def derivative(x, params):
     """softsign'(x)."""
-    return 1.0 / ((torch.abs(x) + 1.0) * (torch.abs(x) + 1.0))
+    r = 1.0 / (torch.abs(x) + 1.0)
+    return r * r
 
 
 def slope_bfloat16(y, params):

@@ -32,7 +32,8 @@ def forward_16bit(x, params):
 @triton.jit
 def derivative(x, params):
     """softsign'(x)."""
-    return 1.0 / ((tl.abs(x) + 1.0) * (tl.abs(x) + 1.0))
+    r = 1.0 / (tl.abs(x) + 1.0)
+    return r * r
 
 
 @triton.jit

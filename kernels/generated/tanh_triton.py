@@ -35,8 +35,9 @@ def sech_16bit(x):
 def tanh_16bit(x):
     """tanh(x): a polynomial next to 0, 1 - 2/(1 + exp(2|x|)) elsewhere."""
     z = x * x
-    p = tl.fma(-0.04661494493484497, z, 0.1326657086610794)
-    p = tl.fma(p, z, -0.3333241045475006)
+    p = tl.fma(0.017989028245210648, z, -0.05338721722364426)
+    p = tl.fma(p, z, 0.13330477476119995)
+    p = tl.fma(p, z, -0.3333331048488617)
     small = tl.fma(x * z, p, x)
     e = exp_16bit(-2.0 * tl.abs(x))
     r = tl.rsqrt(1.0 + e)

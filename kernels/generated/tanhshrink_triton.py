@@ -39,8 +39,9 @@ def exp_16bit(x):
 def tanh_16bit(x):
     """tanh(x): a polynomial next to 0, 1 - 2/(1 + exp(2|x|)) elsewhere."""
     z = x * x
-    p = tl.fma(-0.04661494493484497, z, 0.1326657086610794)
-    p = tl.fma(p, z, -0.3333241045475006)
+    p = tl.fma(0.017989028245210648, z, -0.05338721722364426)
+    p = tl.fma(p, z, 0.13330477476119995)
+    p = tl.fma(p, z, -0.3333331048488617)
     small = tl.fma(x * z, p, x)
     e = exp_16bit(-2.0 * tl.abs(x))
     r = tl.rsqrt(1.0 + e)
@@ -53,10 +54,11 @@ def tanh_16bit(x):
 def tanhshrink_16bit(x):
     """x - tanh(x), without its cancellation next to 0."""
     z = x * x
-    p = tl.fma(-0.0036524462047964334, z, 0.01814114674925804)
-    p = tl.fma(p, z, -0.0527539998292923)
-    p = tl.fma(p, z, 0.13318784534931183)
-    p = tl.fma(p, z, -0.3333304524421692)
+    p = tl.fma(0.0012397151440382004, z, -0.006777247413992882)
+    p = tl.fma(p, z, 0.02090458944439888)
+    p = tl.fma(p, z, -0.05375523865222931)
+    p = tl.fma(p, z, 0.13331560790538788)
+    p = tl.fma(p, z, -0.3333330750465393)
     return tl.where(z < 1.0, -x * z * p, x - tanh_16bit(x))
 
 

@@ -1,0 +1,304 @@
+"""What the compiled kernels cost, and the counting itself."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import slack
+from codegen import disassembly
+from codegen.chosen import Choice, choose, facts
+from codegen.costs import Report, as_table
+from codegen.inspect import inspect
+from codegen.machine import GPUS, predict
+from fitting.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton, which compiles, is not installed"
+)
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+
+KERNELS = [
+    (function, *how) for function in ("gelu", "silu") for how in (("invact", 0), ("fewbit", 3), ("forward-ad", 0))
+]
+# Instructions an element that an H200 can give out while memory delivers the bytes, in 16 bits; nothing larger will do.
+BUDGET = {("invact", "backward"): 46, ("fewbit", "backward"): 34}
+FORWARD_BUDGET = 32
+
+# In a process of its own: others may have set Triton's interpreter here.
+COMPILE = """
+import json, sys
+from codegen.inspect import inspect, offsets
+found = []
+for function, method, bits in json.loads(sys.argv[1]):
+    for report in inspect(function, method, bits, "bfloat16", "sm_90"):
+        code = report.code
+        found.append({
+            "kernel": [function, method, bits], "direction": report.direction, "triton": report.triton,
+            "instructions": report.instructions, "spilled": report.spilled, "widths": report.widths,
+            "accesses": [[*key, count] for key, count in report.accesses.items()], "elements": report.elements,
+            "straight": code.straight, "skips": code.skips, "opcodes": code.opcodes,
+        })
+where = [offsets("gelu", "fewbit", 3, "bfloat16", "sm_90", count=count) for count in ("i64", "i32")]
+print(json.dumps([found, where]))
+"""
+CHOSEN = """
+import torch
+from codegen.chosen import Choice, METHODS, facts
+from codegen.subject import DTYPES
+from fitting.activations import names
+from kernels import launch
+from kernels.kernel import Kernel, table
+for function in names():
+    for method in METHODS:
+        if method == "invact-precision-bit" and facts(function).sides == 1:
+            continue
+        for bits in facts(function).tables if method == "fewbit" else (0,):
+            for dtype in DTYPES:
+                ours, theirs = Choice(function, method, bits, dtype), Kernel(function, method, bits)
+                functions = launch._functions(theirs.key, getattr(torch, dtype))
+                assert ours.names == tuple(one.fn.__name__ for one in functions), (ours, ours.names, functions)
+                assert (ours.saves, ours.stored_bits) == (theirs.saves, theirs.stored_bits), ours
+                assert ours.facts.minimum == theirs.facts.MINIMUM, ours
+                assert ours.facts.parameters == len(theirs.facts.PARAMETERS), ours
+                assert ours.steps == (table(theirs.key).steps if ours.saves == "table" else 0), ours
+print(launch.ROWS, launch.WARPS)
+"""
+
+
+def run(code: str, *arguments: str) -> str:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("TRITON_")}
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def compiled() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    found, where = json.loads(run(COMPILE, json.dumps(KERNELS)))
+    assert len(found) == 2 * len(KERNELS)
+    return found, where
+
+
+@needs_triton
+def test_nothing_is_spilled_and_all_is_straight(compiled):
+    for one in compiled[0]:
+        assert (one["spilled"], one["straight"], one["skips"], one["elements"]) == (0, True, 0, 8), one
+
+
+@needs_triton
+def test_tensors_are_read_and_written_in_wide_accesses(compiled):
+    for one in compiled[0]:
+        assert min(one["widths"]) >= 64, one
+        bits = sum(width * count for _, what, width, count in one["accesses"] if what == "tensor")
+        tensors = Choice(*one["kernel"], "bfloat16").moved(one["direction"]) // 2
+        assert bits == 8 * 16 * tensors, one  # each tensor once, nothing twice
+
+
+@needs_triton
+def test_instructions_fit_between_the_bytes(compiled):
+    for one in compiled[0]:
+        _, method, _ = one["kernel"]
+        budget = BUDGET.get((method, one["direction"]), FORWARD_BUDGET)
+        assert one["instructions"] <= budget, one
+
+
+@needs_triton
+def test_instructions_are_no_more_than_recorded(compiled):
+    rows = slack.load("sm_90")
+    for one in compiled[0]:
+        function, method, bits = one["kernel"]
+        row = rows[function, f"{method} {one['direction']}", bits, "bfloat16"]
+        if row["versions"]["triton"] == one["triton"]:  # other versions compile otherwise; the budgets hold for all
+            assert one["instructions"] <= row["median"] + 1, one
+
+
+@needs_triton
+def test_offsets_have_64_bits(compiled):
+    for count, where in zip(("i64", "i32"), compiled[1], strict=True):
+        for direction in ("forward", "backward"):
+            elements = [offset for pointer, offset in where[direction] if pointer.startswith("tensor")]
+            assert len(elements) >= 5
+            assert all(offset.endswith("xi64>") for offset in elements), elements
+            planes = {offset for pointer, offset in where[direction] if not pointer.startswith("tensor")}
+            assert planes == {count}  # where a plane begins, below n: n's own type holds it
+
+
+@needs_triton
+@needs_torch
+def test_the_kernels_are_those_that_run():
+    assert run(CHOSEN).split() == ["128", "4"]
+
+
+@needs_triton
+def test_the_interpreter_is_refused(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    with pytest.raises(InputError, match=r"TRITON_INTERPRET must not be set.*got '1'; unset it"):
+        inspect("gelu", "invact", 0, "bfloat16", "sm_90")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("gleu", "invact", 0, "bfloat16", "sm_90"), r"function must be .*, got 'gleu'; did you mean gelu"),
+        (("gelu", "exact", 0, "bfloat16", "sm_90"), r"method must be one of forward-ad, .*, got 'exact'"),
+        (("gelu", "invact", 0, "float64", "sm_90"), r"dtype must be one of bfloat16, .*, got 'float64'"),
+        (("gelu", "invact", 0, "bfloat16", "sm_42"), r"arch must be one of sm_80, .*, got 'sm_42'"),
+        (("relu", "fewbit", 7, "bfloat16", "sm_90"), r"bits must be one of 1, 2, 3, 4 for relu, got 7"),
+        (("gelu", "fewbit", 0, "bfloat16", "sm_90"), r"bits must be one of 1, .* for gelu, got 0"),
+        (("gelu", "invact", 3, "bfloat16", "sm_90"), r"bits must be left out.*, got 3; they go with fewbit"),
+        (
+            ("relu", "invact-precision-bit", 0, "bfloat16", "sm_90"),
+            r"method must be invact for relu.*, got 'invact-pre",
+        ),
+    ],
+)
+def test_errors_name_rule_value_and_way_out(arguments, message):
+    with pytest.raises(InputError, match=message) as caught:
+        inspect(*arguments)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "forward", "backward"),
+    [
+        (("gelu", "invact", 0, "bfloat16"), 2 + 2 + 1 / 8, 2 + 2 + 1 / 8 + 2),
+        (("gelu", "invact", 0, "float32"), 4 + 4 + 1 / 8, 4 + 4 + 1 / 8 + 4),
+        (("gelu", "invact-precision-bit", 0, "float16"), 2 + 2, 2 + 2 + 2),
+        (("sigmoid", "invact", 0, "bfloat16"), 2 + 2, 2 + 2 + 2),
+        (("gelu", "fewbit", 3, "bfloat16"), 2 + 2 + 3 / 8, 2 + 3 / 8 + 2),
+        (("gelu", "fewbit", 8, "bfloat16"), 2 + 2 + 1, 2 + 1 + 2),
+        (("relu", "fewbit", 4, "bfloat16"), 2 + 2 + 1 / 8, 2 + 1 / 8 + 2),  # two levels: one bit is stored
+        (("gelu", "forward-ad", 0, "float16"), 2 + 2 + 2, 2 + 2 + 2),
+    ],
+)
+def test_bytes_moved(kernel, forward, backward):
+    choice = choose(*kernel)
+    assert (choice.moved("forward"), choice.moved("backward")) == (forward, backward)
+
+
+# The counting, on texts of a few lines.
+
+SASS = """
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+        /*0010*/                   ULDC.64 UR6, c[0x0][0x238] ;
+        /*0020*/              @!P0 LDG.E.128 R4, desc[UR8][R2.64] ;
+        /*0030*/                   LDG.E.U8 R8, desc[UR8][R2.64] ;
+        /*0040*/               @P1 FFMA R4, -R12, R27, 1 ;
+        /*0050*/                   HADD2.F32 R4, -RZ, R4.H0_H0 ;
+        /*0060*/                   MUFU.EX2 R2, R2 ;
+        /*0070*/                   FSETP.GT.AND P0, PT, R2, RZ, PT ;
+        /*0080*/                   IMAD.U32 R3, R3, 0x10000, RZ ;
+        /*0090*/                   F2FP.BF16.F32.PACK_AB R4, R4, R5 ;
+        /*00a0*/               @P0 BRA `(.L_x_1) ;
+        /*00b0*/                   NOP ;
+.L_x_1:
+        /*00c0*/               @P0 EXIT ;
+        /*00d0*/                   STG.E desc[UR8][R8.64], R4 ;
+        /*00e0*/                   EXIT ;
+.L_x_2:
+        /*00f0*/                   BRA `(.L_x_2);
+        /*0100*/                   NOP;
+"""
+
+
+def test_sass_is_counted():
+    code = disassembly.sass(SASS)
+    assert code.total == 14
+    assert code.kinds == {
+        "float": 1, "integer and logic": 2, "conversion": 2, "special": 1, "memory": 4, "uniform": 1,
+        "control, other": 3,
+    }  # fmt: skip
+    assert code.units == {"issue": 14, "float": 3, "logic": 2, "special": 1}
+    assert code.accesses == {("load", 128): 1, ("load", 8): 1, ("store", 32): 1}
+    assert (code.loops, code.skips, code.calls, code.straight) == (0, 1, 0, True)
+
+
+def test_a_loop_and_a_subroutine_are_seen():
+    loop = disassembly.sass(
+        SASS.replace("BRA `(.L_x_1)", "BRA `(.L_x_0)").replace("        /*0040*/", ".L_x_0:\n /*0040*/")
+    )
+    assert (loop.loops, loop.skips, loop.straight) == (1, 0, False)
+    call = disassembly.sass(SASS.replace("BRA `(.L_x_2)", "FADD R1, R1, R1"))
+    assert (call.total, call.calls, call.straight) == (14, 1, False)
+
+
+def test_amd_assembly_is_counted():
+    code = disassembly.amdgcn(
+        "kernel:\n\ts_load_dwordx2 s[2:3], s[0:1], 0x0\n\ts_waitcnt lgkmcnt(0)\n\tv_fma_f32 v0, v1, v2, v3\n"
+        "\tglobal_load_dwordx4 v[0:3], v[6:7], off\n\tv_exp_f32_e32 v0, v0\n\ts_cbranch_execz .LBB0_2\n"
+        "\tv_and_b32_e32 v1, 1, v7\n\tglobal_store_byte v[0:1], v10, off\n.LBB0_2:\n\ts_endpgm\n"
+        ".Lfunc_end0:\n\ts_nop 0\n"
+    )
+    assert code.total == 9
+    assert code.kinds == {
+        "float": 1, "integer and logic": 1, "conversion": 0, "special": 1, "memory": 3, "uniform": 0,
+        "control, other": 3,
+    }  # fmt: skip
+    assert code.accesses == {("load", 128): 1, ("store", 8): 1}
+    assert (code.loops, code.skips) == (0, 1)
+
+
+def test_resources_are_read():
+    used = disassembly.usage(" Function k:\n  REG:32 STACK:8 SHARED:0 LOCAL:4 CONSTANT[0]:592 TEXTURE:0\n")
+    assert used == {"REG": 32, "STACK": 8, "SHARED": 0, "LOCAL": 4}
+    used = disassembly.amd_usage("    .sgpr_spill_count: 1\n    .vgpr_count:     22\n    .vgpr_spill_count: 2\n")
+    assert used == {"sgpr_spill_count": 1, "vgpr_count": 22, "vgpr_spill_count": 2}
+
+
+# What counts make of a GPU.
+
+
+def test_rates():
+    per_clock = {gpu.name: round(gpu.bytes_per_clock, 1) for gpu in GPUS}
+    assert per_clock == {"A100 40GB": 10.2, "A100 80GB": 13.4, "H100": 12.8, "H200": 16.5}
+
+
+def test_prediction():
+    _, h200 = predict("sm_90", 4.125, {"issue": 24.0, "float": 4.0, "logic": 16.0, "special": 1.0})
+    clocks = 4.125 / (4300 / (132 * 1.98))
+    assert h200.memory == pytest.approx(4.125 / 4.3)
+    assert h200.shares["issue"] == pytest.approx(24 / 128 / clocks)
+    assert h200.issuing == pytest.approx(24 / 128 / (132 * 1.98) * 1000)
+    assert (h200.tightest, h200.memory_bound) == ("logic", True)
+    assert h200.slack == pytest.approx(1 - 16 / 64 / clocks)
+    assert not predict("sm_90", 4.125, {"issue": 33.0, "float": 0, "logic": 0, "special": 0})[1].memory_bound
+    assert predict("sm_100", 4.125, {}) == ()
+
+
+def report(arch: str, text: str, elements: int) -> Report:
+    read = disassembly.sass if arch.startswith("sm") else disassembly.amdgcn
+    return Report(choose("gelu", "invact", 0, "bfloat16"), "forward", arch, read(text), elements, 32, 0, 0, "3.9.0")
+
+
+def test_table_says_all():
+    shown = as_table([report("sm_90", SASS, 8)])
+    assert shown.splitlines()[0] == "gelu, invact, bfloat16, sm_90 (Triton 3.9.0)"
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    for line in (
+        "bytes moved per element 4.125",
+        "instructions per element 1.8",
+        "loads, bits a thread 1 x 128, 1 x 8 packed",
+        "H200: memory takes, ps per element 0.96",
+        "issue slots needed 5%",
+    ):
+        assert line in lines, shown
+    assert "jumps ahead" in shown
+    assert "no rates for gfx942" in as_table([report("gfx942", "\ts_endpgm\n", 4)])
+
+
+def test_every_function_has_facts():
+    files = (ROOT / "kernels" / "generated").glob("*_triton.py")
+    assert {task[0] for task in slack.tasks()} == {path.stem.removesuffix("_triton") for path in files}
+    assert facts("gelu").sides == 2
+    assert facts("threshold").parameters == 2

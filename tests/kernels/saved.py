@@ -1,0 +1,57 @@
+"""What is kept between forward and backward, in bytes; each storage counts once. Two witnesses that know nothing of
+each other: what the graph holds, and what the allocator has given out and not got back."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from torch import Tensor
+from torch.autograd.graph import Node
+from torch.profiler import ProfilerActivity, profile
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _tensors(one)
+
+
+def _nodes(output: Tensor) -> Iterator[Node]:
+    waiting, seen = [output.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            waiting += [following for following, _ in node.next_functions]
+
+
+def in_graph(output: Tensor, without: Iterable[Tensor] = ()) -> list[Tensor]:
+    """The tensors that the graph of `output` keeps, one of each storage, but for those of `without`.
+
+    Read off the nodes, as saved-tensor hooks do not see everything that compiled functions keep.
+    """
+    seen = {one.untyped_storage()._cdata for one in without}
+    found = []
+    for node in _nodes(output):
+        names = [name for name in dir(node) if name.startswith("_saved_")]
+        for name in [*names, "saved_tensors"]:
+            for tensor in _tensors(getattr(node, name, None)):
+                storage = tensor.untyped_storage()._cdata
+                if storage not in seen:
+                    seen.add(storage)
+                    found.append(tensor)
+    return found
+
+
+def bytes_in_graph(output: Tensor, without: Iterable[Tensor] = ()) -> int:
+    """Of the storages of `in_graph`."""
+    return sum(one.untyped_storage().nbytes() for one in in_graph(output, without))
+
+
+def bytes_allocated(forward: Callable[..., Tensor], *args: Any) -> tuple[Tensor, int]:
+    """What `forward` gives, and how many bytes of CPU memory it asked for and did not give back, the output's too."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        output = forward(*args)
+    return output, sum(event.self_cpu_memory_usage for event in seen.events())

@@ -1,0 +1,136 @@
+"""Every bfloat16 and float16 input through the Triton kernels: forward, codes, sides and gradients."""
+
+import numpy as np
+import pytest
+import torch
+
+from coefficients import load
+from kernels import launch
+from kernels.kernel import Kernel, facts, table
+from kernels.packing import unpack
+from kernels.stock import FUNCTIONS
+from tests.kernels.oracle import DTYPES, truth, ulps
+
+BITS = [1, 2, 3, 4]
+TWO_SIDED = [name for name in FUNCTIONS if facts(name).SIDES == 2]
+# Where f' is the difference of two terms, what float32 rounds off them remains: 2 units of 2**-24 of a term below 1.
+CANCELLED = 2.0**-23
+
+
+@pytest.fixture(params=[(name, dtype) for name in FUNCTIONS for dtype in DTYPES], ids="-".join)
+def case(request, device):
+    name, dtype = request.param
+    return name, dtype, truth(name, DTYPES[dtype]), tuple(facts(name).PARAMETERS.values()), device
+
+
+def run(kernel, x, params, device):
+    """y, what is saved, and the gradient of y.sum()."""
+    x = x.to(device)
+    y, saved = launch.forward(kernel, x, params)
+    dx = launch.backward(kernel, torch.ones_like(x), y if kernel.keeps_output else None, saved, params)
+    return y.cpu(), saved.cpu(), dx.cpu()
+
+
+def worst(x, got, expected, distance):
+    i = int(distance.argmax())
+    return f"{int((distance > 1).sum())} of {len(x)} miss, worst at x = {x[i]}: got {got[i]}, expected {expected[i]}"
+
+
+def test_forward_is_within_one_unit_and_f_prime_too(case):
+    name, dtype, (x, f, df), params, device = case
+    y, saved, dx = run(Kernel(name, "forward-ad"), x, params, device)
+    finite = torch.isfinite(x)
+    distance = ulps(y, f)
+    assert distance[finite].max() <= 1, worst(x[finite], y[finite], f[finite], distance[finite])
+    # How often it is not the nearest number: what the primitives' 2**-17 may turn over, one in 2**5, and far fewer do.
+    assert (distance[finite] == 1).sum() <= 2**16 / 2**5
+    # Stock PyTorch, computed in float32: within a unit, or farther from the truth than we are.
+    stock = facts(name).forward(x.float(), params).to(x.dtype)
+    apart = finite & (ulps(y, stock) > 1)
+    assert (ulps(stock, f)[apart] > distance[apart]).all()
+    # At infinity and NaN: as stock, but the limit where stock gives NaN or another zero.
+    ends = torch.isinf(x)
+    assert ((y[ends] == stock[ends]) | torch.isnan(stock[ends])).all()
+    assert torch.isnan(y[torch.isnan(x)]).all()
+    # f': in huge numbers whose square overflows gelu_tanh has NaN, as stock has.
+    usual = finite & (x.abs().float() < 1e19) if name == "gelu_tanh" else finite
+    exact = df.to(x.dtype)
+    near = (ulps(saved, exact) <= 1) | ((saved.double() - df).abs() <= CANCELLED)
+    assert near[usual].all(), worst(x[usual], saved[usual], exact[usual], ulps(saved, exact)[usual])
+    assert torch.equal(dx[usual], saved[usual])
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_fewbit_gradient_is_the_table(case, bits):
+    name, dtype, (x, f, _), params, device = case
+    kernel = Kernel(name, "fewbit", bits)
+    y, saved, dx = run(kernel, x, params, device)
+    solution = load(name, f"fewbit-{bits}bit")["solution"]
+    number = ~torch.isnan(x)
+    interval = np.searchsorted(solution["borders"], x[number].double().numpy(), side="left")
+    codes = np.asarray(solution["codes"])[interval]
+    assert saved.shape == (kernel.stored_bits, 1 << 13)
+    assert saved.dtype == torch.uint8
+    np.testing.assert_array_equal(unpack(saved, 1 << 16)[number].numpy(), codes)
+    levels = torch.tensor(solution["levels"], dtype=torch.float32)[torch.from_numpy(codes)]
+    assert torch.equal(dx[number], levels.to(x.dtype))
+    assert ulps(y, f)[torch.isfinite(x)].max() <= 1
+
+
+@pytest.mark.parametrize(("name", "bits"), [("gelu", 5), ("gelu", 8), ("silu", 6)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_table_in_memory_is_searched_right(name, bits, dtype, device):
+    x = truth(name, DTYPES[dtype]).x
+    kernel = Kernel(name, "fewbit", bits)
+    _, saved, dx = run(kernel, x, (), device)
+    steps = table(kernel.key)
+    number = ~torch.isnan(x)
+    codes = np.asarray(steps.codes)[np.searchsorted(steps.borders, x[number].double().numpy(), side="left")]
+    np.testing.assert_array_equal(unpack(saved, 1 << 16)[number].numpy(), codes)
+    levels = torch.tensor(steps.levels, dtype=torch.float32)[torch.from_numpy(codes)]
+    assert torch.equal(dx[number], levels.to(x.dtype))
+
+
+def bound(document, dx):
+    """The file's largest error over all stored outputs, and what rounding f' to the tensor's dtype adds."""
+    half_unit = torch.finfo(dx.dtype).eps / 2 * dx.double().abs()
+    # The file's number comes from float64; in float32 a formula of some twenty operations moves by 2**-19 at most.
+    return document["error"]["linf"] + 2.0**-19 + half_unit
+
+
+def test_invact_gradient_is_within_the_stored_error(case):
+    name, dtype, (x, f, df), params, device = case
+    kernel = Kernel(name, "invact")
+    y, saved, dx = run(kernel, x, params, device)
+    document = load(name, f"invact-{dtype}")
+    finite = torch.isfinite(x) & torch.isfinite(f)
+    nearest = finite & (y == f)  # of other y, the file does not speak
+    # Of relu2 alone f' has no bound: there the file's error is relative to rounding, at the largest y.
+    error = (dx.double() - df).abs()
+    limit = bound(document, dx)
+    assert (error <= limit)[nearest].all(), worst(x, dx, df, torch.where(nearest, error / limit, 0.0))
+    assert (nearest == finite).sum() >= (1 - 2.0**-5) * len(x)
+    if kernel.stored_bits:
+        side = unpack(saved, 1 << 16).bool()
+        border = document["solution"]["border"]
+        right = x.double() >= border if document["solution"]["border_side"] == "right" else x.double() > border
+        assert torch.equal(side, right)
+    else:
+        assert saved.numel() == 0
+
+
+@pytest.mark.parametrize("name", TWO_SIDED)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_precision_bit_moves_y_by_one_unit_at_most(name, dtype, device):
+    x, f, df = truth(name, DTYPES[dtype])
+    params = tuple(facts(name).PARAMETERS.values())
+    y, _, dx = run(Kernel(name, "invact-precision-bit"), x, params, device)
+    plain, saved, _ = run(Kernel(name, "invact"), x, params, device)
+    number = ~torch.isnan(x) & ~torch.isnan(plain)
+    assert (ulps(y, plain)[number] <= 1).all()
+    assert torch.equal((y.view(torch.int16) & 1)[number] == 0, unpack(saved, 1 << 16).bool()[number])
+    assert torch.isnan(y[torch.isnan(plain)]).all()
+    assert torch.equal(torch.isinf(y), torch.isinf(plain))
+    # The gradient is the formula at the moved y: that of invact, where a tensor with the same bits is given to it.
+    again = launch.backward(Kernel(name, "invact"), torch.ones_like(x).to(device), y.to(device), saved.to(device), params)
+    assert torch.equal(dx[number], again.cpu()[number])
