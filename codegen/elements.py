@@ -3,11 +3,12 @@
 from typing import Any
 
 import numpy as np
-from sympy import Expr, Piecewise, Symbol
+from sympy import Expr, Piecewise, Rational, Symbol
 
 from codegen import passes
-from codegen.closed import CLOSED
+from codegen.closed import CLOSED, Closed
 from codegen.function import Function, Writer
+from codegen.steps import below
 from codegen.subject import Subject
 from fitting.activations.catalogue import CATALOGUE
 from fitting.activations.grammar import parse_formula
@@ -56,19 +57,15 @@ def side(subject: Subject, target: str) -> Function | None:
     if closed is not None:
         if closed.side is None:
             return None
-        index = subject.parameters.index(closed.side)
-        return Function("side", ("x", "params"), doc, (f"return (x > params[{index}]){cast}",), jit=jit)
+        border = f"params[{subject.parameters.index(closed.side)}]" if subject.parameters else ""
+        border = border or repr(subject.activation.params[closed.side])
+        return Function("side", ("x", "params"), doc, (f"return (x > {border}){cast}",), jit=jit)
     solution = _any_solution(subject)
     if solution["border"] is None:
         return None
     # As float32 numbers compare: x >= T just where x >= the next float32 above, x > T where x > the one below.
-    border = np.float32(solution["border"])
-    if solution["border_side"] == "right":
-        above = np.nextafter(border, np.float32(np.inf)) if float(border) < solution["border"] else border
-        condition = f"x >= {float(above)!r}"
-    else:
-        under = np.nextafter(border, np.float32(-np.inf)) if float(border) > solution["border"] else border
-        condition = f"x > {float(under)!r}"
+    exact = solution["border"]
+    condition = f"x >= {-below(-exact)!r}" if solution["border_side"] == "right" else f"x > {below(exact)!r}"
     return Function("side", ("x", "params"), doc, (f"return ({condition}){cast}",), jit=jit)
 
 
@@ -82,7 +79,11 @@ def slope(subject: Subject, dtype: str, target: str) -> Function:
             where = "tl" if target == "triton" else "torch"
             writer.lines.append(f"return {where}.where(side, 1.0, 0.0)")
             return writer.function("slope", ("y", "side", "params"), doc)
-        writer.give(passes.derivative(parse_formula(closed.formula, (Y, *subject.symbols))))
+        names = tuple(Symbol(name, real=True) for name in subject.activation.params)
+        formula = parse_formula(closed.formula, (Y, *names)).xreplace(
+            _values(subject, dtype if closed.rounded else None)
+        )
+        writer.give(passes.derivative(formula))
         return writer.function("slope", ("y", "params"), doc)
     file = subject.invact().get(dtype)
     if file is None:
@@ -139,8 +140,28 @@ def _assign_s(writer: Writer, branch: dict[str, Any]) -> None:
         writer.assign("s", _formula(branch, "variable"))
 
 
-def _closed(subject: Subject) -> Any:
-    return CLOSED.get(subject.name) if subject.parameters else None
+def _closed(subject: Subject) -> Closed | None:
+    """The formula for any parameters: where they are free, and where they are not those of the files."""
+    return None if subject.invact() and not subject.parameters else CLOSED.get(subject.name)
+
+
+def _values(subject: Subject, dtype: str | None) -> dict[Symbol, Rational]:
+    """The numbers that stand in the place of parameters which are not free, as a dtype holds them if one is given."""
+    fixed = {} if subject.parameters else subject.activation.params
+    return {Symbol(name, real=True): Rational(_nearest(value, dtype)) for name, value in fixed.items()}
+
+
+def _nearest(value: float, dtype: str | None) -> float:
+    """The value as the dtype holds it, rounded to even."""
+    match dtype:
+        case None:
+            return value
+        case "float16":
+            return float(np.float16(value))
+        case "bfloat16":
+            bits = int(np.float32(value).view(np.uint32))
+            return float(np.uint32((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).view(np.float32))
+    return float(np.float32(value))
 
 
 def _any_solution(subject: Subject) -> dict[str, Any]:

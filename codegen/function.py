@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import sympy
 from sympy import Expr, Float, Mul, Symbol
@@ -22,6 +22,10 @@ class Function:
     body: tuple[str, ...]
     calls: frozenset[str] = frozenset()
     jit: bool = True
+
+    def without(self, argument: str) -> "Function":
+        """The same without an argument, which the body does not use."""
+        return replace(self, arguments=tuple(one for one in self.arguments if one != argument))
 
     def text(self) -> str:
         """Its definition, without a newline at the end."""

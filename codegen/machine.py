@@ -20,7 +20,7 @@ HOPPER = {"issue": 128, "float": 128, "logic": 64, "special": 16}
 
 @dataclass(frozen=True)
 class GPU:
-    """One model: `clock` in GHz, `bandwidth` in TB/s, `lanes` of each unit an SM and clock; `source` of the bandwidth."""
+    """A model: `clock` in GHz, `bandwidth` in TB/s and its `source`, `lanes` of each unit an SM and clock."""
 
     name: str
     arch: str

@@ -7,6 +7,7 @@ one precision, without the tables, which the runtime reads from their files; and
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from math import isfinite
 
 from codegen import elements
@@ -48,7 +49,7 @@ def torch_module(subject: Subject) -> str:
     functions += [side] if side is not None else []
     called = sorted(set().union(*(function.calls for function in functions)) & set(TORCH))
     texts = [_facts(subject)]
-    texts += [_primitive(name, TORCH[name], {}, jit=False).text() for name in called]
+    texts += [primitive_function(name, TORCH[name], jit=False).text() for name in called]
     texts += [function.text() for function in functions]
     return _assemble(subject, "torch", ["import torch"], texts)
 
@@ -72,9 +73,7 @@ def _facts(subject: Subject) -> str:
 
 
 def _renamed(function: Function, suffix: str) -> Function:
-    return Function(
-        f"{function.name}_{suffix}", function.arguments, function.doc, function.body, function.calls, function.jit
-    )
+    return replace(function, name=f"{function.name}_{suffix}")
 
 
 def primitives(names: Iterable[str], precision: str) -> dict[str, Primitive]:
@@ -116,7 +115,7 @@ def _merged(by_precision: Mapping[str, list[Function]]) -> list[str]:
     for precision, functions in by_precision.items():
         names = {name: f"{name}_{precision}" for name in differs}
         for name, primitive in needed[precision].items():
-            text = _primitive(name, primitive, names).text()
+            text = primitive_function(name, primitive, names).text()
             texts.setdefault(text, text)
         for function in functions:
             suffix = f"_{precision}" if differs & function.calls and function.name in ("forward", "derivative") else ""
@@ -126,7 +125,11 @@ def _merged(by_precision: Mapping[str, list[Function]]) -> list[str]:
     return list(texts)
 
 
-def _primitive(name: str, primitive: Primitive, names: Mapping[str, str], jit: bool = True) -> Function:
+def primitive_function(
+    name: str, primitive: Primitive, names: Mapping[str, str] | None = None, jit: bool = True
+) -> Function:
+    """The primitive as a function of the module; `names` are new names for primitives, its own included."""
+    names = names or {}
     body = tuple(_with_names(line, names) for line in primitive.body)
     return Function(names.get(name, name), tuple(primitive.arguments.split(", ")), primitive.doc, body, jit=jit)
 
@@ -140,7 +143,7 @@ def _with_names(line: str, names: Mapping[str, str]) -> str:
 
 def _assemble(subject: Subject, target: str, imports: list[str], texts: list[str]) -> str:
     header = [f'"""{subject.name}(x) = {subject.activation.expr}', "", MARK]
-    header += [f"To make it again: python -m codegen emit --fn {subject.name} --all --target {target}", ""]
+    header += [f"To make it again: python -m codegen emit --fn {subject.name} --method all --target {target}", ""]
     header += [f"    {file.origin}" for file in _used(subject, target)] + ['"""']
     return "\n".join(header) + "\n\n" + "\n".join(imports) + "\n\n\n" + "\n\n\n".join(texts) + "\n"
 

@@ -67,7 +67,7 @@ def pythagoras(expression: Expr) -> Expr:
         lambda node: node.is_Add and 1 in node.args and any(_is_minus_sech2(term) for term in node.args),
         lambda node: (
             sympy.Add(
-                *(tanh(-term.args[1].args[0].args[0]) ** 2 if _is_minus_sech2(term) else term for term in node.args)
+                *(tanh(term.args[1].args[0].args[0]) ** 2 if _is_minus_sech2(term) else term for term in node.args)
             )
             - 1
         ),

@@ -100,6 +100,9 @@ class ElementwisePrinter(CodePrinter):
             return " + ".join(self._factor(term) for term in expr.args)
         if (denominator := common_denominator(expr)) > 1:
             return f"{self._factor(sympy.expand_mul(expr * denominator))} * {1 / denominator!r}"
+        return self._total(expr)
+
+    def _total(self, expr: Expr) -> str:
         plain = [term for term in expr.args if not self._product(term)]
         products = [term for term in expr.args if self._product(term)]
         total = self._sum(plain)
@@ -116,12 +119,17 @@ class ElementwisePrinter(CodePrinter):
     def _ordered(product: Expr) -> list[Expr]:
         number, rest = product.as_coeff_Mul()
         factors = vanishing_first(rest)
+        last = factors[-1]
+        if last.is_Pow and last.args[1] == 2:
+            factors[-1:] = [last.args[0]] * 2
         if number == 1:
             return factors
         return [number * factors[0], *factors[1:]] if number == -1 and len(factors) > 1 else [number, *factors]
 
     def _product(self, term: Expr) -> bool:
         """Whether the term is worth a multiply-add: a product that is no mere change of sign, nor a quotient."""
+        if term.is_Pow:
+            return bool(term.args[1] == 2)
         if not term.is_Mul or self._is_scalar(term):
             return False
         number, rest = term.as_coeff_Mul()
@@ -205,7 +213,7 @@ def vanishing_first(product: Expr) -> list[Expr]:
 
 
 def common_denominator(total: Expr) -> int:
-    """What to divide a sum of small fractions of x by: (2*x + 3)/6 is 0 where it should be, x*0.33333334 + 0.5 is not."""
+    """What a sum of small fractions of x is divided by: (2*x + 3)/6 is 0 where x*0.33333334 + 0.5 is not."""
     numbers = [term.as_coeff_Mul()[0] for term in total.args]
     if not all(number.is_Rational for number in numbers):
         return 1
@@ -236,7 +244,7 @@ class TorchPrinter(ElementwisePrinter):
     def _builtin(self, name: str) -> str:
         return f"torch.{name}"
 
-    def _write_Add(self, expr: Expr) -> str:
+    def _total(self, expr: Expr) -> str:
         return self._sum(list(expr.args)) or "0.0"
 
     def _clamped(self, limit: str, expr: Expr) -> str:

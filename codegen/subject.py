@@ -1,20 +1,29 @@
 """What is emitted: a function with its definition as kernels compute it, and the coefficient files it has."""
 
+import builtins
+import keyword
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from sympy import Expr, Symbol
 
 from codegen import passes
+from codegen.primitives import TRITON
+from codegen.torch_primitives import TORCH
 from coefficients import load
 from coefficients.schema import Document
 from coefficients.store import DATA, available
-from fitting.activations import Activation, get
+from fitting.activations import Activation, from_expression, get
 from fitting.activations.catalogue import CATALOGUE
 from fitting.activations.grammar import parse_formula
 from fitting.activations.heads import x
+from fitting.activations.vocabulary import FUNCTIONS
+from fitting.errors import InputError
 
+_TAKEN = {"x", "y", "s", "side", "left", "right", "params", "tl", "triton", "torch", *TRITON, *TORCH, *FUNCTIONS}
 DTYPES = ("bfloat16", "float16", "float32")
 PRECISION = {"bfloat16": "16bit", "float16": "16bit", "float32": "float32"}
 
@@ -87,6 +96,32 @@ def of_catalogue(name: str) -> Subject:
     return Subject(activation, tuple(CATALOGUE[activation.name].params), files)
 
 
-def of_files(activation: Activation, files: Mapping[str, File]) -> Subject:
-    """Any function, its parameters numbers, with files of its own."""
-    return Subject(activation, (), files)
+def of_one(activation: Activation, path: Path | None = None) -> Subject:
+    """Any function, its parameters numbers, with one file of its own or none.
+
+    Raises `InputError` for a file of another function, and `CoefficientError`, `OSError` for one that cannot be read.
+    """
+    if path is None:
+        return Subject(activation, (), {})
+    document = load(path)
+    function = document["function"]
+    stored = from_expression(function["expr"], function["name"], function["params"])
+    if (stored.name, stored.f_expression) != (activation.name, activation.f_expression):
+        raise InputError(
+            f"coefficients must be those of {activation.name}, got {stored.name} = {stored.expr} in {path}"
+        )
+    for branch in document["solution"].get("branches", ()):
+        for name in branch["constants"]:
+            _check_constant(name, path)
+    kind = document["method"]
+    key = f"fewbit-{document['options']['bits']}bit" if kind == "fewbit" else f"invact-{document['options']['dtype']}"
+    return Subject(activation, (), {key: File(str(path), document)})
+
+
+def _check_constant(name: str, path: Path) -> None:
+    """Raise InputError for a constant that would hide something of the module it is emitted into."""
+    taken = keyword.iskeyword(name) or name in _TAKEN or hasattr(builtins, name)
+    if taken or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
+        raise InputError(
+            f"a constant's name must be letters, digits and underscores, and not taken, got {name!r} in {path}"
+        )

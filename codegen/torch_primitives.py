@@ -5,7 +5,6 @@ from codegen.primitives import Primitive
 NAMES = {
     **{name: f"torch.{name}" for name in ("exp", "sigmoid", "tanh", "expm1", "log1p", "sinh", "cosh", "atan", "log")},
     **{name: f"torch.{name}" for name in ("sin", "cos", "tan", "erf", "erfc", "sign", "maximum", "minimum", "sqrt")},
-    "Phi": "torch.special.ndtr",
     "Abs": "torch.abs",
     "power": "torch.pow",
 }
@@ -23,6 +22,9 @@ TORCH = {
         ("return 1.0 / torch.cosh(torch.logaddexp(x, torch.zeros_like(x))) ** 2",),
     ),
     "softsign": Primitive("x / (1 + |x|).", ("return x / (1.0 + torch.abs(x))",)),
+    "Phi": Primitive(  # torch.special.ndtr is 0 in float32 from x = -5.6 on
+        "Distribution function of N(0, 1).", ("return 0.5 * torch.erfc(-0.7071067811865476 * x)",)
+    ),
     "phi": Primitive("Density of N(0, 1).", ("return 0.3989422804014327 * torch.exp(-0.5 * x * x)",)),
 }
 """name -> the function to define, where torch has none"""

@@ -26,11 +26,12 @@ class Parser(argparse.ArgumentParser):
         self.exit(MISUSED)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: None = None) -> argparse.Namespace:  # type: ignore[override]
-        # There are no short options but -h: whatever else begins with one minus is a value, which
+        # There are no short options but -h and -o: whatever else begins with one minus is a value, which
         # argparse takes as such when it holds a space.
         words = sys.argv[1:] if args is None else args
         spaced = [
-            f" {word}" if word[:1] == "-" and word[:2] != "--" and word not in ("-", "-h") else word for word in words
+            f" {word}" if word[:1] == "-" and word[:2] != "--" and word not in ("-", "-h", "-o") else word
+            for word in words
         ]
         found = super().parse_args(spaced, namespace)
         for key, value in vars(found).items():

@@ -64,33 +64,33 @@ def backward_kernel(
     at = row[:, None] * 8 + k
     inside = at < n
     if SAVES == "slope":
-        slope = tl.load(saved_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        f_prime = tl.load(saved_ptr + at, mask=inside, other=0.0).to(tl.float32)
     if SAVES == "output":
-        slope = SLOPE(tl.load(y_ptr + at, mask=inside, other=0.0).to(tl.float32), params)
+        f_prime = SLOPE(tl.load(y_ptr + at, mask=inside, other=0.0).to(tl.float32), params)
     if SAVES == "side":
         byte = tl.load(saved_ptr + row, mask=row * 8 < n, other=0).to(tl.int32)
         y = tl.load(y_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        slope = SLOPE(y, ((byte[:, None] >> k) & 1) != 0, params)
+        f_prime = SLOPE(y, ((byte[:, None] >> k) & 1) != 0, params)
     if SAVES == "codes":
         word = tl.zeros([ROWS], dtype=tl.int32)
         for plane in tl.static_range(BITS):
             byte = tl.load(saved_ptr + plane * tl.cdiv(n, 8) + row, mask=row * 8 < n, other=0)
             word = word | (byte.to(tl.int32) << (8 * plane))
-        slope = SLOPE(word[:, None] >> k)
+        f_prime = SLOPE(word[:, None] >> k)
     if SAVES == "table":
         code = tl.zeros([ROWS, 8], dtype=tl.int32)
         for plane in tl.static_range(BITS):
             byte = tl.load(saved_ptr + plane * tl.cdiv(n, 8) + row, mask=row * 8 < n, other=0).to(tl.int32)
             code = code | (((byte[:, None] >> k) & 1) << plane)
-        slope = tl.load(table_ptr + (2 << STEPS) + code)
+        f_prime = tl.load(table_ptr + (2 << STEPS) + code)
     if SAVES == "precision-bit":
         y = tl.load(y_ptr + at, mask=inside, other=0.0)
-        slope = SLOPE(y.to(tl.float32), lowest_bit(y) == 0, params)
+        f_prime = SLOPE(y.to(tl.float32), lowest_bit(y) == 0, params)
     if SAVES == "sign-bit":
         above = tl.load(saved_ptr + at, mask=inside, other=0.0)
-        slope = SLOPE(tl.abs(above.to(tl.float32)) + MINIMUM, sign_bit(above) == 0, params)
+        f_prime = SLOPE(tl.abs(above.to(tl.float32)) + MINIMUM, sign_bit(above) == 0, params)
     grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(dx_ptr + at, grad * slope, mask=inside)
+    tl.store(dx_ptr + at, grad * f_prime, mask=inside)
 
 
 @triton.jit

@@ -105,7 +105,6 @@ def test_invact_gradient_is_within_the_stored_error(case):
     document = load(name, f"invact-{dtype}")
     finite = torch.isfinite(x) & torch.isfinite(f)
     nearest = finite & (y == f)  # of other y, the file does not speak
-    # Of relu2 alone f' has no bound: there the file's error is relative to rounding, at the largest y.
     error = (dx.double() - df).abs()
     limit = bound(document, dx)
     assert (error <= limit)[nearest].all(), worst(x, dx, df, torch.where(nearest, error / limit, 0.0))
@@ -132,5 +131,7 @@ def test_precision_bit_moves_y_by_one_unit_at_most(name, dtype, device):
     assert torch.isnan(y[torch.isnan(plain)]).all()
     assert torch.equal(torch.isinf(y), torch.isinf(plain))
     # The gradient is the formula at the moved y: that of invact, where a tensor with the same bits is given to it.
-    again = launch.backward(Kernel(name, "invact"), torch.ones_like(x).to(device), y.to(device), saved.to(device), params)
+    again = launch.backward(
+        Kernel(name, "invact"), torch.ones_like(x).to(device), y.to(device), saved.to(device), params
+    )
     assert torch.equal(dx[number], again.cpu()[number])

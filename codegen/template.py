@@ -1,0 +1,85 @@
+"""The kernels of kernels/template.py, cut down to one method: the text is read from its file, nothing of it is run."""
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+FILE = Path(__file__).resolve().parents[1] / "kernels" / "template.py"
+
+
+@dataclass(frozen=True)
+class Template:
+    """The source of the template, and its functions by name."""
+
+    source: str
+
+    @cached_property
+    def _functions(self) -> dict[str, ast.FunctionDef]:
+        return {node.name: node for node in ast.parse(self.source).body if isinstance(node, ast.FunctionDef)}
+
+    @cached_property
+    def _lines(self) -> list[str]:
+        return self.source.split("\n")
+
+    def helpers(self, text: str) -> list[str]:
+        """The template's other functions that `text` calls, and those that they call, in the template's order."""
+        wanted: set[str] = set()
+        texts = [text]
+        others = {name for name in self._functions if not name.endswith("_kernel")}
+        while texts:
+            words = set(re.findall(r"\w+", texts.pop()))
+            for name in words & others - wanted:
+                wanted.add(name)
+                texts.append(self._text(self._functions[name]))
+        return [self._text(node) for name, node in self._functions.items() if name in wanted]
+
+    def _text(self, node: ast.FunctionDef) -> str:
+        return "\n".join(self._lines[node.decorator_list[0].lineno - 1 : node.end_lineno])
+
+    def kernel(self, name: str, constants: Mapping[str, object], names: Mapping[str, str], params: bool) -> str:
+        """One kernel for these constants: cases that do not hold are left out, as are arguments that nothing uses.
+
+        `names` are the element-wise functions behind FORWARD, SAVE and SLOPE; without `params` they take none.
+        """
+        node = self._functions[name]
+        body: list[str] = []
+        for statement in node.body:
+            body += self._kept(statement, constants)
+        text = "\n".join(body)
+        for constant, value in constants.items():
+            text = re.sub(rf"\b{constant}\b", str(value), text)
+        for placeholder, function in names.items():
+            text = re.sub(rf"\b{placeholder}\b", function, text)
+        text = text if params else text.replace(", params)", ")")
+        used = set(re.findall(r"\w+", text))
+        arguments = [one.arg for one in node.args.args if one.arg in used and one.arg != "ROWS"]
+        head = f"@triton.jit\ndef {name}({', '.join(arguments)}, ROWS: tl.constexpr):"
+        return f"{head}\n{text}"
+
+    def _kept(self, statement: ast.stmt, constants: Mapping[str, object]) -> list[str]:
+        """The lines of a statement; of an `if` on constants, those of the case that holds."""
+        if isinstance(statement, ast.If) and _is_static(statement.test):
+            holds = _holds(statement.test, constants)
+            lines = []
+            for one in statement.body if holds else statement.orelse:
+                lines += [line.removeprefix("    ") for line in self._kept(one, constants)]
+            return lines
+        return self._lines[statement.lineno - 1 : statement.end_lineno]
+
+
+def _is_static(test: ast.expr) -> bool:
+    """Whether a condition compares SAVES with a text, or joins such comparisons."""
+    if isinstance(test, ast.BoolOp):
+        return all(map(_is_static, test.values))
+    return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "SAVES"
+
+
+def _holds(test: ast.expr, constants: Mapping[str, object]) -> bool:
+    if isinstance(test, ast.BoolOp):
+        return any(_holds(value, constants) for value in test.values)  # the template has no other than `or`
+    if isinstance(test, ast.Compare) and isinstance(test.comparators[0], ast.Constant):
+        return test.comparators[0].value == constants["SAVES"]
+    raise ValueError(f"the template's conditions must compare SAVES with a text, got {ast.unparse(test)}")

@@ -1,0 +1,1 @@
+from tests.codegen.run import interpreter  # noqa: F401

@@ -1,0 +1,259 @@
+"""What is emitted: modules that stand alone do what the runtime does, and nothing from outside gets into them."""
+
+import ast
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from codegen import generated, steps
+from codegen.closed import CLOSED
+from codegen.elements import slope
+from codegen.module import torch_module, triton_module
+from codegen.standalone import METHODS, Request, emit
+from codegen.subject import DTYPES, Subject, of_catalogue, of_one
+from coefficients import load
+from coefficients.store import DATA
+from fitting.activations import from_expression, get, names
+from fitting.errors import InputError
+from kernels import launch, reference
+from kernels.kernel import Kernel, facts
+from tests.codegen.run import module
+from tests.kernels.oracle import all_inputs
+
+TORCH_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
+
+def request(name, method="invact", dtype="bfloat16", bits=3):
+    return Request(of_catalogue(name), method, dtype, bits, ("python", "-m", "codegen", "emit"))
+
+
+def sample(dtype, count=2048):
+    """Numbers of all sizes, of a count that 8 does not divide."""
+    torch.manual_seed(3)
+    return (torch.randn(count - 3) * torch.exp(torch.randn(count - 3) * 2)).to(TORCH_DTYPES[dtype])
+
+
+def run_triton(emitted, x, params, saves, bits):
+    """y, what is saved, and the gradient of y.sum(), by a module that stands alone."""
+    y, dx, grad = torch.empty_like(x), torch.empty_like(x), torch.ones_like(x)
+    saved = torch.empty_like(x) if saves == "slope" else x.new_empty((bits, (x.numel() + 7) // 8), dtype=torch.uint8)
+    store = [saved] if saves in ("slope", "codes", "side") else []
+    given = [params] if params else []
+    grid = (-(-x.numel() // (8 * 64)),)
+    emitted.forward_kernel[grid](x, y, *store, *given, x.numel(), ROWS=64)
+    keeps = [y] if saves in ("side", "output", "precision-bit") else []
+    takes = given if saves not in ("slope", "codes") else []
+    emitted.backward_kernel[grid](grad, *keeps, *store, dx, *takes, x.numel(), ROWS=64)
+    return y, saved, dx
+
+
+@pytest.mark.usefixtures("interpreter")
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", names())
+def test_a_module_that_stands_alone_does_what_the_runtime_does(name, method, tmp_path):
+    for dtype in ("float16", "float32"):  # bfloat16 differs in numbers only, and is rounded wrongly by the interpreter
+        if method == "invact-precision-bit" and facts(name).SIDES == 1:
+            with pytest.raises(InputError, match="must have a side to store"):
+                emit(request(name, method, dtype), "triton")
+            return
+        asked = request(name, method, dtype)
+        kernel = Kernel(name, method, 3 if method == "fewbit" else 0)
+        params = tuple(facts(name).PARAMETERS.values())
+        x = sample(dtype)
+        with np.errstate(all="ignore"):
+            y, saved, dx = run_triton(
+                module(emit(asked, "triton"), tmp_path), x, params, kernel.saves, kernel.stored_bits
+            )
+            expected, kept = launch.forward(kernel, x, params)
+            gradient = launch.backward(
+                kernel, torch.ones_like(x), expected if kernel.keeps_output else None, kept, params
+            )
+        assert torch.equal(y, expected)
+        if kernel.saves not in ("output", "precision-bit"):
+            assert torch.equal(saved, kept)
+        assert torch.equal(dx, gradient)
+
+
+@pytest.mark.parametrize("method", [method for method in METHODS if method != "invact-precision-bit"])
+@pytest.mark.parametrize("name", names())
+def test_the_twin_that_stands_alone_does_what_the_runtime_does(name, method, tmp_path):
+    emitted = module(emit(request(name, method, "float32"), "torch"), tmp_path)
+    kernel = Kernel(name, method, 3 if method == "fewbit" else 0)
+    params = tuple(facts(name).PARAMETERS.values())
+    x = sample("float32")
+    y, saved = emitted.forward_pass(x, params)
+    expected, kept = reference.forward(kernel, x, params)
+    assert torch.equal(y, expected)
+    grad = torch.ones_like(x)
+    gradient = reference.backward(kernel, grad, expected if kernel.keeps_output else None, kept, params)
+    takes = (y, saved) if kernel.keeps_output else (saved,)
+    assert torch.equal(emitted.backward_pass(grad, *takes, params), gradient)
+
+
+@pytest.mark.usefixtures("interpreter")
+def test_a_function_of_ones_own(tmp_path):
+    snake = from_expression("x + sin(a*x)**2/a", "snake", {"a": 1.5})
+    text = emit(Request(Subject(snake, (), {}), "forward-ad", "float32", 0, ("python",)), "triton")
+    x = sample("float32").clamp(-30, 30)
+    y, saved, dx = run_triton(module(text, tmp_path), x, (), "slope", 0)
+    exact, slope_ = snake.f(x.double().numpy()), snake.df(x.double().numpy())
+    # sin of a*x: its argument, up to 45, is rounded to 24 bits; two multiplications follow.
+    np.testing.assert_allclose(y.numpy(), exact, rtol=4 * 2.0**-24, atol=45 * 2.0**-23)
+    np.testing.assert_allclose(dx.numpy(), slope_, rtol=4 * 2.0**-24, atol=1.5 * 45 * 2.0**-22)
+    assert torch.equal(dx, saved)
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_formulas_for_any_parameters_agree_with_the_files(name):
+    for dtype in ("bfloat16", "float16"):
+        x = all_inputs(TORCH_DTYPES[dtype])
+        y = torch.from_numpy(get(name).f(x[torch.isfinite(x)].double().numpy())).to(x.dtype).float()
+        free = of_catalogue(name)
+        values, outcomes = tuple(facts(name).PARAMETERS.values()), []
+        for subject, params in ((free, values), (Subject(free.activation, (), free.files), ())):
+            space = {"torch": torch}
+            function = slope(subject, dtype, "torch")
+            exec(compile(function.text(), name, "exec"), space)  # our own text
+            side = [torch.ones_like(y, dtype=torch.bool)] if "side" in function.arguments else []
+            outcomes.append(torch.broadcast_to(torch.as_tensor(space["slope"](y, *side, params)), y.shape).float())
+        torch.testing.assert_close(*outcomes, rtol=2.0**-22, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("leaky_relu", {"negative_slope": 0.3}),
+        ("threshold", {"threshold": -0.4, "value": 2.0}),
+        ("hardtanh", {"min_val": -0.1, "max_val": 0.7}),
+        ("hardshrink", {"lambd": 0.3}),
+        ("softshrink", {"lambd": 0.3}),
+        ("softplus", {"beta": 2.5}),
+        ("elu", {"alpha": 0.4}),
+        ("celu", {"alpha": 2.0}),
+    ],
+)
+@pytest.mark.parametrize("target", ["triton", "torch"])
+@pytest.mark.usefixtures("interpreter")
+def test_parameters_may_be_numbers_in_the_text(name, params, target, tmp_path):
+    activation = get(name, **params)
+    x = sample("float32").clamp(-20, 20)
+    text = emit(Request(of_one(activation), "invact", "float32", 0, ("python",)), target)
+    emitted = module(text, tmp_path)
+    saves = "side" if name == "threshold" else "output"
+    if target == "triton":
+        y, _, dx = run_triton(emitted, x, (), saves, 1)
+    else:
+        y, saved = emitted.forward_pass(x)
+        dx = emitted.backward_pass(torch.ones_like(x), y, saved)
+    border = torch.tensor(activation.breakpoints or [99.0])
+    away = (x[:, None] - border).abs().min(1).values > 1e-3  # where y is flat or bent, rounding decides
+    torch.testing.assert_close(y.double(), torch.from_numpy(activation.f(x.double().numpy())), rtol=1e-6, atol=1e-6)
+    exact = torch.from_numpy(activation.df(x.double().numpy()))
+    torch.testing.assert_close(dx.double()[away], exact[away], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", names())
+def test_generated_files_are_what_is_emitted(name):
+    subject = of_catalogue(name)
+    for target, write in (("triton", triton_module), ("torch", torch_module)):
+        path = generated.FOLDER / f"{name}_{target}.py"
+        assert generated.problem(path, write(subject)) is None
+
+
+def test_a_file_that_was_changed_is_seen(tmp_path):
+    path = tmp_path / "relu_torch.py"
+    text = torch_module(of_catalogue("relu"))
+    assert generated.problem(path, text) == "is missing"
+    path.write_text(text)
+    assert generated.problem(path, text) is None
+    path.write_text(text.replace("1.0", "1.5"))
+    assert "differs from what is emitted, first in line" in generated.problem(path, text)
+    path.write_text(text + "\n")
+    assert "differs" in generated.problem(path, text)
+    assert generated.strangers() == []
+
+
+@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("bits", [1, 2, 3, 4])
+def test_borders_in_float32_decide_as_those_of_the_file(name, bits):
+    solution = load(name, f"fewbit-{bits}bit")["solution"]
+    for border in solution["borders"]:
+        below = np.float32(steps.below(border))
+        assert float(below) <= border < float(np.nextafter(below, np.float32(np.inf)))
+
+
+def changed(change, monkeypatch):
+    """GELU with a coefficient file as somebody might hand it to us, had it passed the checks of its reader."""
+    document = json.loads(json.dumps(load("gelu", "invact-bfloat16")))
+    change(document["solution"]["branches"][0])
+    monkeypatch.setattr("codegen.subject.load", lambda path: document)
+    return of_one(get("gelu"), Path("hostile.json"))
+
+
+@pytest.mark.parametrize("bad", ["tl", "lambda", "__import__", "exec", "s", "maximum", "print", "x", "import", "c0\n"])
+def test_a_constant_cannot_hide_anything(bad, monkeypatch):
+    def rename(branch):
+        branch["constants"][bad] = branch["constants"].pop("c0")
+        branch["expression"] = branch["expression"].replace("c0", bad.strip())
+
+    with pytest.raises(InputError, match="a constant's name must be a plain word that is not taken"):
+        changed(rename, monkeypatch)
+
+
+@pytest.mark.parametrize("key", ["expression", "variable"])
+@pytest.mark.parametrize(
+    "bad",
+    ["__import__('os').system('id')", "s.__class__", "(lambda: 0)()", "[1][0]", "s if s else 0", "open('p')", '"""'],
+)
+def test_a_formula_is_read_by_the_grammar_alone(bad, key, monkeypatch):
+    subject = changed(lambda branch: branch.update({key: bad}), monkeypatch)
+    with pytest.raises(InputError, match="expression"):
+        emit(Request(subject, "invact", "bfloat16", 0, ("python",)), "triton")
+
+
+def test_texts_in_the_header_stay_in_the_header(tmp_path):
+    folder = tmp_path / 'a""" + __import__("os") #\n'
+    folder.mkdir()
+    path = folder / "f.json"
+    path.write_bytes((DATA / "gelu" / "invact-bfloat16.v1.json").read_bytes())
+    command = ("python", '"""; import os; """', "\\", "\n", "é")
+    for target in ("triton", "torch"):
+        text = emit(Request(of_one(get("gelu"), path), "invact", "bfloat16", 0, command), target)
+        tree = ast.parse(text)
+        assert isinstance(tree.body[0], ast.Expr)
+        assert all(isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef) for node in tree.body[1:])
+        imported = {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
+        assert imported <= {"torch", "triton", "triton.language"}
+
+
+def test_everything_emitted_is_imports_constants_and_functions():
+    for path, text in generated.texts():
+        tree = ast.parse(text)
+        assert isinstance(tree.body[0], ast.Expr), path
+        assert all(isinstance(node, ast.Import | ast.FunctionDef | ast.Assign) for node in tree.body[1:]), path
+        # Nothing of libdevice, which the interpreter lacks.
+        assert "libdevice" not in text
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"method": "blpa"}, "method must be one of"),
+        ({"dtype": "float64"}, "dtype must be one of"),
+        ({"method": "fewbit", "bits": 9}, "bits must be one that gelu has a table for"),
+        ({"method": "fewbit", "bits": 6}, "bits must be at most 4"),
+    ],
+)
+def test_what_there_is_not_is_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        emit(request(**{"name": "gelu", **change}), "triton")
+    with pytest.raises(InputError, match="target must be one of"):
+        emit(request("gelu"), "cuda")
+
+
+def test_dtypes_are_those_of_the_files():
+    assert DTYPES == ("bfloat16", "float16", "float32")
+    assert set(of_catalogue("gelu").invact()) == set(DTYPES)

@@ -1,0 +1,236 @@
+"""Printers and passes: the exact text of each rule, the value it has when run, and what is refused."""
+
+import mpmath
+import numpy as np
+import pytest
+import sympy
+import torch
+from sympy import Abs, And, Eq, Float, Function, Not, Or, Piecewise, Rational, Symbol, exp, log, pi, sqrt
+
+from codegen import heads, passes
+from codegen.function import Writer, numbers
+from codegen.printer import TorchPrinter, TritonPrinter
+from fitting.activations import get, names
+from fitting.activations.grammar import parse, parse_formula
+from fitting.activations.heads import maximum, minimum, sech, sigmoid, softplus, tanh, x
+from fitting.activations.tape import Tape
+from fitting.errors import InputError
+from tests.codegen.run import module
+
+a, c0, c1, c2, c3 = (Symbol(name, real=True) for name in ("a", "c0", "c1", "c2", "c3"))
+
+# expression -> text for Triton, text for PyTorch
+RULES = [
+    (x, "x", "x"),
+    (Rational(1, 4), "0.25", "0.25"),
+    (-x, "-x", "-x"),
+    (2 * x, "2.0 * x", "2.0 * x"),
+    (x + 1, "x + 1.0", "x + 1.0"),
+    (x - 1, "x - 1.0", "x - 1.0"),
+    (1 - x, "1.0 - x", "1.0 - x"),
+    (2 * x + 1, "tl.fma(2.0, x, 1.0)", "2.0 * x + 1.0"),
+    (x * sigmoid(x), "sigmoid(x) * x", "torch.sigmoid(x) * x"),
+    (x**2, "x * x", "x * x"),
+    (x**3, "x * x * x", "x * x * x"),
+    (x**6, "(x * x * x) * (x * x * x)", "(x * x * x) * (x * x * x)"),
+    (1 / x, "1.0 / (x)", "1.0 / (x)"),
+    ((x + 1) / (x + 2), "(x + 1.0) / (x + 2.0)", "(x + 1.0) / (x + 2.0)"),
+    (sqrt(x), "tl.sqrt(x)", "torch.sqrt(x)"),
+    (1 / sqrt(x), "tl.rsqrt(x)", "torch.rsqrt(x)"),
+    (2**x, "tl.exp2(x)", "torch.exp2(x)"),
+    (exp(x), "exp(x)", "torch.exp(x)"),
+    (x ** Rational(1, 3), "power(x, 0.3333333333333333)", "torch.pow(x, 0.3333333333333333)"),
+    (Abs(x), "tl.abs(x)", "torch.abs(x)"),
+    (maximum(x, 0), "maximum(x, 0.0)", "torch.clamp(x, min=0.0)"),
+    (minimum(x, a), "minimum(x, a)", "torch.clamp(x, max=a)"),
+    (x / 6 + Rational(1, 2), "(x + 3.0) * 0.16666666666666666", "(x + 3.0) * 0.16666666666666666"),
+    (
+        Piecewise((0, x <= -1), (x, x < 2), (1, True)),
+        "tl.where((x <= -1.0), 0.0, tl.where((x < 2.0), x, 1.0))",
+        "torch.where((x <= -1.0), 0.0, torch.where((x < 2.0), x, 1.0))",
+    ),
+    (
+        Piecewise((1, And(x > 0, x < 1)), (0, True)),
+        "tl.where(((x > 0.0) & (x < 1.0)), 1.0, 0.0)",
+        "torch.where(((x > 0.0) & (x < 1.0)), 1.0, 0.0)",
+    ),
+    (
+        Piecewise((1, Or(x > 1, x < 0)), (0, True)),
+        "tl.where(((x > 1.0) | (x < 0.0)), 1.0, 0.0)",
+        "torch.where(((x > 1.0) | (x < 0.0)), 1.0, 0.0)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("expression", "triton", "torch_text"), RULES, ids=lambda one: str(one)[:40])
+def test_the_text_of_each_rule(expression, triton, torch_text):
+    scalars = frozenset({a})
+    assert TritonPrinter(scalars)._print(expression) == triton
+    assert TorchPrinter(scalars)._print(expression) == torch_text
+
+
+@pytest.mark.usefixtures("interpreter")
+@pytest.mark.parametrize("target", ["triton", "torch"])
+@pytest.mark.parametrize("expression", [rule[0] for rule in RULES if rule[0].has(x)], ids=lambda one: str(one)[:40])
+def test_the_value_of_each_rule(expression, target, tmp_path):
+    got = evaluate(expression.xreplace({a: Float(0.75)}), target, tmp_path)
+    with np.errstate(all="ignore"):
+        exact = Tape(expression.xreplace({a: Rational(3, 4)})).numpy(POINTS.astype(np.float64))
+    # Six operations at most, each within a unit in the last place (division and rsqrt: two).
+    np.testing.assert_allclose(got, np.float32(exact), rtol=12 * 2.0**-24, atol=1e-37, equal_nan=True)
+
+
+POINTS = np.float32(np.concatenate([np.linspace(-4, 4, 61), [0.0, 1e-7, -1e-7]]))
+RUN = """
+@triton.jit
+def run(x_ptr, y_ptr, n: tl.constexpr):
+    at = tl.arange(0, n)
+    tl.store(y_ptr + at, value(tl.load(x_ptr + at)))
+"""
+
+
+def evaluate(expression, target, folder):
+    """`expression` of POINTS, as it is emitted."""
+    from codegen.module import primitive_function, primitives
+    from codegen.torch_primitives import TORCH
+
+    writer = Writer(target)
+    writer.give(expression)
+    function = writer.function("value", ("x",), "Under test.")
+    points = torch.from_numpy(np.resize(POINTS, 64))
+    if target == "torch":
+        texts = [primitive_function(one, TORCH[one], jit=False).text() for one in sorted(function.calls & set(TORCH))]
+        text = "\n\n".join(["import torch", *texts, function.text()])
+        return torch.broadcast_to(module(text, folder).value(points), points.shape).numpy()[: len(POINTS)]
+    texts = [primitive_function(key, one).text() for key, one in primitives(function.calls, "float32").items()]
+    text = "\n\n".join(["import triton\nimport triton.language as tl", *texts, function.text(), RUN])
+    y = torch.full_like(points, torch.nan)
+    with np.errstate(all="ignore"):
+        module(text, folder).run[(1,)](points, y, 64)
+    return y.numpy()[: len(POINTS)]
+
+
+@pytest.mark.parametrize("printer", [TritonPrinter, TorchPrinter])
+@pytest.mark.parametrize(
+    ("expression", "name"),
+    [
+        (Function("system")(x), "system"),
+        (sympy.gamma(x), "gamma"),
+        (sympy.floor(x), "floor"),
+        (Piecewise((1, Eq(x, 1)), (0, True)), "Equality"),
+        (sympy.Integral(x, x), "Integral"),
+        (sympy.I * x, "ImaginaryUnit"),
+        (sympy.Matrix([x]), "Matrix"),
+        (sympy.oo * sympy.Symbol("x", positive=True), "Infinity"),
+    ],
+)
+def test_what_is_not_in_the_list_is_refused_by_name(printer, expression, name):
+    with pytest.raises(InputError, match=name):
+        printer()._print(expression)
+
+
+def test_a_power_of_two_variables_is_refused():
+    with pytest.raises(InputError, match="constant base or a constant exponent"):
+        TritonPrinter()._print(Abs(x) ** x)
+
+
+def test_a_sum_is_fused_product_by_product():
+    assert TritonPrinter()._print(c0 * x + c1 * x**2 + c2) == "tl.fma(c1 * x, x, tl.fma(c0, x, c2))"
+
+
+def test_functions_that_vanish_come_first():
+    text = TritonPrinter()._print(x * (1 + x**2) * sigmoid(-x))
+    assert text == "sigmoid(-x) * x * tl.fma(x, x, 1.0)"
+
+
+def test_a_nested_polynomial_becomes_statements():
+    writer = Writer("triton", constants={c0: 1.0, c1: 2.5, c2: -0.5, c3: 0.1})
+    writer.give(c0 + x * (c1 + x * (c2 + c3 * x)))
+    assert writer.function("f", ("x",), "A cubic.").text() == (
+        '@triton.jit\ndef f(x):\n    """A cubic."""\n    c0 = 1.0\n    c1 = 2.5\n    c2 = -0.5\n    c3 = 0.1\n'
+        "    p = tl.fma(c3, x, c2)\n    p = tl.fma(p, x, c1)\n    p = tl.fma(p, x, c0)\n    return p"
+    )
+
+
+def test_common_parts_are_computed_once():
+    writer = Writer("torch")
+    writer.give(sigmoid(x + 1) * tanh(sigmoid(x + 1)))
+    assert [line.replace("t0", "t") for line in writer.lines] == [
+        "t = torch.sigmoid(x + 1.0)",
+        "return torch.tanh(t) * t",
+    ]
+
+
+def test_numbers_are_exact_to_the_last_digit():
+    assert float(numbers(sqrt(2 / pi) * x).as_coeff_Mul()[0]) == float(mpmath.sqrt(2 / mpmath.pi))
+    assert numbers(x / 3) == x / 3
+
+
+PASSES = [
+    (passes.logistic, (1 + tanh(x)) * x / 2, x * sigmoid(2 * x)),
+    (passes.softplus_by_name, log(1 + exp(x)), softplus(x)),
+    (passes.sigmoid_by_name, 1 / (1 + exp(-x)), sigmoid(x)),
+    (passes.quotient_of_exponentials, x * tanh(softplus(x)), x * heads.tanh_softplus(x)),
+    (passes.shrink, x - tanh(x), heads.tanhshrink(x)),
+    (passes.pythagoras, 1 - sech(2 * x) ** 2, tanh(2 * x) ** 2),
+]
+
+
+@pytest.mark.parametrize(("rewrite", "before", "after"), PASSES, ids=lambda one: getattr(one, "__name__", ""))
+def test_each_pass_rewrites_what_it_says(rewrite, before, after):
+    assert rewrite(before) == after
+    assert rewrite(after) == after
+
+
+def meaning(expression, at):
+    """An expression at 60 digits, heads of ours included."""
+    if expression == x:
+        return at
+    if expression.is_number:
+        return mpmath.mpf(expression.evalf(60))
+    values = [meaning(argument, at) for argument in expression.args]
+    name = type(expression).__name__
+    if name in heads.MEANING:
+        return heads.MEANING[name](*values)
+    return {"Add": mpmath.fsum, "Mul": mpmath.fprod, "Pow": lambda v: v[0] ** v[1]}.get(
+        name, lambda v: getattr(mpmath, name)(*v)
+    )(values)
+
+
+@pytest.mark.parametrize(("rewrite", "before", "after"), PASSES, ids=lambda one: getattr(one, "__name__", ""))
+def test_each_pass_keeps_the_value(rewrite, before, after):
+    with mpmath.workdps(60):
+        for at in (-80, -60, -3, -1e-7, 1e-7, 0.3, 4, 50):
+            one, other = meaning(before, mpmath.mpf(at)), meaning(after, mpmath.mpf(at))
+            # 60 digits, of which 1 + tanh(-80) loses 70: held where digits are left.
+            assert abs(one - other) <= mpmath.mpf(10) ** -50 * (1 + abs(other))
+
+
+@pytest.mark.parametrize("name", ["tanh_softplus", "sech2_softplus", "tanhshrink"])
+def test_heads_of_ours_differentiate_right(name):
+    head = getattr(heads, name)
+    if name == "sech2_softplus":
+        return  # a derivative of f'; none is taken of it
+    derivative = head(x).diff(x)
+    with mpmath.workdps(40):
+        for at in (-5, -0.5, 0.25, 3):
+            exact = mpmath.diff(heads.MEANING[name], at)
+            assert abs(meaning(derivative, mpmath.mpf(at)) - exact) < 1e-15
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_function_of_the_catalogue_prints(name):
+    activation = get(name)
+    f = passes.definition(activation.f_expression)
+    for expression in (f, passes.derivative(f.diff(x))):
+        for printer in (TritonPrinter(), TorchPrinter()):
+            assert printer._print(numbers(expression))
+
+
+def test_not_and_comparisons_of_inequality():
+    assert TritonPrinter()._print(Not(And(x > 0, x < 1), evaluate=False)) == "(~((x > 0.0) & (x < 1.0)))"
+    rewritten = passes.without_zero_sides(Piecewise((1, sympy.Ne(x, 0)), (0, True)))
+    assert TritonPrinter()._print(rewritten) == "tl.where(((x > 0.0) | (x < 0.0)), 1.0, 0.0)"
+    y = Symbol("y", real=True)
+    assert parse_formula("where(y < 0 or y > 0, 1, 0)", (y,)).has(Piecewise)
+    assert parse("x") == x
