@@ -11,8 +11,8 @@ FORWARD, SAVE and SLOPE are functions of one element, from `kernels.generated`. 
     sign-bit        ±(y - MINIMUM), plus to the right: f' is SLOPE(y, side)
 
 Eight consecutive elements make a row; a program does ROWS of them. Codes are stored as bit planes: byte `row` of
-plane p holds bit p of the row's codes, the first element's lowest. A plane has ceil(n/8) bytes. Offsets have 64 bits.
-All is computed in float32 and rounded once, by the store.
+plane p holds bit p of the row's codes, the first element's lowest. A plane has ceil(n/8) bytes; what fills the last
+one is not defined. Offsets have 64 bits. All is computed in float32 and rounded once, by the store.
 """
 
 import triton

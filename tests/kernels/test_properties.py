@@ -1,0 +1,179 @@
+"""Any shape, strides, dtype, gradient and parameters, by both backends, against autograd in float64."""
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+
+from kernels import ops, reference
+from kernels.functional import activation
+from kernels.kernel import METHODS, facts, parse
+from kernels.packing import pack, plane_bytes, unpack
+from kernels.stock import FUNCTIONS, STOCK
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
+QUICK = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+PARAMETERS = {
+    "leaky_relu": st.tuples(st.floats(0, 2, width=32)),
+    "threshold": st.tuples(st.floats(-2, 2, width=32), st.floats(-5, 5, width=32)),
+    "hardtanh": st.tuples(st.floats(-3, -0.125, width=32), st.floats(0, 3, width=32)),
+    "hardshrink": st.tuples(st.floats(0.0625, 2, width=32)),
+    "softshrink": st.tuples(st.floats(0.0625, 2, width=32)),
+    "softplus": st.tuples(st.floats(0.25, 4, width=32)),
+    "elu": st.tuples(st.floats(0, 2, width=32)),
+    "celu": st.tuples(st.floats(0.25, 2, width=32)),
+}
+
+
+@pytest.fixture(params=["torch", "triton"])
+def backend(request):
+    """The place where tensors go for one of the two backends."""
+    if request.param == "torch":
+        return "cpu"
+    return request.getfixturevalue("device")
+
+
+@st.composite
+def tensors(draw):
+    """A tensor of any shape (0-d and empty too), dtype and strides, of numbers of all sizes."""
+    shape = draw(st.lists(st.integers(0, 5) | st.sampled_from([1, 8, 17]), max_size=4))
+    seed = draw(st.integers(0, 2**32 - 1))
+    dtype = draw(st.sampled_from(DTYPES))
+    generator = torch.Generator().manual_seed(seed)
+    full = [2 * size + 1 for size in shape]
+    x = torch.randn(full, generator=generator, dtype=torch.float64) * draw(st.sampled_from([1.0, 1e-3, 5.0]))
+    x = x.to(dtype)[tuple(slice(0, 2 * size, 2) if draw(st.booleans()) else slice(0, size) for size in shape)]
+    order = draw(st.permutations(range(len(shape))))
+    return x.permute(order)
+
+
+@st.composite
+def gradients(draw, shape, dtype):
+    """A gradient of a shape: dense, transposed in memory, or of stride 0."""
+    seed = draw(st.integers(0, 2**32 - 1))
+    generator = torch.Generator().manual_seed(seed)
+    kind = draw(st.sampled_from(["dense", "transposed", "expanded"]))
+    if kind == "expanded":
+        return torch.randn((), generator=generator).to(dtype).expand(shape)
+    if kind == "transposed" and shape:
+        return torch.randn(shape[::-1], generator=generator).to(dtype).permute(*range(len(shape))[::-1])
+    return torch.randn(shape, generator=generator).to(dtype)
+
+
+def applies(name, method):
+    return method != "invact-precision-bit" or facts(name).SIDES == 2
+
+
+def both(x, grad, name, method, params):
+    """y and dx."""
+    x = x.detach().requires_grad_()
+    y = activation(name, x, method=method, **dict(zip(facts(name).PARAMETERS, params, strict=False)))
+    y.backward(grad)
+    return y.detach(), x.grad
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_shape_strides_and_gradient_change_nothing(method, backend):
+    @QUICK
+    @given(st.data())
+    def check(data):
+        name = data.draw(st.sampled_from([one for one in FUNCTIONS if applies(one, method)]))
+        x = data.draw(tensors())
+        grad = data.draw(gradients(x.shape, x.dtype))
+        y, dx = both(x.to(backend), grad.to(backend), name, method, ())
+        assert (y.shape, y.dtype, dx.shape, dx.dtype) == (x.shape, x.dtype, x.shape, x.dtype)
+        if x.numel():
+            stock = torch.relu(x).stride()  # as any function of stock lays memory out
+            assert [a for a, size in zip(y.stride(), x.shape, strict=True) if size > 1] == [
+                a for a, size in zip(stock, x.shape, strict=True) if size > 1
+            ]
+        flat_y, flat_dx = both(x.flatten().to(backend), grad.flatten().to(backend), name, method, ())
+        assert torch.equal(y.flatten(), flat_y)
+        assert torch.equal(dx.flatten(), flat_dx)
+
+    check()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_values_and_gradients_are_those_of_float64(name, backend):
+    """forward-ad for any parameters; they are float32 numbers, so that x lies on the same side of them in float64."""
+
+    @QUICK
+    @given(st.data())
+    def check(data):
+        x = data.draw(tensors())
+        params = data.draw(PARAMETERS.get(name, st.just(())))
+        grad = data.draw(gradients(x.shape, x.dtype))
+        y, dx = both(x.to(backend), grad.to(backend), name, "forward-ad", params)
+        exact = x.double().detach().requires_grad_()
+        expected = STOCK[name](exact, *params)
+        expected.backward(grad.double())
+        # f' and its product with the gradient are rounded to the dtype, each by half a unit; what is computed on the
+        # way errs by some 16 units of 2**-24 (in float64, 2**-53) of numbers up to 2: f' may be the difference of two.
+        eps = torch.finfo(x.dtype).eps
+        inner = 32 * (2.0**-53 if x.dtype == torch.float64 else 2.0**-24)
+        if name == "softplus":  # stock rounds it to x from beta*x = 20 on, in float64 too
+            inner = max(inner, 2.0**-28)
+        least = torch.finfo(x.dtype).smallest_normal
+        size = expected.detach().abs()
+        assert ((y.double().cpu() - expected.detach()).abs() <= eps * size + inner * (1 + size) + least).all()
+        limit = 1.5 * eps * exact.grad.abs() + inner * (grad.double().abs() + exact.grad.abs()) + least
+        # Where |x| is large: relu2' = 2x, and x beside an exponential, multiply what is rounded.
+        limit = limit * (1 + exact.detach().abs())
+        assert ((dx.double().cpu() - exact.grad).abs() <= limit).all()
+
+    check()
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_invact_takes_any_parameters(name, backend):
+    @QUICK
+    @given(st.data())
+    def check(data):
+        x = data.draw(tensors()).float()
+        params = data.draw(PARAMETERS[name])
+        grad = data.draw(gradients(x.shape, x.dtype))
+        _, dx = both(x.to(backend), grad.to(backend), name, "invact", params)
+        exact = x.double().detach().requires_grad_()
+        STOCK[name](exact, *params).backward(grad.double())
+        # f' from a y of float32: y is off by half a unit, which the formulas (slope at most beta in y) pass on.
+        limit = grad.double().abs() * (1 + max([1.0, *map(abs, params)])) * 2.0**-22 + 1e-37
+        # shrinks: y = x - lambd of x next to lambd is exact, and 0 just where f' is 0; so are the other pieces' ends.
+        assert ((dx.double().cpu() - exact.grad).abs() <= limit).all()
+
+    check()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradcheck_where_exact(name):
+    torch.manual_seed(0)
+    x = torch.randn(12, dtype=torch.float64) * 2
+    x = (x + 0.05 * torch.sign(x)).requires_grad_()  # away from the bends at 0
+    assert torch.autograd.gradcheck(lambda t: activation(name, t, method="forward-ad"), (x,))
+
+
+@settings(max_examples=200)
+@given(st.integers(0, 300), st.integers(1, 8), st.integers(0, 2**32 - 1))
+def test_packing_goes_there_and_back(count, bits, seed):
+    generator = torch.Generator().manual_seed(seed)
+    codes = torch.randint(0, 1 << bits, (count,), generator=generator, dtype=torch.uint8)
+    planes = pack(codes, bits)
+    assert planes.shape == (bits, plane_bytes(count))
+    assert torch.equal(unpack(planes, count), codes)
+    # Bit p of element 8*j + k is bit k of byte j of plane p; what fills the last byte is 0.
+    for plane in range(bits):
+        for at in range(plane_bytes(count) * 8):
+            bit = int(planes[plane, at // 8]) >> (at % 8) & 1
+            assert bit == (int(codes[at]) >> plane & 1 if at < count else 0)
+
+
+@pytest.mark.parametrize("method", ["fewbit", "invact"])
+def test_both_backends_pack_alike(method, device):
+    torch.manual_seed(1)
+    for count in (1, 7, 8, 9, 1023, 1024, 70001):
+        x = torch.randn(count)
+        key = "gelu|fewbit|3|" if method == "fewbit" else "gelu|invact|0|"
+        _, saved = ops._forward(x.to(device), key, [])
+        _, expected = reference.forward(parse(key), x, [])
+        assert saved.shape == expected.shape
+        assert torch.equal(unpack(saved.cpu(), count), unpack(expected, count))
