@@ -118,8 +118,8 @@ def _check_limits(function: str, values: dict[str, float], method: str) -> None:
     for name, least in known.LIMITS.items():
         if not values[name] >= least:
             raise KernelError(
-                f"{name} must be at least {least:g} for method={method!r}, got {values[name]:g}: below, {function}"
-                " is not monotone; use method='forward-ad'"
+                f"{name} must be at least {least:g} for method={method!r}, got {values[name]:g}: below, the output of"
+                f" {function} does not tell f'; use method='forward-ad'"
             )
     if method == "invact-precision-bit" and known.SIDES == 1:
         raise KernelError(
