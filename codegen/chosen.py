@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from codegen.steps import MAX_BITS
-from codegen.subject import DTYPES, PRECISION
+from codegen.subject import DTYPES
 from coefficients import load
 from fitting.errors import InputError, nearest
 
@@ -76,20 +76,19 @@ class Choice:
     @property
     def names(self) -> tuple[str, str, str]:
         """FORWARD, SAVE and SLOPE."""
-        forward = self._of_precision("forward")
+        forward = self._of_dtype("forward")
         match self.saves:
             case "slope":
-                return forward, self._of_precision("derivative"), forward
+                return forward, self._of_dtype("derivative"), forward
             case "codes":
                 return forward, f"code_{self.bits}bit", f"level_{self.bits}bit"
             case "table":
                 return forward, forward, forward
-        own, defined = f"slope_{self.dtype}", self.facts.defined
-        return forward, "side" if "side" in defined else forward, own if own in defined else "slope"
+        return forward, "side" if "side" in self.facts.defined else forward, self._of_dtype("slope")
 
-    def _of_precision(self, name: str) -> str:
-        own = f"{name}_{PRECISION[self.dtype]}"
-        return own if own in self.facts.defined else name
+    def _of_dtype(self, name: str) -> str:
+        names = (f"{name}_{self.dtype}", f"{name}_16bit", name)
+        return next(one for one in names if one in self.facts.defined)
 
     def moved(self, direction: str) -> float:
         """Bytes an element, read and written: forward x, y and what is saved; backward grad, that and dx.

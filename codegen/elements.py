@@ -51,22 +51,23 @@ def derivative(subject: Subject, target: str) -> Function:
 def side(subject: Subject, target: str) -> Function | None:
     """1 where x is on the right side, of the two that y alone cannot tell; None where it can."""
     closed = _closed(subject)
-    cast = ".to(tl.int32)" if target == "triton" else ""
     jit = target == "triton"
-    doc = "Whether x is on the right side."
+    arguments = ("x", "params", "k") if jit else ("x", "params")
+    doc = "Whether x is on the right side, in bit k." if jit else "Whether x is on the right side."
+    result = "return tl.where({}, 1 << k, 0)" if jit else "return {}"
     if closed is not None:
         if closed.side is None:
             return None
         border = f"params[{subject.parameters.index(closed.side)}]" if subject.parameters else ""
         border = border or repr(subject.activation.params[closed.side])
-        return Function("side", ("x", "params"), doc, (f"return (x > {border}){cast}",), jit=jit)
+        return Function("side", arguments, doc, (result.format(f"x > {border}"),), jit=jit)
     solution = _any_solution(subject)
     if solution["border"] is None:
         return None
     # As float32 numbers compare: x >= T just where x >= the next float32 above, x > T where x > the one below.
     exact = solution["border"]
     condition = f"x >= {-below(-exact)!r}" if solution["border_side"] == "right" else f"x > {below(exact)!r}"
-    return Function("side", ("x", "params"), doc, (f"return ({condition}){cast}",), jit=jit)
+    return Function("side", arguments, doc, (result.format(condition),), jit=jit)
 
 
 def slope(subject: Subject, dtype: str, target: str) -> Function:

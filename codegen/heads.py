@@ -6,22 +6,33 @@ from sympy import Expr
 from fitting.activations.heads import DEFINITIONS, Head, sigmoid, tanh
 
 
-class tanh_softplus(Head):
+class EmittedHead(Head):
+    """One of these: sympy has no need of its value at a number."""
+
+    def _eval_evalf(self, prec: int) -> None:
+        return None
+
+
+class tanh_softplus(EmittedHead):
     """tanh(log(1 + exp(x))): a quotient of polynomials in exp(-|x|), with one exponential instead of three."""
 
     def fdiff(self, argindex: int = 1) -> Expr:
         return sigmoid(self.args[0]) * sech2_softplus(self.args[0])
 
 
-class sech2_softplus(Head):
+class sech2_softplus(EmittedHead):
     """1 - tanh(log(1 + exp(x)))², without the cancellation."""
 
 
-class tanhshrink(Head):
+class tanhshrink(EmittedHead):
     """x - tanh(x), without the cancellation next to 0."""
 
     def fdiff(self, argindex: int = 1) -> Expr:
         return tanh(self.args[0]) ** 2
+
+
+class fine_Phi(EmittedHead):
+    """Phi, to more digits where 16 bits ask for few: in f' of gelu it is one of two terms that cancel."""
 
 
 def _softplus(u: object) -> object:
@@ -32,6 +43,7 @@ MEANING = {
     **DEFINITIONS,
     "tanh_softplus": lambda u: mpmath.tanh(_softplus(u)),
     "sech2_softplus": lambda u: mpmath.sech(_softplus(u)) ** 2,
+    "fine_Phi": DEFINITIONS["Phi"],
     "tanhshrink": lambda u: u - mpmath.tanh(u),
 }
 """What every head of one argument means, in mpmath: the definitions that the emitted primitives are tested against."""

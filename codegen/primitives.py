@@ -1,19 +1,21 @@
-"""The functions that Triton kernels call, each written out in two precisions; both compute in float32.
+"""The functions that Triton kernels call, each written out for the dtypes of tensors; all compute in float32.
 
-`16bit` serves bfloat16 and float16, `float32` itself. What both have in common:
+What bfloat16, float16 and float32 have in common:
 - An exponential is the product of two others: the fast exp2 of NVIDIA GPUs flushes what is subnormal, a product
   does not.
 - Nothing is taken from libdevice, which Triton's interpreter does not know: what is tested is what runs.
-In `16bit` the reciprocal of what lies in [1, inf] is the square of rsqrt: two instructions instead of eight.
+In 16 bits the reciprocal of what lies in [1, inf] is the square of rsqrt: two instructions instead of eight.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from codegen.polynomials import MILLS_SLOPE, coefficients
+from codegen.polynomials import MILLS_SLOPES, coefficients
 
-_LOG2E, _HALF_LOG2E, _QUARTER_LOG2E = 1.4426950408889634, 0.7213475204444817, 0.36067376022224085
+_LOG2E, _HALF_LOG2E = 1.4426950408889634, 0.7213475204444817
 _DENSITY = 0.3989422804014327  # 1 / sqrt(2 pi)
+_SCALE = 64  # exp(-x²/2) times 2**64 is no subnormal number where Phi(x) is one; a constant takes 2**64 back
+_SCALED_DENSITY = f"e = tl.exp2(tl.fma({-_HALF_LOG2E} * x, x, {float(_SCALE)}))"
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,12 @@ def horner(name: str, variable: str, constants: tuple[str, ...]) -> list[str]:
     return lines or [f"{name} = {last}"]
 
 
-def _polynomial(name: str, variable: str, what: str, precision: str) -> list[str]:
-    return horner(name, variable, tuple(map(repr, coefficients(what, precision))))
+def _polynomial(name: str, variable: str, what: str, dtype: str) -> list[str]:
+    return horner(name, variable, tuple(map(repr, coefficients(what, dtype))))
 
 
-def _exp(precision: str) -> Primitive:
-    if precision == "16bit":
+def _exp(dtype: str) -> Primitive:
+    if dtype != "float32":
         return Primitive("exp(x).", (f"h = tl.exp2({_HALF_LOG2E} * x)", "return h * h"))
     body = (
         "x = minimum(maximum(x, -150.0), 150.0)",
@@ -54,9 +56,9 @@ def _exp(precision: str) -> Primitive:
     return Primitive("exp(x), by powers of 2 and the rest, which is small.", body, ("maximum", "minimum"))
 
 
-def _sigmoid(precision: str) -> Primitive:
+def _sigmoid(dtype: str) -> Primitive:
     doc = "1 / (1 + exp(-x)), from exp(-|x|/2): nothing overflows."
-    if precision == "16bit":
+    if dtype != "float32":
         body = (
             f"h = tl.exp2({-_HALF_LOG2E} * tl.abs(x))",
             "r = tl.rsqrt(tl.fma(h, h, 1.0)) * tl.where(x < 0, h, 1.0)",
@@ -67,22 +69,22 @@ def _sigmoid(precision: str) -> Primitive:
     return Primitive(doc, body, ("exp",))
 
 
-def _softplus(precision: str) -> Primitive:
+def _softplus(dtype: str) -> Primitive:
     body = (
         "e = exp(-tl.abs(x))",
-        *_polynomial("p", "e", "log1p of exp", precision),
+        *_polynomial("p", "e", "log1p of exp", dtype),
         "return tl.fma(e, p, maximum(x, 0.0))",
     )
     doc = "log(1 + exp(x)): max(x, 0) + log(1 + exp(-|x|)), whose logarithm is a polynomial."
     return Primitive(doc, body, ("exp", "maximum"))
 
 
-def _tanh(precision: str) -> Primitive:
-    reciprocal = "r = tl.rsqrt(1.0 + e)\nr = r * r" if precision == "16bit" else "r = 1.0 / (1.0 + e)"
-    end = "0.5" if precision == "16bit" else "0.6"
+def _tanh(dtype: str) -> Primitive:
+    reciprocal = "r = tl.rsqrt(1.0 + e)\nr = r * r" if dtype != "float32" else "r = 1.0 / (1.0 + e)"
+    end = "0.5" if dtype != "float32" else "0.6"
     body = (
         "z = x * x",
-        *_polynomial("p", "z", "tanh", precision),
+        *_polynomial("p", "z", "tanh", dtype),
         "small = tl.fma(x * z, p, x)",
         "e = exp(-2.0 * tl.abs(x))",
         *reciprocal.split("\n"),
@@ -92,26 +94,26 @@ def _tanh(precision: str) -> Primitive:
     return Primitive("tanh(x): a polynomial next to 0, 1 - 2/(1 + exp(2|x|)) elsewhere.", body, ("exp",))
 
 
-def _sech(precision: str) -> Primitive:
+def _sech(dtype: str) -> Primitive:
     doc = "1 / cosh(x)."
-    if precision == "16bit":
+    if dtype != "float32":
         return Primitive(
             doc, ("h = exp(-tl.abs(x))", "r = tl.rsqrt(tl.fma(h, h, 1.0))", "return 2.0 * h * r * r"), ("exp",)
         )
     return Primitive(doc, ("h = exp(-tl.abs(x))", "return 2.0 * h / tl.fma(h, h, 1.0)"), ("exp",))
 
 
-def _tanhshrink(precision: str) -> Primitive:
+def _tanhshrink(dtype: str) -> Primitive:
     body = (
         "z = x * x",
-        *_polynomial("p", "z", "tanhshrink", precision),
+        *_polynomial("p", "z", "tanhshrink", dtype),
         "return tl.where(z < 1.0, -x * z * p, x - tanh(x))",
     )
     return Primitive("x - tanh(x), without its cancellation next to 0.", body, ("tanh",))
 
 
-def _tanh_softplus(precision: str) -> Primitive:
-    quotient = ("r = tl.rsqrt(d)", "return n * r * r") if precision == "16bit" else ("return n / d",)
+def _tanh_softplus(dtype: str) -> Primitive:
+    quotient = ("r = tl.rsqrt(d)", "return n * r * r") if dtype != "float32" else ("return n / d",)
     body = (
         "e = exp(-tl.abs(x))",
         "n = tl.where(x < 0, e * (e + 2.0), tl.fma(2.0, e, 1.0))",
@@ -121,8 +123,8 @@ def _tanh_softplus(precision: str) -> Primitive:
     return Primitive("tanh(log(1 + exp(x))) = n / d, polynomials in exp(-|x|).", body, ("exp",))
 
 
-def _sech2_softplus(precision: str) -> Primitive:
-    quotient = ("r = tl.rsqrt(d)", "q = (1.0 + e) * r * r") if precision == "16bit" else ("q = (1.0 + e) / d",)
+def _sech2_softplus(dtype: str) -> Primitive:
+    quotient = ("r = tl.rsqrt(d)", "q = (1.0 + e) * r * r") if dtype != "float32" else ("q = (1.0 + e) / d",)
     body = (
         "e = exp(-tl.abs(x))",
         "n = tl.where(x < 0, e * (e + 2.0), tl.fma(2.0, e, 1.0))",
@@ -133,55 +135,60 @@ def _sech2_softplus(precision: str) -> Primitive:
     return Primitive("1 - tanh(log(1 + exp(x)))², without its cancellation.", body, ("exp",))
 
 
-def _softsign(precision: str) -> Primitive:
-    if precision == "16bit":
+def _softsign(dtype: str) -> Primitive:
+    if dtype != "float32":
         return Primitive("x / (1 + |x|).", ("r = tl.rsqrt(1.0 + tl.abs(x))", "return x * r * r"))
     return Primitive("x / (1 + |x|).", ("return x / (1.0 + tl.abs(x))",))
 
 
-def _phi(precision: str) -> Primitive:
-    if precision == "16bit":
-        body = (f"h = tl.exp2({-_QUARTER_LOG2E} * x * x)", f"return {_DENSITY} * h * h")
-        return Primitive("Density of N(0, 1), from exp(-x²/4).", body)
+def _phi(dtype: str) -> Primitive:
+    if dtype != "float32":
+        body = (_SCALED_DENSITY, f"return {_DENSITY * 2.0**-_SCALE!r} * e")
+        return Primitive(f"Density of N(0, 1), from 2**{_SCALE} * exp(-x²/2).", body)
     return Primitive("Density of N(0, 1).", (f"return {_DENSITY} * exp(-0.5 * x * x)",), ("exp",))
 
 
-def _Phi(precision: str) -> Primitive:
-    if precision == "16bit":
-        reciprocal: tuple[str, ...] = (f"t = tl.rsqrt(tl.fma({MILLS_SLOPE}, tl.abs(x), 1.0))", "t = t * t")
-        density = (f"h = tl.exp2({-_QUARTER_LOG2E} * x * x)",)
-    else:
-        reciprocal = (f"t = 1.0 / tl.fma({MILLS_SLOPE}, tl.abs(x), 1.0)",)
-        density = ("h = exp(-0.25 * x * x)",)
-    body = (
-        *reciprocal,
-        *_polynomial("p", "t", "mills", precision),
-        *density,
-        "tail = h * (h * (t * p))",
-        "return tl.where(x > 0, 1.0 - tail, tail)",
-    )
-    doc = "Distribution function of N(0, 1): Phi(-|x|) = exp(-x²/2) times a polynomial in t = 1 / (1 + |x|/4)."
-    return Primitive(doc, body, ("exp",) if precision == "float32" else ())
+def _Phi(dtype: str, polynomial: str = "") -> Primitive:
+    doc = "Distribution function of N(0, 1): Phi(-|x|) = exp(-x²/2) times a polynomial in t = 1 / (1 + c*|x|)."
+    polynomial = polynomial or ("fine mills" if dtype == "float32" else "mills")
+    slope = f"tl.fma({MILLS_SLOPES[polynomial]}, tl.abs(x), 1.0)"
+    end = "return tl.where(x > 0, 1.0 - tail, tail)"
+    if dtype == "float32":
+        steps = _polynomial("p", "t", polynomial, dtype)
+        body = (f"t = 1.0 / {slope}", *steps, "h = exp(-0.25 * x * x)", "tail = h * (h * (t * p))", end)
+        return Primitive(doc, body, ("exp",))
+    scaled = [c * 2.0**-_SCALE for c in coefficients(polynomial, dtype)]
+    steps = horner("p", "t", tuple(map(repr, scaled)))
+    body = (f"t = tl.rsqrt({slope})", "t = t * t", *steps, _SCALED_DENSITY, "tail = e * (t * p)", end)
+    return Primitive(doc, body)
 
 
-def _near_zero(function: str, far: str, end: dict[str, str], calls: tuple[str, ...] = ()) -> Callable[[str], Primitive]:
+def _fine_Phi(dtype: str) -> Primitive:
+    if dtype == "float32":
+        return Primitive("Phi(x), which is fine enough.", ("return Phi(x)",), ("Phi",))
+    return replace(_Phi(dtype, "fine mills"), doc="Phi(x) to more digits, as in f' two terms cancel.")
+
+
+def _near_zero(
+    function: str, far: str, ends: tuple[str, str], calls: tuple[str, ...] = ()
+) -> Callable[[str], Primitive]:
     """A primitive that is x times a polynomial next to 0, and `far` elsewhere."""
 
-    def make(precision: str) -> Primitive:
+    def make(dtype: str) -> Primitive:
         body = (
-            *_polynomial("p", "x", function, precision),
-            f"return tl.where(tl.abs(x) < {end[precision]}, x * p, {far})",
+            *_polynomial("p", "x", function, dtype),
+            f"return tl.where(tl.abs(x) < {ends[dtype == 'float32']}, x * p, {far})",
         )
         return Primitive(f"{function}(x): a polynomial next to 0, where the plain spelling cancels.", body, calls)
 
     return make
 
 
-def _sinh(precision: str) -> Primitive:
-    end = "0.5" if precision == "16bit" else "1.0"
+def _sinh(dtype: str) -> Primitive:
+    end = "0.5" if dtype != "float32" else "1.0"
     body = (
         "z = x * x",
-        *_polynomial("p", "z", "sinh", precision),
+        *_polynomial("p", "z", "sinh", dtype),
         "h = exp(0.5 * tl.abs(x))",
         "large = tl.fma(0.5 * h, h, -0.5 * exp(-tl.abs(x)))",
         f"return tl.where(tl.abs(x) < {end}, tl.fma(x * z, p, x), tl.where(x < 0, -large, large))",
@@ -189,12 +196,12 @@ def _sinh(precision: str) -> Primitive:
     return Primitive("sinh(x): a polynomial next to 0.", body, ("exp",))
 
 
-def _atan(precision: str) -> Primitive:
+def _atan(dtype: str) -> Primitive:
     body = (
         "steep = tl.abs(x) > 1.0",
         "u = tl.where(steep, -1.0 / x, x)",
         "z = u * u",
-        *_polynomial("p", "z", "atan", precision),
+        *_polynomial("p", "z", "atan", dtype),
         "return tl.fma(u * z, p, u) + tl.where(steep, tl.where(x < 0, -1.5707963267948966, 1.5707963267948966), 0.0)",
     )
     return Primitive("atan(x): a polynomial on [-1, 1], and ±pi/2 - atan(1/x) beyond.", body)
@@ -216,8 +223,9 @@ TRITON: dict[str, Callable[[str], Primitive]] = {
     "softsign": _softsign,
     "phi": _phi,
     "Phi": _Phi,
-    "expm1": _near_zero("expm1", "exp(x) - 1.0", {"16bit": "0.125", "float32": "0.375"}, ("exp",)),
-    "log1p": _near_zero("log1p", "tl.log(1.0 + x)", {"16bit": "0.125", "float32": "0.25"}),
+    "fine_Phi": _fine_Phi,
+    "expm1": _near_zero("expm1", "exp(x) - 1.0", ("0.125", "0.375"), ("exp",)),
+    "log1p": _near_zero("log1p", "tl.log(1.0 + x)", ("0.125", "0.25")),
     "sinh": _sinh,
     "cosh": _plain(
         "cosh(x).",
@@ -247,4 +255,4 @@ TRITON: dict[str, Callable[[str], Primitive]] = {
         "x**exponent for x >= 0 and exponent > 0.", "return tl.exp2(exponent * tl.log2(x))", arguments="x, exponent"
     ),
 }
-"""name -> the primitive in a precision of `polynomials.PRECISIONS`"""
+"""name -> the primitive for a dtype"""

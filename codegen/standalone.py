@@ -9,7 +9,7 @@ from codegen.closed import CLOSED
 from codegen.function import Function
 from codegen.module import primitive_function, primitives
 from codegen.steps import MAX_BITS, code_function, level_function, planes
-from codegen.subject import DTYPES, PRECISION, File, Subject
+from codegen.subject import DTYPES, File, Subject
 from codegen.torch_primitives import TORCH
 from coefficients.schema import Document
 from fitting.errors import InputError
@@ -140,7 +140,7 @@ def _functions(request: Request, target: str) -> tuple[list[Function], dict[str,
 def _triton(request: Request) -> str:
     functions, names = _functions(request, "triton")
     called = set().union(*(function.calls for function in functions))
-    found = primitives(called, PRECISION[request.dtype])
+    found = primitives(called, request.dtype)
     free = request.subject.parameters
     if not free:
         functions = [function.without("params") for function in functions]

@@ -1,7 +1,7 @@
 """FewBit tables as code: from x to its code by comparisons, from the code to its level by selections.
 
-Bit p of a code stands at position 8*p, so that the codes of eight elements, each shifted by its place, add up to a word
-whose byte p is theirs in bit plane p.
+Bit p of a code stands at position 8*p + k, where the element is the k-th of eight, so that the codes of the eight add
+up to a word whose byte p is theirs in bit plane p. A constant is shifted by k at no cost: each register has its own k.
 """
 
 from collections.abc import Mapping
@@ -37,18 +37,18 @@ def code_function(name: str, solution: Mapping[str, Any]) -> Function:
     mirror = _mirror(borders, codes, count) if len(borders) > 2 else None
     if mirror is None:
         body = _ladder("x", borders, codes)
-        doc = "The code of the interval of x."
+        doc = "The code of the interval of x, bit p at 8*p + k."
     else:
         half = len(borders) // 2
         middle = len(borders) % 2  # one border at 0: codes right of it, and left of it their complements
         inner, outer = borders[half + middle :], codes[half + middle :]
         body = ["a = tl.abs(x)", *_ladder("a", inner, outer)]
-        doc = "The code of the interval of x: that of |x|."
+        doc = "The code of the interval of x, bit p at 8*p + k: that of |x|."
         if mirror == "complement":
             body[-1] = body[-1].replace("return ", "c = ")
-            body.append(f"return tl.where(x > {below(0.0)!r}, c, c ^ {spread(count - 1)})")
-            doc = "The code of the interval of x: that of |x|, all its bits turned where x is not positive."
-    return Function(name, ("x", "params"), doc, tuple(body))
+            body.append(f"return tl.where(x > {below(0.0)!r}, c, c ^ ({spread(count - 1)} << k))")
+            doc = "The code of the interval of x, bit p at 8*p + k: that of |x|, turned over where x <= 0."
+    return Function(name, ("x", "params", "k"), doc, tuple(body))
 
 
 def _mirror(borders: list[float], codes: list[int], count: int) -> str | None:
@@ -64,11 +64,11 @@ def _mirror(borders: list[float], codes: list[int], count: int) -> str | None:
 
 def _ladder(variable: str, borders: list[float], codes: list[int]) -> list[str]:
     if not borders:
-        return [f"return tl.full({variable}.shape, {spread(codes[0])}, tl.int32)"]
+        return [f"return tl.full({variable}.shape, {spread(codes[0])}, tl.int32) << k"]
     lines = []
     for i, border in enumerate(borders):
-        before = "c" if i else spread(codes[0])
-        lines.append(f"c = tl.where({variable} > {below(border)!r}, {spread(codes[i + 1])}, {before})")
+        before = "c" if i else f"{spread(codes[0])} << k"
+        lines.append(f"c = tl.where({variable} > {below(border)!r}, {spread(codes[i + 1])} << k, {before})")
     lines[-1] = lines[-1].replace("c = ", "return ", 1)
     return lines
 

@@ -25,7 +25,6 @@ from fitting.errors import InputError
 
 _TAKEN = {"x", "y", "s", "side", "left", "right", "params", "tl", "triton", "torch", *TRITON, *TORCH, *FUNCTIONS}
 DTYPES = ("bfloat16", "float16", "float32")
-PRECISION = {"bfloat16": "16bit", "float16": "16bit", "float32": "float32"}
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class Template:
             text = re.sub(rf"\b{constant}\b", str(value), text)
         for placeholder, function in names.items():
             text = re.sub(rf"\b{placeholder}\b", function, text)
-        text = text if params else text.replace(", params)", ")")
+        text = text if params else text.replace(", params", "")
         used = set(re.findall(r"\w+", text))
         arguments = [one.arg for one in node.args.args if one.arg in used and one.arg != "ROWS"]
         head = f"@triton.jit\ndef {name}({', '.join(arguments)}, ROWS: tl.constexpr):"

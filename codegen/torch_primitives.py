@@ -25,6 +25,7 @@ TORCH = {
     "Phi": Primitive(  # torch.special.ndtr is 0 in float32 from x = -5.6 on
         "Distribution function of N(0, 1).", ("return 0.5 * torch.erfc(-0.7071067811865476 * x)",)
     ),
+    "fine_Phi": Primitive("Distribution function of N(0, 1).", ("return 0.5 * torch.erfc(-0.7071067811865476 * x)",)),
     "phi": Primitive("Density of N(0, 1).", ("return 0.3989422804014327 * torch.exp(-0.5 * x * x)",)),
 }
 """name -> the function to define, where torch has none"""

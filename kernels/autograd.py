@@ -1,6 +1,6 @@
 """The one autograd.Function."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -83,11 +83,15 @@ def _saved(ctx: Any) -> tuple[Tensor, ...]:
 
 def elementwise(x: Tensor, kernel: str, params: Sequence[float], keeps_output: bool) -> Tensor:
     """f(x) of any strides, laid out as x is; differentiable once. keeps_output: what the kernel says of itself."""
-    if x.is_contiguous():
-        y, *_ = Elementwise.apply(x, kernel, list(params), keeps_output)
-        return y
-    # In the order of memory x is contiguous, or becomes so: a dimension with larger strides comes first.
-    order = sorted(range(x.dim()), key=lambda dim: x.stride(dim), reverse=True)
-    y, *_ = Elementwise.apply(x.permute(order).contiguous(), kernel, list(params), keeps_output)
-    back = [order.index(dim) for dim in range(x.dim())]
-    return y.permute(back)
+    return in_memory_order(lambda rows: Elementwise.apply(rows, kernel, list(params), keeps_output)[0], x)
+
+
+def in_memory_order(run: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """`run` of tensors made contiguous; its result is laid out as the first of them."""
+    first = tensors[0]
+    if all(one.is_contiguous() for one in tensors) or 0 in first.stride():
+        return run(*(one.contiguous() for one in tensors))
+    # In the order of memory it is contiguous, or becomes so: a dimension with larger strides comes first.
+    order = sorted(range(first.dim()), key=first.stride, reverse=True)
+    back = [order.index(dim) for dim in range(first.dim())]
+    return run(*(one.permute(order).contiguous() for one in tensors)).permute(back)

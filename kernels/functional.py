@@ -8,7 +8,7 @@ they cannot do, with the reason.
 """
 
 from collections.abc import Mapping
-from os import PathLike
+from os import PathLike, fspath
 from typing import TypedDict, Unpack
 
 import torch
@@ -36,18 +36,30 @@ class How(Table, total=False):
     method: str
 
 
-@torch.compiler.assume_constant_result
-def _resolved(
+@torch.compiler.allow_in_graph
+def _remembering(
+    input: Tensor,
     function: str,
-    params: tuple[tuple[str, float], ...],
+    params: Mapping[str, float],
     method: str,
     bits: int | None,
-    coefficients: Path | None,
-    dtype: torch.dtype,
-) -> tuple[str, tuple[float, ...], bool]:
-    """Key, numbers, and whether y is kept; a constant of the graph under torch.compile."""
-    key, values = choose(function, dict(params), method, bits, coefficients)
-    return key, tuple(numbers_for(key, values, dtype)), parse(key).keeps_output
+    coefficients: str | None,
+    stock: bool,
+) -> Tensor:
+    """The checks, then the function.
+
+    torch.compile takes the call as it stands and runs autograd through it: Dynamo, which would trace it, neither takes
+    numbers that vary, nor looks after tensors that are kept and then changed in place.
+    """
+    if input.layout != torch.strided:
+        raise KernelError(f"input must be a strided tensor, got {input.layout}; use input.to_dense()")
+    params = {name: float(value) if isinstance(value, torch.SymFloat) else value for name, value in params.items()}
+    bits = int(bits) if isinstance(bits, torch.SymInt) else bits
+    key, values = choose(function, params, method, bits, coefficients)
+    numbers = numbers_for(key, values, input.dtype)
+    if stock:
+        return _stock(function, input, params)
+    return elementwise(input, key, numbers, parse(key).keeps_output)
 
 
 def activation(
@@ -64,10 +76,8 @@ def activation(
         raise KernelError(f"input must be a tensor, got {type(input).__name__}")
     if method == "stock":
         return _stock(function, input, params)
-    key, values, keeps_output = _resolved(function, tuple(params.items()), method, bits, coefficients, input.dtype)
-    if stock_runs(input):
-        return _stock(function, input, params)
-    return elementwise(input, key, values, keeps_output)
+    file = None if coefficients is None else fspath(coefficients)
+    return _remembering(input, function, params, method, bits, file, stock_runs(input))
 
 
 def stock_runs(*inputs: Tensor) -> bool:
@@ -80,7 +90,9 @@ def stock_runs(*inputs: Tensor) -> bool:
         return True
     if torch.compiler.is_exporting() or torch.jit.is_tracing():
         return True
-    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
 
 
 def _stock(function: str, input: Tensor, params: Mapping[str, float]) -> Tensor:

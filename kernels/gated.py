@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import kernels.ops  # noqa: F401 - registers the ops
-from kernels.autograd import once
+from kernels.autograd import in_memory_order, once
 from kernels.errors import KernelError
 from kernels.functional import Table, activation, stock_runs
 from kernels.kernel import DTYPES
@@ -43,6 +43,13 @@ class Gated(torch.autograd.Function):
 
 
 def _gated(function: str, a: Tensor, b: Tensor, method: str, how: Table) -> Tensor:
+    for name, one in (("a", a), ("b", b)):
+        if not isinstance(one, Tensor):
+            raise KernelError(f"{name} must be a tensor, got {type(one).__name__}")
+        if one.layout != torch.strided:
+            raise KernelError(f"{name} must be a strided tensor, got {one.layout}; use {name}.to_dense()")
+    if torch.jit.is_tracing():  # a trace has no shapes to compare
+        return STOCK[function](a) * b
     if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
         raise KernelError(
             f"a and b must agree in shape, dtype and device, got {tuple(a.shape)} {a.dtype} on {a.device}"
@@ -56,8 +63,12 @@ def _gated(function: str, a: Tensor, b: Tensor, method: str, how: Table) -> Tens
         raise KernelError(f"bits and coefficients must go with method='fewbit', got method={method!r}")
     if stock_runs(a, b):
         return STOCK[function](a) * b
-    h: Tensor = Gated.apply(a.contiguous(), b.contiguous(), function)
-    return h
+    return _exact(a, b, function)
+
+
+@torch.compiler.allow_in_graph  # see `kernels.functional._remembering`
+def _exact(a: Tensor, b: Tensor, function: str) -> Tensor:
+    return in_memory_order(lambda *rows: Gated.apply(*rows, function), a, b)
 
 
 def swiglu(a: Tensor, b: Tensor, method: str = "exact", **how: Unpack[Table]) -> Tensor:

@@ -25,21 +25,20 @@ def _functions(key: str, dtype: torch.dtype) -> tuple[Any, Any, Any]:
     """FORWARD, SAVE and SLOPE of a kernel; FORWARD also where there is no other, so that it is a function."""
     kernel = parse(key)
     module = import_module(f"kernels.generated.{kernel.function}_triton")
-    precision = "float32" if dtype == torch.float32 else "16bit"
 
-    def of_precision(name: str) -> Any:
-        return getattr(module, f"{name}_{precision}", None) or getattr(module, name)
+    def of_dtype(name: str) -> Any:
+        suffixes = (f"_{str(dtype).removeprefix('torch.')}", "_16bit", "")
+        return next(getattr(module, name + suffix) for suffix in suffixes if hasattr(module, name + suffix))
 
-    forward = of_precision("forward")
+    forward = of_dtype("forward")
     match kernel.saves:
         case "slope":
-            return forward, of_precision("derivative"), forward
+            return forward, of_dtype("derivative"), forward
         case "codes":
             return forward, getattr(module, f"code_{kernel.bits}bit"), getattr(module, f"level_{kernel.bits}bit")
         case "table":
             return forward, forward, forward
-    slope = getattr(module, f"slope_{str(dtype).removeprefix('torch.')}", None) or module.slope
-    return forward, getattr(module, "side", forward), slope
+    return forward, getattr(module, "side", forward), of_dtype("slope")
 
 
 @cache

@@ -78,12 +78,18 @@ class ActLinear(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """linear(act(input)); the weight's gradient is made of y to within a unit in the last place of y - min f."""
+        if not isinstance(input, Tensor):
+            raise KernelError(f"input must be a tensor, got {type(input).__name__}")
+        if input.layout != torch.strided:
+            raise KernelError(f"input must be a strided tensor, got {input.layout}; use input.to_dense()")
         if input.dtype not in DTYPES:
             raise KernelError(f"input must be a tensor of float16, bfloat16, float32 or float64, got {input.dtype}")
         weight, bias = self.linear.weight, self.linear.bias
         if stock_runs(input, weight, *(() if bias is None else (bias,))):
             return F.linear(STOCK[self.function](input), weight, bias)
         kind = input.device.type
+        if not torch.amp.is_autocast_available(kind):  # meta
+            return _ActLinear.apply(input.contiguous(), weight, bias, self.kernel, self.minimum)[0]
         if torch.is_autocast_enabled(kind):
             narrow = torch.get_autocast_dtype(kind)
             input, weight = input.to(narrow), weight.to(narrow)

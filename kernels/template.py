@@ -4,8 +4,8 @@ FORWARD, SAVE and SLOPE are functions of one element, from `kernels.generated`. 
 
     slope           f'(x) itself: SAVE(x)
     output          y alone: f' is SLOPE(y)
-    side            y, and packed the side of x, SAVE(x), one bit: f' is SLOPE(y, side)
-    codes           packed codes, SAVE(x), of BITS bits: f' is SLOPE(code)
+    side            y, and packed the side of x, SAVE(x, k), one bit: f' is SLOPE(y, side)
+    codes           packed codes, SAVE(x, k), of BITS bits: f' is SLOPE(code)
     table           packed codes, found in a table in memory: borders, codes, levels
     precision-bit   y, whose lowest bit is 1 to the left: f' is SLOPE(y, side)
     sign-bit        ±(y - MINIMUM), plus to the right: f' is SLOPE(y, side)
@@ -35,7 +35,7 @@ def forward_kernel(
     if SAVES == "slope":
         tl.store(saved_ptr + at, SAVE(x, params), mask=inside)
     if SAVES == "side" or SAVES == "codes":
-        word = tl.sum(SAVE(x, params) << k, axis=1)  # bit p of a code is its bit 8p: byte p of the word is plane p's
+        word = tl.sum(SAVE(x, params, k), axis=1)  # bit p of the row's k-th code at 8p + k: byte p is plane p's
         for plane in tl.static_range(BITS):
             byte = (word >> (8 * plane)).to(tl.uint8)
             tl.store(saved_ptr + plane * tl.cdiv(n, 8) + row, byte, mask=row * 8 < n)
@@ -45,10 +45,10 @@ def forward_kernel(
             byte = tl.sum(((code >> plane) & 1) << k, axis=1).to(tl.uint8)
             tl.store(saved_ptr + plane * tl.cdiv(n, 8) + row, byte, mask=row * 8 < n)
     if SAVES == "precision-bit":
-        y = with_lowest_bit(y.to(y_ptr.dtype.element_ty), SAVE(x, params) == 0)
+        y = with_lowest_bit(y.to(y_ptr.dtype.element_ty), SAVE(x, params, 0) == 0)
     if SAVES == "sign-bit":
         above = tl.maximum(y - MINIMUM, 0.0, propagate_nan=tl.PropagateNan.ALL)
-        tl.store(saved_ptr + at, tl.where(SAVE(x, params) != 0, above, -above), mask=inside)
+        tl.store(saved_ptr + at, tl.where(SAVE(x, params, 0) != 0, above, -above), mask=inside)
     tl.store(y_ptr + at, y, mask=inside)
 
 

@@ -17,51 +17,6 @@ import triton.language as tl
 
 
 @triton.jit
-def exp_16bit(x):
-    """exp(x)."""
-    h = tl.exp2(0.7213475204444817 * x)
-    return h * h
-
-
-@triton.jit
-def expm1_16bit(x):
-    """expm1(x): a polynomial next to 0, where the plain spelling cancels."""
-    p = tl.fma(0.041666582226753235, x, 0.16679686307907104)
-    p = tl.fma(p, x, 0.5000002384185791)
-    p = tl.fma(p, x, 0.9999997615814209)
-    return tl.where(tl.abs(x) < 0.125, x * p, exp_16bit(x) - 1.0)
-
-
-@triton.jit
-def forward_16bit(x, params):
-    """celu(x) = where(x > 0, x, alpha*expm1(x/alpha))."""
-    alpha = params[0]
-    y = tl.where((x > 0.0), x, (expm1_16bit(x * (1.0 / (alpha)))) * alpha)
-    return tl.where(x != x, x, y)
-
-
-@triton.jit
-def derivative_16bit(x, params):
-    """celu'(x)."""
-    alpha = params[0]
-    return tl.where((x > 0.0), 1.0, exp_16bit(x * (1.0 / (alpha))))
-
-
-@triton.jit
-def slope_bfloat16(y, params):
-    """celu'(x) from y = celu(x)."""
-    alpha = params[0]
-    return tl.where((y > 0.0), 1.0, tl.fma(y, 1.0 / (alpha), 1.0))
-
-
-@triton.jit
-def slope_float16(y, params):
-    """celu'(x) from y = celu(x)."""
-    alpha = params[0]
-    return tl.where((y > 0.0), 1.0, tl.fma(y, 1.0 / (alpha), 1.0))
-
-
-@triton.jit
 def maximum(x, y):
     """The larger of two; NaN if one is."""
     return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
@@ -74,6 +29,13 @@ def minimum(x, y):
 
 
 @triton.jit
+def exp_16bit(x):
+    """exp(x)."""
+    h = tl.exp2(0.7213475204444817 * x)
+    return h * h
+
+
+@triton.jit
 def exp_float32(x):
     """exp(x), by powers of 2 and the rest, which is small."""
     x = minimum(maximum(x, -150.0), 150.0)
@@ -82,6 +44,23 @@ def exp_float32(x):
     r = tl.fma(n, -1.4286068203094173e-06, r)  # x - n*log(2)
     m = tl.floor(0.5 * n)
     return tl.exp2(1.4426950408889634 * r) * tl.exp2(m) * tl.exp2(n - m)
+
+
+@triton.jit
+def expm1_bfloat16(x):
+    """expm1(x): a polynomial next to 0, where the plain spelling cancels."""
+    p = tl.fma(0.1666666567325592, x, 0.5004882216453552)
+    p = tl.fma(p, x, 1.0000007152557373)
+    return tl.where(tl.abs(x) < 0.125, x * p, exp_16bit(x) - 1.0)
+
+
+@triton.jit
+def expm1_float16(x):
+    """expm1(x): a polynomial next to 0, where the plain spelling cancels."""
+    p = tl.fma(0.041666582226753235, x, 0.16679686307907104)
+    p = tl.fma(p, x, 0.5000002384185791)
+    p = tl.fma(p, x, 0.9999997615814209)
+    return tl.where(tl.abs(x) < 0.125, x * p, exp_16bit(x) - 1.0)
 
 
 @triton.jit
@@ -97,11 +76,34 @@ def expm1_float32(x):
 
 
 @triton.jit
+def forward_bfloat16(x, params):
+    """celu(x) = where(x > 0, x, alpha*expm1(x/alpha))."""
+    alpha = params[0]
+    y = tl.where((x > 0.0), x, (expm1_bfloat16(x * (1.0 / (alpha)))) * alpha)
+    return tl.where(x != x, x, y)
+
+
+@triton.jit
+def forward_float16(x, params):
+    """celu(x) = where(x > 0, x, alpha*expm1(x/alpha))."""
+    alpha = params[0]
+    y = tl.where((x > 0.0), x, (expm1_float16(x * (1.0 / (alpha)))) * alpha)
+    return tl.where(x != x, x, y)
+
+
+@triton.jit
 def forward_float32(x, params):
     """celu(x) = where(x > 0, x, alpha*expm1(x/alpha))."""
     alpha = params[0]
     y = tl.where((x > 0.0), x, (expm1_float32(x * (1.0 / (alpha)))) * alpha)
     return tl.where(x != x, x, y)
+
+
+@triton.jit
+def derivative_16bit(x, params):
+    """celu'(x)."""
+    alpha = params[0]
+    return tl.where((x > 0.0), 1.0, exp_16bit(x * (1.0 / (alpha))))
 
 
 @triton.jit
@@ -112,16 +114,16 @@ def derivative_float32(x, params):
 
 
 @triton.jit
-def slope_float32(y, params):
+def slope(y, params):
     """celu'(x) from y = celu(x)."""
     alpha = params[0]
     return tl.where((y > 0.0), 1.0, tl.fma(y, 1.0 / (alpha), 1.0))
 
 
 @triton.jit
-def code_1bit(x, params):
-    """The code of the interval of x."""
-    return tl.where(x > -0.6546573042869568, 0x1, 0x0)
+def code_1bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    return tl.where(x > -0.6546573042869568, 0x1 << k, 0x0 << k)
 
 
 @triton.jit
@@ -132,11 +134,11 @@ def level_1bit(code):
 
 
 @triton.jit
-def code_2bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -2.03024959564209, 0x1, 0x0)
-    c = tl.where(x > -0.8821537494659424, 0x100, c)
-    return tl.where(x > -0.23627899587154388, 0x101, c)
+def code_2bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -2.03024959564209, 0x1 << k, 0x0 << k)
+    c = tl.where(x > -0.8821537494659424, 0x100 << k, c)
+    return tl.where(x > -0.23627899587154388, 0x101 << k, c)
 
 
 @triton.jit
@@ -150,15 +152,15 @@ def level_2bit(code):
 
 
 @triton.jit
-def code_3bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -3.1813626289367676, 0x1, 0x0)
-    c = tl.where(x > -2.052327871322632, 0x100, c)
-    c = tl.where(x > -1.4124218225479126, 0x101, c)
-    c = tl.where(x > -0.9647113680839539, 0x10000, c)
-    c = tl.where(x > -0.620183527469635, 0x10001, c)
-    c = tl.where(x > -0.34011954069137573, 0x10100, c)
-    return tl.where(x > -0.10417341440916061, 0x10101, c)
+def code_3bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -3.1813626289367676, 0x1 << k, 0x0 << k)
+    c = tl.where(x > -2.052327871322632, 0x100 << k, c)
+    c = tl.where(x > -1.4124218225479126, 0x101 << k, c)
+    c = tl.where(x > -0.9647113680839539, 0x10000 << k, c)
+    c = tl.where(x > -0.620183527469635, 0x10001 << k, c)
+    c = tl.where(x > -0.34011954069137573, 0x10100 << k, c)
+    return tl.where(x > -0.10417341440916061, 0x10101 << k, c)
 
 
 @triton.jit
@@ -177,23 +179,23 @@ def level_3bit(code):
 
 
 @triton.jit
-def code_4bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -4.24064826965332, 0x1, 0x0)
-    c = tl.where(x > -3.136052131652832, 0x100, c)
-    c = tl.where(x > -2.503937005996704, 0x101, c)
-    c = tl.where(x > -2.06003737449646, 0x10000, c)
-    c = tl.where(x > -1.7177667617797852, 0x10001, c)
-    c = tl.where(x > -1.4391947984695435, 0x10100, c)
-    c = tl.where(x > -1.204308032989502, 0x10101, c)
-    c = tl.where(x > -1.0012518167495728, 0x1000000, c)
-    c = tl.where(x > -0.8224231600761414, 0x1000001, c)
-    c = tl.where(x > -0.6626541614532471, 0x1000100, c)
-    c = tl.where(x > -0.5182715654373169, 0x1000101, c)
-    c = tl.where(x > -0.38657116889953613, 0x1010000, c)
-    c = tl.where(x > -0.26550427079200745, 0x1010001, c)
-    c = tl.where(x > -0.15348155796527863, 0x1010100, c)
-    return tl.where(x > -0.04924542084336281, 0x1010101, c)
+def code_4bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -4.24064826965332, 0x1 << k, 0x0 << k)
+    c = tl.where(x > -3.136052131652832, 0x100 << k, c)
+    c = tl.where(x > -2.503937005996704, 0x101 << k, c)
+    c = tl.where(x > -2.06003737449646, 0x10000 << k, c)
+    c = tl.where(x > -1.7177667617797852, 0x10001 << k, c)
+    c = tl.where(x > -1.4391947984695435, 0x10100 << k, c)
+    c = tl.where(x > -1.204308032989502, 0x10101 << k, c)
+    c = tl.where(x > -1.0012518167495728, 0x1000000 << k, c)
+    c = tl.where(x > -0.8224231600761414, 0x1000001 << k, c)
+    c = tl.where(x > -0.6626541614532471, 0x1000100 << k, c)
+    c = tl.where(x > -0.5182715654373169, 0x1000101 << k, c)
+    c = tl.where(x > -0.38657116889953613, 0x1010000 << k, c)
+    c = tl.where(x > -0.26550427079200745, 0x1010001 << k, c)
+    c = tl.where(x > -0.15348155796527863, 0x1010100 << k, c)
+    return tl.where(x > -0.04924542084336281, 0x1010101 << k, c)
 
 
 @triton.jit

@@ -200,4 +200,4 @@ def slope_float32(y, side, params):
 
 def side(x, params):
     """Whether x is on the right side."""
-    return (x >= -0.7524613738059998)
+    return x >= -0.7524613738059998

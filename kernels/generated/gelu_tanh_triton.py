@@ -29,11 +29,30 @@ def minimum(x, y):
 
 
 @triton.jit
+def exp(x):
+    """exp(x), by powers of 2 and the rest, which is small."""
+    x = minimum(maximum(x, -150.0), 150.0)
+    n = tl.floor(tl.fma(1.4426950408889634, x, 0.5))
+    r = tl.fma(n, -0.693145751953125, x)  # n times this is exact
+    r = tl.fma(n, -1.4286068203094173e-06, r)  # x - n*log(2)
+    m = tl.floor(0.5 * n)
+    return tl.exp2(1.4426950408889634 * r) * tl.exp2(m) * tl.exp2(n - m)
+
+
+@triton.jit
 def sigmoid_16bit(x):
     """1 / (1 + exp(-x)), from exp(-|x|/2): nothing overflows."""
     h = tl.exp2(-0.7213475204444817 * tl.abs(x))
     r = tl.rsqrt(tl.fma(h, h, 1.0)) * tl.where(x < 0, h, 1.0)
     return r * r
+
+
+@triton.jit
+def sigmoid_float32(x):
+    """1 / (1 + exp(-x)), from exp(-|x|/2): nothing overflows."""
+    h = exp(-0.5 * tl.abs(x))
+    r = tl.where(x < 0, h, 1.0)
+    return r * (r / tl.fma(h, h, 1.0))
 
 
 @triton.jit
@@ -43,11 +62,25 @@ def forward_16bit(x, params):
 
 
 @triton.jit
+def forward_float32(x, params):
+    """gelu_tanh(x) = x*(1 + tanh(sqrt(2/pi)*(x + 0.044715*x**3)))/2."""
+    return sigmoid_float32(tl.fma(1.5957691216057308, x, 0.07135481627260025 * (x * x * x))) * x
+
+
+@triton.jit
 def derivative_16bit(x, params):
     """gelu_tanh'(x)."""
     t1 = tl.fma(1.5957691216057308, x, 0.07135481627260025 * (x * x * x))
     t2 = sigmoid_16bit(t1)
     return tl.fma(1.5957691216057308 * sigmoid_16bit(-t1) * t2 * x, tl.fma(0.134145 * x, x, 1.0), t2)
+
+
+@triton.jit
+def derivative_float32(x, params):
+    """gelu_tanh'(x)."""
+    t1 = tl.fma(1.5957691216057308, x, 0.07135481627260025 * (x * x * x))
+    t2 = sigmoid_float32(t1)
+    return tl.fma(1.5957691216057308 * sigmoid_float32(-t1) * t2 * x, tl.fma(0.134145 * x, x, 1.0), t2)
 
 
 @triton.jit
@@ -147,39 +180,6 @@ def slope_float16(y, side, params):
 
 
 @triton.jit
-def exp(x):
-    """exp(x), by powers of 2 and the rest, which is small."""
-    x = minimum(maximum(x, -150.0), 150.0)
-    n = tl.floor(tl.fma(1.4426950408889634, x, 0.5))
-    r = tl.fma(n, -0.693145751953125, x)  # n times this is exact
-    r = tl.fma(n, -1.4286068203094173e-06, r)  # x - n*log(2)
-    m = tl.floor(0.5 * n)
-    return tl.exp2(1.4426950408889634 * r) * tl.exp2(m) * tl.exp2(n - m)
-
-
-@triton.jit
-def sigmoid_float32(x):
-    """1 / (1 + exp(-x)), from exp(-|x|/2): nothing overflows."""
-    h = exp(-0.5 * tl.abs(x))
-    r = tl.where(x < 0, h, 1.0)
-    return r * (r / tl.fma(h, h, 1.0))
-
-
-@triton.jit
-def forward_float32(x, params):
-    """gelu_tanh(x) = x*(1 + tanh(sqrt(2/pi)*(x + 0.044715*x**3)))/2."""
-    return sigmoid_float32(tl.fma(1.5957691216057308, x, 0.07135481627260025 * (x * x * x))) * x
-
-
-@triton.jit
-def derivative_float32(x, params):
-    """gelu_tanh'(x)."""
-    t1 = tl.fma(1.5957691216057308, x, 0.07135481627260025 * (x * x * x))
-    t2 = sigmoid_float32(t1)
-    return tl.fma(1.5957691216057308 * sigmoid_float32(-t1) * t2 * x, tl.fma(0.134145 * x, x, 1.0), t2)
-
-
-@triton.jit
 def slope_float32(y, side, params):
     """gelu_tanh'(x) from y = gelu_tanh(x)."""
     t_left = -0.17004075646400452
@@ -254,15 +254,15 @@ def slope_float32(y, side, params):
 
 
 @triton.jit
-def side(x, params):
-    """Whether x is on the right side."""
-    return (x >= -0.7524613738059998).to(tl.int32)
+def side(x, params, k):
+    """Whether x is on the right side, in bit k."""
+    return tl.where(x >= -0.7524613738059998, 1 << k, 0)
 
 
 @triton.jit
-def code_1bit(x, params):
-    """The code of the interval of x."""
-    return tl.where(x > 0.0, 0x1, 0x0)
+def code_1bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    return tl.where(x > 0.0, 0x1 << k, 0x0 << k)
 
 
 @triton.jit
@@ -273,11 +273,11 @@ def level_1bit(code):
 
 
 @triton.jit
-def code_2bit(x, params):
-    """The code of the interval of x: that of |x|, all its bits turned where x is not positive."""
+def code_2bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k: that of |x|, turned over where x <= 0."""
     a = tl.abs(x)
-    c = tl.where(a > 0.46923428773880005, 0x101, 0x100)
-    return tl.where(x > 0.0, c, c ^ 0x101)
+    c = tl.where(a > 0.46923428773880005, 0x101 << k, 0x100 << k)
+    return tl.where(x > 0.0, c, c ^ (0x101 << k))
 
 
 @triton.jit
@@ -291,14 +291,14 @@ def level_2bit(code):
 
 
 @triton.jit
-def code_3bit(x, params):
-    """The code of the interval of x: that of |x|, all its bits turned where x is not positive."""
+def code_3bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k: that of |x|, turned over where x <= 0."""
     a = tl.abs(x)
-    c = tl.where(a > 0.2687053382396698, 0x10001, 0x10000)
-    c = tl.where(a > 0.5675680637359619, 0x10100, c)
-    c = tl.where(a > 0.8859571218490601, 0x10101, c)
-    c = tl.where(a > 2.349081516265869, 0x10100, c)
-    return tl.where(x > 0.0, c, c ^ 0x10101)
+    c = tl.where(a > 0.2687053382396698, 0x10001 << k, 0x10000 << k)
+    c = tl.where(a > 0.5675680637359619, 0x10100 << k, c)
+    c = tl.where(a > 0.8859571218490601, 0x10101 << k, c)
+    c = tl.where(a > 2.349081516265869, 0x10100 << k, c)
+    return tl.where(x > 0.0, c, c ^ (0x10101 << k))
 
 
 @triton.jit
@@ -317,28 +317,28 @@ def level_3bit(code):
 
 
 @triton.jit
-def code_4bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -2.834726572036743, 0x100, 0x101)
-    c = tl.where(x > -2.2894222736358643, 0x1, c)
-    c = tl.where(x > -1.8925448656082153, 0x0, c)
-    c = tl.where(x > -1.0668392181396484, 0x1, c)
-    c = tl.where(x > -0.9032576680183411, 0x100, c)
-    c = tl.where(x > -0.795634388923645, 0x101, c)
-    c = tl.where(x > -0.6563822031021118, 0x10000, c)
-    c = tl.where(x > -0.4893742799758911, 0x10001, c)
-    c = tl.where(x > -0.33996641635894775, 0x10100, c)
-    c = tl.where(x > -0.20040342211723328, 0x10101, c)
-    c = tl.where(x > -0.06595644354820251, 0x1000000, c)
-    c = tl.where(x > 0.06690244376659393, 0x1000001, c)
-    c = tl.where(x > 0.20137251913547516, 0x1000100, c)
-    c = tl.where(x > 0.3409866392612457, 0x1000101, c)
-    c = tl.where(x > 0.49048686027526855, 0x1010000, c)
-    c = tl.where(x > 0.6576618552207947, 0x1010001, c)
-    c = tl.where(x > 0.8206661343574524, 0x1010100, c)
-    c = tl.where(x > 1.0014197826385498, 0x1010101, c)
-    c = tl.where(x > 2.025876045227051, 0x1010100, c)
-    return tl.where(x > 2.6511852741241455, 0x1010001, c)
+def code_4bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -2.834726572036743, 0x100 << k, 0x101 << k)
+    c = tl.where(x > -2.2894222736358643, 0x1 << k, c)
+    c = tl.where(x > -1.8925448656082153, 0x0 << k, c)
+    c = tl.where(x > -1.0668392181396484, 0x1 << k, c)
+    c = tl.where(x > -0.9032576680183411, 0x100 << k, c)
+    c = tl.where(x > -0.795634388923645, 0x101 << k, c)
+    c = tl.where(x > -0.6563822031021118, 0x10000 << k, c)
+    c = tl.where(x > -0.4893742799758911, 0x10001 << k, c)
+    c = tl.where(x > -0.33996641635894775, 0x10100 << k, c)
+    c = tl.where(x > -0.20040342211723328, 0x10101 << k, c)
+    c = tl.where(x > -0.06595644354820251, 0x1000000 << k, c)
+    c = tl.where(x > 0.06690244376659393, 0x1000001 << k, c)
+    c = tl.where(x > 0.20137251913547516, 0x1000100 << k, c)
+    c = tl.where(x > 0.3409866392612457, 0x1000101 << k, c)
+    c = tl.where(x > 0.49048686027526855, 0x1010000 << k, c)
+    c = tl.where(x > 0.6576618552207947, 0x1010001 << k, c)
+    c = tl.where(x > 0.8206661343574524, 0x1010100 << k, c)
+    c = tl.where(x > 1.0014197826385498, 0x1010101 << k, c)
+    c = tl.where(x > 2.025876045227051, 0x1010100 << k, c)
+    return tl.where(x > 2.6511852741241455, 0x1010001 << k, c)
 
 
 @triton.jit

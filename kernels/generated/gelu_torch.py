@@ -19,7 +19,7 @@ MINIMUM = -0.16997120747990363
 TABLES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6, 7: 7, 8: 8}  # few-bit tables by bits asked for: bits stored
 
 
-def Phi(x):
+def fine_Phi(x):
     """Distribution function of N(0, 1)."""
     return 0.5 * torch.erfc(-0.7071067811865476 * x)
 
@@ -36,7 +36,7 @@ def forward(x, params):
 
 def derivative(x, params):
     """gelu'(x)."""
-    return phi(x) * x + Phi(x)
+    return phi(x) * x + fine_Phi(x)
 
 
 def slope_bfloat16(y, side, params):
@@ -207,4 +207,4 @@ def slope_float32(y, side, params):
 
 def side(x, params):
     """Whether x is on the right side."""
-    return (x >= -0.7517914772033691)
+    return x >= -0.7517914772033691

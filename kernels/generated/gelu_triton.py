@@ -17,24 +17,6 @@ import triton.language as tl
 
 
 @triton.jit
-def Phi_16bit(x):
-    """Distribution function of N(0, 1): Phi(-|x|) = exp(-x²/2) times a polynomial in t = 1 / (1 + |x|/4)."""
-    t = tl.rsqrt(tl.fma(0.25, tl.abs(x), 1.0))
-    t = t * t
-    p = tl.fma(0.02517489530146122, t, -0.1501110941171646)
-    p = tl.fma(p, t, 0.2904708683490753)
-    p = tl.fma(p, t, -0.19921569526195526)
-    p = tl.fma(p, t, 0.1971360146999359)
-    p = tl.fma(p, t, 0.034940801560878754)
-    p = tl.fma(p, t, 0.10321810841560364)
-    p = tl.fma(p, t, 0.09859324246644974)
-    p = tl.fma(p, t, 0.09979283064603806)
-    h = tl.exp2(-0.36067376022224085 * x * x)
-    tail = h * (h * (t * p))
-    return tl.where(x > 0, 1.0 - tail, tail)
-
-
-@triton.jit
 def maximum(x, y):
     """The larger of two; NaN if one is."""
     return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
@@ -47,22 +29,127 @@ def minimum(x, y):
 
 
 @triton.jit
-def phi_16bit(x):
-    """Density of N(0, 1), from exp(-x²/4)."""
-    h = tl.exp2(-0.36067376022224085 * x * x)
-    return 0.3989422804014327 * h * h
+def exp(x):
+    """exp(x), by powers of 2 and the rest, which is small."""
+    x = minimum(maximum(x, -150.0), 150.0)
+    n = tl.floor(tl.fma(1.4426950408889634, x, 0.5))
+    r = tl.fma(n, -0.693145751953125, x)  # n times this is exact
+    r = tl.fma(n, -1.4286068203094173e-06, r)  # x - n*log(2)
+    m = tl.floor(0.5 * n)
+    return tl.exp2(1.4426950408889634 * r) * tl.exp2(m) * tl.exp2(n - m)
 
 
 @triton.jit
-def forward_16bit(x, params):
+def Phi_bfloat16(x):
+    """Distribution function of N(0, 1): Phi(-|x|) = exp(-x²/2) times a polynomial in t = 1 / (1 + c*|x|)."""
+    t = tl.rsqrt(tl.fma(0.3, tl.abs(x), 1.0))
+    t = t * t
+    p = tl.fma(1.1321505529533216e-20, t, 1.9292020810463856e-21)
+    p = tl.fma(p, t, 7.452713142169516e-21)
+    p = tl.fma(p, t, 6.407871745209236e-21)
+    e = tl.exp2(tl.fma(-0.7213475204444817 * x, x, 64.0))
+    tail = e * (t * p)
+    return tl.where(x > 0, 1.0 - tail, tail)
+
+
+@triton.jit
+def Phi_float16(x):
+    """Distribution function of N(0, 1): Phi(-|x|) = exp(-x²/2) times a polynomial in t = 1 / (1 + c*|x|)."""
+    t = tl.rsqrt(tl.fma(0.3, tl.abs(x), 1.0))
+    t = t * t
+    p = tl.fma(-4.157936440097166e-21, t, 1.1646955056339517e-20)
+    p = tl.fma(p, t, -8.455123768387198e-22)
+    p = tl.fma(p, t, 7.777690109739152e-21)
+    p = tl.fma(p, t, 6.175772862483169e-21)
+    p = tl.fma(p, t, 6.508325318123629e-21)
+    e = tl.exp2(tl.fma(-0.7213475204444817 * x, x, 64.0))
+    tail = e * (t * p)
+    return tl.where(x > 0, 1.0 - tail, tail)
+
+
+@triton.jit
+def Phi_float32(x):
+    """Distribution function of N(0, 1): Phi(-|x|) = exp(-x²/2) times a polynomial in t = 1 / (1 + c*|x|)."""
+    t = 1.0 / tl.fma(0.25, tl.abs(x), 1.0)
+    p = tl.fma(0.016892170533537865, t, -0.06453590095043182)
+    p = tl.fma(p, t, 0.055876489728689194)
+    p = tl.fma(p, t, 0.022614875808358192)
+    p = tl.fma(p, t, 0.01773141324520111)
+    p = tl.fma(p, t, 0.08385299146175385)
+    p = tl.fma(p, t, 0.07301219552755356)
+    p = tl.fma(p, t, 0.09528798609972)
+    p = tl.fma(p, t, 0.0995214432477951)
+    p = tl.fma(p, t, 0.09974633157253265)
+    h = exp(-0.25 * x * x)
+    tail = h * (h * (t * p))
+    return tl.where(x > 0, 1.0 - tail, tail)
+
+
+@triton.jit
+def forward_bfloat16(x, params):
     """gelu(x) = x*Phi(x)."""
-    return Phi_16bit(x) * x
+    return Phi_bfloat16(x) * x
+
+
+@triton.jit
+def forward_float16(x, params):
+    """gelu(x) = x*Phi(x)."""
+    return Phi_float16(x) * x
+
+
+@triton.jit
+def forward_float32(x, params):
+    """gelu(x) = x*Phi(x)."""
+    return Phi_float32(x) * x
+
+
+@triton.jit
+def fine_Phi_16bit(x):
+    """Phi(x) to more digits, as in f' two terms cancel."""
+    t = tl.rsqrt(tl.fma(0.25, tl.abs(x), 1.0))
+    t = t * t
+    p = tl.fma(1.3647338088969686e-21, t, -8.137538717800295e-21)
+    p = tl.fma(p, t, 1.574645732539092e-20)
+    p = tl.fma(p, t, -1.0799504479811105e-20)
+    p = tl.fma(p, t, 1.0686764770640243e-20)
+    p = tl.fma(p, t, 1.8941446480344825e-21)
+    p = tl.fma(p, t, 5.5954648692020896e-21)
+    p = tl.fma(p, t, 5.344750383725745e-21)
+    p = tl.fma(p, t, 5.409780189245624e-21)
+    e = tl.exp2(tl.fma(-0.7213475204444817 * x, x, 64.0))
+    tail = e * (t * p)
+    return tl.where(x > 0, 1.0 - tail, tail)
+
+
+@triton.jit
+def fine_Phi_float32(x):
+    """Phi(x), which is fine enough."""
+    return Phi_float32(x)
+
+
+@triton.jit
+def phi_16bit(x):
+    """Density of N(0, 1), from 2**64 * exp(-x²/2)."""
+    e = tl.exp2(tl.fma(-0.7213475204444817 * x, x, 64.0))
+    return 2.162670435537773e-20 * e
+
+
+@triton.jit
+def phi_float32(x):
+    """Density of N(0, 1)."""
+    return 0.3989422804014327 * exp(-0.5 * x * x)
 
 
 @triton.jit
 def derivative_16bit(x, params):
     """gelu'(x)."""
-    return tl.fma(phi_16bit(x), x, Phi_16bit(x))
+    return tl.fma(phi_16bit(x), x, fine_Phi_16bit(x))
+
+
+@triton.jit
+def derivative_float32(x, params):
+    """gelu'(x)."""
+    return tl.fma(phi_float32(x), x, fine_Phi_float32(x))
 
 
 @triton.jit
@@ -159,53 +246,6 @@ def slope_float16(y, side, params):
 
 
 @triton.jit
-def exp(x):
-    """exp(x), by powers of 2 and the rest, which is small."""
-    x = minimum(maximum(x, -150.0), 150.0)
-    n = tl.floor(tl.fma(1.4426950408889634, x, 0.5))
-    r = tl.fma(n, -0.693145751953125, x)  # n times this is exact
-    r = tl.fma(n, -1.4286068203094173e-06, r)  # x - n*log(2)
-    m = tl.floor(0.5 * n)
-    return tl.exp2(1.4426950408889634 * r) * tl.exp2(m) * tl.exp2(n - m)
-
-
-@triton.jit
-def Phi_float32(x):
-    """Distribution function of N(0, 1): Phi(-|x|) = exp(-x²/2) times a polynomial in t = 1 / (1 + |x|/4)."""
-    t = 1.0 / tl.fma(0.25, tl.abs(x), 1.0)
-    p = tl.fma(0.016892170533537865, t, -0.06453590095043182)
-    p = tl.fma(p, t, 0.055876489728689194)
-    p = tl.fma(p, t, 0.022614875808358192)
-    p = tl.fma(p, t, 0.01773141324520111)
-    p = tl.fma(p, t, 0.08385299146175385)
-    p = tl.fma(p, t, 0.07301219552755356)
-    p = tl.fma(p, t, 0.09528798609972)
-    p = tl.fma(p, t, 0.0995214432477951)
-    p = tl.fma(p, t, 0.09974633157253265)
-    h = exp(-0.25 * x * x)
-    tail = h * (h * (t * p))
-    return tl.where(x > 0, 1.0 - tail, tail)
-
-
-@triton.jit
-def phi_float32(x):
-    """Density of N(0, 1)."""
-    return 0.3989422804014327 * exp(-0.5 * x * x)
-
-
-@triton.jit
-def forward_float32(x, params):
-    """gelu(x) = x*Phi(x)."""
-    return Phi_float32(x) * x
-
-
-@triton.jit
-def derivative_float32(x, params):
-    """gelu'(x)."""
-    return tl.fma(phi_float32(x), x, Phi_float32(x))
-
-
-@triton.jit
 def slope_float32(y, side, params):
     """gelu'(x) from y = gelu(x)."""
     t_left = -0.16997121274471283
@@ -282,15 +322,15 @@ def slope_float32(y, side, params):
 
 
 @triton.jit
-def side(x, params):
-    """Whether x is on the right side."""
-    return (x >= -0.7517914772033691).to(tl.int32)
+def side(x, params, k):
+    """Whether x is on the right side, in bit k."""
+    return tl.where(x >= -0.7517914772033691, 1 << k, 0)
 
 
 @triton.jit
-def code_1bit(x, params):
-    """The code of the interval of x."""
-    return tl.where(x > 0.0, 0x1, 0x0)
+def code_1bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    return tl.where(x > 0.0, 0x1 << k, 0x0 << k)
 
 
 @triton.jit
@@ -301,11 +341,11 @@ def level_1bit(code):
 
 
 @triton.jit
-def code_2bit(x, params):
-    """The code of the interval of x: that of |x|, all its bits turned where x is not positive."""
+def code_2bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k: that of |x|, turned over where x <= 0."""
     a = tl.abs(x)
-    c = tl.where(a > 0.4690264165401459, 0x101, 0x100)
-    return tl.where(x > 0.0, c, c ^ 0x101)
+    c = tl.where(a > 0.4690264165401459, 0x101 << k, 0x100 << k)
+    return tl.where(x > 0.0, c, c ^ (0x101 << k))
 
 
 @triton.jit
@@ -319,14 +359,14 @@ def level_2bit(code):
 
 
 @triton.jit
-def code_3bit(x, params):
-    """The code of the interval of x: that of |x|, all its bits turned where x is not positive."""
+def code_3bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k: that of |x|, turned over where x <= 0."""
     a = tl.abs(x)
-    c = tl.where(a > 0.2686724364757538, 0x10001, 0x10000)
-    c = tl.where(a > 0.5673512816429138, 0x10100, c)
-    c = tl.where(a > 0.8847821354866028, 0x10101, c)
-    c = tl.where(a > 2.3428964614868164, 0x10100, c)
-    return tl.where(x > 0.0, c, c ^ 0x10101)
+    c = tl.where(a > 0.2686724364757538, 0x10001 << k, 0x10000 << k)
+    c = tl.where(a > 0.5673512816429138, 0x10100 << k, c)
+    c = tl.where(a > 0.8847821354866028, 0x10101 << k, c)
+    c = tl.where(a > 2.3428964614868164, 0x10100 << k, c)
+    return tl.where(x > 0.0, c, c ^ (0x10101 << k))
 
 
 @triton.jit
@@ -345,28 +385,28 @@ def level_3bit(code):
 
 
 @triton.jit
-def code_4bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -2.8424460887908936, 0x100, 0x101)
-    c = tl.where(x > -2.2856192588806152, 0x1, c)
-    c = tl.where(x > -1.8869255781173706, 0x0, c)
-    c = tl.where(x > -1.0639642477035522, 0x1, c)
-    c = tl.where(x > -0.9011395573616028, 0x100, c)
-    c = tl.where(x > -0.7945061326026917, 0x101, c)
-    c = tl.where(x > -0.6559730768203735, 0x10000, c)
-    c = tl.where(x > -0.4891619384288788, 0x10001, c)
-    c = tl.where(x > -0.33986181020736694, 0x10100, c)
-    c = tl.where(x > -0.20035426318645477, 0x10101, c)
-    c = tl.where(x > -0.06593510508537292, 0x1000000, c)
-    c = tl.where(x > 0.06690475344657898, 0x1000001, c)
-    c = tl.where(x > 0.2013474553823471, 0x1000100, c)
-    c = tl.where(x > 0.34090712666511536, 0x1000101, c)
-    c = tl.where(x > 0.4903014600276947, 0x1010000, c)
-    c = tl.where(x > 0.6572830080986023, 0x1010001, c)
-    c = tl.where(x > 0.8195156455039978, 0x1010100, c)
-    c = tl.where(x > 0.9990489482879639, 0x1010101, c)
-    c = tl.where(x > 2.019886016845703, 0x1010100, c)
-    return tl.where(x > 2.6517484188079834, 0x1010001, c)
+def code_4bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -2.8424460887908936, 0x100 << k, 0x101 << k)
+    c = tl.where(x > -2.2856192588806152, 0x1 << k, c)
+    c = tl.where(x > -1.8869255781173706, 0x0 << k, c)
+    c = tl.where(x > -1.0639642477035522, 0x1 << k, c)
+    c = tl.where(x > -0.9011395573616028, 0x100 << k, c)
+    c = tl.where(x > -0.7945061326026917, 0x101 << k, c)
+    c = tl.where(x > -0.6559730768203735, 0x10000 << k, c)
+    c = tl.where(x > -0.4891619384288788, 0x10001 << k, c)
+    c = tl.where(x > -0.33986181020736694, 0x10100 << k, c)
+    c = tl.where(x > -0.20035426318645477, 0x10101 << k, c)
+    c = tl.where(x > -0.06593510508537292, 0x1000000 << k, c)
+    c = tl.where(x > 0.06690475344657898, 0x1000001 << k, c)
+    c = tl.where(x > 0.2013474553823471, 0x1000100 << k, c)
+    c = tl.where(x > 0.34090712666511536, 0x1000101 << k, c)
+    c = tl.where(x > 0.4903014600276947, 0x1010000 << k, c)
+    c = tl.where(x > 0.6572830080986023, 0x1010001 << k, c)
+    c = tl.where(x > 0.8195156455039978, 0x1010100 << k, c)
+    c = tl.where(x > 0.9990489482879639, 0x1010101 << k, c)
+    c = tl.where(x > 2.019886016845703, 0x1010100 << k, c)
+    return tl.where(x > 2.6517484188079834, 0x1010001 << k, c)
 
 
 @triton.jit

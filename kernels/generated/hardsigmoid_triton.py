@@ -30,28 +30,16 @@ def derivative(x, params):
 
 
 @triton.jit
-def slope_bfloat16(y, params):
+def slope(y, params):
     """hardsigmoid'(x) from y = hardsigmoid(x)."""
     return tl.where(((y > 0.0) & (y < 1.0)), 0.16666666666666666, 0.0)
 
 
 @triton.jit
-def slope_float16(y, params):
-    """hardsigmoid'(x) from y = hardsigmoid(x)."""
-    return tl.where(((y > 0.0) & (y < 1.0)), 0.16666666666666666, 0.0)
-
-
-@triton.jit
-def slope_float32(y, params):
-    """hardsigmoid'(x) from y = hardsigmoid(x)."""
-    return tl.where(((y > 0.0) & (y < 1.0)), 0.16666666666666666, 0.0)
-
-
-@triton.jit
-def code_1bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -3.0, 0x1, 0x0)
-    return tl.where(x > 3.0, 0x0, c)
+def code_1bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -3.0, 0x1 << k, 0x0 << k)
+    return tl.where(x > 3.0, 0x0 << k, c)
 
 
 @triton.jit
@@ -62,10 +50,10 @@ def level_1bit(code):
 
 
 @triton.jit
-def code_2bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -3.0, 0x1, 0x0)
-    return tl.where(x > 3.0, 0x0, c)
+def code_2bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -3.0, 0x1 << k, 0x0 << k)
+    return tl.where(x > 3.0, 0x0 << k, c)
 
 
 @triton.jit
@@ -76,10 +64,10 @@ def level_2bit(code):
 
 
 @triton.jit
-def code_3bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -3.0, 0x1, 0x0)
-    return tl.where(x > 3.0, 0x0, c)
+def code_3bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -3.0, 0x1 << k, 0x0 << k)
+    return tl.where(x > 3.0, 0x0 << k, c)
 
 
 @triton.jit
@@ -90,10 +78,10 @@ def level_3bit(code):
 
 
 @triton.jit
-def code_4bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -3.0, 0x1, 0x0)
-    return tl.where(x > 3.0, 0x0, c)
+def code_4bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -3.0, 0x1 << k, 0x0 << k)
+    return tl.where(x > 3.0, 0x0 << k, c)
 
 
 @triton.jit

@@ -58,4 +58,4 @@ def slope_float32(y, side, params):
 
 def side(x, params):
     """Whether x is on the right side."""
-    return (x >= -1.5)
+    return x >= -1.5

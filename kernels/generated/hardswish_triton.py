@@ -17,12 +17,6 @@ import triton.language as tl
 
 
 @triton.jit
-def maximum(x, y):
-    """The larger of two; NaN if one is."""
-    return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
-
-
-@triton.jit
 def forward(x, params):
     """hardswish(x) = Piecewise((0, x <= -3), (x, x >= 3), (x*(x + 3)/6, True))."""
     y = tl.where((x <= -3.0), 0.0, tl.where((x >= 3.0), x, 0.16666666666666666 * x * (x + 3.0)))
@@ -36,7 +30,13 @@ def derivative(x, params):
 
 
 @triton.jit
-def slope_bfloat16(y, side, params):
+def maximum(x, y):
+    """The larger of two; NaN if one is."""
+    return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def slope(y, side, params):
     """hardswish'(x) from y = hardswish(x)."""
     c0_left = -0.816496580927726
     c0_right = 0.816496580927726
@@ -46,35 +46,15 @@ def slope_bfloat16(y, side, params):
 
 
 @triton.jit
-def slope_float16(y, side, params):
-    """hardswish'(x) from y = hardswish(x)."""
-    c0_left = -0.816496580927726
-    c0_right = 0.816496580927726
-    left = tl.where((y >= 0.0), 0.0, c0_left * tl.sqrt(maximum(y + 0.375, 0.0)))
-    right = tl.where((y >= 3.0), 1.0, c0_right * tl.sqrt(maximum(y + 0.375, 0.0)))
-    return tl.where(side, right, left)
+def side(x, params, k):
+    """Whether x is on the right side, in bit k."""
+    return tl.where(x >= -1.5, 1 << k, 0)
 
 
 @triton.jit
-def slope_float32(y, side, params):
-    """hardswish'(x) from y = hardswish(x)."""
-    c0_left = -0.816496580927726
-    c0_right = 0.816496580927726
-    left = tl.where((y >= 0.0), 0.0, c0_left * tl.sqrt(maximum(y + 0.375, 0.0)))
-    right = tl.where((y >= 3.0), 1.0, c0_right * tl.sqrt(maximum(y + 0.375, 0.0)))
-    return tl.where(side, right, left)
-
-
-@triton.jit
-def side(x, params):
-    """Whether x is on the right side."""
-    return (x >= -1.5).to(tl.int32)
-
-
-@triton.jit
-def code_1bit(x, params):
-    """The code of the interval of x."""
-    return tl.where(x > 0.0, 0x1, 0x0)
+def code_1bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    return tl.where(x > 0.0, 0x1 << k, 0x0 << k)
 
 
 @triton.jit
@@ -85,12 +65,12 @@ def level_1bit(code):
 
 
 @triton.jit
-def code_2bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -3.0, 0x0, 0x1)
-    c = tl.where(x > -1.9841543436050415, 0x1, c)
-    c = tl.where(x > -0.7076310515403748, 0x100, c)
-    return tl.where(x > 0.8295696377754211, 0x101, c)
+def code_2bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -3.0, 0x0 << k, 0x1 << k)
+    c = tl.where(x > -1.9841543436050415, 0x1 << k, c)
+    c = tl.where(x > -0.7076310515403748, 0x100 << k, c)
+    return tl.where(x > 0.8295696377754211, 0x101 << k, c)
 
 
 @triton.jit
@@ -104,17 +84,17 @@ def level_2bit(code):
 
 
 @triton.jit
-def code_3bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -3.0, 0x0, 0x100)
-    c = tl.where(x > -2.398555278778076, 0x1, c)
-    c = tl.where(x > -1.7971105575561523, 0x100, c)
-    c = tl.where(x > -1.1208890676498413, 0x101, c)
-    c = tl.where(x > -0.3698906898498535, 0x10000, c)
-    c = tl.where(x > 0.3811076283454895, 0x10001, c)
-    c = tl.where(x > 1.1321059465408325, 0x10100, c)
-    c = tl.where(x > 2.0050699710845947, 0x10101, c)
-    return tl.where(x > 3.0, 0x10100, c)
+def code_3bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -3.0, 0x0 << k, 0x100 << k)
+    c = tl.where(x > -2.398555278778076, 0x1 << k, c)
+    c = tl.where(x > -1.7971105575561523, 0x100 << k, c)
+    c = tl.where(x > -1.1208890676498413, 0x101 << k, c)
+    c = tl.where(x > -0.3698906898498535, 0x10000 << k, c)
+    c = tl.where(x > 0.3811076283454895, 0x10001 << k, c)
+    c = tl.where(x > 1.1321059465408325, 0x10100 << k, c)
+    c = tl.where(x > 2.0050699710845947, 0x10101 << k, c)
+    return tl.where(x > 3.0, 0x10100 << k, c)
 
 
 @triton.jit
@@ -133,25 +113,25 @@ def level_3bit(code):
 
 
 @triton.jit
-def code_4bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -3.0, 0x0, 0x10000)
-    c = tl.where(x > -2.6665499210357666, 0x1, c)
-    c = tl.where(x > -2.333099603652954, 0x100, c)
-    c = tl.where(x > -1.9996494054794312, 0x101, c)
-    c = tl.where(x > -1.6661990880966187, 0x10000, c)
-    c = tl.where(x > -1.3119590282440186, 0x10001, c)
-    c = tl.where(x > -0.9369291663169861, 0x10100, c)
-    c = tl.where(x > -0.5618993043899536, 0x10101, c)
-    c = tl.where(x > -0.18686942756175995, 0x1000000, c)
-    c = tl.where(x > 0.18816043436527252, 0x1000001, c)
-    c = tl.where(x > 0.5631902813911438, 0x1000100, c)
-    c = tl.where(x > 0.9382201433181763, 0x1000101, c)
-    c = tl.where(x > 1.313249945640564, 0x1010000, c)
-    c = tl.where(x > 1.714941382408142, 0x1010001, c)
-    c = tl.where(x > 2.143294095993042, 0x1010100, c)
-    c = tl.where(x > 2.5716469287872314, 0x1010101, c)
-    return tl.where(x > 3.0, 0x1010000, c)
+def code_4bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -3.0, 0x0 << k, 0x10000 << k)
+    c = tl.where(x > -2.6665499210357666, 0x1 << k, c)
+    c = tl.where(x > -2.333099603652954, 0x100 << k, c)
+    c = tl.where(x > -1.9996494054794312, 0x101 << k, c)
+    c = tl.where(x > -1.6661990880966187, 0x10000 << k, c)
+    c = tl.where(x > -1.3119590282440186, 0x10001 << k, c)
+    c = tl.where(x > -0.9369291663169861, 0x10100 << k, c)
+    c = tl.where(x > -0.5618993043899536, 0x10101 << k, c)
+    c = tl.where(x > -0.18686942756175995, 0x1000000 << k, c)
+    c = tl.where(x > 0.18816043436527252, 0x1000001 << k, c)
+    c = tl.where(x > 0.5631902813911438, 0x1000100 << k, c)
+    c = tl.where(x > 0.9382201433181763, 0x1000101 << k, c)
+    c = tl.where(x > 1.313249945640564, 0x1010000 << k, c)
+    c = tl.where(x > 1.714941382408142, 0x1010001 << k, c)
+    c = tl.where(x > 2.143294095993042, 0x1010100 << k, c)
+    c = tl.where(x > 2.5716469287872314, 0x1010101 << k, c)
+    return tl.where(x > 3.0, 0x1010000 << k, c)
 
 
 @triton.jit

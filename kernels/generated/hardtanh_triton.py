@@ -34,7 +34,7 @@ def derivative(x, params):
 
 
 @triton.jit
-def slope_bfloat16(y, params):
+def slope(y, params):
     """hardtanh'(x) from y = hardtanh(x)."""
     min_val = params[0]
     max_val = params[1]
@@ -42,26 +42,10 @@ def slope_bfloat16(y, params):
 
 
 @triton.jit
-def slope_float16(y, params):
-    """hardtanh'(x) from y = hardtanh(x)."""
-    min_val = params[0]
-    max_val = params[1]
-    return tl.where(((max_val > y) & (min_val < y)), 1.0, 0.0)
-
-
-@triton.jit
-def slope_float32(y, params):
-    """hardtanh'(x) from y = hardtanh(x)."""
-    min_val = params[0]
-    max_val = params[1]
-    return tl.where(((max_val > y) & (min_val < y)), 1.0, 0.0)
-
-
-@triton.jit
-def code_1bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -1.0, 0x1, 0x0)
-    return tl.where(x > 1.0, 0x0, c)
+def code_1bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -1.0, 0x1 << k, 0x0 << k)
+    return tl.where(x > 1.0, 0x0 << k, c)
 
 
 @triton.jit
@@ -72,10 +56,10 @@ def level_1bit(code):
 
 
 @triton.jit
-def code_2bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -1.0, 0x1, 0x0)
-    return tl.where(x > 1.0, 0x0, c)
+def code_2bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -1.0, 0x1 << k, 0x0 << k)
+    return tl.where(x > 1.0, 0x0 << k, c)
 
 
 @triton.jit
@@ -86,10 +70,10 @@ def level_2bit(code):
 
 
 @triton.jit
-def code_3bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -1.0, 0x1, 0x0)
-    return tl.where(x > 1.0, 0x0, c)
+def code_3bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -1.0, 0x1 << k, 0x0 << k)
+    return tl.where(x > 1.0, 0x0 << k, c)
 
 
 @triton.jit
@@ -100,10 +84,10 @@ def level_3bit(code):
 
 
 @triton.jit
-def code_4bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -1.0, 0x1, 0x0)
-    return tl.where(x > 1.0, 0x0, c)
+def code_4bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -1.0, 0x1 << k, 0x0 << k)
+    return tl.where(x > 1.0, 0x0 << k, c)
 
 
 @triton.jit

@@ -32,30 +32,16 @@ def derivative(x, params):
 
 
 @triton.jit
-def slope_bfloat16(y, params):
+def slope(y, params):
     """leaky_relu'(x) from y = leaky_relu(x)."""
     negative_slope = params[0]
     return tl.where((y > 0.0), 1.0, negative_slope)
 
 
 @triton.jit
-def slope_float16(y, params):
-    """leaky_relu'(x) from y = leaky_relu(x)."""
-    negative_slope = params[0]
-    return tl.where((y > 0.0), 1.0, negative_slope)
-
-
-@triton.jit
-def slope_float32(y, params):
-    """leaky_relu'(x) from y = leaky_relu(x)."""
-    negative_slope = params[0]
-    return tl.where((y > 0.0), 1.0, negative_slope)
-
-
-@triton.jit
-def code_1bit(x, params):
-    """The code of the interval of x."""
-    return tl.where(x > 0.0, 0x1, 0x0)
+def code_1bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    return tl.where(x > 0.0, 0x1 << k, 0x0 << k)
 
 
 @triton.jit
@@ -66,9 +52,9 @@ def level_1bit(code):
 
 
 @triton.jit
-def code_2bit(x, params):
-    """The code of the interval of x."""
-    return tl.where(x > 0.0, 0x1, 0x0)
+def code_2bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    return tl.where(x > 0.0, 0x1 << k, 0x0 << k)
 
 
 @triton.jit
@@ -79,9 +65,9 @@ def level_2bit(code):
 
 
 @triton.jit
-def code_3bit(x, params):
-    """The code of the interval of x."""
-    return tl.where(x > 0.0, 0x1, 0x0)
+def code_3bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    return tl.where(x > 0.0, 0x1 << k, 0x0 << k)
 
 
 @triton.jit
@@ -92,9 +78,9 @@ def level_3bit(code):
 
 
 @triton.jit
-def code_4bit(x, params):
-    """The code of the interval of x."""
-    return tl.where(x > 0.0, 0x1, 0x0)
+def code_4bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    return tl.where(x > 0.0, 0x1 << k, 0x0 << k)
 
 
 @triton.jit

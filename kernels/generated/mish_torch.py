@@ -163,4 +163,4 @@ def slope_float32(y, side, params):
 
 def side(x, params):
     """Whether x is on the right side."""
-    return (x >= -1.1924312114715576)
+    return x >= -1.1924312114715576

@@ -36,22 +36,14 @@ def exp_16bit(x):
 
 
 @triton.jit
-def sech2_softplus_16bit(x):
-    """1 - tanh(log(1 + exp(x)))², without its cancellation."""
-    e = exp_16bit(-tl.abs(x))
-    n = tl.where(x < 0, e * (e + 2.0), tl.fma(2.0, e, 1.0))
-    d = n + tl.where(x < 0, 2.0, 2.0 * e * e)
-    r = tl.rsqrt(d)
-    q = (1.0 + e) * r * r
-    return tl.where(x < 0, 4.0, 4.0 * e * e) * q * q
-
-
-@triton.jit
-def sigmoid_16bit(x):
-    """1 / (1 + exp(-x)), from exp(-|x|/2): nothing overflows."""
-    h = tl.exp2(-0.7213475204444817 * tl.abs(x))
-    r = tl.rsqrt(tl.fma(h, h, 1.0)) * tl.where(x < 0, h, 1.0)
-    return r * r
+def exp_float32(x):
+    """exp(x), by powers of 2 and the rest, which is small."""
+    x = minimum(maximum(x, -150.0), 150.0)
+    n = tl.floor(tl.fma(1.4426950408889634, x, 0.5))
+    r = tl.fma(n, -0.693145751953125, x)  # n times this is exact
+    r = tl.fma(n, -1.4286068203094173e-06, r)  # x - n*log(2)
+    m = tl.floor(0.5 * n)
+    return tl.exp2(1.4426950408889634 * r) * tl.exp2(m) * tl.exp2(n - m)
 
 
 @triton.jit
@@ -65,15 +57,73 @@ def tanh_softplus_16bit(x):
 
 
 @triton.jit
+def tanh_softplus_float32(x):
+    """tanh(log(1 + exp(x))) = n / d, polynomials in exp(-|x|)."""
+    e = exp_float32(-tl.abs(x))
+    n = tl.where(x < 0, e * (e + 2.0), tl.fma(2.0, e, 1.0))
+    d = n + tl.where(x < 0, 2.0, 2.0 * e * e)
+    return n / d
+
+
+@triton.jit
 def forward_16bit(x, params):
     """mish(x) = x*tanh(softplus(x))."""
     return tanh_softplus_16bit(x) * x
 
 
 @triton.jit
+def forward_float32(x, params):
+    """mish(x) = x*tanh(softplus(x))."""
+    return tanh_softplus_float32(x) * x
+
+
+@triton.jit
+def sech2_softplus_16bit(x):
+    """1 - tanh(log(1 + exp(x)))², without its cancellation."""
+    e = exp_16bit(-tl.abs(x))
+    n = tl.where(x < 0, e * (e + 2.0), tl.fma(2.0, e, 1.0))
+    d = n + tl.where(x < 0, 2.0, 2.0 * e * e)
+    r = tl.rsqrt(d)
+    q = (1.0 + e) * r * r
+    return tl.where(x < 0, 4.0, 4.0 * e * e) * q * q
+
+
+@triton.jit
+def sech2_softplus_float32(x):
+    """1 - tanh(log(1 + exp(x)))², without its cancellation."""
+    e = exp_float32(-tl.abs(x))
+    n = tl.where(x < 0, e * (e + 2.0), tl.fma(2.0, e, 1.0))
+    d = n + tl.where(x < 0, 2.0, 2.0 * e * e)
+    q = (1.0 + e) / d
+    return tl.where(x < 0, 4.0, 4.0 * e * e) * q * q
+
+
+@triton.jit
+def sigmoid_16bit(x):
+    """1 / (1 + exp(-x)), from exp(-|x|/2): nothing overflows."""
+    h = tl.exp2(-0.7213475204444817 * tl.abs(x))
+    r = tl.rsqrt(tl.fma(h, h, 1.0)) * tl.where(x < 0, h, 1.0)
+    return r * r
+
+
+@triton.jit
+def sigmoid_float32(x):
+    """1 / (1 + exp(-x)), from exp(-|x|/2): nothing overflows."""
+    h = exp_float32(-0.5 * tl.abs(x))
+    r = tl.where(x < 0, h, 1.0)
+    return r * (r / tl.fma(h, h, 1.0))
+
+
+@triton.jit
 def derivative_16bit(x, params):
     """mish'(x)."""
     return tl.fma(sech2_softplus_16bit(x) * sigmoid_16bit(x), x, tanh_softplus_16bit(x))
+
+
+@triton.jit
+def derivative_float32(x, params):
+    """mish'(x)."""
+    return tl.fma(sech2_softplus_float32(x) * sigmoid_float32(x), x, tanh_softplus_float32(x))
 
 
 @triton.jit
@@ -134,56 +184,6 @@ def slope_float16(y, side, params):
     p = tl.fma(p, s, c1)
     p = tl.fma(p, s, c0)
     return p
-
-
-@triton.jit
-def exp_float32(x):
-    """exp(x), by powers of 2 and the rest, which is small."""
-    x = minimum(maximum(x, -150.0), 150.0)
-    n = tl.floor(tl.fma(1.4426950408889634, x, 0.5))
-    r = tl.fma(n, -0.693145751953125, x)  # n times this is exact
-    r = tl.fma(n, -1.4286068203094173e-06, r)  # x - n*log(2)
-    m = tl.floor(0.5 * n)
-    return tl.exp2(1.4426950408889634 * r) * tl.exp2(m) * tl.exp2(n - m)
-
-
-@triton.jit
-def sech2_softplus_float32(x):
-    """1 - tanh(log(1 + exp(x)))², without its cancellation."""
-    e = exp_float32(-tl.abs(x))
-    n = tl.where(x < 0, e * (e + 2.0), tl.fma(2.0, e, 1.0))
-    d = n + tl.where(x < 0, 2.0, 2.0 * e * e)
-    q = (1.0 + e) / d
-    return tl.where(x < 0, 4.0, 4.0 * e * e) * q * q
-
-
-@triton.jit
-def sigmoid_float32(x):
-    """1 / (1 + exp(-x)), from exp(-|x|/2): nothing overflows."""
-    h = exp_float32(-0.5 * tl.abs(x))
-    r = tl.where(x < 0, h, 1.0)
-    return r * (r / tl.fma(h, h, 1.0))
-
-
-@triton.jit
-def tanh_softplus_float32(x):
-    """tanh(log(1 + exp(x))) = n / d, polynomials in exp(-|x|)."""
-    e = exp_float32(-tl.abs(x))
-    n = tl.where(x < 0, e * (e + 2.0), tl.fma(2.0, e, 1.0))
-    d = n + tl.where(x < 0, 2.0, 2.0 * e * e)
-    return n / d
-
-
-@triton.jit
-def forward_float32(x, params):
-    """mish(x) = x*tanh(softplus(x))."""
-    return tanh_softplus_float32(x) * x
-
-
-@triton.jit
-def derivative_float32(x, params):
-    """mish'(x)."""
-    return tl.fma(sech2_softplus_float32(x) * sigmoid_float32(x), x, tanh_softplus_float32(x))
 
 
 @triton.jit
@@ -252,15 +252,15 @@ def slope_float32(y, side, params):
 
 
 @triton.jit
-def side(x, params):
-    """Whether x is on the right side."""
-    return (x >= -1.1924312114715576).to(tl.int32)
+def side(x, params, k):
+    """Whether x is on the right side, in bit k."""
+    return tl.where(x >= -1.1924312114715576, 1 << k, 0)
 
 
 @triton.jit
-def code_1bit(x, params):
-    """The code of the interval of x."""
-    return tl.where(x > -0.16864310204982758, 0x1, 0x0)
+def code_1bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    return tl.where(x > -0.16864310204982758, 0x1 << k, 0x0 << k)
 
 
 @triton.jit
@@ -271,11 +271,11 @@ def level_1bit(code):
 
 
 @triton.jit
-def code_2bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -0.8142337203025818, 0x1, 0x0)
-    c = tl.where(x > -0.18640488386154175, 0x100, c)
-    return tl.where(x > 0.40288639068603516, 0x101, c)
+def code_2bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -0.8142337203025818, 0x1 << k, 0x0 << k)
+    c = tl.where(x > -0.18640488386154175, 0x100 << k, c)
+    return tl.where(x > 0.40288639068603516, 0x101 << k, c)
 
 
 @triton.jit
@@ -289,17 +289,17 @@ def level_2bit(code):
 
 
 @triton.jit
-def code_3bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -4.174649238586426, 0x0, 0x1)
-    c = tl.where(x > -1.4051483869552612, 0x1, c)
-    c = tl.where(x > -0.9383551478385925, 0x100, c)
-    c = tl.where(x > -0.5241500735282898, 0x101, c)
-    c = tl.where(x > -0.17458821833133698, 0x10000, c)
-    c = tl.where(x > 0.16393420100212097, 0x10001, c)
-    c = tl.where(x > 0.5421653985977173, 0x10100, c)
-    c = tl.where(x > 0.9279801249504089, 0x10101, c)
-    return tl.where(x > 2.6431448459625244, 0x10100, c)
+def code_3bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -4.174649238586426, 0x0 << k, 0x1 << k)
+    c = tl.where(x > -1.4051483869552612, 0x1 << k, c)
+    c = tl.where(x > -0.9383551478385925, 0x100 << k, c)
+    c = tl.where(x > -0.5241500735282898, 0x101 << k, c)
+    c = tl.where(x > -0.17458821833133698, 0x10000 << k, c)
+    c = tl.where(x > 0.16393420100212097, 0x10001 << k, c)
+    c = tl.where(x > 0.5421653985977173, 0x10100 << k, c)
+    c = tl.where(x > 0.9279801249504089, 0x10101 << k, c)
+    return tl.where(x > 2.6431448459625244, 0x10100 << k, c)
 
 
 @triton.jit
@@ -318,28 +318,28 @@ def level_3bit(code):
 
 
 @triton.jit
-def code_4bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -5.532712459564209, 0x100, 0x101)
-    c = tl.where(x > -4.14261531829834, 0x1, c)
-    c = tl.where(x > -3.216667652130127, 0x0, c)
-    c = tl.where(x > -1.6554731130599976, 0x1, c)
-    c = tl.where(x > -1.4107171297073364, 0x100, c)
-    c = tl.where(x > -1.2630646228790283, 0x101, c)
-    c = tl.where(x > -1.0603731870651245, 0x10000, c)
-    c = tl.where(x > -0.8200660943984985, 0x10001, c)
-    c = tl.where(x > -0.614510715007782, 0x10100, c)
-    c = tl.where(x > -0.4289184808731079, 0x10101, c)
-    c = tl.where(x > -0.2546996772289276, 0x1000000, c)
-    c = tl.where(x > -0.08573724329471588, 0x1000001, c)
-    c = tl.where(x > 0.08331732451915741, 0x1000100, c)
-    c = tl.where(x > 0.2583114802837372, 0x1000101, c)
-    c = tl.where(x > 0.44735002517700195, 0x1010000, c)
-    c = tl.where(x > 0.6649913787841797, 0x1010001, c)
-    c = tl.where(x > 0.8619754910469055, 0x1010100, c)
-    c = tl.where(x > 1.0407013893127441, 0x1010101, c)
-    c = tl.where(x > 2.2248125076293945, 0x1010100, c)
-    return tl.where(x > 3.0928289890289307, 0x1010001, c)
+def code_4bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -5.532712459564209, 0x100 << k, 0x101 << k)
+    c = tl.where(x > -4.14261531829834, 0x1 << k, c)
+    c = tl.where(x > -3.216667652130127, 0x0 << k, c)
+    c = tl.where(x > -1.6554731130599976, 0x1 << k, c)
+    c = tl.where(x > -1.4107171297073364, 0x100 << k, c)
+    c = tl.where(x > -1.2630646228790283, 0x101 << k, c)
+    c = tl.where(x > -1.0603731870651245, 0x10000 << k, c)
+    c = tl.where(x > -0.8200660943984985, 0x10001 << k, c)
+    c = tl.where(x > -0.614510715007782, 0x10100 << k, c)
+    c = tl.where(x > -0.4289184808731079, 0x10101 << k, c)
+    c = tl.where(x > -0.2546996772289276, 0x1000000 << k, c)
+    c = tl.where(x > -0.08573724329471588, 0x1000001 << k, c)
+    c = tl.where(x > 0.08331732451915741, 0x1000100 << k, c)
+    c = tl.where(x > 0.2583114802837372, 0x1000101 << k, c)
+    c = tl.where(x > 0.44735002517700195, 0x1010000 << k, c)
+    c = tl.where(x > 0.6649913787841797, 0x1010001 << k, c)
+    c = tl.where(x > 0.8619754910469055, 0x1010100 << k, c)
+    c = tl.where(x > 1.0407013893127441, 0x1010101 << k, c)
+    c = tl.where(x > 2.2248125076293945, 0x1010100 << k, c)
+    return tl.where(x > 3.0928289890289307, 0x1010001 << k, c)
 
 
 @triton.jit

@@ -181,4 +181,4 @@ def slope_float32(y, side, params):
 
 def side(x, params):
     """Whether x is on the right side."""
-    return (x >= -0.7511542439460754)
+    return x >= -0.7511542439460754

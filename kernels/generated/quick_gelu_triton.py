@@ -29,11 +29,30 @@ def minimum(x, y):
 
 
 @triton.jit
+def exp(x):
+    """exp(x), by powers of 2 and the rest, which is small."""
+    x = minimum(maximum(x, -150.0), 150.0)
+    n = tl.floor(tl.fma(1.4426950408889634, x, 0.5))
+    r = tl.fma(n, -0.693145751953125, x)  # n times this is exact
+    r = tl.fma(n, -1.4286068203094173e-06, r)  # x - n*log(2)
+    m = tl.floor(0.5 * n)
+    return tl.exp2(1.4426950408889634 * r) * tl.exp2(m) * tl.exp2(n - m)
+
+
+@triton.jit
 def sigmoid_16bit(x):
     """1 / (1 + exp(-x)), from exp(-|x|/2): nothing overflows."""
     h = tl.exp2(-0.7213475204444817 * tl.abs(x))
     r = tl.rsqrt(tl.fma(h, h, 1.0)) * tl.where(x < 0, h, 1.0)
     return r * r
+
+
+@triton.jit
+def sigmoid_float32(x):
+    """1 / (1 + exp(-x)), from exp(-|x|/2): nothing overflows."""
+    h = exp(-0.5 * tl.abs(x))
+    r = tl.where(x < 0, h, 1.0)
+    return r * (r / tl.fma(h, h, 1.0))
 
 
 @triton.jit
@@ -43,10 +62,23 @@ def forward_16bit(x, params):
 
 
 @triton.jit
+def forward_float32(x, params):
+    """quick_gelu(x) = x*sigmoid(1.702*x)."""
+    return sigmoid_float32(1.702 * x) * x
+
+
+@triton.jit
 def derivative_16bit(x, params):
     """quick_gelu'(x)."""
     t1 = sigmoid_16bit(1.702 * x)
     return tl.fma(1.702 * sigmoid_16bit(-1.702 * x) * t1, x, t1)
+
+
+@triton.jit
+def derivative_float32(x, params):
+    """quick_gelu'(x)."""
+    t1 = sigmoid_float32(1.702 * x)
+    return tl.fma(1.702 * sigmoid_float32(-1.702 * x) * t1, x, t1)
 
 
 @triton.jit
@@ -134,38 +166,6 @@ def slope_float16(y, side, params):
 
 
 @triton.jit
-def exp(x):
-    """exp(x), by powers of 2 and the rest, which is small."""
-    x = minimum(maximum(x, -150.0), 150.0)
-    n = tl.floor(tl.fma(1.4426950408889634, x, 0.5))
-    r = tl.fma(n, -0.693145751953125, x)  # n times this is exact
-    r = tl.fma(n, -1.4286068203094173e-06, r)  # x - n*log(2)
-    m = tl.floor(0.5 * n)
-    return tl.exp2(1.4426950408889634 * r) * tl.exp2(m) * tl.exp2(n - m)
-
-
-@triton.jit
-def sigmoid_float32(x):
-    """1 / (1 + exp(-x)), from exp(-|x|/2): nothing overflows."""
-    h = exp(-0.5 * tl.abs(x))
-    r = tl.where(x < 0, h, 1.0)
-    return r * (r / tl.fma(h, h, 1.0))
-
-
-@triton.jit
-def forward_float32(x, params):
-    """quick_gelu(x) = x*sigmoid(1.702*x)."""
-    return sigmoid_float32(1.702 * x) * x
-
-
-@triton.jit
-def derivative_float32(x, params):
-    """quick_gelu'(x)."""
-    t1 = sigmoid_float32(1.702 * x)
-    return tl.fma(1.702 * sigmoid_float32(-1.702 * x) * t1, x, t1)
-
-
-@triton.jit
 def slope_float32(y, side, params):
     """quick_gelu'(x) from y = quick_gelu(x)."""
     t_left = -0.16361019015312195
@@ -234,15 +234,15 @@ def slope_float32(y, side, params):
 
 
 @triton.jit
-def side(x, params):
-    """Whether x is on the right side."""
-    return (x >= -0.7511542439460754).to(tl.int32)
+def side(x, params, k):
+    """Whether x is on the right side, in bit k."""
+    return tl.where(x >= -0.7511542439460754, 1 << k, 0)
 
 
 @triton.jit
-def code_1bit(x, params):
-    """The code of the interval of x."""
-    return tl.where(x > 0.0, 0x1, 0x0)
+def code_1bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    return tl.where(x > 0.0, 0x1 << k, 0x0 << k)
 
 
 @triton.jit
@@ -253,11 +253,11 @@ def level_1bit(code):
 
 
 @triton.jit
-def code_2bit(x, params):
-    """The code of the interval of x: that of |x|, all its bits turned where x is not positive."""
+def code_2bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k: that of |x|, turned over where x <= 0."""
     a = tl.abs(x)
-    c = tl.where(a > 0.4505262076854706, 0x101, 0x100)
-    return tl.where(x > 0.0, c, c ^ 0x101)
+    c = tl.where(a > 0.4505262076854706, 0x101 << k, 0x100 << k)
+    return tl.where(x > 0.0, c, c ^ (0x101 << k))
 
 
 @triton.jit
@@ -271,14 +271,14 @@ def level_2bit(code):
 
 
 @triton.jit
-def code_3bit(x, params):
-    """The code of the interval of x: that of |x|, all its bits turned where x is not positive."""
+def code_3bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k: that of |x|, turned over where x <= 0."""
     a = tl.abs(x)
-    c = tl.where(a > 0.2576541006565094, 0x10001, 0x10000)
-    c = tl.where(a > 0.5542802214622498, 0x10100, c)
-    c = tl.where(a > 0.8733575344085693, 0x10101, c)
-    c = tl.where(a > 2.616295099258423, 0x10100, c)
-    return tl.where(x > 0.0, c, c ^ 0x10101)
+    c = tl.where(a > 0.2576541006565094, 0x10001 << k, 0x10000 << k)
+    c = tl.where(a > 0.5542802214622498, 0x10100 << k, c)
+    c = tl.where(a > 0.8733575344085693, 0x10101 << k, c)
+    c = tl.where(a > 2.616295099258423, 0x10100 << k, c)
+    return tl.where(x > 0.0, c, c ^ (0x10101 << k))
 
 
 @triton.jit
@@ -297,28 +297,28 @@ def level_3bit(code):
 
 
 @triton.jit
-def code_4bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -3.4770071506500244, 0x100, 0x101)
-    c = tl.where(x > -2.5719196796417236, 0x1, c)
-    c = tl.where(x > -1.9984453916549683, 0x0, c)
-    c = tl.where(x > -1.0357927083969116, 0x1, c)
-    c = tl.where(x > -0.881013810634613, 0x100, c)
-    c = tl.where(x > -0.7882004380226135, 0x101, c)
-    c = tl.where(x > -0.6477665305137634, 0x10000, c)
-    c = tl.where(x > -0.47561243176460266, 0x10001, c)
-    c = tl.where(x > -0.3273157477378845, 0x10100, c)
-    c = tl.where(x > -0.1918250322341919, 0x10101, c)
-    c = tl.where(x > -0.06284375488758087, 0x1000000, c)
-    c = tl.where(x > 0.06414026021957397, 0x1000001, c)
-    c = tl.where(x > 0.19316339492797852, 0x1000100, c)
-    c = tl.where(x > 0.3287481665611267, 0x1000101, c)
-    c = tl.where(x > 0.47721967101097107, 0x1010000, c)
-    c = tl.where(x > 0.6497076153755188, 0x1010001, c)
-    c = tl.where(x > 0.8114607930183411, 0x1010100, c)
-    c = tl.where(x > 0.9748015999794006, 0x1010101, c)
-    c = tl.where(x > 2.1742358207702637, 0x1010100, c)
-    return tl.where(x > 3.1284866333007812, 0x1010001, c)
+def code_4bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -3.4770071506500244, 0x100 << k, 0x101 << k)
+    c = tl.where(x > -2.5719196796417236, 0x1 << k, c)
+    c = tl.where(x > -1.9984453916549683, 0x0 << k, c)
+    c = tl.where(x > -1.0357927083969116, 0x1 << k, c)
+    c = tl.where(x > -0.881013810634613, 0x100 << k, c)
+    c = tl.where(x > -0.7882004380226135, 0x101 << k, c)
+    c = tl.where(x > -0.6477665305137634, 0x10000 << k, c)
+    c = tl.where(x > -0.47561243176460266, 0x10001 << k, c)
+    c = tl.where(x > -0.3273157477378845, 0x10100 << k, c)
+    c = tl.where(x > -0.1918250322341919, 0x10101 << k, c)
+    c = tl.where(x > -0.06284375488758087, 0x1000000 << k, c)
+    c = tl.where(x > 0.06414026021957397, 0x1000001 << k, c)
+    c = tl.where(x > 0.19316339492797852, 0x1000100 << k, c)
+    c = tl.where(x > 0.3287481665611267, 0x1000101 << k, c)
+    c = tl.where(x > 0.47721967101097107, 0x1010000 << k, c)
+    c = tl.where(x > 0.6497076153755188, 0x1010001 << k, c)
+    c = tl.where(x > 0.8114607930183411, 0x1010100 << k, c)
+    c = tl.where(x > 0.9748015999794006, 0x1010101 << k, c)
+    c = tl.where(x > 2.1742358207702637, 0x1010100 << k, c)
+    return tl.where(x > 3.1284866333007812, 0x1010001 << k, c)
 
 
 @triton.jit

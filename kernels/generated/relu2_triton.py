@@ -17,12 +17,6 @@ import triton.language as tl
 
 
 @triton.jit
-def maximum(x, y):
-    """The larger of two; NaN if one is."""
-    return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
-
-
-@triton.jit
 def forward(x, params):
     """relu2(x) = where(x > 0, x**2, 0)."""
     y = tl.where((x > 0.0), x * x, 0.0)
@@ -36,27 +30,21 @@ def derivative(x, params):
 
 
 @triton.jit
-def slope_bfloat16(y, params):
+def maximum(x, y):
+    """The larger of two; NaN if one is."""
+    return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def slope(y, params):
     """relu2'(x) from y = relu2(x)."""
     return 2.0 * tl.sqrt(maximum(y, 0.0))
 
 
 @triton.jit
-def slope_float16(y, params):
-    """relu2'(x) from y = relu2(x)."""
-    return 2.0 * tl.sqrt(maximum(y, 0.0))
-
-
-@triton.jit
-def slope_float32(y, params):
-    """relu2'(x) from y = relu2(x)."""
-    return 2.0 * tl.sqrt(maximum(y, 0.0))
-
-
-@triton.jit
-def code_1bit(x, params):
-    """The code of the interval of x."""
-    return tl.where(x > 3.6602540016174316, 0x1, 0x0)
+def code_1bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    return tl.where(x > 3.6602540016174316, 0x1 << k, 0x0 << k)
 
 
 @triton.jit
@@ -67,11 +55,11 @@ def level_1bit(code):
 
 
 @triton.jit
-def code_2bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > 1.5138781070709229, 0x1, 0x0)
-    c = tl.where(x > 4.34258508682251, 0x100, c)
-    return tl.where(x > 7.171292304992676, 0x101, c)
+def code_2bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > 1.5138781070709229, 0x1 << k, 0x0 << k)
+    c = tl.where(x > 4.34258508682251, 0x100 << k, c)
+    return tl.where(x > 7.171292304992676, 0x101 << k, c)
 
 
 @triton.jit
@@ -85,15 +73,15 @@ def level_2bit(code):
 
 
 @triton.jit
-def code_3bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > 0.6872929930686951, 0x1, 0x0)
-    c = tl.where(x > 2.0176796913146973, 0x100, c)
-    c = tl.where(x > 3.3480663299560547, 0x101, c)
-    c = tl.where(x > 4.678452968597412, 0x10000, c)
-    c = tl.where(x > 6.0088396072387695, 0x10001, c)
-    c = tl.where(x > 7.339226245880127, 0x10100, c)
-    return tl.where(x > 8.669612884521484, 0x10101, c)
+def code_3bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > 0.6872929930686951, 0x1 << k, 0x0 << k)
+    c = tl.where(x > 2.0176796913146973, 0x100 << k, c)
+    c = tl.where(x > 3.3480663299560547, 0x101 << k, c)
+    c = tl.where(x > 4.678452968597412, 0x10000 << k, c)
+    c = tl.where(x > 6.0088396072387695, 0x10001 << k, c)
+    c = tl.where(x > 7.339226245880127, 0x10100 << k, c)
+    return tl.where(x > 8.669612884521484, 0x10101 << k, c)
 
 
 @triton.jit
@@ -112,23 +100,23 @@ def level_3bit(code):
 
 
 @triton.jit
-def code_4bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > 0.32760918140411377, 0x1, 0x0)
-    c = tl.where(x > 0.9724352359771729, 0x100, c)
-    c = tl.where(x > 1.617261290550232, 0x101, c)
-    c = tl.where(x > 2.262087345123291, 0x10000, c)
-    c = tl.where(x > 2.9069132804870605, 0x10001, c)
-    c = tl.where(x > 3.551739454269409, 0x10100, c)
-    c = tl.where(x > 4.1965651512146, 0x10101, c)
-    c = tl.where(x > 4.841391563415527, 0x1000000, c)
-    c = tl.where(x > 5.486217498779297, 0x1000001, c)
-    c = tl.where(x > 6.131043434143066, 0x1000100, c)
-    c = tl.where(x > 6.775869369506836, 0x1000101, c)
-    c = tl.where(x > 7.420695781707764, 0x1010000, c)
-    c = tl.where(x > 8.065521240234375, 0x1010001, c)
-    c = tl.where(x > 8.710347175598145, 0x1010100, c)
-    return tl.where(x > 9.355173110961914, 0x1010101, c)
+def code_4bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > 0.32760918140411377, 0x1 << k, 0x0 << k)
+    c = tl.where(x > 0.9724352359771729, 0x100 << k, c)
+    c = tl.where(x > 1.617261290550232, 0x101 << k, c)
+    c = tl.where(x > 2.262087345123291, 0x10000 << k, c)
+    c = tl.where(x > 2.9069132804870605, 0x10001 << k, c)
+    c = tl.where(x > 3.551739454269409, 0x10100 << k, c)
+    c = tl.where(x > 4.1965651512146, 0x10101 << k, c)
+    c = tl.where(x > 4.841391563415527, 0x1000000 << k, c)
+    c = tl.where(x > 5.486217498779297, 0x1000001 << k, c)
+    c = tl.where(x > 6.131043434143066, 0x1000100 << k, c)
+    c = tl.where(x > 6.775869369506836, 0x1000101 << k, c)
+    c = tl.where(x > 7.420695781707764, 0x1010000 << k, c)
+    c = tl.where(x > 8.065521240234375, 0x1010001 << k, c)
+    c = tl.where(x > 8.710347175598145, 0x1010100 << k, c)
+    return tl.where(x > 9.355173110961914, 0x1010101 << k, c)
 
 
 @triton.jit

@@ -17,51 +17,6 @@ import triton.language as tl
 
 
 @triton.jit
-def exp_16bit(x):
-    """exp(x)."""
-    h = tl.exp2(0.7213475204444817 * x)
-    return h * h
-
-
-@triton.jit
-def expm1_16bit(x):
-    """expm1(x): a polynomial next to 0, where the plain spelling cancels."""
-    p = tl.fma(0.041666582226753235, x, 0.16679686307907104)
-    p = tl.fma(p, x, 0.5000002384185791)
-    p = tl.fma(p, x, 0.9999997615814209)
-    return tl.where(tl.abs(x) < 0.125, x * p, exp_16bit(x) - 1.0)
-
-
-@triton.jit
-def forward_16bit(x, params):
-    """selu(x) = 1.0507009873554804934193349852946*where(x > 0, x, 1.6732632423543772848170429916717*expm1(x))."""
-    y = 1.0507009873554805 * tl.where((x > 0.0), x, 1.6732632423543772 * expm1_16bit(x))
-    return tl.where(x != x, x, y)
-
-
-@triton.jit
-def derivative_16bit(x, params):
-    """selu'(x)."""
-    return 1.0507009873554805 * tl.where((x > 0.0), 1.0, 1.6732632423543772 * exp_16bit(x))
-
-
-@triton.jit
-def slope_bfloat16(y, params):
-    """selu'(x) from y = selu(x)."""
-    c0 = 1.0507009873554805
-    c1 = 1.7580993408473768
-    return tl.where((y > 0.0), c0, c1 + y)
-
-
-@triton.jit
-def slope_float16(y, params):
-    """selu'(x) from y = selu(x)."""
-    c0 = 1.0507009873554805
-    c1 = 1.7580993408473768
-    return tl.where((y > 0.0), c0, c1 + y)
-
-
-@triton.jit
 def maximum(x, y):
     """The larger of two; NaN if one is."""
     return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
@@ -74,6 +29,13 @@ def minimum(x, y):
 
 
 @triton.jit
+def exp_16bit(x):
+    """exp(x)."""
+    h = tl.exp2(0.7213475204444817 * x)
+    return h * h
+
+
+@triton.jit
 def exp_float32(x):
     """exp(x), by powers of 2 and the rest, which is small."""
     x = minimum(maximum(x, -150.0), 150.0)
@@ -82,6 +44,23 @@ def exp_float32(x):
     r = tl.fma(n, -1.4286068203094173e-06, r)  # x - n*log(2)
     m = tl.floor(0.5 * n)
     return tl.exp2(1.4426950408889634 * r) * tl.exp2(m) * tl.exp2(n - m)
+
+
+@triton.jit
+def expm1_bfloat16(x):
+    """expm1(x): a polynomial next to 0, where the plain spelling cancels."""
+    p = tl.fma(0.1666666567325592, x, 0.5004882216453552)
+    p = tl.fma(p, x, 1.0000007152557373)
+    return tl.where(tl.abs(x) < 0.125, x * p, exp_16bit(x) - 1.0)
+
+
+@triton.jit
+def expm1_float16(x):
+    """expm1(x): a polynomial next to 0, where the plain spelling cancels."""
+    p = tl.fma(0.041666582226753235, x, 0.16679686307907104)
+    p = tl.fma(p, x, 0.5000002384185791)
+    p = tl.fma(p, x, 0.9999997615814209)
+    return tl.where(tl.abs(x) < 0.125, x * p, exp_16bit(x) - 1.0)
 
 
 @triton.jit
@@ -97,10 +76,30 @@ def expm1_float32(x):
 
 
 @triton.jit
+def forward_bfloat16(x, params):
+    """selu(x) = 1.0507009873554804934193349852946*where(x > 0, x, 1.6732632423543772848170429916717*expm1(x))."""
+    y = 1.0507009873554805 * tl.where((x > 0.0), x, 1.6732632423543772 * expm1_bfloat16(x))
+    return tl.where(x != x, x, y)
+
+
+@triton.jit
+def forward_float16(x, params):
+    """selu(x) = 1.0507009873554804934193349852946*where(x > 0, x, 1.6732632423543772848170429916717*expm1(x))."""
+    y = 1.0507009873554805 * tl.where((x > 0.0), x, 1.6732632423543772 * expm1_float16(x))
+    return tl.where(x != x, x, y)
+
+
+@triton.jit
 def forward_float32(x, params):
     """selu(x) = 1.0507009873554804934193349852946*where(x > 0, x, 1.6732632423543772848170429916717*expm1(x))."""
     y = 1.0507009873554805 * tl.where((x > 0.0), x, 1.6732632423543772 * expm1_float32(x))
     return tl.where(x != x, x, y)
+
+
+@triton.jit
+def derivative_16bit(x, params):
+    """selu'(x)."""
+    return 1.0507009873554805 * tl.where((x > 0.0), 1.0, 1.6732632423543772 * exp_16bit(x))
 
 
 @triton.jit
@@ -110,7 +109,7 @@ def derivative_float32(x, params):
 
 
 @triton.jit
-def slope_float32(y, params):
+def slope(y, params):
     """selu'(x) from y = selu(x)."""
     c0 = 1.0507009873554805
     c1 = 1.7580993408473768
@@ -118,9 +117,9 @@ def slope_float32(y, params):
 
 
 @triton.jit
-def code_1bit(x, params):
-    """The code of the interval of x."""
-    return tl.where(x > -1.1503769159317017, 0x1, 0x0)
+def code_1bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    return tl.where(x > -1.1503769159317017, 0x1 << k, 0x0 << k)
 
 
 @triton.jit
@@ -131,12 +130,12 @@ def level_1bit(code):
 
 
 @triton.jit
-def code_2bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -2.006622791290283, 0x1, 0x0)
-    c = tl.where(x > -0.8581946492195129, 0x100, c)
-    c = tl.where(x > -0.3206981420516968, 0x101, c)
-    return tl.where(x > 0.0, 0x100, c)
+def code_2bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -2.006622791290283, 0x1 << k, 0x0 << k)
+    c = tl.where(x > -0.8581946492195129, 0x100 << k, c)
+    c = tl.where(x > -0.3206981420516968, 0x101 << k, c)
+    return tl.where(x > 0.0, 0x100 << k, c)
 
 
 @triton.jit
@@ -150,16 +149,16 @@ def level_2bit(code):
 
 
 @triton.jit
-def code_3bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -3.2183330059051514, 0x1, 0x0)
-    c = tl.where(x > -2.0900204181671143, 0x100, c)
-    c = tl.where(x > -1.4503425359725952, 0x101, c)
-    c = tl.where(x > -1.0027432441711426, 0x10000, c)
-    c = tl.where(x > -0.6582810878753662, 0x10001, c)
-    c = tl.where(x > -0.3950566351413727, 0x10100, c)
-    c = tl.where(x > -0.18456734716892242, 0x10101, c)
-    return tl.where(x > 0.0, 0x10001, c)
+def code_3bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -3.2183330059051514, 0x1 << k, 0x0 << k)
+    c = tl.where(x > -2.0900204181671143, 0x100 << k, c)
+    c = tl.where(x > -1.4503425359725952, 0x101 << k, c)
+    c = tl.where(x > -1.0027432441711426, 0x10000 << k, c)
+    c = tl.where(x > -0.6582810878753662, 0x10001 << k, c)
+    c = tl.where(x > -0.3950566351413727, 0x10100 << k, c)
+    c = tl.where(x > -0.18456734716892242, 0x10101 << k, c)
+    return tl.where(x > 0.0, 0x10001 << k, c)
 
 
 @triton.jit
@@ -178,24 +177,24 @@ def level_3bit(code):
 
 
 @triton.jit
-def code_4bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -4.300745964050293, 0x1, 0x0)
-    c = tl.where(x > -3.1978113651275635, 0x100, c)
-    c = tl.where(x > -2.5662317276000977, 0x101, c)
-    c = tl.where(x > -2.1225950717926025, 0x10000, c)
-    c = tl.where(x > -1.7804805040359497, 0x10001, c)
-    c = tl.where(x > -1.502012014389038, 0x10100, c)
-    c = tl.where(x > -1.2671986818313599, 0x10101, c)
-    c = tl.where(x > -1.064197301864624, 0x1000000, c)
-    c = tl.where(x > -0.8854111433029175, 0x1000001, c)
-    c = tl.where(x > -0.7256761193275452, 0x1000100, c)
-    c = tl.where(x > -0.5813212394714355, 0x1000101, c)
-    c = tl.where(x > -0.4473758041858673, 0x1010000, c)
-    c = tl.where(x > -0.32241880893707275, 0x1010001, c)
-    c = tl.where(x > -0.2070736587047577, 0x1010100, c)
-    c = tl.where(x > -0.09996693581342697, 0x1010101, c)
-    return tl.where(x > 0.0, 0x1000101, c)
+def code_4bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -4.300745964050293, 0x1 << k, 0x0 << k)
+    c = tl.where(x > -3.1978113651275635, 0x100 << k, c)
+    c = tl.where(x > -2.5662317276000977, 0x101 << k, c)
+    c = tl.where(x > -2.1225950717926025, 0x10000 << k, c)
+    c = tl.where(x > -1.7804805040359497, 0x10001 << k, c)
+    c = tl.where(x > -1.502012014389038, 0x10100 << k, c)
+    c = tl.where(x > -1.2671986818313599, 0x10101 << k, c)
+    c = tl.where(x > -1.064197301864624, 0x1000000 << k, c)
+    c = tl.where(x > -0.8854111433029175, 0x1000001 << k, c)
+    c = tl.where(x > -0.7256761193275452, 0x1000100 << k, c)
+    c = tl.where(x > -0.5813212394714355, 0x1000101 << k, c)
+    c = tl.where(x > -0.4473758041858673, 0x1010000 << k, c)
+    c = tl.where(x > -0.32241880893707275, 0x1010001 << k, c)
+    c = tl.where(x > -0.2070736587047577, 0x1010100 << k, c)
+    c = tl.where(x > -0.09996693581342697, 0x1010101 << k, c)
+    return tl.where(x > 0.0, 0x1000101 << k, c)
 
 
 @triton.jit

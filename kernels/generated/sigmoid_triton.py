@@ -17,38 +17,6 @@ import triton.language as tl
 
 
 @triton.jit
-def sigmoid_16bit(x):
-    """1 / (1 + exp(-x)), from exp(-|x|/2): nothing overflows."""
-    h = tl.exp2(-0.7213475204444817 * tl.abs(x))
-    r = tl.rsqrt(tl.fma(h, h, 1.0)) * tl.where(x < 0, h, 1.0)
-    return r * r
-
-
-@triton.jit
-def forward_16bit(x, params):
-    """sigmoid(x) = sigmoid(x)."""
-    return sigmoid_16bit(x)
-
-
-@triton.jit
-def derivative_16bit(x, params):
-    """sigmoid'(x)."""
-    return sigmoid_16bit(x) * sigmoid_16bit(-x)
-
-
-@triton.jit
-def slope_bfloat16(y, params):
-    """sigmoid'(x) from y = sigmoid(x)."""
-    return y * (1.0 - y)
-
-
-@triton.jit
-def slope_float16(y, params):
-    """sigmoid'(x) from y = sigmoid(x)."""
-    return y * (1.0 - y)
-
-
-@triton.jit
 def maximum(x, y):
     """The larger of two; NaN if one is."""
     return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
@@ -72,11 +40,25 @@ def exp(x):
 
 
 @triton.jit
+def sigmoid_16bit(x):
+    """1 / (1 + exp(-x)), from exp(-|x|/2): nothing overflows."""
+    h = tl.exp2(-0.7213475204444817 * tl.abs(x))
+    r = tl.rsqrt(tl.fma(h, h, 1.0)) * tl.where(x < 0, h, 1.0)
+    return r * r
+
+
+@triton.jit
 def sigmoid_float32(x):
     """1 / (1 + exp(-x)), from exp(-|x|/2): nothing overflows."""
     h = exp(-0.5 * tl.abs(x))
     r = tl.where(x < 0, h, 1.0)
     return r * (r / tl.fma(h, h, 1.0))
+
+
+@triton.jit
+def forward_16bit(x, params):
+    """sigmoid(x) = sigmoid(x)."""
+    return sigmoid_16bit(x)
 
 
 @triton.jit
@@ -86,22 +68,28 @@ def forward_float32(x, params):
 
 
 @triton.jit
+def derivative_16bit(x, params):
+    """sigmoid'(x)."""
+    return sigmoid_16bit(x) * sigmoid_16bit(-x)
+
+
+@triton.jit
 def derivative_float32(x, params):
     """sigmoid'(x)."""
     return sigmoid_float32(x) * sigmoid_float32(-x)
 
 
 @triton.jit
-def slope_float32(y, params):
+def slope(y, params):
     """sigmoid'(x) from y = sigmoid(x)."""
     return y * (1.0 - y)
 
 
 @triton.jit
-def code_1bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -2.044949531555176, 0x1, 0x0)
-    return tl.where(x > 2.0449492931365967, 0x0, c)
+def code_1bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -2.044949531555176, 0x1 << k, 0x0 << k)
+    return tl.where(x > 2.0449492931365967, 0x0 << k, c)
 
 
 @triton.jit
@@ -112,12 +100,12 @@ def level_1bit(code):
 
 
 @triton.jit
-def code_2bit(x, params):
-    """The code of the interval of x: that of |x|."""
+def code_2bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k: that of |x|."""
     a = tl.abs(x)
-    c = tl.where(a > 1.1301698684692383, 0x100, 0x101)
-    c = tl.where(a > 2.021695613861084, 0x1, c)
-    return tl.where(a > 3.290520191192627, 0x0, c)
+    c = tl.where(a > 1.1301698684692383, 0x100 << k, 0x101 << k)
+    c = tl.where(a > 2.021695613861084, 0x1 << k, c)
+    return tl.where(a > 3.290520191192627, 0x0 << k, c)
 
 
 @triton.jit
@@ -131,16 +119,16 @@ def level_2bit(code):
 
 
 @triton.jit
-def code_3bit(x, params):
-    """The code of the interval of x: that of |x|."""
+def code_3bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k: that of |x|."""
     a = tl.abs(x)
-    c = tl.where(a > 0.7006698250770569, 0x10100, 0x10101)
-    c = tl.where(a > 1.146384358406067, 0x10001, c)
-    c = tl.where(a > 1.5659867525100708, 0x10000, c)
-    c = tl.where(a > 2.0122132301330566, 0x101, c)
-    c = tl.where(a > 2.5350637435913086, 0x100, c)
-    c = tl.where(a > 3.2262063026428223, 0x1, c)
-    return tl.where(a > 4.369682788848877, 0x0, c)
+    c = tl.where(a > 0.7006698250770569, 0x10100 << k, 0x10101 << k)
+    c = tl.where(a > 1.146384358406067, 0x10001 << k, c)
+    c = tl.where(a > 1.5659867525100708, 0x10000 << k, c)
+    c = tl.where(a > 2.0122132301330566, 0x101 << k, c)
+    c = tl.where(a > 2.5350637435913086, 0x100 << k, c)
+    c = tl.where(a > 3.2262063026428223, 0x1 << k, c)
+    return tl.where(a > 4.369682788848877, 0x0 << k, c)
 
 
 @triton.jit
@@ -159,24 +147,24 @@ def level_3bit(code):
 
 
 @triton.jit
-def code_4bit(x, params):
-    """The code of the interval of x: that of |x|."""
+def code_4bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k: that of |x|."""
     a = tl.abs(x)
-    c = tl.where(a > 0.45072945952415466, 0x1010100, 0x1010101)
-    c = tl.where(a > 0.7170582413673401, 0x1010001, c)
-    c = tl.where(a > 0.9441897869110107, 0x1010000, c)
-    c = tl.where(a > 1.1557161808013916, 0x1000101, c)
-    c = tl.where(a > 1.3619425296783447, 0x1000100, c)
-    c = tl.where(a > 1.5693585872650146, 0x1000001, c)
-    c = tl.where(a > 1.783257246017456, 0x1000000, c)
-    c = tl.where(a > 2.0089313983917236, 0x10101, c)
-    c = tl.where(a > 2.252584218978882, 0x10100, c)
-    c = tl.where(a > 2.522439479827881, 0x10001, c)
-    c = tl.where(a > 2.830601692199707, 0x10000, c)
-    c = tl.where(a > 3.1968624591827393, 0x101, c)
-    c = tl.where(a > 3.6580066680908203, 0x100, c)
-    c = tl.where(a > 4.296638488769531, 0x1, c)
-    return tl.where(a > 5.376816272735596, 0x0, c)
+    c = tl.where(a > 0.45072945952415466, 0x1010100 << k, 0x1010101 << k)
+    c = tl.where(a > 0.7170582413673401, 0x1010001 << k, c)
+    c = tl.where(a > 0.9441897869110107, 0x1010000 << k, c)
+    c = tl.where(a > 1.1557161808013916, 0x1000101 << k, c)
+    c = tl.where(a > 1.3619425296783447, 0x1000100 << k, c)
+    c = tl.where(a > 1.5693585872650146, 0x1000001 << k, c)
+    c = tl.where(a > 1.783257246017456, 0x1000000 << k, c)
+    c = tl.where(a > 2.0089313983917236, 0x10101 << k, c)
+    c = tl.where(a > 2.252584218978882, 0x10100 << k, c)
+    c = tl.where(a > 2.522439479827881, 0x10001 << k, c)
+    c = tl.where(a > 2.830601692199707, 0x10000 << k, c)
+    c = tl.where(a > 3.1968624591827393, 0x101 << k, c)
+    c = tl.where(a > 3.6580066680908203, 0x100 << k, c)
+    c = tl.where(a > 4.296638488769531, 0x1 << k, c)
+    return tl.where(a > 5.376816272735596, 0x0 << k, c)
 
 
 @triton.jit

@@ -159,4 +159,4 @@ def slope_float32(y, side, params):
 
 def side(x, params):
     """Whether x is on the right side."""
-    return (x >= -1.278464436531067)
+    return x >= -1.278464436531067

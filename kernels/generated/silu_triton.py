@@ -29,11 +29,30 @@ def minimum(x, y):
 
 
 @triton.jit
+def exp(x):
+    """exp(x), by powers of 2 and the rest, which is small."""
+    x = minimum(maximum(x, -150.0), 150.0)
+    n = tl.floor(tl.fma(1.4426950408889634, x, 0.5))
+    r = tl.fma(n, -0.693145751953125, x)  # n times this is exact
+    r = tl.fma(n, -1.4286068203094173e-06, r)  # x - n*log(2)
+    m = tl.floor(0.5 * n)
+    return tl.exp2(1.4426950408889634 * r) * tl.exp2(m) * tl.exp2(n - m)
+
+
+@triton.jit
 def sigmoid_16bit(x):
     """1 / (1 + exp(-x)), from exp(-|x|/2): nothing overflows."""
     h = tl.exp2(-0.7213475204444817 * tl.abs(x))
     r = tl.rsqrt(tl.fma(h, h, 1.0)) * tl.where(x < 0, h, 1.0)
     return r * r
+
+
+@triton.jit
+def sigmoid_float32(x):
+    """1 / (1 + exp(-x)), from exp(-|x|/2): nothing overflows."""
+    h = exp(-0.5 * tl.abs(x))
+    r = tl.where(x < 0, h, 1.0)
+    return r * (r / tl.fma(h, h, 1.0))
 
 
 @triton.jit
@@ -43,10 +62,23 @@ def forward_16bit(x, params):
 
 
 @triton.jit
+def forward_float32(x, params):
+    """silu(x) = x*sigmoid(x)."""
+    return sigmoid_float32(x) * x
+
+
+@triton.jit
 def derivative_16bit(x, params):
     """silu'(x)."""
     t0 = sigmoid_16bit(x)
     return tl.fma(sigmoid_16bit(-x) * t0, x, t0)
+
+
+@triton.jit
+def derivative_float32(x, params):
+    """silu'(x)."""
+    t0 = sigmoid_float32(x)
+    return tl.fma(sigmoid_float32(-x) * t0, x, t0)
 
 
 @triton.jit
@@ -111,38 +143,6 @@ def slope_float16(y, side, params):
     p = tl.fma(p, s, c1)
     p = tl.fma(p, s, c0)
     return p
-
-
-@triton.jit
-def exp(x):
-    """exp(x), by powers of 2 and the rest, which is small."""
-    x = minimum(maximum(x, -150.0), 150.0)
-    n = tl.floor(tl.fma(1.4426950408889634, x, 0.5))
-    r = tl.fma(n, -0.693145751953125, x)  # n times this is exact
-    r = tl.fma(n, -1.4286068203094173e-06, r)  # x - n*log(2)
-    m = tl.floor(0.5 * n)
-    return tl.exp2(1.4426950408889634 * r) * tl.exp2(m) * tl.exp2(n - m)
-
-
-@triton.jit
-def sigmoid_float32(x):
-    """1 / (1 + exp(-x)), from exp(-|x|/2): nothing overflows."""
-    h = exp(-0.5 * tl.abs(x))
-    r = tl.where(x < 0, h, 1.0)
-    return r * (r / tl.fma(h, h, 1.0))
-
-
-@triton.jit
-def forward_float32(x, params):
-    """silu(x) = x*sigmoid(x)."""
-    return sigmoid_float32(x) * x
-
-
-@triton.jit
-def derivative_float32(x, params):
-    """silu'(x)."""
-    t0 = sigmoid_float32(x)
-    return tl.fma(sigmoid_float32(-x) * t0, x, t0)
 
 
 @triton.jit
@@ -212,15 +212,15 @@ def slope_float32(y, side, params):
 
 
 @triton.jit
-def side(x, params):
-    """Whether x is on the right side."""
-    return (x >= -1.278464436531067).to(tl.int32)
+def side(x, params, k):
+    """Whether x is on the right side, in bit k."""
+    return tl.where(x >= -1.278464436531067, 1 << k, 0)
 
 
 @triton.jit
-def code_1bit(x, params):
-    """The code of the interval of x."""
-    return tl.where(x > 0.0, 0x1, 0x0)
+def code_1bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    return tl.where(x > 0.0, 0x1 << k, 0x0 << k)
 
 
 @triton.jit
@@ -231,11 +231,11 @@ def level_1bit(code):
 
 
 @triton.jit
-def code_2bit(x, params):
-    """The code of the interval of x: that of |x|, all its bits turned where x is not positive."""
+def code_2bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k: that of |x|, turned over where x <= 0."""
     a = tl.abs(x)
-    c = tl.where(a > 0.789276659488678, 0x101, 0x100)
-    return tl.where(x > 0.0, c, c ^ 0x101)
+    c = tl.where(a > 0.789276659488678, 0x101 << k, 0x100 << k)
+    return tl.where(x > 0.0, c, c ^ (0x101 << k))
 
 
 @triton.jit
@@ -249,14 +249,14 @@ def level_2bit(code):
 
 
 @triton.jit
-def code_3bit(x, params):
-    """The code of the interval of x: that of |x|, all its bits turned where x is not positive."""
+def code_3bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k: that of |x|, turned over where x <= 0."""
     a = tl.abs(x)
-    c = tl.where(a > 0.4433076083660126, 0x10001, 0x10000)
-    c = tl.where(a > 0.9554203748703003, 0x10100, c)
-    c = tl.where(a > 1.505584716796875, 0x10101, c)
-    c = tl.where(a > 4.3435540199279785, 0x10100, c)
-    return tl.where(x > 0.0, c, c ^ 0x10101)
+    c = tl.where(a > 0.4433076083660126, 0x10001 << k, 0x10000 << k)
+    c = tl.where(a > 0.9554203748703003, 0x10100 << k, c)
+    c = tl.where(a > 1.505584716796875, 0x10101 << k, c)
+    c = tl.where(a > 4.3435540199279785, 0x10100 << k, c)
+    return tl.where(x > 0.0, c, c ^ (0x10101 << k))
 
 
 @triton.jit
@@ -275,19 +275,19 @@ def level_3bit(code):
 
 
 @triton.jit
-def code_4bit(x, params):
-    """The code of the interval of x: that of |x|, all its bits turned where x is not positive."""
+def code_4bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k: that of |x|, turned over where x <= 0."""
     a = tl.abs(x)
-    c = tl.where(a > 0.19916881620883942, 0x1000001, 0x1000000)
-    c = tl.where(a > 0.4037710130214691, 0x1000100, c)
-    c = tl.where(a > 0.6203638911247253, 0x1000101, c)
-    c = tl.where(a > 0.8584691882133484, 0x1010000, c)
-    c = tl.where(a > 1.134958267211914, 0x1010001, c)
-    c = tl.where(a > 1.3996611833572388, 0x1010100, c)
-    c = tl.where(a > 1.676619529724121, 0x1010101, c)
-    c = tl.where(a > 3.6446359157562256, 0x1010100, c)
-    c = tl.where(a > 5.120750904083252, 0x1010001, c)
-    return tl.where(x > 0.0, c, c ^ 0x1010101)
+    c = tl.where(a > 0.19916881620883942, 0x1000001 << k, 0x1000000 << k)
+    c = tl.where(a > 0.4037710130214691, 0x1000100 << k, c)
+    c = tl.where(a > 0.6203638911247253, 0x1000101 << k, c)
+    c = tl.where(a > 0.8584691882133484, 0x1010000 << k, c)
+    c = tl.where(a > 1.134958267211914, 0x1010001 << k, c)
+    c = tl.where(a > 1.3996611833572388, 0x1010100 << k, c)
+    c = tl.where(a > 1.676619529724121, 0x1010101 << k, c)
+    c = tl.where(a > 3.6446359157562256, 0x1010100 << k, c)
+    c = tl.where(a > 5.120750904083252, 0x1010001 << k, c)
+    return tl.where(x > 0.0, c, c ^ (0x1010101 << k))
 
 
 @triton.jit

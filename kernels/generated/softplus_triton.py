@@ -17,80 +17,22 @@ import triton.language as tl
 
 
 @triton.jit
-def exp_16bit(x):
-    """exp(x)."""
-    h = tl.exp2(0.7213475204444817 * x)
-    return h * h
-
-
-@triton.jit
-def expm1_16bit(x):
-    """expm1(x): a polynomial next to 0, where the plain spelling cancels."""
-    p = tl.fma(0.041666582226753235, x, 0.16679686307907104)
-    p = tl.fma(p, x, 0.5000002384185791)
-    p = tl.fma(p, x, 0.9999997615814209)
-    return tl.where(tl.abs(x) < 0.125, x * p, exp_16bit(x) - 1.0)
-
-
-@triton.jit
-def sigmoid_16bit(x):
-    """1 / (1 + exp(-x)), from exp(-|x|/2): nothing overflows."""
-    h = tl.exp2(-0.7213475204444817 * tl.abs(x))
-    r = tl.rsqrt(tl.fma(h, h, 1.0)) * tl.where(x < 0, h, 1.0)
-    return r * r
-
-
-@triton.jit
 def maximum(x, y):
     """The larger of two; NaN if one is."""
     return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
-def softplus_16bit(x):
-    """log(1 + exp(x)): max(x, 0) + log(1 + exp(-|x|)), whose logarithm is a polynomial."""
-    e = exp_16bit(-tl.abs(x))
-    p = tl.fma(0.014141097664833069, e, -0.06640207022428513)
-    p = tl.fma(p, e, 0.14922423660755157)
-    p = tl.fma(p, e, -0.23503883183002472)
-    p = tl.fma(p, e, 0.33109456300735474)
-    p = tl.fma(p, e, -0.4998696744441986)
-    p = tl.fma(p, e, 0.9999987483024597)
-    return tl.fma(e, p, maximum(x, 0.0))
-
-
-@triton.jit
-def forward_16bit(x, params):
-    """softplus(x) = softplus(beta*x)/beta."""
-    beta = params[0]
-    return softplus_16bit(beta * x) * (1.0 / (beta))
-
-
-@triton.jit
-def derivative_16bit(x, params):
-    """softplus'(x)."""
-    beta = params[0]
-    return sigmoid_16bit(beta * x)
-
-
-@triton.jit
-def slope_bfloat16(y, params):
-    """softplus'(x) from y = softplus(x)."""
-    beta = params[0]
-    return -expm1_16bit(-(beta * y))
-
-
-@triton.jit
-def slope_float16(y, params):
-    """softplus'(x) from y = softplus(x)."""
-    beta = params[0]
-    return -expm1_16bit(-(beta * y))
-
-
-@triton.jit
 def minimum(x, y):
     """The smaller of two; NaN if one is."""
     return tl.minimum(x, y, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def exp_16bit(x):
+    """exp(x)."""
+    h = tl.exp2(0.7213475204444817 * x)
+    return h * h
 
 
 @triton.jit
@@ -105,23 +47,27 @@ def exp_float32(x):
 
 
 @triton.jit
-def expm1_float32(x):
-    """expm1(x): a polynomial next to 0, where the plain spelling cancels."""
-    p = tl.fma(0.00019841251196339726, x, 0.0013949901331216097)
-    p = tl.fma(p, x, 0.008333428762853146)
-    p = tl.fma(p, x, 0.041666239500045776)
-    p = tl.fma(p, x, 0.1666666567325592)
-    p = tl.fma(p, x, 0.5)
-    p = tl.fma(p, x, 1.0)
-    return tl.where(tl.abs(x) < 0.375, x * p, exp_float32(x) - 1.0)
+def softplus_bfloat16(x):
+    """log(1 + exp(x)): max(x, 0) + log(1 + exp(-|x|)), whose logarithm is a polynomial."""
+    e = exp_16bit(-tl.abs(x))
+    p = tl.fma(0.04134728014469147, e, -0.15742725133895874)
+    p = tl.fma(p, e, 0.3063010573387146)
+    p = tl.fma(p, e, -0.49697786569595337)
+    p = tl.fma(p, e, 0.9999432563781738)
+    return tl.fma(e, p, maximum(x, 0.0))
 
 
 @triton.jit
-def sigmoid_float32(x):
-    """1 / (1 + exp(-x)), from exp(-|x|/2): nothing overflows."""
-    h = exp_float32(-0.5 * tl.abs(x))
-    r = tl.where(x < 0, h, 1.0)
-    return r * (r / tl.fma(h, h, 1.0))
+def softplus_float16(x):
+    """log(1 + exp(x)): max(x, 0) + log(1 + exp(-|x|)), whose logarithm is a polynomial."""
+    e = exp_16bit(-tl.abs(x))
+    p = tl.fma(0.014141097664833069, e, -0.06640207022428513)
+    p = tl.fma(p, e, 0.14922423660755157)
+    p = tl.fma(p, e, -0.23503883183002472)
+    p = tl.fma(p, e, 0.33109456300735474)
+    p = tl.fma(p, e, -0.4998696744441986)
+    p = tl.fma(p, e, 0.9999987483024597)
+    return tl.fma(e, p, maximum(x, 0.0))
 
 
 @triton.jit
@@ -141,10 +87,47 @@ def softplus_float32(x):
 
 
 @triton.jit
+def forward_bfloat16(x, params):
+    """softplus(x) = softplus(beta*x)/beta."""
+    beta = params[0]
+    return softplus_bfloat16(beta * x) * (1.0 / (beta))
+
+
+@triton.jit
+def forward_float16(x, params):
+    """softplus(x) = softplus(beta*x)/beta."""
+    beta = params[0]
+    return softplus_float16(beta * x) * (1.0 / (beta))
+
+
+@triton.jit
 def forward_float32(x, params):
     """softplus(x) = softplus(beta*x)/beta."""
     beta = params[0]
     return softplus_float32(beta * x) * (1.0 / (beta))
+
+
+@triton.jit
+def sigmoid_16bit(x):
+    """1 / (1 + exp(-x)), from exp(-|x|/2): nothing overflows."""
+    h = tl.exp2(-0.7213475204444817 * tl.abs(x))
+    r = tl.rsqrt(tl.fma(h, h, 1.0)) * tl.where(x < 0, h, 1.0)
+    return r * r
+
+
+@triton.jit
+def sigmoid_float32(x):
+    """1 / (1 + exp(-x)), from exp(-|x|/2): nothing overflows."""
+    h = exp_float32(-0.5 * tl.abs(x))
+    r = tl.where(x < 0, h, 1.0)
+    return r * (r / tl.fma(h, h, 1.0))
+
+
+@triton.jit
+def derivative_16bit(x, params):
+    """softplus'(x)."""
+    beta = params[0]
+    return sigmoid_16bit(beta * x)
 
 
 @triton.jit
@@ -155,6 +138,49 @@ def derivative_float32(x, params):
 
 
 @triton.jit
+def expm1_bfloat16(x):
+    """expm1(x): a polynomial next to 0, where the plain spelling cancels."""
+    p = tl.fma(0.1666666567325592, x, 0.5004882216453552)
+    p = tl.fma(p, x, 1.0000007152557373)
+    return tl.where(tl.abs(x) < 0.125, x * p, exp_16bit(x) - 1.0)
+
+
+@triton.jit
+def expm1_float16(x):
+    """expm1(x): a polynomial next to 0, where the plain spelling cancels."""
+    p = tl.fma(0.041666582226753235, x, 0.16679686307907104)
+    p = tl.fma(p, x, 0.5000002384185791)
+    p = tl.fma(p, x, 0.9999997615814209)
+    return tl.where(tl.abs(x) < 0.125, x * p, exp_16bit(x) - 1.0)
+
+
+@triton.jit
+def expm1_float32(x):
+    """expm1(x): a polynomial next to 0, where the plain spelling cancels."""
+    p = tl.fma(0.00019841251196339726, x, 0.0013949901331216097)
+    p = tl.fma(p, x, 0.008333428762853146)
+    p = tl.fma(p, x, 0.041666239500045776)
+    p = tl.fma(p, x, 0.1666666567325592)
+    p = tl.fma(p, x, 0.5)
+    p = tl.fma(p, x, 1.0)
+    return tl.where(tl.abs(x) < 0.375, x * p, exp_float32(x) - 1.0)
+
+
+@triton.jit
+def slope_bfloat16(y, params):
+    """softplus'(x) from y = softplus(x)."""
+    beta = params[0]
+    return -expm1_bfloat16(-(beta * y))
+
+
+@triton.jit
+def slope_float16(y, params):
+    """softplus'(x) from y = softplus(x)."""
+    beta = params[0]
+    return -expm1_float16(-(beta * y))
+
+
+@triton.jit
 def slope_float32(y, params):
     """softplus'(x) from y = softplus(x)."""
     beta = params[0]
@@ -162,9 +188,9 @@ def slope_float32(y, params):
 
 
 @triton.jit
-def code_1bit(x, params):
-    """The code of the interval of x."""
-    return tl.where(x > 0.0, 0x1, 0x0)
+def code_1bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    return tl.where(x > 0.0, 0x1 << k, 0x0 << k)
 
 
 @triton.jit
@@ -175,11 +201,11 @@ def level_1bit(code):
 
 
 @triton.jit
-def code_2bit(x, params):
-    """The code of the interval of x: that of |x|, all its bits turned where x is not positive."""
+def code_2bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k: that of |x|, turned over where x <= 0."""
     a = tl.abs(x)
-    c = tl.where(a > 1.575270414352417, 0x101, 0x100)
-    return tl.where(x > 0.0, c, c ^ 0x101)
+    c = tl.where(a > 1.575270414352417, 0x101 << k, 0x100 << k)
+    return tl.where(x > 0.0, c, c ^ (0x101 << k))
 
 
 @triton.jit
@@ -193,13 +219,13 @@ def level_2bit(code):
 
 
 @triton.jit
-def code_3bit(x, params):
-    """The code of the interval of x: that of |x|, all its bits turned where x is not positive."""
+def code_3bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k: that of |x|, turned over where x <= 0."""
     a = tl.abs(x)
-    c = tl.where(a > 0.6870138049125671, 0x10001, 0x10000)
-    c = tl.where(a > 1.4985805749893188, 0x10100, c)
-    c = tl.where(a > 2.7499265670776367, 0x10101, c)
-    return tl.where(x > 0.0, c, c ^ 0x10101)
+    c = tl.where(a > 0.6870138049125671, 0x10001 << k, 0x10000 << k)
+    c = tl.where(a > 1.4985805749893188, 0x10100 << k, c)
+    c = tl.where(a > 2.7499265670776367, 0x10101 << k, c)
+    return tl.where(x > 0.0, c, c ^ (0x10101 << k))
 
 
 @triton.jit
@@ -218,17 +244,17 @@ def level_3bit(code):
 
 
 @triton.jit
-def code_4bit(x, params):
-    """The code of the interval of x: that of |x|, all its bits turned where x is not positive."""
+def code_4bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k: that of |x|, turned over where x <= 0."""
     a = tl.abs(x)
-    c = tl.where(a > 0.33013004064559937, 0x1000001, 0x1000000)
-    c = tl.where(a > 0.6726253628730774, 0x1000100, c)
-    c = tl.where(a > 1.0425910949707031, 0x1000101, c)
-    c = tl.where(a > 1.4622974395751953, 0x1010000, c)
-    c = tl.where(a > 1.9712903499603271, 0x1010001, c)
-    c = tl.where(a > 2.6576638221740723, 0x1010100, c)
-    c = tl.where(a > 3.8104350566864014, 0x1010101, c)
-    return tl.where(x > 0.0, c, c ^ 0x1010101)
+    c = tl.where(a > 0.33013004064559937, 0x1000001 << k, 0x1000000 << k)
+    c = tl.where(a > 0.6726253628730774, 0x1000100 << k, c)
+    c = tl.where(a > 1.0425910949707031, 0x1000101 << k, c)
+    c = tl.where(a > 1.4622974395751953, 0x1010000 << k, c)
+    c = tl.where(a > 1.9712903499603271, 0x1010001 << k, c)
+    c = tl.where(a > 2.6576638221740723, 0x1010100 << k, c)
+    c = tl.where(a > 3.8104350566864014, 0x1010101 << k, c)
+    return tl.where(x > 0.0, c, c ^ (0x1010101 << k))
 
 
 @triton.jit

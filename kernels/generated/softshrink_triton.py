@@ -32,28 +32,16 @@ def derivative(x, params):
 
 
 @triton.jit
-def slope_bfloat16(y, params):
+def slope(y, params):
     """softshrink'(x) from y = softshrink(x)."""
     return tl.where(((y > 0.0) | (y < 0.0)), 1.0, 0.0)
 
 
 @triton.jit
-def slope_float16(y, params):
-    """softshrink'(x) from y = softshrink(x)."""
-    return tl.where(((y > 0.0) | (y < 0.0)), 1.0, 0.0)
-
-
-@triton.jit
-def slope_float32(y, params):
-    """softshrink'(x) from y = softshrink(x)."""
-    return tl.where(((y > 0.0) | (y < 0.0)), 1.0, 0.0)
-
-
-@triton.jit
-def code_1bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -0.5, 0x0, 0x1)
-    return tl.where(x > 0.5, 0x1, c)
+def code_1bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -0.5, 0x0 << k, 0x1 << k)
+    return tl.where(x > 0.5, 0x1 << k, c)
 
 
 @triton.jit
@@ -64,10 +52,10 @@ def level_1bit(code):
 
 
 @triton.jit
-def code_2bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -0.5, 0x0, 0x1)
-    return tl.where(x > 0.5, 0x1, c)
+def code_2bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -0.5, 0x0 << k, 0x1 << k)
+    return tl.where(x > 0.5, 0x1 << k, c)
 
 
 @triton.jit
@@ -78,10 +66,10 @@ def level_2bit(code):
 
 
 @triton.jit
-def code_3bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -0.5, 0x0, 0x1)
-    return tl.where(x > 0.5, 0x1, c)
+def code_3bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -0.5, 0x0 << k, 0x1 << k)
+    return tl.where(x > 0.5, 0x1 << k, c)
 
 
 @triton.jit
@@ -92,10 +80,10 @@ def level_3bit(code):
 
 
 @triton.jit
-def code_4bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -0.5, 0x0, 0x1)
-    return tl.where(x > 0.5, 0x1, c)
+def code_4bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -0.5, 0x0 << k, 0x1 << k)
+    return tl.where(x > 0.5, 0x1 << k, c)
 
 
 @triton.jit

@@ -24,9 +24,21 @@ def softsign_16bit(x):
 
 
 @triton.jit
+def softsign_float32(x):
+    """x / (1 + |x|)."""
+    return x / (1.0 + tl.abs(x))
+
+
+@triton.jit
 def forward_16bit(x, params):
     """softsign(x) = softsign(x)."""
     return softsign_16bit(x)
+
+
+@triton.jit
+def forward_float32(x, params):
+    """softsign(x) = softsign(x)."""
+    return softsign_float32(x)
 
 
 @triton.jit
@@ -37,40 +49,16 @@ def derivative(x, params):
 
 
 @triton.jit
-def slope_bfloat16(y, params):
+def slope(y, params):
     """softsign'(x) from y = softsign(x)."""
     return (1.0 - tl.abs(y)) * (1.0 - tl.abs(y))
 
 
 @triton.jit
-def slope_float16(y, params):
-    """softsign'(x) from y = softsign(x)."""
-    return (1.0 - tl.abs(y)) * (1.0 - tl.abs(y))
-
-
-@triton.jit
-def softsign_float32(x):
-    """x / (1 + |x|)."""
-    return x / (1.0 + tl.abs(x))
-
-
-@triton.jit
-def forward_float32(x, params):
-    """softsign(x) = softsign(x)."""
-    return softsign_float32(x)
-
-
-@triton.jit
-def slope_float32(y, params):
-    """softsign'(x) from y = softsign(x)."""
-    return (1.0 - tl.abs(y)) * (1.0 - tl.abs(y))
-
-
-@triton.jit
-def code_1bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -0.8333333730697632, 0x1, 0x0)
-    return tl.where(x > 0.8333333134651184, 0x0, c)
+def code_1bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -0.8333333730697632, 0x1 << k, 0x0 << k)
+    return tl.where(x > 0.8333333134651184, 0x0 << k, c)
 
 
 @triton.jit
@@ -81,12 +69,12 @@ def level_1bit(code):
 
 
 @triton.jit
-def code_2bit(x, params):
-    """The code of the interval of x: that of |x|."""
+def code_2bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k: that of |x|."""
     a = tl.abs(x)
-    c = tl.where(a > 0.29411762952804565, 0x100, 0x101)
-    c = tl.where(a > 0.8333333134651184, 0x1, c)
-    return tl.where(a > 2.142857074737549, 0x0, c)
+    c = tl.where(a > 0.29411762952804565, 0x100 << k, 0x101 << k)
+    c = tl.where(a > 0.8333333134651184, 0x1 << k, c)
+    return tl.where(a > 2.142857074737549, 0x0 << k, c)
 
 
 @triton.jit
@@ -100,16 +88,16 @@ def level_2bit(code):
 
 
 @triton.jit
-def code_3bit(x, params):
-    """The code of the interval of x: that of |x|."""
+def code_3bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k: that of |x|."""
     a = tl.abs(x)
-    c = tl.where(a > 0.12820512056350708, 0x10100, 0x10101)
-    c = tl.where(a > 0.29411762952804565, 0x10001, c)
-    c = tl.where(a > 0.517241358757019, 0x10000, c)
-    c = tl.where(a > 0.8333333134651184, 0x101, c)
-    c = tl.where(a > 1.3157894611358643, 0x100, c)
-    c = tl.where(a > 2.142857074737549, 0x1, c)
-    return tl.where(a > 3.8888888359069824, 0x0, c)
+    c = tl.where(a > 0.12820512056350708, 0x10100 << k, 0x10101 << k)
+    c = tl.where(a > 0.29411762952804565, 0x10001 << k, c)
+    c = tl.where(a > 0.517241358757019, 0x10000 << k, c)
+    c = tl.where(a > 0.8333333134651184, 0x101 << k, c)
+    c = tl.where(a > 1.3157894611358643, 0x100 << k, c)
+    c = tl.where(a > 2.142857074737549, 0x1 << k, c)
+    return tl.where(a > 3.8888888359069824, 0x0 << k, c)
 
 
 @triton.jit
@@ -128,24 +116,24 @@ def level_3bit(code):
 
 
 @triton.jit
-def code_4bit(x, params):
-    """The code of the interval of x: that of |x|."""
+def code_4bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k: that of |x|."""
     a = tl.abs(x)
-    c = tl.where(a > 0.060240961611270905, 0x1010100, 0x1010101)
-    c = tl.where(a > 0.12820512056350708, 0x1010001, c)
-    c = tl.where(a > 0.2054794430732727, 0x1010000, c)
-    c = tl.where(a > 0.29411762952804565, 0x1000101, c)
-    c = tl.where(a > 0.39682537317276, 0x1000100, c)
-    c = tl.where(a > 0.517241358757019, 0x1000001, c)
-    c = tl.where(a > 0.6603773236274719, 0x1000000, c)
-    c = tl.where(a > 0.8333333134651184, 0x10101, c)
-    c = tl.where(a > 1.0465115308761597, 0x10100, c)
-    c = tl.where(a > 1.3157894611358643, 0x10001, c)
-    c = tl.where(a > 1.6666666269302368, 0x10000, c)
-    c = tl.where(a > 2.142857074737549, 0x101, c)
-    c = tl.where(a > 2.8260867595672607, 0x100, c)
-    c = tl.where(a > 3.8888888359069824, 0x1, c)
-    return tl.where(a > 5.769230365753174, 0x0, c)
+    c = tl.where(a > 0.060240961611270905, 0x1010100 << k, 0x1010101 << k)
+    c = tl.where(a > 0.12820512056350708, 0x1010001 << k, c)
+    c = tl.where(a > 0.2054794430732727, 0x1010000 << k, c)
+    c = tl.where(a > 0.29411762952804565, 0x1000101 << k, c)
+    c = tl.where(a > 0.39682537317276, 0x1000100 << k, c)
+    c = tl.where(a > 0.517241358757019, 0x1000001 << k, c)
+    c = tl.where(a > 0.6603773236274719, 0x1000000 << k, c)
+    c = tl.where(a > 0.8333333134651184, 0x10101 << k, c)
+    c = tl.where(a > 1.0465115308761597, 0x10100 << k, c)
+    c = tl.where(a > 1.3157894611358643, 0x10001 << k, c)
+    c = tl.where(a > 1.6666666269302368, 0x10000 << k, c)
+    c = tl.where(a > 2.142857074737549, 0x101 << k, c)
+    c = tl.where(a > 2.8260867595672607, 0x100 << k, c)
+    c = tl.where(a > 3.8888888359069824, 0x1 << k, c)
+    return tl.where(a > 5.769230365753174, 0x0 << k, c)
 
 
 @triton.jit

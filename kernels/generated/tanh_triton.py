@@ -17,60 +17,6 @@ import triton.language as tl
 
 
 @triton.jit
-def exp_16bit(x):
-    """exp(x)."""
-    h = tl.exp2(0.7213475204444817 * x)
-    return h * h
-
-
-@triton.jit
-def sech_16bit(x):
-    """1 / cosh(x)."""
-    h = exp_16bit(-tl.abs(x))
-    r = tl.rsqrt(tl.fma(h, h, 1.0))
-    return 2.0 * h * r * r
-
-
-@triton.jit
-def tanh_16bit(x):
-    """tanh(x): a polynomial next to 0, 1 - 2/(1 + exp(2|x|)) elsewhere."""
-    z = x * x
-    p = tl.fma(0.017989028245210648, z, -0.05338721722364426)
-    p = tl.fma(p, z, 0.13330477476119995)
-    p = tl.fma(p, z, -0.3333331048488617)
-    small = tl.fma(x * z, p, x)
-    e = exp_16bit(-2.0 * tl.abs(x))
-    r = tl.rsqrt(1.0 + e)
-    r = r * r
-    large = tl.fma(-2.0 * e, r, 1.0)
-    return tl.where(tl.abs(x) < 0.5, small, tl.where(x < 0, -large, large))
-
-
-@triton.jit
-def forward_16bit(x, params):
-    """tanh(x) = tanh(x)."""
-    return tanh_16bit(x)
-
-
-@triton.jit
-def derivative_16bit(x, params):
-    """tanh'(x)."""
-    return sech_16bit(x) * sech_16bit(x)
-
-
-@triton.jit
-def slope_bfloat16(y, params):
-    """tanh'(x) from y = tanh(x)."""
-    return (y + 1.0) * (1.0 - y)
-
-
-@triton.jit
-def slope_float16(y, params):
-    """tanh'(x) from y = tanh(x)."""
-    return (y + 1.0) * (1.0 - y)
-
-
-@triton.jit
 def maximum(x, y):
     """The larger of two; NaN if one is."""
     return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
@@ -80,6 +26,13 @@ def maximum(x, y):
 def minimum(x, y):
     """The smaller of two; NaN if one is."""
     return tl.minimum(x, y, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def exp_16bit(x):
+    """exp(x)."""
+    h = tl.exp2(0.7213475204444817 * x)
+    return h * h
 
 
 @triton.jit
@@ -94,10 +47,32 @@ def exp_float32(x):
 
 
 @triton.jit
-def sech_float32(x):
-    """1 / cosh(x)."""
-    h = exp_float32(-tl.abs(x))
-    return 2.0 * h / tl.fma(h, h, 1.0)
+def tanh_bfloat16(x):
+    """tanh(x): a polynomial next to 0, 1 - 2/(1 + exp(2|x|)) elsewhere."""
+    z = x * x
+    p = tl.fma(-0.04661494493484497, z, 0.1326657086610794)
+    p = tl.fma(p, z, -0.3333241045475006)
+    small = tl.fma(x * z, p, x)
+    e = exp_16bit(-2.0 * tl.abs(x))
+    r = tl.rsqrt(1.0 + e)
+    r = r * r
+    large = tl.fma(-2.0 * e, r, 1.0)
+    return tl.where(tl.abs(x) < 0.5, small, tl.where(x < 0, -large, large))
+
+
+@triton.jit
+def tanh_float16(x):
+    """tanh(x): a polynomial next to 0, 1 - 2/(1 + exp(2|x|)) elsewhere."""
+    z = x * x
+    p = tl.fma(0.017989028245210648, z, -0.05338721722364426)
+    p = tl.fma(p, z, 0.13330477476119995)
+    p = tl.fma(p, z, -0.3333331048488617)
+    small = tl.fma(x * z, p, x)
+    e = exp_16bit(-2.0 * tl.abs(x))
+    r = tl.rsqrt(1.0 + e)
+    r = r * r
+    large = tl.fma(-2.0 * e, r, 1.0)
+    return tl.where(tl.abs(x) < 0.5, small, tl.where(x < 0, -large, large))
 
 
 @triton.jit
@@ -117,9 +92,42 @@ def tanh_float32(x):
 
 
 @triton.jit
+def forward_bfloat16(x, params):
+    """tanh(x) = tanh(x)."""
+    return tanh_bfloat16(x)
+
+
+@triton.jit
+def forward_float16(x, params):
+    """tanh(x) = tanh(x)."""
+    return tanh_float16(x)
+
+
+@triton.jit
 def forward_float32(x, params):
     """tanh(x) = tanh(x)."""
     return tanh_float32(x)
+
+
+@triton.jit
+def sech_16bit(x):
+    """1 / cosh(x)."""
+    h = exp_16bit(-tl.abs(x))
+    r = tl.rsqrt(tl.fma(h, h, 1.0))
+    return 2.0 * h * r * r
+
+
+@triton.jit
+def sech_float32(x):
+    """1 / cosh(x)."""
+    h = exp_float32(-tl.abs(x))
+    return 2.0 * h / tl.fma(h, h, 1.0)
+
+
+@triton.jit
+def derivative_16bit(x, params):
+    """tanh'(x)."""
+    return sech_16bit(x) * sech_16bit(x)
 
 
 @triton.jit
@@ -129,16 +137,16 @@ def derivative_float32(x, params):
 
 
 @triton.jit
-def slope_float32(y, params):
+def slope(y, params):
     """tanh'(x) from y = tanh(x)."""
     return (y + 1.0) * (1.0 - y)
 
 
 @triton.jit
-def code_1bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -1.0603607892990112, 0x1, 0x0)
-    return tl.where(x > 1.0603606700897217, 0x0, c)
+def code_1bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -1.0603607892990112, 0x1 << k, 0x0 << k)
+    return tl.where(x > 1.0603606700897217, 0x0 << k, c)
 
 
 @triton.jit
@@ -149,12 +157,12 @@ def level_1bit(code):
 
 
 @triton.jit
-def code_2bit(x, params):
-    """The code of the interval of x: that of |x|."""
+def code_2bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k: that of |x|."""
     a = tl.abs(x)
-    c = tl.where(a > 0.5741907358169556, 0x100, 0x101)
-    c = tl.where(a > 1.032637596130371, 0x1, c)
-    return tl.where(a > 1.706534743309021, 0x0, c)
+    c = tl.where(a > 0.5741907358169556, 0x100 << k, 0x101 << k)
+    c = tl.where(a > 1.032637596130371, 0x1 << k, c)
+    return tl.where(a > 1.706534743309021, 0x0 << k, c)
 
 
 @triton.jit
@@ -168,16 +176,16 @@ def level_2bit(code):
 
 
 @triton.jit
-def code_3bit(x, params):
-    """The code of the interval of x: that of |x|."""
+def code_3bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k: that of |x|."""
     a = tl.abs(x)
-    c = tl.where(a > 0.3535612225532532, 0x10100, 0x10101)
-    c = tl.where(a > 0.5790032744407654, 0x10001, c)
-    c = tl.where(a > 0.7919658422470093, 0x10000, c)
-    c = tl.where(a > 1.01960289478302, 0x101, c)
-    c = tl.where(a > 1.2885379791259766, 0x100, c)
-    c = tl.where(a > 1.6495667695999146, 0x1, c)
-    return tl.where(a > 2.271487236022949, 0x0, c)
+    c = tl.where(a > 0.3535612225532532, 0x10100 << k, 0x10101 << k)
+    c = tl.where(a > 0.5790032744407654, 0x10001 << k, c)
+    c = tl.where(a > 0.7919658422470093, 0x10000 << k, c)
+    c = tl.where(a > 1.01960289478302, 0x101 << k, c)
+    c = tl.where(a > 1.2885379791259766, 0x100 << k, c)
+    c = tl.where(a > 1.6495667695999146, 0x1 << k, c)
+    return tl.where(a > 2.271487236022949, 0x0 << k, c)
 
 
 @triton.jit
@@ -196,24 +204,24 @@ def level_3bit(code):
 
 
 @triton.jit
-def code_4bit(x, params):
-    """The code of the interval of x: that of |x|."""
+def code_4bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k: that of |x|."""
     a = tl.abs(x)
-    c = tl.where(a > 0.22669339179992676, 0x1010100, 0x1010101)
-    c = tl.where(a > 0.3607242703437805, 0x1010001, c)
-    c = tl.where(a > 0.47511541843414307, 0x1010000, c)
-    c = tl.where(a > 0.5817451477050781, 0x1000101, c)
-    c = tl.where(a > 0.685818076133728, 0x1000100, c)
-    c = tl.where(a > 0.7906315326690674, 0x1000001, c)
-    c = tl.where(a > 0.8988975286483765, 0x1000000, c)
-    c = tl.where(a > 1.01335608959198, 0x10101, c)
-    c = tl.where(a > 1.137252688407898, 0x10100, c)
-    c = tl.where(a > 1.2749390602111816, 0x10001, c)
-    c = tl.where(a > 1.4329017400741577, 0x10000, c)
-    c = tl.where(a > 1.6219171285629272, 0x101, c)
-    c = tl.where(a > 1.8624751567840576, 0x100, c)
-    c = tl.where(a > 2.2023754119873047, 0x1, c)
-    return tl.where(a > 2.8081045150756836, 0x0, c)
+    c = tl.where(a > 0.22669339179992676, 0x1010100 << k, 0x1010101 << k)
+    c = tl.where(a > 0.3607242703437805, 0x1010001 << k, c)
+    c = tl.where(a > 0.47511541843414307, 0x1010000 << k, c)
+    c = tl.where(a > 0.5817451477050781, 0x1000101 << k, c)
+    c = tl.where(a > 0.685818076133728, 0x1000100 << k, c)
+    c = tl.where(a > 0.7906315326690674, 0x1000001 << k, c)
+    c = tl.where(a > 0.8988975286483765, 0x1000000 << k, c)
+    c = tl.where(a > 1.01335608959198, 0x10101 << k, c)
+    c = tl.where(a > 1.137252688407898, 0x10100 << k, c)
+    c = tl.where(a > 1.2749390602111816, 0x10001 << k, c)
+    c = tl.where(a > 1.4329017400741577, 0x10000 << k, c)
+    c = tl.where(a > 1.6219171285629272, 0x101 << k, c)
+    c = tl.where(a > 1.8624751567840576, 0x100 << k, c)
+    c = tl.where(a > 2.2023754119873047, 0x1 << k, c)
+    return tl.where(a > 2.8081045150756836, 0x0 << k, c)
 
 
 @triton.jit

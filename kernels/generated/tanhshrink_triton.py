@@ -17,15 +17,15 @@ import triton.language as tl
 
 
 @triton.jit
-def minimum(x, y):
-    """The smaller of two; NaN if one is."""
-    return tl.minimum(x, y, propagate_nan=tl.PropagateNan.ALL)
+def maximum(x, y):
+    """The larger of two; NaN if one is."""
+    return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
-def power(x, exponent):
-    """x**exponent for x >= 0 and exponent > 0."""
-    return tl.exp2(exponent * tl.log2(x))
+def minimum(x, y):
+    """The smaller of two; NaN if one is."""
+    return tl.minimum(x, y, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
@@ -36,7 +36,32 @@ def exp_16bit(x):
 
 
 @triton.jit
-def tanh_16bit(x):
+def exp_float32(x):
+    """exp(x), by powers of 2 and the rest, which is small."""
+    x = minimum(maximum(x, -150.0), 150.0)
+    n = tl.floor(tl.fma(1.4426950408889634, x, 0.5))
+    r = tl.fma(n, -0.693145751953125, x)  # n times this is exact
+    r = tl.fma(n, -1.4286068203094173e-06, r)  # x - n*log(2)
+    m = tl.floor(0.5 * n)
+    return tl.exp2(1.4426950408889634 * r) * tl.exp2(m) * tl.exp2(n - m)
+
+
+@triton.jit
+def tanh_bfloat16(x):
+    """tanh(x): a polynomial next to 0, 1 - 2/(1 + exp(2|x|)) elsewhere."""
+    z = x * x
+    p = tl.fma(-0.04661494493484497, z, 0.1326657086610794)
+    p = tl.fma(p, z, -0.3333241045475006)
+    small = tl.fma(x * z, p, x)
+    e = exp_16bit(-2.0 * tl.abs(x))
+    r = tl.rsqrt(1.0 + e)
+    r = r * r
+    large = tl.fma(-2.0 * e, r, 1.0)
+    return tl.where(tl.abs(x) < 0.5, small, tl.where(x < 0, -large, large))
+
+
+@triton.jit
+def tanh_float16(x):
     """tanh(x): a polynomial next to 0, 1 - 2/(1 + exp(2|x|)) elsewhere."""
     z = x * x
     p = tl.fma(0.017989028245210648, z, -0.05338721722364426)
@@ -51,7 +76,33 @@ def tanh_16bit(x):
 
 
 @triton.jit
-def tanhshrink_16bit(x):
+def tanh_float32(x):
+    """tanh(x): a polynomial next to 0, 1 - 2/(1 + exp(2|x|)) elsewhere."""
+    z = x * x
+    p = tl.fma(0.0023322259075939655, z, -0.008378091268241405)
+    p = tl.fma(p, z, 0.021779140457510948)
+    p = tl.fma(p, z, -0.053960490971803665)
+    p = tl.fma(p, z, 0.13333308696746826)
+    p = tl.fma(p, z, -0.3333333432674408)
+    small = tl.fma(x * z, p, x)
+    e = exp_float32(-2.0 * tl.abs(x))
+    r = 1.0 / (1.0 + e)
+    large = tl.fma(-2.0 * e, r, 1.0)
+    return tl.where(tl.abs(x) < 0.6, small, tl.where(x < 0, -large, large))
+
+
+@triton.jit
+def tanhshrink_bfloat16(x):
+    """x - tanh(x), without its cancellation next to 0."""
+    z = x * x
+    p = tl.fma(0.010761086829006672, z, -0.04807410016655922)
+    p = tl.fma(p, z, 0.13223083317279816)
+    p = tl.fma(p, z, -0.33329933881759644)
+    return tl.where(z < 1.0, -x * z * p, x - tanh_bfloat16(x))
+
+
+@triton.jit
+def tanhshrink_float16(x):
     """x - tanh(x), without its cancellation next to 0."""
     z = x * x
     p = tl.fma(0.0012397151440382004, z, -0.006777247413992882)
@@ -59,19 +110,63 @@ def tanhshrink_16bit(x):
     p = tl.fma(p, z, -0.05375523865222931)
     p = tl.fma(p, z, 0.13331560790538788)
     p = tl.fma(p, z, -0.3333330750465393)
-    return tl.where(z < 1.0, -x * z * p, x - tanh_16bit(x))
+    return tl.where(z < 1.0, -x * z * p, x - tanh_float16(x))
 
 
 @triton.jit
-def forward_16bit(x, params):
+def tanhshrink_float32(x):
+    """x - tanh(x), without its cancellation next to 0."""
+    z = x * x
+    p = tl.fma(0.00014282393385656178, z, -0.0009236091864295304)
+    p = tl.fma(p, z, 0.003206953639164567)
+    p = tl.fma(p, z, -0.008697951212525368)
+    p = tl.fma(p, z, 0.02182958461344242)
+    p = tl.fma(p, z, -0.053963422775268555)
+    p = tl.fma(p, z, 0.13333310186862946)
+    p = tl.fma(p, z, -0.3333333432674408)
+    return tl.where(z < 1.0, -x * z * p, x - tanh_float32(x))
+
+
+@triton.jit
+def forward_bfloat16(x, params):
     """tanhshrink(x) = x - tanh(x)."""
-    return tanhshrink_16bit(x)
+    return tanhshrink_bfloat16(x)
 
 
 @triton.jit
-def derivative_16bit(x, params):
+def forward_float16(x, params):
+    """tanhshrink(x) = x - tanh(x)."""
+    return tanhshrink_float16(x)
+
+
+@triton.jit
+def forward_float32(x, params):
+    """tanhshrink(x) = x - tanh(x)."""
+    return tanhshrink_float32(x)
+
+
+@triton.jit
+def derivative_bfloat16(x, params):
     """tanhshrink'(x)."""
-    return tanh_16bit(x) * tanh_16bit(x)
+    return tanh_bfloat16(x) * tanh_bfloat16(x)
+
+
+@triton.jit
+def derivative_float16(x, params):
+    """tanhshrink'(x)."""
+    return tanh_float16(x) * tanh_float16(x)
+
+
+@triton.jit
+def derivative_float32(x, params):
+    """tanhshrink'(x)."""
+    return tanh_float32(x) * tanh_float32(x)
+
+
+@triton.jit
+def power(x, exponent):
+    """x**exponent for x >= 0 and exponent > 0."""
+    return tl.exp2(exponent * tl.log2(x))
 
 
 @triton.jit
@@ -114,65 +209,6 @@ def slope_float16(y, params):
 
 
 @triton.jit
-def maximum(x, y):
-    """The larger of two; NaN if one is."""
-    return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
-
-
-@triton.jit
-def exp_float32(x):
-    """exp(x), by powers of 2 and the rest, which is small."""
-    x = minimum(maximum(x, -150.0), 150.0)
-    n = tl.floor(tl.fma(1.4426950408889634, x, 0.5))
-    r = tl.fma(n, -0.693145751953125, x)  # n times this is exact
-    r = tl.fma(n, -1.4286068203094173e-06, r)  # x - n*log(2)
-    m = tl.floor(0.5 * n)
-    return tl.exp2(1.4426950408889634 * r) * tl.exp2(m) * tl.exp2(n - m)
-
-
-@triton.jit
-def tanh_float32(x):
-    """tanh(x): a polynomial next to 0, 1 - 2/(1 + exp(2|x|)) elsewhere."""
-    z = x * x
-    p = tl.fma(0.0023322259075939655, z, -0.008378091268241405)
-    p = tl.fma(p, z, 0.021779140457510948)
-    p = tl.fma(p, z, -0.053960490971803665)
-    p = tl.fma(p, z, 0.13333308696746826)
-    p = tl.fma(p, z, -0.3333333432674408)
-    small = tl.fma(x * z, p, x)
-    e = exp_float32(-2.0 * tl.abs(x))
-    r = 1.0 / (1.0 + e)
-    large = tl.fma(-2.0 * e, r, 1.0)
-    return tl.where(tl.abs(x) < 0.6, small, tl.where(x < 0, -large, large))
-
-
-@triton.jit
-def tanhshrink_float32(x):
-    """x - tanh(x), without its cancellation next to 0."""
-    z = x * x
-    p = tl.fma(0.00014282393385656178, z, -0.0009236091864295304)
-    p = tl.fma(p, z, 0.003206953639164567)
-    p = tl.fma(p, z, -0.008697951212525368)
-    p = tl.fma(p, z, 0.02182958461344242)
-    p = tl.fma(p, z, -0.053963422775268555)
-    p = tl.fma(p, z, 0.13333310186862946)
-    p = tl.fma(p, z, -0.3333333432674408)
-    return tl.where(z < 1.0, -x * z * p, x - tanh_float32(x))
-
-
-@triton.jit
-def forward_float32(x, params):
-    """tanhshrink(x) = x - tanh(x)."""
-    return tanhshrink_float32(x)
-
-
-@triton.jit
-def derivative_float32(x, params):
-    """tanhshrink'(x)."""
-    return tanh_float32(x) * tanh_float32(x)
-
-
-@triton.jit
 def slope_float32(y, params):
     """tanhshrink'(x) from y = tanhshrink(x)."""
     high = 6.973932266235352
@@ -201,10 +237,10 @@ def slope_float32(y, params):
 
 
 @triton.jit
-def code_1bit(x, params):
-    """The code of the interval of x."""
-    c = tl.where(x > -1.0603607892990112, 0x0, 0x1)
-    return tl.where(x > 1.0603606700897217, 0x1, c)
+def code_1bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    c = tl.where(x > -1.0603607892990112, 0x0 << k, 0x1 << k)
+    return tl.where(x > 1.0603606700897217, 0x1 << k, c)
 
 
 @triton.jit
@@ -215,12 +251,12 @@ def level_1bit(code):
 
 
 @triton.jit
-def code_2bit(x, params):
-    """The code of the interval of x: that of |x|."""
+def code_2bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k: that of |x|."""
     a = tl.abs(x)
-    c = tl.where(a > 0.5741907358169556, 0x1, 0x0)
-    c = tl.where(a > 1.032637596130371, 0x100, c)
-    return tl.where(a > 1.706534743309021, 0x101, c)
+    c = tl.where(a > 0.5741907358169556, 0x1 << k, 0x0 << k)
+    c = tl.where(a > 1.032637596130371, 0x100 << k, c)
+    return tl.where(a > 1.706534743309021, 0x101 << k, c)
 
 
 @triton.jit
@@ -234,16 +270,16 @@ def level_2bit(code):
 
 
 @triton.jit
-def code_3bit(x, params):
-    """The code of the interval of x: that of |x|."""
+def code_3bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k: that of |x|."""
     a = tl.abs(x)
-    c = tl.where(a > 0.3535612225532532, 0x1, 0x0)
-    c = tl.where(a > 0.5790032744407654, 0x100, c)
-    c = tl.where(a > 0.7919658422470093, 0x101, c)
-    c = tl.where(a > 1.01960289478302, 0x10000, c)
-    c = tl.where(a > 1.2885379791259766, 0x10001, c)
-    c = tl.where(a > 1.6495667695999146, 0x10100, c)
-    return tl.where(a > 2.271487236022949, 0x10101, c)
+    c = tl.where(a > 0.3535612225532532, 0x1 << k, 0x0 << k)
+    c = tl.where(a > 0.5790032744407654, 0x100 << k, c)
+    c = tl.where(a > 0.7919658422470093, 0x101 << k, c)
+    c = tl.where(a > 1.01960289478302, 0x10000 << k, c)
+    c = tl.where(a > 1.2885379791259766, 0x10001 << k, c)
+    c = tl.where(a > 1.6495667695999146, 0x10100 << k, c)
+    return tl.where(a > 2.271487236022949, 0x10101 << k, c)
 
 
 @triton.jit
@@ -262,24 +298,24 @@ def level_3bit(code):
 
 
 @triton.jit
-def code_4bit(x, params):
-    """The code of the interval of x: that of |x|."""
+def code_4bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k: that of |x|."""
     a = tl.abs(x)
-    c = tl.where(a > 0.22669339179992676, 0x1, 0x0)
-    c = tl.where(a > 0.3607242703437805, 0x100, c)
-    c = tl.where(a > 0.47511541843414307, 0x101, c)
-    c = tl.where(a > 0.5817451477050781, 0x10000, c)
-    c = tl.where(a > 0.685818076133728, 0x10001, c)
-    c = tl.where(a > 0.7906315326690674, 0x10100, c)
-    c = tl.where(a > 0.8988975286483765, 0x10101, c)
-    c = tl.where(a > 1.01335608959198, 0x1000000, c)
-    c = tl.where(a > 1.137252688407898, 0x1000001, c)
-    c = tl.where(a > 1.2749390602111816, 0x1000100, c)
-    c = tl.where(a > 1.4329017400741577, 0x1000101, c)
-    c = tl.where(a > 1.6219171285629272, 0x1010000, c)
-    c = tl.where(a > 1.8624751567840576, 0x1010001, c)
-    c = tl.where(a > 2.2023754119873047, 0x1010100, c)
-    return tl.where(a > 2.8081045150756836, 0x1010101, c)
+    c = tl.where(a > 0.22669339179992676, 0x1 << k, 0x0 << k)
+    c = tl.where(a > 0.3607242703437805, 0x100 << k, c)
+    c = tl.where(a > 0.47511541843414307, 0x101 << k, c)
+    c = tl.where(a > 0.5817451477050781, 0x10000 << k, c)
+    c = tl.where(a > 0.685818076133728, 0x10001 << k, c)
+    c = tl.where(a > 0.7906315326690674, 0x10100 << k, c)
+    c = tl.where(a > 0.8988975286483765, 0x10101 << k, c)
+    c = tl.where(a > 1.01335608959198, 0x1000000 << k, c)
+    c = tl.where(a > 1.137252688407898, 0x1000001 << k, c)
+    c = tl.where(a > 1.2749390602111816, 0x1000100 << k, c)
+    c = tl.where(a > 1.4329017400741577, 0x1000101 << k, c)
+    c = tl.where(a > 1.6219171285629272, 0x1010000 << k, c)
+    c = tl.where(a > 1.8624751567840576, 0x1010001 << k, c)
+    c = tl.where(a > 2.2023754119873047, 0x1010100 << k, c)
+    return tl.where(a > 2.8081045150756836, 0x1010101 << k, c)
 
 
 @triton.jit

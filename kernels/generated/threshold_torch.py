@@ -47,4 +47,4 @@ def slope_float32(y, side, params):
 
 def side(x, params):
     """Whether x is on the right side."""
-    return (x > params[0])
+    return x > params[0]

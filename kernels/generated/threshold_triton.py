@@ -33,33 +33,21 @@ def derivative(x, params):
 
 
 @triton.jit
-def slope_bfloat16(y, side, params):
+def slope(y, side, params):
     """threshold'(x) from y = threshold(x)."""
     return tl.where(side, 1.0, 0.0)
 
 
 @triton.jit
-def slope_float16(y, side, params):
-    """threshold'(x) from y = threshold(x)."""
-    return tl.where(side, 1.0, 0.0)
+def side(x, params, k):
+    """Whether x is on the right side, in bit k."""
+    return tl.where(x > params[0], 1 << k, 0)
 
 
 @triton.jit
-def slope_float32(y, side, params):
-    """threshold'(x) from y = threshold(x)."""
-    return tl.where(side, 1.0, 0.0)
-
-
-@triton.jit
-def side(x, params):
-    """Whether x is on the right side."""
-    return (x > params[0]).to(tl.int32)
-
-
-@triton.jit
-def code_1bit(x, params):
-    """The code of the interval of x."""
-    return tl.where(x > 0.09999999403953552, 0x1, 0x0)
+def code_1bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    return tl.where(x > 0.09999999403953552, 0x1 << k, 0x0 << k)
 
 
 @triton.jit
@@ -70,9 +58,9 @@ def level_1bit(code):
 
 
 @triton.jit
-def code_2bit(x, params):
-    """The code of the interval of x."""
-    return tl.where(x > 0.09999999403953552, 0x1, 0x0)
+def code_2bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    return tl.where(x > 0.09999999403953552, 0x1 << k, 0x0 << k)
 
 
 @triton.jit
@@ -83,9 +71,9 @@ def level_2bit(code):
 
 
 @triton.jit
-def code_3bit(x, params):
-    """The code of the interval of x."""
-    return tl.where(x > 0.09999999403953552, 0x1, 0x0)
+def code_3bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    return tl.where(x > 0.09999999403953552, 0x1 << k, 0x0 << k)
 
 
 @triton.jit
@@ -96,9 +84,9 @@ def level_3bit(code):
 
 
 @triton.jit
-def code_4bit(x, params):
-    """The code of the interval of x."""
-    return tl.where(x > 0.09999999403953552, 0x1, 0x0)
+def code_4bit(x, params, k):
+    """The code of the interval of x, bit p at 8*p + k."""
+    return tl.where(x > 0.09999999403953552, 0x1 << k, 0x0 << k)
 
 
 @triton.jit

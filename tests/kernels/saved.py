@@ -8,6 +8,14 @@ from torch import Tensor
 from torch.autograd.graph import Node
 from torch.profiler import ProfilerActivity, profile
 
+# All methods there are, as they are asked for.
+METHODS = {
+    "invact": {"method": "invact"},
+    "fewbit": {"method": "fewbit", "bits": 3},
+    "forward-ad": {"method": "forward-ad"},
+    "invact-precision-bit": {"method": "invact-precision-bit"},
+}
+
 
 def _tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
@@ -11,15 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import kernels
+from tests.kernels.saved import METHODS
 
 ROOT = Path(__file__).parents[2]
-METHODS = {
-    "stock": {"method": "stock"},
-    "invact": {"method": "invact"},
-    "fewbit": {"method": "fewbit", "bits": 3},
-    "forward-ad": {"method": "forward-ad"},
-    "invact-precision-bit": {"method": "invact-precision-bit"},
-}
+MODELS = {"stock": {"method": "stock"}, **METHODS}
 WRAPPERS = ("ddp", "fsdp2")
 STEPS, RATE = 2, 0.5
 
@@ -30,13 +24,14 @@ ROUNDING = 1000 * torch.finfo(torch.float64).eps
 def model(method: str) -> nn.Module:
     """The same in every process."""
     torch.manual_seed(0)
-    layers = (nn.Linear(6, 20), kernels.GELU(**METHODS[method]), nn.Linear(20, 20), kernels.SiLU(**METHODS[method]))
+    layers = (nn.Linear(6, 20), kernels.GELU(**MODELS[method]), nn.Linear(20, 20), kernels.SiLU(**MODELS[method]))
     return nn.Sequential(*layers, nn.Linear(20, 3)).double()
 
 
 def batch() -> tuple[Tensor, Tensor]:
     made = torch.Generator().manual_seed(1)
-    return (torch.randn(16, size, generator=made, dtype=torch.float64) for size in (6, 3))
+    x, target = (torch.randn(16, size, generator=made, dtype=torch.float64) for size in (6, 3))
+    return x, target
 
 
 def train(net: nn.Module, x: Tensor, target: Tensor) -> list[Tensor]:
@@ -62,8 +57,8 @@ def worker(rank: int, folder: Path) -> None:
     distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     mesh = init_device_mesh("cpu", (2,))
     mine = [half.chunk(2)[rank] for half in batch()]
-    results = {}
-    for method in METHODS:
+    found = {}
+    for method in MODELS:
         for wrapper in WRAPPERS:
             net = model(method)
             if wrapper == "ddp":
@@ -76,9 +71,76 @@ def worker(rank: int, folder: Path) -> None:
             losses = torch.stack(train(net, *mine))
             distributed.all_reduce(losses)
             parameters = [getattr(one, "full_tensor", lambda one=one: one)() for one in net.parameters()]
-            results[wrapper, method] = losses / 2, [one.detach() for one in parameters]
+            found[wrapper, method] = losses / 2, [one.detach() for one in parameters]
     if rank == 0:
-        torch.save(results, folder / "results.pt")
+        torch.save(found, folder / "results.pt")
     distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], tuple[Tensor, list[Tensor]]]:
+    """(wrapper, method) -> losses and parameters, of two processes."""
+    folder = tmp_path_factory.mktemp("processes")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", __file__, str(rank), str(folder)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        said = [process.communicate(timeout=120)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in started] == [0, 0], "\n".join(said)
+    return torch.load(folder / "results.pt")
+
+
+def alone(method: str) -> tuple[Tensor, list[Tensor]]:
+    net = model(method)
+    losses = torch.stack(train(net, *batch()))
+    return losses, [one.detach() for one in net.parameters()]
+
+
+def agree(got: tuple[Tensor, list[Tensor]], expected: tuple[Tensor, list[Tensor]], bound: float) -> bool:
+    pairs = [(got[0], expected[0]), *zip(got[1], expected[1], strict=True)]
+    return all(bool(((one - other).abs() <= bound).all()) for one, other in pairs)
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("method", MODELS)
+def test_two_processes_are_as_one(results, method: str, wrapper: str) -> None:
+    assert agree(results[wrapper, method], alone(method), ROUNDING)
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize(
+    ("method", "bound"),
+    [
+        ("forward-ad", ROUNDING),
+        # Float64 has float32's slopes, within 2^-20 of f' where y tells as much; gradients are of the size of 1.
+        ("invact", STEPS * RATE * 2**-20),
+        ("invact-precision-bit", STEPS * RATE * 2**-20),
+    ],
+)
+def test_two_processes_are_as_the_stock_model(results, method: str, bound: float, wrapper: str) -> None:
+    assert agree(results[wrapper, method], alone("stock"), bound)
+
+
+def test_training_changes_what_is_compared() -> None:
+    losses, parameters = alone("stock")
+    assert losses[1] < losses[0]
+    moved = zip(parameters, model("stock").parameters(), strict=True)
+    assert all(((one - other).abs() > 1e-4).any() for one, other in moved)
+
+
 if __name__ == "__main__":
     worker(int(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,183 @@
+"""torch.autograd and torch.func: what is differentiated, how often, and what may be done to an output."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+import kernels
+from coefficients import load
+from kernels import KernelError, functional
+from tests.kernels.saved import METHODS
+
+each_method = pytest.mark.parametrize("how", METHODS.values(), ids=METHODS)
+# torch 2.13 makes its own rules of forward mode by what it deprecates.
+forward_mode = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+stock = nn.functional.gelu
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, dtype=dtype, requires_grad=True)
+
+
+def gated(x: Tensor) -> Tensor:
+    return kernels.swiglu(x, 2 * x)
+
+
+@forward_mode
+@each_method
+def test_torch_func_takes_the_stock_function(how: dict) -> None:
+    x, v = torch.randn(5, 7), torch.randn(5, 7)
+
+    def run(z: Tensor) -> Tensor:
+        return functional.gelu(z, **how)
+
+    for transform in (
+        lambda f: torch.func.grad(lambda z: f(z).sum())(x),
+        lambda f: torch.func.vjp(f, x)[1](v)[0],
+        lambda f: torch.func.jvp(f, (x,), (v,))[1],
+        lambda f: torch.func.vmap(f)(x),
+        lambda f: torch.func.vmap(torch.func.grad(lambda z: f(z).sum()))(x),
+        lambda f: torch.func.hessian(lambda z: f(z).sum())(x),
+        lambda f: torch.func.vmap(f)(leaf(5, 7).detach().copy_(x).requires_grad_()),
+    ):
+        assert torch.equal(transform(run), transform(stock))
+
+
+@pytest.mark.parametrize("transform", [torch.func.vmap, lambda f: torch.func.grad(lambda z: f(z).sum())])
+def test_torch_func_takes_gated_activations_and_act_linear(transform) -> None:
+    net, x = kernels.ActLinear("gelu", nn.Linear(7, 3)), torch.randn(5, 7)
+    pairs = ((gated, lambda z: nn.functional.silu(z) * (2 * z)), (net, lambda z: net.linear(stock(z))))
+    for run, plain in pairs:
+        assert torch.equal(transform(run)(x), transform(plain)(x))
+
+
+@each_method
+def test_torch_func_agrees_with_autograd(how: dict) -> None:
+    """To what the method errs by: invact by what y does not tell next to the minimum, fewbit by its steps."""
+    x = leaf(500)
+    (got,) = torch.autograd.grad(functional.gelu(x, **how).sum(), x)
+    expected = torch.func.grad(lambda z: functional.gelu(z, **how).sum())(x.detach())
+    # y = f(T) + f''(T)/2 (x - T)^2 is rounded to 2^-27 there, so that f' = f''(T) (x - T) is known to
+    # sqrt(2 f''(T) 2^-27) = 8e-5. What a table errs by, its file says.
+    table = load("gelu", "fewbit-3bit")["error"]["linf"] + torch.finfo(x.dtype).eps
+    bound = {"invact": 1e-4, "fewbit": table, "forward-ad": 8 * torch.finfo(x.dtype).eps, "invact-precision-bit": 2e-4}
+    assert (got - expected).abs().max() <= bound[how["method"]]
+
+
+@forward_mode
+@pytest.mark.xfail(raises=NotImplementedError, strict=True, reason="stock_runs does not ask for forward-mode AD")
+@each_method
+def test_forward_mode(how: dict) -> None:
+    x, v = leaf(5, 7), torch.randn(5, 7)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, v)
+        got, expected = (forward_ad.unpack_dual(f(dual)).tangent for f in (lambda z: functional.gelu(z, **how), stock))
+    assert torch.equal(got, expected)
+
+
+@each_method
+@pytest.mark.parametrize("penalty_only", [True, False])
+def test_the_gradient_of_a_gradient_is_refused(how: dict, penalty_only: bool) -> None:
+    x = leaf(5, 7)
+    y = functional.gelu(3 * x, **how)
+    (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)  # which alone is allowed
+    assert gradient.requires_grad
+    loss = gradient.square().sum() if penalty_only else gradient.square().sum() + y.sum()
+    with pytest.raises(KernelError, match=r"differentiated once only; .* use method='stock'"):
+        torch.autograd.grad(loss, x)
+
+
+@pytest.mark.parametrize("run", [gated, kernels.ActLinear("gelu", nn.Linear(7, 3))], ids=["gated", "ActLinear"])
+def test_the_gradient_of_their_gradient_is_refused(run) -> None:
+    x = leaf(5, 7)
+    (gradient,) = torch.autograd.grad(run(x).sum(), x, create_graph=True)
+    with pytest.raises(KernelError, match="differentiated once only"):
+        torch.autograd.grad(gradient.square().sum(), x)
+
+
+@each_method
+def test_create_graph_changes_no_gradient(how: dict) -> None:
+    x = leaf(5, 7)
+    plain, kept = (
+        torch.autograd.grad(functional.gelu(x, **how).sum(), x, create_graph=create)[0] for create in (False, True)
+    )
+    assert torch.equal(plain, kept)
+
+
+@each_method
+def test_backward_twice_with_retain_graph(how: dict) -> None:
+    x = leaf(5, 7)
+    y = functional.gelu(x, **how)
+    first, second = (torch.autograd.grad(y.sum(), x, retain_graph=True)[0] for _ in range(2))
+    assert torch.equal(first, second)
+
+
+@each_method
+def test_batched_gradients(how: dict) -> None:
+    x, cotangents = leaf(5, 7), torch.randn(3, 5, 7)
+    y = functional.gelu(x, **how)
+    (batched,) = torch.autograd.grad(y, x, cotangents, is_grads_batched=True, retain_graph=True)
+    one_by_one = [torch.autograd.grad(y, x, one, retain_graph=True)[0] for one in cotangents]
+    assert torch.equal(batched, torch.stack(one_by_one))
+
+
+@pytest.mark.parametrize("method", ["invact", "invact-precision-bit"])
+def test_a_kept_output_changed_in_place_is_refused_with_a_hint(method: str) -> None:
+    y = functional.gelu(leaf(5, 7), method=method)
+    y += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation") as caught:
+        y.sum().backward()
+    assert "out = out + other" in str(caught.value)
+    assert "method='fewbit'" in str(caught.value)
+    assert f"method='{method}'" in str(caught.value)
+
+
+@pytest.mark.parametrize("method", ["fewbit", "forward-ad"])
+def test_another_output_may_be_changed_in_place(method: str) -> None:
+    x = leaf(5, 7)
+    y, untouched = (functional.gelu(x, **METHODS[method]) for _ in range(2))
+    y *= 2
+    assert torch.equal(y, 2 * stock(x))
+    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], 2 * torch.autograd.grad(untouched.sum(), x)[0])
+
+
+@each_method
+def test_an_input_may_be_changed_in_place_afterwards(how: dict) -> None:
+    """Nothing of x is kept, so it is free; the stock function raises here."""
+    x = leaf(5, 7)
+    for_change = x * 1
+    y, untouched = functional.gelu(for_change, **how), functional.gelu(x, **how)
+    for_change.zero_()
+    assert torch.equal(*(torch.autograd.grad(one.sum(), x)[0] for one in (y, untouched)))
+
+
+@each_method
+def test_an_input_that_is_no_leaf_keeps_its_gradient(how: dict) -> None:
+    x = leaf(5, 7)
+    inner = x * 2
+    inner.retain_grad()
+    functional.gelu(inner, **how).sum().backward()
+    assert torch.equal(x.grad, 2 * inner.grad)
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection:UserWarning")
+@each_method
+def test_anomaly_mode(how: dict) -> None:
+    x = leaf(5, 7)
+    with torch.autograd.detect_anomaly():
+        functional.gelu(x, **how).sum().backward()
+    assert torch.equal(x.grad, torch.autograd.grad(functional.gelu(x, **how).sum(), x)[0])
+
+
+@pytest.mark.parametrize("method", ["invact", "forward-ad", "invact-precision-bit"])
+def test_gradcheck(method: str) -> None:
+    """In float64; its slopes are float32's, whose formulas are within 2^-20 of f', hence the tolerance."""
+    x = torch.linspace(-4, 4, 41, dtype=torch.float64)
+    x = x[(x + 0.75179).abs() > 0.05].requires_grad_()  # next to the minimum y hardly tells x
+    assert torch.autograd.gradcheck(lambda z: functional.gelu(z, method=method), x, atol=2**-19, rtol=0)

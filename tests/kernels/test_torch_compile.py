@@ -1,0 +1,227 @@
+"""torch.compile in one graph: what it gives is what eager gives, bit for bit, and it compiles once."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import kernels
+from kernels import functional
+from tests.kernels.saved import METHODS
+
+# What torch 2.13 warns of on its own account, whatever is compiled.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
+]
+each_method = pytest.mark.parametrize("how", METHODS.values(), ids=METHODS)
+each_backend = pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+both_ways = pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+
+Made = Callable[..., Tensor]
+
+
+@pytest.fixture(autouse=True)
+def afresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+def outcome(run: Made, *inputs: Tensor) -> list[Tensor]:
+    """The output, and the gradients of the inputs by a cotangent that is the same each time."""
+    y = run(*inputs)
+    cotangent = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(y.dtype)
+    return [y.detach(), *torch.autograd.grad(y, inputs, cotangent)]
+
+
+def agree(compiled: Made, eager: Made, *inputs: Tensor) -> bool:
+    got, expected = outcome(compiled, *inputs), outcome(eager, *inputs)
+    same_layout = all(one.stride() == other.stride() for one, other in zip(got, expected, strict=True))
+    return same_layout and all(map(torch.equal, got, expected))
+
+
+def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, dtype=dtype, requires_grad=True)
+
+
+@each_backend
+@both_ways
+@each_method
+def test_a_module_is_as_in_eager_and_compiles_once(how: dict, dynamic: bool, backend: str) -> None:
+    net = kernels.GELU(**how)
+    compiled = torch.compile(net, backend=backend, dynamic=dynamic, fullgraph=True)
+    assert agree(compiled, net, leaf(37, 53))
+    with torch.compiler.set_stance("fail_on_recompile"):
+        assert agree(compiled, net, leaf(37, 53))
+        if dynamic:
+            assert agree(compiled, net, leaf(29, 41))
+
+
+def test_another_shape_compiles_again_if_static() -> None:
+    """What the test above relies on: a second compilation raises."""
+    compiled = torch.compile(kernels.GELU(), backend="aot_eager", dynamic=False, fullgraph=True)
+    compiled(leaf(37, 53))
+    with torch.compiler.set_stance("fail_on_recompile"), pytest.raises(RuntimeError, match="recompile"):
+        compiled(leaf(29, 41))
+
+
+@each_backend
+@each_method
+def test_functions_are_as_in_eager(how: dict, backend: str) -> None:
+    def run(x: Tensor) -> Tensor:
+        return functional.silu(functional.mish(x, **how).t(), **how)
+
+    assert agree(torch.compile(run, backend=backend, fullgraph=True), run, leaf(6, 35))
+
+
+@each_backend
+@pytest.mark.parametrize("method", ["exact", "invact", "fewbit"])
+def test_gated_activations_are_as_in_eager(method: str, backend: str) -> None:
+    def run(a: Tensor, b: Tensor) -> Tensor:
+        return kernels.swiglu(a, b, method=method)
+
+    assert agree(torch.compile(run, backend=backend, fullgraph=True), run, leaf(6, 35), leaf(6, 35))
+
+
+@each_backend
+def test_act_linear_is_as_in_eager(backend: str) -> None:
+    net = kernels.ActLinear("gelu", nn.Linear(35, 8))
+    assert agree(torch.compile(net, backend=backend, fullgraph=True), net, leaf(6, 35))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+@each_method
+def test_dtypes(how: dict, dtype: torch.dtype) -> None:
+    net = kernels.GELU(**how)
+    assert agree(torch.compile(net, backend="inductor", fullgraph=True), net, leaf(7, 5, dtype=dtype))
+
+
+@each_backend
+@pytest.mark.parametrize(
+    "dynamic",
+    [
+        pytest.param(False, id="static"),
+        pytest.param(
+            True,
+            id="dynamic",
+            marks=pytest.mark.xfail(
+                raises=torch._dynamo.exc.Unsupported, strict=True, reason="Dynamo does not sort by sizes that vary"
+            ),
+        ),
+    ],
+)
+@each_method
+def test_layouts(how: dict, dynamic: bool, backend: str) -> None:
+    net = kernels.GELU(**how)
+    compiled = torch.compile(net, backend=backend, dynamic=dynamic, fullgraph=True)
+    image = torch.randn(2, 3, 4, 5)
+    inputs = (image.to(memory_format=torch.channels_last), image.transpose(1, 3), image[..., ::2])
+    assert all(agree(compiled, net, x.detach().requires_grad_()) for x in inputs)
+
+
+def test_what_is_asked_for_is_guarded() -> None:
+    """Another method or number of bits compiles again; the old code is not run for it."""
+    net, x = kernels.GELU(), leaf(5, 7)
+    compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
+    assert agree(compiled, net, x)
+    for net.method, net.bits in (("fewbit", 1), ("fewbit", 4), ("forward-ad", None)):
+        assert agree(compiled, net, x)
+
+
+def slopes_agree(dynamic: bool | None) -> bool:
+    """Of what is compiled, with numbers of which the second differs from the first."""
+
+    def run(x: Tensor, bits: int, slope: float) -> Tensor:
+        return functional.leaky_relu(functional.gelu(x, method="fewbit", bits=bits), slope)
+
+    compiled, x = torch.compile(run, backend="aot_eager", dynamic=dynamic, fullgraph=True), leaf(5, 7)
+    pairs = [(compiled(x, bits, slope), run(x, bits, slope)) for bits, slope in ((3, 0.1), (2, 0.2))]
+    slopes = [[torch.autograd.grad(y.sum(), x)[0] for y in pair] for pair in pairs]
+    assert not torch.equal(slopes[0][0], slopes[1][0])
+    return all(torch.equal(*pair) for pair in (*pairs, *slopes))
+
+
+def test_numbers_given_to_what_is_compiled() -> None:
+    assert slopes_agree(dynamic=False)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.xfail(
+    raises=torch._dynamo.exc.Unsupported,
+    strict=True,
+    reason="a number that torch.compile takes for dynamic is no constant that `_resolved` can be given",
+)
+def test_numbers_given_to_what_is_compiled_dynamically(dynamic: bool | None) -> None:
+    assert slopes_agree(dynamic)
+
+
+def changed(how: dict) -> Made:
+    return lambda x: functional.gelu(x, **how).add_(1)
+
+
+@pytest.mark.filterwarnings("ignore:Error detected in ElementwiseBackward:UserWarning")
+@each_backend
+@pytest.mark.parametrize("method", ["invact", "invact-precision-bit"])
+@pytest.mark.xfail(strict=True, reason="Dynamo does not look after outputs that an autograd.Function keeps")
+def test_an_output_that_is_kept_must_not_be_changed(method: str, backend: str) -> None:
+    compiled = torch.compile(changed(METHODS[method]), backend=backend, fullgraph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        outcome(compiled, leaf(5, 7))
+
+
+@pytest.mark.filterwarnings("ignore:Error detected in GatedBackward:UserWarning")
+@pytest.mark.xfail(strict=True, reason="Dynamo does not look after inputs that an autograd.Function keeps")
+def test_an_input_that_is_kept_must_not_be_changed() -> None:
+    def run(a: Tensor, b: Tensor) -> Tensor:
+        twice = b * 2
+        gated = kernels.swiglu(a, twice)
+        return gated + twice.mul_(3)
+
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        outcome(torch.compile(run, backend="aot_eager", fullgraph=True), leaf(5, 7), leaf(5, 7))
+
+
+@each_backend
+@pytest.mark.parametrize("method", ["fewbit", "forward-ad"])
+def test_an_output_that_is_not_kept_may_be_changed(method: str, backend: str) -> None:
+    run = changed(METHODS[method])
+    assert agree(torch.compile(run, backend=backend, fullgraph=True), run, leaf(5, 7))
+
+
+@pytest.mark.parametrize("method", ["invact", "invact-precision-bit"])
+def test_an_output_changed_after_the_graph_is_refused(method: str) -> None:
+    compiled = torch.compile(kernels.GELU(**METHODS[method]), backend="aot_eager", fullgraph=True)
+    y = compiled(leaf(5, 7))
+    y += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+@each_method
+def test_double_backward_is_refused(how: dict) -> None:
+    x = leaf(5, 7)
+    y = torch.compile(kernels.GELU(**how), backend="aot_eager", fullgraph=True)(x)
+    (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="does not currently support double backward"):
+        gradient.sum().backward()
+
+
+def test_what_is_wrong_is_said() -> None:
+    compiled = torch.compile(lambda x: functional.gelu(x, method="inwact"), backend="aot_eager", fullgraph=True)
+    with pytest.raises(RuntimeError, match=r"method must be one of .* did you mean invact"):
+        compiled(leaf(3))
+
+
+def test_under_torch_func_the_stock_function_is_compiled() -> None:
+    def run(x: Tensor) -> Tensor:
+        return torch.func.grad(lambda z: functional.gelu(z, method="fewbit").sum())(x)
+
+    def stock(x: Tensor) -> Tensor:
+        return torch.func.grad(lambda z: nn.functional.gelu(z).sum())(x)
+
+    x = torch.randn(5, 7)
+    got, expected = (torch.compile(one, backend="aot_eager", fullgraph=True)(x) for one in (run, stock))
+    assert torch.equal(got, expected)

@@ -1,0 +1,184 @@
+"""Shapes, strides, memory formats and dtypes of inputs and of gradients."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import kernels
+from kernels import functional
+from tests.kernels.saved import METHODS
+
+each_method = pytest.mark.parametrize("how", METHODS.values(), ids=METHODS)
+each_dtype = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+stock = nn.functional.gelu
+
+MADE = torch.Generator().manual_seed(0)
+IMAGE, VOLUME = torch.randn(2, 3, 4, 5, generator=MADE), torch.randn(2, 3, 4, 5, 6, generator=MADE)
+DENSE = {
+    "contiguous": IMAGE,
+    "channels_last": IMAGE.to(memory_format=torch.channels_last),
+    "channels_last_3d": VOLUME.to(memory_format=torch.channels_last_3d),
+    "transposed": IMAGE.transpose(1, 3),
+    "permuted": VOLUME.permute(4, 2, 0, 3, 1),
+    "every second": IMAGE[..., ::2],
+    "a column": IMAGE[:, 1],
+    "one of size 1": IMAGE[:, :1].transpose(0, 1),
+}
+EXPANDED = {
+    "rows": IMAGE[:1].expand(6, 3, 4, 5),
+    "inside": IMAGE[:, :, :1].expand(2, 3, 4, 5),
+    "a number": torch.tensor(0.7).expand(3, 11),
+}
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+def outcome(x: Tensor, how: dict, cotangent: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    x = x.detach().requires_grad_()
+    y = functional.gelu(x, **how)
+    (gradient,) = torch.autograd.grad(y.sum() if cotangent is None else y, x, cotangent)
+    return y.detach(), gradient
+
+
+def in_rows(x: Tensor, how: dict, cotangent: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The same of contiguous copies."""
+    made = torch.ones(x.shape, dtype=x.dtype) if cotangent is None else cotangent.contiguous()
+    return outcome(x.contiguous(), how, made)
+
+
+# Vector and scalar code of gelu differ by some units in the last place. Where y does, invact's f' is off next to the
+# minimum, as y tells it to within 8e-5 there (see test_torch_autograd); precision-bit's twice as far.
+OF_Y, OF_SLOPE = 4 * torch.finfo(torch.float32).eps, 2e-4
+
+
+def close(got: Tensor, expected: Tensor, bound: float) -> bool:
+    return bool(((got - expected).abs() <= bound * expected.abs().clamp(min=1)).all())
+
+
+def agree(got: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> bool:
+    return close(got[0], expected[0], OF_Y) and close(got[1], expected[1], OF_SLOPE)
+
+
+@pytest.mark.parametrize("name", DENSE)
+@each_method
+def test_the_layout_is_stocks(how: dict, name: str) -> None:
+    x = DENSE[name]
+    y, gradient = outcome(x, how)
+    assert y.stride() == stock(x).stride()
+    assert gradient.stride() == y.stride()
+    assert agree((y, gradient), in_rows(x, how))
+
+
+@each_method
+def test_memory_formats_stay(how: dict) -> None:
+    for x, format in (
+        (DENSE["channels_last"], torch.channels_last),
+        (DENSE["channels_last_3d"], torch.channels_last_3d),
+    ):
+        assert all(one.is_contiguous(memory_format=format) for one in outcome(x, how))
+
+
+@pytest.mark.parametrize("name", EXPANDED)
+@each_method
+def test_expanded_inputs(how: dict, name: str) -> None:
+    x = EXPANDED[name]
+    assert agree(outcome(x, how), in_rows(x, how))
+
+
+@pytest.mark.xfail(strict=True, reason="stride 0 is sorted behind all others, stock leaves it in its place")
+@pytest.mark.parametrize("name", ["rows", "inside"])
+def test_the_layout_of_an_expanded_input_is_stocks(name: str) -> None:
+    y, _ = outcome(EXPANDED[name], {})
+    assert y.stride() == stock(EXPANDED[name]).stride()
+
+
+@each_method
+def test_gradients_of_any_strides(how: dict) -> None:
+    x = DENSE["contiguous"]
+    cotangents = (
+        torch.ones(()).expand(x.shape),  # stride 0, as sum() gives
+        torch.randn(5, 3, 4, 2).transpose(0, 3),
+        torch.randn(x.shape).to(memory_format=torch.channels_last),
+        torch.randn(2, 3, 4, 10)[..., ::2],
+        torch.randn(4, 5).expand(x.shape),
+    )
+    for cotangent in cotangents:
+        assert torch.equal(outcome(x, how, cotangent)[1], in_rows(x, how, cotangent)[1])
+    assert torch.equal(outcome(x, how)[1], in_rows(x, how)[1])
+
+
+@each_method
+def test_a_gradient_of_another_memory_format(how: dict) -> None:
+    x, cotangent = DENSE["channels_last"], torch.randn(IMAGE.shape)
+    expected = outcome(x, how, cotangent.to(memory_format=torch.channels_last))[1]
+    assert torch.equal(outcome(x, how, cotangent)[1], expected)
+
+
+@each_dtype
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (8,), (9,), (3, 5, 7), (2, 0, 3), (0,)], ids=str)
+@each_method
+def test_shapes_and_dtypes(how: dict, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x = torch.randn(shape, dtype=dtype)
+    y, gradient = outcome(x, how)
+    assert (y.shape, y.dtype) == (gradient.shape, gradient.dtype) == (x.shape, x.dtype)
+    expected = stock(x)
+    if dtype == torch.float16:
+        # Stock has a loop of its own here. In both 1 + erf cancels, in float32, and the result is rounded; the last bit
+        # is ours for precision-bit.
+        assert ((y - expected).abs() <= 2 * torch.finfo(dtype).eps * expected.abs() + 2**-22 * x.abs()).all()
+    elif how["method"] == "invact-precision-bit":  # which writes into the last bit
+        whole = {torch.bfloat16: torch.int16, torch.float32: torch.int32, torch.float64: torch.int64}[dtype]
+        assert torch.equal(y.view(whole) | 1, expected.view(whole) | 1)
+    else:
+        assert torch.equal(y, expected)
+
+
+@pytest.mark.parametrize("name", ["gelu", "silu", "mish", "tanh"])
+def test_large_tensors(name: str) -> None:
+    """Torch and we cut them into pieces each in our way, whose ends run by scalar code."""
+    x = torch.randn(98317, requires_grad=True)
+    ours = getattr(functional, name)(x)
+    expected = torch.tanh(x) if name == "tanh" else getattr(nn.functional, name)(x)
+    assert close(ours, expected, OF_Y)
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 63, 65, 1 << 15, (1 << 15) + 1, (1 << 16) + 7])
+@each_method
+def test_each_element_has_its_own_slope(how: dict, count: int) -> None:
+    """As it has alone; pieces and bytes end where they may."""
+    x = torch.linspace(-4, 4, count)
+    gradient = outcome(x, how)[1]
+    some = sorted({0, 1, 7, 8, count // 2, (1 << 15) - 1, 1 << 15, count - 2, count - 1} & set(range(count)))
+    alone = torch.stack([outcome(x[[one]], how)[1][0] for one in some])
+    assert close(gradient[some], alone, OF_SLOPE)
+
+
+@pytest.mark.parametrize("run", [kernels.swiglu, kernels.geglu, kernels.reglu])
+def test_gated_layouts(run) -> None:
+    a, b = (torch.randn(6, 5).t().requires_grad_() for _ in range(2))
+    rows = [one.detach().contiguous().requires_grad_() for one in (a, b)]
+    cotangent = torch.ones(()).expand(5, 6)
+    got = torch.autograd.grad(run(a, b), (a, b), cotangent)
+    expected = torch.autograd.grad(run(*rows), rows, cotangent.contiguous())
+    assert all(close(*pair, OF_Y) for pair in zip(got, expected, strict=True))
+
+
+@pytest.mark.xfail(strict=True, reason="a and b are made contiguous")
+def test_gated_layout_is_stocks() -> None:
+    a, b = (torch.randn(6, 5).t().requires_grad_() for _ in range(2))
+    assert kernels.swiglu(a, b).stride() == (nn.functional.silu(a) * b).stride()
+
+
+@pytest.mark.parametrize("shape", [(32,), (0, 32), (2, 3, 32), (7, 32)], ids=str)
+def test_act_linear_shapes(shape: tuple[int, ...]) -> None:
+    net = kernels.ActLinear("gelu", nn.Linear(32, 16))
+    x = torch.randn(shape, requires_grad=True)
+    y = net(x)
+    assert torch.equal(y, net.linear(stock(x)))
+    got, expected = (torch.autograd.grad(one.sum(), [x, *net.parameters()]) for one in (y, net.linear(stock(x))))
+    # x: f' as y tells it, see test_torch_autograd, times 32 weights below 0.18. The weights: y is kept to an ulp.
+    assert all(one.shape == other.shape for one, other in zip(got, expected, strict=True))
+    assert all(((one - other).abs() <= 1e-4).all() for one, other in zip(got, expected, strict=True))

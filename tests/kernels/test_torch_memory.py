@@ -1,0 +1,161 @@
+"""Bytes that are kept between forward and backward, exactly: eager, compiled, and where no gradient is asked for."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+
+import kernels
+from kernels import functional
+from tests.kernels.saved import METHODS, bytes_allocated, bytes_in_graph
+
+# What torch 2.13 warns of on its own account, whatever is compiled.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
+]
+each_method = pytest.mark.parametrize("how", METHODS.values(), ids=METHODS)
+
+ROWS, WIDTH = 33, 40
+COUNT = ROWS * WIDTH  # 1320 elements of float32, 5280 bytes
+PLANE = COUNT // 8  # bytes of one bit of each: 165
+# Of an MLP with one hidden layer, besides its input and its weights. The second Linear keeps its input, y, in all.
+EXPECTED = {
+    "stock": 8 * COUNT,  # x and y
+    "invact": 4 * COUNT + PLANE,  # y, and the side
+    "fewbit": 4 * COUNT + 3 * PLANE,  # y, and three bits
+    "forward-ad": 8 * COUNT,  # f'(x) and y
+    "invact-precision-bit": 4 * COUNT,  # y, the side in its last bit
+    "ActLinear": 4 * COUNT,  # y - min f, the side in its sign
+}
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+def mlp(method: str) -> nn.Module:
+    first, second = nn.Linear(24, WIDTH), nn.Linear(WIDTH, 16)
+    if method == "ActLinear":
+        return nn.Sequential(first, kernels.ActLinear("gelu", second))
+    act = nn.GELU() if method == "stock" else kernels.GELU(**METHODS[method])
+    return nn.Sequential(first, act, second)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("method", EXPECTED)
+def test_bytes_of_an_mlp(method: str, backend: str) -> None:
+    torch._dynamo.reset()
+    net, x = mlp(method), torch.randn(ROWS, 24)
+    run = net if backend == "eager" else torch.compile(net, backend=backend, fullgraph=True)
+    run(x).sum().backward()  # compiled here
+    y, allocated = bytes_allocated(run, x)
+    assert bytes_in_graph(y, [x, *net.parameters()]) == EXPECTED[method]
+    assert allocated - y.nbytes == EXPECTED[method]
+
+
+def test_expected_bytes_are_in_order() -> None:
+    assert EXPECTED["stock"] == 10560
+    assert EXPECTED["fewbit"] == 5775
+    assert EXPECTED["invact"] == 5445
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 1000])
+@pytest.mark.parametrize("bits", [1, 2, 3, 4, 6, 8])
+def test_fewbit_keeps_its_bits_only(bits: int, count: int, dtype: torch.dtype) -> None:
+    x = torch.randn(count, dtype=dtype, requires_grad=True)
+    y, allocated = bytes_allocated(lambda: functional.gelu(x, method="fewbit", bits=bits))
+    expected = bits * -(-count // 8)
+    assert bytes_in_graph(y) == expected
+    assert allocated - y.nbytes == expected
+
+
+def test_what_autograd_does_not_see_the_allocator_does() -> None:
+    class Stashing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x: Tensor) -> Tensor:
+            ctx.mine = x * 2
+            return x + 1
+
+    x = torch.randn(100, requires_grad=True)
+    y, allocated = bytes_allocated(Stashing.apply, x)
+    assert bytes_in_graph(y) == 0
+    assert allocated - y.nbytes == x.nbytes
+
+
+@each_method
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, None], ids=["no_grad", "inference", "no leaf"])
+def test_without_gradient_the_stock_function_runs(how: dict, mode: Callable | None) -> None:
+    net = nn.Sequential(kernels.GELU(**how), kernels.SiLU(**how)).eval()
+    x = torch.randn(5, 77, requires_grad=mode is not None)
+    stock = nn.Sequential(nn.GELU(), nn.SiLU())
+    if mode is None:
+        y, expected = net(x), stock(x)
+    else:
+        with mode():
+            y, expected = net(x), stock(x)
+    assert y.grad_fn is None
+    assert torch.equal(y, expected)
+
+
+@each_method
+def test_inference_keeps_nothing(how: dict) -> None:
+    net, x = kernels.GELU(**how).eval(), torch.randn(1000)
+    with torch.inference_mode():
+        y, allocated = bytes_allocated(net, x)
+    assert y.is_inference()
+    assert allocated == y.nbytes
+
+
+def test_inference_tensors_can_be_taken_in() -> None:
+    with torch.inference_mode():
+        x = torch.randn(50)
+    assert torch.equal(kernels.GELU()(x), nn.functional.gelu(x))
+
+
+def gradients(net: nn.Module, x: Tensor) -> list[Tensor]:
+    return list(torch.autograd.grad(net(x).square().sum(), [x, *net.parameters()]))
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("invact", [PLANE, 4 * COUNT]),
+        ("fewbit", [3 * PLANE]),
+        ("forward-ad", [4 * COUNT]),
+        ("invact-precision-bit", [4 * COUNT]),
+    ],
+)
+def test_hooks_see_what_is_packed(method: str, expected: list[int]) -> None:
+    """Offloading moves what is kept, and nothing more."""
+    x, cotangent = torch.randn(COUNT, requires_grad=True), torch.randn(COUNT)
+    moved: list[int] = []
+
+    def pack(tensor: Tensor) -> tuple[bytes, torch.Size, torch.dtype]:
+        moved.append(tensor.nbytes)
+        return tensor.numpy(force=True).tobytes(), tensor.shape, tensor.dtype
+
+    def unpack(packed: tuple[bytes, torch.Size, torch.dtype]) -> Tensor:
+        content, shape, dtype = packed
+        return torch.frombuffer(bytearray(content), dtype=dtype).reshape(shape) if content else x.new_empty(shape)
+
+    with saved_tensors_hooks(pack, unpack):
+        y = functional.gelu(x, **METHODS[method])
+    assert sorted(filter(None, moved)) == expected
+    plain = functional.gelu(x, **METHODS[method])
+    got, wanted = (torch.autograd.grad(one, x, cotangent)[0] for one in (y, plain))
+    assert torch.equal(got, wanted)
+
+
+@each_method
+def test_save_on_cpu(how: dict) -> None:
+    net = nn.Sequential(nn.Linear(8, 20), kernels.GELU(**how), nn.Linear(20, 3))
+    x = torch.randn(5, 8, requires_grad=True)
+    plain = gradients(net, x)
+    with save_on_cpu():
+        offloaded = gradients(net, x)
+    assert all(map(torch.equal, plain, offloaded))

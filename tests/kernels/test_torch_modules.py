@@ -1,0 +1,137 @@
+"""Modules as others handle them: copied, saved, moved, tied, put into transformers."""
+
+import copy
+import io
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import kernels
+from tests.kernels.saved import METHODS
+
+ROOT = Path(__file__).parents[2]
+each_method = pytest.mark.parametrize("how", METHODS.values(), ids=METHODS)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+def mlp(how: dict) -> nn.Sequential:
+    last = kernels.ActLinear("silu", nn.Linear(8, 2))
+    return nn.Sequential(nn.Linear(8, 16), kernels.GELU(**how), nn.Linear(16, 8), kernels.ELU(0.5), last)
+
+
+def gradients(net: nn.Module, x: Tensor) -> list[Tensor]:
+    return list(torch.autograd.grad(net(x).square().sum(), [x, *net.parameters()]))
+
+
+def saved_and_loaded(net: nn.Module) -> nn.Module:
+    file = io.BytesIO()
+    torch.save(net, file)
+    return torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net)), saved_and_loaded])
+@each_method
+def test_copies_do_the_same(how: dict, copied) -> None:
+    net, x = mlp(how), torch.randn(5, 8, requires_grad=True)
+    other = copied(net)
+    assert repr(other) == repr(net)
+    assert torch.equal(other(x), net(x))
+    assert all(map(torch.equal, gradients(other, x), gradients(net, x)))
+
+
+@each_method
+def test_state_dicts_are_stocks(how: dict) -> None:
+    assert list(kernels.GELU(**how).state_dict()) == []
+    stock = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+    ours = nn.Sequential(nn.Linear(8, 16), kernels.GELU(**how), nn.Linear(16, 8))
+    assert list(ours.state_dict()) == list(stock.state_dict())
+    ours.load_state_dict(stock.state_dict())
+    x = torch.randn(5, 8)
+    with torch.no_grad():
+        assert torch.equal(ours(x), stock(x))
+
+
+def test_act_linear_keeps_the_names_of_its_linear() -> None:
+    linear = nn.Linear(8, 2)
+    net = kernels.ActLinear("gelu", linear)
+    assert list(net.state_dict()) == ["linear.weight", "linear.bias"]
+    assert net.linear is linear
+
+
+def test_names_are_shown() -> None:
+    assert repr(kernels.GELU()) == "GELU(approximate='none', method='invact')"
+    assert repr(kernels.SiLU(method="fewbit", bits=3)) == "SiLU(method='fewbit', bits=3)"
+    assert repr(kernels.LeakyReLU(0.2, method="forward-ad")) == "LeakyReLU(negative_slope=0.2, method='forward-ad')"
+    assert "act='gelu'" in repr(kernels.ActLinear("gelu", nn.Linear(3, 2)))
+
+
+def test_modules_are_instances_of_stocks() -> None:
+    shared = [name for name in kernels.__all__ if hasattr(nn, name)]
+    assert len(shared) >= 20
+    assert all(issubclass(getattr(kernels, name), getattr(nn, name)) for name in shared)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+@each_method
+def test_models_are_moved_to_another_dtype(how: dict, dtype: torch.dtype) -> None:
+    net, x = mlp(how).to(dtype), torch.randn(5, 8, dtype=dtype, requires_grad=True)
+    assert net(x).dtype == dtype
+    assert all(one.dtype == dtype for one in gradients(net, x))
+
+
+@each_method
+def test_one_module_twice_and_tied_weights(how: dict) -> None:
+    """As with two modules and one weight, since a module remembers nothing itself."""
+    linear, act = nn.Linear(8, 8), kernels.GELU(**how)
+    tied, apart = nn.Linear(8, 8), nn.Linear(8, 8)
+    tied.weight = apart.weight = linear.weight
+    once = nn.Sequential(linear, act, tied, act)
+    twice = nn.Sequential(linear, kernels.GELU(**how), tied, kernels.GELU(**how))
+    x = torch.randn(5, 8, requires_grad=True)
+    assert len(list(once.parameters())) == 3
+    assert all(map(torch.equal, gradients(once, x), gradients(twice, x)))
+
+
+@each_method
+def test_a_transformer_layer_trains_and_evaluates(how: dict) -> None:
+    def layer(act: nn.Module) -> nn.TransformerEncoderLayer:
+        torch.manual_seed(0)
+        return nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, activation=act, batch_first=True)
+
+    ours, stock, x = layer(kernels.GELU(**how)), layer(nn.GELU()), torch.randn(2, 5, 16, requires_grad=True)
+    cotangent = torch.randn(2, 5, 16)
+    got, expected = (torch.autograd.grad(one(x), [x, *one.parameters()], cotangent) for one in (ours, stock))
+    # Slopes err by 2e-4 at most, the 3-bit ones by 0.11 (see test_torch_autograd); weighed with numbers below 1, some
+    # with one sign and some with the other.
+    bound = 0.11 if how["method"] == "fewbit" else 2e-4
+    for one, other in zip(got, expected, strict=True):
+        assert ((one - other).abs() <= bound * other.abs().max().clamp(min=1)).all()
+    assert ours.activation_relu_or_gelu == stock.activation_relu_or_gelu == 2  # torch's mark of the fast path
+    with torch.inference_mode():
+        assert torch.equal(ours.eval()(x), stock.eval()(x))
+
+
+def test_a_tiny_bert() -> None:
+    """transformers imports while our package `kernels` is there, builds a model, and trains with our activation."""
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    code = """
+import torch, kernels
+from transformers import BertConfig, BertModel
+sizes = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, vocab_size=50)
+model = BertModel(BertConfig(**sizes, attn_implementation="eager"))
+for layer in model.encoder.layer:
+    layer.intermediate.intermediate_act_fn = kernels.GELU()
+model(torch.arange(20).reshape(2, 10)).last_hidden_state.square().sum().backward()
+assert model.encoder.layer[0].intermediate.dense.weight.grad.abs().sum() > 0
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,168 @@
+"""The ops as torch.library sees them, tensors without contents, and what is refused."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+
+import kernels
+from kernels import KernelError, functional
+from tests.kernels.saved import METHODS
+
+ops = torch.ops.actfit
+each_method = pytest.mark.parametrize("how", METHODS.values(), ids=METHODS)
+
+# One kernel of each way of saving, and the tests of torch.library. test_autograd_registration and the last one are for
+# inputs without a gradient: the ops are not differentiable, the autograd.Function around them is.
+KEYS = [
+    "gelu|forward-ad|0|",
+    "gelu|fewbit|3|",
+    "gelu|fewbit|6|",
+    "gelu|invact|0|",
+    "relu|invact|0|",
+    "gelu|invact-precision-bit|0|",
+    "gelu|invact-sign-bit|0|",
+]
+ALL = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+def checked(op: Callable[..., Any], *args: Any) -> dict[str, str]:
+    return torch.library.opcheck(op, args, test_utils=ALL)
+
+
+@pytest.mark.parametrize("count", [40, 41])
+@pytest.mark.parametrize("key", KEYS)
+def test_opcheck_of_forward_and_backward(key: str, count: int) -> None:
+    x, grad = torch.randn(count), torch.randn(count)
+    assert set(checked(ops.forward.default, x, key, []).values()) == {"SUCCESS"}
+    y, saved = ops.forward(x, key, [])
+    assert set(checked(ops.backward.default, grad, y, saved, key, []).values()) == {"SUCCESS"}
+
+
+def test_opcheck_of_gated() -> None:
+    a, b, grad = (torch.randn(5, 8) for _ in range(3))
+    assert set(checked(ops.gated.default, a, b, "silu").values()) == {"SUCCESS"}
+    assert set(checked(ops.gated_backward.default, grad, a, b, "silu").values()) == {"SUCCESS"}
+
+
+def test_schema_and_fake_hold_for_inputs_with_a_gradient() -> None:
+    x = torch.randn(5, 8, requires_grad=True)
+    done = torch.library.opcheck(ops.forward.default, (x, KEYS[3], []), test_utils=("test_schema", "test_faketensor"))
+    assert set(done.values()) == {"SUCCESS"}
+
+
+def test_an_op_by_itself_is_not_differentiable() -> None:
+    x = torch.randn(5, 8, requires_grad=True)
+    y, _ = torch.no_grad()(ops.forward)(x, KEYS[3], [])
+    assert not y.requires_grad
+    with pytest.raises(
+        torch.library.OpCheckError if hasattr(torch.library, "OpCheckError") else Exception, match="does"
+    ):
+        torch.library.opcheck(ops.forward.default, (x, KEYS[3], []), test_utils="test_autograd_registration")
+
+
+def outcome(x: Tensor, how: dict) -> tuple[Tensor, Tensor]:
+    y = functional.gelu(x, **how)
+    return y, torch.autograd.grad(y.sum(), x)[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("kind", ["fake", "meta"])
+@each_method
+def test_tensors_without_contents(how: dict, kind: str, dtype: torch.dtype) -> None:
+    if kind == "fake":
+        with FakeTensorMode():
+            x = torch.empty(3, 50, 7, dtype=dtype, requires_grad=True)
+            made = outcome(x, how)
+    else:
+        x = torch.empty(3, 50, 7, dtype=dtype, device="meta", requires_grad=True)
+        made = outcome(x, how)
+    assert all((one.shape, one.dtype, one.device) == (x.shape, x.dtype, x.device) for one in made)
+
+
+def test_a_meta_tensor_too_large_to_compute() -> None:
+    x = torch.empty(1 << 40, device="meta", requires_grad=True)
+    y, saved = ops.forward(x.detach(), "gelu|fewbit|3|", [])
+    assert (y.shape, saved.shape) == (x.shape, (3, 1 << 37))
+
+
+@pytest.mark.xfail(raises=RuntimeError, strict=True, reason="ActLinear asks for autocast on a device without it")
+def test_act_linear_on_meta() -> None:
+    net = kernels.ActLinear("gelu", nn.Linear(7, 3)).to("meta")
+    assert net(torch.empty(5, 7, device="meta")).shape == (5, 3)
+
+
+def test_gated_on_meta() -> None:
+    a = torch.empty(5, 7, device="meta", requires_grad=True)
+    assert torch.autograd.grad(kernels.swiglu(a, a).sum(), a)[0].shape == (5, 7)
+
+
+USES = {
+    "functional": functional.gelu,
+    "module": kernels.GELU(),
+    "gated": lambda x: kernels.swiglu(x, x),
+    "ActLinear": kernels.ActLinear("gelu", nn.Linear(3, 2)),
+}
+
+
+@pytest.mark.parametrize("grad", [True, False], ids=["with gradient", "without"])
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.int32, torch.uint8, torch.bool, torch.float8_e4m3fn], ids=str)
+@pytest.mark.parametrize("use", USES)
+def test_other_dtypes_are_refused(use: str, dtype: torch.dtype, grad: bool) -> None:
+    x = torch.ones(3).to(dtype)
+    x = x.requires_grad_() if grad and (dtype.is_floating_point or dtype.is_complex) else x
+    name = str(dtype).removeprefix("torch.")
+    with pytest.raises(
+        KernelError, match=rf"must be a tensor of float16, bfloat16, float32,? (or )?float64, got .*{name}"
+    ):
+        USES[use](x)
+
+
+@pytest.mark.parametrize("value", [3.0, None, [1.0, 2.0, 3.0]], ids=str)
+@pytest.mark.parametrize(
+    "use",
+    [
+        "functional",
+        "module",
+        *(
+            pytest.param(
+                name,
+                marks=pytest.mark.xfail(raises=AttributeError, strict=True, reason="the dtype is asked for unchecked"),
+            )
+            for name in ("gated", "ActLinear")
+        ),
+    ],
+)
+def test_what_is_no_tensor_is_refused(use: str, value: object) -> None:
+    with pytest.raises(KernelError, match=f"must be a tensor, got {type(value).__name__}"):
+        USES[use](value)
+
+
+@pytest.mark.xfail(raises=RuntimeError, strict=True, reason="layouts other than strided are not asked about")
+@pytest.mark.parametrize("use", USES)
+def test_sparse_tensors_are_refused(use: str) -> None:
+    x = torch.ones(3, 3).to_sparse().requires_grad_()
+    with pytest.raises(KernelError, match="strided"):
+        USES[use](x)
+
+
+def test_gated_tensors_must_agree() -> None:
+    a = torch.ones(3, requires_grad=True)
+    for b in (torch.ones(4), torch.ones(3, dtype=torch.float64), torch.ones(3, device="meta")):
+        with pytest.raises(KernelError, match="a and b must agree in shape, dtype and device"):
+            kernels.swiglu(a, b)
+
+
+def test_devices() -> None:
+    assert kernels.backend("cpu") == "torch"
+    assert kernels.backend("mps") == "torch"
+    with pytest.raises(RuntimeError, match="nosuch"):
+        kernels.backend("nosuch")

@@ -1,0 +1,29 @@
+"""docs/support.md says nothing that no test holds."""
+
+import ast
+import re
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PAGE = (HERE.parents[1] / "docs" / "support.md").read_text(encoding="utf-8")
+NAMED = re.compile(r"`(test_\w+)::(test_\w+)`")
+
+
+def there() -> set[tuple[str, str]]:
+    return {
+        (file.stem, node.name)
+        for file in HERE.glob("test_torch_*.py")
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+    }
+
+
+def test_every_test_named_is_there() -> None:
+    assert set(NAMED.findall(PAGE)) - there() == set()
+
+
+def test_every_row_names_a_test() -> None:
+    rows = [line for line in PAGE.splitlines() if line.startswith("|") and not line.startswith(("|---", "| what |"))]
+    of_bytes = [row for row in rows if re.search(r"\| \d+ \|", row)]
+    assert len(of_bytes) == 6
+    assert [row for row in rows if row not in of_bytes and not NAMED.search(row)] == ["| activation | bytes | what |"]
