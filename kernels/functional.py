@@ -92,7 +92,7 @@ def stock_runs(*inputs: Tensor) -> bool:
         return True
     if torch.compiler.is_compiling():
         return False
-    return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+    return bool(torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0)
 
 
 def _stock(function: str, input: Tensor, params: Mapping[str, float]) -> Tensor:

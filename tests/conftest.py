@@ -1,4 +1,4 @@
-"""Settings for every test: the same examples on every run in CI, no windows from matplotlib, Triton to be interpreted."""
+"""Settings for every test: the same examples on every run in CI, no windows from matplotlib, an interpreted Triton."""
 
 import importlib.util
 import os
@@ -13,7 +13,7 @@ settings.register_profile("dev", deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 if not torch.cuda.is_available() and importlib.util.find_spec("triton"):
-    # Triton decides while it is imported how its own functions run. Afterwards the word is `device`'s, in tests/kernels.
+    # Triton decides while it is imported how its own functions run; afterwards, fixtures say when they do.
     os.environ["TRITON_INTERPRET"] = "1"
     import triton.language  # noqa: F401
 

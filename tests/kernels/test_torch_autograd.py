@@ -71,7 +71,6 @@ def test_torch_func_agrees_with_autograd(how: dict) -> None:
 
 
 @forward_mode
-@pytest.mark.xfail(raises=NotImplementedError, strict=True, reason="stock_runs does not ask for forward-mode AD")
 @each_method
 def test_forward_mode(how: dict) -> None:
     x, v = leaf(5, 7), torch.randn(5, 7)

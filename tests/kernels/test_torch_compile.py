@@ -104,13 +104,7 @@ def test_dtypes(how: dict, dtype: torch.dtype) -> None:
     "dynamic",
     [
         pytest.param(False, id="static"),
-        pytest.param(
-            True,
-            id="dynamic",
-            marks=pytest.mark.xfail(
-                raises=torch._dynamo.exc.Unsupported, strict=True, reason="Dynamo does not sort by sizes that vary"
-            ),
-        ),
+        pytest.param(True, id="dynamic"),
     ],
 )
 @each_method
@@ -149,11 +143,6 @@ def test_numbers_given_to_what_is_compiled() -> None:
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.xfail(
-    raises=torch._dynamo.exc.Unsupported,
-    strict=True,
-    reason="a number that torch.compile takes for dynamic is no constant that `_resolved` can be given",
-)
 def test_numbers_given_to_what_is_compiled_dynamically(dynamic: bool | None) -> None:
     assert slopes_agree(dynamic)
 
@@ -165,7 +154,6 @@ def changed(how: dict) -> Made:
 @pytest.mark.filterwarnings("ignore:Error detected in ElementwiseBackward:UserWarning")
 @each_backend
 @pytest.mark.parametrize("method", ["invact", "invact-precision-bit"])
-@pytest.mark.xfail(strict=True, reason="Dynamo does not look after outputs that an autograd.Function keeps")
 def test_an_output_that_is_kept_must_not_be_changed(method: str, backend: str) -> None:
     compiled = torch.compile(changed(METHODS[method]), backend=backend, fullgraph=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -173,7 +161,6 @@ def test_an_output_that_is_kept_must_not_be_changed(method: str, backend: str) -
 
 
 @pytest.mark.filterwarnings("ignore:Error detected in GatedBackward:UserWarning")
-@pytest.mark.xfail(strict=True, reason="Dynamo does not look after inputs that an autograd.Function keeps")
 def test_an_input_that_is_kept_must_not_be_changed() -> None:
     def run(a: Tensor, b: Tensor) -> Tensor:
         twice = b * 2

@@ -87,7 +87,6 @@ def test_jit_trace(how: dict) -> None:
 
 
 @traced_by
-@pytest.mark.xfail(strict=True, reason="shapes are compared, of which torch.jit.trace warns")
 def test_jit_trace_of_a_gated_activation() -> None:
     a, b = (torch.randn(5, 8, requires_grad=True) for _ in range(2))
     traced = torch.jit.trace(kernels.swiglu, (a, b))

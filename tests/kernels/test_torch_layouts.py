@@ -88,7 +88,6 @@ def test_expanded_inputs(how: dict, name: str) -> None:
     assert agree(outcome(x, how), in_rows(x, how))
 
 
-@pytest.mark.xfail(strict=True, reason="stride 0 is sorted behind all others, stock leaves it in its place")
 @pytest.mark.parametrize("name", ["rows", "inside"])
 def test_the_layout_of_an_expanded_input_is_stocks(name: str) -> None:
     y, _ = outcome(EXPANDED[name], {})
@@ -166,7 +165,6 @@ def test_gated_layouts(run) -> None:
     assert all(close(*pair, OF_Y) for pair in zip(got, expected, strict=True))
 
 
-@pytest.mark.xfail(strict=True, reason="a and b are made contiguous")
 def test_gated_layout_is_stocks() -> None:
     a, b = (torch.randn(6, 5).t().requires_grad_() for _ in range(2))
     assert kernels.swiglu(a, b).stride() == (nn.functional.silu(a) * b).stride()
