@@ -105,14 +105,19 @@ class Table:
         """Of a binary search for the interval."""
         return len(self.borders).bit_length()
 
+    def compared(self, dtype: torch.dtype) -> tuple[float, ...]:
+        """The borders as numbers of float64 or float32 compare with them: x > border just where x > the number below."""
+        exact = torch.tensor(self.borders, dtype=torch.float64)
+        if dtype == torch.float64:
+            return self.borders
+        borders = exact.float()
+        below = torch.nextafter(borders, torch.tensor(-torch.inf))
+        return tuple(torch.where(borders.double() > exact, below, borders).tolist())
+
     def for_search(self, device: torch.device) -> Tensor:
         """float32: 2**steps borders, the last infinite, 2**steps codes, then the levels; for `template.find`."""
         size = 1 << self.steps
-        # x > border for a float32 x just where x > the largest float32 that is not above the border.
-        exact = torch.tensor(self.borders, dtype=torch.float64)
-        borders = exact.float()
-        below = torch.nextafter(borders, torch.tensor(-torch.inf))
-        borders = torch.where(borders.double() > exact, below, borders)
+        borders = torch.tensor(self.compared(torch.float32))
         borders = torch.cat([borders, torch.full((size - len(self.borders),), torch.inf)])
         codes = torch.zeros(size)
         codes[: len(self.codes)] = torch.tensor(self.codes, dtype=torch.float32)

@@ -3,6 +3,10 @@
 import torch
 from torch import Tensor
 
+# Eight bytes b0 ... b7 of 0 or 1, as one number with b0 lowest, times this have b0 ... b7 as the bits of the highest byte.
+_GATHER = 0x0102040810204080
+_SPREAD, _OWN_BIT = 0x0101010101010101, -0x7FBFDFEFF7FBFDFF  # 0x8040201008040201: bit k of byte k
+
 
 def plane_bytes(count: int) -> int:
     """Bytes of one plane of so many elements."""
@@ -11,21 +15,18 @@ def plane_bytes(count: int) -> int:
 
 def pack(codes: Tensor, bits: int) -> Tensor:
     """uint8 [bits, ceil(n/8)] of flat uint8 codes below 2**bits; what fills the last byte is 0."""
-    padded = torch.nn.functional.pad(codes, (0, -codes.numel() % 8)).view(-1, 8)
-    planes = []
+    padded = torch.nn.functional.pad(codes, (0, -codes.numel() % 8))
+    planes = padded.new_empty((bits, padded.numel() // 8))
     for plane in range(bits):
         bit = (padded >> plane) & 1
-        byte = bit[:, 0].clone()
-        for k in range(1, 8):
-            byte |= bit[:, k] << k
-        planes.append(byte)
-    return torch.stack(planes) if planes else codes.new_empty((0, padded.shape[0]))
+        planes[plane] = ((bit.view(torch.int64) * _GATHER) >> 56) & 0xFF
+    return planes
 
 
 def unpack(planes: Tensor, count: int) -> Tensor:
     """The first `count` codes, flat uint8."""
-    shifts = torch.arange(8, dtype=torch.uint8, device=planes.device)
     codes = planes.new_zeros(planes.shape[1] * 8)
-    for plane, bytes_ in enumerate(planes):
-        codes |= ((bytes_[:, None] >> shifts) & 1).flatten() << plane
+    for plane, row in enumerate(planes):
+        spread = (row.to(torch.int64) * _SPREAD) & _OWN_BIT
+        codes |= spread.view(torch.uint8).ne(0).view(torch.uint8) << plane
     return codes[:count]

@@ -1,6 +1,6 @@
 """The same on tensors of any device in plain PyTorch: what CPU tensors run, and the measure of the Triton kernels.
 
-Works through the tensor piece by piece, so that what is computed on the way stays in the cache, and takes no memory.
+Works through the tensor piece by piece, so that what is computed on the way takes a few megabytes and no more.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,8 @@ from torch import Tensor
 from kernels.kernel import Kernel, facts, table
 from kernels.packing import pack, plane_bytes, unpack
 
-PIECE = 1 << 15  # elements; a multiple of 8, as pieces are packed one by one
+_FEW = 32  # borders that are compared one by one
+PIECE = 1 << 20  # elements: enough for every core; a multiple of 8, as pieces are packed one by one
 _BITS_OF = {
     torch.float16: torch.int16,
     torch.bfloat16: torch.int16,
@@ -77,9 +78,14 @@ def gated_backward(function: str, grad: Tensor, a: Tensor, b: Tensor) -> tuple[T
 
 def _codes(kernel: Kernel, wide: Tensor) -> Tensor:
     steps = table(kernel.key)
-    borders = wide.new_tensor(steps.borders, dtype=torch.float64)
-    codes = torch.tensor(steps.codes, dtype=torch.uint8, device=wide.device)
-    return codes[torch.bucketize(wide.double(), borders)]
+    if len(steps.borders) > _FEW:
+        borders = wide.new_tensor(steps.borders, dtype=torch.float64)
+        return wide.new_tensor(steps.codes, dtype=torch.uint8)[torch.bucketize(wide.double(), borders)]
+    codes = torch.full_like(wide, steps.codes[0], dtype=torch.uint8)
+    # Over each border the code goes up or down, mostly by one; in uint8, -1 is 255.
+    for border, before, after in zip(steps.compared(wide.dtype), steps.codes, steps.codes[1:], strict=False):
+        codes += (wide > border).view(torch.uint8) * ((after - before) % 256)
+    return codes
 
 
 def backward(kernel: Kernel, grad: Tensor, y: Tensor | None, saved: Tensor, params: Sequence[float]) -> Tensor:
@@ -103,7 +109,7 @@ def _slope(
         return _wide(saved.view(-1)[piece])
     if kernel.method == "fewbit":
         levels = torch.tensor(table(kernel.key).levels, dtype=wide, device=saved.device)
-        return levels[unpack(packed, count).int()]
+        return levels.index_select(0, unpack(packed, count).int())
     if kernel.saves == "sign-bit":
         signed = saved.view(-1)[piece]
         above = _wide(signed).abs() + kernel.facts.MINIMUM
