@@ -115,8 +115,8 @@ class Writer:
         name = self._free(next(one for one in "pqrvwz" if one not in self.taken))
         *rest, last = (self.printer._print(one) for one in coefficients)
         for constant in reversed(rest):
-            step = self.printer.fused.format(a=last, b=variable.name, c=constant)
-            self.lines.append(f"{name} = {step}")
+            form = self.printer.fused if last != name else self.printer.fused_in_place
+            self.lines.append(f"{name} = {form.format(a=last, b=variable.name, c=constant)}")
             last = name
         return Symbol(name, real=True)
 

@@ -27,6 +27,7 @@ class ElementwisePrinter(CodePrinter):
     functions: ClassVar[dict[str, str]]  # head -> what it is called
     select: str
     fused: str  # of {a}, {b} and {c}
+    fused_in_place: str  # likewise, where {a} is not needed any more
 
     def __init__(self, scalars: frozenset[Symbol] = frozenset()) -> None:
         super().__init__()
@@ -227,7 +228,7 @@ class TritonPrinter(ElementwisePrinter):
     language = "Triton"
     functions: ClassVar = {**{name: name for name in TRITON}, "Abs": "tl.abs"}
     select = "tl.where"
-    fused = "tl.fma({a}, {b}, {c})"
+    fused = fused_in_place = "tl.fma({a}, {b}, {c})"
 
     def _builtin(self, name: str) -> str:
         return f"tl.{name}"
@@ -240,6 +241,7 @@ class TorchPrinter(ElementwisePrinter):
     functions: ClassVar = {**NAMES, **{name: name for name in TORCH}}
     select = "torch.where"
     fused = "{a} * {b} + {c}"
+    fused_in_place = "{a}.mul_({b}).add_({c})"
 
     def _builtin(self, name: str) -> str:
         return f"torch.{name}"

@@ -106,7 +106,7 @@ class Table:
         return len(self.borders).bit_length()
 
     def compared(self, dtype: torch.dtype) -> tuple[float, ...]:
-        """The borders as numbers of float64 or float32 compare with them: x > border just where x > the number below."""
+        """The borders as a dtype compares with them: x > border just where x > the number of the dtype below."""
         exact = torch.tensor(self.borders, dtype=torch.float64)
         if dtype == torch.float64:
             return self.borders

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-# Eight bytes b0 ... b7 of 0 or 1, as one number with b0 lowest, times this have b0 ... b7 as the bits of the highest byte.
+# Eight bytes of 0 or 1, as one number with the first lowest, times this have them as the bits of the highest byte.
 _GATHER = 0x0102040810204080
 _SPREAD, _OWN_BIT = 0x0101010101010101, -0x7FBFDFEFF7FBFDFF  # 0x8040201008040201: bit k of byte k
 

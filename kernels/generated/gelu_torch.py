@@ -65,22 +65,22 @@ def slope_bfloat16(y, side, params):
     c8_right = -0.15147769451141357
     s = torch.sqrt(torch.clamp(y - t_left, min=low_left))
     p = c7_left * s + c6_left
-    p = p * s + c5_left
-    p = p * s + c4_left
-    p = p * s + c3_left
-    p = p * s + c2_left
-    p = p * s + c1_left
-    p = p * s + c0_left
+    p = p.mul_(s).add_(c5_left)
+    p = p.mul_(s).add_(c4_left)
+    p = p.mul_(s).add_(c3_left)
+    p = p.mul_(s).add_(c2_left)
+    p = p.mul_(s).add_(c1_left)
+    p = p.mul_(s).add_(c0_left)
     left = p
     s = torch.sqrt(torch.clamp(torch.clamp(y - t_right, min=low_right), max=high_right))
     q = c8_right * s + c7_right
-    q = q * s + c6_right
-    q = q * s + c5_right
-    q = q * s + c4_right
-    q = q * s + c3_right
-    q = q * s + c2_right
-    q = q * s + c1_right
-    q = q * s + c0_right
+    q = q.mul_(s).add_(c6_right)
+    q = q.mul_(s).add_(c5_right)
+    q = q.mul_(s).add_(c4_right)
+    q = q.mul_(s).add_(c3_right)
+    q = q.mul_(s).add_(c2_right)
+    q = q.mul_(s).add_(c1_right)
+    q = q.mul_(s).add_(c0_right)
     right = q
     return torch.where(side, right, left)
 
@@ -111,21 +111,21 @@ def slope_float16(y, side, params):
     c7_right = -0.9049687385559082
     s = torch.sqrt(torch.clamp(y - t_left, min=low_left))
     p = c8_left * s + c7_left
-    p = p * s + c6_left
-    p = p * s + c5_left
-    p = p * s + c4_left
-    p = p * s + c3_left
-    p = p * s + c2_left
-    p = p * s + c1_left
-    p = p * s + c0_left
+    p = p.mul_(s).add_(c6_left)
+    p = p.mul_(s).add_(c5_left)
+    p = p.mul_(s).add_(c4_left)
+    p = p.mul_(s).add_(c3_left)
+    p = p.mul_(s).add_(c2_left)
+    p = p.mul_(s).add_(c1_left)
+    p = p.mul_(s).add_(c0_left)
     left = p
     s = torch.sqrt(torch.clamp(torch.clamp(y - t_right, min=low_right), max=high_right))
     q = c7_right * s + c6_right
-    q = q * s + c5_right
-    q = q * s + c4_right
+    q = q.mul_(s).add_(c5_right)
+    q = q.mul_(s).add_(c4_right)
     r = c3_right * s + c2_right
-    r = r * s + c1_right
-    r = r * s + c0_right
+    r = r.mul_(s).add_(c1_right)
+    r = r.mul_(s).add_(c0_right)
     right = r * torch.exp2(q * s) + 1.0
     return torch.where(side, right, left)
 
@@ -172,35 +172,35 @@ def slope_float32(y, side, params):
     s = torch.sqrt(torch.clamp(y - t_left, min=t_low_left) - t_low_left) / (radius_left + torch.sqrt(torch.clamp(-y, min=0.0)))
     u = s - 0.5
     p = c13_left * u + c12_left
-    p = p * u + c11_left
-    p = p * u + c10_left
-    p = p * u + c9_left
-    p = p * u + c8_left
-    p = p * u + c7_left
-    p = p * u + c6_left
-    p = p * u + c5_left
-    p = p * u + c4_left
-    p = p * u + c3_left
-    p = p * u + c2_left
-    p = p * u + c1_left
-    p = p * u + c0_left
+    p = p.mul_(u).add_(c11_left)
+    p = p.mul_(u).add_(c10_left)
+    p = p.mul_(u).add_(c9_left)
+    p = p.mul_(u).add_(c8_left)
+    p = p.mul_(u).add_(c7_left)
+    p = p.mul_(u).add_(c6_left)
+    p = p.mul_(u).add_(c5_left)
+    p = p.mul_(u).add_(c4_left)
+    p = p.mul_(u).add_(c3_left)
+    p = p.mul_(u).add_(c2_left)
+    p = p.mul_(u).add_(c1_left)
+    p = p.mul_(u).add_(c0_left)
     left = p * s
     s = torch.sqrt(torch.clamp(torch.clamp(y - t_right, min=t_low_right), max=high_right) - t_low_right)
     q = c16_right * s + c15_right
-    q = q * s + c14_right
-    q = q * s + c13_right
-    q = q * s + c12_right
-    q = q * s + c11_right
-    q = q * s + c10_right
-    q = q * s + c9_right
-    q = q * s + c8_right
-    q = q * s + c7_right
-    q = q * s + c6_right
-    q = q * s + c5_right
-    q = q * s + c4_right
+    q = q.mul_(s).add_(c14_right)
+    q = q.mul_(s).add_(c13_right)
+    q = q.mul_(s).add_(c12_right)
+    q = q.mul_(s).add_(c11_right)
+    q = q.mul_(s).add_(c10_right)
+    q = q.mul_(s).add_(c9_right)
+    q = q.mul_(s).add_(c8_right)
+    q = q.mul_(s).add_(c7_right)
+    q = q.mul_(s).add_(c6_right)
+    q = q.mul_(s).add_(c5_right)
+    q = q.mul_(s).add_(c4_right)
     r = c3_right * s + c2_right
-    r = r * s + c1_right
-    r = r * s + c0_right
+    r = r.mul_(s).add_(c1_right)
+    r = r.mul_(s).add_(c0_right)
     right = r * torch.exp2(q * s) + 1.0
     return torch.where(side, right, left)
 

@@ -56,13 +56,13 @@ def slope_bfloat16(y, side, params):
     s = torch.sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
     s = torch.where(side, s, -s)
     p = c8 * s + c7
-    p = p * s + c6
-    p = p * s + c5
-    p = p * s + c4
-    p = p * s + c3
-    p = p * s + c2
-    p = p * s + c1
-    p = p * s + c0
+    p = p.mul_(s).add_(c6)
+    p = p.mul_(s).add_(c5)
+    p = p.mul_(s).add_(c4)
+    p = p.mul_(s).add_(c3)
+    p = p.mul_(s).add_(c2)
+    p = p.mul_(s).add_(c1)
+    p = p.mul_(s).add_(c0)
     return p
 
 
@@ -85,15 +85,15 @@ def slope_float16(y, side, params):
     s = torch.sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
     s = torch.where(side, s, -s)
     p = c10 * s + c9
-    p = p * s + c8
-    p = p * s + c7
-    p = p * s + c6
-    p = p * s + c5
-    p = p * s + c4
-    p = p * s + c3
-    p = p * s + c2
-    p = p * s + c1
-    p = p * s + c0
+    p = p.mul_(s).add_(c8)
+    p = p.mul_(s).add_(c7)
+    p = p.mul_(s).add_(c6)
+    p = p.mul_(s).add_(c5)
+    p = p.mul_(s).add_(c4)
+    p = p.mul_(s).add_(c3)
+    p = p.mul_(s).add_(c2)
+    p = p.mul_(s).add_(c1)
+    p = p.mul_(s).add_(c0)
     return p
 
 
@@ -132,31 +132,31 @@ def slope_float32(y, side, params):
     s = torch.sqrt(torch.clamp(y - t_left, min=t_low_left) - t_low_left) / (radius_left + torch.sqrt(torch.clamp(-y, min=0.0)))
     u = s - 0.5
     p = c8_left * u + c7_left
-    p = p * u + c6_left
-    p = p * u + c5_left
-    p = p * u + c4_left
-    p = p * u + c3_left
-    p = p * u + c2_left
-    p = p * u + c1_left
-    p = p * u + c0_left
+    p = p.mul_(u).add_(c6_left)
+    p = p.mul_(u).add_(c5_left)
+    p = p.mul_(u).add_(c4_left)
+    p = p.mul_(u).add_(c3_left)
+    p = p.mul_(u).add_(c2_left)
+    p = p.mul_(u).add_(c1_left)
+    p = p.mul_(u).add_(c0_left)
     left = p * s
     s = torch.sqrt(torch.clamp(torch.clamp(y - t_right, min=t_low_right), max=high_right) - t_low_right)
     u_2 = s - 1.25
     q = c14_right * u_2 + c13_right
-    q = q * u_2 + c12_right
-    q = q * u_2 + c11_right
-    q = q * u_2 + c10_right
-    q = q * u_2 + c9_right
-    q = q * u_2 + c8_right
-    q = q * u_2 + 1.0
+    q = q.mul_(u_2).add_(c12_right)
+    q = q.mul_(u_2).add_(c11_right)
+    q = q.mul_(u_2).add_(c10_right)
+    q = q.mul_(u_2).add_(c9_right)
+    q = q.mul_(u_2).add_(c8_right)
+    q = q.mul_(u_2).add_(1.0)
     u_3 = s - 1.25
     r = c7_right * u_3 + c6_right
-    r = r * u_3 + c5_right
-    r = r * u_3 + c4_right
-    r = r * u_3 + c3_right
-    r = r * u_3 + c2_right
-    r = r * u_3 + c1_right
-    r = r * u_3 + c0_right
+    r = r.mul_(u_3).add_(c5_right)
+    r = r.mul_(u_3).add_(c4_right)
+    r = r.mul_(u_3).add_(c3_right)
+    r = r.mul_(u_3).add_(c2_right)
+    r = r.mul_(u_3).add_(c1_right)
+    r = r.mul_(u_3).add_(c0_right)
     right = r * s / q
     return torch.where(side, right, left)
 

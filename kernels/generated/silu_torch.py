@@ -50,16 +50,16 @@ def slope_bfloat16(y, side, params):
     s = torch.sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
     s = torch.where(side, s, -s)
     p = c11 * s + c10
-    p = p * s + c9
-    p = p * s + c8
-    p = p * s + 1.0
+    p = p.mul_(s).add_(c9)
+    p = p.mul_(s).add_(c8)
+    p = p.mul_(s).add_(1.0)
     q = c7 * s + c6
-    q = q * s + c5
-    q = q * s + c4
-    q = q * s + c3
-    q = q * s + c2
-    q = q * s + c1
-    q = q * s + c0
+    q = q.mul_(s).add_(c5)
+    q = q.mul_(s).add_(c4)
+    q = q.mul_(s).add_(c3)
+    q = q.mul_(s).add_(c2)
+    q = q.mul_(s).add_(c1)
+    q = q.mul_(s).add_(c0)
     return q / p
 
 
@@ -81,14 +81,14 @@ def slope_float16(y, side, params):
     s = torch.sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
     s = torch.where(side, s, -s)
     p = c9 * s + c8
-    p = p * s + c7
-    p = p * s + c6
-    p = p * s + c5
-    p = p * s + c4
-    p = p * s + c3
-    p = p * s + c2
-    p = p * s + c1
-    p = p * s + c0
+    p = p.mul_(s).add_(c7)
+    p = p.mul_(s).add_(c6)
+    p = p.mul_(s).add_(c5)
+    p = p.mul_(s).add_(c4)
+    p = p.mul_(s).add_(c3)
+    p = p.mul_(s).add_(c2)
+    p = p.mul_(s).add_(c1)
+    p = p.mul_(s).add_(c0)
     return p
 
 
@@ -129,30 +129,30 @@ def slope_float32(y, side, params):
     s = torch.sqrt(torch.clamp(y - t_left, min=t_low_left) - t_low_left) / (radius_left + torch.sqrt(torch.clamp(-y, min=0.0)))
     u = s - 0.5
     p = c10_left * u + c9_left
-    p = p * u + c8_left
-    p = p * u + c7_left
-    p = p * u + c6_left
-    p = p * u + c5_left
-    p = p * u + c4_left
-    p = p * u + c3_left
-    p = p * u + c2_left
-    p = p * u + c1_left
-    p = p * u + c0_left
+    p = p.mul_(u).add_(c8_left)
+    p = p.mul_(u).add_(c7_left)
+    p = p.mul_(u).add_(c6_left)
+    p = p.mul_(u).add_(c5_left)
+    p = p.mul_(u).add_(c4_left)
+    p = p.mul_(u).add_(c3_left)
+    p = p.mul_(u).add_(c2_left)
+    p = p.mul_(u).add_(c1_left)
+    p = p.mul_(u).add_(c0_left)
     left = p * s
     s = torch.sqrt(torch.clamp(torch.clamp(y - t_right, min=t_low_right), max=high_right) - t_low_right)
     q = c14_right * s + c13_right
-    q = q * s + c12_right
-    q = q * s + c11_right
-    q = q * s + c10_right
-    q = q * s + c9_right
-    q = q * s + c8_right
-    q = q * s + c7_right
-    q = q * s + c6_right
-    q = q * s + c5_right
-    q = q * s + c4_right
+    q = q.mul_(s).add_(c12_right)
+    q = q.mul_(s).add_(c11_right)
+    q = q.mul_(s).add_(c10_right)
+    q = q.mul_(s).add_(c9_right)
+    q = q.mul_(s).add_(c8_right)
+    q = q.mul_(s).add_(c7_right)
+    q = q.mul_(s).add_(c6_right)
+    q = q.mul_(s).add_(c5_right)
+    q = q.mul_(s).add_(c4_right)
     r = c3_right * s + c2_right
-    r = r * s + c1_right
-    r = r * s + c0_right
+    r = r.mul_(s).add_(c1_right)
+    r = r.mul_(s).add_(c0_right)
     right = r * torch.exp2(q * s) + 1.0
     return torch.where(side, right, left)
 

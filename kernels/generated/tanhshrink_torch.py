@@ -40,8 +40,8 @@ def slope_bfloat16(y, params):
     c5 = -0.750718891620636
     s = torch.pow(torch.clamp(torch.abs(y), max=high), 0.3333333333333333)
     p = c5 * s + c4
-    p = p * s + c3
-    p = p * s + c2
+    p = p.mul_(s).add_(c3)
+    p = p.mul_(s).add_(c2)
     return torch.exp2(p * s) * (c0 + c1 * s) + 1.0
 
 
@@ -58,11 +58,11 @@ def slope_float16(y, params):
     c7 = -0.5457627177238464
     s = torch.pow(torch.clamp(torch.abs(y), max=high), 0.3333333333333333)
     p = c7 * s + c6
-    p = p * s + c5
-    p = p * s + c4
+    p = p.mul_(s).add_(c5)
+    p = p.mul_(s).add_(c4)
     q = c3 * s + c2
-    q = q * s + c1
-    q = q * s + c0
+    q = q.mul_(s).add_(c1)
+    q = q.mul_(s).add_(c0)
     return q * torch.exp2(p * s) + 1.0
 
 
@@ -82,12 +82,12 @@ def slope_float32(y, params):
     c10 = 0.06244654580950737
     s = torch.pow(torch.clamp(torch.abs(y), max=high), 0.3333333333333333)
     p = c10 * s + c9
-    p = p * s + c8
-    p = p * s + c7
-    p = p * s + c6
-    p = p * s + c5
-    p = p * s + c4
+    p = p.mul_(s).add_(c8)
+    p = p.mul_(s).add_(c7)
+    p = p.mul_(s).add_(c6)
+    p = p.mul_(s).add_(c5)
+    p = p.mul_(s).add_(c4)
     q = c3 * s + c2
-    q = q * s + c1
-    q = q * s + c0
+    q = q.mul_(s).add_(c1)
+    q = q.mul_(s).add_(c0)
     return q * torch.exp2(p * s) + 1.0
