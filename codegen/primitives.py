@@ -8,14 +8,15 @@ In 16 bits the reciprocal of what lies in [1, inf] is the square of rsqrt: two i
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from codegen.polynomials import MILLS_SLOPES, coefficients
 
 _LOG2E, _HALF_LOG2E = 1.4426950408889634, 0.7213475204444817
 _DENSITY = 0.3989422804014327  # 1 / sqrt(2 pi)
-_SCALE = 64  # exp(-x²/2) times 2**64 is no subnormal number where Phi(x) is one; a constant takes 2**64 back
-_SCALED_DENSITY = f"e = tl.exp2(tl.fma({-_HALF_LOG2E} * x, x, {float(_SCALE)}))"
+_SCALE = 24  # exp(-x²/2) times 2**24 is a normal number where Phi(x) is not 0; the polynomial takes 2**24 back
+_HALF_DENSITY = f"h = tl.exp2({-_HALF_LOG2E / 2} * x * x)"
+_PHI_OF_TAIL = ("tail = h * (h * (t * p))", "return tl.where(x > 0, 1.0 - tail, tail)")
 
 
 @dataclass(frozen=True)
@@ -143,30 +144,33 @@ def _softsign(dtype: str) -> Primitive:
 
 def _phi(dtype: str) -> Primitive:
     if dtype != "float32":
-        body = (_SCALED_DENSITY, f"return {_DENSITY * 2.0**-_SCALE!r} * e")
-        return Primitive(f"Density of N(0, 1), from 2**{_SCALE} * exp(-x²/2).", body)
+        return Primitive("Density of N(0, 1), from exp(-x²/4).", (_HALF_DENSITY, f"return {_DENSITY} * h * h"))
     return Primitive("Density of N(0, 1).", (f"return {_DENSITY} * exp(-0.5 * x * x)",), ("exp",))
 
 
-def _Phi(dtype: str, polynomial: str = "") -> Primitive:
+def _Phi(dtype: str) -> Primitive:
     doc = "Distribution function of N(0, 1): Phi(-|x|) = exp(-x²/2) times a polynomial in t = 1 / (1 + c*|x|)."
-    polynomial = polynomial or ("fine mills" if dtype == "float32" else "mills")
-    slope = f"tl.fma({MILLS_SLOPES[polynomial]}, tl.abs(x), 1.0)"
-    end = "return tl.where(x > 0, 1.0 - tail, tail)"
     if dtype == "float32":
-        steps = _polynomial("p", "t", polynomial, dtype)
-        body = (f"t = 1.0 / {slope}", *steps, "h = exp(-0.25 * x * x)", "tail = h * (h * (t * p))", end)
-        return Primitive(doc, body, ("exp",))
-    scaled = [c * 2.0**-_SCALE for c in coefficients(polynomial, dtype)]
+        t = f"t = 1.0 / tl.fma({MILLS_SLOPES['fine mills']}, tl.abs(x), 1.0)"
+        steps = _polynomial("p", "t", "fine mills", dtype)
+        return Primitive(doc, (t, *steps, "h = exp(-0.25 * x * x)", *_PHI_OF_TAIL), ("exp",))
+    scaled = [c * 2.0**-_SCALE for c in coefficients("mills", dtype)]
     steps = horner("p", "t", tuple(map(repr, scaled)))
-    body = (f"t = tl.rsqrt({slope})", "t = t * t", *steps, _SCALED_DENSITY, "tail = e * (t * p)", end)
-    return Primitive(doc, body)
+    e = f"e = tl.exp2(tl.fma({-_HALF_LOG2E} * x, x, {float(_SCALE)}))  # exp(-x²/2) times 2**{_SCALE}: not subnormal"
+    return Primitive(doc, (*_t("mills"), *steps, e, "tail = e * (t * p)", _PHI_OF_TAIL[-1]))
 
 
 def _fine_Phi(dtype: str) -> Primitive:
     if dtype == "float32":
         return Primitive("Phi(x), which is fine enough.", ("return Phi(x)",), ("Phi",))
-    return replace(_Phi(dtype, "fine mills"), doc="Phi(x) to more digits, as in f' two terms cancel.")
+    steps = _polynomial("p", "t", "fine mills", dtype)
+    return Primitive(
+        "Phi(x) to more digits, as in f' two terms cancel.", (*_t("fine mills"), *steps, _HALF_DENSITY, *_PHI_OF_TAIL)
+    )
+
+
+def _t(polynomial: str) -> tuple[str, str]:
+    return f"t = tl.rsqrt(tl.fma({MILLS_SLOPES[polynomial]}, tl.abs(x), 1.0))", "t = t * t"
 
 
 def _near_zero(

@@ -211,7 +211,7 @@ def _torch(request: Request) -> str:
     texts += [primitive_function(name, TORCH[name], jit=False).text() for name in called]
     texts += [function.text() for function in functions]
     if saves in ("codes", "side"):
-        texts.append(_PACKING.read_text(encoding="utf-8").partition("\n\n\n")[2].strip())
+        texts.append(_PACKING.read_text(encoding="utf-8").partition("from torch import Tensor\n")[2].strip())
     saved, slope = (part.format(bits=planes(solution) if saves == "codes" else 1) for part in _TORCH_PASSES[saves])
     kept = "y, " if saves in ("side", "output") else ""
     texts.append(

@@ -44,10 +44,10 @@ def Phi_bfloat16(x):
     """Distribution function of N(0, 1): Phi(-|x|) = exp(-x²/2) times a polynomial in t = 1 / (1 + c*|x|)."""
     t = tl.rsqrt(tl.fma(0.3, tl.abs(x), 1.0))
     t = t * t
-    p = tl.fma(1.1321505529533216e-20, t, 1.9292020810463856e-21)
-    p = tl.fma(p, t, 7.452713142169516e-21)
-    p = tl.fma(p, t, 6.407871745209236e-21)
-    e = tl.exp2(tl.fma(-0.7213475204444817 * x, x, 64.0))
+    p = tl.fma(1.2448126973652052e-08, t, 2.121180120440158e-09)
+    p = tl.fma(p, t, 8.194344758294392e-09)
+    p = tl.fma(p, t, 7.045529493154845e-09)
+    e = tl.exp2(tl.fma(-0.7213475204444817 * x, x, 24.0))  # exp(-x²/2) times 2**24: not subnormal
     tail = e * (t * p)
     return tl.where(x > 0, 1.0 - tail, tail)
 
@@ -57,12 +57,12 @@ def Phi_float16(x):
     """Distribution function of N(0, 1): Phi(-|x|) = exp(-x²/2) times a polynomial in t = 1 / (1 + c*|x|)."""
     t = tl.rsqrt(tl.fma(0.3, tl.abs(x), 1.0))
     t = t * t
-    p = tl.fma(-4.157936440097166e-21, t, 1.1646955056339517e-20)
-    p = tl.fma(p, t, -8.455123768387198e-22)
-    p = tl.fma(p, t, 7.777690109739152e-21)
-    p = tl.fma(p, t, 6.175772862483169e-21)
-    p = tl.fma(p, t, 6.508325318123629e-21)
-    e = tl.exp2(tl.fma(-0.7213475204444817 * x, x, 64.0))
+    p = tl.fma(-4.571699463440382e-09, t, 1.2805962512629776e-08)
+    p = tl.fma(p, t, -9.296506897626955e-10)
+    p = tl.fma(p, t, 8.551660712896592e-09)
+    p = tl.fma(p, t, 6.7903340728037165e-09)
+    p = tl.fma(p, t, 7.155979364625864e-09)
+    e = tl.exp2(tl.fma(-0.7213475204444817 * x, x, 24.0))  # exp(-x²/2) times 2**24: not subnormal
     tail = e * (t * p)
     return tl.where(x > 0, 1.0 - tail, tail)
 
@@ -108,16 +108,16 @@ def fine_Phi_16bit(x):
     """Phi(x) to more digits, as in f' two terms cancel."""
     t = tl.rsqrt(tl.fma(0.25, tl.abs(x), 1.0))
     t = t * t
-    p = tl.fma(1.3647338088969686e-21, t, -8.137538717800295e-21)
-    p = tl.fma(p, t, 1.574645732539092e-20)
-    p = tl.fma(p, t, -1.0799504479811105e-20)
-    p = tl.fma(p, t, 1.0686764770640243e-20)
-    p = tl.fma(p, t, 1.8941446480344825e-21)
-    p = tl.fma(p, t, 5.5954648692020896e-21)
-    p = tl.fma(p, t, 5.344750383725745e-21)
-    p = tl.fma(p, t, 5.409780189245624e-21)
-    e = tl.exp2(tl.fma(-0.7213475204444817 * x, x, 64.0))
-    tail = e * (t * p)
+    p = tl.fma(0.02517489530146122, t, -0.1501110941171646)
+    p = tl.fma(p, t, 0.2904708683490753)
+    p = tl.fma(p, t, -0.19921569526195526)
+    p = tl.fma(p, t, 0.1971360146999359)
+    p = tl.fma(p, t, 0.034940801560878754)
+    p = tl.fma(p, t, 0.10321810841560364)
+    p = tl.fma(p, t, 0.09859324246644974)
+    p = tl.fma(p, t, 0.09979283064603806)
+    h = tl.exp2(-0.36067376022224085 * x * x)
+    tail = h * (h * (t * p))
     return tl.where(x > 0, 1.0 - tail, tail)
 
 
@@ -129,9 +129,9 @@ def fine_Phi_float32(x):
 
 @triton.jit
 def phi_16bit(x):
-    """Density of N(0, 1), from 2**64 * exp(-x²/2)."""
-    e = tl.exp2(tl.fma(-0.7213475204444817 * x, x, 64.0))
-    return 2.162670435537773e-20 * e
+    """Density of N(0, 1), from exp(-x²/4)."""
+    h = tl.exp2(-0.36067376022224085 * x * x)
+    return 0.3989422804014327 * h * h
 
 
 @triton.jit

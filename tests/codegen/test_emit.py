@@ -224,7 +224,9 @@ def test_texts_in_the_header_stay_in_the_header(tmp_path):
         text = emit(Request(of_one(get("gelu"), path), "invact", "bfloat16", 0, command), target)
         tree = ast.parse(text)
         assert isinstance(tree.body[0], ast.Expr)
-        assert all(isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef) for node in tree.body[1:])
+        assert all(
+            isinstance(node, ast.Import | ast.ImportFrom | ast.Assign | ast.FunctionDef) for node in tree.body[1:]
+        )
         imported = {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
         assert imported <= {"torch", "triton", "triton.language"}
 

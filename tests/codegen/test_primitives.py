@@ -28,6 +28,7 @@ MEANINGS = {
     "erfc": mpmath.erfc,
     "sign": mpmath.sign,
 }
+PARTS = {"softplus": "log1p of exp", "Phi": "mills", "erfc": "mills", "fine_Phi": "fine mills"}
 UNARY = sorted(set(MEANINGS) & set(TRITON))
 TINY = 2.0**-126
 KERNEL = """
@@ -58,17 +59,22 @@ def points(name: str) -> np.ndarray:
 def allowed(name: str, x: np.ndarray, exact: np.ndarray, precision: str) -> np.ndarray:
     """What rounding may do.
 
-    A relative part: the polynomial's, and 8 units in the last place of float32 for the operations around it. Where an
-    exponential of u is taken of a rounded u, |u|·2**-24 more for each rounding of u. And the least subnormal number.
+    A relative part: the polynomial's, that of evaluating it, and 16 units in the last place of float32 for what
+    else is done. Where an exponential of u is taken of a rounded u, |u|·2**-24 more for each rounding of u (in Phi of 16
+    bits, u is up to 24 more). And the least subnormal number.
     """
-    polynomial = {"fine_Phi": "fine mills"}.get(name, "mills" if name in ("Phi", "erfc") else name)
+    polynomial = PARTS.get(name, name)
     if precision == "float32" and polynomial == "mills":
         polynomial = "fine mills"
-    relative = tolerance(polynomial, precision) + 8 * 2.0**-24
+    relative = (tolerance(polynomial, precision) if polynomial in POLYNOMIALS else 0) + 16 * 2.0**-24
+    if polynomial in POLYNOMIALS:  # Horner's rule: 2n roundings of terms that may be larger than their sum
+        c = np.array(coefficients(polynomial, precision))
+        relative += 2 * len(c) * np.abs(c).sum() / abs(c.sum()) * 2.0**-24
     exponent = {"phi": x**2 / 2, "Phi": x**2 / 2, "fine_Phi": x**2 / 2, "erfc": x**2}.get(
         name, np.abs(x) if name != "erf" else 0 * x
     )
-    relative = relative + 4 * np.where(exponent < 104, exponent, 0) * 2.0**-24
+    exponent = exponent + 24 * (polynomial == "mills")
+    relative = relative + 4 * np.where(exponent < 128, exponent, 0) * 2.0**-24
     condition = np.abs(x) if name in ("sin", "cos") else np.abs(x) * (1 + exact**2) if name == "tan" else 0
     return relative * np.abs(exact) + condition * 2.0**-24 + 2.0**-149
 
