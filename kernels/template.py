@@ -38,12 +38,12 @@ def forward_kernel(
         word = tl.sum(SAVE(x, params, k), axis=1)  # bit p of the row's k-th code at 8p + k: byte p is plane p's
         for plane in tl.static_range(BITS):
             byte = (word >> (8 * plane)).to(tl.uint8)
-            tl.store(saved_ptr + plane * tl.cdiv(n, 8) + row, byte, mask=row * 8 < n)
+            tl.store(saved_ptr + plane * ((n - 1) // 8 + 1) + row, byte, mask=row * 8 < n)
     if SAVES == "table":
         code = find(x, table_ptr, STEPS)
         for plane in tl.static_range(BITS):
             byte = tl.sum(((code >> plane) & 1) << k, axis=1).to(tl.uint8)
-            tl.store(saved_ptr + plane * tl.cdiv(n, 8) + row, byte, mask=row * 8 < n)
+            tl.store(saved_ptr + plane * ((n - 1) // 8 + 1) + row, byte, mask=row * 8 < n)
     if SAVES == "precision-bit":
         y = with_lowest_bit(y.to(y_ptr.dtype.element_ty), SAVE(x, params, 0) == 0)
     if SAVES == "sign-bit":
@@ -74,13 +74,13 @@ def backward_kernel(
     if SAVES == "codes":
         word = tl.zeros([ROWS], dtype=tl.int32)
         for plane in tl.static_range(BITS):
-            byte = tl.load(saved_ptr + plane * tl.cdiv(n, 8) + row, mask=row * 8 < n, other=0)
+            byte = tl.load(saved_ptr + plane * ((n - 1) // 8 + 1) + row, mask=row * 8 < n, other=0)
             word = word | (byte.to(tl.int32) << (8 * plane))
         f_prime = SLOPE(word[:, None] >> k)
     if SAVES == "table":
         code = tl.zeros([ROWS, 8], dtype=tl.int32)
         for plane in tl.static_range(BITS):
-            byte = tl.load(saved_ptr + plane * tl.cdiv(n, 8) + row, mask=row * 8 < n, other=0).to(tl.int32)
+            byte = tl.load(saved_ptr + plane * ((n - 1) // 8 + 1) + row, mask=row * 8 < n, other=0).to(tl.int32)
             code = code | (((byte[:, None] >> k) & 1) << plane)
         f_prime = tl.load(table_ptr + (2 << STEPS) + code)
     if SAVES == "precision-bit":

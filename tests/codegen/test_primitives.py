@@ -59,8 +59,8 @@ def points(name: str) -> np.ndarray:
 def allowed(name: str, x: np.ndarray, exact: np.ndarray, precision: str) -> np.ndarray:
     """What rounding may do.
 
-    A relative part: the polynomial's, that of evaluating it, and 16 units in the last place of float32 for what
-    else is done. Where an exponential of u is taken of a rounded u, |u|·2**-24 more for each rounding of u (in Phi of 16
+    A relative part: the polynomial's, that of evaluating it, and 16 units in the last place of float32 for what else
+    is done. Where an exponential of u is taken of a rounded u, |u|·2**-24 more for each rounding of u (in Phi of 16
     bits, u is up to 24 more). And the least subnormal number.
     """
     polynomial = PARTS.get(name, name)
