@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.rows import RESULTS
+from codegen.chosen import DIRECTIONS, choose
+from codegen.machine import GPUS
 from coefficients import load
 
 README = Path(__file__).parents[1] / "README.md"
@@ -66,11 +68,39 @@ def invact_section() -> str:
     return "\n".join(lines) + "\n"
 
 
+def kernels_section() -> str:
+    """Instructions an element of GELU's and SiLU's kernels, and the share of memory's time that they need."""
+    lines = ["| | forward: instructions | H100 | H200 | backward: instructions | H100 | H200 |", "|---" * 7 + "|"]
+    found = {}
+    for line in (RESULTS / "sm_90" / "kernels.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        found[row["implementation"], row["mode"], row["size"]["bits"], row["dtype"]] = row["median"]
+    for name, title in (("gelu", "GELU"), ("silu", "SiLU")):
+        for method, bits in (("invact", 0), ("fewbit", 3), ("forward-ad", 0)):
+            cells = [f"{title}, {method}" + (f", {bits} bits" if bits else "")]
+            for direction in DIRECTIONS:
+                count = found[name, f"{method} {direction}", bits, "bfloat16"]
+                moved = choose(name, method, bits, "bfloat16").moved(direction)
+                # Of issue slots; docs/slack.md looks at each unit.
+                gpus = (gpu for gpu in GPUS if gpu.name in ("H100", "H200"))
+                shares = [count / gpu.lanes["issue"] / (moved / gpu.bytes_per_clock) for gpu in gpus]
+                cells += [f"{count:.1f}", *(f"{100 * share:.0f} %" for share in shares)]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def rendered(readme: str) -> str:
     """`readme` with its sections made from the newest committed rows and the shipped files."""
     path = sorted(RESULTS.glob("*/fewbit.jsonl"))[0]
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return _put(_put(readme, "benchmarks", section(rows, path.parent.name)), "invact", invact_section())
+    sections = {
+        "benchmarks": section(rows, path.parent.name),
+        "invact": invact_section(),
+        "kernels": kernels_section(),
+    }
+    for name, text in sections.items():
+        readme = _put(readme, name, text)
+    return readme
 
 
 def _put(readme: str, name: str, text: str) -> str:

@@ -1,0 +1,150 @@
+"""python -m codegen, as a user types it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from codegen import generated
+from codegen.__main__ import run
+from fitting.activations import names
+
+ROOT = Path(__file__).parents[2]
+
+
+def ask(capsys, *words):
+    """Exit status, stdout and stderr."""
+    try:
+        status = run([*words])
+    except SystemExit as ended:
+        status = ended.code
+    return status, *capsys.readouterr()
+
+
+def test_emit_prints_a_module(capsys):
+    status, out, err = ask(capsys, "emit", "--fn", "silu")
+    assert (status, err) == (0, "")
+    assert out.startswith('"""silu(x) = x*sigmoid(x)\n')
+    assert "Coefficients: coefficients/data/silu/invact-bfloat16.v1.json, sha256 " in out
+    assert "Made by: python -m codegen emit --fn silu\n" in out
+    compile(out, "silu", "exec")
+
+
+def test_emit_writes_a_file_and_the_same_bytes_again(capsys, tmp_path):
+    path = tmp_path / "gelu.py"
+    words = ("emit", "--fn", "gelu", "--method", "fewbit", "--bits", "2", "--dtype", "float16")
+    assert ask(capsys, *words, "-o", str(path)) == (0, f"wrote {path}\n", "")
+    first = path.read_bytes()
+    assert ask(capsys, *words, "--out", str(path))[0] == 0
+    assert path.read_bytes() == first
+    assert first.decode() == ask(capsys, *words)[1]
+    assert [one.name for one in tmp_path.iterdir()] == ["gelu.py"]
+
+
+def test_emit_is_the_same_for_any_hash_seed():
+    texts = set()
+    for seed in ("1", "2"):
+        command = [sys.executable, "-m", "codegen", "emit", "--fn", "mish", "--method", "all"]
+        done = subprocess.run(
+            command, cwd=ROOT, env={"PYTHONHASHSEED": seed, "PATH": ""}, capture_output=True, check=True
+        )
+        texts.add(done.stdout)
+    assert len(texts) == 1
+    assert texts.pop().decode() == (generated.FOLDER / "mish_triton.py").read_text()
+
+
+def test_all_that_is_shipped_is_what_is_printed(capsys):
+    _, out, _ = ask(capsys, "emit", "--fn", "elu", "--method", "all", "--target", "torch")
+    assert out == (generated.FOLDER / "elu_torch.py").read_text()
+
+
+def test_a_fit_of_ones_own(capsys, tmp_path):
+    fit = tmp_path / "steep.json"
+    words = ["--expr", "x*sigmoid(2*x)", "--name", "steep"]
+    command = [sys.executable, "-m", "fitting.fewbit", *words, "--bits", "2", "--out", str(fit), "--quiet"]
+    subprocess.run(command, cwd=ROOT, check=True)
+    status, out, err = ask(capsys, "emit", *words, "--method", "fewbit", "--coefficients", str(fit))
+    assert (status, err) == (0, "")
+    assert f"Coefficients: {fit}, sha256 " in out
+    assert "c = tl.where(" in out
+
+
+def test_list_names_every_function(capsys):
+    status, out, _ = ask(capsys, "list")
+    assert status == 0
+    assert [line.split()[0] for line in out.splitlines()[1:]] == list(names())
+    gelu = next(line for line in out.splitlines() if line.startswith("gelu "))
+    assert "forward-ad, fewbit, invact, invact-precision-bit" in gelu
+    assert gelu.endswith("1, 2, 3, 4, 5, 6, 7, 8 bits")
+
+
+def test_check_sees_what_was_changed(capsys, tmp_path, monkeypatch):
+    texts = {path.name: text for path, text in generated.texts()}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(generated, "FOLDER", tmp_path)
+    assert ask(capsys, "check") == (0, "49 files, 0 bad\n", "")
+    (tmp_path / "relu_triton.py").write_text(texts["relu_triton.py"].replace("0.0", "0.5"))
+    (tmp_path / "gelu_torch.py").unlink()
+    (tmp_path / "mine.py").write_text("")
+    status, out, _ = ask(capsys, "check")
+    assert status == 1
+    assert f"{tmp_path / 'relu_triton.py'}: differs from what is emitted, first in line" in out
+    assert f"{tmp_path / 'gelu_torch.py'}: is missing" in out
+    assert f"{tmp_path / 'mine.py'}: no function stands for it" in out
+    assert out.endswith("49 files, 3 bad; to write them anew: python -m codegen emit --all\n")
+    status, out, _ = ask(capsys, "emit", "--all")
+    assert status == 0
+    assert "mine.py is none of ours" in out
+    assert "2 files written" in out
+    assert (tmp_path / "relu_triton.py").read_text() == texts["relu_triton.py"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "the following arguments are required"),
+        (["emit"], "say what to emit by one of --fn and --expr (or --all), got none"),
+        (["emit", "--fn", "gelu", "--expr", "x"], "got both"),
+        (["emit", "--fn", "gleu"], "unknown function 'gleu'; did you mean"),
+        (["emit", "--fn", "gelu", "--method", "inwact"], "method must be one of forward-ad, fewbit, invact"),
+        (
+            ["emit", "--fn", "gelu", "--dtype", "float64"],
+            "dtype must be one of bfloat16, float16, float32, got",
+        ),
+        (["emit", "--fn", "gelu", "--target", "cuda"], "target must be one of triton, torch, got 'cuda'"),
+        (["emit", "--fn", "gelu", "--bits", "3"], "--bits goes with --method fewbit, got invact"),
+        (
+            ["emit", "--fn", "gelu", "--method", "fewbit", "--bits", "0"],
+            "bits must be a whole number from 1 to 8, got",
+        ),
+        (["emit", "--fn", "gelu", "--method", "fewbit", "--bits", "6"], "bits must be at most 4"),
+        (["emit", "--fn", "elu", "--param", "alpha"], "param must be NAME=NUMBER, each name once, got 'alpha'"),
+        (["emit", "--fn", "elu", "--param", "beta=1"], "unknown parameter 'beta'"),
+        (["emit", "--fn", "gelu", "--name", "mine"], "--name goes with --expr"),
+        (["emit", "--expr", "x*y"], "unknown name 'y'"),
+        (["emit", "--expr", "x**2", "--name", "gelu"], "name must not be one of the catalogue's, got 'gelu'"),
+        (["emit", "--expr", "x*sigmoid(2*x)"], "method invact must have a formula for custom in bfloat16"),
+        (["emit", "--fn", "tanh", "--method", "invact-precision-bit"], "must have a side to store, got tanh"),
+        (["emit", "--fn", "gelu", "--coefficients", "nowhere.json"], "coefficients must be a file, got 'nowhere.json'"),
+        (["emit", "--fn", "gelu", "-o", "/nowhere/gelu.py"], "out must be in a folder that exists"),
+        (["emit", "--all", "--fn", "gelu"], "--all writes what the project ships, and must stand alone, got --fn too"),
+        (["inspect", "--fn", "gelu", "--arch", "sm_10"], "arch must be one of"),
+        (["inspect", "--fn", "gelu", "--bits", "3"], "--bits goes with --method fewbit, got invact"),
+    ],
+)
+def test_bad_input_gets_one_line_and_code_2(words, message, capsys):
+    status, out, err = ask(capsys, *words)
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    assert message in err
+    assert err.startswith("codegen: ")
+
+
+def test_a_file_that_is_no_fit_is_refused(capsys, tmp_path):
+    path = tmp_path / "bad.json"
+    path.write_text("{}")
+    status, _, err = ask(capsys, "emit", "--fn", "gelu", "--coefficients", str(path))
+    assert status == 2
+    assert err.count("\n") == 1

@@ -1,0 +1,288 @@
+"""`python -m benchmarks.kernels`: its bytes, its rows, its refusals and its goals; never how fast anything is."""
+
+import json
+from dataclasses import asdict, replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from benchmarks import kernels as bench
+from benchmarks import kernels_cases as cases
+from benchmarks import kernels_check, kernels_table
+from benchmarks.kernels_clock import CpuClock, rounds, time_rows
+from benchmarks.rows import RESULTS, Row, summary
+from coefficients import command
+from kernels import reference
+from tests.kernels.saved import bytes_allocated
+
+CPU = torch.device("cpu")
+N = 1 << 12
+BASE = {"what": "gelu", "mode": "both", "size": {"n": kernels_table.LARGE}, "dtype": "bfloat16"}
+ORIGIN = {"device": "d", "versions": {}, "revision": "r"}
+LAYER = {**BASE, "what": "gelu mlp", "size": {"tokens": 8, "width": 8}}
+QUICK = ("--device", "cpu", "--quick", "--fn", "gelu", "--dtypes", "bfloat16")
+
+
+@pytest.fixture(autouse=True)
+def seeded(monkeypatch):
+    monkeypatch.setattr(kernels_check, "COUNT", 1_003)
+    torch.manual_seed(0)
+
+
+def run(*arguments):
+    return command.run(bench.PROG, lambda: bench.main(arguments))
+
+
+def row(implementation, unit, median, **changed):
+    return Row(**{**BASE, **changed}, implementation=implementation, unit=unit, **summary([median]), **ORIGIN)
+
+
+@pytest.mark.parametrize("function", ["gelu", "silu"])
+@pytest.mark.parametrize(
+    ("name", "forward", "backward"),  # bytes an element, in 16 bits
+    [
+        ("eager", 2 + 2, 2 + 2 + 2),
+        ("compile", 2 + 2, 2 + 2 + 2),
+        ("forward-ad", 2 + 2 + 2, 2 + 2 + 2),
+        ("invact", 2 + 2 + 1 / 8, 2 + 2 + 1 / 8 + 2),
+        ("invact-precision-bit", 2 + 2, 2 + 2 + 2),
+        *((f"fewbit-{bits}", 2 + 2 + bits / 8, 2 + bits / 8 + 2) for bits in (1, 2, 3, 4)),
+    ],
+)
+def test_bytes_moved(function, name, forward, backward):
+    both = {"forward": forward * N, "backward": backward * N, "both": (forward + backward) * N}
+    assert cases.moved(function, name, 2, N) == both
+    # In 32 bits: twice as much, but for the bits.
+    packed = dict.fromkeys(both, 0.0)
+    if name == "invact" or name.startswith("fewbit"):
+        one = N * (1 if name == "invact" else int(name[-1])) / 8
+        packed = {"forward": one, "backward": one, "both": 2 * one}
+    assert cases.moved(function, name, 4, N) == {mode: 2 * both[mode] - packed[mode] for mode in both}
+
+
+def test_totals_of_bytes_in_16_bits():
+    totals = {name: cases.moved("gelu", name, 2, N)["both"] / N for name in (*cases.RIVALS, *cases.OURS)}
+    assert totals["eager"] == 10
+    assert totals["invact"] == 10.25
+    for bits in (1, 2, 3, 4):
+        assert totals[f"fewbit-{bits}"] == 8 + bits / 4
+
+
+def test_bits_fill_whole_bytes():
+    assert cases.moved("gelu", "fewbit-3", 2, 9)["forward"] == 4 * 9 + 3 * 2
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+@pytest.mark.parametrize("name", ["eager", *cases.OURS])
+def test_bytes_kept_are_those_the_allocator_gives_out(name, dtype):
+    x, _ = cases.tensors((N,), dtype, CPU)
+    function = cases.make("gelu", name)
+    _, allocated = bytes_allocated(lambda: function(x.clone()))
+    assert allocated == cases.kept("gelu", name, x.itemsize, N)
+
+
+@pytest.mark.parametrize("name", ["eager", *cases.OURS, cases.ACT_LINEAR])
+def test_bytes_kept_in_an_mlp(name):
+    first, last = torch.nn.Linear(8, 32), torch.nn.Linear(32, 8)
+    x, _ = cases.tensors((64, 8), "float32", CPU)
+    layer = cases.make_layer("mlp", "silu", name, first, last)
+    y, allocated = bytes_allocated(layer, x)
+    assert allocated == cases.kept("silu", name, 4, 64 * 32) + y.nbytes
+
+
+def test_the_command_writes_rows(tmp_path, capsys):
+    out = tmp_path / "rows.jsonl"
+    threads = torch.get_num_threads()
+    assert run(*QUICK, "--out", str(out)) == command.GOOD
+    assert torch.get_num_threads() == threads
+    rows = kernels_table.load(out)
+    assert [json.dumps(asdict(one)) for one in rows] == out.read_text("utf-8").splitlines()
+    assert list(tmp_path.iterdir()) == [out]
+    times = {(one.what, one.implementation, one.mode) for one in rows if one.unit == "s"}
+    alone = {"eager", *cases.OURS, "copy"}
+    assert times == {
+        *(("gelu", name, mode) for name in alone for mode in cases.MODES),
+        *(("gelu linear", name, "both") for name in alone - {"copy"}),
+        *(("gelu mlp", name, "both") for name in alone - {"copy"} | {cases.ACT_LINEAR}),
+    }
+    for one in rows:
+        low, high = one.quantiles
+        assert 0 < low <= one.median <= high
+        assert one.runs == bench.QUICK_RUNS["cpu"]
+        assert one.versions["torch"] == torch.__version__
+        assert one.versions["threads"] == "1"
+    printed = capsys.readouterr().out
+    assert "Times stock eager's time" in printed
+    assert "Goals" not in printed  # they are of a GPU
+
+
+def test_quick_leaves_what_is_committed(capsys):
+    before = {path: path.stat().st_mtime_ns for path in RESULTS.rglob("*")}
+    assert run(*QUICK, "--sizes", "100", "--what", "activation", "--methods", "invact") == command.GOOD
+    assert {path: path.stat().st_mtime_ns for path in RESULTS.rglob("*")} == before
+    assert "wrote" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--device", "tpu"), "device must be cuda or cpu, got 'tpu'"),
+        ((*QUICK, "--sizes", "2^23"), "sizes must be whole numbers from 1 to 4194304"),
+        ((*QUICK, "--sizes", "0"), "got '0'"),
+        ((*QUICK, "--sizes", "8,,9"), "got ''"),
+        ((*QUICK, "--runs", "-1"), "runs must be whole numbers"),
+        (("--device", "cpu", "--dtypes", "float64"), "dtypes must be of bfloat16, float16, float32, got 'float64'"),
+        (("--device", "cpu", "--fn", "relu"), "fn must be of gelu, silu, got 'relu'"),
+        ((*QUICK, "--methods", "fewbit-5"), "methods must be of"),
+        ((*QUICK, "--what", "all"), "what must be of activation, linear, mlp, got 'all'"),
+        ((*QUICK, "--out", "/nowhere/rows"), "out must be in a folder that exists"),
+    ],
+)
+def test_wrong_options(arguments, said, capsys):
+    assert run(*arguments) == command.MISUSED
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert said in lines[0]
+
+
+def test_an_unknown_option(capsys):
+    with pytest.raises(SystemExit) as ended:
+        run("--bogus")
+    assert ended.value.code == command.MISUSED
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there(capsys):
+    assert run() == command.MISUSED
+    assert "use --device cpu" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+@pytest.mark.parametrize("name", [*cases.OURS, cases.ACT_LINEAR])
+def test_kernels_pass_the_check(name, dtype):
+    assert kernels_check.wrong("gelu", name, dtype, CPU) == ""
+
+
+def _with(change):
+    """The twin, but for what `change` makes of y and what is saved."""
+
+    def forward(kernel, x, params):
+        return change(*reference.forward(kernel, x, params))
+
+    return SimpleNamespace(forward=forward, backward=reference.backward)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("fewbit-3", lambda y, saved: (y, saved ^ 1), "codes: "),
+        ("invact", lambda y, saved: (y, saved ^ 1), "codes: "),
+        ("invact-precision-bit", lambda y, saved: ((y.view(torch.int16) ^ 1).view(y.dtype), saved), "sides: "),
+        ("forward-ad", lambda y, saved: (y, 1.1 * saved), "f': "),
+        (cases.ACT_LINEAR, lambda y, saved: (y, -saved), "sides: "),
+        (cases.ACT_LINEAR, lambda y, saved: (y, 1.1 * saved), "y as saved: "),
+        ("invact", lambda y, saved: (1.1 * y, saved), "y: "),
+        ("invact", lambda y, saved: (y.index_fill(0, torch.tensor(7), torch.nan), saved), "y: 1 of 1003 miss"),
+    ],
+)
+def test_the_check_sees_what_differs_from_the_twin(name, change, said, monkeypatch):
+    monkeypatch.setattr(kernels_check, "reference", _with(change))
+    assert said in kernels_check.wrong("gelu", name, "bfloat16", CPU)
+
+
+def test_the_check_sees_what_differs_from_stock(monkeypatch):
+    exact = reference.forward
+    monkeypatch.setattr(reference, "forward", lambda *of: (1.1 * exact(*of)[0], exact(*of)[1]))
+    assert "y against stock: " in kernels_check.wrong("gelu", "fewbit-2", "float32", CPU)
+
+
+def test_a_kernel_that_fails_gets_no_time(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(kernels_check, "reference", _with(lambda y, saved: (y, saved ^ 1)))
+    out = tmp_path / "rows.jsonl"
+    methods = ("--methods", "invact,invact-precision-bit", "--what", "activation", "--sizes", "64")
+    assert run(*QUICK, *methods, "--out", str(out)) == command.BAD
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("kernels: gelu by invact in bfloat16 is wrong, and gets no time: codes: ")
+    timed = {one.implementation for one in kernels_table.load(out)}
+    assert timed == {
+        *("eager", "eager / copy", "copy"),
+        *("invact-precision-bit", "invact-precision-bit / eager", "invact-precision-bit / copy"),
+    }
+
+
+def test_what_raises_gets_no_time(monkeypatch):
+    def forward(*_):
+        raise RuntimeError("no\nluck")
+
+    monkeypatch.setattr(kernels_check, "reference", SimpleNamespace(forward=forward))
+    assert kernels_check.wrong("gelu", "invact", "bfloat16", CPU) == "RuntimeError: no"
+
+
+def test_rounds_let_all_take_turns():
+    order = []
+    calls = {name: lambda name=name: order.append(name) for name in "abc"}
+    times = rounds(CpuClock(), calls, 4)
+    assert "".join(order) == "abc" + "abc" + "bca" + "cab" + "abc"  # the first is not timed
+    assert all(len(seconds) == len(host) == 4 for seconds, host in times.values())
+
+
+def test_ratios_are_taken_round_by_round():
+    base = {**BASE, **ORIGIN}
+    times = {name: (seconds, seconds) for name, seconds in (("eager", [1.0, 8.0, 4.0]), ("invact", [2.0, 8.0, 2.0]))}
+    times["copy"] = ([1.0, 4.0, 1.0],) * 2
+    moved = {"eager": 10_000_000_000, "invact": 20_000_000_000, "copy": 10_000_000_000}
+    found = {(one.implementation, one.unit): one for one in time_rows(base, times, moved)}
+    assert found["invact / eager", "ratio of times"].median == 1.0
+    assert found["invact / eager", "ratio of times"].quantiles == (0.5, 2.0)
+    assert found["invact / copy", "ratio of GB/s"].median == 1.0
+    assert found["invact", "GB/s"].quantiles == (2.5, 10.0)
+    assert ("eager / eager", "ratio of times") not in found
+    assert {unit for _, unit in found} == {"s", "host s", "GB/s", "ratio of times", "ratio of GB/s"}
+
+
+def test_goals_are_read_off_the_rows():
+    ratios = {"fewbit-3": 0.88, "fewbit-4": 2.0, "invact": 1.04, "forward-ad": 1.0, "compile": 3.0}
+    rows = [row(f"{name} / eager", "ratio of times", value) for name, value in ratios.items()]
+    rows += [replace(one, size={"n": 64}, median=9.0) for one in rows]
+    for mode, share in (("forward", 0.95), ("backward", 0.85)):
+        shares = {"eager": 0.1, "compile": 0.1, "invact": share, "fewbit-1": 0.97}
+        rows += [row(f"{name} / copy", "ratio of GB/s", one, mode=mode) for name, one in shares.items()]
+    layer = {"compile": 1.5, "invact": 1.005, "act-linear": 1.02}
+    rows += [row(f"{name} / eager", "ratio of times", value, **LAYER) for name, value in layer.items()]
+    found = [(goal.value, goal.limit, goal.met) for goal in kernels_table.goals(rows)]
+    assert found == [
+        (0.88, 0.90, True),
+        (1.04, 1.03, False),
+        (1.00, 1.00, True),
+        (0.95, 0.90, True),
+        (0.85, 0.90, False),
+        (1.02, 1.01, False),
+    ]
+    lines = [str(goal) for goal in kernels_table.goals(rows)]
+    assert lines[0] == "pass   0.880 <= 0.90  gelu, bfloat16: fewbit-3 / eager, time of forward and backward"
+    assert lines[4].startswith("FAIL   0.850 >= 0.90  gelu, bfloat16: invact / copy, GB/s of backward")
+    assert "tokens 8, width 8: act-linear / eager, the most of 2 methods" in lines[5]
+
+
+def test_goals_that_were_not_measured_are_not_there():
+    assert kernels_table.goals([row("invact / eager", "ratio of times", 2.0, size={"n": 64})]) == []
+
+
+def test_factors_are_of_large_tensors():
+    rows = [
+        row("invact / eager", "ratio of times", value, size={"n": n})
+        for n, value in ((64, 9), (1 << 16, 2), (1 << 20, 3))
+    ]
+    (line,) = kernels_table.factors(rows)
+    assert line.split() == ["gelu", "invact", "/", "eager", "both", "2.00", "to", "3.00"]
+
+
+def test_memory_is_shown_with_what_was_expected():
+    kept = {"B": 130, "asked B": 128, "expected B": 128}
+    rows = [row("invact", "s", 1e-3), *(row("invact", unit, value, mode="kept") for unit, value in kept.items())]
+    assert kernels_table.block(rows).splitlines()[-1].endswith("keeps 130 B, asked for 128, expected 128")
+    rows[-1] = replace(rows[-1], median=64)
+    assert kernels_table.block(rows).endswith("expected 64 (DIFFERS)")
