@@ -6,7 +6,7 @@ PYTHON ?= python3
 PY = .venv/bin/python
 PACKAGES = $(wildcard coefficients fitting codegen kernels)
 
-.PHONY: help demo test lint format coefficients check benchmarks clean
+.PHONY: help demo test lint format coefficients kernels check benchmarks clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -36,12 +36,17 @@ coefficients: .venv/ready-demo ## make all coefficient files again
 	@$(PY) -m fitting.invact --all --jobs -1
 	@$(PY) -m fitting.invact --all --engine published
 
-check: .venv/ready-demo ## verify all coefficient files
-	@$(PY) -m coefficients check
+kernels: .venv/ready-demo ## emit all kernels again, from the catalogue and the coefficient files
+	@$(PY) -m codegen emit --all
 
-benchmarks: .venv/ready-test ## measure: fits against the published algorithms, engines against each other
+check: .venv/ready-demo ## verify all coefficient files and all emitted kernels
+	@$(PY) -m coefficients check
+	@$(PY) -m codegen check
+
+benchmarks: .venv/ready-test ## measure fits and engines, and count what compiled kernels cost
 	@$(PY) -m benchmarks.fewbit
 	@$(PY) -m benchmarks.invact
+	@$(PY) -m benchmarks.slack
 
 clean: ## remove what make made: .venv, caches, builds, the demo's picture
 	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist gelu-3bit.png

@@ -286,3 +286,15 @@ def test_memory_is_shown_with_what_was_expected():
     assert kernels_table.block(rows).splitlines()[-1].endswith("keeps 130 B, asked for 128, expected 128")
     rows[-1] = replace(rows[-1], median=64)
     assert kernels_table.block(rows).endswith("expected 64 (DIFFERS)")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_on_a_gpu(tmp_path, capsys):
+    out = tmp_path / "rows.jsonl"
+    assert run("--quick", "--fn", "gelu", "--dtypes", "bfloat16", "--sizes", "2^16", "--out", str(out)) == command.GOOD
+    assert "Goals" in capsys.readouterr().out
+    rows = kernels_table.load(out)
+    kept = {(one.what, one.implementation, one.unit): one.median for one in rows if one.mode == "kept"}
+    expected = {key[:2]: value for key, value in kept.items() if key[2] == "expected B"}
+    assert {key: kept[(*key, "asked B")] for key in expected} == expected

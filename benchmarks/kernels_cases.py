@@ -1,0 +1,123 @@
+"""What `benchmarks.kernels` measures: the rivals as functions and layers, the bytes they move, the bytes they keep."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+import kernels
+from kernels.choice import choose, sign_bit
+from kernels.functional import activation
+from kernels.kernel import Kernel, parse
+from kernels.packing import plane_bytes
+from kernels.stock import STOCK
+
+MODULES = {"gelu": (nn.GELU, kernels.GELU), "silu": (nn.SiLU, kernels.SiLU)}
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+RIVALS = ("eager", "compile")
+OURS = (
+    "forward-ad",
+    "fewbit-1",
+    "fewbit-2",
+    "fewbit-3",
+    "fewbit-4",
+    "invact",
+    "invact-precision-bit",
+)
+ACT_LINEAR = "act-linear"  # an activation and the Linear after it, as one: in an MLP only
+METHODS = (*RIVALS, *OURS, ACT_LINEAR)
+MODES = ("forward", "backward", "both")
+WIDER = 4  # the hidden layer, than the input
+
+Call = Callable[[], object]
+Function = Callable[[Tensor], Tensor]
+
+
+def how(name: str) -> dict[str, str | int]:
+    """The keywords of `kernels.functional` for one of OURS."""
+    method, _, bits = name.partition("-")
+    return {"method": method, "bits": int(bits)} if method == "fewbit" else {"method": name}
+
+
+def kernel(function: str, name: str) -> Kernel:
+    """The kernel behind one of OURS, or behind ActLinear."""
+    key, _ = sign_bit(function, {}) if name == ACT_LINEAR else choose(function, {}, **how(name))
+    return parse(key)
+
+
+def moved(function: str, name: str, itemsize: int, n: int) -> dict[str, int]:
+    """Bytes that forward, backward and both read and write, of n elements of `itemsize` bytes.
+
+    Stock: x, y; dy, x, dx. Ours: x, y and what is saved; dy, what was saved, y where it is needed, dx.
+    """
+    if name in RIVALS:
+        forward, backward = 2 * itemsize * n, 3 * itemsize * n
+    else:
+        found = kernel(function, name)
+        saved = _saved(found, itemsize, n)
+        forward = 2 * itemsize * n + saved
+        backward = (3 if found.keeps_output else 2) * itemsize * n + saved
+    return {"forward": forward, "backward": backward, "both": forward + backward}
+
+
+def kept(function: str, name: str, itemsize: int, n: int) -> int:
+    """Bytes that are there after the forward pass and were not before it, y among them.
+
+    Its input is made by an operation that does not keep it: it counts where the activation keeps it.
+    """
+    if name in RIVALS:
+        return 2 * itemsize * n
+    saved = _saved(kernel(function, name), itemsize, n)
+    return saved if name == ACT_LINEAR else itemsize * n + saved
+
+
+def _saved(found: Kernel, itemsize: int, n: int) -> int:
+    """Bytes that forward stores besides y."""
+    return itemsize * n if found.saves in ("slope", "sign-bit") else found.stored_bits * plane_bytes(n)
+
+
+def make(function: str, name: str) -> Function:
+    """The activation by one of RIVALS or OURS."""
+    if name in OURS:
+        return partial(activation, function, **how(name))
+    stock = STOCK[function]
+    return compiled(lambda x: stock(x)) if name == "compile" else stock
+
+
+def make_layer(what: str, function: str, name: str, first: nn.Linear, last: nn.Linear) -> Function:
+    """`linear`: first and the activation; `mlp`: last too. All rivals share both."""
+    stock, ours = MODULES[function]
+    if name == ACT_LINEAR:
+        return nn.Sequential(first, kernels.ActLinear(function, last))
+    act = ours(**how(name)) if name in OURS else stock()
+    layer = nn.Sequential(first, act, *([last] if what == "mlp" else []))
+    return compiled(layer) if name == "compile" else layer
+
+
+def compiled(function: Function) -> Function:
+    """Compiled for the very shapes it meets."""
+    return torch.compile(function, dynamic=False)
+
+
+def call(mode: str, function: Function, x: Tensor, grad: Tensor, *weights: Tensor) -> Call:
+    """A call that runs one mode; backward's graph is made here, and kept."""
+    if mode == "forward":
+        return lambda: function(x)
+    if mode == "backward":
+        y = function(x)
+        return lambda: torch.autograd.grad(y, (x, *weights), grad, retain_graph=True)
+    return lambda: torch.autograd.grad(function(x), (x, *weights), grad)
+
+
+def copy(size: int, device: torch.device) -> Call:
+    """A copy that reads and writes `size` bytes, half of them each."""
+    source = torch.zeros(size // 2, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source)
+
+
+def tensors(shape: tuple[int, ...], dtype: str, device: torch.device) -> tuple[Tensor, Tensor]:
+    """x, which wants a gradient, and dy: normal numbers."""
+    x, grad = (torch.randn(shape, device=device, dtype=DTYPES[dtype]) for _ in range(2))
+    return x.requires_grad_(), grad
