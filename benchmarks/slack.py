@@ -1,0 +1,213 @@
+"""python -m benchmarks.slack: what every kernel costs, and whether memory or arithmetic bounds it. No GPU is needed.
+
+Compiles all kernels for sm_80 and sm_90 (`codegen.inspect`) and counts their instructions. Writes docs/slack.md, and
+rows under benchmarks/results/sm_80/ and sm_90/kernels.jsonl, which tests/codegen/test_inspect.py holds the kernels to.
+Needs Triton: pip install triton. About ten minutes on two cores.
+"""
+
+import argparse
+import importlib.util
+import json
+import platform
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from joblib import Parallel, delayed
+from tqdm import tqdm
+
+from benchmarks.rows import RESULTS, Row, revision, summary
+from codegen.chosen import DIRECTIONS, KERNELS, METHODS, TEMPLATE, facts
+from codegen.inspect import Report, inspect
+from codegen.machine import GPUS, Prediction
+from codegen.subject import DTYPES
+from fitting.activations import names
+
+ARCHS = ("sm_80", "sm_90")
+PAGE = Path(__file__).parents[1] / "docs" / "slack.md"
+MISSING = "benchmarks.slack needs Triton (Linux) to compile and disassemble: pip install triton"
+UNIT = "instructions per element"
+
+Task = tuple[str, str, int, str, str]
+
+TEXT = """# What the kernels leave to memory
+
+Written by `python -m benchmarks.slack`, which compiles every kernel as it runs (no GPU is needed) and counts the
+instructions in the machine code; for a single kernel, `python -m codegen inspect --fn gelu --arch sm_90` prints more.
+{versions}; {count} kernels, forward and backward.
+
+While memory delivers the bytes of one element, a GPU can give out only so many instructions. A kernel that needs
+fewer is bound by memory: it costs what moving the bytes costs, and its arithmetic is free. The tables give the share of
+that time that each kernel's instructions need; what is left to 100 is its slack, in percent. Above 100 (bold),
+arithmetic is what takes the time. A letter names the unit that is busiest where that is not the one that gives out
+instructions: *f* multiplies and adds, *l* compares, selects and handles integers, *s* special functions (exp2, rsqrt,
+...).
+
+What is assumed of each GPU, per multiprocessor (SM) and clock; sources are in
+[`machine.py`](../codegen/machine.py):
+
+{machines}
+
+What this leaves out: latency (many warps are taken to hide it), launching, the caches and their bandwidth (a table of
+5 to 8 bits is read from the first-level cache), and memory's own inefficiencies. Element counts are taken to be
+multiples of 16; Triton compiles another kernel for others, whose accesses are of single elements.
+Two directions of one kernel are never averaged: each must be bound by memory itself.
+
+{bound}
+
+## Instructions and shares
+
+`instructions` are per element, for sm_80 / sm_90; the other columns are percent of the time that memory takes.
+
+{tables}"""
+
+
+def tasks() -> list[Task]:
+    """All kernels: function, method, bits, dtype and what for."""
+    found = []
+    for function in names():
+        known = facts(function)
+        for method in METHODS:
+            if method == "invact-precision-bit" and known.sides == 1:
+                continue
+            for bits in known.tables if method == "fewbit" else (0,):
+                found += [(function, method, bits, dtype, arch) for dtype in DTYPES for arch in ARCHS]
+    return found
+
+
+def rows(reports: Iterable[Report]) -> list[Row]:
+    """A row for each kernel and direction."""
+    at = revision()
+    found = []
+    for report in reports:
+        choice, versions = report.choice, {"python": platform.python_version(), "triton": report.triton}
+        size = {"bits": choice.bits, "elements": report.elements}
+        found.append(
+            Row("kernel", choice.function, f"{choice.method} {report.direction}", size, choice.dtype, UNIT,
+                **summary([report.instructions]), device=report.arch, versions=versions, revision=at)  # type: ignore[arg-type]
+        )  # fmt: skip
+    return found
+
+
+def load(arch: str) -> dict[tuple[str, str, int, str], dict[str, Any]]:
+    """Stored rows by function, method and direction, bits and dtype."""
+    lines = (RESULTS / arch / "kernels.jsonl").read_text(encoding="utf-8").splitlines()
+    found = map(json.loads, lines)
+    return {(row["implementation"], row["mode"], row["size"]["bits"], row["dtype"]): row for row in found}
+
+
+def page(reports: Sequence[Report]) -> str:
+    """docs/slack.md."""
+    by_kernel = {(_kernel(report), report.arch, report.direction): report for report in reports}
+    dtypes = [f"### {dtype}\n\n" + _table(by_kernel, dtype) for dtype in DTYPES]
+    return TEXT.format(
+        versions=f"Triton {reports[0].triton}",
+        count=len({_kernel(report) for report in reports}),
+        machines=_machines(),
+        bound=_bound(reports),
+        tables="\n".join(dtypes),
+    )
+
+
+def _kernel(report: Report) -> tuple[str, str, int, str]:
+    choice = report.choice
+    return choice.function, choice.method, choice.bits, choice.dtype
+
+
+def _machines() -> str:
+    lines = ["| GPU | SMs | GHz | TB/s | bytes | give out | *f* | *l* | *s* |", "|---|---|---|---|---|---|---|---|---|"]
+    for gpu in GPUS:
+        lanes = " | ".join(map(str, gpu.lanes.values()))
+        lines.append(
+            f"| {gpu.name} | {gpu.multiprocessors} | {gpu.clock:.2f} | {gpu.bandwidth:g} ({gpu.source}) |"
+            f" {gpu.bytes_per_clock:.1f} | {lanes} |"
+        )
+    return "\n".join(lines)
+
+
+def _bound(reports: Sequence[Report]) -> str:
+    """How many are bound by memory, by GPU and dtype."""
+    lines = ["Kernels bound by memory, forward and backward each counted:", ""]
+    lines += ["| GPU | " + " | ".join(DTYPES) + " |", "|---|" + "---|" * len(DTYPES)]
+    for gpu in GPUS:
+        cells = []
+        for dtype in DTYPES:
+            found = [
+                _of(report, gpu.name) for report in reports if (report.arch, report.choice.dtype) == (gpu.arch, dtype)
+            ]
+            cells.append(f"{sum(one.memory_bound for one in found)} of {len(found)}")
+        lines.append(f"| {gpu.name} | {' | '.join(cells)} |")
+    spilling = [f"{report.title}, {report.direction}" for report in reports if report.spilled]
+    winding = sum(not report.code.straight for report in reports)
+    lines += ["", f"Of all {len(reports)}, {winding} have loops or calls and {len(spilling)} spill registers to memory"]
+    lines[-1] += ": " * bool(spilling) + "; ".join(spilling) + "."
+    return "\n".join(lines)
+
+
+def _of(report: Report, gpu: str) -> Prediction:
+    return next(one for one in report.predictions if one.gpu == gpu)
+
+
+def _table(by_kernel: dict[Any, Report], dtype: str) -> str:
+    columns = ["instructions", *(gpu.name for gpu in GPUS)]
+    head = ["kernel", *(f"{direction}: {columns[0]}" for direction in DIRECTIONS[:1]), *columns[1:]]
+    head += [f"{DIRECTIONS[1]}: {columns[0]}", *columns[1:]]
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+    for kernel in dict.fromkeys(kernel for kernel, *_ in by_kernel if kernel[3] == dtype):
+        function, method, bits, _ = kernel
+        cells = [f"{function}, {method}{f' {bits}' if bits else ''}"]
+        for direction in DIRECTIONS:
+            found = {arch: by_kernel[kernel, arch, direction] for arch in ARCHS}
+            cells.append(" / ".join(f"{report.instructions:.1f}" for report in found.values()))
+            cells += [_share(_of(found[gpu.arch], gpu.name)) for gpu in GPUS]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _share(prediction: Prediction) -> str:
+    unit = prediction.tightest
+    text = f"{100 * prediction.shares[unit]:.0f}" + (f" *{unit[0]}*" if unit != "issue" else "")
+    return text if prediction.memory_bound else f"**{text}**"
+
+
+def _sources() -> dict[Path, bytes]:
+    """All that is compiled."""
+    return {path: path.read_bytes() for path in (TEMPLATE, *sorted(KERNELS.glob("generated/*_triton.py")))}
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.slack", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
+    options = parser.parse_args()
+    if importlib.util.find_spec("triton") is None:
+        print(MISSING, file=sys.stderr)
+        return 2
+    begun, todo, before = time.monotonic(), tasks(), _sources()
+    runs = Parallel(n_jobs=options.jobs, return_as="generator")(delayed(inspect)(*task) for task in todo)
+    reports = [report for pair in tqdm(runs, total=len(todo), unit="kernel", disable=None) for report in pair]
+    if _sources() != before:
+        print("kernels must stay as they are while they are compiled, but some changed; run it again", file=sys.stderr)
+        return 1
+    for arch in ARCHS:
+        lines = (json.dumps(asdict(row)) + "\n" for row in rows(report for report in reports if report.arch == arch))
+        _write(RESULTS / arch / "kernels.jsonl", "".join(lines))
+    _write(PAGE, page(reports))
+    print(f"{len(reports)} kernels in {time.monotonic() - begun:.0f} s; wrote {PAGE} and {RESULTS}/sm_*/kernels.jsonl")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
