@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from codegen import generated, standalone
+from codegen.costs import as_table
+from codegen.inspect import ARCHS, inspect
 from codegen.standalone import METHODS, TARGETS, Request
 from codegen.subject import DTYPES, Subject, of_catalogue, of_one
 from coefficients import CoefficientError
@@ -25,7 +27,6 @@ from fitting.errors import InputError
 PROG = "python -m codegen"
 COMMANDS = "emit | check | list | inspect"
 DEFAULT_BITS = 3
-ARCHS = ("sm_80", "sm_90", "sm_100", "gfx942")
 
 
 def _parser() -> command.Parser:
@@ -204,10 +205,6 @@ def _applies(subject: Subject, method: str) -> bool:
 
 
 def _inspect(options: argparse.Namespace) -> int:
-    # Here and not at the top: Triton takes a second to import, and need not be there for the rest.
-    from codegen.costs import as_table
-    from codegen.inspect import inspect
-
     if options.bits is not None and options.method != "fewbit":
         raise InputError(f"--bits goes with --method fewbit, got {options.method}")
     bits = _bits(options.bits) if options.method == "fewbit" else 0

@@ -3,7 +3,8 @@
 What bfloat16, float16 and float32 have in common:
 - An exponential is the product of two others: the fast exp2 of NVIDIA GPUs flushes what is subnormal, a product
   does not.
-- Nothing is taken from libdevice, which Triton's interpreter does not know: what is tested is what runs.
+- Nothing that the catalogue needs is taken from libdevice, which Triton's interpreter does not know: what is tested is
+  what runs. (log, sin, cos and erf, of expressions of one's own, are Triton's, which calls libdevice for them.)
 In 16 bits the reciprocal of what lies in [1, inf] is the square of rsqrt: two instructions instead of eight.
 """
 

@@ -57,6 +57,7 @@ class Request:
             return tables[self.bits]
         formulas = subject.invact()
         if not formulas and subject.name in CLOSED:
+            self._check_limits()
             return None
         if self.dtype not in formulas:
             raise InputError(
@@ -64,6 +65,15 @@ class Request:
                 " fitting.invact, and give it by --coefficients"
             )
         return formulas[self.dtype]
+
+    def _check_limits(self) -> None:
+        for name, least in (CLOSED[self.subject.name].at_least or {}).items():
+            value = self.subject.activation.params[name]
+            if not value >= least:
+                raise InputError(
+                    f"{name} must be at least {least:g} for method {self.method}, got {value:g}: below, the output of"
+                    f" {self.subject.name} does not tell f'; use forward-ad"
+                )
 
     @property
     def saves(self) -> str:
@@ -75,6 +85,13 @@ class Request:
                 f"method invact-precision-bit must have a side to store, got {self.subject.name}, whose output alone"
                 " tells f'; use invact"
             )
+        if self.method == "invact-precision-bit" and self.file is not None:
+            left = self.file.document["solution"]["branches"][0]["y"]
+            if None in left:
+                raise InputError(
+                    f"method invact-precision-bit must have a bounded left side, got {self.subject.name}: an infinity"
+                    " with its lowest bit set is no number; use invact"
+                )
         return SAVES.get(self.method, "output" if side is None else "side")
 
 

@@ -24,25 +24,25 @@ class Elementwise(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(x: Tensor, kernel: str, params: Sequence[float], keeps_output: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(x: Tensor, kernel: str, params: Sequence[float]) -> tuple[Tensor, Tensor, Tensor]:
         y, saved = torch.ops.actfit.forward(x, kernel, params)
         return y, saved, x.new_empty(0)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        _, ctx.kernel, ctx.params, keeps_output = inputs
+        _, ctx.kernel, ctx.params = inputs
         y, saved, tie = output
         ctx.mark_non_differentiable(saved)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(tie, saved, *([y] if keeps_output else []))
+        ctx.save_for_backward(tie, saved, *([y] if parse(ctx.kernel).keeps_output else []))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, None, None, None]:
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, None, None]:
         if grad is None:
-            return None, None, None, None
+            return None, None, None
         tie, saved, *y = _saved(ctx)
         dx = torch.ops.actfit.backward(grad.contiguous(), y[0] if y else None, saved, ctx.kernel, ctx.params)
-        return once(dx, tie), None, None, None
+        return once(dx, tie), None, None
 
 
 class _Once(torch.autograd.Function):
@@ -81,9 +81,9 @@ def _saved(ctx: Any) -> tuple[Tensor, ...]:
         raise RuntimeError(f"{error}\nactfit: {hint}") from None
 
 
-def elementwise(x: Tensor, kernel: str, params: Sequence[float], keeps_output: bool) -> Tensor:
-    """f(x) of any strides, laid out as x is; differentiable once. keeps_output: what the kernel says of itself."""
-    return in_memory_order(lambda rows: Elementwise.apply(rows, kernel, list(params), keeps_output)[0], x)
+def elementwise(x: Tensor, kernel: str, params: Sequence[float]) -> Tensor:
+    """f(x) of any strides, laid out as x is; differentiable once."""
+    return in_memory_order(lambda rows: Elementwise.apply(rows, kernel, list(params))[0], x)
 
 
 def in_memory_order(run: Callable[..., Tensor], *tensors: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """From what a user asks for to a kernel and the numbers it is given; all arguments are checked here."""
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from os import PathLike, fspath
@@ -27,14 +28,24 @@ def choose(
 
     Raises KernelError for what there is not, and for what the method cannot do, with the reason.
     """
-    file = None if coefficients is None else fspath(coefficients)
-    return _choose(function, tuple(params.items()), method, bits, file)
+    values = tuple((name, float(value)) for name, value in params.items())
+    if coefficients is None:
+        return _choose(function, values, method, bits, None, None)
+    path = Path(fspath(coefficients)).absolute()
+    written = (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
+    return _choose(function, values, method, bits, str(path), written)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096, typed=True)
 def _choose(
-    function: str, params: tuple[tuple[str, float], ...], method: str, bits: int | None, file: str | None
+    function: str,
+    params: tuple[tuple[str, float], ...],
+    method: str,
+    bits: int | None,
+    file: str | None,
+    written: tuple[int, int] | None,
 ) -> tuple[str, tuple[float, ...]]:
+    """`choose`, remembered as long as the file stays as it was when `written`."""
     if function not in FUNCTIONS:
         raise KernelError(
             f"function must be one of {', '.join(FUNCTIONS)}, got {function!r}{_near(function, FUNCTIONS)}"
@@ -44,12 +55,17 @@ def _choose(
         if name not in known.PARAMETERS:
             takes = ", ".join(known.PARAMETERS) or "none"
             raise KernelError(f"parameter must be one that {function} has ({takes}), got {name!r}")
-    values = {**known.PARAMETERS, **{name: float(value) for name, value in params}}
-    if method not in METHODS:
+    values = {**known.PARAMETERS, **dict(params)}
+    for name, value in values.items():
+        if not math.isfinite(value):
+            raise KernelError(f"{name} must be finite, got {value}")
+    if method not in ("stock", *METHODS):
         names = ("stock", *METHODS)
         raise KernelError(f"method must be one of {', '.join(names)}, got {method!r}{_near(method, names)}")
     if method != "fewbit" and (bits is not None or file is not None):
         raise KernelError(f"bits and coefficients must go with method='fewbit', got method={method!r}")
+    if method == "stock":
+        return "", tuple(values.values())
     if method == "fewbit":
         kernel = _fewbit(function, values, bits, file)
     else:
@@ -86,7 +102,7 @@ def _fewbit(function: str, values: dict[str, float], bits: int | None, file: str
             f" fitting.fewbit --fn {function} {flags} --bits 3 --out mine.json, and give coefficients='mine.json'"
         )
     wanted = DEFAULT_BITS if bits is None else bits
-    if not isinstance(wanted, int) or not 1 <= wanted <= MAX_BITS:
+    if not isinstance(wanted, int) or isinstance(wanted, bool) or not 1 <= wanted <= MAX_BITS:
         raise KernelError(f"bits must be a whole number from 1 to {MAX_BITS}, got {wanted!r}")
     if wanted not in known.TABLES:
         there = ", ".join(map(str, known.TABLES))
@@ -98,9 +114,8 @@ def _fewbit(function: str, values: dict[str, float], bits: int | None, file: str
 
 
 def _own_table(function: str, values: dict[str, float], bits: int | None, file: str) -> Kernel:
-    path = str(Path(file).absolute())
     try:
-        document = load(path)
+        document = load(file)
     except (OSError, CoefficientError) as error:
         raise KernelError(f"coefficients must be a file that `python -m coefficients check` accepts: {error}") from None
     got = f"{document['method']} of {document['function']['name']}"
@@ -108,9 +123,13 @@ def _own_table(function: str, values: dict[str, float], bits: int | None, file: 
         raise KernelError(f"coefficients must be a fewbit file of {function}, got {got} ({file})")
     if document["function"]["params"] != values:
         raise KernelError(f"coefficients must be for {values}, got {document['function']['params']} ({file})")
+    if len(document["solution"]["levels"]) < 2:
+        raise KernelError(
+            f"coefficients must have two levels or more, got one ({file}): f' is constant; use 'forward-ad'"
+        )
     if bits is not None and bits != document["options"]["bits"]:
         raise KernelError(f"bits must be those of the file, {document['options']['bits']}, got {bits}; leave them out")
-    return Kernel(function, "fewbit", document["options"]["bits"], f"{path}#{document['sha256'][:16]}")
+    return Kernel(function, "fewbit", document["options"]["bits"], f"{file}#{document['sha256'][:16]}")
 
 
 def _check_limits(function: str, values: dict[str, float], method: str) -> None:
@@ -140,5 +159,5 @@ def numbers_for(key: str, params: tuple[float, ...], dtype: torch.dtype) -> list
         names = ", ".join(str(one).removeprefix("torch.") for one in DTYPES)
         raise KernelError(f"input must be a tensor of {names}, got {str(dtype).removeprefix('torch.')}")
     if kernel.method.startswith("invact") and kernel.facts.ROUNDED:
-        return [float(torch.tensor(value, dtype=torch.float64).to(dtype)) for value in params]
+        return [float(torch.tensor(value, dtype=torch.float64, device="cpu").to(dtype)) for value in params]
     return list(params)

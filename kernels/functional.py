@@ -7,7 +7,7 @@ is asked for, in an export, and under torch.func's transforms, the stock functio
 they cannot do, with the reason.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from typing import TypedDict, Unpack
 
@@ -17,7 +17,6 @@ from torch import Tensor
 from kernels.autograd import elementwise
 from kernels.choice import choose, numbers_for
 from kernels.errors import KernelError
-from kernels.kernel import parse
 from kernels.stock import STOCK
 
 Path = str | PathLike[str]
@@ -56,10 +55,10 @@ def _remembering(
     params = {name: float(value) if isinstance(value, torch.SymFloat) else value for name, value in params.items()}
     bits = int(bits) if isinstance(bits, torch.SymInt) else bits
     key, values = choose(function, params, method, bits, coefficients)
+    if method == "stock":
+        return _stock(function, input, values)
     numbers = numbers_for(key, values, input.dtype)
-    if stock:
-        return _stock(function, input, params)
-    return elementwise(input, key, numbers, parse(key).keeps_output)
+    return _stock(function, input, values) if stock else elementwise(input, key, numbers)
 
 
 def activation(
@@ -74,8 +73,6 @@ def activation(
     """Any function of the catalogue by its name, with its parameters by keyword."""
     if not isinstance(input, Tensor):
         raise KernelError(f"input must be a tensor, got {type(input).__name__}")
-    if method == "stock":
-        return _stock(function, input, params)
     file = None if coefficients is None else fspath(coefficients)
     return _remembering(input, function, params, method, bits, file, stock_runs(input))
 
@@ -95,8 +92,8 @@ def stock_runs(*inputs: Tensor) -> bool:
     return bool(torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0)
 
 
-def _stock(function: str, input: Tensor, params: Mapping[str, float]) -> Tensor:
-    result: Tensor = STOCK[function](input, *params.values())
+def _stock(function: str, input: Tensor, params: Sequence[float]) -> Tensor:
+    result: Tensor = STOCK[function](input, *params)
     return result
 
 

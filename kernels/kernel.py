@@ -107,21 +107,19 @@ class Table:
 
     def compared(self, dtype: torch.dtype) -> tuple[float, ...]:
         """The borders as a dtype compares with them: x > border just where x > the number of the dtype below."""
-        exact = torch.tensor(self.borders, dtype=torch.float64)
+        exact = torch.tensor(self.borders, dtype=torch.float64, device="cpu")
         if dtype == torch.float64:
             return self.borders
         borders = exact.float()
-        below = torch.nextafter(borders, torch.tensor(-torch.inf))
+        below = torch.nextafter(borders, torch.full_like(borders, -torch.inf))
         return tuple(torch.where(borders.double() > exact, below, borders).tolist())
 
     def for_search(self, device: torch.device) -> Tensor:
         """float32: 2**steps borders, the last infinite, 2**steps codes, then the levels; for `template.find`."""
         size = 1 << self.steps
-        borders = torch.tensor(self.compared(torch.float32))
-        borders = torch.cat([borders, torch.full((size - len(self.borders),), torch.inf)])
-        codes = torch.zeros(size)
-        codes[: len(self.codes)] = torch.tensor(self.codes, dtype=torch.float32)
-        return torch.cat([borders, codes, torch.tensor(self.levels, dtype=torch.float32)]).to(device)
+        borders = [*self.compared(torch.float32), *[torch.inf] * (size - len(self.borders))]
+        codes = [*self.codes, *[0] * (size - len(self.codes))]
+        return torch.tensor([*borders, *codes, *self.levels], dtype=torch.float32, device=device)
 
 
 @cache

@@ -41,10 +41,11 @@ def _functions(key: str, dtype: torch.dtype) -> tuple[Any, Any, Any]:
     return forward, getattr(module, "side", forward), of_dtype("slope")
 
 
-@cache
 def interpreting() -> bool:
-    """Whether Triton runs kernels in its interpreter, which takes CPU tensors (TRITON_INTERPRET=1)."""
-    return type(_template().forward_kernel).__name__ == "InterpretedFunction"
+    """Whether Triton runs kernels in its interpreter, which takes CPU tensors (TRITON_INTERPRET=1 at its import)."""
+    from triton import knobs  # at the first call: Triton need not be there
+
+    return bool(knobs.runtime.interpret)
 
 
 def _rows(count: int) -> int:

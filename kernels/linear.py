@@ -61,14 +61,18 @@ class ActLinear(nn.Module):
     """linear(act(x)), for an `act` that falls to a minimum and rises again: gelu, silu, mish, hardswish, ...
 
     act: a module of `kernels.modules`, or a function's name; its method is not used. linear: an nn.Linear, which stays
-    the same object. Keeps one tensor of the size of x for backward, where stock keeps two. Raises KernelError for
-    others.
+    the same object, but is not called: hooks on it do not run, and FSDP must wrap the whole. Keeps one tensor of the
+    size of x for backward, where stock keeps two. Raises KernelError for others.
     """
 
     def __init__(self, act: Remembering | str, linear: nn.Linear) -> None:
         super().__init__()
         if not isinstance(linear, nn.Linear):
             raise KernelError(f"linear must be an nn.Linear, got {type(linear).__name__}")
+        if type(linear).forward is not nn.Linear.forward:
+            raise KernelError(
+                f"linear must compute what nn.Linear does, got {type(linear).__name__} with its own forward"
+            )
         if not isinstance(act, Remembering | str):
             raise KernelError(f"act must be a module of kernels.modules or a function's name, got {type(act).__name__}")
         self.function = act if isinstance(act, str) else act.name()
@@ -90,7 +94,7 @@ class ActLinear(nn.Module):
         kind = input.device.type
         if not torch.amp.is_autocast_available(kind):  # meta
             return _ActLinear.apply(input.contiguous(), weight, bias, self.kernel, self.minimum)[0]
-        if torch.is_autocast_enabled(kind):
+        if torch.is_autocast_enabled(kind) and input.dtype != torch.float64:  # which autocast leaves alone
             narrow = torch.get_autocast_dtype(kind)
             input, weight = input.to(narrow), weight.to(narrow)
             bias = None if bias is None else bias.to(narrow)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from kernels.choice import choose
+from kernels.choice import DEFAULT_BITS, choose
 from kernels.errors import KernelError
 from kernels.functional import Path, activation, check_threshold
 
@@ -29,10 +29,11 @@ class Remembering(nn.Module):
     ) -> None:
         super().__init__(*args, **kwargs)
         if getattr(self, "inplace", False):
-            raise KernelError(f"inplace must be False, got True: {type(self).__name__} keeps its output for backward")
+            raise KernelError("inplace must be False, got True: use the stock module for that")
+        choose(self.name(), self._params(), method, bits, coefficients)
+        if method == "fewbit" and bits is None and coefficients is None:
+            bits = DEFAULT_BITS
         self.method, self.bits, self.coefficients = method, bits, coefficients
-        if method != "stock":
-            choose(self.name(), self._params(), method, bits, coefficients)
 
     def name(self) -> str:
         """Of the function, in the catalogue."""

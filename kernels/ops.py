@@ -5,6 +5,7 @@ computes them again, so what forward saves is what is kept.
 """
 
 from collections.abc import Sequence
+from functools import cache
 from importlib.util import find_spec
 
 import torch
@@ -17,19 +18,16 @@ from kernels.kernel import parse
 def backend(device: torch.device | str = "cuda") -> str:
     """Which code runs tensors of a device: "triton", "triton interpreter" or "torch"."""
     kind = torch.device(device).type
-    if find_spec("triton") is None:
+    if kind not in ("cuda", "cpu") or not _triton_is_there():
         return "torch"
-    if kind == "cuda":
-        return "triton"
-    if kind == "cpu" and _interpreter_asked_for():
+    if launch.interpreting():
         return "triton interpreter"
-    return "torch"
+    return "triton" if kind == "cuda" else "torch"
 
 
-def _interpreter_asked_for() -> bool:
-    from triton import knobs
-
-    return bool(knobs.runtime.interpret)
+@cache
+def _triton_is_there() -> bool:
+    return find_spec("triton") is not None
 
 
 def _runs_triton(tensor: Tensor) -> bool:
@@ -86,7 +84,10 @@ _OPS = {
     ),
 }  # fmt: skip
 
+# Kernels take contiguous tensors: Inductor must not lay them out as it likes.
+_CONTIGUOUS = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
+
 for _name, (_schema, _run, _fake) in _OPS.items():
-    torch.library.define(f"actfit::{_name}", _schema)
+    torch.library.define(f"actfit::{_name}", _schema, tags=_CONTIGUOUS)
     torch.library.impl(f"actfit::{_name}", "CompositeExplicitAutograd", _run)
     torch.library.register_fake(f"actfit::{_name}", _fake)

@@ -80,7 +80,10 @@ def _codes(kernel: Kernel, wide: Tensor) -> Tensor:
     steps = table(kernel.key)
     if len(steps.borders) > _FEW:
         borders = wide.new_tensor(steps.borders, dtype=torch.float64)
-        return wide.new_tensor(steps.codes, dtype=torch.uint8)[torch.bucketize(wide.double(), borders)]
+        codes = wide.new_tensor(steps.codes, dtype=torch.uint8)
+        return codes[
+            torch.bucketize(wide.double().nan_to_num(-torch.inf), borders)
+        ]  # NaN: the first, as comparisons do
     codes = torch.full_like(wide, steps.codes[0], dtype=torch.uint8)
     # Over each border the code goes up or down, mostly by one; in uint8, -1 is 255.
     for border, before, after in zip(steps.compared(wide.dtype), steps.codes, steps.codes[1:], strict=False):

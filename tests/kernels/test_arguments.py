@@ -1,0 +1,156 @@
+"""What may be asked for, what is refused and how, and tables of one's own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import kernels
+from kernels import KernelError, functional
+from kernels.functional import activation
+
+ROOT = Path(__file__).parents[2]
+
+
+def fit(path: Path, *words: str) -> Path:
+    """A few-bit table, made by the command."""
+    command = [sys.executable, "-m", "fitting.fewbit", *words, "--out", str(path), "--quiet"]
+    subprocess.run(command, cwd=ROOT, check=True)
+    return path
+
+
+def slopes(x: torch.Tensor, name: str, **how) -> torch.Tensor:
+    x = x.clone().requires_grad_()
+    return torch.autograd.grad(activation(name, x, **how).sum(), x)[0]
+
+
+class OwnLinear(torch.nn.Linear):
+    """One that does more than nn.Linear."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(input) + 1
+
+
+X = torch.linspace(-4, 4, 999)
+
+
+def test_parameters_go_by_name_with_and_without_gradient():
+    for x in (X, X.clone().requires_grad_()):
+        for method in ("invact", "stock"):
+            y = activation("hardtanh", x, max_val=0.5, method=method)
+            assert torch.equal(y, torch.nn.functional.hardtanh(x, max_val=0.5))
+            assert torch.equal(activation("threshold", x, method=method), torch.nn.functional.threshold(x, 0.1, 20.0))
+
+
+def test_a_table_of_ones_own(tmp_path):
+    path = fit(tmp_path / "mine.json", "--fn", "elu", "--param", "alpha=0.5", "--bits", "3")
+    layer = kernels.ELU(alpha=0.5, method="fewbit", coefficients=path)
+    assert repr(layer) == f"ELU(alpha=0.5, method='fewbit', coefficients={str(path)!r})"
+    found = slopes(X, "elu", alpha=0.5, method="fewbit", coefficients=path)
+    exact = torch.where(X > 0, 1.0, 0.5 * X.exp())
+    assert len(found.unique()) == 8
+    assert (found - exact).abs().max() < 0.1  # the table's own error: 3 bits on a range of 1
+    # Another table under the same name is another table.
+    fit(path, "--fn", "elu", "--param", "alpha=0.5", "--bits", "2")
+    assert len(slopes(X, "elu", alpha=0.5, method="fewbit", coefficients=path).unique()) == 4
+
+
+def test_a_relative_path_is_of_the_folder_one_is_in(tmp_path, monkeypatch):
+    for bits in ("1", "2"):
+        (tmp_path / bits).mkdir()
+        fit(tmp_path / bits / "t.json", "--fn", "gelu", "--bits", bits)
+        monkeypatch.chdir(tmp_path / bits)
+        assert len(slopes(X, "gelu", method="fewbit", coefficients="t.json").unique()) == 2 ** int(bits)
+
+
+def test_a_table_of_ones_own_in_triton(device, tmp_path):
+    path = fit(tmp_path / "t.json", "--fn", "gelu", "--bits", "3")
+    ours = slopes(X.to(device), "gelu", method="fewbit", coefficients=path).cpu()
+    assert torch.equal(ours, slopes(X, "gelu", method="fewbit", bits=3))
+
+
+def test_tables_that_do_not_fit_are_refused(tmp_path):
+    path = fit(tmp_path / "silu.json", "--fn", "silu", "--bits", "2")
+    cases = [
+        ({"coefficients": path}, "must be a fewbit file of gelu, got fewbit of silu"),
+        ({"coefficients": tmp_path / "none.json"}, "must be a file that `python -m coefficients check` accepts"),
+        ({"coefficients": ROOT / "README.md"}, "must be a file that"),
+    ]
+    for how, message in cases:
+        with pytest.raises(KernelError, match=message):
+            kernels.GELU(method="fewbit", **how)
+    with pytest.raises(KernelError, match="bits must be those of the file, 2, got 3"):
+        kernels.SiLU(method="fewbit", bits=3, coefficients=path)
+    other = fit(tmp_path / "elu.json", "--fn", "elu", "--bits", "1")
+    with pytest.raises(KernelError, match="coefficients must be for"):
+        kernels.ELU(alpha=0.5, method="fewbit", coefficients=other)
+    one = fit(tmp_path / "one.json", "--fn", "leaky_relu", "--param", "negative_slope=1", "--bits", "1")
+    with pytest.raises(KernelError, match="two levels or more"):
+        kernels.LeakyReLU(1.0, method="fewbit", coefficients=one)
+
+
+@pytest.mark.parametrize("bits", [0, 9, -1, 2.0, "3", True])
+def test_bits_are_whole_numbers_from_1_to_8(bits):
+    kernels.GELU(method="fewbit", bits=3)  # remembered, but not as an answer for 3.0 or True
+    kernels.GELU(method="fewbit", bits=1)
+    with pytest.raises(KernelError, match="bits must be a whole number from 1 to 8"):
+        kernels.GELU(method="fewbit", bits=bits)
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda: kernels.GELU(method="inwact"), "method must be one of stock, forward-ad, .* did you mean invact"),
+        (lambda: kernels.GELU(bits=3), "bits and coefficients must go with method='fewbit', got method='invact'"),
+        (lambda: kernels.GELU(method="stock", bits=3), "bits and coefficients must go with method='fewbit'"),
+        (lambda: kernels.ReLU(inplace=True), "inplace must be False, got True"),
+        (lambda: kernels.LeakyReLU(-0.5), "negative_slope must be at least 0 for method='invact', got -0.5"),
+        (
+            lambda: kernels.ELU(alpha=2, method="fewbit"),
+            "for the default parameters of elu, got alpha=2; make one",
+        ),
+        (lambda: kernels.Tanh(method="fewbit", bits=7), r"a table for \(1, 2, 3, 4\), got 7; make one"),
+        (lambda: kernels.Tanh(method="invact-precision-bit"), "must have a side to store, got tanh"),
+        (lambda: kernels.Softplus(threshold=5), "threshold must be at least 20"),
+        (lambda: kernels.Threshold(0, float("inf")), "value must be finite, got inf"),
+        (lambda: functional.gelu(X, "tan"), "approximate must be 'none' or 'tanh', got 'tan'"),
+        (lambda: activation("gleu", X), "function must be one of .* did you mean gelu"),
+        (lambda: activation("gleu", X, method="stock"), "function must be one of"),
+        (lambda: activation("gelu", X, alpha=1), r"parameter must be one that gelu has \(none\), got 'alpha'"),
+        (lambda: kernels.ActLinear("tanh", torch.nn.Linear(2, 2)), "must fall to a minimum and rise again"),
+        (lambda: kernels.ActLinear("gelu", torch.nn.ReLU()), "linear must be an nn.Linear, got ReLU"),
+        (lambda: kernels.ActLinear(torch.nn.GELU(), torch.nn.Linear(2, 2)), "act must be a module of kernels.modules"),
+        (
+            lambda: kernels.ActLinear("gelu", OwnLinear(2, 2)),
+            "its own forward",
+        ),
+        (lambda: kernels.swiglu(X, X, method="exact", bits=2), "bits and coefficients must go with method='fewbit'"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(ask, message):
+    with pytest.raises(KernelError, match=message) as refused:
+        ask()
+    assert "\n" not in str(refused.value)
+
+
+def test_repr_shows_method_and_bits():
+    assert repr(kernels.GELU(method="fewbit")) == "GELU(approximate='none', method='fewbit', bits=3)"
+    assert repr(kernels.QuickGELU()) == "QuickGELU(method='invact')"
+    assert "act='silu'" in repr(kernels.ActLinear("silu", torch.nn.Linear(2, 2)))
+
+
+def test_the_backend_is_said():
+    assert kernels.backend("cpu") == "torch"
+    assert kernels.backend("meta") == "torch"
+
+
+def test_a_default_device_changes_nothing(tmp_path):
+    torch.set_default_device("meta")
+    try:
+        y = functional.relu6(X.clone().requires_grad_())
+        z = slopes(X, "gelu", method="fewbit", bits=6)
+    finally:
+        torch.set_default_device(None)
+    assert (y.device.type, z.device.type) == ("cpu", "cpu")
