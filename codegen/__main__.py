@@ -85,6 +85,8 @@ def _emit(options: argparse.Namespace, words: list[str]) -> int:
     if options.method == "all":
         if subject.parameters != tuple(subject.activation.params) or not subject.files:
             raise InputError("--method all must go with --fn alone, as the project ships it")
+        if options.dtype is not None or options.bits is not None:
+            raise InputError("--method all has all dtypes and bits: leave out --dtype and --bits")
         text = generated.WRITERS[options.target](subject)
     else:
         text = standalone.emit(_request(options, subject, document, words), options.target)

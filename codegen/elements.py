@@ -12,6 +12,7 @@ from codegen.steps import below
 from codegen.subject import Subject
 from fitting.activations.catalogue import CATALOGUE
 from fitting.activations.grammar import parse_formula
+from fitting.activations.heads import x
 from fitting.errors import InputError
 
 Y, S = Symbol("y", real=True), Symbol("s", real=True)
@@ -45,6 +46,8 @@ def derivative(subject: Subject, target: str) -> Function:
     """f'(x)."""
     writer = Writer(target, params=subject.symbols)
     writer.give(subject.derivative)
+    if target == "torch" and not subject.derivative.has(x):
+        writer.lines[-1] = f"return torch.full_like(x, {writer.lines[-1].removeprefix('return ')})"
     return writer.function("derivative", ("x", "params"), f"{subject.name}'(x).")
 
 
@@ -77,8 +80,7 @@ def slope(subject: Subject, dtype: str, target: str) -> Function:
     if closed is not None:
         writer = Writer(target, params=subject.symbols)
         if closed.side is not None:
-            where = "tl" if target == "triton" else "torch"
-            writer.lines.append(f"return {where}.where(side, 1.0, 0.0)")
+            writer.lines.append("return tl.where(side, 1.0, 0.0)" if target == "triton" else "return side.to(y.dtype)")
             return writer.function("slope", ("y", "side", "params"), doc)
         names = tuple(Symbol(name, real=True) for name in subject.activation.params)
         formula = parse_formula(closed.formula, (Y, *names)).xreplace(

@@ -74,7 +74,7 @@ class ElementwisePrinter(CodePrinter):
         if not below:
             return text
         under = self._print(below[0]) if len(below) == 1 else " * ".join(self._factor(factor) for factor in below)
-        return f"{text} / ({under})" if len(below) > 1 or not below[0].is_Symbol else f"{text} / {under}"
+        return f"{text} / {under}" if len(below) == 1 and below[0].is_Symbol else f"{text} / ({under})"
 
     def _factor(self, factor: Expr) -> str:
         text = self._print(factor)
@@ -158,7 +158,8 @@ class ElementwisePrinter(CodePrinter):
         if base == 2:
             return self._call("exp2", exponent)
         if exponent.is_Integer and exponent.is_negative:
-            return f"1.0 / ({self._print(base ** (-exponent))})"
+            under = self._print(base ** (-exponent))
+            return f"1.0 / {under}" if base.is_Symbol and exponent == -1 else f"1.0 / ({under})"
         if exponent.is_Integer:
             return self._repeated(base, int(exponent))
         if exponent.is_positive and not exponent.free_symbols:
@@ -248,6 +249,24 @@ class TorchPrinter(ElementwisePrinter):
 
     def _total(self, expr: Expr) -> str:
         return self._sum(list(expr.args)) or "0.0"
+
+    def _write_Piecewise(self, expr: Expr) -> str:
+        """Of numbers alone torch.where would make float32, whatever the tensor's dtype: the last is made a tensor."""
+        *cases, (last, _) = expr.args
+        text = self._print(last)
+        if not self._varies(last) and not any(self._varies(value) for value, _ in cases):
+            text = self.filled(expr, text)
+        for value, condition in reversed(cases):
+            text = f"{self.select}({self._print(condition)}, {self._print(value)}, {text})"
+        return text
+
+    def _varies(self, expr: Expr) -> bool:
+        return bool(expr.free_symbols - self.scalars)
+
+    def filled(self, expr: Expr, text: str) -> str:
+        """A tensor of one number, like the variable of an expression, or x."""
+        variables = sorted(symbol.name for symbol in expr.free_symbols - self.scalars)
+        return f"torch.full_like({next(iter(variables), 'x')}, {text})"
 
     def _clamped(self, limit: str, expr: Expr) -> str:
         """The larger or smaller of two, of which torch.maximum and torch.minimum want both to be tensors."""

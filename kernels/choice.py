@@ -2,6 +2,8 @@
 
 import difflib
 import math
+import operator
+import os
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from os import PathLike, fspath
@@ -15,6 +17,8 @@ from kernels.kernel import DTYPES, MAX_BITS, METHODS, Kernel, facts, parse
 from kernels.stock import FUNCTIONS
 
 DEFAULT_BITS = 3
+ALIASES = {"swish": "silu"}
+DIVISORS = {("softplus", "beta"), ("celu", "alpha")}
 
 
 def choose(
@@ -28,10 +32,16 @@ def choose(
 
     Raises KernelError for what there is not, and for what the method cannot do, with the reason.
     """
-    values = tuple((name, float(value)) for name, value in params.items())
+    function = ALIASES.get(function, function)
+    values = tuple((name, _number(name, value)) for name, value in params.items())
+    if bits is not None and (isinstance(bits, bool) or not hasattr(bits, "__index__")):
+        raise KernelError(f"bits must be a whole number from 1 to {MAX_BITS}, got {bits!r}")
+    bits = None if bits is None else operator.index(bits)
     if coefficients is None:
         return _choose(function, values, method, bits, None, None)
-    path = Path(fspath(coefficients)).absolute()
+    if not isinstance(coefficients, str | PathLike) or not fspath(coefficients):
+        raise KernelError(f"coefficients must be the path of a file, got {coefficients!r}")
+    path = Path(coefficients).absolute()
     written = (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
     return _choose(function, values, method, bits, str(path), written)
 
@@ -59,6 +69,8 @@ def _choose(
     for name, value in values.items():
         if not math.isfinite(value):
             raise KernelError(f"{name} must be finite, got {value}")
+        if value == 0 and (function, name) in DIVISORS:
+            raise KernelError(f"{name} must not be 0: {function} divides by it")
     if method not in ("stock", *METHODS):
         names = ("stock", *METHODS)
         raise KernelError(f"method must be one of {', '.join(names)}, got {method!r}{_near(method, names)}")
@@ -73,6 +85,17 @@ def _choose(
             _check_limits(function, values, method)
         kernel = Kernel(function, method)
     return kernel.key, tuple(values.values())
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, torch.Tensor) and value.requires_grad:
+        raise KernelError(f"{name} must be a number, got a tensor that wants a gradient, which it would not get")
+    if isinstance(value, str | bytes):
+        raise KernelError(f"{name} must be a number, got {value!r}")
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise KernelError(f"{name} must be a number, got {value!r}") from None
 
 
 def sign_bit(function: str, params: Mapping[str, float]) -> tuple[str, tuple[float, ...]]:
@@ -99,10 +122,11 @@ def _fewbit(function: str, values: dict[str, float], bits: int | None, file: str
         flags = " ".join(f"--param {name}={value!r}" for name, value in values.items())
         raise KernelError(
             f"method='fewbit' has tables for the default parameters of {function}, got {given}; make one: python -m"
-            f" fitting.fewbit --fn {function} {flags} --bits 3 --out mine.json, and give coefficients='mine.json'"
+            f" fitting.fewbit --fn {function} {flags} --bits {bits or DEFAULT_BITS} --out mine.json, and give"
+            " coefficients='mine.json'"
         )
     wanted = DEFAULT_BITS if bits is None else bits
-    if not isinstance(wanted, int) or isinstance(wanted, bool) or not 1 <= wanted <= MAX_BITS:
+    if not 1 <= wanted <= MAX_BITS:
         raise KernelError(f"bits must be a whole number from 1 to {MAX_BITS}, got {wanted!r}")
     if wanted not in known.TABLES:
         there = ", ".join(map(str, known.TABLES))
@@ -116,7 +140,10 @@ def _fewbit(function: str, values: dict[str, float], bits: int | None, file: str
 def _own_table(function: str, values: dict[str, float], bits: int | None, file: str) -> Kernel:
     try:
         document = load(file)
-    except (OSError, CoefficientError) as error:
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise KernelError(f"coefficients must be a file that can be read, got {file!r}: {reason}") from None
+    except CoefficientError as error:
         raise KernelError(f"coefficients must be a file that `python -m coefficients check` accepts: {error}") from None
     got = f"{document['method']} of {document['function']['name']}"
     if document["method"] != "fewbit" or document["function"]["name"] != function:
@@ -148,7 +175,7 @@ def _check_limits(function: str, values: dict[str, float], method: str) -> None:
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(str(name), list(known), n=2, cutoff=0.5)
+    close = difflib.get_close_matches(str(name).lower(), list(known), n=2, cutoff=0.5)
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 

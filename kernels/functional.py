@@ -12,10 +12,11 @@ from os import PathLike, fspath
 from typing import TypedDict, Unpack
 
 import torch
+import torch.fx
 from torch import Tensor
 
 from kernels.autograd import elementwise
-from kernels.choice import choose, numbers_for
+from kernels.choice import ALIASES, choose, numbers_for
 from kernels.errors import KernelError
 from kernels.stock import STOCK
 
@@ -54,6 +55,7 @@ def _remembering(
         raise KernelError(f"input must be a strided tensor, got {input.layout}; use input.to_dense()")
     params = {name: float(value) if isinstance(value, torch.SymFloat) else value for name, value in params.items()}
     bits = int(bits) if isinstance(bits, torch.SymInt) else bits
+    function = ALIASES.get(function, function)
     key, values = choose(function, params, method, bits, coefficients)
     if method == "stock":
         return _stock(function, input, values)
@@ -61,6 +63,7 @@ def _remembering(
     return _stock(function, input, values) if stock else elementwise(input, key, numbers)
 
 
+@torch.fx.wrap  # in a traced graph it stays one call
 def activation(
     function: str,
     input: Tensor,
@@ -73,7 +76,7 @@ def activation(
     """Any function of the catalogue by its name, with its parameters by keyword."""
     if not isinstance(input, Tensor):
         raise KernelError(f"input must be a tensor, got {type(input).__name__}")
-    file = None if coefficients is None else fspath(coefficients)
+    file = fspath(coefficients) if isinstance(coefficients, PathLike) else coefficients
     return _remembering(input, function, params, method, bits, file, stock_runs(input))
 
 
@@ -204,15 +207,20 @@ def mish(input: Tensor, **how: Unpack[How]) -> Tensor:
 
 def gelu(input: Tensor, approximate: str = "none", **how: Unpack[How]) -> Tensor:
     """`torch.nn.functional.gelu`; approximate is "none" or "tanh"."""
-    if approximate not in ("none", "tanh"):
-        raise KernelError(f"approximate must be 'none' or 'tanh', got {approximate!r}")
-    return activation("gelu" if approximate == "none" else "gelu_tanh", input, **how)
+    return activation(gelu_name(approximate), input, **how)
 
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0, **how: Unpack[How]) -> Tensor:
     """`torch.nn.functional.softplus`; its threshold must be so high that it changes nothing: 20 or more."""
     check_threshold(threshold)
     return activation("softplus", input, beta=beta, **how)
+
+
+def gelu_name(approximate: str) -> str:
+    """The catalogue's name of gelu, approximate or not. Raises KernelError for another word."""
+    if approximate not in ("none", "tanh"):
+        raise KernelError(f"approximate must be 'none' or 'tanh', got {approximate!r}")
+    return "gelu" if approximate == "none" else "gelu_tanh"
 
 
 def check_threshold(threshold: float) -> None:

@@ -18,7 +18,7 @@ import kernels.ops  # noqa: F401 - registers the ops
 from kernels.autograd import in_memory_order, once
 from kernels.errors import KernelError
 from kernels.functional import Table, activation, stock_runs
-from kernels.kernel import DTYPES
+from kernels.kernel import DTYPES, METHODS
 from kernels.stock import STOCK
 
 
@@ -55,6 +55,11 @@ def _gated(function: str, a: Tensor, b: Tensor, method: str, how: Table) -> Tens
             f"a and b must agree in shape, dtype and device, got {tuple(a.shape)} {a.dtype} on {a.device}"
             f" and {tuple(b.shape)} {b.dtype} on {b.device}"
         )
+    if unknown := set(how) - {"bits", "coefficients"}:
+        names = ", ".join(sorted(unknown))
+        raise KernelError(f"a gated activation must be given a, b, method, bits or coefficients, got {names}")
+    if method not in ("exact", "stock", *METHODS):
+        raise KernelError(f"method must be one of exact, stock, {', '.join(METHODS)}, got {method!r}")
     if a.dtype not in DTYPES:
         raise KernelError(f"a must be a tensor of float16, bfloat16, float32 or float64, got {a.dtype}")
     if method != "exact":

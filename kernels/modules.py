@@ -6,11 +6,15 @@ Each is a subclass of the module it stands for. Besides its arguments it takes, 
 
 from typing import Any, ClassVar
 
+import torch
+import torch.fx
 from torch import Tensor, nn
 
 from kernels.choice import DEFAULT_BITS, choose
 from kernels.errors import KernelError
-from kernels.functional import Path, activation, check_threshold
+from kernels.functional import Path, activation, check_threshold, gelu_name
+
+torch.fx.wrap("activation")  # in a traced graph it stays one call
 
 
 class Remembering(nn.Module):
@@ -198,7 +202,7 @@ class GELU(Remembering, nn.GELU):
     """`torch.nn.GELU`, approximate or not."""
 
     def name(self) -> str:
-        return "gelu" if self.approximate == "none" else "gelu_tanh"
+        return gelu_name(self.approximate)
 
 
 class Softplus(Remembering, nn.Softplus):

@@ -15,9 +15,9 @@ from kernels import launch, reference
 from kernels.kernel import parse
 
 
-def backend(device: torch.device | str = "cuda") -> str:
-    """Which code runs tensors of a device: "triton", "triton interpreter" or "torch"."""
-    kind = torch.device(device).type
+def backend(device: torch.device | str | None = None) -> str:
+    """Which code runs tensors of a device: "triton", "triton interpreter" or "torch". Default: CUDA if there is one."""
+    kind = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")).type
     if kind not in ("cuda", "cpu") or not _triton_is_there():
         return "torch"
     if launch.interpreting():

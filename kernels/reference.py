@@ -47,6 +47,7 @@ def forward(kernel: Kernel, x: Tensor, params: Sequence[float]) -> tuple[Tensor,
                 codes = kernel.facts.side(wide, params).byte() if kernel.saves == "side" else _codes(kernel, wide)
                 saved[:, piece.start // 8 : plane_bytes(piece.stop)] = pack(codes, kernel.stored_bits)
             case "precision-bit":
+                flat_y[piece] = values + 0.0  # -0 becomes 0: with its lowest bit set it would lie below all of f
                 left = ~kernel.facts.side(wide, params)
                 bits = flat_y[piece].view(_BITS_OF[x.dtype])
                 bits.copy_(torch.where(left, bits | 1, bits & ~1))

@@ -27,22 +27,22 @@ def forward(x, params):
 def derivative(x, params):
     """celu'(x)."""
     alpha = params[0]
-    return torch.where((x > 0.0), 1.0, torch.exp(x * (1.0 / (alpha))))
+    return torch.where((x > 0.0), 1.0, torch.exp(x * (1.0 / alpha)))
 
 
 def slope_bfloat16(y, params):
     """celu'(x) from y = celu(x)."""
     alpha = params[0]
-    return torch.where((y > 0.0), 1.0, y * (1.0 / (alpha)) + 1.0)
+    return torch.where((y > 0.0), 1.0, y * (1.0 / alpha) + 1.0)
 
 
 def slope_float16(y, params):
     """celu'(x) from y = celu(x)."""
     alpha = params[0]
-    return torch.where((y > 0.0), 1.0, y * (1.0 / (alpha)) + 1.0)
+    return torch.where((y > 0.0), 1.0, y * (1.0 / alpha) + 1.0)
 
 
 def slope_float32(y, params):
     """celu'(x) from y = celu(x)."""
     alpha = params[0]
-    return torch.where((y > 0.0), 1.0, y * (1.0 / (alpha)) + 1.0)
+    return torch.where((y > 0.0), 1.0, y * (1.0 / alpha) + 1.0)

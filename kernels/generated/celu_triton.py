@@ -79,7 +79,7 @@ def expm1_float32(x):
 def forward_bfloat16(x, params):
     """celu(x) = where(x > 0, x, alpha*expm1(x/alpha))."""
     alpha = params[0]
-    y = tl.where((x > 0.0), x, (expm1_bfloat16(x * (1.0 / (alpha)))) * alpha)
+    y = tl.where((x > 0.0), x, (expm1_bfloat16(x * (1.0 / alpha))) * alpha)
     return tl.where(x != x, x, y)
 
 
@@ -87,7 +87,7 @@ def forward_bfloat16(x, params):
 def forward_float16(x, params):
     """celu(x) = where(x > 0, x, alpha*expm1(x/alpha))."""
     alpha = params[0]
-    y = tl.where((x > 0.0), x, (expm1_float16(x * (1.0 / (alpha)))) * alpha)
+    y = tl.where((x > 0.0), x, (expm1_float16(x * (1.0 / alpha))) * alpha)
     return tl.where(x != x, x, y)
 
 
@@ -95,7 +95,7 @@ def forward_float16(x, params):
 def forward_float32(x, params):
     """celu(x) = where(x > 0, x, alpha*expm1(x/alpha))."""
     alpha = params[0]
-    y = tl.where((x > 0.0), x, (expm1_float32(x * (1.0 / (alpha)))) * alpha)
+    y = tl.where((x > 0.0), x, (expm1_float32(x * (1.0 / alpha))) * alpha)
     return tl.where(x != x, x, y)
 
 
@@ -103,21 +103,21 @@ def forward_float32(x, params):
 def derivative_16bit(x, params):
     """celu'(x)."""
     alpha = params[0]
-    return tl.where((x > 0.0), 1.0, exp_16bit(x * (1.0 / (alpha))))
+    return tl.where((x > 0.0), 1.0, exp_16bit(x * (1.0 / alpha)))
 
 
 @triton.jit
 def derivative_float32(x, params):
     """celu'(x)."""
     alpha = params[0]
-    return tl.where((x > 0.0), 1.0, exp_float32(x * (1.0 / (alpha))))
+    return tl.where((x > 0.0), 1.0, exp_float32(x * (1.0 / alpha)))
 
 
 @triton.jit
 def slope(y, params):
     """celu'(x) from y = celu(x)."""
     alpha = params[0]
-    return tl.where((y > 0.0), 1.0, tl.fma(y, 1.0 / (alpha), 1.0))
+    return tl.where((y > 0.0), 1.0, tl.fma(y, 1.0 / alpha, 1.0))
 
 
 @triton.jit

@@ -27,19 +27,19 @@ def forward(x, params):
 def derivative(x, params):
     """hardshrink'(x)."""
     lambd = params[0]
-    return torch.where(((lambd >= -x) & (lambd >= x)), 0.0, 1.0)
+    return torch.where(((lambd >= -x) & (lambd >= x)), 0.0, torch.full_like(x, 1.0))
 
 
 def slope_bfloat16(y, params):
     """hardshrink'(x) from y = hardshrink(x)."""
-    return torch.where(((y > 0.0) | (y < 0.0)), 1.0, 0.0)
+    return torch.where(((y > 0.0) | (y < 0.0)), 1.0, torch.full_like(y, 0.0))
 
 
 def slope_float16(y, params):
     """hardshrink'(x) from y = hardshrink(x)."""
-    return torch.where(((y > 0.0) | (y < 0.0)), 1.0, 0.0)
+    return torch.where(((y > 0.0) | (y < 0.0)), 1.0, torch.full_like(y, 0.0))
 
 
 def slope_float32(y, params):
     """hardshrink'(x) from y = hardshrink(x)."""
-    return torch.where(((y > 0.0) | (y < 0.0)), 1.0, 0.0)
+    return torch.where(((y > 0.0) | (y < 0.0)), 1.0, torch.full_like(y, 0.0))

@@ -26,19 +26,19 @@ def forward(x, params):
 
 def derivative(x, params):
     """hardsigmoid'(x)."""
-    return torch.where(((x >= 3.0) | (x <= -3.0)), 0.0, 0.16666666666666666)
+    return torch.where(((x >= 3.0) | (x <= -3.0)), 0.0, torch.full_like(x, 0.16666666666666666))
 
 
 def slope_bfloat16(y, params):
     """hardsigmoid'(x) from y = hardsigmoid(x)."""
-    return torch.where(((y > 0.0) & (y < 1.0)), 0.16666666666666666, 0.0)
+    return torch.where(((y > 0.0) & (y < 1.0)), 0.16666666666666666, torch.full_like(y, 0.0))
 
 
 def slope_float16(y, params):
     """hardsigmoid'(x) from y = hardsigmoid(x)."""
-    return torch.where(((y > 0.0) & (y < 1.0)), 0.16666666666666666, 0.0)
+    return torch.where(((y > 0.0) & (y < 1.0)), 0.16666666666666666, torch.full_like(y, 0.0))
 
 
 def slope_float32(y, params):
     """hardsigmoid'(x) from y = hardsigmoid(x)."""
-    return torch.where(((y > 0.0) & (y < 1.0)), 0.16666666666666666, 0.0)
+    return torch.where(((y > 0.0) & (y < 1.0)), 0.16666666666666666, torch.full_like(y, 0.0))

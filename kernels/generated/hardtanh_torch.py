@@ -28,25 +28,25 @@ def derivative(x, params):
     """hardtanh'(x)."""
     min_val = params[0]
     max_val = params[1]
-    return torch.where(((min_val >= x) | (max_val <= x)), 0.0, 1.0)
+    return torch.where(((min_val >= x) | (max_val <= x)), 0.0, torch.full_like(x, 1.0))
 
 
 def slope_bfloat16(y, params):
     """hardtanh'(x) from y = hardtanh(x)."""
     min_val = params[0]
     max_val = params[1]
-    return torch.where(((max_val > y) & (min_val < y)), 1.0, 0.0)
+    return torch.where(((max_val > y) & (min_val < y)), 1.0, torch.full_like(y, 0.0))
 
 
 def slope_float16(y, params):
     """hardtanh'(x) from y = hardtanh(x)."""
     min_val = params[0]
     max_val = params[1]
-    return torch.where(((max_val > y) & (min_val < y)), 1.0, 0.0)
+    return torch.where(((max_val > y) & (min_val < y)), 1.0, torch.full_like(y, 0.0))
 
 
 def slope_float32(y, params):
     """hardtanh'(x) from y = hardtanh(x)."""
     min_val = params[0]
     max_val = params[1]
-    return torch.where(((max_val > y) & (min_val < y)), 1.0, 0.0)
+    return torch.where(((max_val > y) & (min_val < y)), 1.0, torch.full_like(y, 0.0))

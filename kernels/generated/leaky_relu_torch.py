@@ -27,22 +27,22 @@ def forward(x, params):
 def derivative(x, params):
     """leaky_relu'(x)."""
     negative_slope = params[0]
-    return torch.where((x > 0.0), 1.0, negative_slope)
+    return torch.where((x > 0.0), 1.0, torch.full_like(x, negative_slope))
 
 
 def slope_bfloat16(y, params):
     """leaky_relu'(x) from y = leaky_relu(x)."""
     negative_slope = params[0]
-    return torch.where((y > 0.0), 1.0, negative_slope)
+    return torch.where((y > 0.0), 1.0, torch.full_like(y, negative_slope))
 
 
 def slope_float16(y, params):
     """leaky_relu'(x) from y = leaky_relu(x)."""
     negative_slope = params[0]
-    return torch.where((y > 0.0), 1.0, negative_slope)
+    return torch.where((y > 0.0), 1.0, torch.full_like(y, negative_slope))
 
 
 def slope_float32(y, params):
     """leaky_relu'(x) from y = leaky_relu(x)."""
     negative_slope = params[0]
-    return torch.where((y > 0.0), 1.0, negative_slope)
+    return torch.where((y > 0.0), 1.0, torch.full_like(y, negative_slope))

@@ -26,19 +26,19 @@ def forward(x, params):
 
 def derivative(x, params):
     """relu6'(x)."""
-    return torch.where(((x >= 6.0) | (x <= 0.0)), 0.0, 1.0)
+    return torch.where(((x >= 6.0) | (x <= 0.0)), 0.0, torch.full_like(x, 1.0))
 
 
 def slope_bfloat16(y, params):
     """relu6'(x) from y = relu6(x)."""
-    return torch.where(((y > 0.0) & (y < 6.0)), 1.0, 0.0)
+    return torch.where(((y > 0.0) & (y < 6.0)), 1.0, torch.full_like(y, 0.0))
 
 
 def slope_float16(y, params):
     """relu6'(x) from y = relu6(x)."""
-    return torch.where(((y > 0.0) & (y < 6.0)), 1.0, 0.0)
+    return torch.where(((y > 0.0) & (y < 6.0)), 1.0, torch.full_like(y, 0.0))
 
 
 def slope_float32(y, params):
     """relu6'(x) from y = relu6(x)."""
-    return torch.where(((y > 0.0) & (y < 6.0)), 1.0, 0.0)
+    return torch.where(((y > 0.0) & (y < 6.0)), 1.0, torch.full_like(y, 0.0))

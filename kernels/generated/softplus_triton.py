@@ -90,21 +90,21 @@ def softplus_float32(x):
 def forward_bfloat16(x, params):
     """softplus(x) = softplus(beta*x)/beta."""
     beta = params[0]
-    return softplus_bfloat16(beta * x) * (1.0 / (beta))
+    return softplus_bfloat16(beta * x) * (1.0 / beta)
 
 
 @triton.jit
 def forward_float16(x, params):
     """softplus(x) = softplus(beta*x)/beta."""
     beta = params[0]
-    return softplus_float16(beta * x) * (1.0 / (beta))
+    return softplus_float16(beta * x) * (1.0 / beta)
 
 
 @triton.jit
 def forward_float32(x, params):
     """softplus(x) = softplus(beta*x)/beta."""
     beta = params[0]
-    return softplus_float32(beta * x) * (1.0 / (beta))
+    return softplus_float32(beta * x) * (1.0 / beta)
 
 
 @triton.jit

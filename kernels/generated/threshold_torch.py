@@ -27,22 +27,22 @@ def forward(x, params):
 def derivative(x, params):
     """threshold'(x)."""
     threshold = params[0]
-    return torch.where((threshold < x), 1.0, 0.0)
+    return torch.where((threshold < x), 1.0, torch.full_like(x, 0.0))
 
 
 def slope_bfloat16(y, side, params):
     """threshold'(x) from y = threshold(x)."""
-    return torch.where(side, 1.0, 0.0)
+    return side.to(y.dtype)
 
 
 def slope_float16(y, side, params):
     """threshold'(x) from y = threshold(x)."""
-    return torch.where(side, 1.0, 0.0)
+    return side.to(y.dtype)
 
 
 def slope_float32(y, side, params):
     """threshold'(x) from y = threshold(x)."""
-    return torch.where(side, 1.0, 0.0)
+    return side.to(y.dtype)
 
 
 def side(x, params):

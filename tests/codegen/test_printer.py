@@ -33,7 +33,7 @@ RULES = [
     (x**2, "x * x", "x * x"),
     (x**3, "x * x * x", "x * x * x"),
     (x**6, "(x * x * x) * (x * x * x)", "(x * x * x) * (x * x * x)"),
-    (1 / x, "1.0 / (x)", "1.0 / (x)"),
+    (1 / x, "1.0 / x", "1.0 / x"),
     ((x + 1) / (x + 2), "(x + 1.0) / (x + 2.0)", "(x + 1.0) / (x + 2.0)"),
     (sqrt(x), "tl.sqrt(x)", "torch.sqrt(x)"),
     (1 / sqrt(x), "tl.rsqrt(x)", "torch.rsqrt(x)"),
@@ -52,12 +52,12 @@ RULES = [
     (
         Piecewise((1, And(x > 0, x < 1)), (0, True)),
         "tl.where(((x > 0.0) & (x < 1.0)), 1.0, 0.0)",
-        "torch.where(((x > 0.0) & (x < 1.0)), 1.0, 0.0)",
+        "torch.where(((x > 0.0) & (x < 1.0)), 1.0, torch.full_like(x, 0.0))",
     ),
     (
         Piecewise((1, Or(x > 1, x < 0)), (0, True)),
         "tl.where(((x > 1.0) | (x < 0.0)), 1.0, 0.0)",
-        "torch.where(((x > 1.0) | (x < 0.0)), 1.0, 0.0)",
+        "torch.where(((x > 1.0) | (x < 0.0)), 1.0, torch.full_like(x, 0.0))",
     ),
 ]
 

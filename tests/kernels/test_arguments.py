@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -75,7 +76,10 @@ def test_tables_that_do_not_fit_are_refused(tmp_path):
     path = fit(tmp_path / "silu.json", "--fn", "silu", "--bits", "2")
     cases = [
         ({"coefficients": path}, "must be a fewbit file of gelu, got fewbit of silu"),
-        ({"coefficients": tmp_path / "none.json"}, "must be a file that `python -m coefficients check` accepts"),
+        ({"coefficients": tmp_path / "none.json"}, "must be a file that can be read, got .*: No such file"),
+        ({"coefficients": tmp_path}, "must be a file that can be read, got .*: Is a directory"),
+        ({"coefficients": ""}, "must be the path of a file, got ''"),
+        ({"coefficients": 3}, "must be the path of a file, got 3"),
         ({"coefficients": ROOT / "README.md"}, "must be a file that"),
     ]
     for how, message in cases:
@@ -91,7 +95,7 @@ def test_tables_that_do_not_fit_are_refused(tmp_path):
         kernels.LeakyReLU(1.0, method="fewbit", coefficients=one)
 
 
-@pytest.mark.parametrize("bits", [0, 9, -1, 2.0, "3", True])
+@pytest.mark.parametrize("bits", [0, 9, -1, 2.0, "3", True, [3]])
 def test_bits_are_whole_numbers_from_1_to_8(bits):
     kernels.GELU(method="fewbit", bits=3)  # remembered, but not as an answer for 3.0 or True
     kernels.GELU(method="fewbit", bits=1)
@@ -114,6 +118,20 @@ def test_bits_are_whole_numbers_from_1_to_8(bits):
         (lambda: kernels.Tanh(method="fewbit", bits=7), r"a table for \(1, 2, 3, 4\), got 7; make one"),
         (lambda: kernels.Tanh(method="invact-precision-bit"), "must have a side to store, got tanh"),
         (lambda: kernels.Softplus(threshold=5), "threshold must be at least 20"),
+        (lambda: kernels.GELU("fewbit"), "approximate must be 'none' or 'tanh', got 'fewbit'"),
+        (lambda: kernels.Softplus(beta=0), "beta must not be 0"),
+        (lambda: kernels.ELU(alpha="a"), "alpha must be a number, got 'a'"),
+        (lambda: functional.leaky_relu(X, None), "negative_slope must be a number, got None"),
+        (
+            lambda: functional.elu(X, torch.nn.Parameter(torch.ones(()))),
+            "alpha must be a number, got a tensor",
+        ),
+        (
+            lambda: kernels.geglu(X, X, approximate="tanh"),
+            "bits or coefficients, got approximate",
+        ),
+        (lambda: kernels.swiglu(X, X, method="nope"), "method must be one of exact, stock, forward-ad"),
+        (lambda: activation("GELO", X), "did you mean"),
         (lambda: kernels.Threshold(0, float("inf")), "value must be finite, got inf"),
         (lambda: functional.gelu(X, "tan"), "approximate must be 'none' or 'tanh', got 'tan'"),
         (lambda: activation("gleu", X), "function must be one of .* did you mean gelu"),
@@ -133,6 +151,19 @@ def test_what_cannot_be_is_refused_in_one_line(ask, message):
     with pytest.raises(KernelError, match=message) as refused:
         ask()
     assert "\n" not in str(refused.value)
+
+
+def test_whole_numbers_of_any_kind_and_aliases():
+    assert kernels.GELU(method="fewbit", bits=np.int64(2)).bits == 2
+    assert torch.equal(activation("swish", X), torch.nn.functional.silu(X))
+
+
+@pytest.mark.parametrize("method", ["invact", "fewbit", "forward-ad"])
+def test_float64_gradients_keep_their_digits(method):
+    x = X.double()
+    bits = {"bits": 1} if method == "fewbit" else {}
+    slope = slopes(x, "leaky_relu", method=method, **bits)
+    assert torch.equal(slope, torch.where(x > 0, 1.0, torch.full_like(x, 0.01)))
 
 
 def test_repr_shows_method_and_bits():

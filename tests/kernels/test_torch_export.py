@@ -91,3 +91,15 @@ def test_jit_trace_of_a_gated_activation() -> None:
     a, b = (torch.randn(5, 8, requires_grad=True) for _ in range(2))
     traced = torch.jit.trace(kernels.swiglu, (a, b))
     assert torch.equal(traced(a, b), nn.functional.silu(a) * b)
+
+
+@pytest.mark.parametrize("use", ["module", "function"])
+def test_fx_sees_one_call(use: str) -> None:
+    nets = {
+        "module": nn.Sequential(nn.Linear(3, 3), kernels.GELU()),
+        "function": lambda x: kernels.functional.gelu(x, method="fewbit"),
+    }
+    graph = torch.fx.symbolic_trace(nets[use])
+    assert [node.op for node in graph.graph.nodes][-2] == "call_function"
+    x = torch.randn(2, 3)
+    assert torch.equal(graph(x), nets[use](x))
