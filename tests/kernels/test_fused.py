@@ -77,9 +77,9 @@ def test_the_precision_bit_tells_the_side_in_the_twin(name, dtype):
     dx = reference.backward(kernel, torch.ones_like(x), y, saved, ())
     exact = x.double().requires_grad_()
     expected = torch.autograd.grad(STOCK[name](exact).sum(), exact)[0]
-    # Next to the minimum f' is a root of y - min f. The file errs by half of what half a unit of y makes of it; here y is
-    # off by three halves, and the formula by the whole: 2 * sqrt(3) times as much. In float32 the file's number is of y
-    # before its rounding, which moves f' by the root of 2**-24, some 2.5e-4.
+    # Next to the minimum f' is a root of y - min f. The file errs by half of what half a unit of y makes of it; here y
+    # is off by three halves, and the formula by the whole: 2 * sqrt(3) times as much. In float32 the file's number is
+    # of y before its rounding, which moves f' by the root of 2**-24, some 2.5e-4.
     kept = "float32" if dtype == torch.float64 else str(dtype).removeprefix("torch.")
     floor = 3.5 * load(name, f"invact-{kept}")["error"]["linf"] + 1e-3
     assert ((dx.double() - expected).abs() <= floor + torch.finfo(dtype).eps * expected.abs()).all()
