@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 import sympy
 from sympy import Expr, Float, Mul, Symbol
 
-from codegen.printer import ElementwisePrinter, TorchPrinter, TritonPrinter
+from codegen.printer import ElementwisePrinter, TritonPrinter
+from codegen.torch_printer import TorchPrinter
 
 PRINTERS: dict[str, type[ElementwisePrinter]] = {"triton": TritonPrinter, "torch": TorchPrinter}
 

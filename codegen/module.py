@@ -13,7 +13,8 @@ from math import isfinite
 from codegen import elements
 from codegen.closed import CLOSED
 from codegen.function import Function
-from codegen.primitives import TRITON, Primitive
+from codegen.primitive import Primitive
+from codegen.primitives import TRITON
 from codegen.steps import MAX_BITS, code_function, level_function, planes
 from codegen.subject import DTYPES, File, Subject
 from codegen.torch_primitives import TORCH

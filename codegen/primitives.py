@@ -9,39 +9,11 @@ In 16 bits the reciprocal of what lies in [1, inf] is the square of rsqrt: two i
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from codegen.polynomials import MILLS_SLOPES, coefficients
+from codegen import gaussian
+from codegen.primitive import Primitive, polynomial
 
 _LOG2E, _HALF_LOG2E = 1.4426950408889634, 0.7213475204444817
-_DENSITY = 0.3989422804014327  # 1 / sqrt(2 pi)
-_SCALE = 24  # exp(-x²/2) times 2**24 is a normal number where Phi(x) is not 0; the polynomial takes 2**24 back
-_HALF_DENSITY = f"h = tl.exp2({-_HALF_LOG2E / 2} * x * x)"
-_PHI_OF_TAIL = ("tail = h * (h * (t * p))", "return tl.where(x > 0, 1.0 - tail, tail)")
-
-
-@dataclass(frozen=True)
-class Primitive:
-    """A function of an emitted module: one line on what it is, the lines of its body, the primitives it calls."""
-
-    doc: str
-    body: tuple[str, ...]
-    calls: tuple[str, ...] = ()
-    arguments: str = "x"
-
-
-def horner(name: str, variable: str, constants: tuple[str, ...]) -> list[str]:
-    """Statements that make `name` the polynomial in `variable` with these coefficients, lowest first."""
-    *rest, last = constants
-    lines = []
-    for constant in reversed(rest):
-        lines.append(f"{name} = tl.fma({last}, {variable}, {constant})")
-        last = name
-    return lines or [f"{name} = {last}"]
-
-
-def _polynomial(name: str, variable: str, what: str, dtype: str) -> list[str]:
-    return horner(name, variable, tuple(map(repr, coefficients(what, dtype))))
 
 
 def _exp(dtype: str) -> Primitive:
@@ -74,7 +46,7 @@ def _sigmoid(dtype: str) -> Primitive:
 def _softplus(dtype: str) -> Primitive:
     body = (
         "e = exp(-tl.abs(x))",
-        *_polynomial("p", "e", "log1p of exp", dtype),
+        *polynomial("p", "e", "log1p of exp", dtype),
         "return tl.fma(e, p, maximum(x, 0.0))",
     )
     doc = "log(1 + exp(x)): max(x, 0) + log(1 + exp(-|x|)), whose logarithm is a polynomial."
@@ -86,7 +58,7 @@ def _tanh(dtype: str) -> Primitive:
     end = "0.5" if dtype != "float32" else "0.6"
     body = (
         "z = x * x",
-        *_polynomial("p", "z", "tanh", dtype),
+        *polynomial("p", "z", "tanh", dtype),
         "small = tl.fma(x * z, p, x)",
         "e = exp(-2.0 * tl.abs(x))",
         *reciprocal.split("\n"),
@@ -108,7 +80,7 @@ def _sech(dtype: str) -> Primitive:
 def _tanhshrink(dtype: str) -> Primitive:
     body = (
         "z = x * x",
-        *_polynomial("p", "z", "tanhshrink", dtype),
+        *polynomial("p", "z", "tanhshrink", dtype),
         "return tl.where(z < 1.0, -x * z * p, x - tanh(x))",
     )
     return Primitive("x - tanh(x), without its cancellation next to 0.", body, ("tanh",))
@@ -143,37 +115,6 @@ def _softsign(dtype: str) -> Primitive:
     return Primitive("x / (1 + |x|).", ("return x / (1.0 + tl.abs(x))",))
 
 
-def _phi(dtype: str) -> Primitive:
-    if dtype != "float32":
-        return Primitive("Density of N(0, 1), from exp(-x²/4).", (_HALF_DENSITY, f"return {_DENSITY} * h * h"))
-    return Primitive("Density of N(0, 1).", (f"return {_DENSITY} * exp(-0.5 * x * x)",), ("exp",))
-
-
-def _Phi(dtype: str) -> Primitive:
-    doc = "Distribution function of N(0, 1): Phi(-|x|) = exp(-x²/2) times a polynomial in t = 1 / (1 + c*|x|)."
-    if dtype == "float32":
-        t = f"t = 1.0 / tl.fma({MILLS_SLOPES['fine mills']}, tl.abs(x), 1.0)"
-        steps = _polynomial("p", "t", "fine mills", dtype)
-        return Primitive(doc, (t, *steps, "h = exp(-0.25 * x * x)", *_PHI_OF_TAIL), ("exp",))
-    scaled = [c * 2.0**-_SCALE for c in coefficients("mills", dtype)]
-    steps = horner("p", "t", tuple(map(repr, scaled)))
-    e = f"e = tl.exp2(tl.fma({-_HALF_LOG2E} * x, x, {float(_SCALE)}))  # exp(-x²/2) times 2**{_SCALE}: not subnormal"
-    return Primitive(doc, (*_t("mills"), *steps, e, "tail = e * (t * p)", _PHI_OF_TAIL[-1]))
-
-
-def _fine_Phi(dtype: str) -> Primitive:
-    if dtype == "float32":
-        return Primitive("Phi(x), which is fine enough.", ("return Phi(x)",), ("Phi",))
-    steps = _polynomial("p", "t", "fine mills", dtype)
-    return Primitive(
-        "Phi(x) to more digits, as in f' two terms cancel.", (*_t("fine mills"), *steps, _HALF_DENSITY, *_PHI_OF_TAIL)
-    )
-
-
-def _t(polynomial: str) -> tuple[str, str]:
-    return f"t = tl.rsqrt(tl.fma({MILLS_SLOPES[polynomial]}, tl.abs(x), 1.0))", "t = t * t"
-
-
 def _near_zero(
     function: str, far: str, ends: tuple[str, str], calls: tuple[str, ...] = ()
 ) -> Callable[[str], Primitive]:
@@ -181,7 +122,7 @@ def _near_zero(
 
     def make(dtype: str) -> Primitive:
         body = (
-            *_polynomial("p", "x", function, dtype),
+            *polynomial("p", "x", function, dtype),
             f"return tl.where(tl.abs(x) < {ends[dtype == 'float32']}, x * p, {far})",
         )
         return Primitive(f"{function}(x): a polynomial next to 0, where the plain spelling cancels.", body, calls)
@@ -193,7 +134,7 @@ def _sinh(dtype: str) -> Primitive:
     end = "0.5" if dtype != "float32" else "1.0"
     body = (
         "z = x * x",
-        *_polynomial("p", "z", "sinh", dtype),
+        *polynomial("p", "z", "sinh", dtype),
         "h = exp(0.5 * tl.abs(x))",
         "large = tl.fma(0.5 * h, h, -0.5 * exp(-tl.abs(x)))",
         f"return tl.where(tl.abs(x) < {end}, tl.fma(x * z, p, x), tl.where(x < 0, -large, large))",
@@ -206,7 +147,7 @@ def _atan(dtype: str) -> Primitive:
         "steep = tl.abs(x) > 1.0",
         "u = tl.where(steep, -1.0 / x, x)",
         "z = u * u",
-        *_polynomial("p", "z", "atan", dtype),
+        *polynomial("p", "z", "atan", dtype),
         "return tl.fma(u * z, p, u) + tl.where(steep, tl.where(x < 0, -1.5707963267948966, 1.5707963267948966), 0.0)",
     )
     return Primitive("atan(x): a polynomial on [-1, 1], and ±pi/2 - atan(1/x) beyond.", body)
@@ -226,9 +167,9 @@ TRITON: dict[str, Callable[[str], Primitive]] = {
     "tanh_softplus": _tanh_softplus,
     "sech2_softplus": _sech2_softplus,
     "softsign": _softsign,
-    "phi": _phi,
-    "Phi": _Phi,
-    "fine_Phi": _fine_Phi,
+    "phi": gaussian.phi,
+    "Phi": gaussian.Phi,
+    "fine_Phi": gaussian.fine_Phi,
     "expm1": _near_zero("expm1", "exp(x) - 1.0", ("0.125", "0.375"), ("exp",)),
     "log1p": _near_zero("log1p", "tl.log(1.0 + x)", ("0.125", "0.25")),
     "sinh": _sinh,

@@ -1,6 +1,6 @@
 """The same primitives for plain PyTorch, in the precision of the tensor: names of torch where it has the function."""
 
-from codegen.primitives import Primitive
+from codegen.primitive import Primitive
 
 NAMES = {
     **{name: f"torch.{name}" for name in ("exp", "sigmoid", "tanh", "expm1", "log1p", "sinh", "cosh", "atan", "log")},

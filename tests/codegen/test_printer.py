@@ -9,7 +9,8 @@ from sympy import Abs, And, Eq, Float, Function, Not, Or, Piecewise, Rational, S
 
 from codegen import heads, passes
 from codegen.function import Writer, numbers
-from codegen.printer import TorchPrinter, TritonPrinter
+from codegen.printer import TritonPrinter
+from codegen.torch_printer import TorchPrinter
 from fitting.activations import get, names
 from fitting.activations.grammar import parse, parse_formula
 from fitting.activations.heads import maximum, minimum, sech, sigmoid, softplus, tanh, x

@@ -1,0 +1,55 @@
+"""Expressions as text for PyTorch."""
+
+from typing import ClassVar
+
+from sympy import Expr
+
+from codegen.printer import ElementwisePrinter
+from codegen.torch_primitives import NAMES, TORCH
+
+
+class TorchPrinter(ElementwisePrinter):
+    """For a function of tensors."""
+
+    language = "PyTorch"
+    functions: ClassVar = {**NAMES, **{name: name for name in TORCH}}
+    select = "torch.where"
+    fused = "{a} * {b} + {c}"
+    fused_in_place = "{a}.mul_({b}).add_({c})"
+
+    def _builtin(self, name: str) -> str:
+        return f"torch.{name}"
+
+    def _total(self, expr: Expr) -> str:
+        return self._sum(list(expr.args)) or "0.0"
+
+    def _write_Piecewise(self, expr: Expr) -> str:
+        """Of numbers alone torch.where would make float32, whatever the tensor's dtype: the last is made a tensor."""
+        *cases, (last, _) = expr.args
+        text = self._print(last)
+        if not self._varies(last) and not any(self._varies(value) for value, _ in cases):
+            text = self.filled(expr, text)
+        for value, condition in reversed(cases):
+            text = f"{self.select}({self._print(condition)}, {self._print(value)}, {text})"
+        return text
+
+    def _varies(self, expr: Expr) -> bool:
+        return bool(expr.free_symbols - self.scalars)
+
+    def filled(self, expr: Expr, text: str) -> str:
+        """A tensor of one number, like the variable of an expression, or x."""
+        variables = sorted(symbol.name for symbol in expr.free_symbols - self.scalars)
+        return f"torch.full_like({next(iter(variables), 'x')}, {text})"
+
+    def _clamped(self, limit: str, expr: Expr) -> str:
+        """The larger or smaller of two, of which torch.maximum and torch.minimum want both to be tensors."""
+        varying = sorted(expr.args, key=lambda part: self._is_scalar(part) or part.is_number)
+        if not (self._is_scalar(varying[1]) or varying[1].is_number):
+            return f"torch.{type(expr).__name__}({self._print(varying[0])}, {self._print(varying[1])})"
+        return f"torch.clamp({self._print(varying[0])}, {limit}={self._print(varying[1])})"
+
+    def _write_maximum(self, expr: Expr) -> str:
+        return self._clamped("min", expr)
+
+    def _write_minimum(self, expr: Expr) -> str:
+        return self._clamped("max", expr)
