@@ -6,9 +6,7 @@ if __name__ == "__main__":
     command.exit_on_interrupt()  # before the imports, which take most of the time
 
 import argparse
-import os
 import sys
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from codegen.standalone import METHODS, TARGETS, Request
 from codegen.subject import DTYPES, Subject, of_catalogue, of_one
 from coefficients import CoefficientError
 from coefficients.schema import Document
-from coefficients.store import load
+from coefficients.store import load, write_text
 from fitting.activations import from_expression, get, names
 from fitting.activations.catalogue import ALIASES
 from fitting.errors import InputError
@@ -96,7 +94,7 @@ def _emit(options: argparse.Namespace, words: list[str]) -> int:
     if command.is_device(out):
         out.write_text(text, encoding="utf-8")
     else:
-        _write(out, text)
+        write_text(out, text)
         print(f"wrote {out}")
     return command.GOOD
 
@@ -169,7 +167,7 @@ def _emit_all() -> int:
     changed = 0
     for path, text in generated.texts():
         if generated.problem(path, text):
-            _write(path, text)
+            write_text(path, text)
             changed += 1
     for path in generated.strangers():
         print(f"{path} is none of ours: delete it")
@@ -213,16 +211,6 @@ def _inspect(options: argparse.Namespace) -> int:
     name = ALIASES.get(options.fn, options.fn)
     print(as_table(inspect(name, options.method, bits, options.dtype, options.arch)))
     return command.GOOD
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    partial = path.with_name(f".{uuid.uuid4().hex}.tmp")
-    try:
-        partial.write_text(text, encoding="utf-8", newline="\n")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -97,11 +97,15 @@ def write(document: Document, path: Path) -> None:
 
     Raises CoefficientError when the document is not valid, OSError when the file cannot be written.
     """
-    text = dumps(document)
+    write_text(path, dumps(document))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all. Raises OSError when it cannot be written."""
     # Not by tempfile, whose files only the owner may read.
     partial = path.with_name(f".{uuid.uuid4().hex}.tmp")
     try:
-        with partial.open("x", encoding="ascii", newline="\n") as file:
+        with partial.open("x", encoding="utf-8", newline="\n") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

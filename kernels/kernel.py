@@ -14,6 +14,7 @@ from torch import Tensor
 
 from coefficients import load
 from kernels.errors import KernelError
+from kernels.packing import plane_bytes
 from kernels.stock import FUNCTIONS
 
 METHODS = ("forward-ad", "fewbit", "invact", "invact-precision-bit")
@@ -67,9 +68,12 @@ class Kernel:
         """Whether backward needs y."""
         return self.saves in ("output", "side", "precision-bit")
 
-    def packed_shape(self, count: int) -> tuple[int, ...]:
-        """Of what is saved for `count` elements, where it is not a tensor like x."""
-        return (self.stored_bits, (count + 7) // 8) if self.stored_bits else (0,)
+    def empty(self, x: Tensor) -> Tensor:
+        """What is saved besides y, not filled: a tensor like x, bit planes, or nothing (no elements)."""
+        if self.saves in ("slope", "sign-bit"):
+            return torch.empty_like(x)
+        shape = (self.stored_bits, plane_bytes(x.numel())) if self.stored_bits else (0,)
+        return x.new_empty(shape, dtype=torch.uint8)
 
 
 @cache

@@ -66,9 +66,7 @@ def _constants(kernel: Kernel, count: int) -> dict[str, Any]:
 
 def forward(kernel: Kernel, x: Tensor, params: Sequence[float]) -> tuple[Tensor, Tensor]:
     """y = f(x) and what is saved, of a contiguous x on a GPU, or on the CPU under the interpreter."""
-    y = torch.empty_like(x)
-    like_x = kernel.saves in ("slope", "sign-bit")
-    saved = torch.empty_like(x) if like_x else x.new_empty(kernel.packed_shape(x.numel()), dtype=torch.uint8)
+    y, saved = torch.empty_like(x), kernel.empty(x)
     count = x.numel()
     if count:
         run, save, _ = _functions(kernel.key, x.dtype)

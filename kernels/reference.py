@@ -32,9 +32,7 @@ def _pieces(count: int) -> Iterator[slice]:
 
 def forward(kernel: Kernel, x: Tensor, params: Sequence[float]) -> tuple[Tensor, Tensor]:
     """y = f(x) and what is saved, of a contiguous x."""
-    y = torch.empty_like(x)
-    like_x = kernel.saves in ("slope", "sign-bit")
-    saved = torch.empty_like(x) if like_x else x.new_empty(kernel.packed_shape(x.numel()), dtype=torch.uint8)
+    y, saved = torch.empty_like(x), kernel.empty(x)
     flat_x, flat_y = x.reshape(-1), y.view(-1)
     for piece in _pieces(x.numel()):
         wide = _wide(flat_x[piece])
