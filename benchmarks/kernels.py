@@ -20,6 +20,7 @@ round by round. mode: forward, backward, both, kept. unit:
 """
 
 from coefficients import command
+from coefficients.store import write_text
 
 if __name__ == "__main__":
     command.exit_on_interrupt()  # before the imports, which take most of the time
@@ -184,10 +185,8 @@ def write(path: Path, rows: Sequence[Row]) -> None:
     text = "".join(json.dumps(asdict(row)) + "\n" for row in rows)
     if command.is_device(path):
         path.write_text(text, encoding="utf-8")
-        return
-    partial = path.with_suffix(".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    else:
+        write_text(path, text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

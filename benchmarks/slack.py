@@ -24,6 +24,7 @@ from codegen.chosen import DIRECTIONS, KERNELS, METHODS, TEMPLATE, facts
 from codegen.inspect import Report, inspect
 from codegen.machine import GPUS, Prediction
 from codegen.subject import DTYPES
+from coefficients.store import write_text
 from fitting.activations import names
 
 ARCHS = ("sm_80", "sm_90")
@@ -181,9 +182,7 @@ def _sources() -> dict[Path, bytes]:
 def _write(path: Path, text: str) -> None:
     """Whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    write_text(path, text)
 
 
 def main() -> int:
