@@ -1,8 +1,10 @@
-"""Activation functions that remember less: functional forms, modules, and the Triton kernels behind them."""
+"""Activation functions that remember less: functions, modules, whole models, and the Triton kernels behind them."""
 
+from kernels.conversion import convert
 from kernels.errors import KernelError
 from kernels.gated import geglu, reglu, swiglu
 from kernels.linear import ActLinear
+from kernels.memory import saved_bytes
 from kernels.modules import (
     CELU,
     ELU,
@@ -57,7 +59,9 @@ __all__ = [
     "Tanhshrink",
     "Threshold",
     "backend",
+    "convert",
     "geglu",
     "reglu",
+    "saved_bytes",
     "swiglu",
 ]

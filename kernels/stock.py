@@ -47,3 +47,4 @@ STOCK: dict[str, Callable[..., Any]] = {
     "mish": F.mish,
 }
 FUNCTIONS = tuple(STOCK)
+KEEPS_OUTPUT = ("relu", "sigmoid", "tanh")  # and nothing else, for backward

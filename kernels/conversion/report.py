@@ -1,0 +1,113 @@
+"""What a conversion did: each site, and the way back."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+from kernels.conversion.sites import Change
+from kernels.memory.saved import Saved, like, size
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A site. function: in the catalogue, "" where it is none. was, now: what stood there and how it remembers now.
+
+    before, after: bytes that it alone keeps for backward, or None where that was not measured. gradient_error: the root
+    mean square error of f'(x) for x from N(0, 1), likewise. reason: why it was left alone, or "".
+    """
+
+    name: str
+    function: str
+    was: str
+    now: str
+    before: int | None = None
+    after: int | None = None
+    gradient_error: float | None = None
+    reason: str = ""
+
+
+@dataclass
+class Report:
+    """All sites of a model, and what is kept for backward in all, if inputs were given."""
+
+    sites: Sequence[Converted]
+    before: Saved | None = None
+    after: Saved | None = None
+    _changes: list[Change] = field(default_factory=list, repr=False)
+
+    @property
+    def converted(self) -> list[Converted]:
+        """The sites that were changed."""
+        return [site for site in self.sites if not site.reason]
+
+    @property
+    def left(self) -> list[Converted]:
+        """The sites that were left alone, each with its reason."""
+        return [site for site in self.sites if site.reason]
+
+    def revert(self) -> None:
+        """Put the very same objects back. A second time does nothing.
+
+        Raises KernelError, once all else is back, for what was replaced since.
+        """
+        problems = []
+        while self._changes:
+            try:
+                self._changes.pop().undo()
+            except ValueError as error:
+                problems.append(error)
+        if problems:
+            raise problems[0]
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.converted)} of {len(self.sites)} activations converted"]
+        if self.before is not None and self.after is not None:
+            share = 1 - self.after.total / self.before.total if self.before.total else 0.0
+            lines[0] += (
+                f"; kept for backward: {size(self.before.total)} before, {size(self.after.total)} after"
+                f" ({share:.2%} less)"
+            )
+        if self.converted:
+            lines += [
+                "",
+                "| site | was | now | sites | before | after | error of f' |",
+                "|---|---|---|---:|---:|---:|---:|",
+            ]
+            lines += [_row(group) for group in _groups(self.converted)]
+        if self.left:
+            lines += ["", "Left alone:"]
+            for group in _groups(self.left):
+                times = f" ({len(group)} times)" if len(group) > 1 else ""
+                lines.append(f"- {_name(group)}{times}, {group[0].was}: {group[0].reason}")
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """The sites and, if inputs were given, the bytes in all."""
+        totals = {
+            name: None if saved is None else saved.total
+            for name, saved in (("before", self.before), ("after", self.after))
+        }
+        return json.dumps({**totals, "sites": [asdict(site) for site in self.sites]}, indent=1) + "\n"
+
+
+def _groups(sites: Sequence[Converted]) -> list[list[Converted]]:
+    found: dict[tuple[str, ...], list[Converted]] = {}
+    for site in sites:
+        found.setdefault((like(site.name), site.was, site.now, site.reason), []).append(site)
+    return list(found.values())
+
+
+def _name(group: Sequence[Converted]) -> str:
+    return like(group[0].name) if len(group) > 1 else group[0].name
+
+
+def _row(group: Sequence[Converted]) -> str:
+    first = group[0]
+    before, after = ([getattr(site, name) for site in group] for name in ("before", "after"))
+    error = "" if first.gradient_error is None else f"{max(site.gradient_error or 0.0 for site in group):.1e}"
+    return f"| {_name(group)} | {first.was} | {first.now} | {len(group)} | {_sum(before)} | {_sum(after)} | {error} |"
+
+
+def _sum(counts: Sequence[int | None]) -> str:
+    known = [count for count in counts if count is not None]
+    return size(sum(known)) if known else ""

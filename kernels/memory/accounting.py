@@ -1,0 +1,116 @@
+"""What operations would keep on CUDA, counted on the CPU.
+
+The two differ in three places: dropout keeps a mask of one byte an element on CUDA, on the CPU one of the input's
+dtype; attention with dropout keeps no S×S tensor on CUDA; and the statistics of a layer norm are float32 there,
+of the input's dtype here. Under `CudaLike` these operations keep what CUDA's do (torch 2.13: FlashAttention for
+16-bit tensors without a mask, else the memory-efficient kernel). What they compute is right but for attention's
+dropout, which is left out; they have no backward.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+
+class CudaLike(TorchFunctionMode):
+    """Counts dropout, attention and layer norm of CPU tensors as CUDA keeps them.
+
+    Not within a function of torch that calls them in turn: `multi_head_attention_forward`.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        stand_in = STAND_INS.get(func)
+        return (stand_in or func)(*args, **(kwargs or {}))
+
+
+def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    if not training or not 0 < p < 1 or inplace or input.device.type != "cpu":
+        return F.dropout(input, p, training, inplace)
+    return torch.native_dropout(input, p, True)[0]
+
+
+def _torch_dropout(input: Tensor, p: float, train: bool) -> Tensor:
+    return _dropout(input, p, train)
+
+
+def _layer_norm(
+    input: Tensor,
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> Tensor:
+    shape = list(normalized_shape)
+    if input.device.type != "cpu" or input.dtype not in (torch.float16, torch.bfloat16):
+        return F.layer_norm(input, shape, weight, bias, eps)
+    if torch.is_autocast_enabled("cpu"):  # runs in float32, as on CUDA
+        return F.layer_norm(input, shape, weight, bias, eps)
+    result: Tensor = _Forward.apply(_norm, input, weight, bias, shape, eps)
+    return result
+
+
+def _norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, shape: list[int], eps: float) -> Any:
+    y, mean, rstd = torch.native_layer_norm(input, shape, weight, bias, eps)
+    return y, (input, weight, bias, mean.float(), rstd.float())
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **rest: Any,
+) -> Tensor:
+    if query.device.type != "cpu" or query.dtype == torch.float64:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, **rest)
+    result: Tensor = _Forward.apply(_fused, query, key, value, attn_mask, is_causal, rest)
+    return result
+
+
+def _fused(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, rest: dict[str, Any]
+) -> Any:
+    y = F.scaled_dot_product_attention(query, key, value, mask, 0.0, is_causal, **rest)
+    length = query.shape[-2]
+    if mask is not None or query.dtype == torch.float32:  # the memory-efficient kernel
+        length = -(-length // 32) * 32
+    if mask is not None and mask.dtype == torch.bool:
+        mask = mask.to(query.dtype)
+    logsumexp = query.new_empty((*query.shape[:-2], length), dtype=torch.float32)
+    seed = [query.new_empty((), dtype=torch.int64) for _ in range(2)]  # and offset, of the random numbers
+    return y, (query, key, value, y, mask, logsumexp, *seed)
+
+
+class _Forward(torch.autograd.Function):
+    """Runs `operation(*args)`, which gives an output and what is to be kept."""
+
+    @staticmethod
+    def forward(ctx: Any, operation: Callable[..., tuple[Tensor, tuple[Tensor | None, ...]]], *args: Any) -> Tensor:
+        y, kept = operation(*args)
+        ctx.save_for_backward(*kept)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        raise NotImplementedError("accounting='cuda' counts what forward keeps, and has no backward")
+
+    @staticmethod
+    def label(operation: Callable[..., Any], *_: Any) -> str:
+        """How it goes by in tables."""
+        return {_norm: "layer_norm", _fused: "scaled_dot_product_attention"}[operation]
+
+
+STAND_INS: dict[Any, Callable[..., Any]] = {
+    F.dropout: _dropout,
+    torch.dropout: _torch_dropout,
+    F.scaled_dot_product_attention: _attention,
+    F.layer_norm: _layer_norm,
+    torch.layer_norm: _layer_norm,
+}

@@ -1,0 +1,142 @@
+"""How many bytes a model or a function keeps for backward."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._dynamo.eval_frame import OptimizedModule
+from torch.autograd.graph import Node
+
+from kernels.errors import KernelError
+from kernels.memory.accounting import CudaLike
+from kernels.memory.allocator import growth
+from kernels.memory.isolated import on_copies, on_fakes
+from kernels.memory.recorder import Recorder, storages, tensors
+from kernels.memory.saved import Kept, Saved, Saver
+
+ACCOUNTINGS = ("as-run", "cuda")
+
+
+def saved_bytes(
+    model: nn.Module | Callable[..., Any],
+    *args: Any,
+    fake: bool | None = None,
+    accounting: str = "as-run",
+    **kwargs: Any,
+) -> Saved:
+    """What a call of `model`, a module or a function, with `args` and `kwargs` keeps for backward.
+
+    A module runs on fake tensors, which need neither memory nor time, if it can, else for real;
+    it is left as it was. A function runs for real. What is compiled runs for real twice, and is counted by what its
+    graph holds and by the allocator's books. accounting="cuda" counts tensors on the CPU as CUDA would keep them, see
+    `kernels.memory.accounting`. Gradients are on, autocast is as it is when called, and so is training or evaluation.
+
+    Raises KernelError for what it cannot do; else what the model raises.
+    """
+    if not callable(model):
+        raise KernelError(f"model must be a module or a function, got {type(model).__name__}")
+    if accounting not in ACCOUNTINGS:
+        raise KernelError(f"accounting must be one of {', '.join(ACCOUNTINGS)}, got {accounting!r}")
+    if is_compiled(model):
+        if fake or accounting != "as-run":
+            raise KernelError(
+                "what is compiled must be run as it is, for real; leave fake and accounting out, or give the model"
+                " that was compiled"
+            )
+        return _compiled(model, args, kwargs)
+    if not isinstance(model, nn.Module):
+        if fake:
+            raise KernelError("fake=True must go with a module, whose parameters can be found; got a function")
+        return recorded(model, args, kwargs, accounting=accounting)
+    if fake is not False:
+        try:
+            return faked(model, args, kwargs, accounting=accounting)
+        except Exception as error:  # of any kind; if it was not for the fakes, it comes again
+            if fake:
+                raise KernelError(f"model must run on fake tensors for fake=True, got {_line(error)}") from error
+    with on_copies(model):
+        return recorded(model, args, kwargs, accounting=accounting)
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
+def faked(
+    model: nn.Module, args: Any, kwargs: Any, names: Mapping[nn.Module, str] | None = None, accounting: str = "as-run"
+) -> Saved:
+    """`recorded`, on fake tensors."""
+    with on_fakes(model, args, kwargs) as (args, kwargs):
+        return recorded(model, args, kwargs, names, accounting)
+
+
+def recorded(
+    model: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    names: Mapping[nn.Module, str] | None = None,
+    accounting: str = "as-run",
+) -> Saved:
+    """By `Recorder`, as it stands."""
+    as_counted: AbstractContextManager[Any] = CudaLike() if accounting == "cuda" else nullcontext()
+    recorder = Recorder(model if isinstance(model, nn.Module) else None, names or {})
+    with torch.enable_grad():
+        with recorder, as_counted:
+            output = model(*args, **kwargs)
+        return recorder.saved(output)
+
+
+def is_compiled(model: Any) -> bool:
+    """Whether torch.compile has had to do with it or, for a module, with a part of it."""
+    if not isinstance(model, nn.Module):
+        return hasattr(model, "_torchdynamo_orig_callable")
+    return any(isinstance(one, OptimizedModule) or one._compiled_call_impl is not None for one in model.modules())
+
+
+def _compiled(model: Callable[..., Any], args: Any, kwargs: Any) -> Saved:
+    # Neither hooks nor modes: the compiler would leave them out, or leave compiled code out because of them.
+    given = [*tensors((args, kwargs))]
+    own = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
+    device = next((one.device for one in [*given, *own]), torch.device("cpu"))
+    with torch.enable_grad(), torch.random.fork_rng():
+        model(*args, **kwargs)  # compiles
+        output, grown = growth(lambda: model(*args, **kwargs), device)
+    before = {one.untyped_storage()._cdata: "inputs" for one in given}
+    before |= {one.untyped_storage()._cdata: "parameters" for one in own}
+    besides, kept = {"inputs": 0, "parameters": 0}, []
+    seen = set()
+    for node in _nodes(output):
+        for tensor in _of_node(node):
+            for storage in storages(tensor):
+                if storage._cdata in seen:
+                    continue
+                seen.add(storage._cdata)
+                if what := before.get(storage._cdata):
+                    besides[what] += storage.nbytes()
+                else:
+                    dtype = str(tensor.dtype).removeprefix("torch.")
+                    kept.append(Kept(storage.nbytes(), tuple(tensor.shape), dtype, (Saver("", node.name()),)))
+    results = {one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in tensors(output)}
+    unseen = grown - sum(one.bytes for one in kept) - sum(n for key, n in results.items() if key not in seen)
+    if unseen:
+        kept.append(Kept(unseen, (), "", (Saver("", "allocator"),), seen=False))
+    return Saved(tuple(sorted(kept, key=lambda one: -one.bytes)), **besides)
+
+
+def _nodes(output: Any) -> Iterator[Node]:
+    waiting = [one.grad_fn for one in tensors(output)]
+    seen = set()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            waiting += [following for following, _ in node.next_functions]
+
+
+def _of_node(node: Node) -> Iterator[Tensor]:
+    names = [name for name in dir(node) if name.startswith("_saved_")]
+    for name in [*names, "saved_tensors"]:
+        yield from tensors(getattr(node, name, None))

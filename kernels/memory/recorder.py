@@ -1,0 +1,210 @@
+"""What autograd keeps between forward and backward, by two witnesses that know nothing of each other.
+
+Saved-tensor hooks see each tensor that an operation saves, and so tell who saved it. A dispatch mode sees each storage
+that is born, and so finds also what hooks cannot see, such as tensors put on a `ctx`. A storage is known by itself: its
+address is used again after it is freed, and a fake tensor's is 0.
+"""
+
+import gc
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Self
+from weakref import WeakSet
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import Function
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves
+
+from kernels.memory.saved import Kept, Saved, Saver
+
+_APPLY = Function.apply.__func__.__code__
+_COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.clone.default)
+
+
+def storages(tensor: Tensor) -> Iterator[torch.UntypedStorage]:
+    """Of a tensor; of the inner tensors of a sparse one or a wrapper such as DTensor."""
+    if is_traceable_wrapper_subclass(tensor):
+        for name in tensor.__tensor_flatten__()[0]:
+            yield from storages(getattr(tensor, name))
+    elif tensor.layout == torch.strided:
+        yield tensor.untyped_storage()
+    elif tensor.layout == torch.sparse_coo:
+        yield from (one.untyped_storage() for one in (tensor._indices(), tensor._values()))
+    elif tensor.layout == torch.sparse_csr:
+        yield from (one.untyped_storage() for one in (tensor.crow_indices(), tensor.col_indices(), tensor.values()))
+
+
+def tensors(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
+    """All tensors within lists, mappings, and objects' attributes."""
+    seen = set() if seen is None else seen
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, Tensor):
+            yield leaf
+        elif isinstance(leaf, Mapping):  # one that torch does not know to take apart
+            yield from tensors(dict(leaf), seen)
+        elif hasattr(leaf, "__dict__") and not isinstance(leaf, type | nn.Module) and id(leaf) not in seen:
+            seen.add(id(leaf))
+            yield from tensors(vars(leaf), seen)
+
+
+def addresses(values: Any) -> set[int]:
+    """What tells the storages of all tensors in `values` from others, as long as they live."""
+    return {storage._cdata for one in tensors(values) for storage in storages(one)}
+
+
+class _Held:
+    """What autograd is given in place of a tensor it saves: it dies when autograd lets go of it."""
+
+    __slots__ = ("__weakref__", "order", "parameter", "saver", "tensor")
+
+    def __init__(self, tensor: Tensor, saver: Saver, order: int) -> None:
+        base = tensor._base if tensor._is_view() else tensor
+        self.parameter = isinstance(base, nn.Parameter)
+        self.tensor = tensor.detach()  # an output would hold its own graph
+        self.saver, self.order = saver, order
+
+
+class _Calls(TorchFunctionMode):
+    """Keeps the names of torch's functions that run just now."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.running.append(getattr(func, "__name__", str(func)).strip("_"))
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self.running.pop()
+
+
+class _Births(TorchDispatchMode):
+    """Notes each new storage; and which of them are copies of storages in `parameters`."""
+
+    def __init__(self, parameters: set[int], scope: Callable[[], str]) -> None:
+        super().__init__()
+        self.born: dict[int, tuple[StorageWeakRef, int, Saver]] = {}
+        self.parameters, self.copies, self.scope = parameters, set[int](), scope
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        before = {one._cdata for leaf in _leaves((args, kwargs)) for one in storages(leaf)}
+        result = func(*args, **(kwargs or {}))
+        for tensor in _leaves(result):
+            for storage in storages(tensor):
+                # Its entry keeps the address of a dead one from being given out again.
+                if storage._cdata in before or storage._cdata in self.born:
+                    continue
+                saver = Saver(self.scope(), func.__name__.partition(".")[0])
+                self.born[storage._cdata] = StorageWeakRef(storage), storage.nbytes(), saver
+                if func in _COPIES and before & self.parameters:
+                    self.copies.add(storage._cdata)
+        return result
+
+
+def _leaves(value: Any) -> list[Tensor]:
+    return [one for one in tree_leaves(value) if isinstance(one, Tensor)]
+
+
+@dataclass
+class Recorder:
+    """A context manager for a forward pass; `saved(output)` says what is kept while its output lives.
+
+    model: whose modules are named in the result, and whose parameters and buffers are not activations. names: further
+    modules that the model does not list, by name. Under torch.compile use `saved_bytes`.
+    """
+
+    model: nn.Module | None = None
+    names: Mapping[nn.Module, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._held: WeakSet[_Held] = WeakSet()
+        self._scopes = [""]
+        self._calls = _Calls()
+        known = [] if self.model is None else [*self.model.parameters(), *self.model.buffers()]
+        self._parameters = {storage._cdata for one in known for storage in storages(one)}
+        self._births = _Births(self._parameters, lambda: self._scopes[-1])
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            for module, name in self._named().items():
+                stack.callback(module.register_forward_pre_hook(self._entering(name), prepend=True).remove)
+                leave = module.register_forward_hook(self._leave, always_call=True)
+                stack.callback(leave.remove)
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, lambda held: held.tensor))
+            stack.enter_context(self._calls)
+            stack.enter_context(self._births)
+            self._exit = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._exit.close()
+
+    def saved(self, output: Any = None) -> Saved:
+        """What is kept now. Tensors in `output` are not, unless something else keeps them too.
+
+        Without `output` what hooks do not see goes uncounted: it cannot be told from results that are still in use.
+        """
+        gc.collect()
+        held = sorted(self._held, key=lambda one: one.order)
+        born, copies = self._births.born, self._births.copies
+        alive = {address for address, (reference, _, _) in born.items() if not reference.expired()}
+        savers: dict[int, list[_Held]] = {}
+        sizes: dict[int, int] = {}
+        for one in held:
+            for storage in storages(one.tensor):
+                savers.setdefault(storage._cdata, []).append(one)
+                sizes[storage._cdata] = storage.nbytes()
+        own = self._parameters | {key for key, them in savers.items() if any(one.parameter for one in them)}
+        kept = [_kept(sizes[key], them) for key, them in savers.items() if key in alive - copies]
+        given = addresses(output)
+        unseen = alive - set(savers) - given - copies if output is not None else set()
+        kept += [Kept(born[key][1], (), "", (born[key][2],), seen=False) for key in unseen if born[key][1]]
+        return Saved(
+            tuple(sorted(kept, key=lambda one: -one.bytes)),
+            inputs=sum(sizes[key] for key in savers if key not in born and key not in own),
+            parameters=sum(sizes[key] for key in savers if key not in born and key in own),
+            copies=sum(born[key][1] for key in alive & copies - given),
+        )
+
+    def _named(self) -> dict[nn.Module, str]:
+        listed = {} if self.model is None else {module: name for name, module in self.model.named_modules()}
+        return {**listed, **self.names}
+
+    def _entering(self, name: str) -> Callable[..., None]:
+        def enter(*_: Any) -> None:
+            self._scopes.append(name)
+
+        return enter
+
+    def _leave(self, *_: Any) -> None:
+        self._scopes.pop()
+
+    def _pack(self, tensor: Tensor) -> _Held:
+        self._count += 1
+        held = _Held(tensor, Saver(self._scopes[-1], self._operation()), self._count)
+        self._held.add(held)
+        return held
+
+    def _operation(self) -> str:
+        """The autograd.Function that saves, if one does, or else torch's function."""
+        frame = sys._getframe(2)  # that called the hook
+        if frame.f_code is _APPLY:
+            function = frame.f_locals["cls"]
+            label = getattr(function, "label", None)
+            return str(label(*frame.f_locals["args"]) if label else function.__name__)
+        return self._calls.running[-1] if self._calls.running else ""
+
+
+def _kept(size: int, savers: Iterable[_Held]) -> Kept:
+    savers = list(savers)
+    first = savers[0].tensor
+    who = tuple(dict.fromkeys(one.saver for one in savers))
+    return Kept(size, tuple(first.shape), str(first.dtype).removeprefix("torch."), who)

@@ -1,0 +1,151 @@
+"""What was found to be kept for backward, as numbers, table, JSON and picture."""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from os import PathLike
+
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def size(count: float) -> str:
+    """Bytes for a reader: 11.5 MiB."""
+    power = 0
+    while abs(count) >= 1023.95 and power < len(UNITS) - 1:
+        count, power = count / 1024, power + 1
+    return f"{count:.1f} {UNITS[power]}" if power else f"{count:.0f} B"
+
+
+def like(name: str) -> str:
+    """A module's name without the numbers of repeated ones: h.*.mlp for h.0.mlp."""
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
+
+
+@dataclass(frozen=True)
+class Saver:
+    """Who keeps a tensor: the module's name within its model, and the function of torch, or of an autograd.Function."""
+
+    module: str
+    operation: str
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One storage that is kept: its bytes, shape and dtype of the tensor first seen in it, and who keeps it, in order.
+
+    seen: whether autograd was seen saving it; else it merely lives on, and `by` says where it was made.
+    """
+
+    bytes: int
+    shape: tuple[int, ...]
+    dtype: str
+    by: tuple[Saver, ...]
+    seen: bool = True
+
+
+@dataclass(frozen=True)
+class Group:
+    """The tensors kept by one operation in one module or in like ones: in h.0.mlp and h.1.mlp, that is h.*.mlp."""
+
+    module: str
+    operation: str
+    bytes: int
+    tensors: int
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What is kept for backward. All numbers are bytes, and each storage counts once.
+
+    tensors: what forward made and keeps, largest first. inputs: kept of what was there before and is no parameter.
+    parameters: likewise, parameters and buffers. copies: of parameters, as autocast makes them.
+    """
+
+    tensors: tuple[Kept, ...]
+    inputs: int = 0
+    parameters: int = 0
+    copies: int = 0
+
+    @property
+    def total(self) -> int:
+        """Of `tensors`: the activations."""
+        return sum(one.bytes for one in self.tensors)
+
+    @property
+    def unseen(self) -> int:
+        """The part of `total` that autograd was not seen saving, such as tensors put on a `ctx`."""
+        return sum(one.bytes for one in self.tensors if not one.seen)
+
+    def groups(self) -> list[Group]:
+        """Of `tensors`, by who keeps them first; largest first."""
+        found: dict[tuple[str, str], list[Kept]] = {}
+        for one in self.tensors:
+            saver = one.by[0]
+            found.setdefault((like(saver.module), saver.operation), []).append(one)
+        groups = []
+        for (module, operation), them in found.items():
+            names = {one.by[0].module for one in them}
+            name = module if len(names) > 1 else names.pop()
+            groups.append(Group(name, operation, sum(one.bytes for one in them), len(them)))
+        groups = [one for one in groups if one.bytes]
+        return sorted(groups, key=lambda one: (-one.bytes, one.module, one.operation))
+
+    def by_operation(self) -> dict[str, int]:
+        """Bytes of each operation, largest first."""
+        return _sums((one.by[0].operation, one.bytes) for one in self.tensors)
+
+    def by_module(self) -> dict[str, int]:
+        """Bytes of each module, by what is run in itself and not in its children; largest first."""
+        return _sums((one.by[0].module, one.bytes) for one in self.tensors)
+
+    def table(self, rows: int = 12) -> str:
+        """The largest groups, in Markdown."""
+        groups = self.groups()
+        shown, rest = groups[:rows], groups[rows:]
+        lines = ["| module | operation | tensors | kept | share |", "|---|---|---:|---:|---:|"]
+        lines += [self._row(one.module or "(model)", one.operation, one.tensors, one.bytes) for one in shown]
+        if rest:
+            lines.append(self._row(f"{len(rest)} more", "", sum(r.tensors for r in rest), sum(r.bytes for r in rest)))
+        lines.append(self._row("all", "", len([one for one in self.tensors if one.bytes]), self.total))
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        besides = [("inputs", self.inputs), ("parameters", self.parameters), ("copies of parameters", self.copies)]
+        note = "; ".join(f"{what} {size(count)}" for what, count in besides if count)
+        hidden = f"{size(self.unseen)} of it kept otherwise than by autograd; " if self.unseen else ""
+        return f"{self.table()}\n\n{hidden}kept besides: {note or 'nothing'}"
+
+    def __int__(self) -> int:
+        return self.total
+
+    def to_json(self) -> str:
+        """Everything: the totals, the groups, and each tensor."""
+        totals = {"total": self.total, "unseen": self.unseen}
+        besides = {"inputs": self.inputs, "parameters": self.parameters, "copies": self.copies}
+        groups = [asdict(one) for one in self.groups()]
+        tensors = [asdict(one) for one in self.tensors]
+        return json.dumps({**totals, **besides, "groups": groups, "tensors": tensors}, indent=1) + "\n"
+
+    def plot(self, path: str | PathLike[str], rows: int = 12) -> None:
+        """The largest groups as bars, written to `path` in the format of its ending."""
+        from matplotlib.figure import Figure  # a second to import, and only pictures need it
+
+        groups = self.groups()[:rows][::-1]
+        figure = Figure(figsize=(8, 1 + 0.3 * len(groups)), layout="constrained")
+        axes = figure.add_subplot()
+        bars = axes.barh([f"{one.module} {one.operation}" for one in groups], [one.bytes / 2**20 for one in groups])
+        axes.bar_label(bars, [f"{one.bytes / self.total:.0%}" for one in groups], padding=2)
+        axes.set_xlabel(f"MiB kept for backward; {size(self.total)} in all")
+        figure.savefig(path)
+
+    def _row(self, module: str, operation: str, tensors: int, count: int) -> str:
+        share = count / self.total if self.total else 0.0
+        return f"| {module} | {operation} | {tensors} | {size(count)} | {share:.1%} |"
+
+
+def _sums(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    for name, count in pairs:
+        sums[name] = sums.get(name, 0) + count
+    return dict(sorted(sums.items(), key=lambda item: -item[1]))

@@ -1,0 +1,411 @@
+"""Bytes kept for backward: exact counts, the two witnesses, and that counting leaves no trace."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import kernels
+from kernels import KernelError
+from kernels.memory import Group, Kept, Recorder, Saved, Saver, saved_bytes
+from kernels.memory.saved import size
+from tests.kernels.saved import METHODS, bytes_allocated, bytes_in_graph
+
+pytestmark = [  # of torch's own making, when it compiles
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
+]
+
+
+def mlp(act: nn.Module, *more: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(24, 40), act, *more, nn.Linear(40, 16))
+
+
+X = torch.randn(33, 24)
+TENSOR = 33 * 40 * 4  # bytes of the activation
+
+
+@pytest.mark.parametrize("how", METHODS.values(), ids=METHODS)
+@pytest.mark.parametrize("fake", [True, False], ids=["fake", "real"])
+def test_an_mlp_keeps_what_the_graph_and_the_allocator_say(how: dict, fake: bool) -> None:
+    net = mlp(kernels.GELU(**how))
+    saved = saved_bytes(net, X, fake=fake)
+    net(X)  # makes what is made once
+    output, allocated = bytes_allocated(net, X)
+    assert saved.total == bytes_in_graph(output, [X, *net.parameters()]) == allocated - output.nbytes
+    assert (saved.inputs, saved.unseen, saved.copies) == (X.nbytes, 0, 0)
+    assert saved.parameters == net[2].weight.nbytes  # the first layer's input wants no gradient
+
+
+@pytest.mark.parametrize(("act", "expected"), [(nn.ReLU, 83886080), (nn.GELU, 150994944)])
+def test_the_memory_blogs_mlp(act: type[nn.Module], expected: int) -> None:
+    """To the byte, without its 150 MB."""
+    with torch.device("meta"):
+        net = nn.Sequential(nn.Linear(1024, 4096), act(), nn.Linear(4096, 1024)).bfloat16()
+        x = torch.empty(2, 4096, 1024, dtype=torch.bfloat16, requires_grad=True)
+    saved = saved_bytes(net, x)
+    assert saved.total + saved.inputs == expected
+    assert saved.inputs == x.nbytes
+
+
+def test_each_storage_counts_once() -> None:
+    def views(x: Tensor) -> Tensor:
+        y = x.exp()  # keeps y
+        return (y.view(-1) * y.view(-1)).sum() + y.T.square().sum()
+
+    x = torch.randn(5, 7, requires_grad=True)
+    assert saved_bytes(views, x).total == x.nbytes
+
+
+def test_what_is_no_activation_is_told_apart() -> None:
+    weight = nn.Parameter(torch.randn(6, 6))
+    constant = torch.randn(4, 6)
+
+    def run(x: Tensor) -> Tensor:
+        return (x * constant) @ weight.T
+
+    x = torch.randn(4, 6, requires_grad=True)
+    saved = saved_bytes(run, x)
+    assert (saved.total, saved.inputs, saved.parameters) == (x.nbytes, constant.nbytes, weight.nbytes)
+
+
+def test_the_output_is_kept_only_if_backward_needs_it() -> None:
+    x = torch.randn(4, 6, requires_grad=True)
+    assert saved_bytes(torch.exp, x).total == x.nbytes
+    assert saved_bytes(lambda x: x + 1, x).total == 0
+    assert saved_bytes(lambda x: {"deep": [x + 1, (x + 2,)]}, x).total == 0
+
+
+def test_freed_tensors_do_not_count() -> None:
+    def run(x: Tensor) -> Tensor:
+        x.exp().sin()  # a graph that nobody holds
+        return x.cos()
+
+    x = torch.randn(50, requires_grad=True)
+    saved = saved_bytes(run, x)
+    assert (saved.total, saved.inputs) == (0, x.nbytes)
+
+
+class Stash(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.hidden = x.sign()
+        ctx.save_for_backward(x.exp())
+        return x.exp()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * ctx.saved_tensors[0] * ctx.hidden
+
+
+@pytest.mark.parametrize("fake", [True, False], ids=["fake", "real"])
+def test_tensors_on_a_ctx_are_found(fake: bool) -> None:
+    class Net(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return Stash.apply(x * 2)
+
+    saved = saved_bytes(Net(), torch.randn(10, requires_grad=True), fake=fake)
+    assert (saved.total, saved.unseen) == (80, 40)
+    assert {(one.by[0].operation, one.seen) for one in saved.tensors} == {("Stash", True), ("sign", False)}
+
+
+def test_who_keeps_what() -> None:
+    net = mlp(nn.GELU(), nn.LayerNorm(40))
+    saved = saved_bytes(net, X)
+    assert saved.by_module() == {"1": TENSOR, "2": TENSOR + 2 * 33 * 4, "3": TENSOR}
+    assert saved.by_operation() == {"layer_norm": TENSOR + 2 * 33 * 4, "gelu": TENSOR, "linear": TENSOR}
+
+
+def test_a_tensor_that_two_keep_names_both() -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    (kept,) = saved_bytes(net, torch.randn(4, 8)).tensors
+    assert kept == Kept(4 * 8 * 4, (4, 8), "float32", (Saver("1", "relu"), Saver("2", "linear")))
+
+
+def test_like_modules_are_grouped() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.h = nn.ModuleList(nn.ModuleDict({"up": nn.Linear(8, 8), "act": nn.GELU()}) for _ in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.h:
+                x = layer["act"](layer["up"](x))
+            return x
+
+    x = torch.randn(4, 8)
+    assert saved_bytes(Net(), x).groups() == [
+        Group("h.*.act", "gelu", 3 * x.nbytes, 3),
+        Group("h.*.up", "linear", 2 * x.nbytes, 2),
+    ]
+
+
+def test_copies_that_autocast_makes_of_weights_do_not_count() -> None:
+    net = mlp(nn.GELU())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        fake, real = saved_bytes(net, X), saved_bytes(net, X, fake=False)
+    assert fake == real
+    # x, and input and output of the activation, in two bytes; what is copied is both layers' weight and bias.
+    assert fake.total == X.nbytes // 2 + 2 * TENSOR // 2
+    assert fake.copies == sum(one.nbytes for one in net.parameters()) // 2
+
+
+def test_checkpoints_keep_their_input_only() -> None:
+    inner = nn.Sequential(nn.Linear(24, 24), nn.GELU(), nn.Linear(24, 24), nn.GELU())
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(self.inner, x.exp(), use_reentrant=False)
+
+    assert saved_bytes(Net(), X.clone().requires_grad_()).total == X.nbytes
+    assert saved_bytes(nn.Sequential(inner), X).total == 3 * X.nbytes
+
+
+def test_the_recorder_by_itself() -> None:
+    net = mlp(kernels.GELU(method="fewbit", bits=2))
+    with Recorder(net) as recorder:
+        loss = net(X).square().mean()
+    kept = TENSOR + 2 * math.ceil(33 * 40 / 8) + 33 * 16 * 4  # and the net's output, for its square
+    assert recorder.saved(loss).total == recorder.saved().total == kept
+    loss.backward()
+    assert recorder.saved(loss).total == 0
+    assert all(one.grad is not None for one in net.parameters())
+
+
+def test_gradients_are_the_same_under_the_recorder() -> None:
+    torch.manual_seed(0)
+    net = mlp(nn.GELU(), nn.LayerNorm(40))
+    expected = torch.autograd.grad(net(X).square().sum(), [*net.parameters()])
+    with Recorder(net):
+        loss = net(X).square().sum()
+    for got, want in zip(torch.autograd.grad(loss, [*net.parameters()]), expected, strict=True):
+        assert torch.equal(got, want)
+
+
+class Changing(nn.Module):
+    """Its forward leaves traces of every kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.drop = nn.BatchNorm1d(24), nn.Dropout(0.5)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        self.cache: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.cache = self.drop(self.norm(x))
+        self.last = torch.rand(3)
+        self.norm.weight = nn.Parameter(self.norm.weight + 1)
+        return self.cache
+
+
+@pytest.mark.parametrize("fake", [True, False, None])
+def test_the_model_is_left_as_it_was(fake: bool | None) -> None:
+    net = Changing()
+    weight, state = net.norm.weight, {name: one.clone() for name, one in net.state_dict().items()}
+    attributes, numbers = set(vars(net)), torch.get_rng_state()
+    saved_bytes(net, X, fake=fake)
+    assert net.norm.weight is weight
+    assert set(vars(net)) == attributes
+    assert net.cache is None
+    assert all(torch.equal(one, state[name]) for name, one in net.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), numbers)
+    assert not net._forward_hooks
+    assert not net._forward_pre_hooks
+
+
+def test_a_model_that_cannot_run_on_fakes_runs_for_real() -> None:
+    class Branching(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.exp() if x.sum() > 0 else x.sin()
+
+    x = torch.ones(10, requires_grad=True)
+    assert saved_bytes(Branching(), x).total == x.nbytes
+    with pytest.raises(KernelError, match="model must run on fake tensors for fake=True, got DataDependent"):
+        saved_bytes(Branching(), x, fake=True)
+
+
+def test_a_model_that_fails_says_so_itself() -> None:
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        saved_bytes(nn.Linear(3, 4), torch.randn(2, 5))
+
+
+def test_modules_that_hold_their_weights_in_other_ways() -> None:
+    """An LSTM has a list of them besides. (For real it keeps a workspace of MKL-DNN's, of which fakes know nothing.)"""
+    net, x = nn.LSTM(8, 8), torch.randn(5, 3, 8)
+    assert saved_bytes(net, x, fake=True).total > 0
+    net(x)[0].sum().backward()  # it still works
+    assert all(one.grad is not None for one in net.parameters())
+    attention = nn.MultiheadAttention(8, 2)
+    assert saved_bytes(attention, x, x, x, fake=True) == saved_bytes(attention, x, x, x, fake=False)
+
+
+def test_tied_weights_and_shared_modules() -> None:
+    first, act = nn.Linear(24, 24), nn.GELU()
+    second = nn.Linear(24, 24)
+    second.weight = first.weight
+    saved = saved_bytes(nn.Sequential(first, act, second, act), X)
+    assert saved.parameters == first.weight.nbytes
+    assert saved.by_module() == {"1": 2 * X.nbytes, "2": X.nbytes}
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compiled_models(backend: str) -> None:
+    """By graph and allocator; ours keeps the same as in eager."""
+    torch._dynamo.reset()
+    net = mlp(kernels.GELU())
+    saved = saved_bytes(torch.compile(net, backend=backend), X)
+    assert (saved.total, saved.inputs, saved.unseen) == (saved_bytes(net, X).total, X.nbytes, 0)
+    assert saved.parameters == net[2].weight.nbytes
+    torch._dynamo.reset()
+    assert saved_bytes(torch.compile(lambda x: net(x), backend=backend), X).total == saved.total
+
+
+def test_a_model_compiled_in_place() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = mlp(nn.GELU())
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x).exp()
+
+    net = Net()
+    net.compile(backend="aot_eager")
+    assert saved_bytes(net, X).total == 2 * TENSOR + 33 * 16 * 4
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message"),
+    [
+        ((3,), {}, "model must be a module or a function, got int"),
+        ((nn.ReLU(), X), {"accounting": "gpu"}, "accounting must be one of as-run, cuda, got 'gpu'"),
+        ((torch.exp, X), {"fake": True}, "fake=True must go with a module"),
+    ],
+)
+def test_bad_arguments(args: tuple, kwargs: dict, message: str) -> None:
+    with pytest.raises(KernelError, match=message):
+        saved_bytes(*args, **kwargs)
+
+
+@pytest.mark.parametrize("kwargs", [{"fake": True}, {"accounting": "cuda"}])
+def test_what_is_compiled_runs_as_it_is(kwargs: dict) -> None:
+    with pytest.raises(KernelError, match="what is compiled must be run as it is"):
+        saved_bytes(torch.compile(nn.ReLU(), backend="aot_eager"), X, **kwargs)
+
+
+# Counting as CUDA does.
+
+
+@pytest.mark.parametrize("fake", [True, False], ids=["fake", "real"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_dropout_keeps_a_byte_an_element_on_cuda(dtype: torch.dtype, fake: bool) -> None:
+    net, x = nn.Dropout(0.1), torch.randn(33, 24, dtype=dtype, requires_grad=True)
+    assert saved_bytes(net, x, fake=fake).total == x.nbytes
+    assert saved_bytes(net, x, fake=fake, accounting="cuda").total == x.numel()
+    assert saved_bytes(net.eval(), x, fake=fake, accounting="cuda").total == 0
+
+
+def test_statistics_of_a_layer_norm_are_float32_on_cuda() -> None:
+    net, x = nn.LayerNorm(24).bfloat16(), torch.randn(33, 24, dtype=torch.bfloat16, requires_grad=True)
+    assert saved_bytes(net, x).total == 2 * 33 * 2
+    assert saved_bytes(net, x, accounting="cuda").total == 2 * 33 * 4
+
+
+class Attention(nn.Module):
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x, mask, self.dropout)
+
+
+@pytest.mark.parametrize("fake", [True, False], ids=["fake", "real"])
+@pytest.mark.parametrize(
+    ("dtype", "masked", "rows"),
+    [(torch.bfloat16, False, 20), (torch.float32, False, 32), (torch.bfloat16, True, 32)],
+)
+def test_attention_keeps_no_square_on_cuda(dtype: torch.dtype, masked: bool, rows: int, fake: bool) -> None:
+    x = torch.randn(2, 3, 20, 8, dtype=dtype, requires_grad=True)
+    mask = torch.ones(20, 20, dtype=torch.bool) if masked else None
+    # Output, logarithms of sums, for 32 rows at a time where the memory-efficient kernel runs, seed and offset of
+    # the random numbers; and the mask as numbers.
+    expected = x.nbytes + 2 * 3 * rows * 4 + 16 + (20 * 20 * x.element_size() if masked else 0)
+    saved = saved_bytes(Attention(0.1), x, mask, accounting="cuda", fake=fake)
+    assert saved.total == expected
+    square = 2 * 3 * 20 * 20 * x.element_size()
+    assert saved_bytes(Attention(0.1), x, mask, fake=fake).total > square
+
+
+def test_counting_as_cuda_has_no_backward_and_says_so() -> None:
+    from kernels.memory.accounting import CudaLike
+
+    x = torch.randn(2, 3, 20, 8, requires_grad=True)
+    with CudaLike():
+        y = Attention(0.0)(x)
+    with pytest.raises(NotImplementedError, match="counts what forward keeps"):
+        y.sum().backward()
+
+
+# What is shown.
+
+
+def test_the_result_as_table_json_and_number() -> None:
+    saved = saved_bytes(mlp(nn.GELU()), X)
+    table = str(saved)
+    assert "| 1 | gelu | 1 | 5.2 KiB | 50.0% |" in table
+    assert "| all |  | 2 | 10.3 KiB | 100.0% |" in table
+    assert table.endswith("kept besides: inputs 3.1 KiB; parameters 2.5 KiB")
+    assert int(saved) == saved.total == 2 * TENSOR
+    document = json.loads(saved.to_json())
+    assert document["total"] == sum(one["bytes"] for one in document["tensors"]) == saved.total
+    assert document["groups"][0] == {"module": "1", "operation": "gelu", "bytes": TENSOR, "tensors": 1}
+
+
+def test_long_tables_end_in_a_rest() -> None:
+    tensors = tuple(Kept(2**20, (1,), "float32", (Saver(f"m{i}", "f"),)) for i in range(20))
+    lines = Saved(tensors).table(rows=5).splitlines()
+    assert len(lines) == 2 + 5 + 1 + 1
+    assert lines[-2] == "| 15 more |  | 15 | 15.0 MiB | 75.0% |"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1536, "1.5 KiB"),
+        (2**20 - 1, "1.0 MiB"),
+        (37.5 * 2**30, "37.5 GiB"),
+    ],
+)
+def test_sizes_for_readers(count: float, text: str) -> None:
+    assert size(count) == text
+
+
+def test_a_picture(tmp_path: Any) -> None:
+    path = tmp_path / "kept.svg"
+    saved_bytes(mlp(nn.GELU()), X).plot(path)
+    text = path.read_text("utf-8")
+    assert text.count("<svg") == 1
+
+
+def test_fake_tensors_of_ones_own_mode() -> None:
+    with FakeTensorMode():
+        net, x = mlp(nn.GELU()), torch.randn(33, 24)
+    assert saved_bytes(net, x).total == 2 * TENSOR
+    with FakeTensorMode():
+        net, x = mlp(nn.GELU()), torch.randn(33, 24)
+        assert saved_bytes(net, x).total == 2 * TENSOR
