@@ -32,8 +32,9 @@ BANNED_LIBRARIES = {
 EVALUATING_BUILTINS = {"compile", "eval", "exec"}
 EVALUATING_FUNCTIONS = {"lambdify", "parse_expr", "sympify"}
 DYNAMIC_IMPORTS = {"__import__", "import_module"}
-# Where modules are imported by name: judges above the package, and generated modules, by names of the catalogue.
-DYNAMIC = {"coefficients.__main__", "kernels.kernel", "kernels.launch"}
+# Where modules are imported by name: judges above the package, generated modules, by names of the catalogue, and
+# transformers and a user's model.
+DYNAMIC = {"coefficients.__main__", "kernels.kernel", "kernels.launch", "kernels.memory.making"}
 
 TOP_LEVEL = {
     *(".ci", ".github", ".gitignore"),

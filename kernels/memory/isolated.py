@@ -1,5 +1,6 @@
 """A model as it stands for a trial run that leaves no trace, and its tensors replaced by fake ones or by copies."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -47,8 +48,25 @@ def on_fakes(model: nn.Module, args: Any, kwargs: Any) -> Iterator[tuple[Any, An
     with unchanged(model):
         replace(model, fake, fake)
         args, kwargs = tree_map_only(Tensor, fake, (args, kwargs))
-        with mode:
+        with mode, unpacked():
             yield args, kwargs
+
+
+@contextmanager
+def unpacked() -> Iterator[None]:
+    """Lets transformers take each row for one sequence. It asks positions whether several are packed into it; fake
+    ones cannot tell, and masks would be made and kept that are not there for real."""
+    masks = sys.modules.get("transformers.masking_utils")
+    name = "find_packed_sequence_indices"
+    if masks is None or not hasattr(masks, name):
+        yield
+        return
+    before = getattr(masks, name)
+    setattr(masks, name, lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        setattr(masks, name, before)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from kernels.errors import KernelError
 from kernels.memory.accounting import CudaLike
 from kernels.memory.allocator import growth
 from kernels.memory.isolated import on_copies, on_fakes
+from kernels.memory.making import line
 from kernels.memory.recorder import Recorder, storages, tensors
 from kernels.memory.saved import Kept, Saved, Saver
 
@@ -55,13 +56,9 @@ def saved_bytes(
             return faked(model, args, kwargs, accounting=accounting)
         except Exception as error:  # of any kind; if it was not for the fakes, it comes again
             if fake:
-                raise KernelError(f"model must run on fake tensors for fake=True, got {_line(error)}") from error
+                raise KernelError(f"model must run on fake tensors for fake=True, got {line(error)}") from error
     with on_copies(model):
         return recorded(model, args, kwargs, accounting=accounting)
-
-
-def _line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 def faked(

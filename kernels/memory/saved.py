@@ -110,11 +110,15 @@ class Saved:
         lines.append(self._row("all", "", len([one for one in self.tensors if one.bytes]), self.total))
         return "\n".join(lines)
 
-    def __str__(self) -> str:
-        besides = [("inputs", self.inputs), ("parameters", self.parameters), ("copies of parameters", self.copies)]
-        note = "; ".join(f"{what} {size(count)}" for what, count in besides if count)
+    def besides(self) -> str:
+        """What is kept that is no activation, in a line."""
+        parts = [("inputs", self.inputs), ("parameters", self.parameters), ("copies of parameters", self.copies)]
+        note = "; ".join(f"{what} {size(count)}" for what, count in parts if count)
         hidden = f"{size(self.unseen)} of it kept otherwise than by autograd; " if self.unseen else ""
-        return f"{self.table()}\n\n{hidden}kept besides: {note or 'nothing'}"
+        return f"{hidden}kept besides: {note or 'nothing'}"
+
+    def __str__(self) -> str:
+        return f"{self.table()}\n\n{self.besides()}"
 
     def __int__(self) -> int:
         return self.total

@@ -1,0 +1,191 @@
+"""python -m kernels.memory: what a model keeps for backward, as it is and with activations that remember less."""
+
+from coefficients import command
+
+if __name__ == "__main__":
+    command.exit_on_interrupt()  # before the imports, which take most of the time
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+
+from kernels.choice import DEFAULT_BITS
+from kernels.conversion import Report, convert
+from kernels.errors import KernelError
+from kernels.kernel import METHODS
+from kernels.memory import zoo
+from kernels.memory.measure import ACCOUNTINGS, saved_bytes
+from kernels.memory.saved import Saved, size
+
+PROG = "python -m kernels.memory"
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in zoo.DTYPES}
+FORMATS = ("table", "json")
+
+
+def _parser() -> command.Parser:
+    parser = command.Parser(prog=PROG, description="What a model keeps for backward, without running it for real.")
+    known = ", ".join(zoo.names())
+    parser.add_argument(
+        "--model", metavar="NAME", required=True, help=f"one of {known}; or module:function that gives model and inputs"
+    )
+    parser.add_argument(
+        "--method",
+        metavar="M",
+        action="append",
+        help=f"auto, {', '.join(METHODS)}; repeatable (default: invact, fewbit and auto)",
+    )
+    parser.add_argument("--bits", metavar="B", help=f"of fewbit, 1 to 8 (default: {DEFAULT_BITS})")
+    parser.add_argument(
+        "--max-gradient-error", metavar="E", help="of auto: bound on the error of f' (default: invact's)"
+    )
+    parser.add_argument("--batch", metavar="N", help="examples (default: 1; mlp and block: 2)")
+    parser.add_argument("--seq", metavar="N", help="tokens of each (default: as many as the model takes)")
+    parser.add_argument("--dtype", metavar="D", help=f"{', '.join(DTYPES)} (default: the model's usual one)")
+    parser.add_argument(
+        "--attention",
+        metavar="A",
+        default="sdpa",
+        help=f"{', '.join(zoo.ATTENTION)} (default: sdpa, torch's fused one)",
+    )
+    parser.add_argument("--act", metavar="NAME", help="another activation, by the name that the model's library has")
+    parser.add_argument(
+        "--accounting",
+        metavar="A",
+        default="cuda",
+        help="cuda: what CUDA keeps; as-run: what the CPU does (default: cuda)",
+    )
+    parser.add_argument("--format", metavar="F", default="table", help=f"{', '.join(FORMATS)} (default: table)")
+    parser.add_argument("--rows", metavar="N", default="12", help="of the table of who keeps what (default: 12)")
+    parser.add_argument("--plot", metavar="FILE", help="draw who keeps what in the model as it is")
+    return parser
+
+
+@dataclass(frozen=True)
+class Result:
+    """A model's bytes by one way of remembering. report: None for the model as it is."""
+
+    how: str
+    saved: Saved
+    report: Report | None = None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status; raises KernelError for bad input."""
+    options = _parser().parse_args(arguments)
+    for name, value, allowed in (
+        ("format", options.format, FORMATS),
+        ("accounting", options.accounting, ACCOUNTINGS),
+        ("dtype", options.dtype, (None, *DTYPES)),
+    ):
+        if value not in allowed:
+            raise KernelError(f"{name} must be one of {', '.join(filter(None, allowed))}, got {value!r}")
+    rows = _whole("rows", options.rows) or 0
+    plot = command.output_path("--plot", options.plot) if options.plot is not None else None
+    bound = _number("max-gradient-error", options.max_gradient_error)
+    hows = _hows(options.method, _whole("bits", options.bits), bound)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model, args, kwargs = zoo.build(
+            options.model,
+            batch=_whole("batch", options.batch),
+            seq=_whole("seq", options.seq),
+            dtype=DTYPES.get(options.dtype),
+            attention=options.attention,
+            act=options.act,
+        )
+    results = _results(model, args, kwargs, hows, options.accounting)
+    show = _table if options.format == "table" else _json
+    print(show(_title(options, model, args, kwargs), results, rows))
+    if plot is not None:
+        results[0].saved.plot(plot)
+    return command.GOOD
+
+
+def _whole(name: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise KernelError(f"{name} must be a whole number of 1 or more, got {text!r}")
+    return int(text)
+
+
+def _number(name: str, text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        raise KernelError(f"{name} must be a number, got {text!r}") from None
+
+
+def _hows(methods: Sequence[str] | None, bits: int | None, bound: float | None) -> list[dict[str, Any]]:
+    """The arguments of `convert` for each method."""
+    names = list(dict.fromkeys(methods or ("invact", "fewbit", "auto")))
+    for option, value, method in (("bits", bits, "fewbit"), ("max-gradient-error", bound, "auto")):
+        if value is not None and method not in names:
+            raise KernelError(f"{option} must go with --method {method}, got --method {', '.join(names)}")
+    more: dict[str, dict[str, Any]] = {"fewbit": {"bits": bits or DEFAULT_BITS}, "auto": {"max_gradient_error": bound}}
+    return [{"method": name, **more.get(name, {})} for name in names]
+
+
+def _results(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], hows: list[dict[str, Any]], accounting: str
+) -> list[Result]:
+    results = [Result("as it is", saved_bytes(model, *args, accounting=accounting, **kwargs))]
+    for how in hows:
+        if how["method"] == "auto":
+            how = {**how, "inputs": kwargs or args}
+        report = convert(model, **how)
+        name = how["method"] + (f", {how['bits']} bit{'s' * (how['bits'] > 1)}" if "bits" in how else "")
+        results.append(Result(name, saved_bytes(model, *args, accounting=accounting, **kwargs), report))
+        report.revert()
+    return results
+
+
+def _title(options: argparse.Namespace, model: nn.Module, args: Any, kwargs: Any) -> dict[str, Any]:
+    given = kwargs or {f"input{index}": one for index, one in enumerate(args)}
+    inputs = {name: list(one.shape) for name, one in given.items() if isinstance(one, Tensor)}
+    dtypes = {str(one.dtype).removeprefix("torch.") for one in model.parameters()}
+    return {
+        "model": options.model,
+        "class": type(model).__name__,
+        "inputs": inputs,
+        "dtype": ", ".join(sorted(dtypes)),
+        "accounting": options.accounting,
+        "parameters": sum(one.nbytes for one in model.parameters()),
+    }
+
+
+def _table(title: dict[str, Any], results: list[Result], rows: int) -> str:
+    stock = results[0].saved
+    fed = ", ".join("×".join(map(str, shape)) for shape in title["inputs"].values())
+    counted = "as CUDA keeps it" if title["accounting"] == "cuda" else "as this machine runs it"
+    lines = [
+        f"{title['model']} ({title['class']}), {title['dtype']}, input {fed}; {counted}",
+        "",
+        "| activations | kept for backward | less by | converted |",
+        "|---|---:|---:|---:|",
+    ]
+    for one in results:
+        less = f"{1 - one.saved.total / stock.total:.2%}" if stock.total and one.report else ""
+        changed = f"{len(one.report.converted)} of {len(one.report.sites)}" if one.report else ""
+        lines.append(f"| {one.how} | {size(one.saved.total)} | {less} | {changed} |")
+    return "\n".join([*lines, "", "As it is, by who keeps it:", "", stock.table(rows), "", stock.besides()])
+
+
+def _json(title: dict[str, Any], results: list[Result], rows: int) -> str:
+    found = []
+    for one in results:
+        entry: dict[str, Any] = {"activations": one.how, **json.loads(one.saved.to_json())}
+        del entry["tensors"]
+        if one.report is not None:
+            entry["sites"] = json.loads(one.report.to_json())["sites"]
+        found.append(entry)
+    return json.dumps({**title, "results": found}, indent=1)
+
+
+if __name__ == "__main__":
+    sys.exit(command.run("memory", main, (KernelError,)))

@@ -1,0 +1,63 @@
+"""A user's own model, given as `package.module:function`."""
+
+from contextlib import suppress
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, unset_fake_temporarily
+from torch.utils._pytree import tree_leaves
+
+from kernels.errors import KernelError
+from kernels.memory.making import building, imported, line
+
+Built = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
+
+
+def own(name: str, dtype: torch.dtype | None) -> Built:
+    module, _, attribute = name.partition(":")
+    try:
+        function = imported(module, attribute)
+    except Exception as error:
+        raise KernelError(f"model must be a function that can be imported, got {name!r}: {line(error)}") from error
+
+    def call() -> Built:
+        with building(dtype or torch.get_default_dtype()):
+            return _checked(name, function())
+
+    mode = getattr(torch.empty(0), "fake_mode", None)
+    try:
+        if mode is None:
+            return call()
+        with suppress(AssertionError, RuntimeError):  # torch's kinds: a slip of the user's must not cost real memory
+            built = call()
+            if all(isinstance(tensor, FakeTensor) for tensor in _tensors(built)):
+                return built
+        # It asks tensors for their numbers, or takes real ones from elsewhere: fake copies are made of what it gives.
+        with unset_fake_temporarily():
+            built = call()
+            with FakeCopyMode(mode):
+                return deepcopy(built)
+    except KernelError:
+        raise
+    except Exception as error:
+        raise KernelError(f"{name} raised {line(error)}") from error
+
+
+def _tensors(built: Built) -> list[Tensor]:
+    model, args, kwargs = built
+    leaves = [*model.parameters(), *model.buffers(), *tree_leaves((args, kwargs))]
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+
+def _checked(name: str, result: Any) -> Built:
+    match result:
+        case (nn.Module() as model, Tensor() as one):
+            return model, (one,), {}
+        case (nn.Module() as model, tuple() as args):
+            return model, args, {}
+        case (nn.Module() as model, dict() as kwargs):
+            return model, (), kwargs
+    got = ", ".join(type(part).__name__ for part in result) if isinstance(result, tuple) else type(result).__name__
+    raise KernelError(f"{name} must give a model and a tensor, tuple or dictionary of inputs, got {got}")

@@ -1,0 +1,81 @@
+"""The published hyper-parameters of models, by name."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from kernels.memory.plain import MLP, Block, vgg
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is made and fed. Length and reserved count positions, for models of sequences only.
+
+    model: a class of transformers by name, or ours. values: of its configuration; parts: the configurations inside it
+    that take them. length: natural, if not the longest there is. reserved: positions that no token can have.
+    """
+
+    model: str | Callable[[Any], nn.Module]
+    inputs: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    act: str = "hidden_act"
+    attends: bool = True
+    parts: tuple[str, ...] = ()
+    length: int | None = None
+    reserved: int = 0
+    batch: int = 1
+    dtype: torch.dtype = torch.float32
+
+
+def _resnet(layer: str, *depths: int) -> Recipe:
+    widths = [64, 128, 256, 512] if layer == "basic" else [256, 512, 1024, 2048]
+    values = {"layer_type": layer, "depths": list(depths), "hidden_sizes": widths, "image_size": 224}
+    return Recipe("ResNetForImageClassification", "images", {**values, "num_labels": 1000}, attends=False)
+
+
+def _efficientnet(width: float, depth: float, image: int, dropout: float, last: int, odd: tuple[int, ...]) -> Recipe:
+    sizes = {"width_coefficient": width, "depth_coefficient": depth, "image_size": image, "hidden_dim": last}
+    values = {**sizes, "dropout_rate": dropout, "depthwise_padding": list(odd), "num_labels": 1000}
+    return Recipe("EfficientNetForImageClassification", "images", values, attends=False)
+
+
+def _vgg(depth: int) -> Recipe:
+    values = {"depth": depth, "hidden": 4096, "image_size": 224, "hidden_act": "relu"}
+    return Recipe(vgg, "images", values, attends=False)
+
+
+ROBERTA = {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+LLAMA = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "use_cache": False}
+MISTRAL = {**LLAMA, "max_position_embeddings": 32768, "sliding_window": 4096}
+# Two heads: of the bytes published for the block, 65536 are log-sum-exps in float32, one for each position and head.
+BLOG = {"width": 1024, "heads": 2, "hidden_act": "gelu"}
+
+# Where a configuration says nothing, the default of its class in transformers is the published value.
+RECIPES = {
+    "bert": Recipe("BertModel", "tokens"),
+    "roberta": Recipe("RobertaModel", "tokens", ROBERTA, reserved=2),
+    "roberta-large": Recipe("RobertaModel", "tokens", {**ROBERTA, **LARGE}, reserved=2),
+    "gpt2": Recipe("GPT2LMHeadModel", "tokens", {"use_cache": False}, "activation_function"),
+    "vit": Recipe("ViTForImageClassification", "images", {"num_labels": 1000}),
+    "clip": Recipe("CLIPModel", "tokens and images", parts=("text_config", "vision_config")),
+    "ast": Recipe("ASTForAudioClassification", "spectrograms", {"num_labels": 527}),
+    "llama": Recipe("LlamaForCausalLM", "tokens", LLAMA, dtype=torch.bfloat16),
+    "mistral": Recipe("MistralForCausalLM", "tokens", MISTRAL, length=4096, dtype=torch.bfloat16),
+    "resnet18": _resnet("basic", 2, 2, 2, 2),
+    "resnet34": _resnet("basic", 3, 4, 6, 3),
+    "resnet50": _resnet("bottleneck", 3, 4, 6, 3),
+    "resnet101": _resnet("bottleneck", 3, 4, 23, 3),
+    "resnet152": _resnet("bottleneck", 3, 8, 36, 3),
+    "vgg11": _vgg(11),
+    "vgg16": _vgg(16),
+    "vgg19": _vgg(19),
+    "efficientnet-b0": _efficientnet(1.0, 1.0, 224, 0.2, 1280, ()),
+    "efficientnet-b3": _efficientnet(1.2, 1.4, 300, 0.3, 1536, (5, 18)),
+    "efficientnet-b7": _efficientnet(2.0, 3.1, 600, 0.5, 2560, (18,)),
+    "mlp": Recipe(MLP, "vectors", BLOG, attends=False, length=4096, batch=2, dtype=torch.bfloat16),
+    "block": Recipe(Block, "vectors", BLOG, length=4096, batch=2, dtype=torch.bfloat16),
+}

@@ -1,0 +1,158 @@
+"""Models by name, as they were published, and the user's own by `package.module:function`.
+
+Nothing is downloaded: a model is built from its hyper-parameters. Under a FakeTensorMode it has no weights either, so
+that one of 7 billion parameters takes a fraction of a second and no memory; elsewhere they are random.
+
+Encoders come bare, as they are finetuned (bert-base-uncased, roberta, clip-vit-base-patch32); gpt2, llama (Llama 2, 7B)
+and mistral (7B, v0.1) have their language-model heads; vit (base-patch16-224), ast and the CNNs their classifiers, with
+the 1000 classes of ImageNet or the 527 of AudioSet. `mlp` and `block` are those of the memory blog. There is no loss.
+"""
+
+import difflib
+import sys
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kernels.errors import KernelError
+from kernels.memory.making import building, imported
+from kernels.memory.own import Built, own
+from kernels.memory.plain import ACTIVATIONS
+from kernels.memory.recipes import RECIPES, Recipe
+
+ATTENTION = ("eager", "sdpa")
+SEQUENCES = ("tokens", "tokens and images", "vectors")
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+RENAMED = {"gelu_tanh": "gelu_pytorch_tanh"}  # ours: transformers'
+
+
+def names() -> tuple[str, ...]:
+    """Of the models that `build` knows."""
+    return tuple(RECIPES)
+
+
+def build(
+    name: str,
+    *,
+    batch: int | None = None,
+    seq: int | None = None,
+    dtype: torch.dtype | None = None,
+    attention: str = "sdpa",
+    act: str | None = None,
+    **overrides: Any,
+) -> Built:
+    """The model in training mode, and what to call it with: positional and keyword arguments.
+
+    name: one of `names()`, or `package.module:function`: a function without arguments that gives a model, which is left
+    in its mode, and its inputs, a tensor, a tuple or a dictionary; it runs with `dtype` as torch's default.
+    None stands for what is natural to the model. overrides: values in place of the published ones, such as
+    num_hidden_layers, by their names in the configuration. Raises KernelError for what there is not.
+    """
+    if dtype not in (None, *DTYPES):
+        raise KernelError(f"dtype must be one of {', '.join(map(str, DTYPES))}, got {dtype!r}")
+    if ":" in name:
+        given = {"batch": batch, "seq": seq, "act": act}
+        for option, value in given.items():
+            if value is not None:
+                raise KernelError(f"{option} must be left out for {name}, got {value!r}: the function decides")
+        return own(name, dtype)
+    if name not in RECIPES:
+        near = difflib.get_close_matches(name, RECIPES, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise KernelError(f"model must be one of {', '.join(RECIPES)} or package.module:function, got {name!r}{hint}")
+    recipe = RECIPES[name]
+    if attention not in ATTENTION:
+        raise KernelError(f"attention must be one of {', '.join(ATTENTION)}, got {attention!r}")
+    for option, value in (("batch", batch), ("seq", seq)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise KernelError(f"{option} must be a positive whole number, got {value!r}")
+    given = overrides if act is None else {**overrides, recipe.act: act}
+    with building(dtype or recipe.dtype):
+        make, config = _configured(name, recipe, given, attention)
+        inputs = _inputs(recipe, config, batch or recipe.batch, _length(name, recipe, config, seq))
+        model = make(config).train()
+        if recipe.act in given and isinstance(recipe.model, str):
+            _replace(model, config, recipe.act)
+    return (model, (), inputs) if isinstance(recipe.model, str) else (model, tuple(inputs.values()), {})
+
+
+def _transformers(module: str, attribute: str) -> Any:
+    """Imported when it is needed, as not everybody has it."""
+    try:
+        return imported(module, attribute)
+    except ImportError as error:
+        without = ", ".join(name for name, recipe in RECIPES.items() if callable(recipe.model))
+        hint = f"{attribute} is not to be had; try: pip install transformers"
+        raise KernelError(f"model must be one of {without} without transformers: {hint}") from error
+
+
+def _configured(
+    name: str, recipe: Recipe, given: Mapping[str, Any], attention: str
+) -> tuple[Callable[[Any], nn.Module], Any]:
+    """What makes the model, and its argument."""
+    make = recipe.model
+    if not isinstance(make, str):
+        _check(name, recipe, given, recipe.values, ACTIVATIONS)
+        return make, SimpleNamespace(**{**recipe.values, **given}, attention=attention)
+    kind = _transformers("transformers", make)
+    if given.get(recipe.act) in RENAMED:
+        given = {**given, recipe.act: RENAMED[given[recipe.act]]}
+    usual = kind.config_class()
+    inner = {part: [key for key in given if hasattr(getattr(usual, part), key)] for part in recipe.parts}
+    takes = [key for key in given if hasattr(usual, key)] + [key for keys in inner.values() for key in keys]
+    _check(name, recipe, given, {*recipe.values, *takes}, _transformers("transformers.activations", "ACT2FN"))
+    values = {part: {key: given[key] for key in keys} for part, keys in inner.items()} or {**recipe.values, **given}
+    chosen = {"attn_implementation": attention} if recipe.attends else {}
+    return partial(kind._from_config, dtype=torch.get_default_dtype(), **chosen), kind.config_class(**values)
+
+
+def _check(
+    name: str, recipe: Recipe, given: Mapping[str, Any], takes: Collection[str], activations: Collection[str]
+) -> None:
+    for key, value in given.items():
+        if key not in takes:
+            raise KernelError(f"overrides must be names in the configuration of {name}, got {key!r}")
+        if key == recipe.act and value not in activations:
+            raise KernelError(f"act must be one of {', '.join(activations)}, got {value!r}")
+
+
+def _replace(model: nn.Module, config: Any, act: str) -> None:
+    """transformers' ResNet hands its activation to some of its layers only: the others get it here."""
+    activations = _transformers("transformers.activations", "ACT2FN")
+    usual = getattr(type(config)(), act, None)  # none where only the parts of a configuration have one
+    for module in list(model.modules()) if usual else []:
+        for name, child in module.named_children():
+            if type(child) is type(activations[usual]):
+                setattr(module, name, activations[getattr(config, act)])
+
+
+def _length(name: str, recipe: Recipe, config: Any, seq: int | None) -> int:
+    """Positions of the input; 0 for a model that has no sequences."""
+    if recipe.inputs not in SEQUENCES:
+        if seq is not None:
+            raise KernelError(f"seq must be left out for {name}, which takes {recipe.inputs} of one size, got {seq}")
+        return 0
+    positions = getattr(getattr(config, "text_config", config), "max_position_embeddings", None)
+    longest = (positions or sys.maxsize) - recipe.reserved
+    if seq is not None and seq > longest:
+        raise KernelError(f"seq must be at most {longest}, the positions that {name} has, got {seq}")
+    return seq or min(recipe.length or longest, longest)
+
+
+def _inputs(recipe: Recipe, config: Any, batch: int, seq: int) -> dict[str, Tensor]:
+    found = {}
+    if "tokens" in recipe.inputs:
+        words = getattr(config, "text_config", config).vocab_size
+        found["input_ids"] = torch.randint(2, words, (batch, seq))  # 0 or 1 is padding, which asks for a mask
+    if "images" in recipe.inputs:
+        side = getattr(config, "vision_config", config).image_size
+        found["pixel_values"] = torch.randn(batch, 3, side, side)
+    if recipe.inputs == "spectrograms":
+        found["input_values"] = torch.randn(batch, config.max_length, config.num_mel_bins)
+    if recipe.inputs == "vectors":
+        found["x"] = torch.randn(batch, seq, config.width)
+    return found
