@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from kernels.conversion import recognise
+from kernels.conversion.recognise import Known
 from kernels.functional import activation
 
 _SIGMOIDS = (torch.sigmoid, Tensor.sigmoid, F.sigmoid)
@@ -63,14 +64,14 @@ def _multiplies(code: CodeType) -> bool:
 
 
 class Act(nn.Module):
-    """An activation that is called as a function: its name, and how it remembers."""
+    """An activation that is called as a function, with the parameters of that call, and how it remembers."""
 
-    def __init__(self, function: str, **how: Any) -> None:
+    def __init__(self, **how: Any) -> None:
         super().__init__()
-        self.function, self.how = function, how
+        self.how = how
 
-    def forward(self, input: Tensor, params: Mapping[str, float]) -> Tensor:
-        return activation(self.function, input, **self.how, **params)
+    def forward(self, input: Tensor, known: Known) -> Tensor:
+        return activation(known.function, input, **self.how, **known.params)
 
 
 class Rerouted:
@@ -107,10 +108,10 @@ class _Route(TorchFunctionMode):
             return func(*args, **kwargs)
         acts, input = self.owner.acts, args[0] if args else kwargs.get("input")
         if "silu" in acts and (x := self._gated(func, args)) is not None:
-            return acts["silu"](x, {})
+            return acts["silu"](x, Known("silu"))
         known = recognise.call(func, args, kwargs)
-        act = acts.get(known.function) if known is not None else None
-        result = func(*args, **kwargs) if act is None or known is None else act(input, known.params)
+        act = acts.get(known.function.removesuffix("_tanh")) if known is not None else None
+        result = func(*args, **kwargs) if act is None else act(input, known)
         if "silu" in acts and func in _SIGMOIDS and not torch.compiler.is_compiling():
             self.sigmoid = ref(input), ref(result)
         return result

@@ -68,6 +68,8 @@ def _check(model: Any, method: Any, inputs: Any, bits: Any, coefficients: Any, b
         raise KernelError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if method not in ("auto", *METHODS):
         raise KernelError(f"method must be one of auto, {', '.join(METHODS)}, got {method!r}")
+    if not isinstance(inputs, Tensor | tuple | list | Mapping | None):
+        raise KernelError(f"inputs must be a tensor, a tuple or a mapping, got {type(inputs).__name__}")
     if method == "auto" and inputs is None:
         raise KernelError(
             "inputs must be given for method='auto', which measures with them, as convert(model, inputs=x); or name a"
@@ -85,9 +87,12 @@ def _check(model: Any, method: Any, inputs: Any, bits: Any, coefficients: Any, b
 
 
 def _patterns(given: str | Iterable[str] | None) -> list[str] | None:
-    patterns = [given] if isinstance(given, str) else None if given is None else list(given)
-    if patterns is not None and not all(isinstance(one, str) for one in patterns):
-        raise KernelError(f"include and exclude must be names or patterns, got {patterns!r}")
+    if given is None:
+        return None
+    patterns = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
+    for one in patterns:
+        if not isinstance(one, str):
+            raise KernelError(f"include and exclude must be names or patterns, got {one!r}")
     return patterns
 
 

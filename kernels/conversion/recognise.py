@@ -158,7 +158,7 @@ def _hashable(one: Any) -> bool:
 
 # Formulas written out in float32 may be off by some units: 2^-20 is 16 of them. The functions differ by far more.
 _TOLERANCE = 2.0**-20
-_OWN = (
+OWN = (
     "it computes a function of its own: fit it by python -m fitting.fewbit --expr, and emit kernels by"
     " python -m codegen emit --expr"
 )
@@ -175,17 +175,17 @@ def by_value(one: nn.Module) -> Known | str | None:
         with unset_fake_temporarily(), torch.random.fork_rng(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             curves = [_curve(trial.train(training), x) for training in (True, False)]
-            mirrored = _curve(trial.train(), x.flip(0, 1))
+            some = _curve(trial.train(), x[:32, :32].flip(0, 1))[0]
     except Exception:  # whatever a stranger's module raises when it is given such a tensor
         return None
     (y, slope), evaluating = curves[0], curves[1][0]
-    if not _alike(y, evaluating) or not _alike(y.flip(0, 1), mirrored[0]) or torch.equal(y, x):
+    if not _alike(y, evaluating) or not _alike(y[:32, :32].flip(0, 1), some) or torch.equal(y, x):
         return None
     for name in FUNCTIONS:
         expected, derivative = _stock_curve(name)
         if _alike(y, expected) and _alike(slope, derivative):
             return Known(name, _defaults(name))
-    return _OWN
+    return OWN
 
 
 @cache

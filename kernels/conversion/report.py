@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from kernels.conversion.sites import Change
-from kernels.memory.saved import Saved, like, size
+from kernels.memory.saved import Saved, common, like, size
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _groups(sites: Sequence[Converted]) -> list[list[Converted]]:
 
 
 def _name(group: Sequence[Converted]) -> str:
-    return like(group[0].name) if len(group) > 1 else group[0].name
+    return common(site.name for site in group)
 
 
 def _row(group: Sequence[Converted]) -> str:

@@ -66,13 +66,16 @@ def find(model: nn.Module) -> list[Site]:
         elif what is not None:
             known = what if isinstance(what, Known) else None
             why_not = "" if isinstance(what, Known) else what
-            if not name:
+            if not name and known:
                 why_not = "it is the model itself, which cannot be put in another's place; use the module of kernels"
             place = Place(model.get_submodule(parent), key)
             found[module] = Site(name, "module", known, recognise.describe(module), [place], why_not, module)
     for name, module in model.named_modules():
-        if module not in found:
-            found |= {(module, site.name): site for site in _functions(name, module)}
+        if module not in found or found[module].why_not == recognise.OWN:
+            functions = {(module, site.name): site for site in _functions(name, module)}
+            if functions:
+                found.pop(module, None)  # it is known by what it calls
+            found |= functions
     return list(found.values())
 
 
@@ -152,7 +155,7 @@ def put(site: Site, **how: Any) -> list[Change]:
     if known is None:
         raise KernelError(site.why_not)
     if site.kind == "call":
-        return [_reroute(site, place, Act(known.function, **how)) for place in site.places]
+        return [_reroute(site, place, Act(**how)) for place in site.places]
     new = build(known, **how)
     old = site.module if site.kind == "module" else vars(site.places[0].owner)[site.places[0].key]
     if site.module is not None:

@@ -22,6 +22,12 @@ def like(name: str) -> str:
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
 
 
+def common(names: Iterable[str]) -> str:
+    """One name for like ones: numbers that differ become *."""
+    columns = zip(*(name.split(".") for name in names), strict=True)
+    return ".".join(parts[0] if len(set(parts)) == 1 else "*" for parts in columns)
+
+
 @dataclass(frozen=True)
 class Saver:
     """Who keeps a tensor: the module's name within its model, and the function of torch, or of an autograd.Function."""
@@ -84,9 +90,8 @@ class Saved:
             saver = one.by[0]
             found.setdefault((like(saver.module), saver.operation), []).append(one)
         groups = []
-        for (module, operation), them in found.items():
-            names = {one.by[0].module for one in them}
-            name = module if len(names) > 1 else names.pop()
+        for (_, operation), them in found.items():
+            name = common(one.by[0].module for one in them)
             groups.append(Group(name, operation, sum(one.bytes for one in them), len(them)))
         groups = [one for one in groups if one.bytes]
         return sorted(groups, key=lambda one: (-one.bytes, one.module, one.operation))

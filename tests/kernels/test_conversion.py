@@ -1,0 +1,553 @@
+"""`convert`: what is found, what is put there, what is left alone and why, and the way back."""
+
+import json
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import kernels
+from coefficients import load
+from kernels import KernelError, convert, saved_bytes
+from kernels.conversion import recognise
+from kernels.conversion.calls import Rerouted, called
+from kernels.conversion.recognise import Known
+from kernels.kernel import facts
+from kernels.modules import Remembering
+from kernels.stock import FUNCTIONS, KEEPS_OUTPUT, STOCK
+from tests.kernels.saved import bytes_in_graph
+
+X = torch.randn(33, 24)
+
+
+def mlp(*acts: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(24, 40), *acts, nn.Linear(40, 16))
+
+
+def reasons(report: kernels.conversion.Report) -> dict[str, str]:
+    return {site.name: site.reason for site in report.left}
+
+
+# Recognition.
+
+OF_TORCH = [
+    (nn.ReLU(), Known("relu")),
+    (nn.ReLU(inplace=True), Known("relu")),
+    (nn.LeakyReLU(0.2), Known("leaky_relu", {"negative_slope": 0.2})),
+    (nn.ReLU6(), Known("relu6")),
+    (nn.Threshold(0.1, 20.0), Known("threshold", {"threshold": 0.1, "value": 20.0})),
+    (nn.Hardtanh(-2.0, 3.0), Known("hardtanh", {"min_val": -2.0, "max_val": 3.0})),
+    (nn.Hardsigmoid(), Known("hardsigmoid")),
+    (nn.Hardshrink(0.3), Known("hardshrink", {"lambd": 0.3})),
+    (nn.Softshrink(), Known("softshrink", {"lambd": 0.5})),
+    (nn.Hardswish(), Known("hardswish")),
+    (nn.Sigmoid(), Known("sigmoid")),
+    (nn.Tanh(), Known("tanh")),
+    (nn.Softplus(2.0), Known("softplus", {"beta": 2.0})),
+    (nn.Softsign(), Known("softsign")),
+    (nn.LogSigmoid(), Known("logsigmoid")),
+    (nn.Tanhshrink(), Known("tanhshrink")),
+    (nn.ELU(0.5), Known("elu", {"alpha": 0.5})),
+    (nn.CELU(1.5), Known("celu", {"alpha": 1.5})),
+    (nn.SELU(), Known("selu")),
+    (nn.GELU(), Known("gelu")),
+    (nn.GELU("tanh"), Known("gelu_tanh")),
+    (nn.SiLU(), Known("silu")),
+    (nn.Mish(), Known("mish")),
+]
+
+
+@pytest.mark.parametrize(("module", "expected"), OF_TORCH, ids=lambda one: repr(one)[:30])
+def test_torchs_modules_are_known_with_their_parameters(module: nn.Module, expected: Known) -> None:
+    assert recognise.module(module) == expected
+
+
+def test_every_module_of_ours_stands_for_one_of_torchs() -> None:
+    ours = {kind for kind in vars(kernels).values() if isinstance(kind, type) and issubclass(kind, Remembering)}
+    assert {type(module) for module, _ in OF_TORCH} == set(recognise.REPLACEMENTS)
+    assert ours - set(recognise.REPLACEMENTS.values()) == {kernels.ReLU2, kernels.QuickGELU}
+
+
+class Formula(nn.Module):
+    def __init__(self, run: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.run = run
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(x)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_modules_of_ones_own_are_known_by_value(function: str) -> None:
+    params = facts(function).PARAMETERS
+    found = recognise.module(Formula(lambda x: STOCK[function](x, *params.values())))
+    same = {"celu": "elu"}  # by their defaults
+    assert found == Known(same.get(function, function), params)
+
+
+WRITTEN_OUT = {
+    "gelu": lambda x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + torch.tanh(0.7978845608 * x * (1 + 0.044715 * x * x))),
+    "silu": lambda x: x.mul(x.sigmoid()),
+    "mish": lambda x: x * torch.tanh(F.softplus(x)),
+    "quick_gelu": lambda x: x / (1 + torch.exp(-1.702 * x)),
+    "relu2": lambda x: x.clamp(min=0) ** 2,
+    "relu": lambda x: x.clamp_(min=0),
+    "hardswish": lambda x: x * F.relu6(x + 3) / 6,
+    "softsign": lambda x: x / (1 + abs(x)),
+    "elu": lambda x: torch.where(x > 0, x, torch.expm1(x)),
+}
+
+
+@pytest.mark.parametrize("function", WRITTEN_OUT)
+def test_formulas_written_out_are_known_by_value(function: str) -> None:
+    found = recognise.module(Formula(WRITTEN_OUT[function]))
+    assert isinstance(found, Known)
+    assert found.function == function
+
+
+class StraightThrough(nn.Module):
+    """hardtanh forward, the identity backward."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + (F.hardtanh(x) - x).detach()
+
+
+class Noisy(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(x) if self.training else F.relu(x)
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [StraightThrough(), Formula(lambda x: F.gelu(x).clamp(max=10)), Formula(lambda x: x * x), Formula(torch.sin)],
+)
+def test_other_functions_are_left_alone_with_the_way_to_kernels_of_ones_own(stranger: nn.Module) -> None:
+    assert "fitting.fewbit --expr" in recognise.module(stranger)
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        nn.Identity(),
+        nn.Dropout(),
+        nn.Flatten(),
+        Formula(lambda x: x.softmax(-1)),
+        Formula(lambda x: x.sum()),
+        Formula(lambda x: F.gelu(x).roll(1, 0)),
+        Formula(lambda x: F.gelu(x) + torch.rand(1)),
+        Formula(lambda x: x),
+        Formula(lambda x: 1 / 0),
+        Formula(lambda x: None),
+        Formula(lambda x: x.conv2d()),
+    ],
+)
+def test_what_is_no_activation_is_no_site(stranger: nn.Module) -> None:
+    assert recognise.module(stranger) is None
+    assert len(convert(mlp(stranger), "fewbit").sites) == 0
+
+
+def test_another_function_in_evaluation_is_no_activation() -> None:
+    assert recognise.module(Noisy()) is None
+    assert [site.name for site in convert(mlp(Noisy()), "fewbit").sites] == ["1.gelu()", "1.relu()"]  # but it calls two
+
+
+def test_recognising_leaves_no_trace() -> None:
+    class Counting(nn.Module):
+        calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return F.silu(x) + 0 * torch.rand(1)
+
+    act, state = Counting(), torch.get_rng_state()
+    assert recognise.module(act) == Known("silu")
+    assert act.calls == 0
+    assert act.training
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("one", "expected"),
+    [
+        (F.gelu, Known("gelu")),
+        (partial(F.gelu, approximate="tanh"), Known("gelu_tanh")),
+        (partial(F.leaky_relu, negative_slope=0.2), Known("leaky_relu", {"negative_slope": 0.2})),
+        (torch.tanh, Known("tanh")),
+        (Tensor.relu, Known("relu")),
+        (partial(F.silu, inplace=True), None),
+        (partial(F.softplus, threshold=5), None),
+        (partial(F.gelu, approximate="cubic"), None),
+        (torch.sin, None),
+        (print, None),
+        ([], None),
+    ],
+)
+def test_torchs_functions(one: Any, expected: Known | None) -> None:
+    assert recognise.function(one) == expected
+
+
+# Sites.
+
+
+@pytest.mark.parametrize("how", [{"method": "invact"}, {"method": "fewbit", "bits": 2}, {"method": "forward-ad"}])
+def test_a_module_is_replaced_and_put_back(how: dict) -> None:
+    act = nn.GELU()
+    net = mlp(act)
+    expected = net(X)
+    report = convert(net, **how)
+    assert isinstance(net[1], kernels.GELU)
+    assert (net[1].method, net[1].bits) == (how["method"], how.get("bits"))
+    assert bytes_in_graph(net(X), [X, *net.parameters()]) < bytes_in_graph(expected, [X, *net.parameters()]) + 1
+    torch.testing.assert_close(net(X), expected)
+    (site,) = report.converted
+    assert (site.name, site.function, site.was, site.reason) == ("1", "gelu", "GELU", "")
+    report.revert()
+    assert net[1] is act
+    assert torch.equal(net(X), expected)
+    report.revert()  # nothing more to do
+    assert net[1] is act
+
+
+def test_parameters_and_mode_are_carried_over() -> None:
+    net = mlp(nn.LeakyReLU(0.3), nn.Softplus(beta=2.0), nn.GELU("tanh"), nn.Hardtanh(-2, 2)).eval()
+    expected = net(X)
+    convert(net, "forward-ad")
+    assert [net[1].negative_slope, net[2].beta, net[3].approximate, net[4].max_val] == [0.3, 2.0, "tanh", 2]
+    assert not any(module.training for module in net.modules())
+    torch.testing.assert_close(net(X), expected)
+
+
+class Everything(nn.Module):
+    """An activation in every place there is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act = nn.SiLU()
+        self.stack = nn.ModuleList([nn.GELU(), self.act])
+        self.table = nn.ModuleDict({"mish": nn.Mish(), "again": self.act})
+        self.function = F.gelu
+        self.tanhs = partial(F.gelu, approximate="tanh")
+        self.lin = nn.Linear(24, 24)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.lin(x)
+        for act in [self.act, *self.stack, *self.table.values(), self.function, self.tanhs]:
+            x = act(self.lin(x))
+        return F.elu(self.lin(F.gelu(self.lin(x))), 0.5)
+
+
+def test_activations_in_every_place() -> None:
+    net = Everything()
+    expected, before = net(X), [*net.modules()]
+    attributes = dict(vars(net))
+    report = convert(net, "forward-ad")
+    assert [(site.name, site.function) for site in report.converted] == [
+        ("act", "silu"),
+        ("stack.0", "gelu"),
+        ("table.mish", "mish"),
+        ("function", "gelu"),
+        ("tanhs", "gelu_tanh"),
+        ("elu()", "elu"),
+        ("gelu()", "gelu"),
+    ]
+    assert net.act is net.stack[1] is net.table["again"]
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: one, lambda one: one):
+        torch.testing.assert_close(net(X), expected)
+    operations = saved_bytes(net, X).by_operation()
+    assert set(operations) == {"Elementwise", "linear"}
+    report.revert()
+    assert [*net.modules()] == before
+    assert vars(net) == attributes
+    assert torch.equal(net(X), expected)
+
+
+def test_a_parameter_given_in_a_call_reaches_the_kernel() -> None:
+    class Net(nn.Module):
+        def forward(self, x: Tensor, slope: float) -> Tensor:
+            return F.leaky_relu(x, negative_slope=slope) + F.gelu(input=x, approximate="tanh")
+
+    net, x = Net(), torch.randn(50, requires_grad=True)
+    expected = net(x, 0.3)
+    (slope,) = torch.autograd.grad(expected.sum(), x)
+    convert(net, "forward-ad")
+    y = net(x, 0.3)
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0], slope)
+    assert saved_bytes(net, x, 0.3).by_operation() == {"Elementwise": 2 * x.nbytes}
+
+
+class Gated(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(x) + x.sigmoid() * torch.sigmoid(x + 1)
+
+
+def test_x_times_its_sigmoid_is_silu() -> None:
+    net, x = Gated(), torch.randn(50, requires_grad=True)
+    y = net(x)
+    (expected,) = torch.autograd.grad(y.sum(), x)
+    before = saved_bytes(net, x).total
+    report = convert(net, "fewbit", bits=4, include="silu()")
+    assert [site.name for site in report.converted] == ["silu()"]
+    torch.testing.assert_close(net(x), y)
+    # The product kept x, the input, and its sigmoid; the few bits stand for both.
+    assert saved_bytes(net, x).total == before - x.nbytes + 4 * math.ceil(50 / 8)
+    (got,) = torch.autograd.grad(net(x).sum(), x)
+    assert 0 < (got - expected).abs().max() <= 0.2  # f' of silu in 16 steps
+    report.revert()
+    assert "forward" not in vars(net)
+
+
+class Outer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.act = Inner(), nn.GELU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(self.act(self.inner(x)))
+
+
+class Inner(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(x + self.shift)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(()))
+
+
+def test_calls_belong_to_the_innermost_module_and_can_be_excluded() -> None:
+    net, x = Outer(), torch.randn(50, requires_grad=True)
+    report = convert(net, "fewbit", exclude=["inner", "act"])
+    assert reasons(report) == {"inner.gelu()": "excluded", "act": "excluded"}
+    assert saved_bytes(net, x).by_module() == {"inner": x.nbytes, "act": x.nbytes, "": 3 * math.ceil(50 / 8)}
+    report.revert()
+    assert not any("forward" in vars(module) for module in net.modules())
+    convert(net, "fewbit", include="inner.gelu()")
+    assert saved_bytes(net, x).by_module() == {"act": x.nbytes, "": x.nbytes, "inner": 3 * math.ceil(50 / 8)}
+
+
+def test_calls_are_found_in_the_code_of_forward() -> None:
+    from torch.nn.functional import silu as imported
+
+    class Net(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            def inner(x: Tensor) -> Tensor:
+                return torch.nn.functional.mish(x).relu()
+
+            return inner(x) + self.sigmoid(x) + F.conv1d(x, x) + MODULE_LEVEL(x).tanh()
+
+        def sigmoid(self, x: Tensor) -> Tensor:
+            return x
+
+    assert called(Net()) == {"mish", "relu", "silu", "tanh"}
+    assert imported is MODULE_LEVEL
+
+
+MODULE_LEVEL = F.silu
+
+
+def test_a_rerouted_forward_keeps_its_signature_and_can_be_copied() -> None:
+    import copy
+    import inspect
+
+    net, x = Outer(), torch.randn(50, requires_grad=True)
+    convert(net, "fewbit", bits=1)
+    assert isinstance(vars(net)["forward"], Rerouted)
+    assert str(inspect.signature(net.forward)) == "(x: torch.Tensor) -> torch.Tensor"
+    twin = copy.deepcopy(net)
+    assert twin.forward.module is twin
+    assert saved_bytes(twin, x).total == saved_bytes(net, x).total < x.nbytes
+
+
+def test_in_place_modules_become_others_and_come_back() -> None:
+    act = nn.SiLU(inplace=True)
+    net = mlp(act)
+    report = convert(net, "fewbit")
+    assert not net[1].inplace
+    report.revert()
+    assert net[1] is act
+    assert act.inplace
+
+
+# What is left alone.
+
+
+def test_what_is_left_alone_says_why() -> None:
+    hooked, replaced = nn.GELU(), nn.GELU()
+    hooked.register_forward_hook(lambda *_: None)
+    replaced.forward = lambda x: x
+    net = nn.Sequential(
+        nn.PReLU(), nn.RReLU(), nn.GLU(), nn.Softmax(-1), nn.GRU(4, 4), hooked, replaced, nn.Softplus(threshold=5)
+    )
+    report = convert(net, "invact")
+    assert report.converted == []
+    assert reasons(report) == {
+        "0": "its slope is learned",
+        "1": "its slope is drawn at random",
+        "2": "it is gated: kernels.swiglu and its like keep less, but must be called instead",
+        "3": "it is not element-wise",
+        "4": "its activations are computed inside torch's own recurrent kernel",
+        "5": "it has hooks, which would not be called any more",
+        "6": "its forward was replaced",
+        "7": "threshold must be at least 20, where it changes no digit of float32, got 5",
+    }
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_what_keeps_its_output_only_is_what_is_said_to(function: str) -> None:
+    x = torch.randn(100, requires_grad=True)
+    # The square keeps its input, the activation's output.
+    saved = saved_bytes(lambda x: STOCK[function](x, *facts(function).PARAMETERS.values()).square(), x)
+    assert (saved.inputs == 0 and saved.total == x.nbytes) == (function in KEEPS_OUTPUT)
+
+
+def test_nothing_is_gained_by_invact_where_the_output_is_all_that_is_kept() -> None:
+    report = convert(mlp(nn.ReLU(), nn.Tanh(), nn.GELU()), "invact")
+    assert [site.name for site in report.converted] == ["3"]
+    assert set(reasons(report).values()) == {"the stock function keeps no more than its output"}
+
+
+def test_parameters_without_a_table_are_a_reason() -> None:
+    report = convert(mlp(nn.ELU(0.5), nn.GELU()), "fewbit")
+    assert [site.name for site in report.converted] == ["2"]
+    assert "has tables for the default parameters of elu" in reasons(report)["1"]
+
+
+def test_own_coefficients_go_to_their_function(tmp_path: Any) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(load("gelu", "fewbit-2bit")), "utf-8")
+    net = mlp(nn.GELU(), nn.SiLU())
+    report = convert(net, "fewbit", coefficients=path)
+    assert net[1].coefficients == path
+    assert "coefficients must be a fewbit file of silu, got fewbit of gelu" in reasons(report)["2"]
+
+
+def test_the_model_itself_cannot_be_replaced() -> None:
+    act = nn.GELU()
+    report = convert(act, "invact")
+    assert "it is the model itself" in reasons(report)[""]
+
+
+def test_an_empty_model() -> None:
+    report = convert(nn.Sequential(), inputs=X)
+    assert (report.sites, report.before.total, report.after.total) == ([], 0, 0)
+    assert str(report) == "0 of 0 activations converted; kept for backward: 0 B before, 0 B after (0.00% less)"
+    assert convert(nn.Module(), "invact").sites == []
+
+
+def test_twice_changes_nothing() -> None:
+    net = Everything()
+    first = convert(net, "fewbit", bits=4)
+    modules, forward = [*net.modules()], vars(net)["forward"]
+    second = convert(net, "invact")
+    assert second.converted == []
+    assert "it remembers by fewbit already" in set(reasons(second).values())
+    assert [*net.modules()] == modules
+    assert vars(net)["forward"] is forward
+    second.revert()
+    assert [*net.modules()] == modules
+    first.revert()
+    assert isinstance(net.act, nn.SiLU)
+    assert not isinstance(net.act, kernels.SiLU)
+
+
+def test_reverting_what_was_replaced_since_says_so_and_puts_back_the_rest() -> None:
+    net = mlp(nn.GELU(), nn.SiLU())
+    second = net[2]
+    report = convert(net, "invact")
+    net[1] = nn.ReLU()
+    with pytest.raises(KernelError, match="1 must be as convert left it, but was replaced since"):
+        report.revert()
+    assert isinstance(net[1], nn.ReLU)
+    assert net[2] is second
+
+
+def test_other_models_stay_as_they_are() -> None:
+    classes = {name: vars(kind).get("forward") for name, kind in vars(nn).items() if isinstance(kind, type)}
+    functions = dict(vars(F))
+    convert(Everything(), "invact")
+    assert {name: vars(kind).get("forward") for name, kind in vars(nn).items() if isinstance(kind, type)} == classes
+    assert dict(vars(F)) == functions
+    assert saved_bytes(F.gelu, torch.randn(5, requires_grad=True)).by_operation() == {}
+
+
+# Include, exclude, arguments.
+
+
+def test_include_and_exclude() -> None:
+    def names(**how: Any) -> list[str]:
+        net = nn.ModuleDict({"a": mlp(nn.GELU()), "b": mlp(nn.SiLU(), nn.GELU())})
+        return [site.name for site in convert(net, "invact", **how).converted]
+
+    assert names() == ["a.1", "b.1", "b.2"]
+    assert names(include="b") == ["b.1", "b.2"]
+    assert names(include=["a.*", "b.2"]) == ["a.1", "b.2"]
+    assert names(exclude="*.1") == ["b.2"]
+    assert names(include="b", exclude=["b.1"]) == ["b.2"]
+    assert names(include=[]) == []
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({}, "inputs must be given for method='auto'"),
+        (
+            {"method": "magic"},
+            "method must be one of auto, forward-ad, fewbit, invact, invact-precision-bit, got 'magic'",
+        ),
+        ({"method": "invact", "bits": 3}, "bits and coefficients must go with method='fewbit', got method='invact'"),
+        ({"method": "fewbit", "bits": 9}, "bits must be a whole number from 1 to 8, got 9"),
+        ({"method": "fewbit", "bits": True}, "bits must be a whole number from 1 to 8, got True"),
+        ({"method": "invact", "max_gradient_error": 0.1}, "max_gradient_error must go with method='auto'"),
+        ({"inputs": X, "max_gradient_error": -1}, "max_gradient_error must be a number of 0 or more, got -1"),
+        ({"inputs": X, "max_gradient_error": math.nan}, "max_gradient_error must be a number of 0 or more, got nan"),
+        ({"method": "invact", "include": "gelu"}, "include must name sites of the model, got 'gelu'; there are 1"),
+        ({"method": "invact", "exclude": 3}, "include and exclude must be names or patterns, got 3"),
+        ({"method": "invact", "inputs": 3}, "inputs must be a tensor, a tuple or a mapping, got int"),
+    ],
+)
+def test_bad_arguments_change_nothing(kwargs: dict, message: str) -> None:
+    net = mlp(nn.GELU())
+    act = net[1]
+    with pytest.raises(KernelError) as caught:
+        convert(net, **kwargs)
+    assert str(caught.value).startswith(message)
+    assert net[1] is act
+
+
+def test_a_model_that_is_none() -> None:
+    with pytest.raises(KernelError, match=r"model must be a torch\.nn\.Module, got function"):
+        convert(mlp, "invact")
+
+
+def test_a_model_that_fails_is_left_as_it_was() -> None:
+    net = mlp(nn.GELU())
+    before = [*net.modules()]
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        convert(net, inputs=torch.randn(3, 5))
+    assert [*net.modules()] == before
+
+
+# The report.
+
+
+def test_the_report_as_text_and_json() -> None:
+    net = nn.Sequential(mlp(nn.GELU()), nn.Linear(16, 24), mlp(nn.GELU()), nn.PReLU())
+    report = convert(net, "fewbit", bits=1, inputs=X)
+    tensor, bits = 33 * 40 * 4, math.ceil(33 * 40 / 8)
+    text = str(report).splitlines()
+    assert text[0].startswith("2 of 3 activations converted; kept for backward: ")
+    assert "| *.1 | GELU | fewbit, 1 bit | 2 | 10.3 KiB | 330 B | 2.2e-01 |" in text
+    assert text[-1] == "- 3, PReLU: its slope is learned"
+    assert report.before.total - report.after.total == 2 * (tensor - bits)
+    document = json.loads(report.to_json())
+    assert (document["before"], document["after"]) == (report.before.total, report.after.total)
+    first = document["sites"][0]
+    assert (first["name"], first["before"], first["after"]) == ("0.1", tensor, bits)
+    assert document["sites"][2]["reason"] == "its slope is learned"
