@@ -141,6 +141,9 @@ class Recorder:
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, lambda held: held.tensor))
             stack.enter_context(self._calls)
             stack.enter_context(self._births)
+            if gc.isenabled():  # so that garbage of this forward stays among the youngest, which are soon gone through
+                gc.disable()
+                stack.callback(gc.enable)
             self._exit = stack.pop_all()
         return self
 
@@ -152,7 +155,7 @@ class Recorder:
 
         Without `output` what hooks do not see goes uncounted: it cannot be told from results that are still in use.
         """
-        gc.collect()
+        gc.collect(1)
         held = sorted(self._held, key=lambda one: one.order)
         born, copies = self._births.born, self._births.copies
         alive = {address for address, (reference, _, _) in born.items() if not reference.expired()}

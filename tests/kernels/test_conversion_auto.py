@@ -1,0 +1,287 @@
+"""method="auto": the best at each site, judged by what a site alone keeps; and where each method loses."""
+
+import math
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import kernels
+from kernels import convert, saved_bytes
+from kernels.conversion.choose import SLACK, allowed, gradient_error
+from kernels.conversion.recognise import Known
+from kernels.functional import activation
+
+ROWS, WIDTH = 32, 16
+UNIT = ROWS * WIDTH * 4  # bytes of the narrow tensor; the hidden one is 4 units
+
+
+class Composite(nn.Module):
+    """GELU by tanh as transformers writes it out."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+class Quick(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(1.702 * x)
+
+
+class Cast(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.bfloat16()
+
+
+class Net(nn.Module):
+    """Linear, activation, what is between, Linear."""
+
+    def __init__(self, act: nn.Module, between: str = "") -> None:
+        super().__init__()
+        self.up, self.act, self.down = nn.Linear(WIDTH, 4 * WIDTH), act, nn.Linear(4 * WIDTH, WIDTH)
+        self.between = between
+        if between == "cast":
+            self.down.bfloat16()
+        if between == "frozen":
+            self.down.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.act(self.up(x))
+        match self.between:
+            case "dropout":
+                y = F.dropout(y, 0.1)
+            case "cast":
+                y = y.bfloat16()
+            case "residual":
+                return y + 1
+        return self.down(y)
+
+
+STOCK = {"gelu": nn.GELU, "gelu_tanh": Composite, "quick_gelu": Quick, "relu": nn.ReLU}
+OURS: dict[str, Any] = {
+    "invact": lambda: kernels.GELU(method="invact"),
+    "fewbit": lambda: kernels.GELU(method="fewbit", bits=1),
+    "forward-ad": lambda: kernels.GELU(method="forward-ad"),
+}
+# Units kept, with dropout counted as CUDA does: float32, so that its mask is a quarter of the hidden tensor.
+KEPT = {
+    "": {"gelu": 8, "gelu_tanh": 20, "quick_gelu": 12, "relu": 4, "invact": 4.125, "fewbit": 4.125, "forward-ad": 8},
+    "dropout": {
+        "gelu": 9,
+        "gelu_tanh": 21,
+        "quick_gelu": 13,
+        "relu": 9,
+        "invact": 9.125,
+        "fewbit": 5.125,
+        "forward-ad": 9,
+    },
+    "cast": {
+        "gelu": 6,
+        "gelu_tanh": 18,
+        "quick_gelu": 10,
+        "relu": 6,
+        "invact": 6.125,
+        "fewbit": 2.125,
+        "forward-ad": 6,
+    },
+    "frozen": {
+        "gelu": 4,
+        "gelu_tanh": 16,
+        "quick_gelu": 8,
+        "relu": 4,
+        "invact": 4.125,
+        "fewbit": 0.125,
+        "forward-ad": 4,
+    },
+}
+KEPT["residual"] = KEPT["frozen"]
+
+
+def x() -> Tensor:
+    return torch.randn(ROWS, WIDTH)
+
+
+@pytest.mark.parametrize("act", [*STOCK, *OURS])
+@pytest.mark.parametrize("between", KEPT)
+@pytest.mark.parametrize("fake", [True, False], ids=["fake", "real"])
+def test_what_each_way_keeps_is_what_was_found_to_be_so(act: str, between: str, fake: bool) -> None:
+    """The measured facts that the choice rests on: with dropout, a cast, frozen weights or a sum, invact loses."""
+    net = Net({**STOCK, **OURS}[act](), between)
+    total = saved_bytes(net, x(), fake=fake, accounting="cuda").total
+    assert total == KEPT[between][act] * UNIT
+
+
+# What auto takes where errors do not matter, and by default in float32, where few bits are never as good.
+BEST = {"": "invact", "dropout": "fewbit", "cast": "fewbit", "frozen": "fewbit", "residual": "fewbit"}
+
+
+@pytest.mark.parametrize("between", KEPT)
+@pytest.mark.parametrize("act", STOCK)
+def test_auto_takes_what_keeps_least(act: str, between: str) -> None:
+    net = Net(STOCK[act](), between)
+    report = convert(net, inputs=x(), max_gradient_error=10.0)
+    stock = act == "relu" and between == ""  # its output, and the next layer keeps that anyway
+    assert [site.now.split(",")[0] for site in report.converted] == ([] if stock else [BEST[between]])
+    few = KEPT[between]["fewbit" if between else "invact"]
+    assert saved_bytes(net, x(), accounting="cuda").total == (KEPT[between][act] if stock else few) * UNIT
+
+
+@pytest.mark.parametrize("between", KEPT)
+@pytest.mark.parametrize("act", ["gelu", "gelu_tanh", "quick_gelu"])
+def test_auto_by_default_loses_nothing(act: str, between: str) -> None:
+    """In float32 few bits are above the floor: what is left is invact, f' itself for a formula written out, or stock."""
+    net = Net(STOCK[act](), between)
+    report = convert(net, inputs=x())
+    expected = "invact" if between == "" else None if act == "gelu" else "forward-ad"
+    assert [site.now for site in report.converted] == ([] if expected is None else [expected])
+    assert report.after.total <= report.before.total
+    assert all(site.gradient_error < 1e-6 for site in report.converted)
+
+
+def test_in_bfloat16_eight_bits_are_as_good_as_the_output() -> None:
+    net = Net(nn.GELU(), "dropout").bfloat16()
+    report = convert(net, inputs=x().bfloat16())
+    assert [site.now for site in report.converted] == ["fewbit, 8 bits"]
+    (site,) = report.converted
+    assert (site.before, site.after) == (4 * UNIT // 2, 4 * UNIT // 4)
+    invact = gradient_error("gelu", (), torch.bfloat16, (("method", "invact"),))
+    assert site.gradient_error <= SLACK * invact
+
+
+def test_under_autocast_it_is_bfloat16_that_counts() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        report = convert(Net(nn.GELU(), "residual"), inputs=x())
+    assert [site.now for site in report.converted] == ["fewbit, 8 bits"]
+
+
+@pytest.mark.parametrize(("bound", "bits"), [(0.3, 1), (0.1, 2), (0.05, 3), (0.03, 4), (0.006, 6)])
+def test_as_few_bits_as_the_bound_allows(bound: float, bits: int) -> None:
+    report = convert(Net(nn.GELU(), "residual"), inputs=x(), max_gradient_error=bound)
+    (site,) = report.converted
+    assert site.now == f"fewbit, {bits} bit{'s' * (bits > 1)}"
+    assert site.gradient_error <= bound
+    assert bits == 1 or bound < gradient_error("gelu", (), torch.float32, few(bits - 1))
+
+
+def few(bits: int) -> tuple[tuple[str, Any], ...]:
+    return (("method", "fewbit"), ("bits", bits))
+
+
+def test_each_site_gets_its_own() -> None:
+    net = nn.Sequential(Net(nn.GELU()), Net(nn.GELU(), "dropout"), Net(nn.ReLU()), Net(Composite()))
+    report = convert(net, inputs=x(), max_gradient_error=0.1)
+    assert {site.name: site.now for site in report.sites} == {
+        "0.act": "invact",
+        "1.act": "fewbit, 2 bits",
+        "2.act": "ReLU",
+        "3.act": "invact",
+    }
+    # What the sites keep alone is all that changes.
+    gain = sum(site.before - site.after for site in report.converted)
+    assert report.before.total - report.after.total == gain
+
+
+def test_a_shared_activation_is_chosen_once() -> None:
+    act = nn.GELU()
+    net = nn.Sequential(Net(act), Net(act, "dropout"))
+    report = convert(net, inputs=x(), max_gradient_error=0.1)
+    assert len(report.sites) == 1
+    assert net[0].act is net[1].act
+    assert report.sites[0].now == "fewbit, 2 bits"  # 2 bits twice against 1 bit, twice, and an output
+    report.revert()
+    assert net[0].act is net[1].act is act
+
+
+def test_what_is_not_called_or_gets_no_gradient_is_left_alone() -> None:
+    class Partial(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused, self.frozen = nn.GELU(), nn.GELU(), nn.GELU()
+            self.lin = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.lin(self.used(self.lin(self.frozen(x))))
+
+    report = convert(Partial(), inputs=x())
+    assert [site.name for site in report.converted] == ["used"]
+    assert {site.reason for site in report.left} == {"it keeps nothing for backward with these inputs"}
+
+
+def test_a_model_from_a_file_is_measured_as_it_trains() -> None:
+    """It comes in evaluation mode, without dropout, where invact would seem best."""
+    net = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Dropout(0.5), nn.Linear(WIDTH, WIDTH)).eval()
+    report = convert(net, inputs=x(), max_gradient_error=0.5)
+    assert [site.now for site in report.converted] == ["fewbit, 1 bit"]
+    assert not any(module.training for module in net.modules())
+
+
+def test_a_model_that_cannot_run_on_fakes_is_measured_for_real() -> None:
+    class Branching(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) if x.sum() > -math.inf else x
+
+    norm = nn.BatchNorm1d(WIDTH)
+    net = nn.Sequential(norm, Branching(nn.GELU()))
+    inputs, numbers = x(), torch.get_rng_state()
+    report = convert(net, inputs=inputs)
+    assert [site.now for site in report.converted] == ["invact"]
+    assert norm.num_batches_tracked == 0
+    assert torch.equal(norm.running_mean, torch.zeros(WIDTH))
+    assert torch.equal(torch.get_rng_state(), numbers)
+
+
+@pytest.mark.parametrize("inputs", ["tensor", "tuple", "list", "mapping"])
+def test_inputs_of_every_form(inputs: str) -> None:
+    given = {"tensor": x(), "tuple": (x(),), "list": [x()], "mapping": {"x": x()}}[inputs]
+    assert len(convert(Net(nn.GELU()), inputs=given).converted) == 1
+
+
+def test_inputs_on_meta_need_no_memory() -> None:
+    with torch.device("meta"):
+        net = nn.Sequential(nn.Linear(4096, 16384), nn.GELU(), nn.Linear(16384, 4096))
+        inputs = torch.empty(1024, 1024, 4096)  # 64 GiB after the first layer
+    report = convert(net, inputs=inputs)
+    assert [site.now for site in report.converted] == ["invact"]
+    assert report.before.total == 2 * 2**20 * 16384 * 4
+
+
+@pytest.fixture(params=[torch.float32, torch.bfloat16, torch.float16], ids=str)
+def dtype(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
+    with nullcontext():
+        yield request.param
+
+
+def test_the_error_of_a_derivative_is_that_of_its_rounding(dtype: torch.dtype) -> None:
+    """f' of forward-ad is rounded once: by half a unit in the last place at most, and uniformly so."""
+    error = gradient_error("gelu", (), dtype, (("method", "forward-ad"),))
+    points = torch.special.ndtri((torch.arange(4096, dtype=torch.float64) + 0.5) / 4096).to(dtype).double()
+    slope = torch.autograd.functional.jacobian(lambda x: F.gelu(x).sum(), points)
+    rounded = float((slope.to(dtype).double() - slope).square().mean().sqrt())
+    # float32 arithmetic adds its own 2^-24 or so to float32's.
+    assert rounded * 0.99 <= error <= rounded * 1.01 + 2**-24
+
+
+def test_the_default_bound_is_invacts_error_or_where_there_is_none_the_exact_ones() -> None:
+    gelu, steep = Known("gelu"), Known("elu", {"alpha": -1.0})
+    invact = gradient_error("gelu", (), torch.bfloat16, (("method", "invact"),))
+    assert allowed(gelu, torch.bfloat16, None) == SLACK * invact
+    exact = gradient_error("elu", (("alpha", -1.0),), torch.bfloat16, (("method", "forward-ad"),))
+    assert allowed(steep, torch.bfloat16, None) == SLACK * exact
+    assert allowed(gelu, torch.bfloat16, 0.25) == 0.25
+
+
+def test_one_bits_error_is_the_tables() -> None:
+    """By the table itself, without a kernel."""
+    from coefficients import load
+
+    table = load("gelu", "fewbit-1bit")["solution"]
+    points = torch.special.ndtri((torch.arange(4096, dtype=torch.float64) + 0.5) / 4096).float()
+    codes = torch.tensor(table["codes"])[torch.bucketize(points.double(), torch.tensor(table["borders"]).double())]
+    levels = torch.tensor(table["levels"], dtype=torch.float64)[codes]
+    exact = torch.autograd.functional.jacobian(lambda x: activation("gelu", x, method="stock").sum(), points.double())
+    expected = float((levels - exact).square().mean().sqrt())
+    assert gradient_error("gelu", (), torch.float32, few(1)) == pytest.approx(expected, rel=2**-20)
