@@ -169,23 +169,29 @@ def by_value(one: nn.Module) -> Known | str | None:
 
     It is run on a copy, so that it stays as it is. None: it is not element-wise, or cannot be run on one tensor.
     """
-    x = _points()
-    try:
-        trial = copy.deepcopy(one)
-        with unset_fake_temporarily(), torch.random.fork_rng(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            curves = [_curve(trial.train(training), x) for training in (True, False)]
-            some = _curve(trial.train(), x[:32, :32].flip(0, 1))[0]
-    except Exception:  # whatever a stranger's module raises when it is given such a tensor
-        return None
-    (y, slope), evaluating = curves[0], curves[1][0]
-    if not _alike(y, evaluating) or not _alike(y[:32, :32].flip(0, 1), some) or torch.equal(y, x):
-        return None
-    for name in FUNCTIONS:
-        expected, derivative = _stock_curve(name)
-        if _alike(y, expected) and _alike(slope, derivative):
-            return Known(name, _defaults(name))
+    with unset_fake_temporarily():
+        try:
+            y, slope = _curves(copy.deepcopy(one))
+        except Exception:  # whatever a stranger's module raises when it is given such a tensor
+            return None
+        for name in FUNCTIONS:
+            expected, derivative = _stock_curve(name)
+            if _alike(y, expected) and _alike(slope, derivative):
+                return Known(name, _defaults(name))
     return OWN
+
+
+def _curves(trial: nn.Module) -> tuple[Tensor, Tensor]:
+    """Values and derivatives. Raises KernelError for what is not element-wise, or another function in evaluation."""
+    x = _points()
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        y, slope = _curve(trial.train(), x)
+        again, _ = _curve(trial.eval(), x)
+        some, _ = _curve(trial.train(), x[:32, :32].flip(0, 1))
+    if not _alike(y, again) or not _alike(y[:32, :32].flip(0, 1), some) or torch.equal(y, x):
+        raise KernelError("not an activation")
+    return y, slope
 
 
 @cache
@@ -196,8 +202,7 @@ def _points() -> Tensor:
 
 @cache
 def _stock_curve(name: str) -> tuple[Tensor, Tensor]:
-    with unset_fake_temporarily():
-        return _curve(partial(_stock, name), _points())
+    return _curve(partial(_stock, name), _points())
 
 
 def _stock(name: str, x: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
 import kernels
@@ -247,6 +248,14 @@ def test_inputs_on_meta_need_no_memory() -> None:
     report = convert(net, inputs=inputs)
     assert [site.now for site in report.converted] == ["invact"]
     assert report.before.total == 2 * 2**20 * 16384 * 4
+
+
+def test_within_a_fake_mode_of_ones_own() -> None:
+    with FakeTensorMode():
+        net = Net(Composite())
+        report = convert(net, inputs=x())
+    assert [site.now for site in report.converted] == ["invact"]
+    assert report.before.total == 20 * UNIT
 
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16, torch.float16], ids=str)
