@@ -6,7 +6,7 @@ PYTHON ?= python3
 PY = .venv/bin/python
 PACKAGES = $(wildcard coefficients fitting codegen kernels)
 
-.PHONY: help demo test lint format coefficients kernels check benchmarks clean
+.PHONY: help demo test lint format coefficients kernels check benchmarks training clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -46,7 +46,12 @@ check: .venv/ready-demo ## verify all coefficient files and all emitted kernels
 benchmarks: .venv/ready-test ## measure fits and engines, and count what compiled kernels cost
 	@$(PY) -m benchmarks.fewbit
 	@$(PY) -m benchmarks.invact
+	@$(PY) -m benchmarks.memory
 	@$(PY) -m benchmarks.slack
+
+training: .venv/ready-test ## train with every method, compare with stock, write docs/training.md
+	@$(PY) -m benchmarks.training
+	@$(PY) -m benchmarks.training --report
 
 clean: ## remove what make made: .venv, caches, builds, the demo's picture
 	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist gelu-3bit.png

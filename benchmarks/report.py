@@ -1,19 +1,22 @@
-"""python -m benchmarks.report: put the committed measurements into README, between its markers.
+"""python -m benchmarks.report: put the committed measurements into README and docs, between markers.
 
-No number there is typed by hand; a test holds that README says what the rows say.
+No number there is typed by hand; a test holds that the pages say what the rows say.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.memory import ACTS, CONVERSIONS, MODELS, MODES
 from benchmarks.rows import RESULTS
 from codegen.chosen import DIRECTIONS, choose
 from codegen.machine import GPUS
 from coefficients import load
+from coefficients.store import write_text
+from kernels.memory.saved import size
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
 
 
 def section(rows: Iterable[dict[str, Any]], folder: str) -> str:
@@ -89,18 +92,51 @@ def kernels_section() -> str:
     return "\n".join(lines) + "\n"
 
 
-def rendered(readme: str) -> str:
-    """`readme` with its sections made from the newest committed rows and the shipped files."""
-    path = sorted(RESULTS.glob("*/fewbit.jsonl"))[0]
+def _memory() -> dict[tuple[str, str, str], float]:
+    path = sorted(RESULTS.glob("*/memory.jsonl"))[0]
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    sections = {
-        "benchmarks": section(rows, path.parent.name),
-        "invact": invact_section(),
-        "kernels": kernels_section(),
-    }
-    for name, text in sections.items():
-        readme = _put(readme, name, text)
-    return readme
+    return {(row["what"], row["implementation"], row["mode"]): float(row["median"]) for row in rows}
+
+
+def models_section() -> str:
+    """What models keep, as they are and converted."""
+    found = _memory()
+    lines = [f"| | as it is | {' | '.join(CONVERSIONS)} |", "|---" * (2 + len(CONVERSIONS)) + "|"]
+    for model in MODELS:
+        whole = found["kept for backward", "as it is", model]
+        less = (1 - found["kept for backward", how, model] / whole for how in CONVERSIONS)
+        lines.append(f"| {model} | {size(whole)} | {' | '.join(f'{100 * one:.1f} % less' for one in less)} |")
+    return "\n".join(lines) + "\n"
+
+
+def mlp_section() -> str:
+    """What an MLP keeps in eager, compiled and checkpointed."""
+    found = _memory()
+    lines = [f"| | {' | '.join(MODES)} |", "|---" * (1 + len(MODES)) + "|"]
+    for act in ACTS:
+        units = (found["kept by an MLP", act, mode] for mode in MODES)
+        lines.append(f"| {act} | {' | '.join(f'{one:g}' for one in units)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _newest() -> str:
+    path = sorted(RESULTS.glob("*/fewbit.jsonl"))[0]
+    return section([json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()], path.parent.name)
+
+
+# Where each section stands, and what makes it.
+PAGES: dict[str, dict[str, Callable[[], str]]] = {
+    "README.md": {"benchmarks": _newest, "invact": invact_section, "kernels": kernels_section},
+    "docs/memory.md": {"models": models_section, "mlp": mlp_section},
+}
+
+
+def rendered(page: str) -> str:
+    """A page with its sections made from the newest committed rows and the shipped files."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for name, make in PAGES[page].items():
+        text = _put(text, name, make())
+    return text
 
 
 def _put(readme: str, name: str, text: str) -> str:
@@ -111,4 +147,5 @@ def _put(readme: str, name: str, text: str) -> str:
 
 
 if __name__ == "__main__":
-    README.write_text(rendered(README.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in PAGES:
+        write_text(ROOT / page, rendered(page))

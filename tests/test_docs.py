@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.report import PAGES as MEASURED
 from benchmarks.report import rendered
 
 ROOT = Path(__file__).parents[1]
@@ -62,9 +63,9 @@ def test_snippets_run(body: str, folder: Path) -> None:
     assert run(["python", "-W", "error", "-c", body], folder)
 
 
-def test_readme_says_what_was_measured() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert rendered(readme) == readme
+@pytest.mark.parametrize("page", MEASURED)
+def test_pages_say_what_was_measured(page: str) -> None:
+    assert rendered(page) == (ROOT / page).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,5 +1,6 @@
 """What the allocator gives out, by its own books."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -48,6 +49,7 @@ def growth(run: Callable[[], Any], device: torch.device) -> tuple[Any, int]:
         with Allocated(device) as books:
             result = run()
         return result, books.delta["current"]
-    with profile(profile_memory=True, use_kineto=False) as seen:  # Kineto writes to stderr
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it writes to stderr that it starts and stops
+    with profile(profile_memory=True) as seen:
         result = run()
     return result, sum(event.self_cpu_memory_usage for event in seen.function_events)

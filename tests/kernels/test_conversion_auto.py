@@ -134,7 +134,7 @@ def test_auto_takes_what_keeps_least(act: str, between: str) -> None:
 @pytest.mark.parametrize("between", KEPT)
 @pytest.mark.parametrize("act", ["gelu", "gelu_tanh", "quick_gelu"])
 def test_auto_by_default_loses_nothing(act: str, between: str) -> None:
-    """In float32 few bits are above the floor: what is left is invact, f' itself for a formula written out, or stock."""
+    """In float32 few bits are above the floor: there is invact, f' itself for a formula written out, or stock."""
     net = Net(STOCK[act](), between)
     report = convert(net, inputs=x())
     expected = "invact" if between == "" else None if act == "gelu" else "forward-ad"

@@ -1,0 +1,100 @@
+"""python -m benchmarks.memory: bytes kept for backward, of models by name and of one MLP in eager and compiled.
+
+Models run on fake tensors and are counted as CUDA keeps them, so the numbers are the same on every machine. The MLP
+runs for real, on the CPU. `docs/memory.md` shows both tables: `python -m benchmarks.report` puts them there.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+from torch.utils.checkpoint import checkpoint
+from tqdm import tqdm
+
+import kernels
+from benchmarks.rows import Row, save, summary
+from kernels import convert, saved_bytes
+from kernels.memory import zoo
+
+MODELS = ("bert", "roberta-large", "gpt2", "vit", "clip", "ast", "llama", "resnet50", "efficientnet-b0")
+CONVERSIONS: dict[str, dict[str, Any]] = {
+    "invact": {"method": "invact"},
+    "fewbit, 3 bits": {"method": "fewbit", "bits": 3},
+    "auto": {"method": "auto"},
+    "auto, error 0.05": {"method": "auto", "max_gradient_error": 0.05},
+}
+WIDTH, ROWS = 64, 128  # the tensor between layers is four times as wide
+
+
+def models() -> list[Row]:
+    """Each model as it is, and converted in several ways."""
+    rows = []
+    for name in tqdm(MODELS, disable=not sys.stderr.isatty()):
+        with FakeTensorMode():
+            model, args, kwargs = zoo.build(name)
+        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+
+        def kept(how: str, *, model: nn.Module = model, dtype: str = dtype, name: str = name) -> Row:
+            total = saved_bytes(model, *args, accounting="cuda", fake=True, **kwargs).total  # noqa: B023
+            return Row("kept for backward", how, name, {}, dtype, "B", **summary([float(total)]))
+
+        rows.append(kept("as it is"))
+        for how, options in CONVERSIONS.items():
+            inputs = {"inputs": kwargs or args} if options["method"] == "auto" else {}
+            report = convert(model, **options, **inputs)
+            rows.append(kept(how))
+            report.revert()
+    return rows
+
+
+class NewGELU(nn.Module):
+    """GELU by tanh, written out as transformers does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 0.5 * x * (1.0 + torch.tanh(0.7978845608028654 * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+MODES = ("eager", "compile", "compile, recomputing", "checkpoint")
+ACTS: dict[str, Callable[[], nn.Module]] = {
+    "nn.GELU": nn.GELU,
+    "GELU written out": NewGELU,
+    "invact": kernels.GELU,
+    "fewbit, 1 bit": lambda: kernels.GELU(method="fewbit", bits=1),
+}
+
+
+class Checkpointed(nn.Module):
+    """Computes all anew in backward."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = checkpoint(self.inner, x, use_reentrant=False)
+        return result
+
+
+def mlps() -> list[Row]:
+    """Linear, activation, Linear, in units of the tensor before it, which counts too."""
+    rows = []
+    for name, act in ACTS.items():
+        for mode in MODES:
+            x = torch.randn(ROWS, WIDTH, requires_grad=True)
+            net: Any = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), act(), nn.Linear(4 * WIDTH, WIDTH))
+            if mode == "checkpoint":
+                net = Checkpointed(net)
+            torch._dynamo.reset()
+            with torch._functorch.config.patch(ban_recompute_materialized_backward=mode != "compile, recomputing"):
+                saved = saved_bytes(torch.compile(net) if mode.startswith("compile") else net, x)
+            units = (saved.total + saved.inputs) / x.nbytes
+            size = {"rows": ROWS, "width": WIDTH}
+            rows.append(Row("kept by an MLP", name, mode, size, "float32", "units", **summary([units])))
+    return rows
+
+
+if __name__ == "__main__":
+    save([*models(), *mlps()], "memory")

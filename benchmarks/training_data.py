@@ -1,0 +1,106 @@
+"""What `benchmarks.training` learns from: a text and handwritten digits, both at hand without a network.
+
+The text is that of Python's own help topics, so it depends on the version of Python: its digest goes with every row.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pydoc_data.topics import topics
+
+import torch
+from torch import Tensor
+
+from coefficients.command import Misuse
+
+TRAINED = 0.9  # of the text, from its beginning; the rest is held out
+EVERY = 4  # of each digit's images, in their order, one is held out
+
+
+@dataclass(frozen=True)
+class Text:
+    """Characters as whole numbers, int64: `train` and `held_out`, both flat; `symbols` tells them apart."""
+
+    train: Tensor
+    held_out: Tensor
+    context: int
+    symbols: str
+
+    @property
+    def classes(self) -> int:
+        return len(self.symbols)
+
+    def batch(self, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Windows that begin anywhere, [size, context], and the character that follows each of theirs."""
+        starts = torch.randint(len(self.train) - self.context, (size,), generator=generator)
+        return self._windows(self.train, starts)
+
+    def judged(self, share: int = 1) -> tuple[Tensor, Tensor]:
+        """Windows of what is held out, end to end; every `share`-th of them."""
+        starts = torch.arange(0, len(self.held_out) - self.context, self.context * share)
+        return self._windows(self.held_out, starts)
+
+    def _windows(self, text: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+        places = starts.to(text.device)[:, None] + torch.arange(self.context, device=text.device)
+        return text[places], text[places + 1]
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images [n, 1, 8, 8], float32 of mean 0 and variance 1 over those trained on, and their digits [n], int64."""
+
+    train: tuple[Tensor, Tensor]
+    held_out: tuple[Tensor, Tensor]
+    classes: int = 10
+
+    def batch(self, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Images drawn with replacement, so that batches are independent, and their digits."""
+        images, digits = self.train
+        drawn = torch.randint(len(digits), (size,), generator=generator).to(digits.device)
+        return images[drawn], digits[drawn]
+
+    def judged(self, share: int = 1) -> tuple[Tensor, Tensor]:
+        """What is held out; every `share`-th image."""
+        return self.held_out[0][::share], self.held_out[1][::share]
+
+
+Data = Text | Images
+
+
+def text(context: int, device: torch.device) -> Text:
+    """The help topics in the order of their names, one after the other, split by place."""
+    joined = "".join(topics[name] for name in sorted(topics))
+    symbols = "".join(sorted(set(joined)))
+    number = {symbol: i for i, symbol in enumerate(symbols)}
+    codes = torch.tensor([number[symbol] for symbol in joined], device=device)
+    border = int(TRAINED * len(codes))
+    return Text(codes[:border], codes[border:], context, symbols)
+
+
+def digits(device: torch.device) -> Images:
+    """scikit-learn's 8x8 digits. Of each digit every fourth image is held out: the same share of all, nothing drawn."""
+    try:
+        from sklearn.datasets import load_digits  # for this task only
+    except ImportError:
+        raise Misuse("task digits needs scikit-learn: pip install scikit-learn, or --task text") from None
+    found = load_digits()
+    images = torch.tensor(found.images, dtype=torch.float32)[:, None]
+    labels = torch.tensor(found.target, dtype=torch.int64)
+    held = torch.zeros(len(labels), dtype=torch.bool)
+    for digit in labels.unique():
+        held[(labels == digit).nonzero().flatten()[EVERY - 1 :: EVERY]] = True
+    mean, spread = images[~held].mean(), images[~held].std()
+    images = (images - mean) / spread
+    parts = [(images[of].to(device), labels[of].to(device)) for of in (~held, held)]
+    return Images(*parts)
+
+
+def data(task: str, context: int, device: torch.device) -> Data:
+    """Of a task, `text` or `digits`."""
+    return text(context, device) if task == "text" else digits(device)
+
+
+def digest(found: Data) -> str:
+    """Of all numbers, and of where they are split."""
+    parts = (found.train, found.held_out) if isinstance(found, Text) else (*found.train, *found.held_out)
+    sums = [hashlib.sha256(part.cpu().numpy().tobytes()).hexdigest() for part in parts]
+    return hashlib.sha256("".join(sums).encode()).hexdigest()[:12]

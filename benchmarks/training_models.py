@@ -1,0 +1,129 @@
+"""The models of `benchmarks.training`: a small GPT and a small ResNet. How they activate is left to the caller.
+
+`activation` makes a module each time it is called; `call` runs a block, for whoever wants it computed anew in backward.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Factory = Callable[[], nn.Module]
+Call = Callable[[nn.Module, Tensor], Tensor]
+WIDER = 4  # the hidden layer of a GPT's MLP, than its stream
+HEAD = 32  # channels of a head of attention, at most
+
+
+def plainly(block: nn.Module, x: Tensor) -> Tensor:
+    """The block's output."""
+    output: Tensor = block(x)
+    return output
+
+
+class Attention(nn.Module):
+    """Causal attention of [batch, places, width] in float32's or autocast's dtype; no dropout."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.heads = max(1, width // HEAD)
+        # No biases: that of the keys has a gradient of zero, against which no error can be measured.
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = (*x.shape[:2], 3, self.heads, -1)
+        q, k, v = self.qkv(x).view(shape).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        result: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return result
+
+
+class Layer(nn.Module):
+    """Attention, then an MLP, each on the norm of the stream and added to it."""
+
+    def __init__(self, width: int, activation: Factory) -> None:
+        super().__init__()
+        self.norm, self.attention = nn.LayerNorm(width), Attention(width)
+        self.mlp = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, WIDER * width), activation(), nn.Linear(WIDER * width, width)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm(x))
+        result: Tensor = x + self.mlp(x)
+        return result
+
+
+class GPT(nn.Module):
+    """Logits [batch, places, classes] of what follows each of the characters [batch, places], int64."""
+
+    def __init__(
+        self, classes: int, context: int, width: int, layers: int, activation: Factory, call: Call = plainly
+    ) -> None:
+        super().__init__()
+        self.symbols, self.places = nn.Embedding(classes, width), nn.Embedding(context, width)
+        self.blocks = nn.ModuleList(Layer(width, activation) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+        self.call = call
+        for table in (self.symbols, self.places):
+            nn.init.normal_(table.weight, std=0.02)  # GPT-2's
+
+    def forward(self, symbols: Tensor) -> Tensor:
+        x = self.symbols(symbols) + self.places.weight[: symbols.shape[1]]
+        for block in self.blocks:
+            x = self.call(block, x)
+        logits: Tensor = self.head(self.norm(x))
+        return logits
+
+
+class Residual(nn.Module):
+    """Two convolutions of 3x3 with batch norm beside a way past them, then the activation."""
+
+    def __init__(self, inward: int, outward: int, activation: Factory) -> None:
+        super().__init__()
+        stride = 1 if inward == outward else 2
+        self.first, self.second = _conv(inward, outward, 3, stride), _conv(outward, outward, 3, 1)
+        self.past = nn.Identity() if inward == outward else _conv(inward, outward, 1, stride)
+        self.between, self.after = activation(), activation()
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.after(self.second(self.between(self.first(x))) + self.past(x))
+        return result
+
+
+class ResNet(nn.Module):
+    """Logits [n, classes] of images [n, 1, 8, 8]; `layers` blocks of `width` channels, then of twice as many."""
+
+    def __init__(self, classes: int, width: int, layers: int, activation: Factory, call: Call = plainly) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(_conv(1, width, 3, 1), activation())
+        widths = [width] * (layers + 1) + [2 * width] * layers
+        pairs = pairwise(widths)
+        self.blocks = nn.ModuleList(Residual(inward, outward, activation) for inward, outward in pairs)
+        self.head = nn.Linear(2 * width, classes)
+        self.call = call
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.stem(images)
+        for block in self.blocks:
+            x = self.call(block, x)
+        logits: Tensor = self.head(x.mean((2, 3)))
+        return logits
+
+
+def _conv(inward: int, outward: int, size: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(inward, outward, size, stride, padding=size // 2, bias=False), nn.BatchNorm2d(outward)
+    )
+
+
+def loss(logits: Tensor, wanted: Tensor) -> Tensor:
+    """Mean cross-entropy in nats, in float32, of logits [..., classes] against whole numbers [...]."""
+    return F.cross_entropy(logits.flatten(0, -2).float(), wanted.flatten())
+
+
+def right(logits: Tensor, wanted: Tensor) -> float:
+    """The share of `wanted` that has the highest logit."""
+    return float((logits.argmax(-1) == wanted).to(torch.float32).mean())

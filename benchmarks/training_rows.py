@@ -1,0 +1,102 @@
+"""The rows of `benchmarks.training`, one for each training and for each arm's gradients, and the file they are in."""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.training_arms import ARMS
+from benchmarks.training_statistics import Comparison, compare
+from coefficients import command
+from coefficients.store import write_text
+
+RUN = "training"
+GRADIENTS = "gradients"
+
+
+@dataclass(frozen=True)
+class Row:
+    """As `benchmarks.rows.Row` as far as they have the same to say, and what one number is too few for.
+
+    what: "training" or "gradients", and the task. implementation: the arm, or "noise". mode: "run", or the weights'
+    state, "initial" or "final". found: what `training_runs.train` or `training_gradients.measure` gives.
+    """
+
+    what: str
+    implementation: str
+    mode: str
+    seed: int
+    settings: dict[str, Any]
+    found: dict[str, Any]
+    device: str
+    versions: dict[str, str]
+    revision: str
+
+    @property
+    def task(self) -> str:
+        return str(self.settings["task"])
+
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        """What there is one row of."""
+        return self.what, self.implementation, self.mode, self.seed
+
+
+def load(path: Path) -> list[Row]:
+    """The rows of a file; none where it is not there. Raises Misuse for a file of something else."""
+    if command.is_device(path) or not path.exists():
+        return []
+    try:
+        return [Row(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (TypeError, ValueError):
+        raise command.Misuse(f"{path} must hold rows of this benchmark, and does not; give another --out") from None
+
+
+def save(rows: Iterable[Row], path: Path) -> None:
+    """JSON lines in a fixed order, whole or not at all."""
+    order = {name: place for place, name in enumerate(("noise", *ARMS))}
+    ordered = sorted(rows, key=lambda row: (row.what, row.mode, order.get(row.implementation, -1), row.seed))
+    text = "".join(json.dumps(asdict(row), ensure_ascii=False, allow_nan=False) + "\n" for row in ordered)
+    if command.is_device(path):
+        path.write_text(text, encoding="utf-8")
+    else:
+        write_text(path, text)
+
+
+def tasks(rows: Iterable[Row]) -> list[str]:
+    """Those that were trained, in a fixed order."""
+    there = {row.task for row in rows if row.what.startswith(RUN)}
+    return [task for task in ("text", "digits") if task in there]
+
+
+def runs(rows: Iterable[Row], task: str) -> dict[str, dict[int, Row]]:
+    """The trainings of a task: of each arm, in the order of ARMS, by seed."""
+    found: dict[str, dict[int, Row]] = {}
+    for row in rows:
+        if row.what == f"{RUN} {task}":
+            found.setdefault(row.implementation, {})[row.seed] = row
+    return {arm: dict(sorted(found[arm].items())) for arm in ARMS if arm in found}
+
+
+def gradients(rows: Iterable[Row], task: str, state: str) -> dict[str, dict[str, Any]]:
+    """What was found of the gradients of a task at a state of the weights, of each arm and of the noise."""
+    return {row.implementation: row.found for row in rows if (row.what, row.mode) == (f"{GRADIENTS} {task}", state)}
+
+
+def losses(by_seed: dict[int, Row]) -> dict[int, float | None]:
+    """Final losses by seed."""
+    return {seed: row.found["loss"] for seed, row in by_seed.items()}
+
+
+def compared(rows: Iterable[Row], task: str) -> dict[str, Comparison]:
+    """Each arm but stock with stock."""
+    by_arm = runs(rows, task)
+    return {arm: compare(losses(by_seed), losses(by_arm["stock"])) for arm, by_seed in by_arm.items() if arm != "stock"}
+
+
+def mean(values: Iterable[float | None]) -> float:
+    """NaN where a value is missing."""
+    numbers = [math.nan if value is None else value for value in values]
+    return sum(numbers) / len(numbers)
