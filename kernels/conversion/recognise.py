@@ -196,8 +196,11 @@ def _curves(trial: nn.Module) -> tuple[Tensor, Tensor]:
 
 @cache
 def _points() -> Tensor:
-    # Off every round number, where functions have their kinks.
-    return torch.linspace(-12.0 + 1e-3 / 3, 12.0, 4096, dtype=torch.float64, device="cpu").reshape(64, 64)
+    # Off every round number, where functions have their kinks; far out, too, where some are clipped, but not so far
+    # that exp overflows. In every block of rows and columns there are some of all.
+    near = torch.linspace(-12.0 + 1e-3 / 3, 12.0, 3840, dtype=torch.float64, device="cpu")
+    far = torch.logspace(1.08, 2.6, 128, dtype=torch.float64, device="cpu")
+    return torch.cat([near, far, -far]).reshape(64, 64).T.contiguous()
 
 
 @cache
@@ -227,7 +230,7 @@ def _alike(one: Tensor, other: Tensor) -> bool:
 def describe(one: Any) -> str:
     """A module or a function, in a word or two."""
     if isinstance(one, nn.Module):
-        return type(one).__name__
+        return type(one).__name__ + (", in place" if getattr(one, "inplace", False) is True else "")
     if isinstance(one, partial):
         return f"partial({describe(one.func)})"
     owner = "F." if getattr(F, getattr(one, "__name__", ""), None) is one else ""

@@ -1,7 +1,8 @@
 """What a model keeps for backward: counted, told apart, and measured against what the allocator gives out."""
 
+from kernels.memory.allocator import Allocated
 from kernels.memory.measure import saved_bytes
 from kernels.memory.recorder import Recorder
 from kernels.memory.saved import Group, Kept, Saved, Saver
 
-__all__ = ["Group", "Kept", "Recorder", "Saved", "Saver", "saved_bytes"]
+__all__ = ["Allocated", "Group", "Kept", "Recorder", "Saved", "Saver", "saved_bytes"]

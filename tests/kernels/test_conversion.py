@@ -125,7 +125,14 @@ class Noisy(nn.Module):
 
 @pytest.mark.parametrize(
     "stranger",
-    [StraightThrough(), Formula(lambda x: F.gelu(x).clamp(max=10)), Formula(lambda x: x * x), Formula(torch.sin)],
+    [
+        StraightThrough(),
+        Formula(lambda x: F.gelu(x).clamp(max=10)),
+        Formula(lambda x: F.relu(x).clamp(max=300)),
+        Formula(lambda x: F.gelu(x) + 1e-3 * F.relu(x - 15)),
+        Formula(lambda x: x * x),
+        Formula(torch.sin),
+    ],
 )
 def test_other_functions_are_left_alone_with_the_way_to_kernels_of_ones_own(stranger: nn.Module) -> None:
     assert "fitting.fewbit --expr" in recognise.module(stranger)
@@ -370,6 +377,7 @@ def test_in_place_modules_become_others_and_come_back() -> None:
     net = mlp(act)
     report = convert(net, "fewbit")
     assert not net[1].inplace
+    assert report.sites[0].was == "SiLU, in place"
     report.revert()
     assert net[1] is act
     assert act.inplace

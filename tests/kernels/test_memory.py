@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import kernels
 from kernels import KernelError
-from kernels.memory import Group, Kept, Recorder, Saved, Saver, saved_bytes
+from kernels.memory import Allocated, Group, Kept, Recorder, Saved, Saver, saved_bytes
 from kernels.memory.saved import size
 from tests.kernels.saved import METHODS, bytes_allocated, bytes_in_graph
 
@@ -283,6 +283,19 @@ def test_a_model_compiled_in_place() -> None:
     net = Net()
     net.compile(backend="aot_eager")
     assert saved_bytes(net, X).total == 2 * TENSOR + 33 * 16 * 4
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_cuda_the_allocator_agrees_to_its_rounding() -> None:
+    net, x = mlp(kernels.GELU(), nn.Dropout(0.1)).cuda(), X.cuda()
+    saved = saved_bytes(net, x)
+    net(x).sum().backward()  # what is loaded once
+    with Allocated() as books:
+        output = net(x)
+    rounding = 512 * (len(saved.tensors) + 1)
+    assert saved.total + output.nbytes <= books.delta["current"] <= saved.total + output.nbytes + rounding
+    assert books.delta["peak"] >= books.delta["current"] == books.delta["allocated"] - books.delta["freed"]
 
 
 @pytest.mark.parametrize(
