@@ -1,12 +1,13 @@
 """Which method keeps least at each site of a model, within a bound on the error of f'."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from kernels.conversion.recognise import Known
 from kernels.conversion.sites import Change, Site, put
@@ -87,8 +88,14 @@ class Trial:
     dtypes: dict[str, torch.dtype]
 
 
+Measure = Callable[..., Saved]  # of modules' names that the model does not list, and of what to run it under
+
+
 def try_out(
-    sites: Sequence[Site], how: Mapping[str, How], measure: Callable[[Mapping[nn.Module, str]], Saved]
+    sites: Sequence[Site],
+    how: Mapping[str, How],
+    measure: Measure,
+    within: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Trial:
     """Measure a model with `how` at its sites, by name; afterwards all is as before."""
     changes: list[Change] = []
@@ -97,7 +104,7 @@ def try_out(
             if site.name in how:
                 changes += put(site, **how[site.name])
         acts = {site.module: site.name for site in sites if site.kind == "call" and site.module is not None}
-        saved = measure(acts)
+        saved = measure(acts, within())
     finally:
         for change in reversed(changes):
             change.undo()
@@ -116,7 +123,7 @@ def try_out(
 def best(
     sites: Sequence[Site],
     stock: Trial,
-    measure: Callable[[Mapping[nn.Module, str]], Saved],
+    measure: Measure,
     bound: float | None,
 ) -> dict[str, How]:
     """How each site is to remember, by its name; sites that are to stay as they are say why.

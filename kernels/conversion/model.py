@@ -1,7 +1,8 @@
 """Convert the activations of a model in place."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from os import PathLike
 from typing import Any
 
@@ -10,7 +11,8 @@ from torch import Tensor, nn
 from torch._dynamo.eval_frame import OptimizedModule
 
 from kernels.choice import DEFAULT_BITS
-from kernels.conversion.choose import How, Trial, best, error_of, try_out
+from kernels.conversion.choose import How, Measure, Trial, best, error_of, try_out
+from kernels.conversion.in_place import Rereads
 from kernels.conversion.report import Converted, Report
 from kernels.conversion.sites import Change, Site, chosen, fence, find, put
 from kernels.errors import KernelError
@@ -51,6 +53,7 @@ def convert(
     sites = find(model)
     wanted = chosen(sites, _patterns(include), _patterns(exclude))
     measure = None if inputs is None else _measuring(model, inputs)
+    wanted = _out_of_place(wanted, measure)
     before = None if measure is None else _baseline(wanted, measure)
     if method == "auto" and measure is not None and before is not None:
         hows = best(wanted, before, measure, max_gradient_error)
@@ -96,9 +99,6 @@ def _patterns(given: str | Iterable[str] | None) -> list[str] | None:
     return patterns
 
 
-Measure = Callable[[Mapping[nn.Module, str]], Saved]
-
-
 def _measuring(model: nn.Module, inputs: Any) -> Measure:
     """A function that says what training with `inputs` keeps, given modules' names that the model does not list."""
     args: tuple[Any, ...] = ()
@@ -109,20 +109,41 @@ def _measuring(model: nn.Module, inputs: Any) -> Measure:
         args = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     faking = True
 
-    def measure(names: Mapping[nn.Module, str]) -> Saved:
+    def measure(names: Mapping[nn.Module, str], within: AbstractContextManager[Any] | None = None) -> Saved:
         nonlocal faking
         with unchanged(model), torch.compiler.set_stance("force_eager"):
             if not model.training:  # as it comes from a file; else it is as the user has it
                 model.train()
             if faking:
                 try:
-                    return faked(model, args, kwargs, names)
+                    return faked(model, args, kwargs, names, within)
                 except Exception:  # whatever it is, it comes again if it was not for the fakes
                     faking = False
             with on_copies(model):
-                return recorded(model, args, kwargs, names)
+                return recorded(model, args, kwargs, names, within)
 
     return measure
+
+
+def _out_of_place(sites: list[Site], measure: Measure | None) -> list[Site]:
+    """The sites but for those that work in place and of whose input it is not known that nobody reads it again."""
+    in_place = [site for site in sites if getattr(site.module, "inplace", False)]
+    found: set[str] = set()
+    if in_place and measure is not None:
+        rereads: list[Rereads] = []
+
+        def within() -> Rereads:
+            rereads.append(Rereads({one: site.name for site in in_place for one in [site.stands()]}))
+            return rereads[-1]
+
+        try_out(in_place, {site.name: {"method": "forward-ad"} for site in in_place}, measure, within)
+        found = rereads[0].found
+    for site in in_place:
+        if measure is None:
+            site.why_not = "it works in place: give inputs, so that it can be seen whether its input is read again"
+        elif site.name in found:
+            site.why_not = "it works in place, and its input is read again"
+    return [site for site in sites if not site.why_not]
 
 
 def _baseline(sites: list[Site], measure: Measure) -> Trial:

@@ -51,6 +51,10 @@ class Site:
         """The catalogue's name."""
         return self.known.function if self.known else ""
 
+    def stands(self) -> nn.Module:
+        """The submodule that stands there now."""
+        return self.places[0].owner.get_submodule(self.places[0].key)
+
 
 def find(model: nn.Module) -> list[Site]:
     """Every activation of a model, in the order of its modules."""

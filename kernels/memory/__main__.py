@@ -135,8 +135,9 @@ def _results(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], hows: list[dict[str, Any]], accounting: str
 ) -> list[Result]:
     results = [Result("as it is", saved_bytes(model, *args, accounting=accounting, **kwargs))]
+    in_place = any(getattr(module, "inplace", False) for module in model.modules())
     for how in hows:
-        if how["method"] == "auto":
+        if how["method"] == "auto" or in_place:  # convert looks whether what is changed in place is read again
             how = {**how, "inputs": kwargs or args}
         report = convert(model, **how)
         name = how["method"] + (f", {how['bits']} bit{'s' * (how['bits'] > 1)}" if "bits" in how else "")

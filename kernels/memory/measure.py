@@ -47,26 +47,31 @@ def saved_bytes(
                 " that was compiled"
             )
         return _compiled(model, args, kwargs)
+    within = CudaLike() if accounting == "cuda" else None
     if not isinstance(model, nn.Module):
         if fake:
             raise KernelError("fake=True must go with a module, whose parameters can be found; got a function")
-        return recorded(model, args, kwargs, accounting=accounting)
+        return recorded(model, args, kwargs, within=within)
     if fake is not False:
         try:
-            return faked(model, args, kwargs, accounting=accounting)
+            return faked(model, args, kwargs, within=within)
         except Exception as error:  # of any kind; if it was not for the fakes, it comes again
             if fake:
                 raise KernelError(f"model must run on fake tensors for fake=True, got {line(error)}") from error
     with on_copies(model):
-        return recorded(model, args, kwargs, accounting=accounting)
+        return recorded(model, args, kwargs, within=within)
 
 
 def faked(
-    model: nn.Module, args: Any, kwargs: Any, names: Mapping[nn.Module, str] | None = None, accounting: str = "as-run"
+    model: nn.Module,
+    args: Any,
+    kwargs: Any,
+    names: Mapping[nn.Module, str] | None = None,
+    within: AbstractContextManager[Any] | None = None,
 ) -> Saved:
     """`recorded`, on fake tensors."""
     with on_fakes(model, args, kwargs) as (args, kwargs):
-        return recorded(model, args, kwargs, names, accounting)
+        return recorded(model, args, kwargs, names, within)
 
 
 def recorded(
@@ -74,13 +79,12 @@ def recorded(
     args: Any,
     kwargs: Any,
     names: Mapping[nn.Module, str] | None = None,
-    accounting: str = "as-run",
+    within: AbstractContextManager[Any] | None = None,
 ) -> Saved:
-    """By `Recorder`, as it stands."""
-    as_counted: AbstractContextManager[Any] = CudaLike() if accounting == "cuda" else nullcontext()
+    """By `Recorder`, as it stands; `within`: what forward is to run under besides."""
     recorder = Recorder(model if isinstance(model, nn.Module) else None, names or {})
     with torch.enable_grad():
-        with recorder, as_counted:
+        with recorder, within or nullcontext():
             output = model(*args, **kwargs)
         return recorder.saved(output)
 

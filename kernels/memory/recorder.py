@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, Self
 from weakref import WeakSet
 
@@ -70,6 +71,10 @@ class _Held:
         self.saver, self.order = saver, order
 
 
+def _unpack(held: _Held | Tensor) -> Tensor:
+    return held.tensor if isinstance(held, _Held) else held
+
+
 class _Calls(TorchFunctionMode):
     """Keeps the names of torch's functions that run just now."""
 
@@ -94,9 +99,9 @@ class _Births(TorchDispatchMode):
         self.parameters, self.copies, self.scope = parameters, set[int](), scope
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        before = {one._cdata for leaf in _leaves((args, kwargs)) for one in storages(leaf)}
+        before = {one._cdata for leaf in leaves((args, kwargs)) for one in storages(leaf)}
         result = func(*args, **(kwargs or {}))
-        for tensor in _leaves(result):
+        for tensor in leaves(result):
             for storage in storages(tensor):
                 # Its entry keeps the address of a dead one from being given out again.
                 if storage._cdata in before or storage._cdata in self.born:
@@ -108,7 +113,8 @@ class _Births(TorchDispatchMode):
         return result
 
 
-def _leaves(value: Any) -> list[Tensor]:
+def leaves(value: Any) -> list[Tensor]:
+    """The tensors in what an operation is given or gives."""
     return [one for one in tree_leaves(value) if isinstance(one, Tensor)]
 
 
@@ -131,6 +137,7 @@ class Recorder:
         self._parameters = {storage._cdata for one in known for storage in storages(one)}
         self._births = _Births(self._parameters, lambda: self._scopes[-1])
         self._count = 0
+        self._error: BaseException | None = None
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -138,7 +145,7 @@ class Recorder:
                 stack.callback(module.register_forward_pre_hook(self._entering(name), prepend=True).remove)
                 leave = module.register_forward_hook(self._leave, always_call=True)
                 stack.callback(leave.remove)
-            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, lambda held: held.tensor))
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack))
             stack.enter_context(self._calls)
             stack.enter_context(self._births)
             if gc.isenabled():  # so that garbage of this forward stays among the youngest, which are soon gone through
@@ -147,8 +154,10 @@ class Recorder:
             self._exit = stack.pop_all()
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
         self._exit.close()
+        if self._error is not None and kind is None:
+            raise self._error
 
     def saved(self, output: Any = None) -> Saved:
         """What is kept now. Tensors in `output` are not, unless something else keeps them too.
@@ -190,15 +199,18 @@ class Recorder:
     def _leave(self, *_: Any) -> None:
         self._scopes.pop()
 
-    def _pack(self, tensor: Tensor) -> _Held:
-        self._count += 1
-        held = _Held(tensor, Saver(self._scopes[-1], self._operation()), self._count)
-        self._held.add(held)
-        return held
+    def _pack(self, tensor: Tensor) -> _Held | Tensor:
+        try:
+            self._count += 1
+            held = _Held(tensor, Saver(self._scopes[-1], self._operation(sys._getframe(1))), self._count)
+            self._held.add(held)
+            return held
+        except BaseException as error:  # torch would end the process for it: it comes when forward is over
+            self._error = self._error or error
+            return tensor
 
-    def _operation(self) -> str:
-        """The autograd.Function that saves, if one does, or else torch's function."""
-        frame = sys._getframe(2)  # that called the hook
+    def _operation(self, frame: FrameType) -> str:
+        """The autograd.Function that saves, if one does, or else torch's function; frame: what called the hook."""
         if frame.f_code is _APPLY:
             function = frame.f_locals["cls"]
             label = getattr(function, "label", None)

@@ -375,12 +375,44 @@ def test_a_rerouted_forward_keeps_its_signature_and_can_be_copied() -> None:
 def test_in_place_modules_become_others_and_come_back() -> None:
     act = nn.SiLU(inplace=True)
     net = mlp(act)
-    report = convert(net, "fewbit")
+    report = convert(net, "fewbit", inputs=X)
     assert not net[1].inplace
     assert report.sites[0].was == "SiLU, in place"
     report.revert()
     assert net[1] is act
     assert act.inplace
+
+
+class Residual(nn.Module):
+    """What is added is the activation's input, or its output, as it works in place."""
+
+    def __init__(self, read: str) -> None:
+        super().__init__()
+        self.up, self.act, self.down, self.read = nn.Linear(24, 24), nn.SiLU(inplace=True), nn.Linear(24, 24), read
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.up(x)
+        before = x if self.read == "tensor" else x[0]
+        y = self.down(self.act(x))
+        return y if self.read == "nothing" else y + before
+
+
+@pytest.mark.parametrize("read", ["tensor", "view", "nothing"])
+@pytest.mark.parametrize("how", [{"method": "fewbit"}, {"max_gradient_error": 1.0}], ids=["fewbit", "auto"])
+def test_an_input_that_is_changed_and_then_read_again_must_stay_changed(read: str, how: dict) -> None:
+    net = Residual(read)
+    expected = net(X)
+    report = convert(net, inputs=X, **how)
+    torch.testing.assert_close(net(X), expected)
+    if read == "nothing":
+        assert len(report.converted) == 1
+    else:
+        assert reasons(report) == {"act": "it works in place, and its input is read again"}
+
+
+def test_what_works_in_place_needs_inputs_to_be_sure() -> None:
+    report = convert(mlp(nn.SiLU(inplace=True)), "fewbit")
+    assert reasons(report)["1"].startswith("it works in place: give inputs")
 
 
 # What is left alone.

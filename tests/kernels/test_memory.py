@@ -1,5 +1,6 @@
 """Bytes kept for backward: exact counts, the two witnesses, and that counting leaves no trace."""
 
+import gc
 import json
 import math
 from typing import Any
@@ -233,6 +234,21 @@ def test_a_model_that_cannot_run_on_fakes_runs_for_real() -> None:
     assert saved_bytes(Branching(), x).total == x.nbytes
     with pytest.raises(KernelError, match="model must run on fake tensors for fake=True, got DataDependent"):
         saved_bytes(Branching(), x, fake=True)
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_what_goes_wrong_while_a_tensor_is_saved_comes_afterwards(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch ends the process for an exception in a hook, Ctrl-C too."""
+
+    def fail(*_: Any) -> None:
+        raise error("in the hook")
+
+    monkeypatch.setattr(Recorder, "_operation", fail)
+    with pytest.raises(error, match="in the hook"):
+        saved_bytes(mlp(kernels.GELU()), X, fake=False)
+    assert gc.isenabled()
 
 
 def test_a_model_that_fails_says_so_itself() -> None:
