@@ -1,0 +1,46 @@
+"""The benchmark of bytes kept: what its rows say is measured, and the committed ones can be had again."""
+
+import json
+
+import pytest
+from torch import nn
+
+import kernels
+from benchmarks import memory
+from benchmarks.rows import RESULTS
+
+pytestmark = [  # of torch's own making, when it compiles
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
+]
+COMMITTED = {
+    (row["what"], row["implementation"], row["mode"]): row["median"]
+    for path in RESULTS.glob("*/memory.jsonl")
+    for row in map(json.loads, path.read_text("utf-8").splitlines())
+}
+
+
+def test_every_row_is_committed() -> None:
+    models = {("kept for backward", how, model) for how in ("as it is", *memory.CONVERSIONS) for model in memory.MODELS}
+    assert {("kept by an MLP", act, mode) for act in memory.ACTS for mode in memory.MODES} | models == set(COMMITTED)
+
+
+def test_an_mlp_in_eager_and_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inductor keeps both tensors around a GELU, unless it is let to compute it again; ours keeps one and a bit."""
+    monkeypatch.setattr(memory, "ACTS", {"nn.GELU": nn.GELU, "invact": kernels.GELU})
+    rows = memory.mlps()
+    assert [row.median for row in rows] == [9, 9, 5, 1, 5.125, 5.125, 5.125, 1]
+    assert all(COMMITTED[row.what, row.implementation, row.mode] == row.median for row in rows)
+
+
+def test_a_model_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "MODELS", ("mlp",))
+    hidden = 2 * 4096 * 4096  # elements between the layers
+    found = {row.implementation: row.median for row in memory.models()}
+    assert found == {
+        "as it is": 4 * hidden,
+        "invact": 2 * hidden + hidden // 8,
+        "fewbit, 3 bits": 2 * hidden + 3 * hidden // 8,
+        "auto": 2 * hidden + hidden // 8,
+        "auto, error 0.05": 2 * hidden + hidden // 8,
+    }
