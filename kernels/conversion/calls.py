@@ -6,6 +6,7 @@ whatever torch.fx can trace of it, and neither the class nor torch is touched.
 
 import dis
 import inspect
+import threading
 from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -17,7 +18,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from kernels.conversion import recognise
-from kernels.conversion.recognise import Known
+from kernels.conversion.known import DEFAULTS, LIMITS, Known
 from kernels.functional import activation
 
 _SIGMOIDS = (torch.sigmoid, Tensor.sigmoid, F.sigmoid)
@@ -71,7 +72,15 @@ class Act(nn.Module):
         self.how = how
 
     def forward(self, input: Tensor, known: Known) -> Tensor:
-        return activation(known.function, input, **self.how, **known.params)
+        how = self.how if self.takes(known) else {"method": "stock"}
+        return activation(known.function, input, **how, **known.params)
+
+    def takes(self, known: Known) -> bool:
+        """Whether there is such a way to remember for the parameters of this call; else the stock function runs."""
+        if self.how["method"] == "fewbit":
+            return known.params == DEFAULTS[known.function]
+        limits = LIMITS[known.function] if self.how["method"].startswith("invact") else {}
+        return all(known.params[name] >= least for name, least in limits.items())
 
 
 class Rerouted:
@@ -81,30 +90,49 @@ class Rerouted:
         self.module, self.acts = module, acts
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        _running.append(self)
+        forward = type(self.module).forward
+        if torch.compiler.is_exporting():  # to torch's own operations
+            return forward(self.module, *args, **kwargs)
+        running = _running()
+        running.append(self)
         try:
             with _Route(self):
-                return type(self.module).forward(self.module, *args, **kwargs)
+                return forward(self.module, *args, **kwargs)
         finally:
-            _running.pop()
+            running.pop()
+
+    @property
+    def __code__(self) -> CodeType:
+        code: CodeType = inspect.unwrap(type(self.module).forward).__code__
+        return code
 
     @property
     def __signature__(self) -> inspect.Signature:
         return recognise.signature_of_forward(self.module)
 
 
-_running: list[Rerouted] = []  # innermost last: a call belongs to the innermost
+class _Running(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[Rerouted] = []
+
+
+_eager, _traced = _Running(), list[Rerouted]()
+
+
+def _running() -> list[Rerouted]:
+    """Those whose forward runs in this thread, innermost last: a call belongs to the innermost."""
+    return _traced if torch.compiler.is_compiling() else _eager.stack
 
 
 class _Route(TorchFunctionMode):
     def __init__(self, owner: Rerouted) -> None:
         super().__init__()
         self.owner = owner
-        self.sigmoid: tuple[Any, Any] | None = None  # the last one's input and output, weakly
+        self.sigmoid: tuple[Any, Any] | None = None  # the last one's input and output; weakly, where they take memory
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if _running[-1] is not self.owner:
+        if _running()[-1] is not self.owner:
             return func(*args, **kwargs)
         acts, input = self.owner.acts, args[0] if args else kwargs.get("input")
         if "silu" in acts and (x := self._gated(func, args)) is not None:
@@ -112,14 +140,15 @@ class _Route(TorchFunctionMode):
         known = recognise.call(func, args, kwargs)
         act = acts.get(known.function.removesuffix("_tanh")) if known is not None else None
         result = func(*args, **kwargs) if act is None else act(input, known)
-        if "silu" in acts and func in _SIGMOIDS and not torch.compiler.is_compiling():
-            self.sigmoid = ref(input), ref(result)
+        if "silu" in acts and func in _SIGMOIDS:
+            self.sigmoid = (input, result) if torch.compiler.is_compiling() else (ref(input), ref(result))
         return result
 
     def _gated(self, func: Any, args: tuple[Any, ...]) -> Tensor | None:
         """x, where x * sigmoid(x) is about to be computed."""
         if func not in _PRODUCTS or self.sigmoid is None or len(args) != 2:
             return None
-        x, y = (one() for one in self.sigmoid)
-        found = x is not None and y is not None and {id(x), id(y)} == {id(one) for one in args}
-        return x if found else None
+        x, y = self.sigmoid if torch.compiler.is_compiling() else (one() for one in self.sigmoid)
+        one, other = args
+        found = (one is x and other is y) or (one is y and other is x)
+        return x if found and x is not None else None

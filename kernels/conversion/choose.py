@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.conversion.recognise import Known
+from kernels.conversion.known import Known
 from kernels.conversion.sites import Change, Site, put
 from kernels.errors import KernelError
 from kernels.functional import activation

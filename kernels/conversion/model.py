@@ -1,6 +1,7 @@
 """Convert the activations of a model in place."""
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from os import PathLike
@@ -101,6 +102,9 @@ def _patterns(given: str | Iterable[str] | None) -> list[str] | None:
 
 def _measuring(model: nn.Module, inputs: Any) -> Measure:
     """A function that says what training with `inputs` keeps, given modules' names that the model does not list."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is not None and any(isinstance(one, fsdp.FSDPModule) for one in model.modules()):
+        raise KernelError("inputs must be left out after fully_shard, which cannot be measured: convert before it")
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
     if isinstance(inputs, Mapping):

@@ -3,25 +3,21 @@
 torch.nn's modules and torch's functions are known by what they are; other modules by what they give: see `by_value`.
 """
 
-import copy
 import inspect
-import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cache, partial
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn import functional as F
 
 from kernels import modules
+from kernels.conversion.by_value import by_value
+from kernels.conversion.known import DEFAULTS, Known
 from kernels.errors import KernelError
 from kernels.functional import check_threshold, gelu_name
-from kernels.kernel import facts
 from kernels.modules import Remembering
-from kernels.stock import FUNCTIONS, STOCK
 
 # Modules in place of torch's, by torch's; those of our own making have no namesake there.
 REPLACEMENTS: dict[type[nn.Module], type[Remembering]] = {
@@ -72,14 +68,6 @@ _TORCH: dict[Any, tuple[str, tuple[str, ...]]] = {
     F.silu: ("silu", ()),
     F.mish: ("mish", ()),
 }
-
-
-@dataclass(frozen=True)
-class Known:
-    """A function of the catalogue, with its parameters."""
-
-    function: str
-    params: Mapping[str, float] = field(default_factory=dict)
 
 
 def module(one: nn.Module) -> Known | str | None:
@@ -141,11 +129,7 @@ def call(one: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Known | 
             check_threshold(given.pop("threshold", 20.0))
     except KernelError:
         return None
-    return Known(name, {**_defaults(name), **given})
-
-
-def _defaults(name: str) -> dict[str, float]:
-    return dict(facts(name).PARAMETERS)
+    return Known(name, {**DEFAULTS[name], **given})
 
 
 def _hashable(one: Any) -> bool:
@@ -154,77 +138,6 @@ def _hashable(one: Any) -> bool:
     except TypeError:
         return False
     return True
-
-
-# Formulas written out in float32 may be off by some units: 2^-20 is 16 of them. The functions differ by far more.
-_TOLERANCE = 2.0**-20
-OWN = (
-    "it computes a function of its own: fit it by python -m fitting.fewbit --expr, and emit kernels by"
-    " python -m codegen emit --expr"
-)
-
-
-def by_value(one: nn.Module) -> Known | str | None:
-    """What a module without parameters computes, judged by its values and derivatives at 4096 points.
-
-    It is run on a copy, so that it stays as it is. None: it is not element-wise, or cannot be run on one tensor.
-    """
-    with unset_fake_temporarily():
-        try:
-            y, slope = _curves(copy.deepcopy(one))
-        except Exception:  # whatever a stranger's module raises when it is given such a tensor
-            return None
-        for name in FUNCTIONS:
-            expected, derivative = _stock_curve(name)
-            if _alike(y, expected) and _alike(slope, derivative):
-                return Known(name, _defaults(name))
-    return OWN
-
-
-def _curves(trial: nn.Module) -> tuple[Tensor, Tensor]:
-    """Values and derivatives. Raises KernelError for what is not element-wise, or another function in evaluation."""
-    x = _points()
-    with torch.random.fork_rng(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        y, slope = _curve(trial.train(), x)
-        again, _ = _curve(trial.eval(), x)
-        some, _ = _curve(trial.train(), x[:32, :32].flip(0, 1))
-    if not _alike(y, again) or not _alike(y[:32, :32].flip(0, 1), some) or torch.equal(y, x):
-        raise KernelError("not an activation")
-    return y, slope
-
-
-@cache
-def _points() -> Tensor:
-    # Off every round number, where functions have their kinks; far out, too, where some are clipped, but not so far
-    # that exp overflows. In every block of rows and columns there are some of all.
-    near = torch.linspace(-12.0 + 1e-3 / 3, 12.0, 3840, dtype=torch.float64, device="cpu")
-    far = torch.logspace(1.08, 2.6, 128, dtype=torch.float64, device="cpu")
-    return torch.cat([near, far, -far]).reshape(64, 64).T.contiguous()
-
-
-@cache
-def _stock_curve(name: str) -> tuple[Tensor, Tensor]:
-    return _curve(partial(_stock, name), _points())
-
-
-def _stock(name: str, x: Tensor) -> Tensor:
-    result: Tensor = STOCK[name](x, *_defaults(name).values())
-    return result
-
-
-def _curve(run: Callable[[Tensor], Any], x: Tensor) -> tuple[Tensor, Tensor]:
-    with torch.enable_grad():
-        x = x.detach().clone().requires_grad_()
-        y = run(x + 0)  # may be changed in place
-        if not isinstance(y, Tensor) or y.shape != x.shape:
-            raise KernelError("not element-wise")
-        (slope,) = torch.autograd.grad(y, x, torch.ones_like(y))
-    return y.detach().double(), slope.double()
-
-
-def _alike(one: Tensor, other: Tensor) -> bool:
-    return bool(((one - other).abs() <= _TOLERANCE * (1 + other.abs())).all())
 
 
 def describe(one: Any) -> str:

@@ -8,9 +8,11 @@ from typing import Any
 from torch import nn
 
 from kernels import modules
+from kernels.choice import choose
 from kernels.conversion import recognise
+from kernels.conversion.by_value import OWN
 from kernels.conversion.calls import Act, Rerouted, called
-from kernels.conversion.recognise import Known
+from kernels.conversion.known import DEFAULTS, Known
 from kernels.errors import KernelError
 from kernels.modules import Remembering
 
@@ -75,7 +77,7 @@ def find(model: nn.Module) -> list[Site]:
             place = Place(model.get_submodule(parent), key)
             found[module] = Site(name, "module", known, recognise.describe(module), [place], why_not, module)
     for name, module in model.named_modules():
-        if module not in found or found[module].why_not == recognise.OWN:
+        if module not in found or found[module].why_not == OWN:
             functions = {(module, site.name): site for site in _functions(name, module)}
             if functions:
                 found.pop(module, None)  # it is known by what it calls
@@ -159,6 +161,7 @@ def put(site: Site, **how: Any) -> list[Change]:
     if known is None:
         raise KernelError(site.why_not)
     if site.kind == "call":
+        choose(known.function, DEFAULTS[known.function], **how)  # what a call's own parameters lack is stock
         return [_reroute(site, place, Act(**how)) for place in site.places]
     new = build(known, **how)
     old = site.module if site.kind == "module" else vars(site.places[0].owner)[site.places[0].key]

@@ -31,8 +31,10 @@ _COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.clone.default)
 def storages(tensor: Tensor) -> Iterator[torch.UntypedStorage]:
     """Of a tensor; of the inner tensors of a sparse one or a wrapper such as DTensor."""
     if is_traceable_wrapper_subclass(tensor):
-        for name in tensor.__tensor_flatten__()[0]:
-            yield from storages(getattr(tensor, name))
+        inner = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
+        for one in inner:
+            if isinstance(one, Tensor):  # a DTensor has its mesh there too
+                yield from storages(one)
     elif tensor.layout == torch.strided:
         yield tensor.untyped_storage()
     elif tensor.layout == torch.sparse_coo:

@@ -16,7 +16,7 @@ from coefficients import load
 from kernels import KernelError, convert, saved_bytes
 from kernels.conversion import recognise
 from kernels.conversion.calls import Rerouted, called
-from kernels.conversion.recognise import Known
+from kernels.conversion.known import Known
 from kernels.kernel import facts
 from kernels.modules import Remembering
 from kernels.stock import FUNCTIONS, KEEPS_OUTPUT, STOCK

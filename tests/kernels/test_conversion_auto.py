@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import kernels
 from kernels import convert, saved_bytes
 from kernels.conversion.choose import SLACK, allowed, gradient_error
-from kernels.conversion.recognise import Known
+from kernels.conversion.known import Known
 from kernels.functional import activation
 
 ROWS, WIDTH = 32, 16
