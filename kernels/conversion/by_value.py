@@ -1,6 +1,7 @@
 """Which function of the catalogue a stranger's module computes, judged by what it gives."""
 
 import copy
+import inspect
 import warnings
 from collections.abc import Callable
 from functools import cache, partial
@@ -16,6 +17,7 @@ from kernels.stock import FUNCTIONS, STOCK
 
 # Formulas written out in float32 may be off by some units: 2^-20 is 16 of them. The functions differ by far more.
 _TOLERANCE = 2.0**-20
+_SHAPE = (48, 80)
 OWN = (
     "it computes a function of its own: fit it by python -m fitting.fewbit --expr, and emit kernels by"
     " python -m codegen emit --expr"
@@ -23,42 +25,63 @@ OWN = (
 
 
 def by_value(one: nn.Module) -> Known | str | None:
-    """What a module without parameters computes, judged by its values and derivatives at 4096 points.
+    """What a module without parameters computes, judged by values and derivatives at 3840 points.
 
-    It is run on a copy, so that it stays as it is. None: it is not element-wise, or cannot be run on one tensor.
+    It is run on a copy, so that it stays as it is. A reason, if a module of ours would lack what it has. None: it is
+    not element-wise, or cannot be run on one tensor.
     """
     with unset_fake_temporarily():
         try:
-            y, slope = _curves(copy.deepcopy(one))
+            y, slope, keeps_dtype = _judged(copy.deepcopy(one))
         except Exception:  # whatever a stranger's module raises when it is given such a tensor
             return None
-        for name in FUNCTIONS:
-            expected, derivative = _stock_curve(name)
-            if _alike(y, expected) and _alike(slope, derivative):
-                return Known(name, DEFAULTS[name])
-    return OWN
+        names = (name for name in FUNCTIONS if all(map(_alike, (y, slope), _stock_curve(name))))
+        found = next(names, None)
+    if found is None:
+        return OWN
+    if not keeps_dtype:
+        return f"it computes {found} in another dtype than its input's"
+    if lacking := _own_attributes(one):
+        return (
+            f"it computes {found}, but has attributes of its own ({', '.join(lacking)}), which a module of ours lacks"
+        )
+    if len(inspect.signature(one.forward).parameters) != 1:
+        return f"it computes {found}, but takes further arguments"
+    return Known(found, DEFAULTS[found])
 
 
-def _curves(trial: nn.Module) -> tuple[Tensor, Tensor]:
-    """Values and derivatives. Raises KernelError for what is not element-wise, or another function in evaluation."""
+def _own_attributes(one: nn.Module) -> list[str]:
+    """Names of what others may look for: not what all modules have, functions, or a flag that it is not in place."""
+    plain = vars(nn.Module())
+    own = {name: value for name, value in vars(one).items() if name not in plain and not callable(value)}
+    return [name for name, value in own.items() if name[0] != "_" and not (name == "inplace" and value is False)]
+
+
+def _judged(trial: nn.Module) -> tuple[Tensor, Tensor, bool]:
+    """Values, derivatives, and whether the dtype stays. Raises KernelError for what is not an activation."""
     x = _points()
     with torch.random.fork_rng(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         y, slope = _curve(trial.train(), x)
         again, _ = _curve(trial.eval(), x)
-        some, _ = _curve(trial.train(), x[:32, :32].flip(0, 1))
-    if not _alike(y, again) or not _alike(y[:32, :32].flip(0, 1), some) or torch.equal(y, x):
+        some, _ = _curve(trial.train(), x[:40, :30].flip(0, 1))
+        signs = torch.where(torch.arange(x.numel()).reshape(_SHAPE) % 3 > 0, 10.0, -7.0).double()
+        _, scaled = _curve(trial, x, signs)
+        narrow = trial(x.bfloat16())
+    if not _alike(y, again) or not _alike(y[:40, :30].flip(0, 1), some) or not _alike(scaled, slope * signs):
         raise KernelError("not an activation")
-    return y, slope
+    if bool((slope == slope.flatten()[0]).all()):
+        raise KernelError("a straight line")
+    return y, slope, narrow.dtype == torch.bfloat16
 
 
 @cache
 def _points() -> Tensor:
     # Off every round number, where functions have their kinks; far out, too, where some are clipped, but not so far
     # that exp overflows. In every block of rows and columns there are some of all.
-    near = torch.linspace(-12.0 + 1e-3 / 3, 12.0, 3840, dtype=torch.float64, device="cpu")
+    near = torch.linspace(-12.0 + 1e-3 / 3, 12.0, 3584, dtype=torch.float64, device="cpu")
     far = torch.logspace(1.08, 2.6, 128, dtype=torch.float64, device="cpu")
-    return torch.cat([near, far, -far]).reshape(64, 64).T.contiguous()
+    return torch.cat([near, far, -far]).reshape(_SHAPE[::-1]).T.contiguous()
 
 
 @cache
@@ -71,13 +94,13 @@ def _stock(name: str, x: Tensor) -> Tensor:
     return result
 
 
-def _curve(run: Callable[[Tensor], Any], x: Tensor) -> tuple[Tensor, Tensor]:
+def _curve(run: Callable[[Tensor], Any], x: Tensor, grad: Tensor | None = None) -> tuple[Tensor, Tensor]:
     with torch.enable_grad():
         x = x.detach().clone().requires_grad_()
         y = run(x + 0)  # may be changed in place
         if not isinstance(y, Tensor) or y.shape != x.shape:
             raise KernelError("not element-wise")
-        (slope,) = torch.autograd.grad(y, x, torch.ones_like(y))
+        (slope,) = torch.autograd.grad(y, x, torch.ones_like(y) if grad is None else grad.to(y.dtype))
     return y.detach().double(), slope.double()
 
 

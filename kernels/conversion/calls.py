@@ -8,6 +8,7 @@ import dis
 import inspect
 import threading
 from collections.abc import Iterator, Mapping
+from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 from weakref import ref
@@ -17,9 +18,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from kernels.choice import choose
 from kernels.conversion import recognise
-from kernels.conversion.known import DEFAULTS, LIMITS, Known
+from kernels.conversion.known import LIMITS, Known
+from kernels.errors import KernelError
 from kernels.functional import activation
+from kernels.kernel import DTYPES
 
 _SIGMOIDS = (torch.sigmoid, Tensor.sigmoid, F.sigmoid)
 _PRODUCTS = (torch.mul, torch.multiply, Tensor.mul, Tensor.multiply, Tensor.__mul__)
@@ -61,26 +65,68 @@ _SELF = object()  # its attributes are no tensors, or not known to be
 
 
 def _multiplies(code: CodeType) -> bool:
-    return any(one.opname == "BINARY_OP" and one.argrepr == "*" for one in dis.get_instructions(code))
+    """Whether there are products of what nothing changes in place meanwhile."""
+    signs = {one.argrepr for one in dis.get_instructions(code) if one.opname == "BINARY_OP"}
+    in_place = any(name.endswith("_") and not name.endswith("__") for name in code.co_names)
+    stores = any(one.opname == "STORE_SUBSCR" for one in dis.get_instructions(code))
+    return "*" in signs and not in_place and not stores and not any(sign.endswith("=") for sign in signs)
 
 
 class Act(nn.Module):
-    """An activation that is called as a function, with the parameters of that call, and how it remembers."""
+    """How an activation that is called as a function remembers; parameters and dtype are those of each call.
 
-    def __init__(self, **how: Any) -> None:
+    Raises KernelError where `known` cannot be remembered so.
+    """
+
+    def __init__(self, known: Known, **how: Any) -> None:
         super().__init__()
-        self.how = how
+        choose(known.function, known.params, **how)
+        self.known, self.how = known, how
+        self.takes = {known.function: dict(known.params)}
+        if known.function == "gelu" and _can("gelu_tanh", how):  # by one name in torch
+            self.takes["gelu_tanh"] = {}
 
-    def forward(self, input: Tensor, known: Known) -> Tensor:
-        how = self.how if self.takes(known) else {"method": "stock"}
-        return activation(known.function, input, **how, **known.params)
+    def forward(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What function(*args, **kwargs) gives. Where there is no kernel for that call, the function itself runs."""
+        known = recognise.call(function, args, kwargs)
+        input = args[0] if args else kwargs.get("input")
+        if known is None or not self._fits(known, input):
+            return function(*args, **kwargs)
+        return activation(known.function, input, **self.how, **known.params)
 
-    def takes(self, known: Known) -> bool:
-        """Whether there is such a way to remember for the parameters of this call; else the stock function runs."""
+    def _fits(self, known: Known, input: Any) -> bool:
+        if known.function not in self.takes or not isinstance(input, Tensor):
+            return False
+        if input.dtype not in DTYPES or input.layout != torch.strided:
+            return False
         if self.how["method"] == "fewbit":
-            return known.params == DEFAULTS[known.function]
+            return bool(known.params == self.takes[known.function])
         limits = LIMITS[known.function] if self.how["method"].startswith("invact") else {}
         return all(known.params[name] >= least for name, least in limits.items())
+
+    def extra_repr(self) -> str:
+        return ", ".join([self.known.function, *(f"{name}={value!r}" for name, value in self.how.items())])
+
+
+def _can(function: str, how: dict[str, Any]) -> bool:
+    try:
+        choose(function, {}, **how)
+    except KernelError:
+        return False
+    return True
+
+
+class Held(Act):
+    """An activation that an attribute holds as a function, and that is called as that function is."""
+
+    def __init__(self, function: Any, known: Known, **how: Any) -> None:
+        super().__init__(known, **how)
+        self.call: Any = function.func if isinstance(function, partial) else function
+        self.keywords = function.keywords if isinstance(function, partial) else {}
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the function gives."""
+        return super().forward(self.call, args, {**self.keywords, **kwargs})
 
 
 class Rerouted:
@@ -108,7 +154,7 @@ class Rerouted:
 
     @property
     def __signature__(self) -> inspect.Signature:
-        return recognise.signature_of_forward(self.module)
+        return inspect.signature(type(self.module).forward.__get__(self.module))
 
 
 class _Running(threading.local):
@@ -129,19 +175,23 @@ class _Route(TorchFunctionMode):
         super().__init__()
         self.owner = owner
         self.sigmoid: tuple[Any, Any] | None = None  # the last one's input and output; weakly, where they take memory
+        self.versions = (0, 0)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if _running()[-1] is not self.owner:
+        running = _running()
+        if running and running[-1] is not self.owner:
             return func(*args, **kwargs)
         acts, input = self.owner.acts, args[0] if args else kwargs.get("input")
         if "silu" in acts and (x := self._gated(func, args)) is not None:
-            return acts["silu"](x, Known("silu"))
+            return acts["silu"](F.silu, (x,), {})
         known = recognise.call(func, args, kwargs)
         act = acts.get(known.function.removesuffix("_tanh")) if known is not None else None
-        result = func(*args, **kwargs) if act is None else act(input, known)
+        result = func(*args, **kwargs) if act is None else act(func, args, kwargs)
         if "silu" in acts and func in _SIGMOIDS:
-            self.sigmoid = (input, result) if torch.compiler.is_compiling() else (ref(input), ref(result))
+            pair = input, result
+            self.sigmoid = pair if torch.compiler.is_compiling() else (ref(input), ref(result))
+            self.versions = (0, 0) if torch.compiler.is_compiling() else (input._version, result._version)
         return result
 
     def _gated(self, func: Any, args: tuple[Any, ...]) -> Tensor | None:
@@ -150,5 +200,12 @@ class _Route(TorchFunctionMode):
             return None
         x, y = self.sigmoid if torch.compiler.is_compiling() else (one() for one in self.sigmoid)
         one, other = args
-        found = (one is x and other is y) or (one is y and other is x)
-        return x if found and x is not None else None
+        if x is None or y is None or not ((one is x and other is y) or (one is y and other is x)):
+            return None
+        # Only if both are what they were, and the gradient goes through both, and is not looked at on its way.
+        if x.requires_grad != y.requires_grad:
+            return None
+        if torch.compiler.is_compiling():  # versions are not known; the code has been looked at
+            return x
+        same = self.versions == (x._version, y._version)
+        return x if same and not y._backward_hooks and not y.retains_grad else None

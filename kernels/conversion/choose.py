@@ -1,7 +1,7 @@
 """Which method keeps least at each site of a model, within a bound on the error of f'."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -10,14 +10,16 @@ import torch
 from torch import Tensor
 
 from kernels.conversion.known import Known
-from kernels.conversion.sites import Change, Site, put
+from kernels.conversion.sites import Change, Site, put, undo, within
 from kernels.errors import KernelError
 from kernels.functional import activation
-from kernels.kernel import MAX_BITS
+from kernels.kernel import MAX_BITS, METHODS
 from kernels.memory.saved import Saved
 
 How = dict[str, Any]
 POINTS = 4096
+IDLE = "it keeps nothing for backward with these inputs: it is not called, or gets no gradient"
+IN_PLACE = "its output is changed in place afterwards, and this way to remember needs it"
 # What invact may be exceeded by and still be called as good: its formulas are within 2 % of the floor themselves.
 SLACK = 1.1
 
@@ -81,43 +83,47 @@ def _meets(known: Known, dtype: torch.dtype, how: How, limit: float) -> bool:
 
 @dataclass(frozen=True)
 class Trial:
-    """How many bytes each site alone keeps, by its name, when all remember in one way; and the dtypes it keeps."""
+    """A run of a model, and by the names of its sites: how many bytes each alone keeps; the dtypes it keeps; which were
+    seen to remember by a kernel of ours; of which a tensor that is kept was changed in place."""
 
     saved: Saved
     alone: dict[str, int]
     dtypes: dict[str, torch.dtype]
+    ours: set[str]
+    changed: set[str]
 
 
 Measure = Callable[..., Saved]  # of modules' names that the model does not list, and of what to run it under
 
 
 def try_out(
-    sites: Sequence[Site],
-    how: Mapping[str, How],
-    measure: Measure,
-    within: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    sites: Sequence[Site], how: Mapping[str, How], measure: Measure, under: AbstractContextManager[Any] | None = None
 ) -> Trial:
     """Measure a model with `how` at its sites, by name; afterwards all is as before."""
     changes: list[Change] = []
     try:
         for site in sites:
             if site.name in how:
-                changes += put(site, **how[site.name])
-        acts = {site.module: site.name for site in sites if site.kind == "call" and site.module is not None}
-        saved = measure(acts, within())
+                put(site, changes, **how[site.name])
+        return look(sites, measure, under)
     finally:
-        for change in reversed(changes):
-            change.undo()
-    alone = dict.fromkeys((site.name for site in sites), 0)
-    dtypes: dict[str, torch.dtype] = {}
+        undo(changes)
+
+
+def look(sites: Sequence[Site], measure: Measure, under: AbstractContextManager[Any] | None = None) -> Trial:
+    """Measure a model as it stands."""
+    saved = measure({site.placed: site.name for site in sites if site.kind == "call" and site.placed}, under)
+    trial = Trial(saved, dict.fromkeys((site.name for site in sites), 0), {}, set(), set())
     for kept in saved.tensors:
-        owners = {site.name for site in sites for saver in kept.by if _within(saver.module, site.name)}
+        owners = {site.name for site in sites for saver in kept.by if within(saver.module, site.name)}
         for name in owners:
             if kept.dtype in ("float16", "bfloat16", "float32", "float64"):
-                dtypes.setdefault(name, getattr(torch, kept.dtype))
-        if len(owners) == 1 and all(_within(saver.module, *owners) for saver in kept.by):
-            alone[next(iter(owners))] += kept.bytes
-    return Trial(saved, alone, dtypes)
+                trial.dtypes.setdefault(name, getattr(torch, kept.dtype))
+        if len(owners) == 1 and all(within(saver.module, *owners) for saver in kept.by):
+            trial.alone[next(iter(owners))] += kept.bytes
+        trial.ours.update(saver.module for saver in kept.by if saver.operation.partition(", ")[2] in METHODS)
+    trial.changed.update(saver.module for saver in saved.changed)
+    return trial
 
 
 def best(
@@ -132,29 +138,27 @@ def best(
     is told apart.
     """
     exact: How = {"method": "forward-ad"}
-    forward_ad = try_out(sites, {site.name: exact for site in sites}, measure)
+    first = try_out(sites, {site.name: exact for site in sites}, measure)
     meeting = {
-        site.name: candidates(site.known, forward_ad.dtypes[site.name], bound)
+        site.name: candidates(site.known, first.dtypes[site.name], bound)
         for site in sites
-        if site.known and site.name in forward_ad.dtypes
+        if site.known and site.name in first.ours
     }
-    runs = [(exact["method"], forward_ad)]
+    runs = {"forward-ad": first}
     for method in ("invact", "fewbit"):
         hows = {name: next((how for how in them if how["method"] == method), exact) for name, them in meeting.items()}
-        runs.append((method, try_out(sites, hows, measure)))
+        runs[method] = try_out(sites, hows, measure)
     chosen = {}
     for site in sites:
+        options = {how["method"]: how for how in meeting.get(site.name, ())}
+        possible = [method for method in options if site.name not in runs[method].changed]
+        least = min(possible, key=lambda method: runs[method].alone[site.name], default=None)
         if site.name not in meeting:
-            site.why_not = "it keeps nothing for backward with these inputs"
-            continue
-        alone = {method: trial.alone[site.name] for method, trial in runs}
-        least = min(meeting[site.name], key=lambda how: alone[how["method"]], default=exact)
-        if alone[least["method"]] < stock.alone[site.name]:
-            chosen[site.name] = least
+            site.why_not = IDLE
+        elif least is None:
+            site.why_not = "nothing is within the bound on the error of f'" if not options else IN_PLACE
+        elif runs[least].alone[site.name] < stock.alone[site.name]:
+            chosen[site.name] = options[least]
         else:
             site.why_not = "nothing keeps less within the bound on the error of f'"
     return chosen
-
-
-def _within(module: str, site: str) -> bool:
-    return module == site or module.startswith(site + ".")

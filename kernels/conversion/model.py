@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from os import PathLike
 from typing import Any
 
@@ -12,14 +13,15 @@ from torch import Tensor, nn
 from torch._dynamo.eval_frame import OptimizedModule
 
 from kernels.choice import DEFAULT_BITS
-from kernels.conversion.choose import How, Measure, Trial, best, error_of, try_out
+from kernels.conversion import recognise
+from kernels.conversion.choose import IN_PLACE, How, Measure, Trial, best, error_of, look, try_out
 from kernels.conversion.in_place import Rereads
 from kernels.conversion.report import Converted, Report
-from kernels.conversion.sites import Change, Site, chosen, fence, find, put
+from kernels.conversion.sites import Change, Site, chosen, fence, find, put, undo, within
 from kernels.errors import KernelError
 from kernels.kernel import MAX_BITS, METHODS
-from kernels.memory.isolated import on_copies, unchanged
-from kernels.memory.measure import faked, recorded
+from kernels.memory.accounting import CudaLike
+from kernels.memory.measure import ACCOUNTINGS, trial
 from kernels.memory.saved import Saved
 from kernels.stock import KEEPS_OUTPUT
 
@@ -36,40 +38,59 @@ def convert(
     include: str | Iterable[str] | None = None,
     exclude: str | Iterable[str] | None = None,
     max_gradient_error: float | None = None,
+    accounting: str = "as-run",
 ) -> Report:
     """Make a model's activations remember less, in place.
 
     method: "auto", which takes at each site what keeps least of invact, fewbit, forward-ad and stock, or one of those
-    for all. inputs: what the model is called with: a tensor, a tuple, or a mapping of keyword arguments; auto needs it,
-    others measure with it. The model runs on fake tensors where it can, in training mode, and is left as it was.
-    bits, coefficients: of fewbit. include, exclude: names of sites or modules, or patterns with *. max_gradient_error:
-    auto's bound on the root mean square error of f'(x) for x from N(0, 1); by default that of invact, which sits on the
-    floor that the output's dtype sets.
+    for all. inputs: what the model is called with: a tensor, a tuple or list of arguments, or a mapping of keyword
+    arguments; auto needs it, others measure with it. A copy of the model runs on fake tensors where it can, in training
+    mode. bits, coefficients: of fewbit (3 bits). include, exclude: names of sites or modules, or patterns with *.
+    max_gradient_error: auto's bound on the root mean square error of f'(x) for x from N(0, 1); by default that of
+    invact, which sits on the floor that the output's dtype sets. accounting: as `saved_bytes` has it.
 
-    Raises KernelError for arguments that cannot be honoured. What cannot be done at one site is in the report.
+    Raises KernelError for arguments that cannot be honoured. What cannot be done at one site is in the report. Whatever
+    is raised, the model is then as it was.
     """
-    _check(model, method, inputs, bits, coefficients, max_gradient_error)
+    _check(model, method, inputs, bits, coefficients, max_gradient_error, accounting)
     while isinstance(model, WRAPPERS):
         model = model._orig_mod if isinstance(model, OptimizedModule) else model.module
     sites = find(model)
     wanted = chosen(sites, _patterns(include), _patterns(exclude))
-    measure = None if inputs is None else _measuring(model, inputs)
-    wanted = _out_of_place(wanted, measure)
-    before = None if measure is None else _baseline(wanted, measure)
+    measure = None if inputs is None else _measuring(model, inputs, accounting)
+    wanted = _out_of_place(model, wanted, measure)
+    before = None if measure is None else _baseline(sites, wanted, measure)
     if method == "auto" and measure is not None and before is not None:
         hows = best(wanted, before, measure, max_gradient_error)
     else:
         hows = _all(wanted, method, bits, coefficients)
-    changes = _install(sites, hows)
-    after = None if measure is None else try_out(wanted, {}, measure)
-    rows = [_converted(site, hows.get(site.name), before, after) for site in sites]
-    totals = (trial.saved if trial is not None else None for trial in (before, after))
+    changes: list[Change] = []
+    try:
+        _install(sites, hows, changes)
+        after = None if measure is None else look(sites, measure)
+        if after is not None and measure is not None and _drop_failing(wanted, hows, after):
+            undo(changes)
+            _install(sites, hows, changes)
+            after = look(sites, measure)
+        rows = [_converted(site, hows.get(site.name), before, after) for site in sites]
+    except BaseException:
+        undo(changes)
+        raise
+    rows += _unreached(sites, before)
+    totals = (one.saved if one is not None else None for one in (before, after))
     return Report(rows, next(totals), next(totals), changes)
 
 
-def _check(model: Any, method: Any, inputs: Any, bits: Any, coefficients: Any, bound: Any) -> None:
+def _check(model: Any, method: Any, inputs: Any, bits: Any, coefficients: Any, bound: Any, accounting: Any) -> None:
     if not isinstance(model, nn.Module):
         raise KernelError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise KernelError("model must be converted before torch.jit makes a script of it, got a ScriptModule")
+    if accounting not in ACCOUNTINGS:
+        raise KernelError(f"accounting must be one of {', '.join(ACCOUNTINGS)}, got {accounting!r}")
+    if not isinstance(method, str):
+        hint = "; give inputs by name, as convert(model, inputs=x)"
+        raise KernelError(f"method must be one of auto, {', '.join(METHODS)}, got a {type(method).__name__}{hint}")
     if method not in ("auto", *METHODS):
         raise KernelError(f"method must be one of auto, {', '.join(METHODS)}, got {method!r}")
     if not isinstance(inputs, Tensor | tuple | list | Mapping | None):
@@ -86,7 +107,7 @@ def _check(model: Any, method: Any, inputs: Any, bits: Any, coefficients: Any, b
     if bound is not None:
         if method != "auto":
             raise KernelError(f"max_gradient_error must go with method='auto', got method={method!r}")
-        if isinstance(bound, bool | str) or not 0 <= bound < math.inf:
+        if not isinstance(bound, int | float) or isinstance(bound, bool) or not 0 <= bound < math.inf:
             raise KernelError(f"max_gradient_error must be a number of 0 or more, got {bound!r}")
 
 
@@ -100,48 +121,43 @@ def _patterns(given: str | Iterable[str] | None) -> list[str] | None:
     return patterns
 
 
-def _measuring(model: nn.Module, inputs: Any) -> Measure:
+def _measuring(model: nn.Module, inputs: Any, accounting: str) -> Measure:
     """A function that says what training with `inputs` keeps, given modules' names that the model does not list."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is not None and any(isinstance(one, fsdp.FSDPModule) for one in model.modules()):
         raise KernelError("inputs must be left out after fully_shard, which cannot be measured: convert before it")
+    if torch.is_inference_mode_enabled():
+        raise KernelError("convert must measure outside of torch.inference_mode(), where nothing can be kept")
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
     if isinstance(inputs, Mapping):
         kwargs = dict(inputs)
     else:
         args = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
-    faking = True
+    training = not model.training  # it comes from a file, then; else modes are as the user has them
 
-    def measure(names: Mapping[nn.Module, str], within: AbstractContextManager[Any] | None = None) -> Saved:
-        nonlocal faking
-        with unchanged(model), torch.compiler.set_stance("force_eager"):
-            if not model.training:  # as it comes from a file; else it is as the user has it
-                model.train()
-            if faking:
-                try:
-                    return faked(model, args, kwargs, names, within)
-                except Exception:  # whatever it is, it comes again if it was not for the fakes
-                    faking = False
-            with on_copies(model):
-                return recorded(model, args, kwargs, names, within)
+    def measure(names: Mapping[nn.Module, str], under: AbstractContextManager[Any] | None = None) -> Saved:
+        under = under or (CudaLike() if accounting == "cuda" else None)
+        with torch.compiler.set_stance("force_eager"):
+            return trial(model, args, kwargs, names, under, training=training)
 
     return measure
 
 
-def _out_of_place(sites: list[Site], measure: Measure | None) -> list[Site]:
+def _out_of_place(model: nn.Module, sites: list[Site], measure: Measure | None) -> list[Site]:
     """The sites but for those that work in place and of whose input it is not known that nobody reads it again."""
-    in_place = [site for site in sites if getattr(site.module, "inplace", False)]
+    in_place = [site for site in sites if getattr(site.original, "inplace", False)]
+    changes: list[Change] = []
     found: set[str] = set()
     if in_place and measure is not None:
-        rereads: list[Rereads] = []
-
-        def within() -> Rereads:
-            rereads.append(Rereads({one: site.name for site in in_place for one in [site.stands()]}))
-            return rereads[-1]
-
-        try_out(in_place, {site.name: {"method": "forward-ad"} for site in in_place}, measure, within)
-        found = rereads[0].found
+        try:
+            for site in in_place:
+                put(site, changes, method="forward-ad")
+            under = Rereads(model, {site.placed: site.name for site in in_place if site.placed is not None})
+            measure({}, under)
+            found = under.found
+        finally:
+            undo(changes)
     for site in in_place:
         if measure is None:
             site.why_not = "it works in place: give inputs, so that it can be seen whether its input is read again"
@@ -150,11 +166,12 @@ def _out_of_place(sites: list[Site], measure: Measure | None) -> list[Site]:
     return [site for site in sites if not site.why_not]
 
 
-def _baseline(sites: list[Site], measure: Measure) -> Trial:
+def _baseline(sites: list[Site], wanted: list[Site], measure: Measure) -> Trial:
     """Before conversion. Functions called are measured as modules, so that what they keep can be told from the rest."""
-    named = {site.name: {"method": "stock"} for site in sites if site.kind != "module"}
-    trial = try_out(sites, named, measure)
-    return Trial(measure({}), trial.alone, trial.dtypes) if named else trial
+    named = {site.name: {"method": "stock"} for site in wanted if site.kind != "module"}
+    if not named:
+        return look(sites, measure)
+    return replace(try_out(sites, named, measure), saved=measure({}))
 
 
 def _all(sites: list[Site], method: str, bits: int | None, coefficients: Any) -> dict[str, How]:
@@ -163,38 +180,62 @@ def _all(sites: list[Site], method: str, bits: int | None, coefficients: Any) ->
         how |= {"bits": bits if bits is not None or coefficients is not None else DEFAULT_BITS}
         how |= {"coefficients": coefficients} if coefficients is not None else {}
     for site in sites:
-        if method.startswith("invact") and site.function in KEEPS_OUTPUT and site.kind != "call":
+        if method.startswith("invact") and site.function in KEEPS_OUTPUT:
             site.why_not = "the stock function keeps no more than its output"
     return {site.name: how for site in sites if not site.why_not}
 
 
-def _install(sites: list[Site], hows: Mapping[str, How]) -> list[Change]:
-    """Put what `hows` says at the sites, all or nothing; a site that cannot have it says why."""
-    changes: list[Change] = []
-    try:
-        for site in sites:
-            if site.name in hows:
-                try:
-                    changes += put(site, **hows[site.name])
-                except KernelError as error:
-                    site.why_not = str(error)
-        for change in [one for one in changes if one.kind == "call"]:
-            inside = set(change.place.owner.modules()) - {change.place.owner}
-            left = [site for site in sites if site.why_not and site.function == change.place.key]
-            changes += fence(site for site in left if inside & {site.module, *(place.owner for place in site.places)})
-    except BaseException:
-        for change in reversed(changes):
-            change.undo()
-        raise
-    return changes
+def _install(sites: list[Site], hows: dict[str, How], changes: list[Change]) -> None:
+    """Put what `hows` says at the sites; one that cannot have it says why, and has no `how` any more."""
+    for site in sites:
+        if site.name in hows:
+            try:
+                put(site, changes, **hows[site.name])
+            except KernelError as error:
+                site.why_not = str(error)
+                del hows[site.name]
+    for change in [one for one in changes if one.kind == "call"]:
+        inside = set(change.place.owner.modules()) - {change.place.owner}
+        left = [site for site in sites if site.why_not and site.function.removesuffix("_tanh") == change.place.key]
+        around = [site for site in left if inside & {site.original, *(place.owner for place in site.places)}]
+        changes += fence(around)
+
+
+def _drop_failing(sites: list[Site], hows: dict[str, How], after: Trial) -> bool:
+    """Whether there are sites that cannot do as they are to; they say why, and have no `how` any more."""
+    failing = len(hows)
+    for site in [site for site in sites if site.name in hows]:
+        if site.name in after.changed:
+            site.why_not = IN_PLACE
+        elif site.kind != "module" and site.name not in after.ours:
+            site.why_not = (
+                "it did not run so with these inputs: it is not called, or not with numbers there is a kernel for"
+            )
+        else:
+            continue
+        del hows[site.name]
+    return len(hows) < failing
+
+
+def _unreached(sites: list[Site], before: Trial | None) -> list[Converted]:
+    """Activations that were seen to keep something where none was found to stand."""
+    found: dict[tuple[str, str], int] = {}
+    for kept in before.saved.tensors if before is not None else ():
+        first = kept.by[0]
+        name = f"{first.module}.{first.operation}()" if first.module else f"{first.operation}()"
+        known = any(within(first.module, one) or one == name for site in sites for one in site.names)
+        if first.operation in recognise.torchs() and not known:
+            found[name, first.operation] = found.get((name, first.operation), 0) + kept.bytes
+    why_not = "it is called where convert does not look, as in a helper or another method than forward"
+    return [Converted(*who, "a call", "a call", count, count, reason=why_not) for who, count in found.items()]
 
 
 def _converted(site: Site, how: How | None, before: Trial | None, after: Trial | None) -> Converted:
+    alone = [None if one is None else one.alone.get(site.name) for one in (before, after)]
     if site.why_not or how is None:
-        return Converted(site.name, site.function, site.was, site.was, reason=site.why_not or "left")
+        return Converted(site.name, site.function, site.was, site.was, alone[0], alone[1], reason=site.why_not)
     now = how["method"] + (f", {how['bits']} bit{'s' * (how['bits'] > 1)}" if how.get("bits") else "")
     now += f", {how['coefficients']}" if how.get("coefficients") else ""
     dtype = after.dtypes.get(site.name) if after is not None else None
     error = None if dtype is None or site.known is None else error_of(site.known, dtype, how)
-    alone = [None if trial is None else trial.alone.get(site.name) for trial in (before, after)]
     return Converted(site.name, site.function, site.was, now, alone[0], alone[1], error)

@@ -3,7 +3,6 @@
 torch.nn's modules and torch's functions are known by what they are; other modules by what they give: see `by_value`.
 """
 
-import inspect
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -73,25 +72,18 @@ _TORCH: dict[Any, tuple[str, tuple[str, ...]]] = {
 def module(one: nn.Module) -> Known | str | None:
     """What a module computes; or, of an activation that is left alone, why; or None: it is no activation."""
     kind = type(one)
-    if "forward" in vars(one) and (kind in REPLACEMENTS or kind in REASONS or not any(one.children())):
-        return "its forward was replaced" if kind in REPLACEMENTS else None
     if kind in REPLACEMENTS:
-        if _has_hooks(one):
-            return "it has hooks, which would not be called any more"
         try:
             return _of_torch(one)
         except KernelError as error:
             return str(error)
     if reason := REASONS.get(kind):
         return reason
-    if kind.__module__.startswith("torch.nn.") or isinstance(one, Remembering):
+    if kind.__module__.startswith("torch.nn.") or isinstance(one, Remembering | torch.jit.ScriptModule):
         return None
     if any(True for _ in one.children()) or any(True for _ in one.parameters()) or any(True for _ in one.buffers()):
         return None
-    found = by_value(one)
-    if isinstance(found, Known) and _has_hooks(one):
-        return "it has hooks, which would not be called any more"
-    return found
+    return by_value(one)
 
 
 def _of_torch(one: nn.Module) -> Known:
@@ -103,14 +95,10 @@ def _of_torch(one: nn.Module) -> Known:
     return Known(ours.function, {name: getattr(one, name) for name in ours.arguments})
 
 
-def _has_hooks(one: nn.Module) -> bool:
-    return any(members for name, members in vars(one).items() if name.endswith("_hooks") and "state_dict" not in name)
-
-
 def function(one: Any) -> Known | None:
-    """What one of torch's functions computes, or a `functools.partial` of it with nothing but parameters."""
+    """What one of torch's functions computes by itself, or a `functools.partial` of it with nothing but keywords."""
     if isinstance(one, partial):
-        return call(one.func, (None, *one.args), dict(one.keywords))
+        return None if one.args else call(one.func, (None,), one.keywords)
     return call(one, (None,), {})
 
 
@@ -120,7 +108,7 @@ def call(one: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Known | 
         return None
     name, names = _TORCH[one]
     given = dict(zip(names, args[1:], strict=False)) | {key: it for key, it in kwargs.items() if key != "input"}
-    if given.pop("inplace", False) or len(args) - 1 > len(names):
+    if given.pop("inplace", False) or len(args) - 1 > len(names) or set(given) - set(names):
         return None
     try:
         if name == "gelu":
@@ -130,6 +118,11 @@ def call(one: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Known | 
     except KernelError:
         return None
     return Known(name, {**DEFAULTS[name], **given})
+
+
+def torchs() -> set[str]:
+    """The names of torch's functions that are known."""
+    return {one.__name__ for one in _TORCH}
 
 
 def _hashable(one: Any) -> bool:
@@ -148,8 +141,3 @@ def describe(one: Any) -> str:
         return f"partial({describe(one.func)})"
     owner = "F." if getattr(F, getattr(one, "__name__", ""), None) is one else ""
     return owner + getattr(one, "__name__", repr(one))
-
-
-def signature_of_forward(one: nn.Module) -> inspect.Signature:
-    """Of the class's forward, without self."""
-    return inspect.signature(type(one).forward.__get__(one))

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
-from kernels.conversion.sites import Change
+from kernels.conversion.sites import Change, undo
 from kernels.memory.saved import Saved, common, like, size
 
 
@@ -34,6 +34,7 @@ class Report:
     before: Saved | None = None
     after: Saved | None = None
     _changes: list[Change] = field(default_factory=list, repr=False)
+    _reverted: bool = field(default=False, repr=False)
 
     @property
     def converted(self) -> list[Converted]:
@@ -50,22 +51,17 @@ class Report:
 
         Raises KernelError, once all else is back, for what was replaced since.
         """
-        problems = []
-        while self._changes:
-            try:
-                self._changes.pop().undo()
-            except ValueError as error:
-                problems.append(error)
-        if problems:
-            raise problems[0]
+        self._reverted = True
+        undo(self._changes)
 
     def __str__(self) -> str:
-        lines = [f"{len(self.converted)} of {len(self.sites)} activations converted"]
+        back = " (and put back since)" * self._reverted
+        lines = [f"{len(self.converted)} of {len(self.sites)} activations converted{back}"]
         if self.before is not None and self.after is not None:
             share = 1 - self.after.total / self.before.total if self.before.total else 0.0
+            change = f"{abs(share):.2%} {'less' if share >= 0 else 'more'}"
             lines[0] += (
-                f"; kept for backward: {size(self.before.total)} before, {size(self.after.total)} after"
-                f" ({share:.2%} less)"
+                f"; kept for backward: {size(self.before.total)} before, {size(self.after.total)} after ({change})"
             )
         if self.converted:
             lines += [

@@ -1,17 +1,18 @@
 """The places of a model where an activation stands, and how one is changed and put back."""
 
-from collections.abc import Iterable, Iterator
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+import torch
 from torch import nn
 
 from kernels import modules
-from kernels.choice import choose
 from kernels.conversion import recognise
 from kernels.conversion.by_value import OWN
-from kernels.conversion.calls import Act, Rerouted, called
+from kernels.conversion.calls import Act, Held, Rerouted, called
 from kernels.conversion.known import DEFAULTS, Known
 from kernels.errors import KernelError
 from kernels.modules import Remembering
@@ -36,26 +37,37 @@ class Place:
 class Site:
     """An activation of a model: one object, or one function called in a forward, wherever it stands.
 
-    name: the first of its names in the model. function: in the catalogue, or "" where it is none. was: what stands
-    there. why_not: why it is to be left alone, if it is.
+    names: all there are in the model. known: what it computes, or None. was: what stands there. why_not: why it is to
+    be left alone, if it is. original: the module or function that stands there. placed: the module put in its stead.
     """
 
-    name: str
+    names: list[str]
     kind: str  # "module", "attribute" or "call"
     known: Known | None
     was: str
     places: list[Place] = field(default_factory=list)
     why_not: str = ""
-    module: nn.Module | None = None  # the original, of a module; the one put there, of the others
+    original: Any = None
+    placed: nn.Module | None = None
+
+    @property
+    def name(self) -> str:
+        """The first."""
+        return self.names[0]
 
     @property
     def function(self) -> str:
         """The catalogue's name."""
         return self.known.function if self.known else ""
 
-    def stands(self) -> nn.Module:
-        """The submodule that stands there now."""
-        return self.places[0].owner.get_submodule(self.places[0].key)
+    def called(self, pattern: str) -> bool:
+        """Whether one of its names, or of the modules around it, fits a pattern with *."""
+        return any(fnmatchcase(name, pattern) or within(name, pattern) for name in self.names)
+
+
+def within(name: str, module: str) -> bool:
+    """Whether a name is that of a module or of something in it."""
+    return name == module or name.startswith(module + ".")
 
 
 def find(model: nn.Module) -> list[Site]:
@@ -63,19 +75,13 @@ def find(model: nn.Module) -> list[Site]:
     found: dict[Any, Site] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         parent, _, key = name.rpartition(".")
-        what = recognise.module(module) if module not in found else None
+        place = Place(model.get_submodule(parent), key)
         if module in found:
-            found[module].places.append(Place(model.get_submodule(parent), key))
-        elif isinstance(module, Remembering):
-            why_not = f"it remembers by {module.method} already"
-            found[module] = Site(name, "module", Known(module.name()), recognise.describe(module), why_not=why_not)
-        elif what is not None:
-            known = what if isinstance(what, Known) else None
-            why_not = "" if isinstance(what, Known) else what
-            if not name and known:
-                why_not = "it is the model itself, which cannot be put in another's place; use the module of kernels"
-            place = Place(model.get_submodule(parent), key)
-            found[module] = Site(name, "module", known, recognise.describe(module), [place], why_not, module)
+            found[module].places.append(place)
+            found[module].names.append(name)
+        elif (site := _of_module(name, module)) is not None:
+            site.places.append(place)
+            found[module] = site
     for name, module in model.named_modules():
         if module not in found or found[module].why_not == OWN:
             functions = {(module, site.name): site for site in _functions(name, module)}
@@ -85,47 +91,66 @@ def find(model: nn.Module) -> list[Site]:
     return list(found.values())
 
 
+def _of_module(name: str, module: nn.Module) -> Site | None:
+    was = recognise.describe(module)
+    if isinstance(module, Remembering | Act):
+        known = module.known if isinstance(module, Act) else Known(module.name())
+        method = module.how["method"] if isinstance(module, Act) else module.method
+        return Site([name], "module", known, was, why_not=f"it remembers by {method} already; revert that first")
+    what = recognise.module(module)
+    if what is None:
+        return None
+    if isinstance(what, str):
+        return Site([name], "module", None, was, why_not=what, original=module)
+    present = vars(module).get("forward")
+    why_not = ""
+    if not name:
+        why_not = "it is the model itself, which cannot be put in another's place; use the module of kernels"
+    elif present is not None and not isinstance(present, Rerouted):
+        why_not = "its forward was replaced"
+    elif any(them for key, them in vars(module).items() if key.endswith("_hooks") and "state_dict" not in key):
+        why_not = "it has hooks, which would not be called any more"
+    return Site([name], "module", what, was, why_not=why_not, original=module)
+
+
 def _functions(name: str, module: nn.Module) -> Iterator[Site]:
+    prefix = f"{name}." if name else ""
     for key, value in vars(module).items():
         if (known := recognise.function(value)) is not None:
-            full = f"{name}.{key}" if name else key
-            yield Site(full, "attribute", known, recognise.describe(value), [Place(module, key)])
-    if type(module).__module__.startswith("torch.nn."):
+            was = recognise.describe(value)
+            yield Site([prefix + key], "attribute", known, was, [Place(module, key)], original=value)
+    if type(module).__module__.startswith("torch.nn.") or isinstance(module, torch.jit.ScriptModule | Act):
         return
     present = vars(module).get("forward")
     for function in sorted(called(module)):
+        was = "a call"
         site = Site(
-            f"{name}.{function}()" if name else f"{function}()",
-            "call",
-            Known(function),
-            f"call in {recognise.describe(module)}",
+            [f"{prefix}{function}()"], "call", Known(function, DEFAULTS[function]), was, [Place(module, function)]
         )
-        site.places.append(Place(module, function))
         if isinstance(present, Rerouted) and function in present.acts:
-            site.why_not = f"it remembers by {present.acts[function].how['method']} already"
+            site.why_not = f"it remembers by {present.acts[function].how['method']} already; revert that first"
         elif present is not None and not isinstance(present, Rerouted):
             site.why_not = "the forward that calls it was replaced by another"
         yield site
 
 
-def chosen(sites: Iterable[Site], include: Iterable[str] | None, exclude: Iterable[str] | None) -> list[Site]:
-    """The sites that are to be converted, by name; others get the reason. Raises KernelError for a pattern in vain."""
-    sites = list(sites)
+def chosen(sites: Sequence[Site], include: Iterable[str] | None, exclude: Iterable[str] | None) -> list[Site]:
+    """The sites that are to be converted; others get the reason. Raises KernelError for a pattern that fits none."""
     for what, patterns in (("include", include), ("exclude", exclude)):
         for pattern in patterns or ():
-            if not any(_matches(site.name, pattern) for site in sites):
-                names = ", ".join(site.name for site in sites[:3]) or "none"
-                raise KernelError(f"{what} must name sites of the model, got {pattern!r}; there are {names}, ...")
+            if not any(site.called(pattern) for site in sites):
+                names = [name for site in sites for name in site.names]
+                near = difflib.get_close_matches(pattern, names, 3) or names[:3]
+                others = f"; there are {', '.join(near)}{', ...' * (len(names) > len(near))}" if names else ""
+                raise KernelError(
+                    f"{what} must name activations of the model or modules around them, got {pattern!r}{others}"
+                )
     for site in sites:
-        if include is not None and not any(_matches(site.name, one) for one in include):
+        if include is not None and not any(site.called(one) for one in include):
             site.why_not = site.why_not or "not included"
-        if any(_matches(site.name, one) for one in exclude or ()):
+        if any(site.called(one) for one in exclude or ()):
             site.why_not = site.why_not or "excluded"
     return [site for site in sites if not site.why_not]
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatchcase(name, pattern) or name.startswith(pattern + ".")
 
 
 @dataclass(frozen=True)
@@ -152,44 +177,59 @@ class Change:
             raise KernelError(f"{key} must be as convert left it, but was replaced since")
         if self.kind == "attribute":
             delattr(owner, key)
+        if isinstance(self.old, nn.Module):
+            self.old.training = self.new.training
         setattr(owner, key, self.old)
 
 
-def put(site: Site, **how: Any) -> list[Change]:
-    """Put an activation that remembers so at all places of a site. Raises KernelError for what cannot be done."""
-    known = site.known
-    if known is None:
+def undo(changes: list[Change]) -> None:
+    """All of them, the last first. Raises KernelError, once the others are undone, for what was replaced since."""
+    problems = []
+    while changes:
+        try:
+            changes.pop().undo()
+        except KernelError as error:
+            problems.append(error)
+    if problems:
+        raise problems[0]
+
+
+def put(site: Site, changes: list[Change], **how: Any) -> None:
+    """Put an activation that remembers so at all places of a site; each change is appended as soon as it is made.
+
+    Raises KernelError, before anything is changed, for what cannot be done.
+    """
+    if site.known is None:
         raise KernelError(site.why_not)
-    if site.kind == "call":
-        choose(known.function, DEFAULTS[known.function], **how)  # what a call's own parameters lack is stock
-        return [_reroute(site, place, Act(**how)) for place in site.places]
-    new = build(known, **how)
-    old = site.module if site.kind == "module" else vars(site.places[0].owner)[site.places[0].key]
-    if site.module is not None:
-        new.train(site.module.training)
+    if site.kind == "module":
+        site.placed = build(site.known, **how)
+        site.placed.training = site.original.training
+    elif site.kind == "attribute":
+        site.placed = Held(site.original, site.known, **how)
+    else:
+        site.placed = Act(site.known, **how)
     for place in site.places:
-        setattr(place.owner, place.key, new)
-    if site.kind == "attribute":
-        site.module = new
-    return [Change(place, site.kind, old, new) for place in site.places]
+        if isinstance(site.placed, Act) and site.kind == "call":
+            _reroute(place, site.placed)
+        else:
+            setattr(place.owner, place.key, site.placed)
+        changes.append(Change(place, site.kind, site.original, site.placed))
 
 
-def _reroute(site: Site, place: Place, act: Act) -> Change:
+def _reroute(place: Place, act: Act) -> None:
     present = vars(place.owner).get("forward")
     if present is None:
         present = Rerouted(place.owner, {})
         place.owner.forward = present
     present.acts[place.key] = act
-    site.module = act
-    return Change(place, "call", None, act)
 
 
 def fence(sites: Iterable[Site]) -> list[Change]:
     """Keep calls of activations that are left alone from those who reroute calls of the same function around them."""
     changes = []
     for site in sites:
-        inner = site.places[0].owner if site.kind == "call" else site.module
-        if inner is not None and "forward" not in vars(inner) and not isinstance(inner, Act | Remembering):
+        inner = site.places[0].owner if site.kind == "call" else site.original
+        if isinstance(inner, nn.Module) and "forward" not in vars(inner):
             inner.forward = Rerouted(inner, {})
             changes.append(Change(Place(inner, ""), "call", None, None))
     return changes

@@ -1,10 +1,11 @@
 """What operations would keep on CUDA, counted on the CPU.
 
-The two differ in three places: dropout keeps a mask of one byte an element on CUDA, on the CPU one of the input's
+Three differences are known to it: dropout keeps a mask of one byte an element on CUDA, on the CPU one of the input's
 dtype; attention with dropout keeps no S×S tensor on CUDA; and the statistics of a layer norm are float32 there,
 of the input's dtype here. Under `CudaLike` these operations keep what CUDA's do (torch 2.13: FlashAttention for
 16-bit tensors without a mask, else the memory-efficient kernel). What they compute is right but for attention's
-dropout, which is left out; they have no backward.
+dropout, which is left out; they have no backward. Other operations count as the CPU's: the statistics of group and
+batch norms in 16 bits, and RMSNorm, which is one kernel on CUDA, may differ.
 """
 
 from collections.abc import Callable
@@ -48,8 +49,8 @@ def _layer_norm(
     shape = list(normalized_shape)
     if input.device.type != "cpu" or input.dtype not in (torch.float16, torch.bfloat16):
         return F.layer_norm(input, shape, weight, bias, eps)
-    if torch.is_autocast_enabled("cpu"):  # runs in float32, as on CUDA
-        return F.layer_norm(input, shape, weight, bias, eps)
+    if torch.is_autocast_enabled("cpu"):  # CUDA's casts to float32
+        return F.layer_norm(input.float(), shape, weight, bias, eps)
     result: Tensor = _Forward.apply(_norm, input, weight, bias, shape, eps)
     return result
 
@@ -70,6 +71,8 @@ def _attention(
 ) -> Tensor:
     if query.device.type != "cpu" or query.dtype == torch.float64:
         return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, **rest)
+    if torch.is_autocast_enabled("cpu"):
+        query, key, value = (one.to(torch.get_autocast_dtype("cpu")) for one in (query, key, value))
     result: Tensor = _Forward.apply(_fused, query, key, value, attn_mask, is_causal, rest)
     return result
 

@@ -1,23 +1,58 @@
-"""A model as it stands for a trial run that leaves no trace, and its tensors replaced by fake ones or by copies."""
+"""Trial runs of a model that leave no trace: on a copy with fake tensors, or for real on copies of its buffers."""
 
+import copy
+import gc
+import logging
+import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import _lru_cache_wrapper
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor, FakeTensorMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch._subclasses.fake_tensor import FakeCopyMode
+from torch.utils._pytree import tree_leaves
 
 _CONTAINERS = ("_parameters", "_buffers", "_modules")
+
+
+@contextmanager
+def on_fakes(model: nn.Module, *more: Any) -> Iterator[tuple[Any, ...]]:
+    """A deep copy of the model and of `more`, in which tensors are fake: they have no memory.
+
+    So what forward leaves in attributes, lists and objects goes with the copy. Tensors on "meta" become fake ones on
+    the CPU: operations take other paths there.
+    """
+    given = [*model.parameters(), *model.buffers(), *(one for one in tree_leaves(more) if isinstance(one, Tensor))]
+    mode = fake_mode(given)
+    memo: dict[int, Any] = {id(one): _fake(one, mode) for one in given}
+    with _random_numbers(), _quiet():
+        with FakeCopyMode(mode):
+            copied = copy.deepcopy((model, *more), memo)
+        with mode, unpacked():
+            yield copied
+
+
+@contextmanager
+def on_copies(model: nn.Module) -> Iterator[None]:
+    """The model with its own parameters and copies of its buffers; afterwards its attributes are what they were."""
+    copies: dict[int, Tensor] = {}
+    with unchanged(model), _random_numbers(), torch.random.fork_rng():
+        for module in _plain(model):
+            for name, one in module._buffers.items():
+                if one is not None:
+                    module._buffers[name] = copies.setdefault(id(one), one.detach().clone())
+        yield
 
 
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
     """Puts back afterwards every attribute of every module: flags, buffers, and tensors that forward keeps there."""
     kept = []
-    for module in model.modules():
+    for module in _plain(model):
         attributes = vars(module)
         kept.append((attributes, dict(attributes), {name: dict(attributes[name]) for name in _CONTAINERS}))
     try:
@@ -31,25 +66,34 @@ def unchanged(model: nn.Module) -> Iterator[None]:
                 attributes[name].update(members)
 
 
+def _plain(model: nn.Module) -> list[nn.Module]:
+    """Modules but for scripted ones, which have no attributes of Python's."""
+    return [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
+
+
 @contextmanager
-def on_fakes(model: nn.Module, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
-    """`args` and `kwargs` with fake tensors, which have no memory, in the place of real ones; and so in the model.
+def _random_numbers() -> Iterator[None]:
+    """Those of Python and NumPy go on afterwards as if nothing had been drawn."""
+    numpy = sys.modules.get("numpy")
+    states = random.getstate(), numpy.random.get_state() if numpy else None
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        if numpy is not None and states[1] is not None:
+            numpy.random.set_state(states[1])
 
-    Tensors on "meta" become fake ones on the CPU: operations take other paths there.
-    """
-    mode = fake_mode((list(model.parameters()), list(model.buffers()), args, kwargs))
-    fakes: dict[int, Tensor] = {}
 
-    def fake(tensor: Tensor) -> Tensor:
-        if id(tensor) not in fakes:
-            fakes[id(tensor)] = _fake(tensor, mode)
-        return fakes[id(tensor)]
-
-    with unchanged(model):
-        replace(model, fake, fake)
-        args, kwargs = tree_map_only(Tensor, fake, (args, kwargs))
-        with mode, unpacked():
-            yield args, kwargs
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What fails on fakes is told by an exception, and need not be logged too."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 @contextmanager
@@ -69,22 +113,27 @@ def unpacked() -> Iterator[None]:
         setattr(masks, name, before)
 
 
-@contextmanager
-def on_copies(model: nn.Module) -> Iterator[None]:
-    """The model with its own parameters and copies of its buffers, and with random numbers that are drawn again."""
-    copies: dict[int, Tensor] = {}
-    with unchanged(model), torch.random.fork_rng():
-        replace(model, lambda one: one, lambda one: copies.setdefault(id(one), one.detach().clone()))
-        yield
+def forget_fakes(alive: Callable[[], bool]) -> bool:
+    """Empty the functools caches that fake tensors got into, if some are alive; whether none are any more."""
+    for generation in (1, 2):
+        gc.collect(generation)
+        if not alive():
+            return True
+    for one in gc.get_objects():
+        if type(one) is _lru_cache_wrapper and _holds_fakes(one):
+            one.cache_clear()
+    gc.collect()
+    return not alive()
 
 
-def replace(model: nn.Module, parameter: Callable[[Tensor], Tensor], buffer: Callable[[Tensor], Tensor]) -> None:
-    """Puts other tensors in the place of all parameters and buffers."""
-    for module in model.modules():
-        for members, change in ((module._parameters, parameter), (module._buffers, buffer)):
-            for name, one in members.items():
-                if one is not None:
-                    members[name] = change(one)
+def _holds_fakes(cached: Any) -> bool:
+    # A cache's results are two or three references away; a result may be a tuple or a list of tensors.
+    found = gc.get_referents(cached)
+    for _ in range(3):
+        if any(isinstance(one, FakeTensor) for one in found):
+            return True
+        found = gc.get_referents(*(one for one in found if not isinstance(one, type) and not callable(one)))
+    return any(isinstance(one, FakeTensor) for one in found)
 
 
 def fake_mode(values: Any) -> FakeTensorMode:

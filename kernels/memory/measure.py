@@ -12,9 +12,9 @@ from torch.autograd.graph import Node
 from kernels.errors import KernelError
 from kernels.memory.accounting import CudaLike
 from kernels.memory.allocator import growth
-from kernels.memory.isolated import on_copies, on_fakes
+from kernels.memory.isolated import forget_fakes, on_copies, on_fakes
 from kernels.memory.making import line
-from kernels.memory.recorder import Recorder, storages, tensors
+from kernels.memory.recorder import Births, Recorder, addresses, storages, tensors
 from kernels.memory.saved import Kept, Saved, Saver
 
 ACCOUNTINGS = ("as-run", "cuda")
@@ -22,6 +22,7 @@ ACCOUNTINGS = ("as-run", "cuda")
 
 def saved_bytes(
     model: nn.Module | Callable[..., Any],
+    /,
     *args: Any,
     fake: bool | None = None,
     accounting: str = "as-run",
@@ -29,10 +30,11 @@ def saved_bytes(
 ) -> Saved:
     """What a call of `model`, a module or a function, with `args` and `kwargs` keeps for backward.
 
-    A module runs on fake tensors, which need neither memory nor time, if it can, else for real;
-    it is left as it was. A function runs for real. What is compiled runs for real twice, and is counted by what its
-    graph holds and by the allocator's books. accounting="cuda" counts tensors on the CPU as CUDA would keep them, see
-    `kernels.memory.accounting`. Gradients are on, autocast is as it is when called, and so is training or evaluation.
+    A module runs as a copy on fake tensors, which need neither memory nor time, if it can, or else for real, and with
+    fake=False always; it is left as it was. A function runs for real. What is compiled runs for real twice, and is
+    counted by what its graph holds and by the allocator's books. accounting="cuda" counts tensors on the CPU as CUDA
+    would keep them, see `kernels.memory.accounting`. Gradients are on, autocast is as it is when called, and so is
+    training or evaluation.
 
     Raises KernelError for what it cannot do; else what the model raises.
     """
@@ -48,45 +50,89 @@ def saved_bytes(
             )
         return _compiled(model, args, kwargs)
     within = CudaLike() if accounting == "cuda" else None
-    if not isinstance(model, nn.Module):
-        if fake:
-            raise KernelError("fake=True must go with a module, whose parameters can be found; got a function")
-        return recorded(model, args, kwargs, within=within)
-    if fake is not False:
-        try:
-            return faked(model, args, kwargs, within=within)
-        except Exception as error:  # of any kind; if it was not for the fakes, it comes again
-            if fake:
-                raise KernelError(f"model must run on fake tensors for fake=True, got {line(error)}") from error
-    with on_copies(model):
-        return recorded(model, args, kwargs, within=within)
+    if isinstance(model, nn.Module):
+        return trial(model, args, kwargs, within=within, fake=fake)
+    if fake:
+        raise KernelError("fake=True must go with a module, whose parameters can be found; got a function")
+    return _recorded(model, args, kwargs, {}, within)[0]
 
 
-def faked(
+def trial(
     model: nn.Module,
     args: Any,
     kwargs: Any,
     names: Mapping[nn.Module, str] | None = None,
     within: AbstractContextManager[Any] | None = None,
+    *,
+    fake: bool | None = None,
+    training: bool = False,
 ) -> Saved:
-    """`recorded`, on fake tensors."""
-    with on_fakes(model, args, kwargs) as (args, kwargs):
-        return recorded(model, args, kwargs, names, within)
+    """What a call keeps, by `Recorder`; afterwards the model is as it was.
+
+    names: of modules that the model does not list. within: what forward is to run under besides. fake: None for where
+    it can be. training: all modules in training mode. Raises KernelError where fake tensors are to be run and cannot.
+    """
+    names = names or {}
+    if fake is not False:
+        try:
+            return _faked(model, args, kwargs, names, within, training)
+        except LeakError:
+            raise
+        except Exception as error:  # of any kind; if it was not for the fakes, it comes again
+            if fake:
+                raise KernelError(f"model must run on fake tensors for fake=True, got {line(error)}") from error
+    with on_copies(model):
+        if training:
+            _train(model)
+        return _recorded(model, args, kwargs, names, within)[0]
 
 
-def recorded(
+class LeakError(KernelError):
+    """A model has put fake tensors where they cannot be taken away from."""
+
+
+def _faked(
+    model: nn.Module, args: Any, kwargs: Any, names: Any, within: AbstractContextManager[Any] | None, training: bool
+) -> Saved:
+    births: Births | None = None
+    try:
+        with on_fakes(model, args, kwargs, names, within) as (copied, *given):
+            if training:
+                _train(copied)
+            # A closure, as of a forward that was wrapped, has not been copied: it would run the model itself.
+            foreign = addresses(list(model.parameters())) - addresses(list(copied.parameters()))
+            saved, births = _recorded(copied, given[0], given[1], given[2], given[3], foreign)
+        del copied, given
+    finally:
+        torch.clear_autocast_cache()
+        clean = births is None or forget_fakes(births.alive)
+    if not clean:
+        raise LeakError(
+            "model must keep what it computes within itself to be run on fake tensors, and has put some elsewhere (a"
+            " hook's list, a module of Python); start anew with fake=False"
+        )
+    return saved
+
+
+def _train(model: nn.Module) -> None:
+    for module in model.modules():
+        module.training = True  # not by train(), which may be the model's own and do more
+
+
+def _recorded(
     model: Callable[..., Any],
     args: Any,
     kwargs: Any,
-    names: Mapping[nn.Module, str] | None = None,
-    within: AbstractContextManager[Any] | None = None,
-) -> Saved:
-    """By `Recorder`, as it stands; `within`: what forward is to run under besides."""
-    recorder = Recorder(model if isinstance(model, nn.Module) else None, names or {})
+    names: Mapping[nn.Module, str],
+    within: AbstractContextManager[Any] | None,
+    foreign: set[int] | None = None,
+) -> tuple[Saved, Births]:
+    recorder = Recorder(model if isinstance(model, nn.Module) else None, names, foreign or set())
+    torch.clear_autocast_cache()  # copies of weights that are there already would pass for inputs
     with torch.enable_grad():
         with recorder, within or nullcontext():
             output = model(*args, **kwargs)
-        return recorder.saved(output)
+        return recorder.saved(output), recorder.births
 
 
 def is_compiled(model: Any) -> bool:
@@ -101,9 +147,13 @@ def _compiled(model: Callable[..., Any], args: Any, kwargs: Any) -> Saved:
     given = [*tensors((args, kwargs))]
     own = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
     device = next((one.device for one in [*given, *own]), torch.device("cpu"))
+    buffers = {one: one.clone() for one in model.buffers()} if isinstance(model, nn.Module) else {}
     with torch.enable_grad(), torch.random.fork_rng():
         model(*args, **kwargs)  # compiles
         output, grown = growth(lambda: model(*args, **kwargs), device)
+    with torch.no_grad():
+        for buffer, before_it in buffers.items():
+            buffer.copy_(before_it)
     before = {one.untyped_storage()._cdata: "inputs" for one in given}
     before |= {one.untyped_storage()._cdata: "parameters" for one in own}
     besides, kept = {"inputs": 0, "parameters": 0}, []
@@ -123,7 +173,7 @@ def _compiled(model: Callable[..., Any], args: Any, kwargs: Any) -> Saved:
     unseen = grown - sum(one.bytes for one in kept) - sum(n for key, n in results.items() if key not in seen)
     if unseen:
         kept.append(Kept(unseen, (), "", (Saver("", "allocator"),), seen=False))
-    return Saved(tuple(sorted(kept, key=lambda one: -one.bytes)), **besides)
+    return Saved(tuple(sorted(kept, key=lambda one: -one.bytes)), besides["inputs"], besides["parameters"])
 
 
 def _nodes(output: Any) -> Iterator[Node]:

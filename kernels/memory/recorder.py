@@ -64,13 +64,14 @@ def addresses(values: Any) -> set[int]:
 class _Held:
     """What autograd is given in place of a tensor it saves: it dies when autograd lets go of it."""
 
-    __slots__ = ("__weakref__", "order", "parameter", "saver", "tensor")
+    __slots__ = ("__weakref__", "order", "parameter", "saver", "tensor", "version")
 
     def __init__(self, tensor: Tensor, saver: Saver, order: int) -> None:
         base = tensor._base if tensor._is_view() else tensor
         self.parameter = isinstance(base, nn.Parameter)
         self.tensor = tensor.detach()  # an output would hold its own graph
         self.saver, self.order = saver, order
+        self.version = self.tensor._version
 
 
 def _unpack(held: _Held | Tensor) -> Tensor:
@@ -92,27 +93,44 @@ class _Calls(TorchFunctionMode):
             self.running.pop()
 
 
-class _Births(TorchDispatchMode):
+class Births(TorchDispatchMode):
     """Notes each new storage; and which of them are copies of storages in `parameters`."""
 
-    def __init__(self, parameters: set[int], scope: Callable[[], str]) -> None:
+    def __init__(self, parameters: set[int], foreign: set[int], scopes: list[str]) -> None:
         super().__init__()
-        self.born: dict[int, tuple[StorageWeakRef, int, Saver]] = {}
-        self.parameters, self.copies, self.scope = parameters, set[int](), scope
+        self.born: dict[int, tuple[StorageWeakRef, Saver]] = {}
+        self.parameters, self.foreign, self.scopes = parameters, foreign, scopes
+        self.copies: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         before = {one._cdata for leaf in leaves((args, kwargs)) for one in storages(leaf)}
+        if before & self.foreign:
+            raise RuntimeError("what runs is not this model")
         result = func(*args, **(kwargs or {}))
         for tensor in leaves(result):
             for storage in storages(tensor):
                 # Its entry keeps the address of a dead one from being given out again.
                 if storage._cdata in before or storage._cdata in self.born:
                     continue
-                saver = Saver(self.scope(), func.__name__.partition(".")[0])
-                self.born[storage._cdata] = StorageWeakRef(storage), storage.nbytes(), saver
+                saver = Saver(self.scopes[-1], func.__name__.partition(".")[0])
+                self.born[storage._cdata] = StorageWeakRef(storage), saver
                 if func in _COPIES and before & self.parameters:
                     self.copies.add(storage._cdata)
         return result
+
+    def sizes(self) -> dict[int, int]:
+        """Bytes of those that live."""
+        living = {address: reference for address, (reference, _) in self.born.items() if not reference.expired()}
+        return {address: _size(reference) for address, reference in living.items()}
+
+    def alive(self) -> bool:
+        """Whether any lives."""
+        return any(not reference.expired() for reference, _ in self.born.values())
+
+
+def _size(reference: StorageWeakRef) -> int:
+    storage = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
+    return storage.nbytes() if storage is not None else 0
 
 
 def leaves(value: Any) -> list[Tensor]:
@@ -125,11 +143,13 @@ class Recorder:
     """A context manager for a forward pass; `saved(output)` says what is kept while its output lives.
 
     model: whose modules are named in the result, and whose parameters and buffers are not activations. names: further
-    modules that the model does not list, by name. Under torch.compile use `saved_bytes`.
+    modules that the model does not list, by name. foreign: addresses of storages that no operation must touch, or else
+    it raises RuntimeError. Under torch.compile use `saved_bytes`.
     """
 
     model: nn.Module | None = None
     names: Mapping[nn.Module, str] = field(default_factory=dict)
+    foreign: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._held: WeakSet[_Held] = WeakSet()
@@ -137,7 +157,7 @@ class Recorder:
         self._calls = _Calls()
         known = [] if self.model is None else [*self.model.parameters(), *self.model.buffers()]
         self._parameters = {storage._cdata for one in known for storage in storages(one)}
-        self._births = _Births(self._parameters, lambda: self._scopes[-1])
+        self.births = Births(self._parameters, self.foreign, self._scopes)
         self._count = 0
         self._error: BaseException | None = None
 
@@ -149,7 +169,7 @@ class Recorder:
                 stack.callback(leave.remove)
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack))
             stack.enter_context(self._calls)
-            stack.enter_context(self._births)
+            stack.enter_context(self.births)
             if gc.isenabled():  # so that garbage of this forward stays among the youngest, which are soon gone through
                 gc.disable()
                 stack.callback(gc.enable)
@@ -158,6 +178,8 @@ class Recorder:
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
         self._exit.close()
+        # The graph holds the recorder, and the model may hold the graph: a circle through torch, which nothing breaks.
+        self.model, self.names = None, {}
         if self._error is not None and kind is None:
             raise self._error
 
@@ -168,8 +190,9 @@ class Recorder:
         """
         gc.collect(1)
         held = sorted(self._held, key=lambda one: one.order)
-        born, copies = self._births.born, self._births.copies
-        alive = {address for address, (reference, _, _) in born.items() if not reference.expired()}
+        born, copies = self.births.born, self.births.copies
+        living = self.births.sizes()
+        alive = set(living)
         savers: dict[int, list[_Held]] = {}
         sizes: dict[int, int] = {}
         for one in held:
@@ -180,12 +203,13 @@ class Recorder:
         kept = [_kept(sizes[key], them) for key, them in savers.items() if key in alive - copies]
         given = addresses(output)
         unseen = alive - set(savers) - given - copies if output is not None else set()
-        kept += [Kept(born[key][1], (), "", (born[key][2],), seen=False) for key in unseen if born[key][1]]
+        kept += [Kept(living[key], (), "", (born[key][1],), seen=False) for key in unseen if living[key]]
         return Saved(
             tuple(sorted(kept, key=lambda one: -one.bytes)),
             inputs=sum(sizes[key] for key in savers if key not in born and key not in own),
             parameters=sum(sizes[key] for key in savers if key not in born and key in own),
-            copies=sum(born[key][1] for key in alive & copies - given),
+            changed=tuple({one.saver: None for one in held if one.tensor._version != one.version}),
+            copies=sum(living[key] for key in alive & copies - given),
         )
 
     def _named(self) -> dict[nn.Module, str]:

@@ -65,13 +65,15 @@ class Saved:
     """What is kept for backward. All numbers are bytes, and each storage counts once.
 
     tensors: what forward made and keeps, largest first. inputs: kept of what was there before and is no parameter.
-    parameters: likewise, parameters and buffers. copies: of parameters, as autocast makes them.
+    parameters: likewise, parameters and buffers. copies: of parameters, as autocast makes them. changed: who keeps a
+    tensor that was changed in place afterwards, so that backward will fail.
     """
 
     tensors: tuple[Kept, ...]
     inputs: int = 0
     parameters: int = 0
     copies: int = 0
+    changed: tuple[Saver, ...] = ()
 
     @property
     def total(self) -> int:
@@ -92,7 +94,9 @@ class Saved:
         groups = []
         for (_, operation), them in found.items():
             name = common(one.by[0].module for one in them)
-            groups.append(Group(name, operation, sum(one.bytes for one in them), len(them)))
+            groups.append(
+                Group(name, operation, sum(one.bytes for one in them), len([one for one in them if one.bytes]))
+            )
         groups = [one for one in groups if one.bytes]
         return sorted(groups, key=lambda one: (-one.bytes, one.module, one.operation))
 

@@ -448,7 +448,7 @@ def test_a_forward_replaced_after_conversion_still_remembers_less() -> None:
     kept = saved_bytes(model, batch()).total
     seen = wrap(model)
     assert saved_bytes(model, batch()).total == kept < saved_bytes(Plain(), batch()).total
-    assert seen == ["Plain"]
+    assert set(seen) == {"Plain"}
     with pytest.raises(kernels.KernelError, match="replaced since"):
         report.revert()
 
