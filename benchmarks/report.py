@@ -105,7 +105,8 @@ def models_section() -> str:
     for model in MODELS:
         whole = found["kept for backward", "as it is", model]
         less = (1 - found["kept for backward", how, model] / whole for how in CONVERSIONS)
-        lines.append(f"| {model} | {size(whole)} | {' | '.join(f'{100 * one:.1f} % less' for one in less)} |")
+        cells = (f"{100 * abs(one):.1f} % {'less' if one >= 0 else 'more'}" for one in less)
+        lines.append(f"| {model} | {size(whole)} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -20,8 +20,9 @@ from kernels.conversion import Report, convert
 from kernels.errors import KernelError
 from kernels.kernel import METHODS
 from kernels.memory import zoo
+from kernels.memory.making import line
 from kernels.memory.measure import ACCOUNTINGS, saved_bytes
-from kernels.memory.saved import Saved, size
+from kernels.memory.saved import Saved, picture, size
 
 PROG = "python -m kernels.memory"
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in zoo.DTYPES}
@@ -87,6 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise KernelError(f"{name} must be one of {', '.join(filter(None, allowed))}, got {value!r}")
     rows = _whole("rows", options.rows) or 0
     plot = command.output_path("--plot", options.plot) if options.plot is not None else None
+    if plot is not None:
+        picture(plot)
     bound = _number("max-gradient-error", options.max_gradient_error)
     hows = _hows(options.method, _whole("bits", options.bits), bound)
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -98,7 +101,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             attention=options.attention,
             act=options.act,
         )
-    results = _results(model, args, kwargs, hows, options.accounting)
+    try:
+        results = _results(model, args, kwargs, hows, options.accounting)
+    except KernelError:
+        raise
+    except Exception as error:
+        raise KernelError(
+            f"{options.model} must run with its inputs on fake tensors, as nothing is allocated here, got"
+            f" {line(error)}; kernels.saved_bytes in Python runs it for real"
+        ) from error
     show = _table if options.format == "table" else _json
     print(show(_title(options, model, args, kwargs), results, rows))
     if plot is not None:

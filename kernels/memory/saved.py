@@ -5,6 +5,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from kernels.errors import KernelError
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -26,6 +30,17 @@ def common(names: Iterable[str]) -> str:
     """One name for like ones: numbers that differ become *."""
     columns = zip(*(name.split(".") for name in names), strict=True)
     return ".".join(parts[0] if len(set(parts)) == 1 else "*" for parts in columns)
+
+
+def picture(path: str | PathLike[str]) -> Any:
+    """What draws into a file such as `path`. Raises KernelError for a folder, and an ending that is no picture's."""
+    from matplotlib.figure import Figure  # a second to import, and only pictures need it
+
+    known = Figure().canvas.get_supported_filetypes()
+    ending = Path(path).suffix.removeprefix(".").lower()
+    if ending not in known or Path(path).is_dir():
+        raise KernelError(f"plot must be a file that ends in one of {', '.join(sorted(known))}, got {str(path)!r}")
+    return Figure
 
 
 @dataclass(frozen=True)
@@ -141,11 +156,10 @@ class Saved:
         return json.dumps({**totals, **besides, "groups": groups, "tensors": tensors}, indent=1) + "\n"
 
     def plot(self, path: str | PathLike[str], rows: int = 12) -> None:
-        """The largest groups as bars, written to `path` in the format of its ending."""
-        from matplotlib.figure import Figure  # a second to import, and only pictures need it
-
+        """The largest groups as bars, written to `path` in the format of its ending. Raises KernelError for others."""
+        figure_of = picture(path)
         groups = self.groups()[:rows][::-1]
-        figure = Figure(figsize=(8, 1 + 0.3 * len(groups)), layout="constrained")
+        figure = figure_of(figsize=(8, 1 + 0.3 * len(groups)), layout="constrained")
         axes = figure.add_subplot()
         bars = axes.barh([f"{one.module} {one.operation}" for one in groups], [one.bytes / 2**20 for one in groups])
         axes.bar_label(bars, [f"{one.bytes / self.total:.0%}" for one in groups], padding=2)

@@ -141,6 +141,19 @@ def mine() -> tuple[nn.Module, torch.Tensor]:
     return nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8)), torch.randn(4, 8)
 
 
+def broken() -> tuple[nn.Module, torch.Tensor]:
+    return nn.Linear(8, 32), torch.randn(4, 9)
+
+
+class Branching(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum() > 0 else -x
+
+
+def branching() -> tuple[nn.Module, torch.Tensor]:
+    return Branching(), torch.randn(4, 9)
+
+
 def test_a_model_of_ones_own() -> None:
     done = run("--model", "tests.kernels.test_memory_command:mine", "--method", "auto")
     assert (done.returncode, done.stderr) == (0, "")
@@ -164,6 +177,9 @@ def test_a_model_of_ones_own() -> None:
         ("--model mlp --method invact --max-gradient-error 1", "max-gradient-error must go with --method auto"),
         ("--model vgg11 --seq 5", "seq must be left out for vgg11"),
         ("--model mlp --plot /no/such/folder/x.png", "--plot must be in a folder that exists"),
+        ("--model mlp --plot x.bogus", "plot must be a file that ends in one of "),
+        ("--model tests.kernels.test_memory_command:broken", "tests.kernels.test_memory_command:broken must run with"),
+        ("--model tests.kernels.test_memory_command:branching", "tests.kernels.test_memory_command:branching must run"),
         ("--model no.such:thing", "model must be a function that can be imported"),
     ],
 )
