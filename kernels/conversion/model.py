@@ -67,6 +67,10 @@ def convert(
     changes: list[Change] = []
     try:
         _install(sites, hows, changes)
+        if coefficients is not None and wanted and not hows:
+            raise KernelError(
+                f"coefficients must fit an activation of the model: {wanted[0].name}: {wanted[0].why_not}"
+            )
         after = None if measure is None else look(sites, measure)
         if after is not None and measure is not None and _drop_failing(wanted, hows, after):
             undo(changes)

@@ -27,6 +27,7 @@ from kernels.memory.saved import Saved, picture, size
 PROG = "python -m kernels.memory"
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in zoo.DTYPES}
 FORMATS = ("table", "json")
+MOST = 2**30  # of anything: more elements than 2^63 have no size
 
 
 def _parser() -> command.Parser:
@@ -120,8 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _whole(name: str, text: str | None) -> int | None:
     if text is None:
         return None
-    if not text.isdecimal() or int(text) < 1:
-        raise KernelError(f"{name} must be a whole number of 1 or more, got {text!r}")
+    if not text.isdecimal() or not 1 <= int(text) <= MOST:
+        raise KernelError(f"{name} must be a whole number from 1 to {MOST}, got {text!r}")
     return int(text)
 
 

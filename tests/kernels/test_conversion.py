@@ -470,6 +470,13 @@ def test_own_coefficients_go_to_their_function(tmp_path: Any) -> None:
     report = convert(net, "fewbit", coefficients=path)
     assert net[1].coefficients == path
     assert "coefficients must be a fewbit file of silu, got fewbit of gelu" in reasons(report)["2"]
+    for wrong in (tmp_path / "typo.json", tmp_path, path):
+        net = mlp(nn.SiLU())
+        with pytest.raises(
+            KernelError, match="coefficients must fit an activation of the model: 1: coefficients must be"
+        ):
+            convert(net, "fewbit", coefficients=wrong)
+        assert type(net[1]) is nn.SiLU
 
 
 def test_the_model_itself_cannot_be_replaced() -> None:
