@@ -3,7 +3,7 @@
 from coefficients import command
 
 if __name__ == "__main__":
-    command.exit_on_interrupt()  # before the imports, which take most of the time
+    command.exit_on_interrupt()  # for what is imported from here on; torch came with the package
 
 import argparse
 import json
