@@ -1,7 +1,6 @@
 """Which method keeps least at each site of a model, within a bound on the error of f'."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -96,23 +95,21 @@ class Trial:
 Measure = Callable[..., Saved]  # of modules' names that the model does not list, and of what to run it under
 
 
-def try_out(
-    sites: Sequence[Site], how: Mapping[str, How], measure: Measure, under: AbstractContextManager[Any] | None = None
-) -> Trial:
+def try_out(sites: Sequence[Site], how: Mapping[str, How], measure: Measure) -> Trial:
     """Measure a model with `how` at its sites, by name; afterwards all is as before."""
     changes: list[Change] = []
     try:
         for site in sites:
             if site.name in how:
                 put(site, changes, **how[site.name])
-        return look(sites, measure, under)
+        return look(sites, measure)
     finally:
         undo(changes)
 
 
-def look(sites: Sequence[Site], measure: Measure, under: AbstractContextManager[Any] | None = None) -> Trial:
+def look(sites: Sequence[Site], measure: Measure) -> Trial:
     """Measure a model as it stands."""
-    saved = measure({site.placed: site.name for site in sites if site.kind == "call" and site.placed}, under)
+    saved = measure({site.placed: site.name for site in sites if site.kind == "call" and site.placed})
     trial = Trial(saved, dict.fromkeys((site.name for site in sites), 0), {}, set(), set())
     for kept in saved.tensors:
         owners = {site.name for site in sites for saver in kept.by if within(saver.module, site.name)}

@@ -9,7 +9,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernels.memory.recorder import leaves, storages, tensors
+from kernels.memory.recorder import of_leaves, tensors
 
 
 class Rereads(TorchDispatchMode):
@@ -43,17 +43,17 @@ class Rereads(TorchDispatchMode):
         self._hooks.close()
 
     def _note(self, module: nn.Module, args: Any, output: Any) -> None:
-        for storage in (storage for one in leaves(args) for storage in storages(one)):
+        for storage in of_leaves(args):
             self._inputs[storage._cdata] = StorageWeakRef(storage), self.modules[module]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self._read(args, kwargs)
+        self._read((args, kwargs))
         return func(*args, **(kwargs or {}))
 
     def _read_output(self, module: nn.Module, args: Any, output: Any) -> None:
-        self._read(*tensors(output))
+        self._read([*tensors(output)])
 
-    def _read(self, *values: Any) -> None:
-        for storage in (storage for one in leaves(values) for storage in storages(one)):
+    def _read(self, values: Any) -> None:
+        for storage in of_leaves(values):
             if storage._cdata in self._inputs:
                 self.found.add(self._inputs[storage._cdata][1])

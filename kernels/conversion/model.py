@@ -223,12 +223,13 @@ def _drop_failing(sites: list[Site], hows: dict[str, How], after: Trial) -> bool
 
 def _unreached(sites: list[Site], before: Trial | None) -> list[Converted]:
     """Activations that were seen to keep something where none was found to stand."""
+    names = recognise.torchs()
     found: dict[tuple[str, str], int] = {}
     for kept in before.saved.tensors if before is not None else ():
         first = kept.by[0]
         name = f"{first.module}.{first.operation}()" if first.module else f"{first.operation}()"
         known = any(within(first.module, one) or one == name for site in sites for one in site.names)
-        if first.operation in recognise.torchs() and not known:
+        if first.operation in names and not known:
             found[name, first.operation] = found.get((name, first.operation), 0) + kept.bytes
     why_not = "it is called where convert does not look, as in a helper or another method than forward"
     return [Converted(*who, "a call", "a call", count, count, reason=why_not) for who, count in found.items()]

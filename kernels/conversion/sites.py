@@ -123,10 +123,8 @@ def _functions(name: str, module: nn.Module) -> Iterator[Site]:
         return
     present = vars(module).get("forward")
     for function in sorted(called(module)):
-        was = "a call"
-        site = Site(
-            [f"{prefix}{function}()"], "call", Known(function, DEFAULTS[function]), was, [Place(module, function)]
-        )
+        known = Known(function, DEFAULTS[function])
+        site = Site([f"{prefix}{function}()"], "call", known, "a call", [Place(module, function)])
         if isinstance(present, Rerouted) and function in present.acts:
             site.why_not = f"it remembers by {present.acts[function].how['method']} already; revert that first"
         elif present is not None and not isinstance(present, Rerouted):

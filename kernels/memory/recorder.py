@@ -103,19 +103,18 @@ class Births(TorchDispatchMode):
         self.copies: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        before = {one._cdata for leaf in leaves((args, kwargs)) for one in storages(leaf)}
+        before = {storage._cdata for storage in of_leaves((args, kwargs))}
         if before & self.foreign:
             raise RuntimeError("what runs is not this model")
         result = func(*args, **(kwargs or {}))
-        for tensor in leaves(result):
-            for storage in storages(tensor):
-                # Its entry keeps the address of a dead one from being given out again.
-                if storage._cdata in before or storage._cdata in self.born:
-                    continue
-                saver = Saver(self.scopes[-1], func.__name__.partition(".")[0])
-                self.born[storage._cdata] = StorageWeakRef(storage), saver
-                if func in _COPIES and before & self.parameters:
-                    self.copies.add(storage._cdata)
+        for storage in of_leaves(result):
+            # Its entry keeps the address of a dead one from being given out again.
+            if storage._cdata in before or storage._cdata in self.born:
+                continue
+            saver = Saver(self.scopes[-1], func.__name__.partition(".")[0])
+            self.born[storage._cdata] = StorageWeakRef(storage), saver
+            if func in _COPIES and before & self.parameters:
+                self.copies.add(storage._cdata)
         return result
 
     def sizes(self) -> dict[int, int]:
@@ -133,9 +132,11 @@ def _size(reference: StorageWeakRef) -> int:
     return storage.nbytes() if storage is not None else 0
 
 
-def leaves(value: Any) -> list[Tensor]:
-    """The tensors in what an operation is given or gives."""
-    return [one for one in tree_leaves(value) if isinstance(one, Tensor)]
+def of_leaves(value: Any) -> Iterator[torch.UntypedStorage]:
+    """The storages in what an operation is given or gives."""
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, Tensor):
+            yield from storages(leaf)
 
 
 @dataclass
@@ -156,7 +157,7 @@ class Recorder:
         self._scopes = [""]
         self._calls = _Calls()
         known = [] if self.model is None else [*self.model.parameters(), *self.model.buffers()]
-        self._parameters = {storage._cdata for one in known for storage in storages(one)}
+        self._parameters = addresses(known)
         self.births = Births(self._parameters, self.foreign, self._scopes)
         self._count = 0
         self._error: BaseException | None = None
