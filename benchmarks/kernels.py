@@ -40,6 +40,7 @@ from benchmarks import kernels_table as table
 from benchmarks.kernels_cases import ACT_LINEAR, DTYPES, METHODS, MODULES
 from benchmarks.kernels_check import wrong
 from benchmarks.kernels_runs import Bench
+from benchmarks.options import names
 from benchmarks.rows import RESULTS, Row
 from kernels import KernelError, backend
 
@@ -95,12 +96,12 @@ def plan(options: argparse.Namespace) -> Plan:
         runs = _whole("runs", options.runs, 1 << 20)
     # On a CPU, what is asked is what the twin costs against eager; whoever wants torch.compile there names it.
     methods = [name for name in METHODS if kind == "cuda" or name != "compile"]
-    asked = _names("methods", options.methods, METHODS) if options.methods is not None else methods
+    asked = names("methods", options.methods, METHODS) if options.methods is not None else methods
     return Plan(
-        functions=_names("fn", options.fn, tuple(MODULES)),
-        dtypes=_names("dtypes", options.dtypes, tuple(DTYPES)),
+        functions=names("fn", options.fn, tuple(MODULES)),
+        dtypes=names("dtypes", options.dtypes, tuple(DTYPES)),
         methods=["eager", *(name for name in asked if name != "eager")],
-        whats=_names("what", options.what, WHATS),
+        whats=names("what", options.what, WHATS),
         sizes=sizes,
         layers=(QUICK_LAYERS if options.quick else LAYERS)[kind],
         device=torch.device(kind),
@@ -119,14 +120,6 @@ def _kind(device: str) -> str:
     if device == "cuda" and backend("cuda") != "triton":
         raise command.Misuse("the kernels need Triton (Linux): pip install triton")
     return device
-
-
-def _names(option: str, text: str | None, known: Sequence[str]) -> list[str]:
-    names = list(known) if text is None else list(dict.fromkeys(text.split(",")))
-    for name in names:
-        if name not in known:
-            raise command.Misuse(f"{option} must be of {', '.join(known)}, got {name!r}")
-    return names
 
 
 def _sizes(text: str, cap: int) -> list[int]:

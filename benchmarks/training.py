@@ -30,6 +30,7 @@ from tqdm import tqdm
 
 from benchmarks import training_jobs, training_page, training_plots, training_rows
 from benchmarks.kernels_clock import origin
+from benchmarks.options import names
 from benchmarks.rows import RESULTS
 from benchmarks.training_arms import ARMS, STOCK
 from benchmarks.training_jobs import SEEDS, TASKS, Job
@@ -83,8 +84,8 @@ def plan(options: argparse.Namespace) -> Plan:
     if device == "cuda" and not torch.cuda.is_available():
         raise command.Misuse("device must be there, got 'cuda', and torch sees no GPU; use --device cpu")
     size = "quick" if options.quick else _one("size", options.size, ("small", "large"))
-    tasks = _names("task", options.task, tuple(TASKS))
-    asked = _names("arms", options.arms, ARMS)
+    tasks = names("task", options.task, tuple(TASKS))
+    asked = names("arms", options.arms, ARMS)
     seeds = {task: QUICK_SEEDS if options.quick else SEEDS[task] for task in tasks}
     if options.seeds is not None:
         seeds = dict.fromkeys(tasks, _whole("seeds", options.seeds))
@@ -109,14 +110,6 @@ def _one(option: str, value: str, known: Sequence[str]) -> str:
     if value not in known:
         raise command.Misuse(f"{option} must be {' or '.join(known)}, got {value!r}")
     return value
-
-
-def _names(option: str, text: str | None, known: Sequence[str]) -> list[str]:
-    names = list(known) if text is None else list(dict.fromkeys(text.split(",")))
-    for name in names:
-        if name not in known:
-            raise command.Misuse(f"{option} must be of {', '.join(known)}, got {name!r}")
-    return names
 
 
 def _whole(option: str, word: str) -> int:

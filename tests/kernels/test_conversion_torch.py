@@ -4,9 +4,7 @@ import contextlib
 import copy
 import importlib
 import itertools
-import os
 import pickle
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -22,9 +20,9 @@ from torch.nn import functional as F
 
 import kernels
 from kernels import convert, saved_bytes
+from tests.kernels.processes import of_two
 from tests.kernels.saved import METHODS, bytes_in_graph
 
-ROOT = Path(__file__).parents[2]
 # What torch 2.13 warns of on its own account, whatever is compiled.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
@@ -218,26 +216,7 @@ def worker(rank: int, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], tuple[list[str], list[Tensor]]]:
-    folder = tmp_path_factory.mktemp("processes")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-W", "error", __file__, str(rank), str(folder)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        said = [process.communicate(timeout=240)[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in started] == [0, 0], "\n".join(said)
-    return torch.load(folder / "results.pt")
+    return of_two(__file__, tmp_path_factory.mktemp("processes"), 240)
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")

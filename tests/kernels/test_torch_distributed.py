@@ -1,7 +1,5 @@
 """Two processes, each with half of the batch, train as one process with all of it does."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 import kernels
+from tests.kernels.processes import of_two
 from tests.kernels.saved import METHODS
 
-ROOT = Path(__file__).parents[2]
 MODELS = {"stock": {"method": "stock"}, **METHODS}
 WRAPPERS = ("ddp", "fsdp2")
 STEPS, RATE = 2, 0.5
@@ -80,26 +78,7 @@ def worker(rank: int, folder: Path) -> None:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], tuple[Tensor, list[Tensor]]]:
     """(wrapper, method) -> losses and parameters, of two processes."""
-    folder = tmp_path_factory.mktemp("processes")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-W", "error", __file__, str(rank), str(folder)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        said = [process.communicate(timeout=120)[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in started] == [0, 0], "\n".join(said)
-    return torch.load(folder / "results.pt")
+    return of_two(__file__, tmp_path_factory.mktemp("processes"), 120)
 
 
 def alone(method: str) -> tuple[Tensor, list[Tensor]]:
