@@ -3,6 +3,7 @@
 import importlib.util
 import os
 
+import pytest
 import torch
 from hypothesis import settings
 
@@ -18,3 +19,13 @@ if not torch.cuda.is_available() and importlib.util.find_spec("triton"):
     import triton.language  # noqa: F401
 
     del os.environ["TRITON_INTERPRET"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--programs", type=int, default=600, help="how many random programs are run (make programs: 10000)")
+
+
+@pytest.fixture
+def programs(request: pytest.FixtureRequest) -> int:
+    """How many random programs are to be run."""
+    return int(request.config.getoption("--programs"))

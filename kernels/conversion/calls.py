@@ -22,6 +22,7 @@ from kernels.choice import choose
 from kernels.conversion import recognise
 from kernels.conversion.known import LIMITS, Known
 from kernels.errors import KernelError
+from kernels.forwarding import Forwarding
 from kernels.functional import activation
 from kernels.kernel import DTYPES
 
@@ -129,32 +130,23 @@ class Held(Act):
         return super().forward(self.call, args, {**self.keywords, **kwargs})
 
 
-class Rerouted:
+class Rerouted(Forwarding):
     """Stands for the forward of `module`: functions in `acts`, by the catalogue's names, go to the modules there."""
 
     def __init__(self, module: nn.Module, acts: dict[str, Act]) -> None:
-        self.module, self.acts = module, acts
+        super().__init__(module)
+        self.acts = acts
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        forward = type(self.module).forward
         if torch.compiler.is_exporting():  # to torch's own operations
-            return forward(self.module, *args, **kwargs)
+            return self.original(*args, **kwargs)
         running = _running()
         running.append(self)
         try:
             with _Route(self):
-                return forward(self.module, *args, **kwargs)
+                return self.original(*args, **kwargs)
         finally:
             running.pop()
-
-    @property
-    def __code__(self) -> CodeType:
-        code: CodeType = inspect.unwrap(type(self.module).forward).__code__
-        return code
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        return inspect.signature(type(self.module).forward.__get__(self.module))
 
 
 class _Running(threading.local):

@@ -1,0 +1,140 @@
+"""What is known of a chain in eager code while it grows: its source, and what autograd keeps of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+
+from kernels.forward_ad.core import Gate
+
+_KEY = "actfit.forward_ad"
+
+
+Place = tuple[Node | int, int]
+
+
+def place(tensor: Tensor) -> Place:
+    """What tells a tensor's place in the graph from others: its node and number there; of a leaf its own identity."""
+    node = tensor.grad_fn
+    return (id(tensor), -1) if node is None else (node, tensor.output_nr)
+
+
+@dataclass(eq=False)
+class Source:
+    """Where chains begin: a tensor's place in the graph, and handles on it that do not hold its memory."""
+
+    place: Place
+    edge: GradientEdge
+    gate: Tensor
+    tie: Tensor
+    dies: bool  # with the chain, as far as can be told
+    watched: bool  # by a hook, which computing a derivative would set off
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> "Source":
+        """A tensor that needs a gradient, as a source."""
+        storage = tensor.untyped_storage()
+        part = storage.nbytes() > tensor.numel() * tensor.element_size()
+        dies = not (tensor.is_leaf or part or _keeps_result(tensor.grad_fn))
+        watched = bool(tensor._backward_hooks) or tensor.retains_grad
+        gate, tie = Gate.apply(tensor)
+        return cls(place(tensor), get_gradient_edge(tensor), gate, tie, dies, watched)
+
+
+def _keeps_result(node: object) -> bool:
+    """Whether a node keeps the tensor it gives."""
+    return any(hasattr(type(node), f"_saved_{name}") for name in ("result", "output", "out"))
+
+
+@dataclass(eq=False)
+class Record:
+    """A tensor of a chain. kept: bytes that autograd keeps of the chain up to here, by storage.
+
+    source: None once the chain is over, and is what it would be without us. used: the chain goes on from here.
+    bypassed: gradients do not all come by here any more. watched: it has a hook.
+    """
+
+    source: Source | None
+    kept: dict[Any, int] = field(default_factory=dict)
+    parents: Sequence["Record"] = ()
+    used: bool = False
+    bypassed: bool = False
+    watched: bool = False
+
+    @property
+    def before(self) -> list["Record"]:
+        """Those of the chain from its source up to here, without this."""
+        found: dict[int, Record] = {}
+        waiting = list(self.parents)
+        while waiting:
+            one = waiting.pop()
+            if id(one) not in found:
+                found[id(one)] = one
+                waiting += one.parents
+        return list(found.values())
+
+    def bypass(self) -> None:
+        """Gradients go past all before it from now on."""
+        for one in self.before:
+            one.bypassed = True
+
+    def close(self) -> None:
+        """The chain stays as it is: who goes on from a tensor of it begins another."""
+        for one in [*self.before, self]:
+            one.source, one.kept = None, {}
+
+
+def record(tensor: Tensor) -> Record | None:
+    """That of a tensor of a chain, None of any other.
+
+    It lies at the tensor's node in the graph, not at the tensor: in-place changes give a tensor another node, and
+    tensors are saved and copied without it.
+    """
+    node = tensor.grad_fn
+    return None if node is None else node.metadata.get(_KEY)
+
+
+def source_of(tensor: Tensor) -> Source | None:
+    """That of the chain which goes on from a tensor, None where a chain would begin."""
+    it = record(tensor)
+    return None if it is None else it.source
+
+
+def note(tensor: Tensor, it: Record) -> None:
+    """Give a tensor with a node a record."""
+    if (node := tensor.grad_fn) is not None:
+        node.metadata[_KEY] = it
+
+
+def kept(what: str, tensors: Sequence[Tensor], result: Tensor, source: Source) -> dict[Any, int]:
+    """Bytes that autograd keeps of an operation, by storage, as far as they die with the chain.
+
+    what: see `kernels.forward_ad.operations`. tensors: the operands. Tensors that need no gradient are somebody else's,
+    but for truth values, which are the results of comparisons.
+    """
+    needing = [one for one in tensors if one.requires_grad]
+    sizes: dict[Any, int] = {}
+    match what:
+        case "input":
+            keeping = needing[:1]
+        case "output":
+            keeping = [result]
+        case "operands" | "quotient" if len(tensors) > 1:
+            first, second = tensors[:2]
+            keeping = [first] * second.requires_grad + [second] * (first.requires_grad or what == "quotient")
+        case "mask":
+            keeping = [one for one in tensors if not one.dtype.is_floating_point]
+            if not keeping:  # of dropout: one byte on a GPU, a factor on the CPU
+                sizes[object()] = result.numel() * (1 if result.is_cuda else result.element_size())
+        case "hidden":
+            keeping = needing[:1]
+            sizes[object()] = result.numel() * result.element_size()
+        case _:
+            keeping = []
+    for one in keeping:
+        dies = not one.dtype.is_floating_point or (one.requires_grad and (source.dies or source_of(one) is not None))
+        if dies or one is result:
+            sizes[one.untyped_storage()._cdata] = one.untyped_storage().nbytes()
+    return sizes

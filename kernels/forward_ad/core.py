@@ -1,0 +1,193 @@
+"""What all front ends share: the derivative of a chain, by the chain's own backward, and the node that keeps it.
+
+A chain is made of element-wise operations, from one source. So d end[i] / d source[j] is 0 for i ≠ j, and the
+gradient that comes out of it for a gradient of ones is the derivative itself: backward gives what forward mode would.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node
+
+from kernels.autograd import once
+
+
+def derivatives(ends: Sequence[Tensor], source: Tensor) -> list[Tensor]:
+    """d end / d source for each end of a chain, in the source's dtype; what autograd keeps of the chain is freed.
+
+    Raises RuntimeError where backward would.
+    """
+    found = []
+    for end in ends:
+        with _backward(end):
+            ones = end.new_ones(()).expand(end.shape)
+            found += torch.autograd.grad(end, [source], ones, retain_graph=end is not ends[-1])
+    return found
+
+
+Targets = list[tuple[int, torch.dtype] | None]  # of each result of a node: where it goes, as what; None: nowhere
+
+
+def backward_order(end: Node, source: tuple[Node, int], dtype: torch.dtype) -> tuple[list[Node], list[Targets]]:
+    """The nodes of a chain as backward goes through them, the source's not among them; and where their results go.
+
+    dtype: the source's. Where results go is an index into the nodes, or behind the last: the source. Raises ValueError
+    for a chain that has another source, too.
+    """
+    nodes: list[Node] = []  # each before those that its gradient comes from
+    seen, waiting = {end}, [(end, iter(end.next_functions))]
+    while waiting:
+        node, following = waiting[-1]
+        new = next((it for it, nr in following if it is not None and (it, nr) != source and it not in seen), None)
+        if new is None:
+            nodes.append(node)
+            waiting.pop()
+        elif not new.next_functions:
+            raise ValueError(f"the chain has another source, {new.name()}")
+        else:
+            seen.add(new)
+            waiting.append((new, iter(new.next_functions)))
+    nodes.reverse()
+    places = {node: index for index, node in enumerate(nodes)}
+
+    def target(it: Node | None, nr: int) -> tuple[int, torch.dtype] | None:
+        if it is None:
+            return None
+        return (len(nodes), dtype) if (it, nr) == source else (places[it], it._input_metadata[nr].dtype)
+
+    return nodes, [[target(*edge) for edge in node.next_functions] for node in nodes]
+
+
+def swept(nodes: list[Node], targets: list[Targets], ones: Tensor) -> Tensor:
+    """d end / d source by a chain's own nodes, given ones in the shape of its end; see `backward_order`.
+
+    Each node is let go when it is done, and with it what it kept, if nobody else needs it: `nodes` ends up empty.
+    Raises RuntimeError where backward would.
+    """
+    gradients: list[Tensor | None] = [ones, *[None] * len(nodes)]
+    nodes.reverse()
+    with _backward(ones):
+        for index, following in enumerate(targets):
+            given = nodes.pop()(gradients[index])
+            gradients[index] = None
+            results = [given] if isinstance(given, Tensor) else list(given)
+            del given
+            for target in reversed(following):
+                result = results.pop()
+                if target is not None and result is not None:
+                    at, dtype = target
+                    total, result = gradients[at], result.to(dtype)
+                    gradients[at] = result if total is None else total + result
+                    del total
+                del result
+    slope = gradients[-1]
+    if slope is None:
+        raise RuntimeError("the chain does not depend on its source")
+    return slope
+
+
+@contextmanager
+def _backward(end: Tensor) -> Iterator[None]:
+    """As things are in backward: without autocast, and without a graph of its own."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        if torch.is_autocast_enabled(end.device.type):
+            stack.enter_context(torch.autocast(end.device.type, enabled=False))
+        yield
+
+
+def times(gradients: Sequence[Tensor | None], slopes: Sequence[Tensor], tie: Tensor) -> Tensor | None:
+    """The sum of gradient * slope over the ends that have a gradient, differentiable no further."""
+    total: Tensor | None = None
+    for gradient, slope in zip(gradients, slopes, strict=True):
+        if gradient is not None:
+            term = gradient * slope
+            total = term if total is None else total + term
+    return None if total is None else once(total.to(slopes[0].dtype), tie)
+
+
+class Gate(torch.autograd.Function):
+    """A handle on a source's place in the graph that does not hold its memory: it has one element, spread out.
+
+    With it goes a tensor of no elements, which ties a gradient to the source, see `once`.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, source: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        return source.new_empty(()).expand(source.shape), source.new_empty(0)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor | None, _: None) -> Tensor | None:
+        return gradient
+
+
+class Chain(torch.autograd.Function):
+    """The one node that is left of a chain: `end`, changed in place to have it, keeps its derivative alone."""
+
+    @staticmethod
+    def forward(ctx: Any, end: Tensor, gate: Tensor, tie: Tensor, slope: Tensor) -> Tensor:
+        ctx.mark_dirty(end)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(tie, slope)
+        return end
+
+    @staticmethod
+    def label(end: Tensor, *_: Tensor) -> str:
+        """How it goes by where bytes are counted."""
+        return "chain, forward-ad"
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[None, Tensor | None, None, None]:
+        tie, slope = ctx.saved_tensors
+        return None, times([gradient], [slope], tie), None, None
+
+
+class Failed(torch.autograd.Function):
+    """The node of a chain that backward cannot go through: it says so then, as it would have."""
+
+    @staticmethod
+    def forward(ctx: Any, end: Tensor, gate: Tensor, error: RuntimeError) -> Tensor:
+        ctx.mark_dirty(end)
+        ctx.error = error
+        return end
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> None:
+        raise ctx.error
+
+
+class Region(torch.autograd.Function):
+    """A chain as a function: runs it, and keeps the derivative of each of its results; the first of these is a tie."""
+
+    @staticmethod
+    def forward(ctx: Any, source: Tensor, run: Callable[[Tensor], Sequence[Tensor]]) -> tuple[Tensor, ...]:
+        with torch.enable_grad():
+            inside = source.detach().requires_grad_()
+            ends = run(inside)
+            slopes = derivatives(ends, inside)
+        tie = source.new_empty(0)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(tie, *slopes)
+        return tie, *(end.detach() for end in ends)
+
+    @staticmethod
+    def label(source: Tensor, run: Callable[[Tensor], Sequence[Tensor]]) -> str:
+        """How it goes by where bytes are counted."""
+        return "chain, forward-ad"
+
+    @staticmethod
+    def backward(ctx: Any, _: None, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
+        tie, *slopes = ctx.saved_tensors
+        return times(gradients, slopes, tie), None
+
+
+def region(run: Callable[[Tensor], Sequence[Tensor]], source: Tensor) -> Sequence[Tensor]:
+    """run(source), which is element-wise in source, keeping one derivative for each result and nothing else."""
+    if not (torch.is_grad_enabled() and source.requires_grad):
+        return run(source)
+    results: tuple[Tensor, ...] = Region.apply(source, run)
+    return results[1:]

@@ -1,0 +1,54 @@
+"""Nested forward AD for a module: its forward runs in the mode."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from kernels.errors import KernelError
+from kernels.forward_ad.eager import MIN_NUMEL, nested_forward_ad
+from kernels.forwarding import Forwarding
+
+
+class Wrapped(Forwarding):
+    """Stands for the forward of `module`, or for what stood for it before, and runs it in `nested_forward_ad`.
+
+    Compiled or exported, it is the forward itself: who has the whole graph sees chains, too.
+    """
+
+    def __init__(self, module: nn.Module, min_numel: int) -> None:
+        super().__init__(module)
+        nested_forward_ad(min_numel=min_numel)  # refuses what it cannot be
+        self.min_numel = min_numel
+        self.before = vars(module).get("forward")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        run = self.before or self.original
+        if torch.compiler.is_compiling():
+            return run(*args, **kwargs)
+        with nested_forward_ad(min_numel=self.min_numel) as mode:
+            return mode.end(run(*args, **kwargs))
+
+
+def wrap(model: nn.Module, *, min_numel: int = MIN_NUMEL) -> nn.Module:
+    """The same model, whose forward runs in `nested_forward_ad` from now on; see there. `unwrap` undoes it.
+
+    Its parameters, names and modules stay as they are. Raises KernelError for what cannot be wrapped.
+    """
+    if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
+        raise KernelError(f"model must be a torch.nn.Module that runs in Python, got {type(model).__name__}")
+    if isinstance(vars(model).get("forward"), Wrapped):
+        raise KernelError(f"model must not be wrapped already, got a {type(model).__name__} that is; unwrap it first")
+    model.forward = Wrapped(model, min_numel)
+    return model
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The same model as it was before `wrap`. Raises KernelError for one that is not wrapped, or not any more."""
+    present = vars(model).get("forward") if isinstance(model, nn.Module) else None
+    if not isinstance(present, Wrapped):
+        raise KernelError(f"model must be one that is wrapped, got a {type(model).__name__} that is not")
+    del model.forward
+    if present.before is not None:
+        model.forward = present.before
+    return model

@@ -1,0 +1,634 @@
+"""Nested forward AD in eager code: what is kept, exactly, and everything that torch does with tensors and modules."""
+
+import copy
+import io
+import math
+import pickle
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from kernels import KernelError, saved_bytes
+from kernels.forward_ad import nested_forward_ad, unwrap, wrap
+
+Activation = Callable[[Tensor], Tensor]
+NEWGELU = math.sqrt(2 / math.pi)
+
+
+def mish(x: Tensor) -> Tensor:
+    return x * torch.tanh(F.softplus(x))
+
+
+def newgelu(x: Tensor) -> Tensor:
+    return 0.5 * x * (1 + torch.tanh(NEWGELU * (x + 0.044715 * torch.pow(x, 3))))
+
+
+# name -> the function, and what is kept of linear - function - linear, in units of one activation: plain and nested
+WRITTEN: dict[str, tuple[Activation, int, int]] = {
+    "swish": (lambda x: x * torch.sigmoid(x), 3, 2),
+    "swish by division": (lambda x: x / (1 + torch.exp(-x)), 4, 2),
+    "mish": (mish, 3, 2),
+    "mish by log": (lambda x: x * torch.tanh(torch.log(1 + torch.exp(x))), 5, 2),
+    "snake": (lambda x: x + torch.sin(2 * x) ** 2 / 2, 3, 2),
+    "erf-gelu": (lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2))), 4, 2),
+    "newgelu": (newgelu, 5, 2),
+    "newgelu, then dropout": (lambda x: F.dropout(newgelu(x), 0.1), 6, 2),
+    "relu": (torch.relu, 1, 1),
+    "tanh": (torch.tanh, 1, 1),
+    "gelu of torch": (F.gelu, 2, 2),
+    "affine": (lambda x: (x * 2 + 1) / 3, 1, 1),
+}
+ROWS, WIDTH, CHANNELS, SIDE = 64, 64, 8, 32
+
+
+class Block(nn.Module):
+    """linear - function - linear, or conv - norm - function - conv."""
+
+    def __init__(self, function: Activation, convolutional: bool = False) -> None:
+        super().__init__()
+        self.function = function
+        if convolutional:
+            conv = partial(nn.Conv2d, CHANNELS, CHANNELS, 3, padding=1, bias=False)
+            self.first: nn.Module = nn.Sequential(conv(), nn.BatchNorm2d(CHANNELS))
+            self.last: nn.Module = conv()
+        else:
+            self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.last(self.function(self.first(x)))
+        return y
+
+
+def batch(convolutional: bool = False) -> Tensor:
+    shape = (4, CHANNELS, SIDE, SIDE) if convolutional else (ROWS, WIDTH)
+    return torch.randn(shape, requires_grad=True)
+
+
+@pytest.mark.parametrize("convolutional", [False, True], ids=["linear", "convolutional"])
+@pytest.mark.parametrize("name", WRITTEN)
+def test_bytes_kept(name: str, convolutional: bool) -> None:
+    """Of a norm its input is kept besides, and two numbers a channel."""
+    function, plain, nested = WRITTEN[name]
+    block, x = Block(function, convolutional), batch(convolutional)
+    unit = x.numel() * x.element_size()
+    besides = (unit + 2 * CHANNELS * x.element_size()) * convolutional
+    assert saved_bytes(block, x).total == plain * unit + besides
+    assert saved_bytes(wrap(block, min_numel=1), x).total == nested * unit + besides
+    assert saved_bytes(block, x, fake=False).total == nested * unit + besides
+
+
+def test_a_chain_with_several_ends_keeps_a_derivative_each() -> None:
+    """R^1 to R^M: both results of the chain are products' operands, and so kept themselves."""
+
+    def forward(x: Tensor, weight: Tensor) -> Tensor:
+        h = x @ weight
+        inner = mish(newgelu(h))
+        outer = torch.sin(inner) * torch.exp(-inner * inner)
+        return (outer @ weight + inner @ weight).sum()
+
+    x, weight = torch.randn(ROWS, WIDTH, requires_grad=True), torch.randn(WIDTH, WIDTH, requires_grad=True)
+    with nested_forward_ad(min_numel=1):
+        kept = saved_bytes(forward, x, weight)
+    assert kept.total == 4 * x.numel() * x.element_size()
+
+
+# One program a case: of x, two weights and an activation that is written out. Each is to give what it gives without.
+def consumed_later(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    h = x @ w
+    return (a(h) @ v + h @ v).sum()
+
+
+def residual(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    h = x @ w
+    return ((h + a(h)) @ v).sum()
+
+
+def used_three_times(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    z = a(x @ w)
+    return (z @ v).sum() + (z @ w).sum() + z.std()
+
+
+def intermediate_used(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    h = x @ w
+    y = F.softplus(h)
+    return ((h * torch.tanh(y)) @ v + y @ v).sum()
+
+
+def two_sources(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    return ((a(x @ w) * (x @ v)) @ v).sum()
+
+
+def changed_before_use(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    z = a(x @ w)
+    z.mul_(2)
+    return (z @ v).sum()
+
+
+def changed_after_use(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    z = a(x @ w)
+    total = z.sum()
+    z.mul_(2)
+    return (z @ v).sum() + total
+
+
+def source_changed_within(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    h = x @ w
+    y = torch.sigmoid(h)
+    h.add_(1)
+    return ((y * y * 3) @ v + h @ v).sum()
+
+
+def source_overwritten_later(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    h = x @ w
+    y = torch.tanh(h)  # keeps its output
+    z = y * y * y + torch.exp(y)
+    total = (z @ v).sum()
+    h.zero_()
+    return total + h.sum()
+
+
+def in_place_by_argument(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    return (F.relu(a(x @ w) * 1.0, True) @ v).sum() + (F.relu(a(x @ v), inplace=True) @ w).sum()
+
+
+def constant_operand(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    return ((a(x @ w) * (torch.arange(x.shape[1]) % 2)) @ v).sum()
+
+
+def parameter_operand(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    return ((a(x @ w) + v[0]) @ v).sum()
+
+
+def pieces(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    left, right = (x @ w).chunk(2, -1)
+    return ((a(left) * right) @ v[: left.shape[1]]).sum()
+
+
+def views(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    z = a((x @ w).t()).reshape(-1, 4).t()
+    return (torch.tanh(z) * z).sum() + z[0].square().sum() + a(x @ w).T.sum()
+
+
+def detached(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    h = x @ w
+    return ((h * torch.sigmoid(h.detach()) * torch.tanh(h)) @ v).sum()
+
+
+def without_gradients(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    with torch.no_grad():
+        gate = a(x @ w)
+    return ((a(x @ w) * gate) @ v).sum()
+
+
+def leaf_source(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    return (a(x) @ a(v)).sum() + a(x).sum()
+
+
+def own_function(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, z: Tensor) -> Tensor:
+            return z * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            return gradient * 2
+
+    y = torch.tanh(x @ w)
+    z = y * torch.exp(y)
+    first: Tensor = Double.apply(y)  # which the mode does not see
+    second: Tensor = Double.apply(z)
+    return (z @ v).sum() + first.sum() + second.square().sum()
+
+
+def hook_on_every_tensor(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    tensors = [x @ w]
+    for one in (F.softplus, torch.tanh, lambda t: t * tensors[0], torch.exp, lambda t: t @ v):
+        tensors[-1].register_hook(lambda gradient: gradient * 1.5)
+        tensors.append(one(tensors[-1]))
+    return tensors[-1].sum()
+
+
+def hook_within(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    h = x @ w
+    y = torch.tanh(F.softplus(h))
+    z = h * y
+    y.register_hook(lambda gradient: gradient * 2)
+    return (z @ v).sum()
+
+
+def hook_on_the_source(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    h = x @ w
+    h.register_hook(lambda gradient: gradient * 2)
+    late = x @ v
+    z = a(late) * torch.exp(-late * late)
+    late.register_hook(lambda gradient: gradient * 3)
+    return (a(h) @ v).sum() + (z @ v).sum()
+
+
+def hook_on_the_end(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    before, after = a(x @ w), a(x @ v)
+    before.register_hook(lambda gradient: gradient * 2)
+    total = (before @ v).sum() + (after @ v).sum()
+    after.register_hook(lambda gradient: gradient * 3)
+    return total
+
+
+def hook_on_the_node(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    y = torch.tanh(F.softplus(x @ w))
+    assert y.grad_fn is not None
+    y.grad_fn.register_hook(lambda given, taken: tuple(one * 2 for one in given))
+    return ((y * torch.exp(-y)) @ v).sum()
+
+
+def gradient_retained(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    z = a(x @ w)
+    z.retain_grad()
+    total = (z @ v).sum()
+    total.backward(retain_graph=True)
+    assert z.grad is not None
+    return total + (z.grad * a(x @ v)).sum()
+
+
+def gradient_of_an_end(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    z = a(x @ w)
+    total = (z @ v).square().sum()
+    (gradient,) = torch.autograd.grad(total, [z], retain_graph=True)
+    return total + (gradient @ a(x @ v).t()).sum()
+
+
+def backward_twice(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    total = (a(x @ w) @ v).sum()
+    total.backward(retain_graph=True)
+    return total
+
+
+def checkpoint_around(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    return checkpoint(lambda x: (a(x @ w) @ v).sum(), x, use_reentrant=False)
+
+
+def checkpoint_by_reentering(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    return checkpoint(lambda x: (a(x @ w) @ v).sum(), x, use_reentrant=True)
+
+
+def checkpoint_of_the_chain(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    inside = checkpoint(a, x @ w, use_reentrant=False)  # which comes out of it unused
+    return (a(inside) @ v).sum() + torch.exp(-a(inside)).sum()
+
+
+def checkpoint_of_a_chain_from_outside(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    return checkpoint(lambda z: (z @ v).square().sum(), a(x @ w), use_reentrant=False)
+
+
+def vmapped(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    return (torch.func.vmap(a)(x @ w) @ v).sum()
+
+
+def functional_gradient(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    return torch.func.grad(lambda x: (a(x @ w) @ v).sum())(x).sum() + (a(x @ w) @ v).sum()
+
+
+def jacobian_vector(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    _, tangent = torch.func.jvp(lambda x: a(x @ w), (x.detach(),), (torch.ones_like(x),))
+    return (a(x @ w) * tangent).sum()
+
+
+def saved_elsewhere(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    with torch.autograd.graph.save_on_cpu():
+        return (a(x @ w) @ v).sum()
+
+
+def logged(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    h = x @ w
+    y = torch.sigmoid(h)
+    assert y.shape == h.shape
+    assert float(y.detach().amax()) <= 1
+    assert bool((y > 0).all())
+    torch.save(y, io.BytesIO())
+    return ((y * torch.where(y > 0.5, h, -h)) @ v).sum()
+
+
+CASES = (
+    *(consumed_later, residual, used_three_times, intermediate_used, two_sources, changed_before_use),
+    *(changed_after_use, source_changed_within, source_overwritten_later, in_place_by_argument, constant_operand),
+    *(parameter_operand, pieces, views, detached, without_gradients, leaf_source, own_function, hook_on_every_tensor),
+    *(hook_within, hook_on_the_source, hook_on_the_end, hook_on_the_node, gradient_retained, gradient_of_an_end),
+    *(backward_twice, checkpoint_around, checkpoint_by_reentering, checkpoint_of_the_chain),
+    *(checkpoint_of_a_chain_from_outside, vmapped, functional_gradient, jacobian_vector, saved_elsewhere, logged),
+)
+
+
+def leaves(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes, scales = ((8, 16), (16, 16), (16, 16)), (1.0, 0.25, 0.25)
+    drawn = [
+        torch.randn(shape, generator=generator, dtype=dtype) * by for shape, by in zip(shapes, scales, strict=True)
+    ]
+    x, w, v = (one.requires_grad_() for one in drawn)
+    return x, w, v
+
+
+def gradients(
+    program: Callable[..., Tensor], mode: AbstractContextManager[object], dtype: torch.dtype = torch.float64
+) -> tuple[Tensor, list[Tensor | None]]:
+    """The loss, and the gradients of the three leaves."""
+    x, w, v = leaves(dtype)
+    torch.manual_seed(1)
+    with mode:
+        loss = program(x, w, v, mish)
+    loss.backward()
+    return loss.detach(), [x.grad, w.grad, v.grad]
+
+
+def mode() -> nested_forward_ad:
+    return nested_forward_ad(min_numel=1)
+
+
+def assert_same(program: Callable[..., Tensor], tolerance: float = 1e-12, dtype: torch.dtype = torch.float64) -> None:
+    """Sums of at most 16 products of a dozen factors, in float64: 2^-53 · 200 is 2e-14 of the largest."""
+    loss, plain = gradients(program, nullcontext(), dtype)
+    nested_loss, nested = gradients(program, mode(), dtype)
+    assert torch.equal(loss, nested_loss)
+    for one, other in zip(nested, plain, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            assert (one - other).abs().max() <= tolerance * other.abs().max().clamp_min(1.0)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch.func.jvp, at its first call
+@pytest.mark.parametrize("program", CASES, ids=lambda program: program.__name__)
+def test_the_same_gradients(program: Callable[..., Tensor]) -> None:
+    assert_same(program)
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook")
+def test_module_hooks() -> None:
+    seen: list[str] = []
+
+    def program(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+        block = nn.Sequential(nn.Identity(), nn.Identity())
+        block[0].register_forward_hook(lambda module, args, output: a(output))
+        for one in (block, block[0]):
+            one.register_full_backward_hook(lambda module, given, taken: seen.append("after"))
+            one.register_full_backward_pre_hook(lambda module, taken: seen.append("before"))
+        return (block(a(x @ w)) @ v).sum()
+
+    assert_same(program)
+    assert seen[: len(seen) // 2] == seen[len(seen) // 2 :]
+    assert len(seen) == 8
+
+
+def test_multi_grad_hook() -> None:
+    seen: list[Tensor] = []
+
+    def program(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+        y = F.softplus(x @ w)
+        z = torch.tanh(y) * y
+        torch.autograd.graph.register_multi_grad_hook([y, z], lambda them: seen.extend(one.clone() for one in them))
+        return (z @ v).sum()
+
+    assert_same(program)
+    assert len(seen) == 4
+    assert torch.allclose(seen[0], seen[2])
+    assert torch.allclose(seen[1], seen[3])
+
+
+@pytest.mark.parametrize("late", ["hook", "gradient", "retain"])
+def test_a_tensor_within_a_chain_that_is_watched_too_late(late: str) -> None:
+    """Its gradient does not come by any more: that is said, and not left out in silence."""
+    x, w, v = leaves()
+    with mode():
+        h = x @ w
+        y = F.softplus(h)
+        loss = ((h * torch.tanh(y)) @ v).sum()
+        watch: dict[str, Callable[[], Any]] = {
+            "hook": lambda: y.register_hook(lambda gradient: gradient),
+            "gradient": lambda: torch.autograd.grad(loss, [y]),
+            "retain": y.retain_grad,
+        }
+        with pytest.raises(KernelError, match=r"must be asked for before the chain is used"):
+            watch[late]()
+    with pytest.raises(RuntimeError, match="not have been used in the graph"):
+        torch.autograd.grad(loss, [y])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sixteen_bits(dtype: torch.dtype) -> None:
+    """No further from float64 than 1.15 times what plain autograd is, in the root mean square; usually nearer."""
+    off: dict[bool, list[float]] = {False: [], True: []}
+    for name, (function, _, _) in WRITTEN.items():
+        if "dropout" in name:
+            continue
+        x = torch.randn(256, 64, generator=torch.Generator().manual_seed(3), dtype=torch.float64).to(dtype)
+        weight = torch.randn(256, 64, generator=torch.Generator().manual_seed(4), dtype=torch.float64).to(dtype)
+        exact = slope(function, x.double(), weight.double(), nullcontext())
+        for nested in off:
+            found = slope(function, x, weight, mode() if nested else nullcontext())
+            off[nested].append(float((found.double() - exact).square().mean().sqrt()))
+    for name, plain, nested in zip((n for n in WRITTEN if "dropout" not in n), off[False], off[True], strict=True):
+        assert nested <= 1.15 * plain, (name, nested / plain)
+
+
+def slope(function: Activation, x: Tensor, weight: Tensor, mode: AbstractContextManager[object]) -> Tensor:
+    x = x.clone().requires_grad_()
+    with mode:
+        y = function(x * 1.0).flatten()
+    (gradient,) = torch.autograd.grad(y, x, weight.flatten())
+    return gradient
+
+
+@pytest.mark.parametrize("within", [torch.bfloat16, torch.float32])
+def test_casts_within_a_chain(within: torch.dtype) -> None:
+    """The derivative is rounded to the source's dtype once; the gradient, of either, once more: 2^-8 of each."""
+    outer = torch.bfloat16 if within is torch.float32 else torch.float32
+
+    def program(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+        return (a((x @ w).to(outer).to(within)).to(outer) @ v.to(outer)).float().sum()
+
+    assert_same(program, 2.0**-6, torch.float32)
+
+
+def test_autocast() -> None:
+    """Some operations run in float32, some in bfloat16, as they do without the mode."""
+
+    def program(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return (newgelu(x @ w) @ v).float().sum() + (a(x @ w) @ v).float().sum()
+
+    assert_same(program, 2.0**-5, torch.float32)
+
+
+def test_gradients_of_gradients_are_refused() -> None:
+    x, w, v = leaves()
+    with mode():
+        loss = (mish(x @ w) @ v).sum() + mish(x).sum()
+    (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
+    with pytest.raises(KernelError, match="must be differentiated once only"):
+        (gradient.square().sum() + x.sum()).backward()
+
+
+def test_overwritten_before_the_chain_ends() -> None:
+    """What plain autograd says in backward is said there, and the tensor is of use until then."""
+    for nested in (False, True):
+        x, w, v = leaves()
+        with mode() if nested else nullcontext():
+            y = torch.tanh(x @ w)
+            z = torch.sin(y * y) * y
+            y.mul_(2)
+            loss = (z @ v).sum()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch.compile, of any such
+def test_compiled_code_within() -> None:
+    torch._dynamo.reset()
+
+    def program(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+        compiled = torch.compile(lambda z: a(z @ w) @ v, backend="aot_eager", fullgraph=True)
+        return compiled(a(x)).sum() + a(compiled(x)).sum()
+
+    assert_same(program)
+
+
+def test_compiled_around() -> None:
+    """Compiled, the mode steps aside: the compiler sees chains itself."""
+    torch._dynamo.reset()
+    block = wrap(Block(mish).double(), min_numel=1)
+    x = torch.randn(ROWS, WIDTH, dtype=torch.float64, requires_grad=True)
+    compiled = torch.compile(block, backend="aot_eager", fullgraph=True)
+    (plain,) = torch.autograd.grad(block(x).sum(), x)
+    (nested,) = torch.autograd.grad(compiled(x).sum(), x)
+    assert torch.allclose(plain, nested, rtol=1e-12)
+
+
+def test_an_exception_leaves_nothing_behind() -> None:
+    x, w, _ = leaves()
+    block = wrap(Block(lambda x: x.no_such_method()), min_numel=1)
+    with pytest.raises(AttributeError):
+        block(torch.randn(2, WIDTH))
+    kept: list[Tensor] = []
+
+    def stopped() -> None:
+        with mode():
+            kept.append(torch.tanh(x @ w))
+            raise ValueError("stop")
+
+    with pytest.raises(ValueError, match="stop"):
+        stopped()
+    y = kept[0]
+    assert torch.overrides._get_current_function_mode() is None
+    (gradient,) = torch.autograd.grad((torch.exp(y) * y).sum(), x)  # a chain that goes on outside
+    x, w, _ = leaves()
+    y = torch.tanh(x @ w)
+    assert torch.allclose(gradient, torch.autograd.grad((torch.exp(y) * y).sum(), x)[0], rtol=1e-12)
+
+
+def test_threads() -> None:
+    """Each thread has its own modes; a module that is wrapped runs in all of them at once."""
+    block = wrap(Block(mish).double(), min_numel=1)
+    x = torch.randn(ROWS, WIDTH, dtype=torch.float64, requires_grad=True)
+    found: list[Tensor] = []
+
+    def work() -> None:
+        for _ in range(20):
+            found.append(torch.autograd.grad(block(x).sum(), x)[0])
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert len(found) == 80
+    assert all(torch.equal(one, found[0]) for one in found)
+
+
+def test_a_wrapped_model_is_copied_saved_and_unwrapped() -> None:
+    block = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Mish(), nn.Linear(WIDTH, WIDTH))
+    names = list(block.state_dict())
+    wrap(block, min_numel=1)
+    x = torch.randn(ROWS, WIDTH)
+    y = block(x)
+    y.sum().backward()
+    stream = io.BytesIO()
+    torch.save(block, stream)
+    stream.seek(0)
+    for other in (copy.deepcopy(block), pickle.loads(pickle.dumps(block)), torch.load(stream, weights_only=False)):
+        assert list(other.state_dict()) == names
+        assert torch.equal(other(x), y)
+        assert vars(other)["forward"].module is other
+    assert "forward" not in vars(unwrap(block))
+    with pytest.raises(KernelError, match="must be one that is wrapped"):
+        unwrap(block)
+
+
+def test_parameters_stay_clean() -> None:
+    """A parameter may be a source; nothing is put on it that could not be saved."""
+    weight = nn.Parameter(torch.randn(8, 8))
+    with mode():
+        loss = (torch.exp(weight * 2) * weight).sum()
+    loss.backward()
+    assert not vars(weight)
+    copy.deepcopy(weight)
+    torch.save({"weight": weight}, io.BytesIO())
+
+
+def test_nested_modes() -> None:
+    def program(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+        with mode():
+            return (a(x @ w) @ v).sum() + (a(x) @ w).sum()
+
+    assert_same(program)
+
+
+def test_graphs_die() -> None:
+    """Nothing refers back to what comes later: without the result, all is freed at once."""
+    import gc
+    import weakref
+
+    gc.collect()
+    gc.disable()
+    try:
+        block = wrap(Block(newgelu), min_numel=1)
+        x = batch()
+        y = block(x)
+        node = y.grad_fn
+        assert node is not None
+        inner = node.next_functions[1][0]
+        assert inner is not None
+        assert "Chain" in inner.name()
+        reference = weakref.ref(inner)
+        del node, inner, y
+        assert reference() is None
+    finally:
+        gc.enable()
+
+
+def test_small_tensors_are_left_alone() -> None:
+    x = batch()
+    assert saved_bytes(wrap(Block(newgelu), min_numel=x.numel()), x).total == 2 * x.numel() * 4
+    assert saved_bytes(wrap(Block(newgelu), min_numel=x.numel() + 1), x).total == 5 * x.numel() * 4
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, True, "1"])
+def test_min_numel(wrong: Any) -> None:
+    with pytest.raises(KernelError, match=r"min_numel must be a whole number of 0 or more, got"):
+        nested_forward_ad(min_numel=wrong)
+    with pytest.raises(KernelError, match=r"min_numel must be"):
+        wrap(nn.Linear(2, 2), min_numel=wrong)
+
+
+def test_what_cannot_be_wrapped() -> None:
+    model = wrap(nn.Linear(2, 2))
+    with pytest.raises(KernelError, match="must not be wrapped already"):
+        wrap(model)
+    with pytest.raises(KernelError, match=r"model must be a torch.nn.Module that runs in Python, got function"):
+        wrap(mish)  # type: ignore[arg-type]
