@@ -19,8 +19,8 @@ from kernels.stock import FUNCTIONS, STOCK
 _TOLERANCE = 2.0**-20
 _SHAPE = (48, 80)
 OWN = (
-    "it computes a function of its own: fit it by python -m fitting.fewbit --expr, and emit kernels by"
-    " python -m codegen emit --expr"
+    "it computes a function of its own: keep its derivative by method='forward-ad', or fit it by python -m"
+    " fitting.fewbit --expr and emit kernels by python -m codegen emit --expr"
 )
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels.conversion.changes import Change, put, undo
 from kernels.conversion.known import Known
-from kernels.conversion.sites import Change, Site, put, undo, within
+from kernels.conversion.sites import Site, within
 from kernels.errors import KernelError
 from kernels.functional import activation
 from kernels.kernel import MAX_BITS, METHODS
@@ -137,9 +138,9 @@ def best(
     exact: How = {"method": "forward-ad"}
     first = try_out(sites, {site.name: exact for site in sites}, measure)
     meeting = {
-        site.name: candidates(site.known, first.dtypes[site.name], bound)
+        site.name: [exact] if site.known is None else candidates(site.known, first.dtypes[site.name], bound)
         for site in sites
-        if site.known and site.name in first.ours
+        if site.name in first.ours
     }
     runs = {"forward-ad": first}
     for method in ("invact", "fewbit"):

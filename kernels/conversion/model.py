@@ -1,6 +1,5 @@
 """Convert the activations of a model in place."""
 
-import math
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -14,14 +13,15 @@ from torch._dynamo.eval_frame import OptimizedModule
 
 from kernels.choice import DEFAULT_BITS
 from kernels.conversion import recognise
+from kernels.conversion.arguments import check, patterns
+from kernels.conversion.changes import Change, fence, put, undo
 from kernels.conversion.choose import IN_PLACE, How, Measure, Trial, best, error_of, look, try_out
 from kernels.conversion.in_place import Rereads
 from kernels.conversion.report import Converted, Report
-from kernels.conversion.sites import Change, Site, chosen, fence, find, put, undo, within
+from kernels.conversion.sites import Site, chosen, find, within
 from kernels.errors import KernelError
-from kernels.kernel import MAX_BITS, METHODS
 from kernels.memory.accounting import CudaLike
-from kernels.memory.measure import ACCOUNTINGS, trial
+from kernels.memory.measure import trial
 from kernels.memory.saved import Saved
 from kernels.stock import KEEPS_OUTPUT
 
@@ -52,12 +52,12 @@ def convert(
     Raises KernelError for arguments that cannot be honoured. What cannot be done at one site is in the report. Whatever
     is raised, the model is then as it was.
     """
-    _check(model, method, inputs, bits, coefficients, max_gradient_error, accounting)
+    check(model, method, inputs, bits, coefficients, max_gradient_error, accounting)
     while isinstance(model, WRAPPERS):
         model = model._orig_mod if isinstance(model, OptimizedModule) else model.module
-    sites = find(model)
-    wanted = chosen(sites, _patterns(include), _patterns(exclude))
     measure = None if inputs is None else _measuring(model, inputs, accounting)
+    sites = _sites(model, method, measure)
+    wanted = chosen(sites, patterns(include), patterns(exclude))
     wanted = _out_of_place(model, wanted, measure)
     before = None if measure is None else _baseline(sites, wanted, measure)
     if method == "auto" and measure is not None and before is not None:
@@ -85,46 +85,6 @@ def convert(
     return Report(rows, next(totals), next(totals), changes)
 
 
-def _check(model: Any, method: Any, inputs: Any, bits: Any, coefficients: Any, bound: Any, accounting: Any) -> None:
-    if not isinstance(model, nn.Module):
-        raise KernelError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-    if isinstance(model, torch.jit.ScriptModule):
-        raise KernelError("model must be converted before torch.jit makes a script of it, got a ScriptModule")
-    if accounting not in ACCOUNTINGS:
-        raise KernelError(f"accounting must be one of {', '.join(ACCOUNTINGS)}, got {accounting!r}")
-    if not isinstance(method, str):
-        hint = "; give inputs by name, as convert(model, inputs=x)"
-        raise KernelError(f"method must be one of auto, {', '.join(METHODS)}, got a {type(method).__name__}{hint}")
-    if method not in ("auto", *METHODS):
-        raise KernelError(f"method must be one of auto, {', '.join(METHODS)}, got {method!r}")
-    if not isinstance(inputs, Tensor | tuple | list | Mapping | None):
-        raise KernelError(f"inputs must be a tensor, a tuple or a mapping, got {type(inputs).__name__}")
-    if method == "auto" and inputs is None:
-        raise KernelError(
-            "inputs must be given for method='auto', which measures with them, as convert(model, inputs=x); or name a"
-            " method, as convert(model, 'invact')"
-        )
-    if method != "fewbit" and (bits is not None or coefficients is not None):
-        raise KernelError(f"bits and coefficients must go with method='fewbit', got method={method!r}")
-    if bits is not None and (not isinstance(bits, int) or isinstance(bits, bool) or not 1 <= bits <= MAX_BITS):
-        raise KernelError(f"bits must be a whole number from 1 to {MAX_BITS}, got {bits!r}")
-    if bound is not None:
-        if method != "auto":
-            raise KernelError(f"max_gradient_error must go with method='auto', got method={method!r}")
-        if not isinstance(bound, int | float) or isinstance(bound, bool) or not 0 <= bound < math.inf:
-            raise KernelError(f"max_gradient_error must be a number of 0 or more, got {bound!r}")
-
-
-def _patterns(given: str | Iterable[str] | None) -> list[str] | None:
-    if given is None:
-        return None
-    patterns = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
-    for one in patterns:
-        if not isinstance(one, str):
-            raise KernelError(f"include and exclude must be names or patterns, got {one!r}")
-    return patterns
-
-
 def _measuring(model: nn.Module, inputs: Any, accounting: str) -> Measure:
     """A function that says what training with `inputs` keeps, given modules' names that the model does not list."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
@@ -146,6 +106,17 @@ def _measuring(model: nn.Module, inputs: Any, accounting: str) -> Measure:
             return trial(model, args, kwargs, names, under, training=training)
 
     return measure
+
+
+def _sites(model: nn.Module, method: str, measure: Measure | None) -> list[Site]:
+    """All activations. A module with a function of its own is one where nested forward AD makes it keep less."""
+    sites = find(model, lambda _: method in ("auto", "forward-ad"))
+    own = [site for site in sites if site.kind == "own" and not site.why_not]
+    if not own or measure is None:
+        return sites
+    stock, nested = look(sites, measure), try_out(own, {site.name: {"method": "forward-ad"} for site in own}, measure)
+    less = {site.original for site in own if nested.alone[site.name] < stock.alone[site.name]}
+    return find(model, lambda module: module in less)
 
 
 def _out_of_place(model: nn.Module, sites: list[Site], measure: Measure | None) -> list[Site]:
@@ -172,7 +143,7 @@ def _out_of_place(model: nn.Module, sites: list[Site], measure: Measure | None) 
 
 def _baseline(sites: list[Site], wanted: list[Site], measure: Measure) -> Trial:
     """Before conversion. Functions called are measured as modules, so that what they keep can be told from the rest."""
-    named = {site.name: {"method": "stock"} for site in wanted if site.kind != "module"}
+    named = {site.name: {"method": "stock"} for site in wanted if site.kind in ("attribute", "call")}
     if not named:
         return look(sites, measure)
     return replace(try_out(sites, named, measure), saved=measure({}))
@@ -211,7 +182,7 @@ def _drop_failing(sites: list[Site], hows: dict[str, How], after: Trial) -> bool
     for site in [site for site in sites if site.name in hows]:
         if site.name in after.changed:
             site.why_not = IN_PLACE
-        elif site.kind != "module" and site.name not in after.ours:
+        elif site.kind in ("attribute", "call") and site.name not in after.ours:
             site.why_not = (
                 "it did not run so with these inputs: it is not called, or not with numbers there is a kernel for"
             )

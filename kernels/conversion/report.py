@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
-from kernels.conversion.sites import Change, undo
+from kernels.conversion.changes import Change, undo
 from kernels.memory.saved import Saved, common, like, size
 
 

@@ -1,7 +1,7 @@
-"""The places of a model where an activation stands, and how one is changed and put back."""
+"""The places of a model where an activation stands."""
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -9,20 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernels import modules
 from kernels.conversion import recognise
 from kernels.conversion.by_value import OWN
-from kernels.conversion.calls import Act, Held, Rerouted, called
+from kernels.conversion.calls import Act, Rerouted, called
 from kernels.conversion.known import DEFAULTS, Known
 from kernels.errors import KernelError
+from kernels.forward_ad.wrapping import Wrapped
 from kernels.modules import Remembering
-
-# Ours by the catalogue's name; GELU has two, and goes by the first.
-MODULES: dict[str, type[Remembering]] = {
-    getattr(one, "function", "gelu"): one
-    for one in vars(modules).values()
-    if isinstance(one, type) and issubclass(one, Remembering) and one is not Remembering
-}
 
 
 @dataclass(frozen=True)
@@ -39,10 +32,11 @@ class Site:
 
     names: all there are in the model. known: what it computes, or None. was: what stands there. why_not: why it is to
     be left alone, if it is. original: the module or function that stands there. placed: the module put in its stead.
+    An own one is a module that computes what is not in the catalogue: it stays, and runs in nested forward AD.
     """
 
     names: list[str]
-    kind: str  # "module", "attribute" or "call"
+    kind: str  # "module", "own", "attribute" or "call"
     known: Known | None
     was: str
     places: list[Place] = field(default_factory=list)
@@ -70,8 +64,11 @@ def within(name: str, module: str) -> bool:
     return name == module or name.startswith(module + ".")
 
 
-def find(model: nn.Module) -> list[Site]:
-    """Every activation of a model, in the order of its modules."""
+def find(model: nn.Module, own: Callable[[nn.Module], bool] = lambda _: False) -> list[Site]:
+    """Every activation of a model, in the order of its modules.
+
+    own: whether a module that computes a function of its own is one, rather than the functions called in it.
+    """
     found: dict[Any, Site] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         parent, _, key = name.rpartition(".")
@@ -82,6 +79,9 @@ def find(model: nn.Module) -> list[Site]:
         elif (site := _of_module(name, module)) is not None:
             site.places.append(place)
             found[module] = site
+            if site.why_not == OWN and own(module):
+                wrapped = isinstance(vars(module).get("forward"), Wrapped)
+                site.kind, site.why_not = "own", "it runs in nested forward AD already; unwrap it first" * wrapped
     for name, module in model.named_modules():
         if module not in found or found[module].why_not == OWN:
             functions = {(module, site.name): site for site in _functions(name, module)}
@@ -149,93 +149,3 @@ def chosen(sites: Sequence[Site], include: Iterable[str] | None, exclude: Iterab
         if any(site.called(one) for one in exclude or ()):
             site.why_not = site.why_not or "excluded"
     return [site for site in sites if not site.why_not]
-
-
-@dataclass(frozen=True)
-class Change:
-    """What stood at a place and what stands there now; `undo` puts the very same object back."""
-
-    place: Place
-    kind: str
-    old: Any
-    new: Any
-
-    def undo(self) -> None:
-        """Put the old object back. Raises KernelError where neither stands there."""
-        owner, key = self.place.owner, self.place.key
-        if self.kind == "call":
-            present = vars(owner).get("forward")
-            if not isinstance(present, Rerouted) or present.acts.get(key) is not self.new:
-                raise KernelError(f"{key}() must be as convert left it, but its forward was replaced since")
-            present.acts.pop(key, None)
-            if not present.acts:
-                del vars(owner)["forward"]
-            return
-        if owner._modules.get(key) is not self.new:
-            raise KernelError(f"{key} must be as convert left it, but was replaced since")
-        if self.kind == "attribute":
-            delattr(owner, key)
-        if isinstance(self.old, nn.Module):
-            self.old.training = self.new.training
-        setattr(owner, key, self.old)
-
-
-def undo(changes: list[Change]) -> None:
-    """All of them, the last first. Raises KernelError, once the others are undone, for what was replaced since."""
-    problems = []
-    while changes:
-        try:
-            changes.pop().undo()
-        except KernelError as error:
-            problems.append(error)
-    if problems:
-        raise problems[0]
-
-
-def put(site: Site, changes: list[Change], **how: Any) -> None:
-    """Put an activation that remembers so at all places of a site; each change is appended as soon as it is made.
-
-    Raises KernelError, before anything is changed, for what cannot be done.
-    """
-    if site.known is None:
-        raise KernelError(site.why_not)
-    if site.kind == "module":
-        site.placed = build(site.known, **how)
-        site.placed.training = site.original.training
-    elif site.kind == "attribute":
-        site.placed = Held(site.original, site.known, **how)
-    else:
-        site.placed = Act(site.known, **how)
-    for place in site.places:
-        if isinstance(site.placed, Act) and site.kind == "call":
-            _reroute(place, site.placed)
-        else:
-            setattr(place.owner, place.key, site.placed)
-        changes.append(Change(place, site.kind, site.original, site.placed))
-
-
-def _reroute(place: Place, act: Act) -> None:
-    present = vars(place.owner).get("forward")
-    if present is None:
-        present = Rerouted(place.owner, {})
-        place.owner.forward = present
-    present.acts[place.key] = act
-
-
-def fence(sites: Iterable[Site]) -> list[Change]:
-    """Keep calls of activations that are left alone from those who reroute calls of the same function around them."""
-    changes = []
-    for site in sites:
-        inner = site.places[0].owner if site.kind == "call" else site.original
-        if isinstance(inner, nn.Module) and "forward" not in vars(inner):
-            inner.forward = Rerouted(inner, {})
-            changes.append(Change(Place(inner, ""), "call", None, None))
-    return changes
-
-
-def build(known: Known, **how: Any) -> Remembering:
-    """A module of ours that computes it. Raises KernelError for what cannot be done."""
-    if known.function == "gelu_tanh":
-        return MODULES["gelu"](approximate="tanh", **how)
-    params: dict[str, Any] = dict(known.params)
-    return MODULES[known.function](**params, **how)

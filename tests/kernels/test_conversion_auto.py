@@ -296,3 +296,48 @@ def test_one_bits_error_is_the_tables() -> None:
     exact = torch.autograd.functional.jacobian(lambda x: activation("gelu", x, method="stock").sum(), points.double())
     expected = float((levels - exact).square().mean().sqrt())
     assert gradient_error("gelu", (), torch.float32, few(1)) == pytest.approx(expected, rel=2**-20)
+
+
+class Snake(nn.Module):
+    """Of its own: not in the catalogue."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.sin(2 * x) ** 2 / 2
+
+
+class ShiftedGELU(nn.Module):
+    """Of its own, and calls one that is in the catalogue; the chain keeps no more than its source."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(x) + 0.1 * x
+
+
+def test_a_function_of_its_own_keeps_its_derivative() -> None:
+    """3 hidden tensors become 2; the module stays the very same."""
+    net, x = Net(Snake()), torch.randn(ROWS, WIDTH)
+    act, y = net.act, net(x)
+    report = convert(net, inputs=x)
+    (site,) = report.converted
+    assert (site.name, site.was, site.now, site.function) == ("act", "Snake", "forward-ad", "")
+    assert (site.before, site.after) == (8 * UNIT, 4 * UNIT)
+    assert report.before.total - report.after.total == 4 * UNIT
+    assert net.act is act
+    assert torch.equal(net(x), y)
+    again = convert(net, inputs=x)
+    assert [one.reason for one in again.left] == ["it runs in nested forward AD already; unwrap it first"]
+    report.revert()
+    assert "forward" not in vars(act)
+    assert saved_bytes(net, x).total == report.before.total
+
+
+def test_a_chain_that_keeps_no_less_is_left_to_the_functions_it_calls() -> None:
+    net, x = Net(ShiftedGELU(), "residual"), torch.randn(ROWS, WIDTH)
+    report = convert(net, inputs=x, max_gradient_error=0.1)
+    assert [(one.name, one.now.partition(",")[0]) for one in report.converted] == [("act.gelu()", "fewbit")]
+    assert report.after.total < report.before.total
+
+
+def test_other_methods_have_nothing_for_a_function_of_its_own() -> None:
+    report = convert(Net(Snake()), "invact")
+    assert [one.reason.partition(":")[0] for one in report.left] == ["it computes a function of its own"]
+    assert convert(Net(Snake()), "forward-ad").converted

@@ -1,0 +1,54 @@
+"""What `convert` may be given."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kernels.errors import KernelError
+from kernels.kernel import MAX_BITS, METHODS
+from kernels.memory.measure import ACCOUNTINGS
+
+
+def check(model: Any, method: Any, inputs: Any, bits: Any, coefficients: Any, bound: Any, accounting: Any) -> None:
+    """Raise KernelError for arguments of `convert` that cannot be honoured."""
+    if not isinstance(model, nn.Module):
+        raise KernelError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise KernelError("model must be converted before torch.jit makes a script of it, got a ScriptModule")
+    if accounting not in ACCOUNTINGS:
+        raise KernelError(f"accounting must be one of {', '.join(ACCOUNTINGS)}, got {accounting!r}")
+    if not isinstance(method, str):
+        hint = "; give inputs by name, as convert(model, inputs=x)"
+        raise KernelError(f"method must be one of auto, {', '.join(METHODS)}, got a {type(method).__name__}{hint}")
+    if method not in ("auto", *METHODS):
+        raise KernelError(f"method must be one of auto, {', '.join(METHODS)}, got {method!r}")
+    if not isinstance(inputs, Tensor | tuple | list | Mapping | None):
+        raise KernelError(f"inputs must be a tensor, a tuple or a mapping, got {type(inputs).__name__}")
+    if method == "auto" and inputs is None:
+        raise KernelError(
+            "inputs must be given for method='auto', which measures with them, as convert(model, inputs=x); or name a"
+            " method, as convert(model, 'invact')"
+        )
+    if method != "fewbit" and (bits is not None or coefficients is not None):
+        raise KernelError(f"bits and coefficients must go with method='fewbit', got method={method!r}")
+    if bits is not None and (not isinstance(bits, int) or isinstance(bits, bool) or not 1 <= bits <= MAX_BITS):
+        raise KernelError(f"bits must be a whole number from 1 to {MAX_BITS}, got {bits!r}")
+    if bound is not None:
+        if method != "auto":
+            raise KernelError(f"max_gradient_error must go with method='auto', got method={method!r}")
+        if not isinstance(bound, int | float) or isinstance(bound, bool) or not 0 <= bound < math.inf:
+            raise KernelError(f"max_gradient_error must be a number of 0 or more, got {bound!r}")
+
+
+def patterns(given: str | Iterable[str] | None) -> list[str] | None:
+    """A name or several, as a list. Raises KernelError for what is neither."""
+    if given is None:
+        return None
+    found = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
+    for one in found:
+        if not isinstance(one, str):
+            raise KernelError(f"include and exclude must be names or patterns, got {one!r}")
+    return found

@@ -1,0 +1,119 @@
+"""How an activation of a model is changed, and put back."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from kernels import modules
+from kernels.conversion.calls import Act, Held, Rerouted
+from kernels.conversion.known import Known
+from kernels.conversion.sites import Place, Site
+from kernels.errors import KernelError
+from kernels.forward_ad.wrapping import unwrap, wrap
+from kernels.modules import Remembering
+
+# Ours by the catalogue's name; GELU has two, and goes by the first.
+MODULES: dict[str, type[Remembering]] = {
+    getattr(one, "function", "gelu"): one
+    for one in vars(modules).values()
+    if isinstance(one, type) and issubclass(one, Remembering) and one is not Remembering
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """What stood at a place and what stands there now; `undo` puts the very same object back."""
+
+    place: Place
+    kind: str
+    old: Any
+    new: Any
+
+    def undo(self) -> None:
+        """Put the old object back. Raises KernelError where neither stands there."""
+        owner, key = self.place.owner, self.place.key
+        if self.kind == "own":
+            unwrap(owner)
+            return
+        if self.kind == "call":
+            present = vars(owner).get("forward")
+            if not isinstance(present, Rerouted) or present.acts.get(key) is not self.new:
+                raise KernelError(f"{key}() must be as convert left it, but its forward was replaced since")
+            present.acts.pop(key, None)
+            if not present.acts:
+                del vars(owner)["forward"]
+            return
+        if owner._modules.get(key) is not self.new:
+            raise KernelError(f"{key} must be as convert left it, but was replaced since")
+        if self.kind == "attribute":
+            delattr(owner, key)
+        if isinstance(self.old, nn.Module):
+            self.old.training = self.new.training
+        setattr(owner, key, self.old)
+
+
+def undo(changes: list[Change]) -> None:
+    """All of them, the last first. Raises KernelError, once the others are undone, for what was replaced since."""
+    problems = []
+    while changes:
+        try:
+            changes.pop().undo()
+        except KernelError as error:
+            problems.append(error)
+    if problems:
+        raise problems[0]
+
+
+def put(site: Site, changes: list[Change], **how: Any) -> None:
+    """Put an activation that remembers so at all places of a site; each change is appended as soon as it is made.
+
+    Raises KernelError, before anything is changed, for what cannot be done.
+    """
+    if site.kind == "own":
+        wrap(site.original, min_numel=0)
+        changes.append(Change(Place(site.original, ""), site.kind, None, None))
+        return
+    if site.known is None:
+        raise KernelError(site.why_not)
+    if site.kind == "module":
+        site.placed = build(site.known, **how)
+        site.placed.training = site.original.training
+    elif site.kind == "attribute":
+        site.placed = Held(site.original, site.known, **how)
+    else:
+        site.placed = Act(site.known, **how)
+    for place in site.places:
+        if isinstance(site.placed, Act) and site.kind == "call":
+            _reroute(place, site.placed)
+        else:
+            setattr(place.owner, place.key, site.placed)
+        changes.append(Change(place, site.kind, site.original, site.placed))
+
+
+def _reroute(place: Place, act: Act) -> None:
+    present = vars(place.owner).get("forward")
+    if present is None:
+        present = Rerouted(place.owner, {})
+        place.owner.forward = present
+    present.acts[place.key] = act
+
+
+def fence(sites: Iterable[Site]) -> list[Change]:
+    """Keep calls of activations that are left alone from those who reroute calls of the same function around them."""
+    changes = []
+    for site in sites:
+        inner = site.places[0].owner if site.kind == "call" else site.original
+        if isinstance(inner, nn.Module) and "forward" not in vars(inner):
+            inner.forward = Rerouted(inner, {})
+            changes.append(Change(Place(inner, ""), "call", None, None))
+    return changes
+
+
+def build(known: Known, **how: Any) -> Remembering:
+    """A module of ours that computes it. Raises KernelError for what cannot be done."""
+    if known.function == "gelu_tanh":
+        return MODULES["gelu"](approximate="tanh", **how)
+    params: dict[str, Any] = dict(known.params)
+    return MODULES[known.function](**params, **how)
