@@ -6,7 +6,7 @@ PYTHON ?= python3
 PY = .venv/bin/python
 PACKAGES = $(wildcard coefficients fitting codegen kernels)
 
-.PHONY: help demo test lint format coefficients kernels check benchmarks training clean
+.PHONY: help demo test programs lint format coefficients kernels check benchmarks training clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -21,6 +21,9 @@ demo: .venv/ready-demo ## the optimal 3-bit derivative of GELU: table, proof, pi
 
 test: .venv/ready-test ## run the tests; some of them: make test ARGS='-k layout'
 	@$(PY) -m pytest $(ARGS)
+
+programs: .venv/ready-test ## compare nested forward AD with plain autograd on 10000 random programs
+	@$(PY) -m pytest -q tests/kernels/test_forward_ad_programs.py --programs 10000
 
 lint: .venv/ready-lint ## check format, style and types
 	@$(PY) -m ruff format --check .
@@ -47,6 +50,7 @@ benchmarks: .venv/ready-test ## measure fits and engines, and count what compile
 	@$(PY) -m benchmarks.fewbit
 	@$(PY) -m benchmarks.invact
 	@$(PY) -m benchmarks.memory
+	@$(PY) -m benchmarks.forward_ad
 	@$(PY) -m benchmarks.slack
 
 training: .venv/ready-test ## train with every method, compare with stock, write docs/training.md

@@ -14,7 +14,10 @@ _CHANGED = (
     "the output of an activation with method={method!r} was changed in place, and backward needs it; write"
     " out = out + other instead of out += other, or use method='fewbit', which does not need the output"
 )
-_TWICE = "an activation of actfit must be differentiated once only; for gradients of gradients use method='stock'"
+_TWICE = (
+    "what actfit computes must be differentiated once only; for gradients of gradients use method='stock', or the"
+    " function itself outside of nested_forward_ad and elementwise"
+)
 
 
 class Elementwise(torch.autograd.Function):
@@ -93,10 +96,15 @@ def elementwise(x: Tensor, kernel: str, params: Sequence[float]) -> Tensor:
 
 def in_memory_order(run: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     """`run` of tensors made contiguous; its result is laid out as the first of them."""
+    return all_in_memory_order(lambda *rows: (run(*rows),), *tensors)[0]
+
+
+def all_in_memory_order(run: Callable[..., Sequence[Tensor]], *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Likewise where `run` has several results."""
     first = tensors[0]
     if all(one.is_contiguous() for one in tensors) or 0 in first.stride():
-        return run(*(one.contiguous() for one in tensors))
+        return tuple(run(*(one.contiguous() for one in tensors)))
     # In the order of memory it is contiguous, or becomes so: a dimension with larger strides comes first.
     order = sorted(range(first.dim()), key=first.stride, reverse=True)
     back = [order.index(dim) for dim in range(first.dim())]
-    return run(*(one.permute(order).contiguous() for one in tensors)).permute(back)
+    return tuple(result.permute(back) for result in run(*(one.permute(order).contiguous() for one in tensors)))

@@ -81,13 +81,16 @@ def activation(
 
 
 def stock_runs(*inputs: Tensor) -> bool:
-    """Whether there is nothing to remember (no gradient is asked for), or what runs is to be taken down or transformed.
+    """Whether there is nothing to remember, as no gradient is asked for, or what runs is transformed."""
+    return not torch.is_grad_enabled() or not any(one.requires_grad for one in inputs) or transformed()
+
+
+def transformed() -> bool:
+    """Whether what runs is to be taken down or transformed.
 
     In an export and a trace the stock function is what others can read; in torch.func's transforms (grad, vmap, jvp)
     it is what they can differentiate as often and whichever way they like.
     """
-    if not torch.is_grad_enabled() or not any(one.requires_grad for one in inputs):
-        return True
     if torch.compiler.is_exporting() or torch.jit.is_tracing():
         return True
     if torch.compiler.is_compiling():

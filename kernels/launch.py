@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels.emitted import find, module_of
 from kernels.kernel import Kernel, parse, search_table, table
 
 ROWS = 128  # of eight elements, a program: eight elements a thread, so that packing needs no exchange between threads
@@ -128,6 +129,31 @@ def gated_backward(function: str, grad: Tensor, a: Tensor, b: Tensor) -> tuple[T
                 grad, a, b, da, db, (0.0,), count, FORWARD=run, DERIVATIVE=derivative, ROWS=rows, num_warps=WARPS
             )
     return da, db
+
+
+def fused_forward(x: Tensor, key: str, slopes: bool) -> list[Tensor]:
+    """The results of an emitted function, and its slopes where they are asked for, of a contiguous tensor there."""
+    made = [torch.empty_like(x) for _ in range(find(key).count * (2 if slopes else 1))]
+    if count := x.numel():
+        element = module_of(key, "triton", str(x.dtype).removeprefix("torch.")).element
+        rows = _rows(count)
+        with _device_of(x):
+            _template().fused_forward_kernel[(-(-count // (8 * rows)),)](
+                x, tuple(made), count, ELEMENT=element, COUNT=len(made), ROWS=rows, num_warps=WARPS
+            )
+    return made
+
+
+def fused_backward(grads: Sequence[Tensor], slopes: Sequence[Tensor]) -> Tensor:
+    """The sum of grad * slope, of contiguous tensors there."""
+    dx = torch.empty_like(slopes[0])
+    if count := dx.numel():
+        rows = _rows(count)
+        with _device_of(dx):
+            _template().fused_backward_kernel[(-(-count // (8 * rows)),)](
+                tuple(grads), tuple(slopes), dx, count, COUNT=len(slopes), ROWS=rows, num_warps=WARPS
+            )
+    return dx
 
 
 def _device_of(tensor: Tensor) -> Any:

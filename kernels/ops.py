@@ -1,4 +1,5 @@
-"""The ops that all functions and methods go through: actfit::forward and backward, gated and gated_backward.
+"""The ops that all functions and methods go through: actfit::forward and backward, gated and gated_backward, and
+fused_forward and fused_backward of functions that users write.
 
 As ops of torch.library, with fake implementations, they are what torch.compile sees: it neither looks inside nor
 computes them again, so what forward saves is what is kept.
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from kernels import launch, reference
+from kernels.emitted import find
 from kernels.kernel import parse
 
 
@@ -54,6 +56,16 @@ def _gated_backward(grad: Tensor, a: Tensor, b: Tensor, function: str) -> tuple[
     return run(function, grad, a, b)
 
 
+def _fused_forward(x: Tensor, key: str, slopes: bool) -> list[Tensor]:
+    run = launch.fused_forward if _runs_triton(x) else reference.fused_forward
+    return run(x, key, slopes)
+
+
+def _fused_backward(grads: Sequence[Tensor], slopes: Sequence[Tensor]) -> Tensor:
+    run = launch.fused_backward if _runs_triton(slopes[0]) else reference.fused_backward
+    return run(grads, slopes)
+
+
 def _forward_fake(x: Tensor, kernel: str, params: Sequence[float]) -> tuple[Tensor, Tensor]:
     return torch.empty_like(x), parse(kernel).empty(x)
 
@@ -70,6 +82,14 @@ def _gated_backward_fake(grad: Tensor, a: Tensor, b: Tensor, function: str) -> t
     return torch.empty_like(a), torch.empty_like(b)
 
 
+def _fused_forward_fake(x: Tensor, key: str, slopes: bool) -> list[Tensor]:
+    return [torch.empty_like(x) for _ in range(find(key).count * (2 if slopes else 1))]
+
+
+def _fused_backward_fake(grads: Sequence[Tensor], slopes: Sequence[Tensor]) -> Tensor:
+    return torch.empty_like(slopes[0])
+
+
 _OPS = {
     "forward": ("(Tensor x, str kernel, float[] params) -> (Tensor, Tensor)", _forward, _forward_fake),
     "backward": (
@@ -79,6 +99,8 @@ _OPS = {
     "gated_backward": (
         "(Tensor grad, Tensor a, Tensor b, str function) -> (Tensor, Tensor)", _gated_backward, _gated_backward_fake
     ),
+    "fused_forward": ("(Tensor x, str key, bool slopes) -> Tensor[]", _fused_forward, _fused_forward_fake),
+    "fused_backward": ("(Tensor[] grads, Tensor[] slopes) -> Tensor", _fused_backward, _fused_backward_fake),
 }  # fmt: skip
 
 # Kernels take contiguous tensors: Inductor must not lay them out as it likes.

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from kernels.emitted import find, module_of
 from kernels.kernel import Kernel, facts, table
 from kernels.packing import pack, plane_bytes, unpack
 
@@ -73,6 +74,29 @@ def gated_backward(function: str, grad: Tensor, a: Tensor, b: Tensor) -> tuple[T
         flat_da[piece] = g * _wide(flat_b[piece]) * known.derivative(wide, ())
         flat_db[piece] = g * known.forward(wide, ())
     return da, db
+
+
+def fused_forward(x: Tensor, key: str, slopes: bool) -> list[Tensor]:
+    """The results of an emitted function, and its slopes where they are asked for, of a contiguous x."""
+    found = module_of(key, "torch", "float32")  # the text is the same for all dtypes
+    run, times = (found.element, 2) if slopes else (found.values, 1)
+    made = [torch.empty_like(x) for _ in range(find(key).count * times)]
+    flat_x, flat = x.reshape(-1), [one.view(-1) for one in made]
+    for piece in _pieces(x.numel()):
+        for whole, part in zip(flat, run(_wide(flat_x[piece])), strict=True):
+            whole[piece] = part
+    return made
+
+
+def fused_backward(grads: Sequence[Tensor], slopes: Sequence[Tensor]) -> Tensor:
+    """The sum of grad * slope, of contiguous tensors."""
+    dx = torch.empty_like(slopes[0])
+    flat_dx = dx.view(-1)
+    flat = [(grad.reshape(-1), slope.view(-1)) for grad, slope in zip(grads, slopes, strict=True)]
+    for piece in _pieces(dx.numel()):
+        first, *others = (_wide(grad[piece]) * _wide(slope[piece]) for grad, slope in flat)
+        flat_dx[piece] = sum(others, first)
+    return dx
 
 
 def _codes(kernel: Kernel, wide: Tensor) -> Tensor:

@@ -13,6 +13,9 @@ FORWARD, SAVE and SLOPE are functions of one element, from `kernels.generated`. 
 Eight consecutive elements make a row; a program does ROWS of them. Codes are stored as bit planes: byte `row` of
 plane p holds bit p of the row's codes, the first element's lowest. A plane has ceil(n/8) bytes; what fills the last
 one is not defined. Offsets have 64 bits. All is computed in float32 and rounded once, by the store.
+
+The fused pair is for functions that users write: ELEMENT, emitted when they are first called, gives all results of one
+element and then their derivatives, which are what backward is left with; pointers come in tuples.
 """
 
 import triton
@@ -120,6 +123,34 @@ def gated_backward_kernel(
     b = tl.load(b_ptr + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(da_ptr + at, grad * b * DERIVATIVE(a, params), mask=inside)
     tl.store(db_ptr + at, grad * FORWARD(a, params), mask=inside)
+
+
+@triton.jit
+def fused_forward_kernel(
+    x_ptr, result_ptrs, n, ELEMENT: tl.constexpr, COUNT: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
+    """The first COUNT of what ELEMENT(x) gives, of n elements; what is not asked for is not computed."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    at = row[:, None] * 8 + tl.arange(0, 8)[None, :]
+    inside = at < n
+    results = ELEMENT(tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32))
+    for i in tl.static_range(COUNT):
+        tl.store(result_ptrs[i] + at, results[i], mask=inside)
+
+
+@triton.jit
+def fused_backward_kernel(
+    grad_ptrs, slope_ptrs, dx_ptr, n, COUNT: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
+    """dx = the sum of COUNT products grad * slope, for n elements."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    at = row[:, None] * 8 + tl.arange(0, 8)[None, :]
+    inside = at < n
+    dx = tl.zeros([ROWS, 8], dtype=tl.float32)
+    for i in tl.static_range(COUNT):
+        grad = tl.load(grad_ptrs[i] + at, mask=inside, other=0.0).to(tl.float32)
+        dx += grad * tl.load(slope_ptrs[i] + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(dx_ptr + at, dx, mask=inside)
 
 
 @triton.jit

@@ -32,9 +32,15 @@ BANNED_LIBRARIES = {
 EVALUATING_BUILTINS = {"compile", "eval", "exec"}
 EVALUATING_FUNCTIONS = {"lambdify", "parse_expr", "sympify"}
 DYNAMIC_IMPORTS = {"__import__", "import_module"}
-# Where modules are imported by name: judges above the package, generated modules, by names of the catalogue, and
-# transformers and a user's model.
-DYNAMIC = {"coefficients.__main__", "kernels.kernel", "kernels.launch", "kernels.memory.making"}
+# Where modules are imported by name: judges above the package, generated modules, by names of the catalogue,
+# transformers and a user's model, and codegen for a function of the user's own, which has no file beforehand.
+DYNAMIC = {
+    "coefficients.__main__",
+    "kernels.forward_ad.elementwise",
+    "kernels.kernel",
+    "kernels.launch",
+    "kernels.memory.making",
+}
 
 TOP_LEVEL = {
     *(".ci", ".github", ".gitignore"),

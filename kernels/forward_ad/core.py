@@ -38,14 +38,15 @@ def backward_order(end: Node, source: tuple[Node, int], dtype: torch.dtype) -> t
     for a chain that has another source, too.
     """
     nodes: list[Node] = []  # each before those that its gradient comes from
-    seen, waiting = {end}, [(end, iter(end.next_functions))]
+    seen: set[Node | None] = {end, None}  # None: of what needs no gradient
+    waiting = [(end, iter(end.next_functions))]
     while waiting:
         node, following = waiting[-1]
-        new = next((it for it, nr in following if it is not None and (it, nr) != source and it not in seen), None)
+        new, nr = next((edge for edge in following if edge[0] not in seen and edge != source), (None, 0))
         if new is None:
             nodes.append(node)
             waiting.pop()
-        elif not new.next_functions:
+        elif nr or not new.next_functions:
             raise ValueError(f"the chain has another source, {new.name()}")
         else:
             seen.add(new)

@@ -316,6 +316,24 @@ def logged(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
     return ((y * torch.where(y > 0.5, h, -h)) @ v).sum()
 
 
+def batched_gradients(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    y = a(x @ w)[0] * 1.0
+    rows = torch.autograd.grad(y, w, torch.eye(y.numel(), dtype=y.dtype), retain_graph=True, is_grads_batched=True)[0]
+    return (y.sum() * rows.square().sum()) + (a(x) @ v).sum()
+
+
+def anomaly_mode(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    with torch.autograd.set_detect_anomaly(True):
+        return (a(x @ w) @ v).sum()
+
+
+def dual_numbers(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x.detach(), torch.ones_like(x))
+        tangent = torch.autograd.forward_ad.unpack_dual(a(dual @ w.detach())).tangent
+    return (a(x @ w) * tangent).sum()
+
+
 CASES = (
     *(consumed_later, residual, used_three_times, intermediate_used, two_sources, changed_before_use),
     *(changed_after_use, source_changed_within, source_overwritten_later, in_place_by_argument, constant_operand),
@@ -323,6 +341,7 @@ CASES = (
     *(hook_within, hook_on_the_source, hook_on_the_end, hook_on_the_node, gradient_retained, gradient_of_an_end),
     *(backward_twice, checkpoint_around, checkpoint_by_reentering, checkpoint_of_the_chain),
     *(checkpoint_of_a_chain_from_outside, vmapped, functional_gradient, jacobian_vector, saved_elsewhere, logged),
+    *(batched_gradients, anomaly_mode, dual_numbers),
 )
 
 
@@ -363,6 +382,7 @@ def assert_same(program: Callable[..., Tensor], tolerance: float = 1e-12, dtype:
             assert (one - other).abs().max() <= tolerance * other.abs().max().clamp_min(1.0)
 
 
+@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch.func.jvp, at its first call
 @pytest.mark.parametrize("program", CASES, ids=lambda program: program.__name__)
 def test_the_same_gradients(program: Callable[..., Tensor]) -> None:

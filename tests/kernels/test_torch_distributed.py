@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 import kernels
+from kernels.forward_ad import wrap
 from tests.kernels.processes import of_two
 from tests.kernels.saved import METHODS
 
-MODELS = {"stock": {"method": "stock"}, **METHODS}
+MODELS = {"stock": {"method": "stock"}, **METHODS, "nested": {}}
 WRAPPERS = ("ddp", "fsdp2")
 STEPS, RATE = 2, 0.5
 
@@ -22,8 +23,21 @@ ROUNDING = 1000 * torch.finfo(torch.float64).eps
 def model(method: str) -> nn.Module:
     """The same in every process."""
     torch.manual_seed(0)
-    layers = (nn.Linear(6, 20), kernels.GELU(**MODELS[method]), nn.Linear(20, 20), kernels.SiLU(**MODELS[method]))
-    return nn.Sequential(*layers, nn.Linear(20, 3)).double()
+    one, other = (Written(), Written(True)) if method == "nested" else (kernels.GELU(**MODELS[method]), None)
+    layers = (nn.Linear(6, 20), one, nn.Linear(20, 20), other or kernels.SiLU(**MODELS[method]))
+    net = nn.Sequential(*layers, nn.Linear(20, 3)).double()
+    return wrap(net, min_numel=1) if method == "nested" else net
+
+
+class Written(nn.Module):
+    """GELU, or SiLU, written out in Python."""
+
+    def __init__(self, silu: bool = False) -> None:
+        super().__init__()
+        self.silu = silu
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(x) if self.silu else x * 0.5 * (1 + torch.erf(x / 2**0.5))
 
 
 def batch() -> tuple[Tensor, Tensor]:
@@ -105,6 +119,7 @@ def test_two_processes_are_as_one(results, method: str, wrapper: str) -> None:
     ("method", "bound"),
     [
         ("forward-ad", ROUNDING),
+        ("nested", ROUNDING),
         # Float64 has float32's slopes, within 2^-20 of f' where y tells as much; gradients are of the size of 1.
         ("invact", STEPS * RATE * 2**-20),
         ("invact-precision-bit", STEPS * RATE * 2**-20),

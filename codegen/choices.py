@@ -1,0 +1,190 @@
+"""Choices by conditions as heads of their own, for functions that users write, and how both targets spell them.
+
+Sympy takes a Piecewise apart where it can: it solves its conditions, for minutes or by other numbers than those given.
+These it leaves as they are, so the branch that holds at a kink, and at NaN, is the one that was written: a comparison
+with NaN is false, and `select` then takes its second value.
+"""
+
+from typing import Any, ClassVar
+
+import sympy
+from sympy import Expr, Function, Integer, Piecewise
+from sympy.printing.precedence import PRECEDENCE
+
+from codegen.printer import ElementwisePrinter, TritonPrinter
+from codegen.torch_printer import TorchPrinter
+from fitting.activations.heads import x
+from fitting.errors import InputError
+
+
+class Condition(Function):
+    """What is true or false of an element; its derivative is 0."""
+
+    sign: ClassVar[str]
+
+    def _eval_derivative(self, symbol: Expr) -> Expr:
+        return Integer(0)
+
+    def _sympystr(self, printer: Any) -> str:
+        return f"({f' {self.sign} '.join(map(printer._print, self.args))})"
+
+
+class below(Condition):
+    """a < b."""
+
+    nargs = 2
+    sign = "<"
+
+
+class at_most(Condition):
+    """a <= b."""
+
+    nargs = 2
+    sign = "<="
+
+
+class both(Condition):
+    """Two conditions at once."""
+
+    nargs = 2
+    sign = "&"
+
+
+class either(Condition):
+    """One of two conditions, or both."""
+
+    nargs = 2
+    sign = "|"
+
+
+class opposite(Condition):
+    """What a condition is not; true of NaN where a comparison is false of it."""
+
+    nargs = 1
+
+    def _sympystr(self, printer: Any) -> str:
+        return f"~{printer._print(self.args[0])}"
+
+
+class select(Function):
+    """The second argument where the first, a condition, holds, and the third elsewhere."""
+
+    nargs = 3
+
+    @classmethod
+    def eval(cls, condition: Expr, a: Expr, b: Expr) -> Expr | None:
+        return a if a == b else None
+
+    def _eval_is_extended_real(self) -> bool:
+        return True
+
+    def _eval_derivative(self, symbol: Expr) -> Expr:
+        condition, a, b = self.args
+        return select(condition, a.diff(symbol), b.diff(symbol))
+
+    def _sympystr(self, printer: Any) -> str:
+        return f"where({', '.join(map(printer._print, self.args))})"
+
+
+class unless_nan(Function):
+    """The second argument, but x where that, the first, is NaN: no branch of a choice may hide it."""
+
+    nargs = 2
+
+
+class like(Function):
+    """A tensor full of the first argument, a number, like the second."""
+
+    nargs = 2
+
+
+def compared(condition: type[Condition], a: Expr, b: Expr) -> Condition:
+    """The condition of two numbers, one of which depends on x."""
+    if not (a.free_symbols or b.free_symbols):
+        raise InputError(f"a condition must depend on x, got one of {a} and {b}; leave it out")
+    return condition(a, b)
+
+
+_RELATIONS = {sympy.Lt: (below, False), sympy.Le: (at_most, False), sympy.Gt: (below, True), sympy.Ge: (at_most, True)}
+
+
+def composed(expression: Expr, u: Expr) -> Expr:
+    """An expression of the catalogue, in x, at u: its choices are `select`, and give NaN where u is NaN."""
+    if expression == x:
+        return u
+    if isinstance(expression, Piecewise):
+        return _selected(expression, u)
+    return expression.func(*(composed(part, u) for part in expression.args)) if expression.args else expression
+
+
+def _selected(choice: Piecewise, u: Expr) -> Expr:
+    cases = [(case.expr, case.cond) for case in choice.args]
+    if not cases[-1][0].has(x):  # what holds where all comparisons fail, so at NaN, must be a value that depends on u
+        others, (last, _) = cases[:-1], cases[-1]
+        none = sympy.And(*(sympy.Not(condition) for _, condition in others))
+        cases = [(last, none), *others]
+    result = composed(cases[-1][0], u)
+    for value, condition in reversed(cases[:-1]):
+        result = select(_condition(condition, u), composed(value, u), result)
+    return result
+
+
+def _condition(condition: Any, u: Expr) -> Expr:
+    if isinstance(condition, sympy.And | sympy.Or):
+        first, *others = (_condition(part, u) for part in sorted(condition.args, key=sympy.default_sort_key))
+        for other in others:
+            first = both(first, other) if isinstance(condition, sympy.And) else either(first, other)
+        return first
+    kind, turned = _RELATIONS[type(condition)]
+    a, b = (composed(side, u) for side in condition.args)
+    return compared(kind, b, a) if turned else compared(kind, a, b)
+
+
+class Choices(ElementwisePrinter):
+    """How these heads are written."""
+
+    _turned: ClassVar = {"<": ">", "<=": ">="}
+
+    def _write_below(self, expr: Condition) -> str:
+        a, b = expr.args
+        sign, sides = (self._turned[expr.sign], (b, a)) if a.is_number else (expr.sign, (a, b))
+        left, right = (self.parenthesize(side, PRECEDENCE["BitwiseOr"]) for side in sides)
+        return f"({left} {sign} {right})"
+
+    _write_at_most = _write_below
+
+    def _write_both(self, expr: Condition) -> str:
+        return f"({f' {expr.sign} '.join(map(self._print, expr.args))})"
+
+    _write_either = _write_both
+
+    def _write_opposite(self, expr: Condition) -> str:
+        return f"(~{self._print(expr.args[0])})"
+
+    def _write_select(self, expr: select) -> str:
+        return f"{self.select}({', '.join(map(self._print, expr.args))})"
+
+    def _write_unless_nan(self, expr: unless_nan) -> str:
+        name, value = map(self._print, expr.args)
+        return f"{self.select}({name} != {name}, {name}, {value})"
+
+
+class TritonChoices(Choices, TritonPrinter):
+    """For Triton."""
+
+
+class TorchChoices(Choices, TorchPrinter):
+    """For PyTorch."""
+
+    def _write_select(self, expr: select) -> str:
+        """Of numbers alone torch.where would make float32, whatever the tensor's dtype: the last is made a tensor."""
+        condition, a, b = expr.args
+        last = b if a.free_symbols or b.free_symbols else like(b, x)
+        return f"torch.where({', '.join(map(self._print, (condition, a, last)))})"
+
+    def _write_like(self, expr: like) -> str:
+        number, name = map(self._print, expr.args)
+        return f"torch.full_like({name}, {number})"
+
+
+PRINTERS: dict[str, type[Choices]] = {"triton": TritonChoices, "torch": TorchChoices}

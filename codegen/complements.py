@@ -1,0 +1,103 @@
+"""Rewrites of what users write by hand: sums of two that nearly cancel, and quotients of what overflows.
+
+Each names what it saves, as those of `codegen.passes`, which run afterwards.
+"""
+
+from collections.abc import Callable
+
+import sympy
+from sympy import Add, Expr, Mul, erf, exp, log, sqrt
+
+from codegen.choices import select
+from fitting.activations.heads import Phi, expm1, sigmoid, softplus, tanh
+
+
+def _normal(u: Expr) -> Expr:
+    """Phi(sqrt(2)*u); a factor that is 1 but for its rounding is 1, as in x/1.4142135623730951."""
+    number, rest = u.as_independent(*u.free_symbols, as_Add=False)
+    factor = (number * sqrt(2)).evalf(30)
+    return Phi(rest if abs(factor - 1) <= 2.0**-52 else factor * rest)
+
+
+# head -> what p + p*head(u) and p - p*head(u) are, divided by p; None where that is no better
+_SUMS: dict[type[Expr], tuple[Callable[[Expr], Expr] | None, Callable[[Expr], Expr] | None]] = {
+    tanh: (lambda u: 2 * sigmoid(2 * u), lambda u: 2 * sigmoid(-2 * u)),
+    erf: (lambda u: 2 * _normal(u), lambda u: 2 * _normal(-u)),
+    sigmoid: (None, lambda u: sigmoid(-u)),
+    Phi: (None, lambda u: Phi(-u)),
+    exp: (None, lambda u: -expm1(u)),
+}
+
+
+def complements(expression: Expr) -> Expr:
+    """p + p*tanh(u) is 2*p*sigmoid(2*u), p - p*sigmoid(u) is p*sigmoid(-u), and so on: no sum, so none that cancels."""
+    return expression.replace(lambda node: node.is_Add, _complemented)
+
+
+def _complemented(total: Expr) -> Expr:
+    terms = list(Add.make_args(total))
+    for term in terms:
+        for head in (factor for factor in Mul.make_args(term) if type(factor) in _SUMS):
+            part = term / head
+            for rewrite, partner in zip(_SUMS[type(head)], (part, -part), strict=True):
+                if rewrite is not None and partner in terms:
+                    rest = [one for one in terms if one not in (term, partner)]
+                    return _complemented(Add(*rest, partner * rewrite(head.args[0])))
+    return total
+
+
+def reciprocals(expression: Expr) -> Expr:
+    """1/(1 + exp(u))**k is sigmoid(-u)**k, which does not overflow."""
+    return expression.replace(
+        lambda node: node.is_Pow and node.args[1].is_negative and _logistic(node.args[0]) is not None,
+        lambda node: _logistic(node.args[0]) ** -node.args[1],
+    )
+
+
+def _logistic(base: Expr) -> Expr | None:
+    """Its reciprocal, where the base is 1 + exp(u)."""
+    rest = base - 1
+    return sigmoid(-rest.args[0]) if isinstance(rest, exp) else None
+
+
+def exponentials(expression: Expr) -> Expr:
+    """exp(u)*sigmoid(-u) is sigmoid(u): a product of what overflows and what vanishes."""
+    return expression.replace(lambda node: node.is_Mul, _one_sided)
+
+
+def _one_sided(product: Expr) -> Expr:
+    factors = list(product.args)
+    for factor in factors:
+        base, power = factor.as_base_exp()
+        if isinstance(base, sigmoid) and exp(-base.args[0]) in factors and power == 1:
+            rest = [one for one in factors if one not in (factor, exp(-base.args[0]))]
+            return Mul(*rest, sigmoid(-base.args[0]))
+    return product
+
+
+def logarithms(expression: Expr) -> Expr:
+    """log(sigmoid(u)) is -softplus(-u), also where sigmoid(u) is 0."""
+    u = sympy.Wild("u")
+    return expression.replace(log(sigmoid(u)), -softplus(-u))
+
+
+def masked(expression: Expr) -> Expr:
+    """p*where(c, 0, a) is where(c, 0, p*a), which is 0 also where p is infinite: so torch's backward has it."""
+    return expression.replace(lambda node: node.is_Mul, _masked)
+
+
+def _masked(product: Expr) -> Expr:
+    factors = Mul.make_args(product)
+    for place, factor in enumerate(factors):
+        if isinstance(factor, select) and len(factors) > 1 and 0 in factor.args[1:]:
+            condition, *branches = factor.args
+            others = Mul(*factors[:place], *factors[place + 1 :])
+            return select(condition, *(_masked(others * branch) for branch in branches))
+    return product
+
+
+def by_hand(expression: Expr) -> Expr:
+    """All but `masked`, which is for derivatives."""
+    for one in (reciprocals, exponentials, logarithms, complements):
+        expression = one(expression)
+    return expression

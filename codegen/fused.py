@@ -1,0 +1,173 @@
+"""A user's element-wise function as one kernel pair: forward gives its results and their derivatives, backward the sum
+of the products with the gradients (method forward-ad, for m results of one tensor).
+
+`fuse` takes the function apart, `Fused.text` is the module: the primitives, one function of an element that gives all
+results and derivatives, with what they share computed once, and the two passes.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import sympy
+from sympy import Expr, Float
+from sympy.printing.str import StrPrinter
+
+from codegen import passes, template
+from codegen.choices import PRINTERS, like, select, unless_nan
+from codegen.complements import by_hand, masked
+from codegen.function import Function, Writer, numbers
+from codegen.module import primitive_function, primitives
+from codegen.subject import DTYPES
+from codegen.torch_primitives import TORCH
+from codegen.traced import trace
+from fitting.activations.heads import x
+from fitting.errors import InputError
+
+TARGETS = ("triton", "torch")
+LARGEST, LEAST = 3.4028234663852886e38, 1.1754943508222875e-38  # of float32, the least normal one
+
+
+class _Text(StrPrinter):
+    """Formulas for people: numbers as Python writes them."""
+
+    def _print_Float(self, expr: Float) -> str:
+        return repr(float(expr))
+
+
+class _Writer(Writer):
+    """One that knows choices."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.printer = PRINTERS[self.target]()
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A function's `name`, its results as kernels compute them, the dtype of each as `codegen.traced` names it, and
+    whether they come in a tuple."""
+
+    name: str
+    values: tuple[Expr, ...]
+    kinds: tuple[str, ...]
+    several: bool
+
+    @cached_property
+    def slopes(self) -> tuple[Expr, ...]:
+        """The derivatives."""
+        return tuple(passes.derivative(masked(by_hand(value.diff(x)))) for value in self.values)
+
+    @property
+    def count(self) -> int:
+        """Of the results."""
+        return len(self.values)
+
+    @cached_property
+    def key(self) -> str:
+        """The same for the same formulas, and for no others."""
+        digest = hashlib.sha256(self.text("torch", "float32").encode()).hexdigest()
+        return f"{self.name}-{digest[:16]}"
+
+    @property
+    def expressions(self) -> tuple[tuple[str, str], ...]:
+        """Each result and its derivative, as text."""
+        texts = [_Text().doprint(one) for one in (*self.values, *self.slopes)]
+        return tuple(zip(texts[: self.count], texts[self.count :], strict=True))
+
+    def text(self, target: str, dtype: str) -> str:
+        """The module's text. Raises `InputError` for what cannot be emitted, with the reason."""
+        for what, value, known in (("target", target, TARGETS), ("dtype", dtype, DTYPES)):
+            if value not in known:
+                raise InputError(f"{what} must be one of {', '.join(known)}, got {value!r}")
+        return self._triton(dtype) if target == "triton" else self._torch(dtype)
+
+    def _element(self, target: str) -> Function:
+        return _function("element", (*self.values, *self.slopes), self.count, target, "All results, then the slopes.")
+
+    def _triton(self, dtype: str) -> str:
+        element = self._element("triton")
+        source = template.Template(template.FILE.read_text(encoding="utf-8"))
+        kernels = [
+            source.kernel(name, {"COUNT": count}, {"ELEMENT": "element"}, params=False)
+            for name, count in (("fused_forward_kernel", 2 * self.count), ("fused_backward_kernel", self.count))
+        ]
+        called = primitives(element.calls, dtype)
+        texts = [primitive_function(name, one).text() for name, one in called.items()]
+        texts += [element.text(), *kernels]
+        notes = [
+            "Eight elements make a row; a program does ROWS of them: grid (ceil(n / (8*ROWS)),), ROWS = 128.",
+            f"Pointers are tuples: forward's of {self.count} results and as many slopes, backward's of {self.count}"
+            " gradients and as many slopes.",
+        ]
+        return self._module(dtype, notes, "import triton\nimport triton.language as tl", texts)
+
+    def _torch(self, dtype: str) -> str:
+        functions = [
+            _function("values", self.values, self.count, "torch", "All results."),
+            self._element("torch"),
+        ]
+        called = sorted(set().union(*(function.calls for function in functions)) & set(TORCH))
+        texts = [primitive_function(name, TORCH[name], jit=False).text() for name in called]
+        texts += [function.text() for function in functions]
+        texts += [_TORCH_FORWARD.format(count=self.count), _TORCH_BACKWARD]
+        return self._module(dtype, [], "import torch", texts)
+
+    def _module(self, dtype: str, notes: list[str], imports: str, texts: list[str]) -> str:
+        lines = [f"{self.name}: {self.count} element-wise result{'s' * (self.count > 1)} of one tensor.", ""]
+        for i, (value, slope) in enumerate(self.expressions):
+            lines += [f"    y{i} = {value}", f"    slope{i} = {slope}"]
+        kept = "its slope, a tensor" if self.count == 1 else f"the {self.count} slopes, tensors"
+        lines += ["", f"Method forward-ad, dtype {dtype}: backward is left with {kept} like x.", *notes]
+        return '"""' + "\n".join(lines) + f'\n"""\n\n{imports}\n\n\n' + "\n\n\n".join(texts) + "\n"
+
+
+_TORCH_FORWARD = '''\
+def forward_pass(x):
+    """The results, and the slopes that backward needs."""
+    wide = x if x.dtype == torch.float64 else x.float()
+    found = [one.to(x.dtype) for one in element(wide)]
+    return found[:{count}], found[{count}:]'''
+_TORCH_BACKWARD = '''\
+def backward_pass(grads, slopes):
+    """The sum of grad * slope."""
+    dtype = slopes[0].dtype if slopes[0].dtype == torch.float64 else torch.float32
+    products = [grad.to(dtype) * slope.to(dtype) for grad, slope in zip(grads, slopes)]
+    return sum(products[1:], products[0]).to(slopes[0].dtype)'''
+
+
+def fuse(function: Callable[..., object], name: str, *args: object, **kwargs: object) -> Fused:
+    """The function, called with a stand-in for its tensor and these further arguments, as what can be emitted.
+
+    Raises `InputError` for what is not element-wise in its one tensor, by name.
+    """
+    found = trace(function, *args, **kwargs)
+    values = tuple(passes.definition(by_hand(expression)) for expression in found.expressions)
+    fused = Fused(name[:64] if name.isidentifier() else "function", values, found.kinds, found.several)
+    for expression in (*fused.values, *fused.slopes):
+        _check_numbers(numbers(expression))
+    return fused
+
+
+def _check_numbers(expression: Expr) -> None:
+    for number in expression.atoms(sympy.Number):
+        if number and not LEAST <= abs(number) <= LARGEST:
+            raise InputError(
+                f"a formula's numbers must be 0 or from {LEAST:.2g} to {LARGEST:.2g} in size, as float32 has them, got"
+                f" {float(number):g} in it or in its derivative"
+            )
+
+
+def _function(name: str, results: tuple[Expr, ...], values: int, target: str, doc: str) -> Function:
+    """The function of an element; the first `values` of its results are NaN at NaN, whatever branches they have."""
+    writer = _Writer(target)
+    writer.give(*(_result(one, target, guarded=place < values) for place, one in enumerate(results)))
+    writer.lines[-1] = f"{writer.lines[-1]}," if len(results) == 1 else writer.lines[-1]
+    return writer.function(name, ("x",), doc)
+
+
+def _result(expression: Expr, target: str, guarded: bool) -> Expr:
+    if not expression.free_symbols:
+        return like(expression, x) if target == "torch" else expression
+    return unless_nan(x, expression) if guarded and expression.has(select) else expression

@@ -1,0 +1,75 @@
+"""Names of PyTorch's operations: which are one and the same, and which no element-wise function can have, and why."""
+
+from collections.abc import Mapping
+
+from fitting.errors import InputError
+
+_REDUCTIONS = """
+sum nansum mean nanmean prod var std median nanmedian mode norm max min amax amin aminmax argmax argmin all any
+logsumexp softmax log_softmax softmin gumbel_softmax cumsum cumprod cummax cummin logcumsumexp sort argsort topk
+kthvalue quantile unique count_nonzero histc bincount layer_norm rms_norm batch_norm group_norm instance_norm
+local_response_norm normalize matmul mm bmm dot einsum tensordot linear bilinear glu conv1d conv2d conv3d avg_pool1d
+avg_pool2d max_pool1d max_pool2d interpolate cross_entropy mse_loss nll_loss l1_loss
+"""
+_RANDOM = """
+dropout dropout1d dropout2d dropout3d alpha_dropout feature_dropout feature_alpha_dropout native_dropout rrelu bernoulli
+rand_like randn_like randint_like normal poisson multinomial
+"""
+REDUCTIONS, RANDOM = frozenset(_REDUCTIONS.split()), frozenset(_RANDOM.split())
+ALIASES = {
+    "absolute": "abs",
+    "arctan": "atan",
+    "clip": "clamp",
+    "expit": "sigmoid",
+    "log_sigmoid": "logsigmoid",
+    "_threshold": "threshold",
+    "negative": "neg",
+    "pos": "positive",
+    "subtract": "sub",
+    "multiply": "mul",
+    "divide": "div",
+    "true_divide": "div",
+    "truediv": "div",
+    "rtruediv": "rdiv",
+    "radd": "add",
+    "rmul": "mul",
+    "invert": "logical_not",
+    "bitwise_not": "logical_not",
+    "bitwise_and": "logical_and",
+    "bitwise_or": "logical_or",
+    "and": "logical_and",
+    "or": "logical_or",
+    "rand": "logical_and",
+    "ror": "logical_or",
+    "less": "lt",
+    "less_equal": "le",
+    "greater": "gt",
+    "greater_equal": "ge",
+    "not_equal": "ne",
+}
+
+
+def by_name(name: str) -> str:
+    """The name that the tables have for one of torch's: special_expit is sigmoid, __mul__ is mul."""
+    plain = name.removeprefix("special_")
+    plain = plain[2:-2] if plain.startswith("__") and plain.endswith("__") else plain
+    return ALIASES.get(plain, plain)
+
+
+def refused(name: str, known: Mapping[str, object]) -> InputError:
+    """Why there is no operation of this name."""
+    if name in REDUCTIONS:
+        return InputError(
+            f"an operation must be element-wise, got {name}, which takes several elements together; use it outside of"
+            " the function"
+        )
+    if name in RANDOM:
+        return InputError(
+            f"an operation must give the same each time, got {name}, which draws random numbers; use it outside of the"
+            " function"
+        )
+    if name.endswith("_") and not name.startswith("_"):
+        return InputError(f"an operation must not change its tensor in place, got {name}; write {name.rstrip('_')}")
+    close = [one for one in known if name.startswith(one) or one.startswith(name)][:3]
+    hint = f"; did you mean {' or '.join(close)}?" if close else "; keep it outside of the function"
+    return InputError(f"an operation must be one that is known and element-wise, got {name}{hint}")

@@ -1,0 +1,189 @@
+"""`elementwise`: a Python function of one tensor, written with torch's operations, as one fused kernel pair.
+
+Forward computes the results and their derivatives together, backward is left with the derivatives alone. The function
+is taken apart by calling it once with a stand-in (see `codegen.traced`), differentiated, and emitted by codegen.
+"""
+
+import functools
+import importlib
+import itertools
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from kernels import emitted
+from kernels.autograd import all_in_memory_order, once
+from kernels.errors import KernelError
+from kernels.functional import transformed
+from kernels.kernel import DTYPES
+
+_OBJECTS: WeakValueDictionary[str, "Elementwise"] = WeakValueDictionary()
+_COUNT = itertools.count()
+_LOCK = threading.RLock()
+
+
+def elementwise(function: Callable[..., Any]) -> "Elementwise":
+    """The function as a kernel pair: forward gives its results and derivatives, backward multiplies.
+
+    function: of one tensor, then any numbers, strings or bools, which are constants of the kernel. It gives one tensor
+    or a tuple of them, of the shape and dtype of x, made from x by element-wise operations of torch: arithmetic, torch,
+    torch.nn.functional, methods. It is called once for each set of constants, at the first use.
+
+    Raises KernelError, by name, for anything else: branches on values, reductions, other tensors, operations that are
+    not known, in place or random. Where a trace or a transform of torch.func is running the function itself runs.
+    """
+    if not callable(function):
+        raise KernelError(f"elementwise must be given a function of a tensor, got {type(function).__name__}")
+    return Elementwise(function)
+
+
+class Elementwise:
+    """What `elementwise` gives. It is a constant: copies of it are itself, and it is pickled by its function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function, updated=())
+        self.function = function
+        self.name = str(getattr(function, "__name__", type(function).__name__))
+        self.handle = f"{self.name}#{next(_COUNT)}"
+        self._programs: dict[Any, Any] = {}
+        _OBJECTS[self.handle] = self
+
+    def __call__(self, x: Tensor, /, *args: Any, **kwargs: Any) -> Any:
+        """The function's results."""
+        return _run(x, self.handle, args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"elementwise({self.name})"
+
+    def __copy__(self) -> "Elementwise":
+        return self
+
+    def __deepcopy__(self, _: Any) -> "Elementwise":
+        return self
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        place: Any = sys.modules.get(self.__module__)
+        path = str(getattr(self, "__qualname__", self.name))
+        for part in path.split("."):
+            place = getattr(place, part, None)
+        return path if place is self else (elementwise, (self.function,))
+
+    def expressions(self, *args: Any, **kwargs: Any) -> tuple[tuple[str, str], ...]:
+        """Each result and its derivative as text, for these constants."""
+        found: tuple[tuple[str, str], ...] = self.program(args, kwargs).expressions
+        return found
+
+    def source(self, target: str = "triton", dtype: str = "float32", **constants: Any) -> str:
+        """The emitted code as a module that stands alone. target: "triton" or "torch"; dtype: "float32", "bfloat16" or
+        "float16"."""
+        program = self.program((), constants)
+        return str(self._checked(lambda: program.text(target, dtype)))
+
+    def program(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The function with these constants taken apart, once. Raises KernelError as `elementwise` says."""
+        args = tuple(map(_plain, args))
+        kwargs = {name: _plain(value, name) for name, value in kwargs.items()}
+        key = tuple((type(one), one) for one in args), tuple((name, type(one), one) for name, one in kwargs.items())
+        with _LOCK:
+            if key not in self._programs:
+                # By name, at the first call: what runs needs no sympy, and this alone cannot be emitted beforehand.
+                codegen = importlib.import_module("codegen.fused")
+                with _disable_current_modes():  # so that numbers in tensors can be read while torch.compile is running
+                    program = self._checked(lambda: codegen.fuse(self.function, self.name, *args, **kwargs))
+                emitted.register(emitted.Emitted(program.key, program.count, program.text))
+                self._programs[key] = program
+            return self._programs[key]
+
+    def _checked(self, run: Callable[[], Any]) -> Any:
+        try:
+            return run()
+        except importlib.import_module("fitting.errors").InputError as error:
+            raise KernelError(f"{self.name}: {error}") from None
+
+
+def _plain(value: Any, name: str = "an argument") -> Any:
+    """A constant of the kernel; numbers that torch.compile would let vary become what they are."""
+    for symbolic, plain in ((torch.SymInt, int), (torch.SymFloat, float), (torch.SymBool, bool)):
+        if isinstance(value, symbolic):
+            return plain(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise KernelError(f"{name} must be a number, a string or a bool besides the one tensor, got {type(value).__name__}")
+
+
+@torch.compiler.allow_in_graph  # see `kernels.functional._remembering`
+def _run(x: Tensor, handle: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The checks, then the function."""
+    wrapped = _OBJECTS[handle]
+    if not isinstance(x, Tensor) and hasattr(x, "__torch_function__"):  # a stand-in, codegen's or that of torch.fx
+        return wrapped.function(x, *args, **kwargs)
+    _check(x, wrapped.name)
+    program = wrapped.program(args, kwargs)
+    for place, kind in enumerate(program.kinds):
+        _check_kind(x, kind, f"{wrapped.name}: result {place}")
+    if transformed():
+        return wrapped.function(x, *args, **kwargs)
+    if torch.is_grad_enabled() and x.requires_grad:
+        results = all_in_memory_order(lambda rows: Fused.apply(rows, program.key)[: program.count], x)
+    else:
+        results = all_in_memory_order(lambda rows: torch.ops.actfit.fused_forward(rows, program.key, False), x)
+    return results if program.several else results[0]
+
+
+def _check(x: Tensor, name: str) -> None:
+    if not isinstance(x, Tensor):
+        raise KernelError(f"{name}: its first argument must be a tensor, got {type(x).__name__}")
+    if x.layout != torch.strided:
+        raise KernelError(f"{name}: its tensor must be strided, got {x.layout}; use .to_dense()")
+    if x.dtype not in DTYPES:
+        raise KernelError(
+            f"{name}: its tensor must be a tensor of float16, bfloat16, float32 or float64, got {x.dtype}"
+        )
+
+
+def _check_kind(x: Tensor, kind: str, what: str) -> None:
+    """As codegen.traced names dtypes: a result is of that of x, of float32, or of the wider of the two."""
+    narrow = x.dtype in (torch.float16, torch.bfloat16)
+    if (kind == "float32" and x.dtype != torch.float32) or (kind == "wider" and narrow):
+        raise KernelError(
+            f"{what} must have the dtype of its tensor, {x.dtype}, got torch.float32; end with .to(x.dtype)"
+        )
+
+
+class Fused(torch.autograd.Function):
+    """All results of an emitted function; keeps its derivatives, and nothing else.
+
+    The last output has no elements, as in `kernels.autograd.Elementwise`.
+    """
+
+    @staticmethod
+    def forward(x: Tensor, key: str) -> tuple[Tensor, ...]:
+        return *torch.ops.actfit.fused_forward(x, key, True), x.new_empty(0)
+
+    @staticmethod
+    def label(x: Tensor, key: str) -> str:
+        """How it goes by where bytes are counted."""
+        return f"{key.rpartition('-')[0]}, forward-ad"
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, str], output: tuple[Tensor, ...]) -> None:
+        *made, tie = output
+        slopes = made[len(made) // 2 :]
+        ctx.mark_non_differentiable(*slopes)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(tie, *slopes)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None]:
+        tie, *slopes = ctx.saved_tensors
+        pairs = [(grad.contiguous(), slope) for grad, slope in zip(grads, slopes, strict=False) if grad is not None]
+        if not pairs:
+            return None, None
+        given, kept = zip(*pairs, strict=True)
+        return once(torch.ops.actfit.fused_backward(list(given), list(kept)), tie), None

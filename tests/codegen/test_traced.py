@@ -1,0 +1,374 @@
+"""Functions of one tensor taken apart: what comes out is what torch computes, with torch's derivative, and what cannot
+be is refused by name."""
+
+import math
+import re
+from collections.abc import Callable
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from sympy import Rational
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from codegen import operations
+from codegen.complements import by_hand
+from codegen.fused import fuse
+from codegen.names import ALIASES, by_name
+from codegen.traced import trace
+from fitting.activations.grammar import parse
+from fitting.activations.heads import x as symbol
+from fitting.errors import InputError
+from kernels.stock import STOCK
+from tests.codegen.run import module
+
+Made = Callable[..., Tensor]
+EPS = 2.0**-52
+# Where branches of some function meet, and between.
+POINTS = torch.tensor(
+    [-30, -6, -4, -3, -2.5, -1.5, -1, -0.7, -0.5, -0.3, -0.1, 0, 0.1, 0.3, 0.5, 0.7, 1, 1.5, 2.5, 3, 4, 5, 6, 7, 30],
+    dtype=torch.float64,
+)
+
+
+def emitted(function: Made, x: Tensor, folder: object, *args: object, **kwargs: object) -> tuple[Tensor, Tensor]:
+    """The first result and its derivative, as the emitted PyTorch module has them, in float64."""
+    fused = fuse(function, "f", *args, **kwargs)
+    found = module(fused.text("torch", "float32"), folder).element(x)
+    return found[0], found[fused.count]
+
+
+def expected(function: Made, x: Tensor, *args: object, **kwargs: object) -> tuple[Tensor, Tensor]:
+    """The same by torch and its autograd."""
+    x = x.clone().requires_grad_()
+    y = function(x, *args, **kwargs)
+    return y.detach(), torch.autograd.grad(y.sum(), x)[0]
+
+
+def check(function: Made, x: Tensor, folder: object, units: int = 64) -> None:
+    """Both agree where torch's are finite, to so many units of float64 of numbers of that size, next to 1 at least."""
+    finite = torch.isfinite(torch.stack(expected(function, x))).all(dim=0)
+    for got, true in zip(emitted(function, x, folder), expected(function, x), strict=True):
+        assert got.shape == true.shape
+        assert got.dtype == true.dtype
+        assert ((got - true).abs()[finite] <= units * EPS * (1 + true.abs()[finite])).all(), (got - true)[finite]
+        assert finite.any()
+
+
+UNITS = {
+    "hardsigmoid": 2**26,  # torch's 1/6 is a float32 number
+    "softplus": 2**24,  # which torch rounds to x from 20 on
+}
+PARAMETERS = {"threshold": (0.3, 2.0)}
+
+
+@pytest.mark.parametrize("name", STOCK)
+def test_functions_of_the_catalogue_are_torchs_also_where_branches_meet(name, tmp_path):
+    check(lambda x: STOCK[name](x, *PARAMETERS.get(name, ())), POINTS, tmp_path, UNITS.get(name, 64))
+
+
+CALLS: dict[str, Made] = {
+    "leaky_relu": lambda x: F.leaky_relu(x, 0.3),
+    "hardtanh": lambda x: F.hardtanh(x, -0.5, max_val=0.7),
+    "softplus": lambda x: F.softplus(x, beta=2.5, threshold=100),
+    "elu": lambda x: F.elu(x, alpha=0.4),
+    "celu": lambda x: F.celu(x, 2.0),
+    "hardshrink": lambda x: F.hardshrink(x, 0.3),
+    "softshrink": lambda x: F.softshrink(x, lambd=0.3),
+    "gelu": lambda x: F.gelu(x, approximate="tanh"),
+    "nn": nn.Sequential(nn.Softplus(), nn.Tanh(), nn.Threshold(0.1, 2.0), nn.LogSigmoid()),
+    "operators": lambda x: -(2 - x) / (1.5 + x * x) + 3 / (2 + x**2) - 2.0**x * 0.25 + (+x) ** 3.0,
+    "methods": lambda x: x.sigmoid() * x.pow(3) + x.square().add(1, alpha=2).sqrt().neg() - x.mul(2).sub(x, alpha=0.5),
+    "trigonometry": lambda x: torch.sin(2 * x) ** 2 / 2 + x.cos() + torch.atan(x) + torch.arctan(x) + (x / 20).tan(),
+    "hyperbolic": lambda x: torch.sinh(x / 8) + torch.cosh(x / 8) + x.tanh(),
+    "logarithms": lambda x: torch.log(x * x + 1) + torch.log1p(x**2) + (x * x + 2).log2() + (x * x + 3).log10(),
+    "exponentials": lambda x: torch.exp(-x * x) + torch.exp2(x / 8) + torch.expm1(x / 8),
+    "roots": lambda x: (
+        torch.sqrt(1 + x * x) + torch.rsqrt(1 + x * x) + torch.reciprocal(2 + x * x) + (1 + x * x) ** 0.3
+    ),
+    "error functions": lambda x: torch.erf(x) + torch.erfc(x / 4) + torch.special.ndtr(x) + torch.special.expit(x),
+    "abs": lambda x: x.abs() + torch.abs(x - 1) * torch.absolute(x + 1),
+    "abs of what may be NaN": lambda x: torch.abs(torch.log(x + 1)),
+    "sign": lambda x: x * torch.sign(x - 0.3) + x.sign(),
+    "clamp": lambda x: x.clamp(-1, 1) + torch.clamp(x, min=-0.5) + x.clip(max=0.5) * x.clamp_min(0) * x.clamp_max(3),
+    "maximum": lambda x: torch.maximum(x, torch.tensor(0.0, dtype=torch.float64)) + torch.minimum(x, x * x),
+    "max and min": lambda x: x.max(-x) + torch.min(x, torch.tensor(0.5, dtype=torch.float64)),
+    "logaddexp": lambda x: torch.logaddexp(x, -x),
+    "where": lambda x: torch.where(x > 0, x, 0.1 * x) + torch.where(x <= 1, x, 2 * x - 1).where(x != 3, x * 0),
+    "conditions": lambda x: torch.where((x > -1) & (x < 1) | ~(x >= -2) & (x == x), x * x, x),
+    "masked_fill": lambda x: x.masked_fill(torch.logical_and(x.gt(0), x.ne(1)), 2.0) * x,
+    "conditions as numbers": lambda x: (x > 0).to(x.dtype) * x**2 + x * (x <= -1),
+    "casts": lambda x: (x.to(x.dtype).type_as(x) * 2).to(x),
+    "tensors of one number": lambda x: torch.tensor(2.0) * x - torch.tensor(0.5) + torch.tensor(3.0) ** (x / 4),
+    "numbers of numpy": lambda x: np.float32(0.1) * x + np.float64(0.1) * x,
+    "like x": lambda x: torch.where(x > 0.5, torch.ones_like(x), torch.full_like(x, 0.5)) + torch.zeros_like(x) + x,
+    "gelu by hand": lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3)))),
+    "kinks inside kinks": lambda x: F.relu(F.hardtanh(x.abs() - 1)) + torch.maximum(F.relu(x), F.relu(-x)),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_operations_are_torchs(name, tmp_path):
+    check(CALLS[name], POINTS, tmp_path, 512)
+
+
+def test_every_operation_is_tried():
+    """By the names that the calls above look up."""
+    seen = set()
+
+    class Listening(dict):
+        def get(self, name, default=None):
+            seen.add(name)
+            return super().get(name, default)
+
+    before = operations.OPERATIONS
+    operations.OPERATIONS = Listening(before)
+    try:
+        for function in (*CALLS.values(), *(one for name, one in STOCK.items() if name != "threshold")):
+            trace(function)
+        for function in (torch.positive, torch.clone, lambda x: x.contiguous(), lambda x: torch.rsub(x, 1)):
+            trace(function)
+        trace(lambda x: torch.where(torch.logical_or(x.lt(0), torch.logical_not(x.ge(1))), x, x))
+    finally:
+        operations.OPERATIONS = before
+    assert seen >= set(before) - {"rpow"}
+
+
+def test_aliases_lead_to_operations():
+    assert {by_name(alias) for alias in ALIASES} <= set(operations.OPERATIONS)
+
+
+def test_a_function_of_numbers_too(tmp_path):
+    def f(x, beta, shape="plain", *, twice=False):
+        y = x * torch.sigmoid(beta * x) if shape == "plain" else x
+        return 2 * y if twice else y
+
+    got = emitted(f, POINTS, tmp_path, 1.5, twice=True)
+    torch.testing.assert_close(got, expected(f, POINTS, 1.5, twice=True), rtol=16 * EPS, atol=16 * EPS)
+
+
+def test_numbers_are_taken_exactly():
+    (expression,) = trace(lambda x: 0.1 * x).expressions
+    assert abs(expression.coeff(symbol) - Rational(0.1)) < 1e-30
+    assert trace(lambda x: x**2.0).expressions == (symbol**2,)
+    assert trace(lambda x: 0.375 * x).expressions == (3 * symbol / 8,)
+
+
+# What is written by hand in ways that lose digits or overflow -> what is computed.
+REWRITES = [
+    ("(1 + tanh(x))/2", "sigmoid(2*x)"),
+    ("3 - 3*tanh(x)", "6*sigmoid(-2*x)"),
+    ("x*(1 + erf(x/sqrt(2)))/2", "x*Phi(x)"),
+    ("1 - sigmoid(x)", "sigmoid(-x)"),
+    ("x - x*Phi(x)", "x*Phi(-x)"),
+    ("3*exp(x) - 3 + x", "x + 3*expm1(x)"),
+    ("x/(1 + exp(-x))", "x*sigmoid(x)"),
+    ("1/(1 + exp(x))**2", "sigmoid(-x)**2"),
+    ("exp(x)/(1 + exp(x))", "sigmoid(x)"),
+    ("log(1/(1 + exp(-x)))", "-softplus(-x)"),
+    ("2 - tanh(x)", "2 - tanh(x)"),
+    ("exp(x) + 1", "exp(x) + 1"),
+]
+
+
+@pytest.mark.parametrize(("written", "computed"), REWRITES)
+def test_what_is_written_by_hand_is_made_stable(written, computed):
+    assert by_hand(parse(written)) == parse(computed)
+
+
+def test_gelu_with_a_rounded_root_of_two_is_gelu():
+    for function in (
+        lambda x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2))),
+        lambda x: x * 0.5 * (1.0 + (x * 2**-0.5).erf()),
+    ):
+        assert [str(one) for one in fuse(function, "f").values] == ["x*Phi(x)"]
+
+
+def test_nan_is_not_hidden_by_a_branch(tmp_path):
+    x = torch.tensor([math.nan, -1.0, 1.0], dtype=torch.float64)
+    for function in (
+        torch.relu,
+        lambda x: torch.where(x > 0, 1.0, 0.0).to(x.dtype),
+        lambda x: x.clamp(-1, 1),
+        torch.sign,
+    ):
+        y, _ = emitted(function, x, tmp_path)
+        assert torch.isnan(y).tolist() == [True, False, False]
+    for function in (
+        lambda x: F.relu(torch.log(x)),
+        lambda x: F.softshrink(torch.log(x)),
+        lambda x: x.log().clamp(-1, 1),
+    ):
+        y, _ = emitted(function, x, tmp_path)  # the logarithm of -1 is NaN
+        assert torch.isnan(y).tolist() == [True, True, False]
+
+
+def test_several_results_share_what_they_have_in_common(tmp_path):
+    fused = fuse(lambda x: (x.sigmoid(), x * x.sigmoid(), 2 - x, torch.ones_like(x)), "f")
+    assert (fused.count, fused.several) == (4, True)
+    text = fused.text("torch", "float32")
+    assert text.split("def element")[1].count("torch.sigmoid(x)") == 1
+    *_, slope, none = found = module(text, tmp_path).element(POINTS)
+    assert len(found) == 8
+    assert (slope == -1).all()
+    assert (none == 0).all()
+    assert {one.shape for one in found} == {POINTS.shape}
+
+
+def test_the_key_is_of_the_formulas():
+    keys = {fuse(lambda x, a=a: x * a, "f").key for a in (1, 2, 0.1, 0.1)}
+    assert len(keys) == 3
+    assert fuse(lambda x: x * 2, "<lambda>").key.startswith("function-")
+
+
+@st.composite
+def functions(draw: Callable[..., object]) -> Made:
+    """A random function of one tensor: no poles, and nothing that grows fast."""
+    number = st.floats(-2, 2).map(lambda value: round(value, 2))
+    unary = st.sampled_from(
+        [
+            *(torch.tanh, torch.sigmoid, torch.sin, torch.cos, torch.relu, torch.abs, torch.atan, torch.erf, torch.neg),
+            *(F.softplus, F.gelu, F.silu, F.mish, F.elu, F.selu, F.softsign, F.hardswish, F.leaky_relu, F.hardsigmoid),
+            *(lambda a: a.clamp(-1, 1.5), lambda a: torch.exp(-a * a), lambda a: 1 / (1 + a * a), lambda a: a / 4 + 1),
+        ]
+    )
+
+    def combined(inner: st.SearchStrategy[Made]) -> st.SearchStrategy[Made]:
+        return st.one_of(
+            st.tuples(unary, inner).map(lambda t: lambda x: t[0](t[1](x))),
+            st.tuples(inner, number).map(lambda t: lambda x: t[0](x) * t[1]),
+            st.tuples(inner, inner).map(lambda t: lambda x: t[0](x) + t[1](x)),
+            st.tuples(inner, inner).map(lambda t: lambda x: t[0](x) * t[1](x)),
+            st.tuples(inner, inner).map(lambda t: lambda x: torch.maximum(t[0](x), t[1](x))),
+            st.tuples(inner, inner, inner).map(lambda t: lambda x: torch.where(t[0](x) > 0.25, t[1](x), t[2](x))),
+        )
+
+    return draw(st.recursive(st.just(lambda x: x), combined, max_leaves=6))
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(functions(), st.integers(0, 2**32 - 1))
+def test_random_functions(tmp_path, function, seed):
+    x = torch.randn(64, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 2
+    try:
+        got = emitted(function, x, tmp_path)
+    except InputError as error:
+        if not re.search("a formula must have at most|must depend on x", str(error)):
+            raise
+        return
+    # Some twenty operations, each passing on the errors of numbers up to a few thousand.
+    near = [expected(function, x + step) for step in (-(2.0**-40), 2.0**-40)]
+    for place, true in enumerate(expected(function, x)):
+        # Beside a kink or a jump rounding may choose the other branch: what both have there is right.
+        jump = (near[1][place] - near[0][place]).abs() + (near[1][place] - true).abs()
+        size = 1 + true.abs().max()
+        limit = UNITS["hardsigmoid"] * EPS * size  # the weakest of torch's
+        assert ((got[place] - true).abs() <= limit + 2 * jump).all(), ((got[place] - true).abs().max(), limit)
+
+
+def iadd(x: Tensor) -> Tensor:
+    x += 1
+    return x
+
+
+def branch(x: Tensor) -> Tensor:
+    return x if x > 0 else -x
+
+
+VALUES, KNOWN = "must not look at the values of its tensor, got ", "must be one that is known and element-wise, got "
+REDUCES, RANDOM = "takes several elements together; use it outside", "draws random numbers; use it outside"
+REFUSALS = {
+    "branch": (branch, VALUES + r"a branch of Python .*; use torch.where"),
+    "and": (lambda x: x > 0 and x, VALUES + "a branch"),
+    "float": (lambda x: math.tanh(x), VALUES + "a Python number made of it; use torch's function"),
+    "int": (lambda x: int(x), VALUES + "a Python number"),
+    "item": (lambda x: x.item() * x, VALUES + "a Python number"),
+    "loop": (lambda x: list(x), VALUES + "a loop"),
+    "length": (lambda x: len(x) * x, VALUES + "its length"),
+    "part": (lambda x: x[0], VALUES + "a part of it"),
+    "numpy": (lambda x: x.numpy(), VALUES + "an array"),
+    "dtype": (lambda x: x if x.dtype == torch.float32 else 2 * x, "must not branch on the dtype"),
+    "sum": (lambda x: x - torch.sum(x), "got sum, which " + REDUCES),
+    "mean": (lambda x: x - x.mean(), "got mean, which " + REDUCES),
+    "softmax": (lambda x: torch.softmax(x, -1), "got softmax, which " + REDUCES),
+    "F.softmax": (lambda x: F.softmax(x, dim=-1), "got softmax, which " + REDUCES),
+    "max": (lambda x: x - x.max(), "got max, which " + REDUCES),
+    "max of a dimension": (lambda x: torch.max(x, 0), "got max, which " + REDUCES),
+    "matmul": (lambda x: x @ x, "got matmul, which " + REDUCES),
+    "layer_norm": (lambda x: F.layer_norm(x, (3,)), "got layer_norm, which " + REDUCES),
+    "dropout": (lambda x: F.dropout(x), "got dropout, which " + RANDOM),
+    "nn.Dropout": (nn.Dropout(), "got dropout, which " + RANDOM),
+    "rand_like": (lambda x: x * torch.rand_like(x), "got rand_like, which " + RANDOM),
+    "in place": (lambda x: x.mul_(2), "must not change its tensor in place, got mul_; write mul"),
+    "F in place": (lambda x: F.relu_(x), "in place, got relu_; write relu"),
+    "inplace": (lambda x: F.relu(x, inplace=True), "inplace must be False, got True"),
+    "+=": (iadd, r"in place, got an augmented assignment \(iadd\)"),
+    "out": (lambda x: torch.add(x, 1, out=x), "add must be called with arguments that are known.*'out'"),
+    "tensor": (lambda x: x * torch.ones(3), r"an operand must be .*, got a tensor of shape \(3,\); keep other"),
+    "parameter": (
+        lambda x: x * nn.Parameter(torch.tensor(1.0)),
+        "must be a number, got a tensor that wants a gradient",
+    ),
+    "infinity": (lambda x: x * math.inf, "an operand must be finite, got inf"),
+    "a very large number": (lambda x: x + 10**400, "an operand must be finite, got a larger whole number"),
+    "exp of a large number": (
+        lambda x: x * torch.exp(torch.full_like(x, 1e3)),
+        "numbers must be 0 or from .*, got inf",
+    ),
+    "complex": (lambda x: x * 1j, "an operand must be a number or made from x, got 1j"),
+    "lgamma": (lambda x: torch.lgamma(x), KNOWN + "lgamma; keep it outside"),
+    "cat": (lambda x: torch.cat([x, x]), KNOWN + "cat"),
+    "//": (lambda x: x // 2, KNOWN + "floordiv"),
+    "floor division": (lambda x: torch.div(x, 2, rounding_mode="floor"), "rounding_mode must be left out"),
+    "shape": (lambda x: x * x.shape[0], r"known element-wise operations alone, got \.shape; keep it outside"),
+    "detach": (lambda x: x.detach(), r"got \.detach"),
+    "half": (lambda x: x.half(), "a cast must be to float32 or to the dtype .*, got half; leave it out"),
+    "to": (lambda x: x.to(torch.float64), r"got to with torch.float64"),
+    "zero": (lambda x: x / 0, "a divisor must not be 0"),
+    "power": (lambda x: x**x, "a power must have a number as its exponent, or a positive number as its base"),
+    "negative base": (lambda x: (-2.0) ** x, "a power must have a number as its exponent"),
+    "large power": (lambda x: x**65, "an exponent must be from -64 to 64, got 65; use exp"),
+    "clamp": (lambda x: x.clamp(1, -1), "min must be at most max, got 1 and -1"),
+    "clamp of nothing": (lambda x: x.clamp(), "clamp must be given min, max or both"),
+    "threshold": (lambda x: F.softplus(x, threshold=5), "threshold must be at least 20"),
+    "approximate": (lambda x: F.gelu(x, approximate="cubic"), "approximate must be 'none' or 'tanh', got 'cubic'"),
+    "a rule of the catalogue": (lambda x: F.softplus(x, beta=-1), "beta must be positive"),
+    "condition": (lambda x: torch.where(x, x, 0), "where must be given conditions such as x > 0, got numbers"),
+    "where of one": (lambda x: torch.where(x > 0), "where must be given a condition and two values"),
+    "no condition on x": (lambda x: torch.where(x - x > 0, x, 0), "a condition must depend on x"),
+    "arithmetic of conditions": (lambda x: (x > 0) * 2.0, r"arithmetic must be done on numbers, got mul of conditions"),
+    "a condition as result": (lambda x: x > 0, "a result must be numbers, got a condition"),
+    "no result": (lambda x: (), "at least one result, got an empty tuple"),
+    "a number": (lambda x: 3.0, "one result or a tuple of them, got float"),
+    "a list": (lambda x: [x, x], "one result or a tuple of them, got list"),
+    "another tensor": (lambda x: (x, torch.ones(3)), "one result or a tuple of them, got Tensor"),
+    "not real": (lambda x: torch.sqrt(torch.zeros_like(x) - 1) * x, "a result must be a real, finite formula"),
+    "too large": (lambda x: [x := x * x.sigmoid() for _ in range(20)][-1], "a formula must have at most 2000"),
+    "too deep": (lambda x: [x := x.sin() for _ in range(99)][-1], "60 inside each other"),
+    "numbers beyond float32": (lambda x: x * 1e30 * 1e30, r"numbers must be 0 or from 1.2e-38 to 3.4e\+38"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refusals_say_what_and_why_in_one_line(name):
+    function, message = REFUSALS[name]
+    with pytest.raises(InputError, match=message) as caught:
+        fuse(function, "f")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_error_of_the_function_itself_is_its_own():
+    with pytest.raises(ZeroDivisionError):
+        fuse(lambda x: x * (1 / 0), "f")
+
+
+def test_targets_and_dtypes_are_checked():
+    fused = fuse(torch.relu, "f")
+    for what, arguments in (("target", ("cuda", "float32")), ("dtype", ("triton", "float64"))):
+        with pytest.raises(
+            InputError, match=rf"^{what} must be one of .*, got '{re.escape(arguments[what == 'dtype'])}'"
+        ):
+            fused.text(*arguments)
