@@ -74,8 +74,8 @@ class nested_forward_ad(TorchFunctionMode):
         packing = _checkpointing()
         if what is not None and not packing and (source := self._source(tensors)) is not None:
             return _grow(what, tensors, source, func(*args, **kwargs))
-        if name == "grad":
-            _refuse_bypassed(_tensors([kwargs.get("inputs", args[1:2])]))
+        if func is torch.autograd.grad or func is Tensor.backward:
+            _refuse_bypassed(_tensors([kwargs.get("inputs", args[1:2] if func is torch.autograd.grad else ())]))
         elif name in _WATCHES:
             self._watch(tensors[0])
         else:

@@ -56,7 +56,7 @@ _OPERATORS: dict[Any, str] = {
 _LOOKS = """
     size dim stride numel nelement is_floating_point is_complex is_contiguous data_ptr element_size ndimension
     get_device is_same_size storage_offset untyped_storage has_names is_pinned is_shared is_set_to is_nonzero is_signed
-    is_inference is_conj is_neg _is_view detach item tolist requires_grad_ backward __len__ __hash__ __repr__ __format__
+    is_inference is_conj is_neg _is_view detach item tolist requires_grad_ __len__ __hash__ __repr__ __format__
     __deepcopy__ __bool__ __float__ __int__ __delete__ gt ge lt le eq ne greater greater_equal less less_equal equal
     not_equal isnan isinf isfinite isneginf isposinf signbit allclose isclose argmax argmin argsort new_empty new_zeros
     new_ones new_full new_tensor zeros_like ones_like empty_like full_like rand_like randn_like randint_like result_type

@@ -421,7 +421,7 @@ def test_multi_grad_hook() -> None:
     assert torch.allclose(seen[1], seen[3])
 
 
-@pytest.mark.parametrize("late", ["hook", "gradient", "retain"])
+@pytest.mark.parametrize("late", ["hook", "gradient", "backward", "retain"])
 def test_a_tensor_within_a_chain_that_is_watched_too_late(late: str) -> None:
     """Its gradient does not come by any more: that is said, and not left out in silence."""
     x, w, v = leaves()
@@ -432,6 +432,7 @@ def test_a_tensor_within_a_chain_that_is_watched_too_late(late: str) -> None:
         watch: dict[str, Callable[[], Any]] = {
             "hook": lambda: y.register_hook(lambda gradient: gradient),
             "gradient": lambda: torch.autograd.grad(loss, [y]),
+            "backward": lambda: loss.backward(inputs=[y]),
             "retain": y.retain_grad,
         }
         with pytest.raises(KernelError, match=r"must be asked for before the chain is used"):
