@@ -32,6 +32,7 @@ from kernels.errors import KernelError
 from kernels.forward_ad.chains import Place, Record, Source, kept, note, place, record, source_of
 from kernels.forward_ad.core import Chain, Failed, backward_order, swept
 from kernels.forward_ad.operations import LOOKS, out_of_place
+from kernels.functional import transformed
 
 MIN_NUMEL = 1 << 16  # a chain costs some 100 µs of its own, whatever its size
 _BYPASSED = (
@@ -125,12 +126,7 @@ class nested_forward_ad(TorchFunctionMode):
 
 def _aside() -> bool:
     """Whether others are at work who must not be disturbed, or there is nothing to do."""
-    return (
-        torch.compiler.is_compiling()
-        or not torch.is_grad_enabled()
-        or torch._C._functorch.maybe_current_level() is not None
-        or torch.autograd.forward_ad._current_level >= 0
-    )
+    return torch.compiler.is_compiling() or not torch.is_grad_enabled() or transformed()
 
 
 def _checkpointing() -> bool:
@@ -228,7 +224,7 @@ def _rewired(it: Record, source: Source, tensor: Tensor, packing: bool) -> bool:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:  # what backward needs was changed in place, most likely
-            Failed.apply(tensor, source.gate, error)
+            Failed.apply(tensor, source.gate, error.with_traceback(None))
     it.bypass()
     if it.used or it.bypassed:
         note(tensor, Record(None, bypassed=True))

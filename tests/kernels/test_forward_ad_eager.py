@@ -531,6 +531,15 @@ def test_compiled_around() -> None:
     assert torch.allclose(plain, nested, rtol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning", "ignore:`torch.jit")
+def test_exported_and_traced() -> None:
+    """Nothing of ours is in the graph."""
+    block, x = wrap(Block(mish), min_numel=1), torch.randn(ROWS, WIDTH)
+    expected = block(x)
+    for one in (torch.export.export(block, (x,)).module(), torch.jit.trace(block, x)):
+        assert torch.allclose(one(x), expected)
+
+
 def test_an_exception_leaves_nothing_behind() -> None:
     x, w, _ = leaves()
     block = wrap(Block(lambda x: x.no_such_method()), min_numel=1)
