@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import forward_ad_page as forward_ad
 from benchmarks.memory import ACTS, CONVERSIONS, MODELS, MODES
 from benchmarks.rows import RESULTS
 from codegen.chosen import DIRECTIONS, choose
@@ -129,6 +130,11 @@ def _newest() -> str:
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"benchmarks": _newest, "invact": invact_section, "kernels": kernels_section},
     "docs/memory.md": {"models": models_section, "mlp": mlp_section},
+    "docs/forward_ad.md": {
+        "forward-ad-chains": forward_ad.chains_section,
+        "forward-ad-models": forward_ad.models_section,
+        "forward-ad-times": forward_ad.times_section,
+    },
 }
 
 

@@ -95,18 +95,21 @@ class nested_forward_ad(TorchFunctionMode):
 
     def _source(self, tensors: list[Tensor]) -> Source | None:
         """The one source of what an element-wise operation is given; None where it has several, or is no chain."""
-        needing = [one for one in tensors if one.requires_grad]
-        if not needing or needing[0].numel() < self.min_numel or not _alike(needing, tensors):
+        first, at, source = None, None, None
+        for one in tensors:
+            if one.requires_grad:
+                known = source_of(one)
+                here = place(one) if known is None else known.place
+                if first is None:
+                    first, at, source = one, here, known
+                if here != at or not _alike(one, first):
+                    return None
+        if first is None or at is None or first.numel() < self.min_numel or not _covers(first, tensors):
             return None
-        known = [source_of(one) for one in needing]
-        places = {place(one) if it is None else it.place for one, it in zip(needing, known, strict=True)}
-        if len(places) > 1:
-            return None
-        at = places.pop()
-        source = known[0] or known[-1] or self._sources.get(at)
+        source = source or self._sources.get(at)
         if source is None:
             with torch._C.DisableTorchFunction():
-                source = self._sources[at] = Source.of(needing[0])
+                source = self._sources[at] = Source.of(first)
         return source
 
     def _watch(self, tensor: Tensor) -> None:
@@ -135,17 +138,20 @@ def _checkpointing() -> bool:
     return hooks is not None and getattr(hooks[0], "__module__", "") == "torch.utils.checkpoint"
 
 
-def _alike(needing: list[Tensor], tensors: list[Tensor]) -> bool:
-    """Whether all that need a gradient are plain tensors of one shape, and nothing is broadcast beyond it."""
-    first = needing[0]
-    return all(
+def _alike(one: Tensor, first: Tensor) -> bool:
+    """Whether a tensor is a plain one of real numbers, and like the first."""
+    return (
         type(one) in _PLAIN
         and one.shape == first.shape
         and one.device == first.device
         and one.layout == torch.strided
         and one.is_floating_point()
-        for one in needing
-    ) and all(one.dim() <= first.dim() and one.numel() <= first.numel() for one in tensors)
+    )
+
+
+def _covers(first: Tensor, tensors: list[Tensor]) -> bool:
+    """Whether nothing is broadcast beyond the first."""
+    return all(one is first or (one.dim() <= first.dim() and one.numel() <= first.numel()) for one in tensors)
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
@@ -166,16 +172,14 @@ def _refuse_bypassed(tensors: Iterable[Tensor]) -> None:
 
 def _grow(what: str, tensors: list[Tensor], source: Source, result: Any) -> Any:
     """The result of an element-wise operation, which goes on with the chain from that source if it can."""
-    known = (
-        type(result) in _PLAIN
+    goes_on = (
+        isinstance(result, Tensor)
         and result.requires_grad
-        and result.shape == source.gate.shape
-        and result.device == source.gate.device
-        and result.is_floating_point()
+        and _alike(result, source.gate)
         and not any(result is one for one in tensors)
         and not result._is_view()
     )
-    if known:
+    if goes_on:
         parents = [it for one in tensors if (it := record(one)) is not None]
         sizes: dict[Any, int] = {}
         for parent in parents:

@@ -151,9 +151,6 @@ def _compiled(model: Callable[..., Any], args: Any, kwargs: Any) -> Saved:
     with torch.enable_grad(), torch.random.fork_rng():
         model(*args, **kwargs)  # compiles
         output, grown = growth(lambda: model(*args, **kwargs), device)
-    with torch.no_grad():
-        for buffer, before_it in buffers.items():
-            buffer.copy_(before_it)
     before = {one.untyped_storage()._cdata: "inputs" for one in given}
     before |= {one.untyped_storage()._cdata: "parameters" for one in own}
     besides, kept = {"inputs": 0, "parameters": 0}, []
@@ -169,6 +166,9 @@ def _compiled(model: Callable[..., Any], args: Any, kwargs: Any) -> Saved:
                 else:
                     dtype = str(tensor.dtype).removeprefix("torch.")
                     kept.append(Kept(storage.nbytes(), tuple(tensor.shape), dtype, (Saver("", node.name()),)))
+    with torch.no_grad():  # now that all is read that was kept: autograd does not give out what was changed since
+        for buffer, before_it in buffers.items():
+            buffer.copy_(before_it)
     results = {one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in tensors(output)}
     unseen = grown - sum(one.bytes for one in kept) - sum(n for key, n in results.items() if key not in seen)
     if unseen:
