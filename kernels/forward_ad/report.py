@@ -1,0 +1,125 @@
+"""What a model keeps for backward as it is, with nested forward AD by each front end, and by what else there is."""
+
+import copy
+import inspect
+import json
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from kernels.errors import KernelError
+from kernels.forward_ad.rewrite import Chain, Checkpointed
+from kernels.forward_ad.static import Backend, check, exported, traced, undisturbed
+from kernels.forward_ad.wrapping import wrap
+from kernels.memory.making import line
+from kernels.memory.measure import saved_bytes
+from kernels.memory.saved import size
+
+# The partitioner of torch.compile, which chooses what to compute again, with no compiler after it.
+_PARTITIONER = "aot_eager_decomp_partition"
+_VERBS = {"nested, eager": "run", "nested, traced": "traced", "nested, exported": "exported"}
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to run a model. kept: bytes of activations for backward; chains: how many were rewritten, where that is
+    known; reason: why it cannot be run so, or ""."""
+
+    name: str
+    kept: int | None = None
+    chains: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """All ways, the first of them the model as it is."""
+
+    ways: Sequence[Way]
+
+    def __getitem__(self, name: str) -> Way:
+        return {way.name: way for way in self.ways}[name]
+
+    def __str__(self) -> str:
+        lines = ["| way | chains | kept for backward | of plain |", "|---|---:|---:|---:|"]
+        plain = self.ways[0].kept or 0
+        for way in self.ways:
+            kept = size(way.kept) if way.kept is not None else way.reason
+            share = f"{way.kept / plain:.1%}" if way.kept is not None and plain else ""
+            lines.append(f"| {way.name} | {'' if way.chains is None else way.chains} | {kept} | {share} |")
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """The ways."""
+        return json.dumps([asdict(way) for way in self.ways], indent=1) + "\n"
+
+
+def report(model: nn.Module, /, *inputs: Any, **kwargs: Any) -> Report:
+    """What a call of `model` with inputs and kwargs keeps for backward: plain, by each front end of nested forward AD,
+    with the same chains checkpointed, and by the partitioner of torch.compile.
+
+    A copy of the model is measured, in its mode; what is compiled runs for real. A way that cannot take the model says
+    why. Raises KernelError for what is no model; else what the model raises as it is.
+    """
+    check(model)
+    with undisturbed(), _measuring():
+        plain = saved_bytes(model, *inputs, **kwargs).total
+        try:
+            copied = copy.deepcopy(model)
+        except Exception as error:
+            raise KernelError(f"model must be one that can be copied, got {line(error)}") from error
+        ways = {
+            "nested, eager": lambda: (saved_bytes(wrap(copy.deepcopy(copied)), *inputs, **kwargs).total, None),
+            "nested, traced": lambda: _static(traced(copied, *_positional(copied, inputs, kwargs)), inputs, kwargs),
+            "nested, exported": lambda: _static(exported(copied, inputs, kwargs), inputs, kwargs),
+            "nested, compiled": lambda: _dynamo(copied, Backend(), inputs, kwargs),
+            "the same chains checkpointed": lambda: _dynamo(copied, Backend(Checkpointed), inputs, kwargs),
+            "torch.compile's partitioner": lambda: (_compiled(copied, _PARTITIONER, inputs, kwargs), None),
+        }
+        return Report([Way("plain", plain), *(_tried(name, run) for name, run in ways.items())])
+
+
+def _tried(name: str, run: Callable[[], tuple[int, int | None]]) -> Way:
+    try:
+        return Way(name, *run())
+    except Exception as error:  # a compiler's, of any kind
+        reason = str(error) if isinstance(error, KernelError) else line(error)
+        return Way(name, reason=f"cannot be {_VERBS.get(name, 'compiled')}: {reason}")
+
+
+def _positional(model: nn.Module, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
+    given = inspect.signature(model.forward).bind(*inputs, **kwargs)
+    given.apply_defaults()
+    if given.kwargs:
+        raise KernelError(f"inputs must be positional to trace with, got {', '.join(given.kwargs)} by name alone")
+    return given.args
+
+
+def _static(module: nn.Module, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, int]:
+    chains = len([one for one in module.modules() if isinstance(one, Chain)])
+    return saved_bytes(module, *inputs, **kwargs).total, chains
+
+
+def _dynamo(model: nn.Module, backend: Backend, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, int]:
+    kept = _compiled(model, backend, inputs, kwargs)
+    return kept, backend.regions
+
+
+def _compiled(model: nn.Module, backend: Any, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    # Else what was compiled before would count against it, and it would run as it is, with a warning only.
+    limits = {"recompile_limit": 1000, "fail_on_recompile_limit_hit": True}
+    with torch._dynamo.config.patch(limits):
+        return saved_bytes(torch.compile(model, backend=backend), *inputs, **kwargs).total
+
+
+@contextmanager
+def _measuring() -> Iterator[None]:
+    """torch warns of its own ways as graphs are copied and compiled."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

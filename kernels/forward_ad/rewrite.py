@@ -1,0 +1,80 @@
+"""Replace regions of an FX graph by one call each."""
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils.checkpoint import checkpoint
+
+from kernels.forward_ad.core import region as keeping_derivatives
+from kernels.forward_ad.regions import Region
+
+
+class Chain(nn.Module):
+    """A region: body(source, *constants), element-wise in source, keeping one derivative for each result."""
+
+    def __init__(self, body: fx.GraphModule) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, source: Tensor, *constants: Any) -> Sequence[Tensor]:
+        if not _fit(source, constants):
+            return tuple(self.body(source, *constants))
+        return keeping_derivatives(lambda inside: self.body(inside, *constants), source)
+
+
+class Checkpointed(Chain):
+    """A region that keeps its source alone, and runs again in backward."""
+
+    def forward(self, source: Tensor, *constants: Any) -> Sequence[Tensor]:
+        return tuple(checkpoint(self.body, source, *constants, use_reentrant=False))
+
+
+def _fit(source: Tensor, constants: Sequence[Any]) -> bool:
+    """Whether the constants need no gradient and are spread over the source, as they were when the graph was made."""
+    for one in constants:
+        if isinstance(one, Tensor):
+            if one.requires_grad and torch.is_grad_enabled():
+                return False
+            offset = source.dim() - one.dim()
+            if offset < 0 or any(size not in (1, source.shape[offset + i]) for i, size in enumerate(one.shape)):
+                return False
+    return True
+
+
+def replace(
+    module: fx.GraphModule, regions: Sequence[Region], kind: Callable[[fx.GraphModule], nn.Module] = Chain
+) -> None:
+    """Each region of `module` by one call of a `kind` of its own."""
+    now: dict[fx.Node, fx.Node] = {}  # what stands for an output that was replaced
+    count = 0
+    for region in regions:
+        while hasattr(module, f"chain_{count}"):
+            count += 1
+        module.add_submodule(f"chain_{count}", kind(_body(module, region, now)))
+        inputs = tuple(now.get(one, one) for one in (region.source, *region.constants))
+        with module.graph.inserting_before(region.place):
+            call = module.graph.call_module(f"chain_{count}", inputs)
+            for index, output in enumerate(region.outputs):
+                now[output] = module.graph.call_function(operator.getitem, (call, index))
+                now[output].meta = dict(output.meta)
+        for output in region.outputs:
+            output.replace_all_uses_with(now[output])
+        for node in reversed(region.nodes):
+            module.graph.erase_node(node)
+    module.graph.lint()
+    module.recompile()
+
+
+def _body(module: fx.GraphModule, region: Region, now: dict[fx.Node, fx.Node]) -> fx.GraphModule:
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for one in (region.source, *region.constants):
+        copies[now.get(one, one)] = graph.placeholder(one.name)
+    for node in region.nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        copies[node].meta = {}  # tensors of the trace would be copied and pickled with it
+    graph.output(tuple(copies[node] for node in region.outputs))
+    return fx.GraphModule(module, graph, "Body")

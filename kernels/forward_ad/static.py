@@ -1,0 +1,171 @@
+"""Nested forward AD ahead of time: three ways to a graph, of which one is rewritten."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._dynamo.eval_frame import OptimizedModule
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from kernels.errors import KernelError
+from kernels.forward_ad.facts import observe, state
+from kernels.forward_ad.regions import find
+from kernels.forward_ad.rewrite import Chain, replace
+from kernels.memory.making import line
+
+Kind = Callable[[fx.GraphModule], nn.Module]
+_WRAPPED = (nn.parallel.DistributedDataParallel, nn.DataParallel, OptimizedModule)
+_COMPILE = "torch.compile(model, backend=forward_ad.backend())"
+
+
+class Backend:
+    """A backend for torch.compile that rewrites chains and runs the rest as it is; see `backend`.
+
+    graphs: how many it was given. regions: how many it replaced in all of them. left: why it left a graph as it was.
+    """
+
+    def __init__(self, kind: Kind = Chain) -> None:
+        self.kind = kind
+        self.graphs = 0
+        self.regions = 0
+        self.left: list[str] = []
+
+    def __call__(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        self.graphs += 1
+        places = [node for node in module.graph.nodes if node.op == "placeholder"]
+        given = [node.meta.get("example_value", value) for node, value in zip(places, inputs, strict=True)]
+        try:
+            found = find(module, observe(module, given))
+        except Exception as error:  # whatever it is, the graph itself is good
+            self.left.append(line(error))
+        else:
+            replace(module, found, self.kind)
+            self.regions += len(found)
+        run: Callable[..., Any] = module.forward
+        return run
+
+
+def backend() -> Backend:
+    """For torch.compile(model, backend=forward_ad.backend()): Dynamo finds the graphs, chains in them are rewritten to
+    keep one derivative each, and all of it runs without a compiler. Graphs may break where they will."""
+    return Backend()
+
+
+def exported(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+) -> nn.Module:
+    """The model as torch.export sees it when called with args and kwargs, in which each chain keeps one derivative.
+
+    It has the model's own parameters and buffers, so that training it trains the model, and stays in the mode, training
+    or evaluation, in which the model is. dynamic_shapes: as torch.export.export has it; without, shapes are fixed.
+
+    Raises KernelError for what cannot be exported.
+    """
+    check(model)
+    if not isinstance(args, tuple):
+        raise KernelError(f"args must be a tuple of what the model is called with, got {type(args).__name__}: (x,)")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise KernelError(f"kwargs must be a mapping, got {type(kwargs).__name__}")
+    kwargs = dict(kwargs or {})
+    with undisturbed():
+        try:
+            with _NoHooks():
+                program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+            module = program.module()
+        except Exception as error:  # torch.export raises what it and the model like
+            raise KernelError(
+                f"model must be one that torch.export takes, got {line(error)}; try {_COMPILE}"
+            ) from error
+        return _rewritten(module, tree_leaves((args, kwargs)))
+
+
+def traced(model: nn.Module, *sample: Any) -> fx.GraphModule:
+    """The model as torch.fx.symbolic_trace sees it, in which each chain keeps one derivative.
+
+    It has the model's own parameters, buffers and, of torch's kinds, modules; train() and eval() work, and shapes are
+    free. sample: what the model is called with, to tell which shapes go together.
+
+    Raises KernelError for what cannot be traced: control flow that depends on tensors, and all models of transformers.
+    """
+    check(model)
+    instead = f"use forward_ad.exported(model, args), or {_COMPILE}"
+    with undisturbed():
+        try:
+            drawn = torch.get_rng_state()
+            module = fx.GraphModule(model, _Tracer().trace(model), type(model).__name__)
+            if not torch.equal(drawn, torch.get_rng_state()):
+                raise fx.proxy.TraceError("random numbers that would be the same in each call")
+        except Exception as error:  # it runs the model's own code on proxies
+            raise KernelError(
+                f"model must be one that torch.fx.symbolic_trace can follow, got {line(error)}; {instead}"
+            ) from error
+        return _rewritten(module, sample)
+
+
+class _Tracer(fx.Tracer):
+    """torch.fx.symbolic_trace's, which reads buffers in each call, and refuses what it would leave out in silence."""
+
+    proxy_buffer_attributes = True
+
+    def trace(self, *args: Any, **kwargs: Any) -> fx.Graph:
+        self.state = state()
+        return super().trace(*args, **kwargs)
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        if state() != self.state:
+            raise fx.proxy.TraceError("gradients or autocast turned on or off within")
+        return super().create_node(*args, **kwargs)
+
+
+class _NoHooks(TorchFunctionMode):
+    """Refuses hooks on tensors, which torch.export leaves out in silence."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "hook" in getattr(func, "__name__", ""):
+            raise RuntimeError("a hook on a tensor, which would be left out")
+        return func(*args, **(kwargs or {}))
+
+
+def _rewritten(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
+    places = [node for node in module.graph.nodes if node.op == "placeholder"]
+    given = [*inputs, *(node.args[0] for node in places[len(inputs) :] if node.args)]  # the rest have defaults
+    if len(given) != len(places):
+        names = ", ".join(node.name for node in places)
+        raise KernelError(f"sample must be what the model is called with, {names}, got {len(inputs)} values")
+    try:
+        found = find(module, observe(module, given))
+    except Exception as error:
+        raise KernelError(
+            f"model must run on fake tensors, which have no numbers, got {line(error)}; try {_COMPILE}"
+        ) from error
+    replace(module, found)
+    return module
+
+
+def check(model: Any) -> None:
+    """Raises KernelError for what is no model, or one that cannot be looked into."""
+    if isinstance(model, _WRAPPED):
+        raise KernelError(f"model must be given before it is wrapped, got {type(model).__name__}")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise KernelError("model must be given before torch.jit makes a script of it, got a ScriptModule")
+    if not isinstance(model, nn.Module):
+        raise KernelError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Random numbers go on afterwards as if none had been drawn."""
+    state = random.getstate()
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        random.setstate(state)
