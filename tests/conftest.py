@@ -22,7 +22,9 @@ if not torch.cuda.is_available() and importlib.util.find_spec("triton"):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--programs", type=int, default=600, help="how many random programs are run (make programs: 10000)")
+    parser.addoption(
+        "--programs", type=int, default=600, help="how many random programs are run (make programs: 10000)"
+    )
 
 
 @pytest.fixture

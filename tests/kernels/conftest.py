@@ -44,3 +44,12 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             yield kind
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def afresh() -> Iterator[None]:
+    """Nothing is compiled beforehand, and random numbers begin with the same."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()

@@ -7,7 +7,7 @@ import itertools
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -25,20 +25,13 @@ from tests.kernels.saved import METHODS, bytes_in_graph
 
 # What torch 2.13 warns of on its own account, whatever is compiled.
 pytestmark = [
+    pytest.mark.usefixtures("afresh"),
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
 ]
 each_method = pytest.mark.parametrize("how", METHODS.values(), ids=METHODS)
 each_backend = pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 EPS = torch.finfo(torch.float32).eps
-
-
-@pytest.fixture(autouse=True)
-def afresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
 
 
 class Calls(nn.Module):

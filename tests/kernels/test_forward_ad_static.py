@@ -6,9 +6,8 @@ Losses must be equal bit for bit. Gradients are products of the same factors in 
 
 import copy
 import json
-import math
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -20,26 +19,20 @@ from kernels.errors import KernelError
 from kernels.forward_ad import backend, exported, report, traced
 from kernels.forward_ad.rewrite import Chain
 from kernels.memory.zoo import build
+from tests.kernels.chains import WRITTEN, mish, newgelu
 from tests.kernels.graph_programs import drawn
 from tests.kernels.programs import inputs
 from tests.kernels.saved import bytes_in_graph
 
 # What torch 2.13 and transformers warn of on their own account, whatever is traced and copied.
 pytestmark = [
+    pytest.mark.usefixtures("afresh"),
     pytest.mark.filterwarnings("ignore:.*not a leaf Tensor:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
 ]
 DOUBLE = torch.float64
-
-
-@pytest.fixture(autouse=True)
-def afresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
 
 
 class Rewritten:
@@ -73,30 +66,7 @@ class Act(nn.Module):
         return self.function(x)
 
 
-def mish(x: Tensor) -> Tensor:
-    return x * torch.tanh(F.softplus(x))
-
-
-def new_gelu(x: Tensor) -> Tensor:
-    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3))))
-
-
-# Activations kept for backward between two layers, in units of one: plain, rewritten.
-KEPT = {
-    "relu": (torch.relu, 1, 1),
-    "tanh": (torch.tanh, 1, 1),
-    "affine": (lambda x: (x * 2 + 1) / 3, 1, 1),
-    "gelu, torch's": (F.gelu, 2, 2),
-    "swish": (lambda x: x * torch.sigmoid(x), 3, 2),
-    "swish by division": (lambda x: x / (1 + torch.exp(-x)), 4, 2),
-    "mish": (mish, 3, 2),
-    "mish by log": (lambda x: x * torch.tanh(torch.log(1 + torch.exp(x))), 5, 2),
-    "snake": (lambda x: x + torch.sin(2 * x) ** 2 / 2, 3, 2),
-    "gelu": (lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2))), 4, 2),
-    "new gelu": (new_gelu, 5, 2),
-    "new gelu, dropout": (lambda x: F.dropout(new_gelu(x), 0.1), 6, 2),
-}
-each_chain = pytest.mark.parametrize(("function", "plain", "nested"), KEPT.values(), ids=KEPT)
+each_chain = pytest.mark.parametrize(("function", "plain", "nested"), WRITTEN.values(), ids=WRITTEN)
 
 
 def in_units(model: nn.Module, x: Tensor, unit: int) -> float:
@@ -266,7 +236,7 @@ def two_ends(m: Model, h: Tensor) -> Tensor:
 
 def pieces(m: Model, h: Tensor) -> Tensor:
     value, gate = h.chunk(2, -1)
-    return torch.cat([value * new_gelu(gate)] * 2, -1)
+    return torch.cat([value * newgelu(gate)] * 2, -1)
 
 
 def no_gradient(m: Model, h: Tensor) -> Tensor:
@@ -729,7 +699,7 @@ def test_transformers_cannot_be_traced(transformer: tuple[nn.Module, dict[str, T
 
 
 def test_report_side_by_side() -> None:
-    model, x = nn.Sequential(nn.Linear(64, 64), Act(new_gelu), nn.Linear(64, 64)), torch.randn(1024, 64)
+    model, x = nn.Sequential(nn.Linear(64, 64), Act(newgelu), nn.Linear(64, 64)), torch.randn(1024, 64)
     before, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
     found = report(model, x)
     assert torch.equal(torch.get_rng_state(), random)

@@ -1,6 +1,6 @@
 """torch.compile in one graph: what it gives is what eager gives, bit for bit, and it compiles once."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from tests.kernels.saved import METHODS
 
 # What torch 2.13 warns of on its own account, whatever is compiled.
 pytestmark = [
+    pytest.mark.usefixtures("afresh"),
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
 ]
@@ -20,14 +21,6 @@ each_backend = pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 both_ways = pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 
 Made = Callable[..., Tensor]
-
-
-@pytest.fixture(autouse=True)
-def afresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
 
 
 def outcome(run: Made, *inputs: Tensor) -> list[Tensor]:
