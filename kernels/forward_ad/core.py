@@ -4,8 +4,8 @@ A chain is made of element-wise operations, from one source. So d end[i] / d sou
 gradient that comes out of it for a gradient of ones is the derivative itself: backward gives what forward mode would.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ def derivatives(ends: Sequence[Tensor], source: Tensor) -> list[Tensor]:
     """
     found = []
     for end in ends:
-        with _backward(end):
+        with torch.no_grad(), _without_autocast(end):
             ones = end.new_ones(()).expand(end.shape)
             found += torch.autograd.grad(end, [source], ones, retain_graph=end is not ends[-1])
     return found
@@ -70,7 +70,7 @@ def swept(nodes: list[Node], targets: list[Targets], ones: Tensor) -> Tensor:
     """
     gradients: list[Tensor | None] = [ones, *[None] * len(nodes)]
     nodes.reverse()
-    with _backward(ones):
+    with torch.no_grad(), _without_autocast(ones):
         for index, following in enumerate(targets):
             given = nodes.pop()(gradients[index])
             gradients[index] = None
@@ -80,7 +80,7 @@ def swept(nodes: list[Node], targets: list[Targets], ones: Tensor) -> Tensor:
                 result = results.pop()
                 if target is not None and result is not None:
                     at, dtype = target
-                    total, result = gradients[at], result.to(dtype)
+                    total, result = gradients[at], result if result.dtype == dtype else result.to(dtype)
                     gradients[at] = result if total is None else total + result
                     del total
                 del result
@@ -90,14 +90,10 @@ def swept(nodes: list[Node], targets: list[Targets], ones: Tensor) -> Tensor:
     return slope
 
 
-@contextmanager
-def _backward(end: Tensor) -> Iterator[None]:
-    """As things are in backward: without autocast, and without a graph of its own."""
-    with ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
-        if torch.is_autocast_enabled(end.device.type):
-            stack.enter_context(torch.autocast(end.device.type, enabled=False))
-        yield
+def _without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Backward runs outside of it."""
+    kind = tensor.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def times(gradients: Sequence[Tensor | None], slopes: Sequence[Tensor], tie: Tensor) -> Tensor | None:

@@ -16,7 +16,7 @@ The tensor is changed in place, and not replaced, so whoever has it sees the sam
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import nullcontext
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -32,9 +32,8 @@ from kernels.errors import KernelError
 from kernels.forward_ad.chains import Place, Record, Source, kept, note, place, record, source_of
 from kernels.forward_ad.core import Chain, Failed, backward_order, swept
 from kernels.forward_ad.operations import LOOKS, out_of_place
-from kernels.functional import transformed
 
-MIN_NUMEL = 1 << 16  # a chain costs some 100 µs of its own, whatever its size
+MIN_NUMEL = 1 << 16  # a chain costs 100 to 300 µs of its own, whatever its size
 _BYPASSED = (
     "a hook on a tensor within a chain, or a gradient with respect to it, must be asked for before the chain is used;"
     " got a tensor of a chain whose derivative is computed already: ask where it is made, or leave nested_forward_ad"
@@ -129,7 +128,13 @@ class nested_forward_ad(TorchFunctionMode):
 
 def _aside() -> bool:
     """Whether others are at work who must not be disturbed, or there is nothing to do."""
-    return torch.compiler.is_compiling() or not torch.is_grad_enabled() or transformed()
+    return (  # asked at every operation
+        torch.compiler.is_compiling()
+        or not torch.is_grad_enabled()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._get_tracing_state() is not None
+        or torch.autograd.forward_ad._current_level >= 0
+    )
 
 
 def _checkpointing() -> bool:
@@ -218,10 +223,8 @@ def _rewired(it: Record, source: Source, tensor: Tensor, packing: bool) -> bool:
         nodes, targets = backward_order(tensor.grad_fn, source.edge[:2], source.gate.dtype)
     except ValueError:
         return False
-    with ExitStack() as stack:
-        if packing:
-            stack.enter_context(saved_tensors_hooks(_as_it_is, _as_it_is))
-        stack.enter_context(_unsafe_preserve_version_counter(tensor))
+    unseen = saved_tensors_hooks(_as_it_is, _as_it_is) if packing else nullcontext()
+    with _unsafe_preserve_version_counter(tensor), unseen:
         tensor.detach_()  # nothing but `nodes` holds them now, unless somebody else does
         try:
             Chain.apply(tensor, source.gate, source.tie, swept(nodes, targets, ones))
