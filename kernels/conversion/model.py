@@ -72,7 +72,7 @@ def convert(
                 f"coefficients must fit an activation of the model: {wanted[0].name}: {wanted[0].why_not}"
             )
         after = None if measure is None else look(sites, measure)
-        if after is not None and measure is not None and _drop_failing(wanted, hows, after):
+        if after is not None and measure is not None and _drop_failing(wanted, hows, before, after):
             undo(changes)
             _install(sites, hows, changes)
             after = look(sites, measure)
@@ -176,7 +176,7 @@ def _install(sites: list[Site], hows: dict[str, How], changes: list[Change]) -> 
         changes += fence(around)
 
 
-def _drop_failing(sites: list[Site], hows: dict[str, How], after: Trial) -> bool:
+def _drop_failing(sites: list[Site], hows: dict[str, How], before: Trial | None, after: Trial) -> bool:
     """Whether there are sites that cannot do as they are to; they say why, and have no `how` any more."""
     failing = len(hows)
     for site in [site for site in sites if site.name in hows]:
@@ -186,10 +186,21 @@ def _drop_failing(sites: list[Site], hows: dict[str, How], after: Trial) -> bool
             site.why_not = (
                 "it did not run so with these inputs: it is not called, or not with numbers there is a kernel for"
             )
+        elif before is not None and _lost_in_a_chain(site, hows[site.name], before, after):
+            site.why_not = (
+                "it is one of a chain of operations, and would keep more by itself; the chain keeps one tensor by"
+                " kernels.forward_ad.wrap"
+            )
         else:
             continue
         del hows[site.name]
     return len(hows) < failing
+
+
+def _lost_in_a_chain(site: Site, how: How, before: Trial, after: Trial) -> bool:
+    """Whether a function called keeps its derivative, where what it kept before is kept by others, too."""
+    lone = site.kind == "call" and how["method"] == "forward-ad"
+    return lone and after.alone[site.name] > before.alone[site.name]
 
 
 def _unreached(sites: list[Site], before: Trial | None) -> list[Converted]:

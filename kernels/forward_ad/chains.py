@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from kernels.forward_ad.core import Gate
@@ -13,6 +15,14 @@ _KEY = "actfit.forward_ad"
 
 
 Place = tuple[Node | int, int]
+PLAIN = (Tensor, nn.Parameter, FakeTensor)
+
+
+@dataclass(eq=False)
+class Period:
+    """From entering the mode to leaving it. No chain outlives it: outside nobody sees what is done to its tensors."""
+
+    over: bool = False
 
 
 def place(tensor: Tensor) -> Place:
@@ -30,17 +40,16 @@ class Source:
     gate: Tensor
     tie: Tensor
     dies: bool  # with the chain, as far as can be told
-    watched: bool  # by a hook, which computing a derivative would set off
+    period: Period
 
     @classmethod
-    def of(cls, tensor: Tensor) -> "Source":
+    def of(cls, tensor: Tensor, period: Period) -> "Source":
         """A tensor that needs a gradient, as a source."""
         storage = tensor.untyped_storage()
         part = storage.nbytes() > tensor.numel() * tensor.element_size()
         dies = not (tensor.is_leaf or part or _keeps_result(tensor.grad_fn))
-        watched = bool(tensor._backward_hooks) or tensor.retains_grad
         gate, tie = Gate.apply(tensor)
-        return cls(place(tensor), get_gradient_edge(tensor), gate, tie, dies, watched)
+        return cls(place(tensor), get_gradient_edge(tensor), gate, tie, dies, period)
 
 
 def _keeps_result(node: object) -> bool:
@@ -48,9 +57,9 @@ def _keeps_result(node: object) -> bool:
     return any(hasattr(type(node), f"_saved_{name}") for name in ("result", "output", "out"))
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Record:
-    """A tensor of a chain. kept: bytes that autograd keeps of the chain up to here, by storage.
+    """A tensor of a chain. kept: bytes that autograd keeps of the operation that gave it, by storage.
 
     source: None once the chain is over, and is what it would be without us. used: the chain goes on from here.
     bypassed: gradients do not all come by here any more. watched: it has a hook.
@@ -92,6 +101,8 @@ def record(tensor: Tensor) -> Record | None:
     It lies at the tensor's node in the graph, not at the tensor: in-place changes give a tensor another node, and
     tensors are saved and copied without it.
     """
+    if tensor._is_view():  # of no chain; and torch may be at work on its node just now, and wait for itself
+        return None
     node = tensor.grad_fn
     return None if node is None else node.metadata.get(_KEY)
 
@@ -99,13 +110,25 @@ def record(tensor: Tensor) -> Record | None:
 def source_of(tensor: Tensor) -> Source | None:
     """That of the chain which goes on from a tensor, None where a chain would begin."""
     it = record(tensor)
-    return None if it is None else it.source
+    return None if it is None or it.source is None or it.source.period.over else it.source
 
 
 def note(tensor: Tensor, it: Record) -> None:
     """Give a tensor with a node a record."""
     if (node := tensor.grad_fn) is not None:
         node.metadata[_KEY] = it
+
+
+def alike(one: Tensor, first: Tensor) -> bool:
+    """Whether a tensor is a plain one of real numbers, and like the first."""
+    return (
+        type(one) in PLAIN
+        and not one.is_nested
+        and one.shape == first.shape
+        and one.device == first.device
+        and one.layout == torch.strided
+        and one.is_floating_point()
+    )
 
 
 def kept(what: str, tensors: Sequence[Tensor], result: Tensor, source: Source) -> dict[Any, int]:

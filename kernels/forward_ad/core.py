@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import Node
+from torch.autograd.graph import Node, saved_tensors_hooks
 
 from kernels.autograd import once
 
@@ -162,7 +162,8 @@ class Region(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, source: Tensor, run: Callable[[Tensor], Sequence[Tensor]]) -> tuple[Tensor, ...]:
-        with torch.enable_grad():
+        # Whoever packs what is kept is to see the derivatives alone: else checkpointing would run all of it again here.
+        with torch.enable_grad(), saved_tensors_hooks(as_it_is, as_it_is):
             inside = source.detach().requires_grad_()
             ends = run(inside)
             slopes = derivatives(ends, inside)
@@ -188,3 +189,8 @@ def region(run: Callable[[Tensor], Sequence[Tensor]], source: Tensor) -> Sequenc
         return run(source)
     results: tuple[Tensor, ...] = Region.apply(source, run)
     return results[1:]
+
+
+def as_it_is(tensor: Tensor) -> Tensor:
+    """For hooks on saved tensors that do nothing, but keep others from seeing them."""
+    return tensor

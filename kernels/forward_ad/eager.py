@@ -16,21 +16,18 @@ The tensor is changed in place, and not replaced, so whoever has it sees the sam
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import ContextDecorator
 from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
-from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.autograd.grad_mode import _unsafe_preserve_version_counter
-from torch.autograd.graph import saved_tensors_hooks
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from kernels.errors import KernelError
-from kernels.forward_ad.chains import Place, Record, Source, kept, note, place, record, source_of
-from kernels.forward_ad.core import Chain, Failed, backward_order, swept
+from kernels.forward_ad.chains import Period, Place, Source, alike, place, record, source_of
+from kernels.forward_ad.ends import end, grow
 from kernels.forward_ad.operations import LOOKS, out_of_place
 
 MIN_NUMEL = 1 << 16  # a chain costs 100 to 300 µs of its own, whatever its size
@@ -38,13 +35,12 @@ _BYPASSED = (
     "a hook on a tensor within a chain, or a gradient with respect to it, must be asked for before the chain is used;"
     " got a tensor of a chain whose derivative is computed already: ask where it is made, or leave nested_forward_ad"
 )
-_PLAIN = (Tensor, nn.Parameter, FakeTensor)
 _WATCHES = {"register_hook", "retain_grad"}
 _USES = {"T", "H", "mT", "mH", "real", "imag"}  # attributes that are operations
 
 
-class nested_forward_ad(TorchFunctionMode):
-    """A context manager for a forward pass, in which chains of element-wise operations keep their derivative alone.
+class nested_forward_ad(ContextDecorator, TorchFunctionMode):
+    """A context manager and decorator for forward passes: chains of element-wise operations keep a derivative alone.
 
     What runs in it gives what it would give, bit by bit, and the same gradients but for rounding. A chain begins at a
     tensor of at least `min_numel` elements, and keeps one tensor where that is less than autograd keeps of it. It
@@ -56,40 +52,64 @@ class nested_forward_ad(TorchFunctionMode):
         if not isinstance(min_numel, int) or isinstance(min_numel, bool) or min_numel < 0:
             raise KernelError(f"min_numel must be a whole number of 0 or more, got {min_numel!r}")
         self.min_numel = min_numel
+        self._periods: list[Period] = []
         self._sources: WeakValueDictionary[Place, Source] = WeakValueDictionary()
+
+    def _recreate_cm(self) -> "nested_forward_ad":
+        return nested_forward_ad(min_numel=self.min_numel)  # a decorated function may call itself
+
+    def __enter__(self) -> "nested_forward_ad":
+        self._periods.append(Period())
+        super().__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._periods.pop().over = True
+        super().__exit__(*raised)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if _aside():
+        if torch.compiler.is_compiling():
             return func(*args, **kwargs)
-        name = getattr(func, "__name__", "")
+        name, attribute = getattr(func, "__name__", ""), ""
         if name == "__get__":
-            what, attribute = None, func.__self__.__name__
-            name = "register_hook" if attribute == "grad_fn" else name if attribute in _USES else "size"
-        else:
-            what = out_of_place(func, kwargs)
-        if name in LOOKS:
-            return func(*args, **kwargs)
+            attribute = func.__self__.__name__
+        aside = _aside()
+        if name in _WATCHES or attribute == "grad_fn":  # with gradients off, too
+            with torch._C.DisableTorchFunction():
+                _watch(args[0], asked=name in _WATCHES, aside=aside)
+        elif not (aside or name in LOOKS or (attribute and attribute not in _USES)):
+            with torch._C.DisableTorchFunction():  # modes around this one are to see the operation alone
+                growing = self._before(func, args, kwargs)
+            result = func(*args, **kwargs)
+            if growing is not None:
+                with torch._C.DisableTorchFunction():
+                    grow(*growing, result)
+            return result
+        return func(*args, **kwargs)
+
+    def _before(self, func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[str, list[Tensor], Source] | None:
+        """End the chains that an operation uses. If a chain goes on with it: what autograd keeps, operands, source."""
         tensors = [*_tensors(args), *_tensors(kwargs.values())] if kwargs else [*_tensors(args)]
-        packing = _checkpointing()
-        if what is not None and not packing and (source := self._source(tensors)) is not None:
-            return _grow(what, tensors, source, func(*args, **kwargs))
-        if func is torch.autograd.grad or func is Tensor.backward:
-            _refuse_bypassed(_tensors([kwargs.get("inputs", args[1:2] if func is torch.autograd.grad else ())]))
-        elif name in _WATCHES:
-            self._watch(tensors[0])
+        what = out_of_place(func, kwargs)
+        if what is not None and (source := self._source(tensors)) is not None:
+            return what, tensors, source
+        if func is torch.autograd.grad:
+            _refuse_bypassed(_tensors([kwargs.get("inputs", args[1:2])]))
+        elif func is Tensor.backward:
+            _refuse_bypassed(_tensors([kwargs.get("inputs", args[4:5])]))
         else:
             for one in tensors:
-                end(one, packing)
-        return func(*args, **kwargs)
+                end(one)
+        return None
 
     def end(self, results: Any) -> Any:
         """The same results; chains among the tensors in them end here."""
         if not _aside():
-            packing = _checkpointing()
-            for one in tree_leaves(results):
-                if isinstance(one, Tensor):
-                    end(one, packing)
+            with torch._C.DisableTorchFunction():
+                for one in tree_leaves(results):
+                    if isinstance(one, Tensor):
+                        end(one)
         return results
 
     def _source(self, tensors: list[Tensor]) -> Source | None:
@@ -101,29 +121,27 @@ class nested_forward_ad(TorchFunctionMode):
                 here = place(one) if known is None else known.place
                 if first is None:
                     first, at, source = one, here, known
-                if here != at or not _alike(one, first):
+                if here != at or not alike(one, first):
                     return None
         if first is None or at is None or first.numel() < self.min_numel or not _covers(first, tensors):
             return None
         source = source or self._sources.get(at)
-        if source is None:
-            with torch._C.DisableTorchFunction():
-                source = self._sources[at] = Source.of(first)
+        if source is None or source.period.over:
+            source = self._sources[at] = Source.of(first, self._periods[-1])
         return source
 
-    def _watch(self, tensor: Tensor) -> None:
-        """A hook is put on a tensor, or its node is looked at: all its gradients are to come by it."""
-        if tensor.grad_fn is None and not tensor.requires_grad:
-            return
-        _refuse_bypassed([tensor])
-        it = record(tensor)
-        if it is not None and not it.used:
-            end(tensor)
-        elif it is not None:
-            it.watched = True
-        source = self._sources.get(place(tensor))
-        if source is not None:
-            source.watched = True
+
+def _watch(tensor: Any, asked: bool, aside: bool) -> None:
+    """A hook is put on a tensor, or its node is looked at: all its gradients are to come by it from now on."""
+    it = record(tensor) if isinstance(tensor, Tensor) else None
+    if it is None:
+        return
+    if it.bypassed and asked:
+        raise KernelError(_BYPASSED)
+    if it.used or aside:
+        it.watched = True
+    else:
+        end(tensor)
 
 
 def _aside() -> bool:
@@ -134,6 +152,7 @@ def _aside() -> bool:
         or torch._C._are_functorch_transforms_active()
         or torch._C._get_tracing_state() is not None
         or torch.autograd.forward_ad._current_level >= 0
+        or _checkpointing()
     )
 
 
@@ -141,17 +160,6 @@ def _checkpointing() -> bool:
     """Whether activation checkpointing counts what is kept: it has to find the same when it runs forward again."""
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
     return hooks is not None and getattr(hooks[0], "__module__", "") == "torch.utils.checkpoint"
-
-
-def _alike(one: Tensor, first: Tensor) -> bool:
-    """Whether a tensor is a plain one of real numbers, and like the first."""
-    return (
-        type(one) in _PLAIN
-        and one.shape == first.shape
-        and one.device == first.device
-        and one.layout == torch.strided
-        and one.is_floating_point()
-    )
 
 
 def _covers(first: Tensor, tensors: list[Tensor]) -> bool:
@@ -173,70 +181,3 @@ def _refuse_bypassed(tensors: Iterable[Tensor]) -> None:
         it = record(one)
         if it is not None and it.bypassed:
             raise KernelError(_BYPASSED)
-
-
-def _grow(what: str, tensors: list[Tensor], source: Source, result: Any) -> Any:
-    """The result of an element-wise operation, which goes on with the chain from that source if it can."""
-    goes_on = (
-        isinstance(result, Tensor)
-        and result.requires_grad
-        and _alike(result, source.gate)
-        and not any(result is one for one in tensors)
-        and not result._is_view()
-    )
-    if goes_on:
-        parents = [it for one in tensors if (it := record(one)) is not None]
-        sizes: dict[Any, int] = {}
-        for parent in parents:
-            parent.used = True
-            sizes |= parent.kept
-        note(result, Record(source, sizes | kept(what, tensors, result, source), parents))
-    return result
-
-
-def end(tensor: Tensor, packing: bool = False) -> None:
-    """End the chain at a tensor, if it is of one: give it a node that keeps the derivative alone, if that is less.
-
-    packing: within activation checkpointing, which is not to know.
-    """
-    it = record(tensor)
-    if it is None or it.source is None:
-        return
-    with torch._C.DisableTorchFunction():
-        if not (_saves(it, tensor) and _rewired(it, it.source, tensor, packing)):
-            it.close()
-
-
-def _saves(it: Record, tensor: Tensor) -> bool:
-    """Whether the derivative is less than what the chain keeps, and nobody looks at what would be gone."""
-    if it.source is None or it.source.watched or tensor._backward_hooks or tensor.retains_grad:
-        return False
-    own = tensor.untyped_storage()._cdata  # who takes it keeps it
-    gain = sum(size for storage, size in it.kept.items() if storage != own)
-    return gain > tensor.numel() * it.source.gate.element_size() and not any(one.watched for one in [it, *it.before])
-
-
-def _rewired(it: Record, source: Source, tensor: Tensor, packing: bool) -> bool:
-    """Give the tensor its new node; False, and nothing done, where its chain is none."""
-    ones = source.gate.new_ones((), dtype=tensor.dtype).expand(tensor.shape)
-    try:
-        nodes, targets = backward_order(tensor.grad_fn, source.edge[:2], source.gate.dtype)
-    except ValueError:
-        return False
-    unseen = saved_tensors_hooks(_as_it_is, _as_it_is) if packing else nullcontext()
-    with _unsafe_preserve_version_counter(tensor), unseen:
-        tensor.detach_()  # nothing but `nodes` holds them now, unless somebody else does
-        try:
-            Chain.apply(tensor, source.gate, source.tie, swept(nodes, targets, ones))
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:  # what backward needs was changed in place, most likely
-            Failed.apply(tensor, source.gate, error.with_traceback(None))
-    it.bypass()
-    if it.used or it.bypassed:
-        note(tensor, Record(None, bypassed=True))
-    return True
-
-
-def _as_it_is(tensor: Tensor) -> Tensor:
-    return tensor

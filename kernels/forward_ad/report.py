@@ -15,7 +15,7 @@ from torch import nn
 from kernels.errors import KernelError
 from kernels.forward_ad.rewrite import Chain, Checkpointed
 from kernels.forward_ad.static import Backend, check, exported, traced, undisturbed
-from kernels.forward_ad.wrapping import wrap
+from kernels.forward_ad.wrapping import Wrapped, wrap
 from kernels.memory.making import line
 from kernels.memory.measure import saved_bytes
 from kernels.memory.saved import size
@@ -67,6 +67,8 @@ def report(model: nn.Module, /, *inputs: Any, **kwargs: Any) -> Report:
     why. Raises KernelError for what is no model; else what the model raises as it is.
     """
     check(model)
+    if any(isinstance(vars(one).get("forward"), Wrapped) for one in model.modules()):
+        raise KernelError("model must be given as it is without nested forward AD, got one that is wrapped; unwrap it")
     with undisturbed(), _measuring():
         plain = saved_bytes(model, *inputs, **kwargs).total
         try:

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from kernels.forward_ad.core import region as keeping_derivatives
 from kernels.forward_ad.regions import Region
+from kernels.functional import transformed
 
 
 class Chain(nn.Module):
@@ -20,7 +21,7 @@ class Chain(nn.Module):
         self.body = body
 
     def forward(self, source: Tensor, *constants: Any) -> Sequence[Tensor]:
-        if not _fit(source, constants):
+        if transformed() or not _fit(source, constants):
             return tuple(self.body(source, *constants))
         return keeping_derivatives(lambda inside: self.body(inside, *constants), source)
 

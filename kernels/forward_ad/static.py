@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch._dynamo.eval_frame import OptimizedModule
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from kernels.errors import KernelError
 from kernels.forward_ad.facts import observe, state
+from kernels.forward_ad.left_out import NoHooks, left_out
 from kernels.forward_ad.regions import find
 from kernels.forward_ad.rewrite import Chain, replace
+from kernels.memory.isolated import unchanged
 from kernels.memory.making import line
 
 Kind = Callable[[fx.GraphModule], nn.Module]
@@ -49,9 +50,14 @@ class Backend:
         return run
 
 
-def backend() -> Backend:
+def backend(*given: Any) -> Backend:
     """For torch.compile(model, backend=forward_ad.backend()): Dynamo finds the graphs, chains in them are rewritten to
-    keep one derivative each, and all of it runs without a compiler. Graphs may break where they will."""
+    keep one derivative each, and all of it runs without a compiler. Graphs may break where they will.
+
+    Raises KernelError for arguments, as it is given where it is taken for the backend itself.
+    """
+    if given:
+        raise KernelError("backend must be called without arguments, as torch.compile(model, backend=backend())")
     return Backend()
 
 
@@ -76,8 +82,10 @@ def exported(
         raise KernelError(f"kwargs must be a mapping, got {type(kwargs).__name__}")
     kwargs = dict(kwargs or {})
     with undisturbed():
+        if lacks := left_out(model, args, kwargs):
+            raise KernelError(f"model must be one that torch.export takes whole, got {lacks}; try {_COMPILE}")
         try:
-            with _NoHooks():
+            with NoHooks():
                 program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
             module = program.module()
         except Exception as error:  # torch.export raises what it and the model like
@@ -90,24 +98,41 @@ def exported(
 def traced(model: nn.Module, *sample: Any) -> fx.GraphModule:
     """The model as torch.fx.symbolic_trace sees it, in which each chain keeps one derivative.
 
-    It has the model's own parameters, buffers and, of torch's kinds, modules; train() and eval() work, and shapes are
-    free. sample: what the model is called with, to tell which shapes go together.
+    It has those of the model's own parameters, buffers and, of torch's kinds, modules that it uses; train() and eval()
+    work, and shapes are free. sample: what the model is called with, to tell which shapes go together.
 
-    Raises KernelError for what cannot be traced: control flow that depends on tensors, and all models of transformers.
+    Raises KernelError for what cannot be traced: control flow that depends on tensors, what depends on self.training
+    in the model's own code, and all models of transformers.
     """
     check(model)
-    instead = f"use forward_ad.exported(model, args), or {_COMPILE}"
     with undisturbed():
         try:
-            drawn = torch.get_rng_state()
-            module = fx.GraphModule(model, _Tracer().trace(model), type(model).__name__)
-            if not torch.equal(drawn, torch.get_rng_state()):
-                raise fx.proxy.TraceError("random numbers that would be the same in each call")
+            graph = _both_ways(model)
+            module = fx.GraphModule(model, graph, type(model).__name__)
+            if lacks := left_out(model, sample, {}):
+                raise fx.proxy.TraceError(lacks)
+            if model._forward_hooks or model._forward_pre_hooks:
+                raise fx.proxy.TraceError("a hook on the model, which would be left out")
         except Exception as error:  # it runs the model's own code on proxies
             raise KernelError(
-                f"model must be one that torch.fx.symbolic_trace can follow, got {line(error)}; {instead}"
+                f"model must be one that torch.fx.symbolic_trace can follow, got {line(error)}; use"
+                f" forward_ad.exported(model, args), or {_COMPILE}"
             ) from error
         return _rewritten(module, sample)
+
+
+def _both_ways(model: nn.Module) -> fx.Graph:
+    """The model's graph, which must be the same in training and in evaluation."""
+    drawn = torch.get_rng_state()
+    graph = _Tracer().trace(model)
+    if not torch.equal(drawn, torch.get_rng_state()):
+        raise fx.proxy.TraceError("random numbers that would be the same in each call")
+    with unchanged(model):
+        model.train(not model.training)
+        other = _Tracer().trace(model)
+    if str(graph) != str(other):
+        raise fx.proxy.TraceError("code that depends on self.training, which would stay as it is now")
+    return graph
 
 
 class _Tracer(fx.Tracer):
@@ -123,15 +148,6 @@ class _Tracer(fx.Tracer):
         if state() != self.state:
             raise fx.proxy.TraceError("gradients or autocast turned on or off within")
         return super().create_node(*args, **kwargs)
-
-
-class _NoHooks(TorchFunctionMode):
-    """Refuses hooks on tensors, which torch.export leaves out in silence."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if "hook" in getattr(func, "__name__", ""):
-            raise RuntimeError("a hook on a tensor, which would be left out")
-        return func(*args, **(kwargs or {}))
 
 
 def _rewritten(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._dynamo.eval_frame import OptimizedModule
 
 from kernels.errors import KernelError
 from kernels.forward_ad.eager import MIN_NUMEL, nested_forward_ad
@@ -33,10 +34,15 @@ class Wrapped(Forwarding):
 def wrap(model: nn.Module, *, min_numel: int = MIN_NUMEL) -> nn.Module:
     """The same model, whose forward runs in `nested_forward_ad` from now on; see there. `unwrap` undoes it.
 
-    Its parameters, names and modules stay as they are. Raises KernelError for what cannot be wrapped.
+    Its parameters, names and modules stay as they are. Not for DataParallel, whose replicas would run the model itself.
+    Raises KernelError for what cannot be wrapped.
     """
     if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
         raise KernelError(f"model must be a torch.nn.Module that runs in Python, got {type(model).__name__}")
+    if isinstance(model, OptimizedModule | nn.DataParallel):
+        raise KernelError(f"model must be wrapped before others wrap it, got {type(model).__name__}")
+    if type(model).forward is nn.Module.forward:
+        raise KernelError(f"model must have a forward, got {type(model).__name__}; wrap the model that it is part of")
     if isinstance(vars(model).get("forward"), Wrapped):
         raise KernelError(f"model must not be wrapped already, got a {type(model).__name__} that is; unwrap it first")
     model.forward = Wrapped(model, min_numel)

@@ -155,7 +155,7 @@ def _compiled(model: Callable[..., Any], args: Any, kwargs: Any) -> Saved:
     before |= {one.untyped_storage()._cdata: "parameters" for one in own}
     besides, kept = {"inputs": 0, "parameters": 0}, []
     seen = set()
-    for node in _nodes(output):
+    for node in nodes(output):
         for tensor in _of_node(node):
             for storage in storages(tensor):
                 if storage._cdata in seen:
@@ -176,7 +176,8 @@ def _compiled(model: Callable[..., Any], args: Any, kwargs: Any) -> Saved:
     return Saved(tuple(sorted(kept, key=lambda one: -one.bytes)), besides["inputs"], besides["parameters"])
 
 
-def _nodes(output: Any) -> Iterator[Node]:
+def nodes(output: Any) -> Iterator[Node]:
+    """Of the graph behind the tensors in `output`, each once."""
     waiting = [one.grad_fn for one in tensors(output)]
     seen = set()
     while waiting:

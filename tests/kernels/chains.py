@@ -3,12 +3,13 @@
 import io
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 Activation = Callable[[Tensor], Tensor]
 NEWGELU = math.sqrt(2 / math.pi)
@@ -273,6 +274,40 @@ def dual_numbers(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
     return (a(x @ w) * tangent).sum()
 
 
+def view_of_what_is_changed(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    h = (x @ w).clone()
+    view = h.t()
+    h.mul_(2)  # torch makes the view's node anew when it is asked for it
+    return checkpoint(lambda z: (a(z) * 2).sum(), view, use_reentrant=True) + (a(h) @ v).sum()
+
+
+def selective_checkpoint(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    def run(y: Tensor) -> Tensor:
+        q = y @ v
+        return ((q * q.sin()) * q.exp()).sum()
+
+    contexts = partial(create_selective_checkpoint_contexts, [torch.ops.aten.mul.Tensor])
+    return checkpoint(run, a(x @ w), use_reentrant=False, context_fn=contexts)
+
+
+def looked_at_in_a_checkpoint(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    def run(y: Tensor) -> Tensor:
+        assert y.grad_fn is not None or y.requires_grad
+        y.register_hook(lambda gradient: gradient * 1.0)
+        return (y @ v).sum()
+
+    return checkpoint(run, a(x @ w), use_reentrant=False)
+
+
+def hook_without_gradients(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    h = x @ w
+    y = torch.tanh(F.softplus(h))
+    z = h * y
+    with torch.no_grad():
+        y.register_hook(lambda gradient: gradient * 2)
+    return (z @ v).sum()
+
+
 CASES = (
     *(consumed_later, residual, used_three_times, intermediate_used, two_sources, changed_before_use),
     *(changed_after_use, source_changed_within, source_overwritten_later, in_place_by_argument, constant_operand),
@@ -280,5 +315,6 @@ CASES = (
     *(hook_within, hook_on_the_source, hook_on_the_end, hook_on_the_node, gradient_retained, gradient_of_an_end),
     *(backward_twice, checkpoint_around, checkpoint_by_reentering, checkpoint_of_the_chain),
     *(checkpoint_of_a_chain_from_outside, vmapped, functional_gradient, jacobian_vector, saved_elsewhere, logged),
-    *(batched_gradients, anomaly_mode, dual_numbers),
+    *(batched_gradients, anomaly_mode, dual_numbers, view_of_what_is_changed, selective_checkpoint),
+    *(looked_at_in_a_checkpoint, hook_without_gradients),
 )

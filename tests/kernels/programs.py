@@ -8,10 +8,12 @@ so that gradients stay finite.
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 SIZE = 6
 CONSTANT = torch.linspace(0.1, 0.9, SIZE * SIZE, dtype=torch.float64).view(SIZE, SIZE)
@@ -76,7 +78,25 @@ IN_PLACE: list[Callable[[Tensor], Tensor]] = [
     lambda t: t.copy_(t.detach() * 0.5),
     lambda t: t.__setitem__(0, 0.25) or t,
 ]
+
+
+class Doubled(torch.autograd.Function):
+    """A function that modes do not see."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 2
+
+
 OTHER: list[Callable[[Tensor], Tensor]] = [
+    lambda t: Doubled.apply(t),
+    lambda t: checkpoint(lambda t: torch.tanh(t) * t, t, use_reentrant=False),
+    lambda t: checkpoint(lambda t: torch.sigmoid(t) * t, t, use_reentrant=True),
+    lambda t: t[:, :1] * CONSTANT[:1],
     lambda t: t.t().contiguous(),
     lambda t: t.t(),
     lambda t: t.view(-1).view(SIZE, SIZE),

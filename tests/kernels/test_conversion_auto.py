@@ -15,6 +15,7 @@ import kernels
 from kernels import convert, saved_bytes
 from kernels.conversion.choose import SLACK, allowed, gradient_error
 from kernels.conversion.known import Known
+from kernels.forward_ad import wrap
 from kernels.functional import activation
 
 ROWS, WIDTH = 32, 16
@@ -341,3 +342,23 @@ def test_other_methods_have_nothing_for_a_function_of_its_own() -> None:
     report = convert(Net(Snake()), "invact")
     assert [one.reason.partition(":")[0] for one in report.left] == ["it computes a function of its own"]
     assert convert(Net(Snake()), "forward-ad").converted
+
+
+def test_functions_of_a_chain_are_left_to_the_chain() -> None:
+    """Written out in a model's forward: by themselves, with their derivatives, they would keep more than now."""
+
+    class Inline(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.up(x)
+            return self.down(h * torch.tanh(F.softplus(h)))
+
+    net, x = Inline(), torch.randn(ROWS, WIDTH)
+    report = convert(net, "forward-ad", inputs=x)
+    assert report.after.total == report.before.total
+    assert not report.converted
+    assert all("kernels.forward_ad.wrap" in one.reason for one in report.left)
+    assert saved_bytes(wrap(net, min_numel=1), x).total == report.before.total - 4 * UNIT

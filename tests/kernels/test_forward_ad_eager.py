@@ -13,9 +13,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from kernels import KernelError, saved_bytes
+from kernels import KernelError, convert, saved_bytes
 from kernels.forward_ad import nested_forward_ad, unwrap, wrap
+from kernels.forward_ad.chains import record
 from tests.kernels.chains import CASES, WRITTEN, Activation, mish, newgelu
 
 ROWS, WIDTH, CHANNELS, SIDE = 64, 64, 8, 32
@@ -304,8 +306,9 @@ def test_threads() -> None:
         one.start()
     for one in threads:
         one.join()
+    (plain,) = torch.autograd.grad(unwrap(block)(x).sum(), x)
     assert len(found) == 80
-    assert all(torch.equal(one, found[0]) for one in found)
+    assert all(torch.allclose(one, plain, rtol=1e-12) for one in found)
 
 
 def test_a_wrapped_model_is_copied_saved_and_unwrapped() -> None:
@@ -339,6 +342,11 @@ def test_parameters_stay_clean() -> None:
 
 
 def test_nested_modes() -> None:
+    """The inner one works, and the outer one sees nothing but the operations."""
+    x, block = batch(), Block(newgelu)
+    with mode():
+        assert saved_bytes(wrap(block, min_numel=1), x, fake=False).total == 2 * x.numel() * 4
+
     def program(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
         with mode():
             return (a(x @ w) @ v).sum() + (a(x) @ w).sum()
@@ -389,3 +397,166 @@ def test_what_cannot_be_wrapped() -> None:
         wrap(model)
     with pytest.raises(KernelError, match=r"model must be a torch.nn.Module that runs in Python, got function"):
         wrap(mish)  # type: ignore[arg-type]
+
+
+def test_the_mode_decorates() -> None:
+    calls = []
+
+    @nested_forward_ad(min_numel=1)
+    def forward(block: nn.Module, x: Tensor, depth: int = 2) -> Tensor:
+        calls.append(torch.overrides._get_current_function_mode())
+        return forward(block, x, depth - 1) if depth else block(x)
+
+    x = batch()
+    assert saved_bytes(forward, Block(newgelu), x).total == 2 * x.numel() * 4
+    assert all(isinstance(one, nested_forward_ad) for one in calls)
+    assert torch.overrides._get_current_function_mode() is None
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # torch.compile, at its first call
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (nn.ModuleList([nn.Linear(2, 2)]), "must have a forward, got ModuleList"),
+        (nn.DataParallel(nn.Linear(2, 2)), "must be wrapped before others wrap it, got DataParallel"),
+    ],
+)
+def test_what_wrap_would_do_nothing_for(model: nn.Module, message: str) -> None:
+    with pytest.raises(KernelError, match=message):
+        wrap(model)
+    with pytest.raises(KernelError, match="must be wrapped before others wrap it, got OptimizedModule"):
+        wrap(torch.compile(nn.Linear(2, 2)))
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> Tensor:
+        return z * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 2
+
+
+# Ways to use a tensor that the mode does not see, or that do not go on with its chain.
+UNSEEN: dict[str, Activation] = {
+    "function": lambda y: Doubled.apply(y),
+    "reentrant checkpoint": lambda y: checkpoint(torch.square, y, use_reentrant=True),
+    "vmap": lambda y: torch.func.vmap(torch.square)(y),
+    "complex": lambda y: (y * 1j).abs(),
+    "broadcast": lambda y: y[:, :1].mul(1.0) * torch.ones(1, 16, dtype=y.dtype),
+}
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_a_hook_after_a_use_that_was_not_seen(name: str) -> None:
+    """All of the gradient comes by the hook, or KernelError says that it would not."""
+
+    def gradient(context: AbstractContextManager[object]) -> Tensor:
+        x, w, v = leaves()
+        with context:
+            y = mish(x @ w)
+            used = UNSEEN[name](y).sum() + (y @ v).sum()
+            y.register_hook(lambda gradient: gradient * 2)
+            used.backward()
+        assert x.grad is not None
+        return x.grad
+
+    plain = gradient(nullcontext())
+    try:
+        nested = gradient(mode())
+    except KernelError as error:
+        if "must be asked for before" not in str(error):
+            raise
+    else:
+        assert torch.allclose(nested, plain, rtol=1e-12)
+
+
+def test_a_chain_does_not_outlive_the_mode() -> None:
+    """What is done to its tensors outside is not seen; so it ends where the mode does."""
+    for nested in (False, True):
+        x, w, v = leaves()
+        context = mode() if nested else nullcontext()
+        with context:
+            h = x @ w
+            y = torch.tanh(F.softplus(h))
+            z = h * y
+        y.register_hook(lambda gradient: gradient * 2)
+        more = z.square().sum()
+        with context:
+            loss = (z @ v).sum() + more
+        of_z = torch.autograd.grad(loss, z, retain_graph=True)[0]
+        loss.backward()
+        if not nested:
+            expected = x.grad, of_z
+    assert torch.allclose(x.grad, expected[0], rtol=1e-12)
+    assert torch.allclose(of_z, expected[1], rtol=1e-12)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, KeyboardInterrupt, ValueError])
+def test_an_interrupted_derivative_is_not_lost_in_silence(error: type[BaseException]) -> None:
+    """Who goes on in spite of it is told in backward."""
+    x, w, v = leaves()
+    raised: list[int] = []
+
+    def unpack(tensor: Tensor) -> Tensor:
+        if not raised:
+            raised.append(1)
+            raise error("once")
+        return tensor
+
+    with mode():
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack):
+            y = mish(x @ w)
+        with pytest.raises(error, match="once"):
+            y @ v
+        loss = (y @ v).sum()
+    with pytest.raises(RuntimeError, match="once"):
+        loss.backward()
+
+
+def test_the_range_of_float16() -> None:
+    """A derivative that float16 cannot hold, with a gradient that makes up for it."""
+    for nested in (False, True):
+        h = torch.linspace(-2, 2, 64).half().requires_grad_()
+        with mode() if nested else nullcontext():
+            wide = (h * 1.0).float()
+            loss = (torch.tanh(wide) * torch.exp(wide) * 1e-9).flatten() @ torch.full((64,), 2.0**20)
+        loss.backward()
+        if not nested:
+            plain = h.grad
+    assert h.grad.abs().sum() > 0
+    assert torch.equal(h.grad, plain)
+
+
+def test_a_long_chain_costs_what_its_operations_do() -> None:
+    """No operation takes over what is noted of those before it."""
+    with mode():
+        h = torch.randn(4, 4, requires_grad=True) * 1.0
+        for _ in range(100):
+            h = h + 0.01 * torch.tanh(h)
+    it = record(h)  # in the mode that would be a look at its place
+    assert it is not None
+    assert max(len(one.kept) for one in [it, *it.before]) <= 2
+    assert len(it.before) == 3 * 100
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_other_kinds_of_tensors() -> None:
+    with mode():
+        nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)], requires_grad=True)
+        (torch.relu(nested * 2.0) * 2.0).to_padded_tensor(0.0).sum().backward()
+        rows = torch.randn(3, 4).unbind()
+        rows[0].count_nonzero()
+    assert nested.grad is not None
+
+
+def test_two_modes_and_a_converted_model_keep_as_little_as_one() -> None:
+    class Own(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return newgelu(x) * 1.5
+
+    x = batch()
+    block = Block(Own())
+    assert convert(block, "forward-ad").converted
+    assert saved_bytes(wrap(block, min_numel=1), x).total == 2 * x.numel() * 4

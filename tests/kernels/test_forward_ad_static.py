@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from kernels import saved_bytes
 from kernels.errors import KernelError
-from kernels.forward_ad import backend, exported, report, traced
+from kernels.forward_ad import backend, exported, report, traced, wrap
 from kernels.forward_ad.rewrite import Chain
 from kernels.memory.zoo import build
 from tests.kernels.chains import WRITTEN, mish, newgelu
@@ -736,3 +736,109 @@ def test_report_says_who_cannot_take_a_model() -> None:
     assert "cannot be exported" in str(found)
     with pytest.raises(KernelError, match=r"model must be a torch.nn.Module"):
         report(torch.tanh, torch.randn(3))
+
+
+class Rounded(torch.autograd.Function):
+    """A backward of its own: as if nothing had been rounded."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return torch.round(x)
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+class Written(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return mish(x)
+
+
+class WithOwnBackward(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        rounded: Tensor = Rounded.apply(mish(self[0](x)))
+        return self[1](rounded)
+
+
+def two_layers(kind: type[nn.Sequential] = nn.Sequential) -> nn.Sequential:
+    return kind(nn.Linear(8, 8), nn.Linear(8, 1))
+
+
+def test_a_backward_of_its_own_is_not_left_out_in_silence() -> None:
+    model, x = two_layers(WithOwnBackward), torch.randn(4, 8)
+    with pytest.raises(KernelError, match=r"Rounded, whose backward would be left out; try torch.compile"):
+        exported(model, (x,))
+    with pytest.raises(KernelError, match=r"torch.fx.symbolic_trace can follow"):
+        traced(model, x)
+    plain = torch.autograd.grad(model(x).sum(), model[0].weight)[0]
+    compiled = torch.compile(model, backend=backend())
+    assert torch.equal(torch.autograd.grad(compiled(x).sum(), model[0].weight)[0], plain)
+    assert plain.abs().sum() > 0
+
+
+@pytest.mark.parametrize("register", ["register_full_backward_hook", "register_full_backward_pre_hook"])
+def test_backward_hooks_are_not_left_out_in_silence(register: str) -> None:
+    model, x = two_layers(), torch.randn(4, 8)
+    getattr(model[0], register)(lambda *_: None)
+    for make in (lambda: exported(model, (x,)), lambda: traced(model, x)):
+        with pytest.raises(KernelError, match="a backward hook on 0, which would be left out"):
+            make()
+
+
+def test_hooks_on_the_model_are_not_left_out_in_silence() -> None:
+    model, x = two_layers(), torch.randn(4, 8)
+    model.register_forward_hook(lambda module, args, output: output * 2)
+    with pytest.raises(KernelError, match="a hook on the model, which would be left out"):
+        traced(model, x)
+
+
+def test_code_that_depends_on_the_mode_is_not_frozen_in_silence() -> None:
+    class Own(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.dropout(mish(super().forward(x)), 0.5, self.training)
+
+    model = Own(8, 8)
+    with pytest.raises(KernelError, match=r"depends on self\.training, which would stay as it is now"):
+        traced(model, torch.randn(4, 8))
+    assert model.training
+
+
+def test_checkpointed_regions_run_twice_and_not_more() -> None:
+    """Forward and again in backward; nothing but the input is kept in between."""
+    runs = []
+
+    class Counted(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            runs.append(1)
+            return super().forward(x)
+
+    layers = [layer for _ in range(4) for layer in (Counted(8, 8), Written())]
+    module = traced(nn.Sequential(*layers), torch.randn(4, 8))
+    x = torch.randn(4, 8, requires_grad=True)
+    runs.clear()
+    y = torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False)
+    counted = module.get_submodule("0")
+    seen = []
+    counted.register_forward_hook(lambda *_: seen.append(1))
+    y.sum().backward()
+    assert len(seen) == 1
+    kept = saved_bytes(lambda x: torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False), x)
+    assert kept.total < 4 * 8 * 4
+
+
+def test_transforms_of_torch_func() -> None:
+    module = traced(nn.Sequential(nn.Linear(8, 8), Written(), nn.Linear(8, 1)), torch.randn(4, 8))
+    x = torch.randn(4, 8)
+    expected = torch.autograd.grad(module(probe := x.clone().requires_grad_()).sum(), probe)[0]
+    torch.testing.assert_close(torch.func.grad(lambda x: module(x).sum())(x), expected)
+
+
+def test_a_backend_that_is_not_called() -> None:
+    with pytest.raises(Exception, match=r"backend must be called without arguments"):
+        torch.compile(nn.Linear(2, 2), backend=backend)(torch.randn(1, 2))
+
+
+def test_a_report_of_what_is_wrapped() -> None:
+    with pytest.raises(KernelError, match="got one that is wrapped; unwrap it"):
+        report(wrap(nn.Linear(2, 2)), torch.randn(1, 2))

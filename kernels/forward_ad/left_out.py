@@ -1,0 +1,43 @@
+"""What torch.export and torch.fx would leave out of a graph without a word, so that its gradients were others."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import BackwardCFunction
+from torch.overrides import TorchFunctionMode
+
+from kernels.memory.isolated import on_fakes
+from kernels.memory.measure import nodes
+
+_HARMLESS = ("kernels.", "torch.utils.checkpoint._NoopSaveInputs")
+
+
+def left_out(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """A hook on a module or a backward of the model's own that a graph would lack, or ""."""
+    for name, module in model.named_modules():
+        if module._backward_hooks or module._backward_pre_hooks:
+            return f"a backward hook on {name or 'the model'}, which would be left out"
+    try:
+        with on_fakes(model, args, kwargs) as (copied, given, named), torch.enable_grad():
+            own = {_function(node) for node in nodes(copied(*given, **named)) if isinstance(node, BackwardCFunction)}
+    except Exception:  # of any kind: who makes the graph will say it better
+        return ""
+    finally:
+        torch.clear_autocast_cache()  # it may hold fakes
+    found = sorted(name for name in own if not name.startswith(_HARMLESS))
+    return f"the autograd.Function {found[0]}, whose backward would be left out" if found else ""
+
+
+def _function(node: Any) -> str:
+    function = type(node)._forward_cls
+    return f"{function.__module__}.{function.__qualname__}"
+
+
+class NoHooks(TorchFunctionMode):
+    """Refuses hooks on tensors, which torch.export leaves out."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "hook" in getattr(func, "__name__", ""):
+            raise RuntimeError("a hook on a tensor, which would be left out")
+        return func(*args, **(kwargs or {}))
