@@ -93,9 +93,6 @@ class Doubled(torch.autograd.Function):
 
 
 OTHER: list[Callable[[Tensor], Tensor]] = [
-    lambda t: Doubled.apply(t),
-    lambda t: checkpoint(lambda t: torch.tanh(t) * t, t, use_reentrant=False),
-    lambda t: checkpoint(lambda t: torch.sigmoid(t) * t, t, use_reentrant=True),
     lambda t: t[:, :1] * CONSTANT[:1],
     lambda t: t.t().contiguous(),
     lambda t: t.t(),
@@ -109,14 +106,20 @@ OTHER: list[Callable[[Tensor], Tensor]] = [
     lambda t: F.layer_norm(t, (SIZE,)),
     lambda t: t * t.amax(),
 ]
+EAGER: list[Callable[[Tensor], Tensor]] = [  # what no graph has
+    lambda t: Doubled.apply(t),
+    lambda t: checkpoint(lambda t: torch.tanh(t) * t, t, use_reentrant=False),
+    lambda t: checkpoint(lambda t: torch.sigmoid(t) * t, t, use_reentrant=True),
+]
 KINDS = {"unary": 0.53, "binary": 0.2, "product": 0.1, "other": 0.1, "in place": 0.05, "hook": 0.02}
 
 
 @dataclass(frozen=True)
 class Program:
-    """`seed` is all there is to it."""
+    """Drawn from `seed`; eager: with functions and checkpoints that a mode does not see."""
 
     seed: int
+    eager: bool = False
 
     def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
         """A number; which tensors it goes through is drawn from the seed."""
@@ -137,7 +140,7 @@ class Program:
                 case "product":
                     tensors.append(recent() @ weight * 0.3)
                 case "other":
-                    tensors.append(chosen.choice(OTHER)(recent()))
+                    tensors.append(chosen.choice(OTHER + EAGER * self.eager)(recent()))
                 case "in place":
                     tensor = recent()
                     if not tensor.is_leaf:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -225,6 +226,14 @@ def test_constant_results(backend: str) -> None:
     assert torch.equal(same, x)
     assert same.data_ptr() != x.data_ptr()
     assert torch.equal(torch.autograd.grad((ones + 2 * same).sum(), x)[0], torch.full_like(x, 2))
+
+
+def test_nan_is_left_where_x_cancels(backend: str) -> None:
+    x = torch.tensor([math.nan, 2.0], device=backend).requires_grad_()
+    for run, value in ((elementwise(lambda x: x - x), 0.0), (elementwise(lambda x: x / x), 1.0)):
+        y = run(x)
+        assert (torch.isnan(y).tolist(), y[1].item()) == ([True, False], value)
+        assert torch.autograd.grad(y.sum(), x)[0][1] == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
@@ -472,6 +481,73 @@ def test_constants_make_functions_of_their_own() -> None:
         f(x, 2, scale=torch.ones(1))
 
 
+def test_constants_of_numpy_are_numbers() -> None:
+    run, x = elementwise(lambda x, by: x * by), torch.tensor([3.0])
+    for by in (np.float32(2), np.float64(2), np.int64(2), np.float16(2)):
+        assert run(x, by).item() == run(x, by=by).item() == 6.0
+
+
+class Net(nn.Module):
+    def __init__(self, beta: float) -> None:
+        super().__init__()
+        self.beta = beta
+        self.act = elementwise(self.act)  # type: ignore[method-assign]
+
+    def act(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(self.beta * x)
+
+
+class Decorated:
+    kept = staticmethod(elementwise(FUNCTIONS["silu"]))
+    shared = elementwise(FUNCTIONS["silu"])
+
+    @elementwise
+    def act(self, x: Tensor) -> Tensor:
+        return 2 * x
+
+
+def test_methods() -> None:
+    x = torch.randn(9)
+    for beta in (1.0, 2.0):
+        torch.testing.assert_close(Net(beta).act(x), x * torch.sigmoid(beta * x))
+    assert torch.equal(Decorated().kept(x), MADE["silu"](x))
+    assert isinstance(Decorated.shared, Elementwise)
+    with pytest.raises(
+        KernelError,
+        match=r"^act: .* got one in the class Decorated; for a method write self\.act = elementwise\(self\.act\) in",
+    ):
+        Decorated().act(x)
+    with pytest.raises(KernelError, match=r"for a function that takes no self staticmethod\(elementwise\("):
+        Decorated().shared(x)
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: object, grad: Tensor) -> Tensor:
+        return 2 * grad
+
+
+def test_what_backward_does_not_go_through_is_refused() -> None:
+    @elementwise
+    def frozen(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            s = torch.sigmoid(x)
+        return x * s
+
+    x = torch.randn(9, requires_grad=True)
+    for run in (frozen, elementwise(torch.no_grad()(torch.sigmoid)), elementwise(lambda x: Doubled.apply(x) + x)):
+        with pytest.raises(KernelError, match=r"backward goes through, got \w+ within torch\.no_grad\(\) or a"):
+            run(x)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():  # around the call it is right
+            assert torch.equal(elementwise(FUNCTIONS["silu"])(x), MADE["silu"](x))
+            assert not torch.is_grad_enabled()
+
+
 # What is refused. All that the function itself may do wrong is in tests/codegen/test_traced.py.
 
 
@@ -486,6 +562,11 @@ def test_refusals_name_the_function() -> None:
         centred.expressions()
     with pytest.raises(KernelError, match=r"several: target must be one of triton, torch, got 'cuda'"):
         several.source("cuda")
+    two = elementwise(lambda x, y: x * y)
+    with pytest.raises(
+        KernelError, match=r"^<lambda>: an argument must be .* got Tensor; make a function of one tensor of it"
+    ):
+        two(torch.ones(3), torch.ones(3))
     with pytest.raises(KernelError, match="elementwise must be given a function of a tensor, got int"):
         elementwise(3)
 

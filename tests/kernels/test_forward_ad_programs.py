@@ -63,9 +63,9 @@ def mode() -> nested_forward_ad:
 
 
 def test_programs(programs: int) -> None:
-    wrong, raised, more, less, compared = [], [], [], [], 0
+    wrong, raised, more, less, compared, counted = [], [], [], [], 0, 0
     for seed in range(programs):
-        program = Program(seed)
+        program, seen = Program(seed, eager=True), Program(seed)
         plain, nested = run(program, nullcontext()), run(program, mode())
         if plain.error:
             continue
@@ -77,10 +77,13 @@ def test_programs(programs: int) -> None:
         apart = [off(*them) for them in zip(nested.gradients, plain.gradients, strict=True)]
         if not same or not all(one <= TOLERANCE for one in apart):  # NaN is none
             wrong.append(seed)
-        before, after = kept(program, nullcontext()), kept(program, mode())
+        if run(seen, nullcontext()).error:
+            continue
+        counted += 1  # what the mode does not see holds chains that it takes for dead
+        before, after = kept(seen, nullcontext()), kept(seen, mode())
         more += [seed] * (after > before)
         less += [seed] * (after < before)
     assert compared > 0.8 * programs
     assert (wrong, raised) == ([], [])
-    assert len(more) <= 0.03 * compared, more
-    assert len(less) >= 0.3 * compared  # so the programs do have chains
+    assert len(more) <= 0.03 * counted, more
+    assert len(less) >= 0.3 * counted  # so the programs do have chains
