@@ -91,6 +91,34 @@ class unless_nan(Function):
 
     nargs = 2
 
+    def _eval_derivative(self, symbol: Expr) -> Expr:
+        return self.args[1].diff(symbol)
+
+    def _sympystr(self, printer: Any) -> str:
+        return str(printer._print(self.args[1]))
+
+
+class quotient(Function):
+    """The first argument over the second, differentiated as torch's backward does it: sympy's own derivative divides by
+    the square of the second, which may overflow where the quotient does not."""
+
+    nargs = 2
+
+    @classmethod
+    def eval(cls, above: Expr, under: Expr) -> Expr | None:
+        return above / under if above.is_zero or not under.free_symbols else None
+
+    def _eval_is_extended_real(self) -> bool:
+        return True
+
+    def _eval_derivative(self, symbol: Expr) -> Expr:
+        above, under = self.args
+        return quotient(above.diff(symbol) - self * under.diff(symbol), under)
+
+    def _sympystr(self, printer: Any) -> str:
+        above, under = (printer.parenthesize(part, PRECEDENCE["Pow"]) for part in self.args)
+        return f"({above}/{under})"
+
 
 class like(Function):
     """A tensor full of the first argument, a number, like the second."""
@@ -103,6 +131,30 @@ def compared(condition: type[Condition], a: Expr, b: Expr) -> Condition:
     if not (a.free_symbols or b.free_symbols):
         raise InputError(f"a condition must depend on x, got one of {a} and {b}; leave it out")
     return condition(a, b)
+
+
+def absolute(u: Expr) -> Expr:
+    """|u|, whose slope at 0 is 0."""
+    # sympy differentiates Abs only of what it knows to be real, which log(x) is not.
+    return sympy.Abs(u) if u.is_extended_real else select(_positive(u), u, select(_reached(u), Integer(0), -u))
+
+
+def _positive(u: Expr) -> Condition:
+    return compared(below, Integer(0), u)
+
+
+def _reached(u: Expr) -> Condition:
+    return compared(at_most, Integer(0), u)
+
+
+def sign(u: Expr) -> Expr:
+    """-1, 0 or 1."""
+    return select(_positive(u), Integer(1), select(compared(below, u, Integer(0)), Integer(-1), Integer(0)))
+
+
+def halved(a: Expr, b: Expr, first: Condition, second: Condition) -> Expr:
+    """a or b, as the conditions say; where neither holds they are equal, and torch gives half a gradient to each."""
+    return select(first, a, select(second, b, a / 2 + b / 2))
 
 
 _RELATIONS = {sympy.Lt: (below, False), sympy.Le: (at_most, False), sympy.Gt: (below, True), sympy.Ge: (at_most, True)}
@@ -163,6 +215,10 @@ class Choices(ElementwisePrinter):
 
     def _write_select(self, expr: select) -> str:
         return f"{self.select}({', '.join(map(self._print, expr.args))})"
+
+    def _write_quotient(self, expr: quotient) -> str:
+        above, under = map(self._factor, expr.args)
+        return f"{above} / {under}"
 
     def _write_unless_nan(self, expr: unless_nan) -> str:
         name, value = map(self._print, expr.args)

@@ -8,8 +8,18 @@ from collections.abc import Callable
 import sympy
 from sympy import Add, Expr, Mul, erf, exp, log, sqrt
 
-from codegen.choices import select
-from fitting.activations.heads import Phi, expm1, sigmoid, softplus, tanh
+from codegen.choices import quotient, select
+from fitting.activations.heads import Head, Phi, expm1, sigmoid, softplus, tanh
+
+
+class erfc(Head):
+    """1 - erf(x). Sympy's own makes 2 - erfc(x) of erfc(-x), which cancels."""
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        return -2 / sqrt(sympy.pi) * exp(-(self.args[0] ** 2))
+
+    def _eval_evalf(self, prec: int) -> Expr | None:
+        return sympy.erfc(self.args[0])._eval_evalf(prec) if self.is_number else None
 
 
 def _normal(u: Expr) -> Expr:
@@ -81,6 +91,18 @@ def logarithms(expression: Expr) -> Expr:
     return expression.replace(log(sigmoid(u)), -softplus(-u))
 
 
+def quotients(expression: Expr) -> Expr:
+    """n/d as one head, where d depends on x: its derivative does not overflow where n/d does not."""
+    if expression.is_Atom:
+        return expression
+    factors = Mul.make_args(expression)
+    under = [factor for factor in factors if factor.is_Pow and factor.args[1] == -1 and factor.free_symbols]
+    if not under:
+        return expression.func(*map(quotients, expression.args))
+    above = Mul(*(factor for factor in factors if factor not in under))
+    return quotient(quotients(above), quotients(Mul(*(factor.args[0] for factor in under))))
+
+
 def masked(expression: Expr) -> Expr:
     """p*where(c, 0, a) is where(c, 0, p*a), which is 0 also where p is infinite: so torch's backward has it."""
     return expression.replace(lambda node: node.is_Mul, _masked)
@@ -98,6 +120,6 @@ def _masked(product: Expr) -> Expr:
 
 def by_hand(expression: Expr) -> Expr:
     """All but `masked`, which is for derivatives."""
-    for one in (reciprocals, exponentials, logarithms, complements):
+    for one in (reciprocals, exponentials, complements, logarithms):
         expression = one(expression)
     return expression

@@ -6,22 +6,24 @@ results and derivatives, with what they share computed once, and the two passes.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 import sympy
 from sympy import Expr, Float
+from sympy.core.parameters import distribute
 from sympy.printing.str import StrPrinter
 
 from codegen import passes, template
 from codegen.choices import PRINTERS, like, select, unless_nan
-from codegen.complements import by_hand, masked
+from codegen.complements import by_hand, masked, quotients
 from codegen.function import Function, Writer, numbers
 from codegen.module import primitive_function, primitives
 from codegen.subject import DTYPES
 from codegen.torch_primitives import TORCH
-from codegen.traced import trace
+from codegen.traced import trace_recorded
 from fitting.activations.heads import x
 from fitting.errors import InputError
 
@@ -57,7 +59,8 @@ class Fused:
     @cached_property
     def slopes(self) -> tuple[Expr, ...]:
         """The derivatives."""
-        return tuple(passes.derivative(masked(by_hand(value.diff(x)))) for value in self.values)
+        with distribute(False):  # as in `codegen.traced`
+            return tuple(passes.derivative(masked(by_hand(value.diff(x)))) for value in self.values)
 
     @property
     def count(self) -> int:
@@ -81,7 +84,8 @@ class Fused:
         for what, value, known in (("target", target, TARGETS), ("dtype", dtype, DTYPES)):
             if value not in known:
                 raise InputError(f"{what} must be one of {', '.join(known)}, got {value!r}")
-        return self._triton(dtype) if target == "triton" else self._torch(dtype)
+        with distribute(False):
+            return self._triton(dtype) if target == "triton" else self._torch(dtype)
 
     def _element(self, target: str) -> Function:
         return _function("element", (*self.values, *self.slopes), self.count, target, "All results, then the slopes.")
@@ -137,16 +141,26 @@ def backward_pass(grads, slopes):
     return sum(products[1:], products[0]).to(slopes[0].dtype)'''
 
 
-def fuse(function: Callable[..., object], name: str, *args: object, **kwargs: object) -> Fused:
+def fuse(
+    function: Callable[..., object],
+    name: str,
+    args: Sequence[object] = (),
+    kwargs: Mapping[str, object] = MappingProxyType({}),
+    recorded: Callable[[], bool] = lambda: True,
+) -> Fused:
     """The function, called with a stand-in for its tensor and these further arguments, as what can be emitted.
+
+    recorded: says whether torch would record for backward what is done at that moment.
 
     Raises `InputError` for what is not element-wise in its one tensor, by name.
     """
-    found = trace(function, *args, **kwargs)
-    values = tuple(passes.definition(by_hand(expression)) for expression in found.expressions)
+    found = trace_recorded(function, recorded, args, kwargs)
+    with distribute(False):
+        values = tuple(quotients(passes.definition(by_hand(expression))) for expression in found.expressions)
     fused = Fused(name[:64] if name.isidentifier() else "function", values, found.kinds, found.several)
-    for expression in (*fused.values, *fused.slopes):
-        _check_numbers(numbers(expression))
+    with distribute(False):
+        for expression in (*fused.values, *fused.slopes):
+            _check_numbers(numbers(expression))
     return fused
 
 

@@ -1,6 +1,7 @@
 """Names of PyTorch's operations: which are one and the same, and which no element-wise function can have, and why."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 from fitting.errors import InputError
 
@@ -11,11 +12,31 @@ kthvalue quantile unique count_nonzero histc bincount layer_norm rms_norm batch_
 local_response_norm normalize matmul mm bmm dot einsum tensordot linear bilinear glu conv1d conv2d conv3d avg_pool1d
 avg_pool2d max_pool1d max_pool2d interpolate cross_entropy mse_loss nll_loss l1_loss
 """
+_DROPOUT = "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout"
+_CASTS = "float to type type_as double half bfloat16 int long short char byte bool"
 _RANDOM = """
-dropout dropout1d dropout2d dropout3d alpha_dropout feature_dropout feature_alpha_dropout native_dropout rrelu bernoulli
-rand_like randn_like randint_like normal poisson multinomial
+feature_dropout native_dropout rrelu bernoulli rand_like randn_like randint_like normal poisson multinomial
 """
-REDUCTIONS, RANDOM = frozenset(_REDUCTIONS.split()), frozenset(_RANDOM.split())
+REDUCTIONS, DROPOUT = frozenset(_REDUCTIONS.split()), frozenset(_DROPOUT.split())
+RANDOM = DROPOUT | frozenset(_RANDOM.split())
+CASTS = frozenset(_CASTS.split())
+VALUES = {
+    "__bool__": "a branch of Python (if, while, and, or, not) on its values; use torch.where",
+    "__float__": "a Python number made of it; use torch's function instead of math's",
+    "__int__": "a Python number made of it",
+    "__index__": "a Python number made of it",
+    "__complex__": "a Python number made of it",
+    "__format__": "a text made of it",
+    "item": "a Python number made of it",
+    "tolist": "a Python list made of it",
+    "numpy": "an array made of it",
+    "__array__": "an array made of it",
+    "__len__": "its length",
+    "__iter__": "a loop over it",
+    "__contains__": "a search in it",
+    "__getitem__": "a part of it",
+    "__setitem__": "a change of a part of it",
+}
 ALIASES = {
     "absolute": "abs",
     "arctan": "atan",
@@ -56,7 +77,13 @@ def by_name(name: str) -> str:
     return ALIASES.get(plain, plain)
 
 
-def refused(name: str, known: Mapping[str, object]) -> InputError:
+def hint(name: str, known: Iterable[str]) -> str:
+    """The way out for a name that is not known. One within another is no slip: logit is not log, nor is acosh cosh."""
+    close = [one for one in get_close_matches(name, known, 3, 0.8) if one not in name and name not in one]
+    return f"did you mean {' or '.join(close)}?" if close else "keep it outside of the function"
+
+
+def refused(name: str, known: Iterable[str]) -> InputError:
     """Why there is no operation of this name."""
     if name in REDUCTIONS:
         return InputError(
@@ -70,6 +97,4 @@ def refused(name: str, known: Mapping[str, object]) -> InputError:
         )
     if name.endswith("_") and not name.startswith("_"):
         return InputError(f"an operation must not change its tensor in place, got {name}; write {name.rstrip('_')}")
-    close = [one for one in known if name.startswith(one) or one.startswith(name)][:3]
-    hint = f"; did you mean {' or '.join(close)}?" if close else "; keep it outside of the function"
-    return InputError(f"an operation must be one that is known and element-wise, got {name}{hint}")
+    return InputError(f"an operation must be one that is known and element-wise, got {name}; {hint(name, known)}")

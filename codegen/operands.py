@@ -2,7 +2,7 @@
 
 import sys
 
-from sympy import Expr, Float, Integer, Rational
+from sympy import Add, Expr, Float, Integer, Rational
 
 from codegen.choices import Condition, select
 from fitting.errors import InputError
@@ -35,6 +35,11 @@ def operand(value: object) -> Expr:
     if isinstance(value, Condition):
         return select(value, Integer(1), Integer(0))
     return value if isinstance(value, Expr) else number(value)
+
+
+def negated(u: Expr) -> Expr:
+    """-u; of a sum term by term, which is exact, also where sympy is told to leave numbers before sums."""
+    return Add(*(-term for term in Add.make_args(u)))
 
 
 def condition_of(value: object, name: str) -> Condition:

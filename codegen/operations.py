@@ -11,9 +11,11 @@ from inspect import Parameter, Signature, signature
 import sympy
 from sympy import Expr, Integer, Rational
 
+from codegen import choices
 from codegen.choices import Condition, at_most, below, both, compared, composed, either, opposite, select
-from codegen.names import refused
-from codegen.operands import condition_of, number, operand
+from codegen.complements import erfc
+from codegen.names import DROPOUT, refused
+from codegen.operands import condition_of, negated, number, operand
 from fitting.activations import get
 from fitting.activations.catalogue import CATALOGUE
 from fitting.activations.heads import Phi, expm1, log1p, softplus
@@ -27,29 +29,12 @@ def _unary(head: Callable[[Expr], Expr]) -> Operation:
     return lambda input: head(operand(input))
 
 
-def _absolute(u: Expr) -> Expr:
-    # sympy differentiates Abs only of what it knows to be real, which log(x) is not.
-    return sympy.Abs(u) if u.is_extended_real else select(_positive(u), u, select(_reached(u), Integer(0), -u))
-
-
-def _positive(u: Expr) -> Condition:
-    return compared(below, Integer(0), u)
-
-
-def _reached(u: Expr) -> Condition:
-    return compared(at_most, Integer(0), u)
-
-
-def _sign(u: Expr) -> Expr:
-    return select(_positive(u), Integer(1), select(compared(below, u, Integer(0)), Integer(-1), Integer(0)))
-
-
 def _add(input: object, other: object, *, alpha: object = 1) -> Expr:
     return operand(input) + number(alpha, "alpha") * operand(other)
 
 
 def _sub(input: object, other: object, *, alpha: object = 1) -> Expr:
-    return operand(input) - number(alpha, "alpha") * operand(other)
+    return operand(input) + number(alpha, "alpha") * negated(operand(other))
 
 
 def _div(input: object, other: object, *, rounding_mode: object = None) -> Expr:
@@ -75,23 +60,18 @@ def _pow(input: object, exponent: object) -> Expr:
 
 def _maximum(input: object, other: object) -> Expr:
     a, b = operand(input), operand(other)
-    return a if a == b else _chosen(a, b, compared(below, b, a), compared(below, a, b))
+    return a if a == b else choices.halved(a, b, compared(below, b, a), compared(below, a, b))
 
 
 def _minimum(input: object, other: object) -> Expr:
     a, b = operand(input), operand(other)
-    return a if a == b else _chosen(a, b, compared(below, a, b), compared(below, b, a))
-
-
-def _chosen(a: Expr, b: Expr, first: Condition, second: Condition) -> Expr:
-    """Where a and b are equal torch gives half of the gradient to each."""
-    return select(first, a, select(second, b, a / 2 + b / 2))
+    return a if a == b else choices.halved(a, b, compared(below, a, b), compared(below, b, a))
 
 
 def _extremum(name: str, run: Operation) -> Operation:
     def of_two(input: object, other: object = None) -> Expr:
         if not isinstance(other, Expr) and not hasattr(other, "shape"):  # none, or a dimension
-            raise refused(name, {})
+            raise refused(name, ())
         return run(input, other)
 
     return of_two
@@ -99,6 +79,8 @@ def _extremum(name: str, run: Operation) -> Operation:
 
 def _clamp(input: object, min: object = None, max: object = None) -> Expr:
     result = u = operand(input)
+    if isinstance(min, Expr) or isinstance(max, Expr):
+        raise InputError("min and max must be numbers, got what is made from x; use torch.maximum or torch.minimum")
     limits = [None if one is None else number(one, what) for what, one in (("min", min), ("max", max))]
     low, high = limits
     if low is None and high is None:
@@ -154,6 +136,17 @@ def _softplus(input: object, beta: object = 1.0, threshold: object = 20.0) -> Ex
     return _Catalogued("softplus")(input, beta=beta)
 
 
+def _dropout(name: str) -> Operation:
+    def evaluated(input: object, p: object = 0.5, training: object = True, inplace: object = False) -> Expr:
+        if inplace:
+            raise InputError(f"inplace must be False, got True for {name}: nothing is changed in place")
+        if training and p:
+            raise refused(name, ())
+        return operand(input)
+
+    return evaluated
+
+
 def _comparison(condition: type[Condition], turned: bool = False) -> Operation:
     def run(input: object, other: object) -> Expr:
         a, b = operand(input), operand(other)
@@ -172,20 +165,17 @@ def _joined(name: str, head: type[Condition]) -> Operation:
 
 
 _UNARY: dict[str, Callable[[Expr], Expr]] = {
-    **{
-        name: getattr(sympy, name)
-        for name in ("exp", "log", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "erf", "erfc")
-    },
+    **{name: getattr(sympy, name) for name in ("exp", "log", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "erf")},
     "atan": sympy.atan,
+    "erfc": erfc,
     "expm1": expm1,
     "log1p": log1p,
     "ndtr": Phi,
-    "abs": _absolute,
-    "sign": _sign,
-    "neg": lambda u: -u,
+    "abs": choices.absolute,
+    "sign": choices.sign,
+    "neg": negated,
     "positive": lambda u: u,
-    "clone": lambda u: u,
-    "contiguous": lambda u: u,
+    **{name: lambda u: u for name in ("clone", "contiguous")},
     "square": lambda u: u**2,
     "reciprocal": lambda u: 1 / u,
     "rsqrt": lambda u: u ** Rational(-1, 2),
@@ -218,8 +208,11 @@ ARITHMETIC: dict[str, Operation] = {
     "clamp_max": lambda input, max: _clamp(input, max=max),
     "logaddexp": lambda input, other: operand(other) + softplus(operand(input) - operand(other)),
     "full_like": lambda input, fill_value: number(fill_value, "fill_value"),
+    **{name: _dropout(name) for name in sorted(DROPOUT)},
 }
 """What gives numbers, of which at least one argument is made from x and is no condition."""
+CONSTANT = {"zeros_like", "ones_like", "full_like"}
+"""What looks at no value of x."""
 CHOICES: dict[str, Operation] = {"where": _where, "masked_fill": _masked_fill}
 COMPARISONS: dict[str, Operation] = {
     "lt": _comparison(below),

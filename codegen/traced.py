@@ -11,11 +11,12 @@ from typing import Any, NoReturn
 
 import sympy
 from sympy import Expr
+from sympy.core.parameters import distribute
 
-from codegen.choices import Condition
-from codegen.names import RANDOM, REDUCTIONS, by_name, refused
+from codegen.choices import Condition, unless_nan
+from codegen.names import CASTS, RANDOM, REDUCTIONS, VALUES, by_name, hint, refused
 from codegen.operands import operand
-from codegen.operations import ARITHMETIC, OPERATIONS, apply
+from codegen.operations import ARITHMETIC, CONSTANT, OPERATIONS, apply
 from fitting.activations.heads import x
 from fitting.errors import InputError
 
@@ -25,22 +26,6 @@ MAX_DEPTH = 60
 # What dtype a result has: that of x, float32, or the wider one of these two.
 OWN, SINGLE, WIDER = "own", "float32", "wider"
 _NO_NUMBERS = (sympy.nan, sympy.zoo, sympy.oo, -sympy.oo, sympy.I)
-_VALUES = {
-    "__bool__": "a branch of Python (if, while, and, or, not) on its values; use torch.where",
-    "__float__": "a Python number made of it; use torch's function instead of math's",
-    "__int__": "a Python number made of it",
-    "__index__": "a Python number made of it",
-    "__complex__": "a Python number made of it",
-    "item": "a Python number made of it",
-    "tolist": "a Python list made of it",
-    "numpy": "an array made of it",
-    "__array__": "an array made of it",
-    "__len__": "its length",
-    "__iter__": "a loop over it",
-    "__contains__": "a search in it",
-    "__getitem__": "a part of it",
-    "__setitem__": "a change of a part of it",
-}
 _OPERATORS = [
     *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "rpow", "neg", "pos", "abs"),
     *("lt", "le", "gt", "ge", "eq", "ne", "and", "rand", "or", "ror", "invert"),
@@ -67,13 +52,16 @@ class Dtype:
 
 
 class Traced:
-    """The stand-in: an expression in x, or a condition, and the dtype that torch would give it."""
+    """The stand-in: an expression in x, or a condition, the dtype that torch would give it, and whether it is made from
+    the values of x; `recorded` says whether torch would record for backward what is done at that moment."""
 
     __array_ufunc__ = None  # numbers of numpy leave operators to it
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, expression: Expr, kind: str = OWN) -> None:
-        self.expression, self.kind = expression, kind
+    def __init__(
+        self, expression: Expr, kind: str = OWN, varies: bool = True, recorded: Callable[[], bool] = lambda: True
+    ) -> None:
+        self.expression, self.kind, self.varies, self.recorded = expression, kind, varies, recorded
 
     @classmethod
     def __torch_function__(
@@ -86,24 +74,29 @@ class Traced:
             raise AttributeError(name)
         if name == "dtype":
             return Dtype(self.kind)
-        if name in _VALUES:
+        if name in VALUES:
             raise _valued(name)
-        if name in _CASTS or by_name(name) in OPERATIONS:
+        if name in CASTS or by_name(name) in OPERATIONS:
             return partial(_method, name, self)
         if name in REDUCTIONS or name in RANDOM or name.endswith("_"):
-            raise refused(name, {})
+            raise refused(name, ())
         raise InputError(
-            f"a function must use its tensor in known element-wise operations alone, got .{name}; keep it outside of"
-            " the function"
+            f"a function must use its tensor in known element-wise operations alone, got .{name};"
+            f" {hint(name, OPERATIONS)}"
         )
 
 
 def called(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Traced:
     """What the operation of torch of this name gives. Raises `InputError` for one there is not, with the reason."""
     plain = by_name(name)
-    if plain in _CASTS:
-        return _cast(plain, args, kwargs)
     traced = [one for one in (*args, *kwargs.values()) if isinstance(one, Traced)]
+    if not all(one.recorded() for one in traced):
+        raise InputError(
+            f"an operation must be one that backward goes through, got {plain} within torch.no_grad() or a"
+            " torch.autograd.Function; write a formula of torch's operations without them"
+        )
+    if plain in CASTS:
+        return _cast(plain, args, kwargs)
     numbers = [one for one in traced if not isinstance(one.expression, Condition)]
     if plain in ARITHMETIC and not numbers:
         raise InputError(
@@ -111,7 +104,9 @@ def called(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> T
         )
     expression = apply(plain, [_bare(one) for one in args], {key: _bare(one) for key, one in kwargs.items()})
     _check_size(expression)
-    return Traced(expression, _joint({one.kind for one in numbers}))
+    varies = plain not in CONSTANT and any(one.varies for one in traced)
+    recorded = next((one.recorded for one in traced), lambda: True)  # torch.cat([x]) has it in a list
+    return Traced(expression, _joint({one.kind for one in numbers}), varies, recorded)
 
 
 def _method(name: str, *args: object, **kwargs: object) -> Traced:
@@ -133,32 +128,15 @@ def _cast(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Tr
     wanted = "torch.float32" if name == "float" else given[1] if len(given) == 2 else None
     source = given[0]
     if isinstance(source, Traced) and isinstance(wanted, Traced | Dtype):
-        return Traced(operand(source.expression), wanted.kind)
+        return Traced(operand(source.expression), wanted.kind, source.varies, source.recorded)
     if isinstance(source, Traced) and str(wanted) == "torch.float32":
-        return Traced(operand(source.expression), SINGLE)
+        return Traced(operand(source.expression), SINGLE, source.varies, source.recorded)
     got = name if len(given) < 2 else f"{name} with {', '.join(map(str, given[1:]))}"
     raise InputError(f"a cast must be to float32 or to the dtype of the function's tensor, got {got}; leave it out")
 
 
-_CASTS = {
-    "float",
-    "to",
-    "type",
-    "type_as",
-    "double",
-    "half",
-    "bfloat16",
-    "int",
-    "long",
-    "short",
-    "char",
-    "byte",
-    "bool",
-}
-
-
 def _valued(name: str) -> InputError:
-    return InputError(f"a function must not look at the values of its tensor, got {_VALUES[name]}")
+    return InputError(f"a function must not look at the values of its tensor, got {VALUES[name]}")
 
 
 def _operator(name: str) -> Callable[..., Traced]:
@@ -184,7 +162,7 @@ def _changing(name: str) -> Callable[..., NoReturn]:
 
 for _name in _OPERATORS:
     setattr(Traced, f"__{_name}__", _operator(_name))
-for _name in _VALUES:
+for _name in VALUES:
     if _name.startswith("__"):
         setattr(Traced, _name, _valuing(_name))
 for _name in _IN_PLACE:
@@ -218,19 +196,49 @@ def trace(function: Callable[..., object], *args: object, **kwargs: object) -> T
 
     Raises `InputError` for what it does that is not element-wise in its one tensor.
     """
-    result = function(Traced(x), *args, **kwargs)
+    return trace_recorded(function, lambda: True, args, kwargs)
+
+
+def trace_recorded(
+    function: Callable[..., object], recorded: Callable[[], bool], args: Sequence[object], kwargs: Mapping[str, object]
+) -> Trace:
+    """The same, of what torch records: `recorded` is asked at each operation and must say so."""
+    with distribute(False):  # (x - 3)*100 has digits that 100*x - 300 loses
+        result = _called(function, Traced(x, recorded=recorded), args, kwargs)
     several = type(result) is tuple
     results = result if isinstance(result, tuple) and several else (result,)
     if not results:
         raise InputError("a function must give at least one result, got an empty tuple")
-    for one in results:
-        if not isinstance(one, Traced):
-            raise InputError(
-                "a function must give what it makes of its tensor, one result or a tuple of them, got"
-                f" {type(one).__name__}"
-            )
-        if isinstance(one.expression, Condition):
-            raise InputError("a result must be numbers, got a condition; write .to(x.dtype) after it")
-        if one.expression.has(*_NO_NUMBERS):
-            raise InputError(f"a result must be a real, finite formula, got {one.expression}")
-    return Trace(tuple(one.expression for one in results), tuple(one.kind for one in results), several)
+    found = [_checked(one) for one in results]
+    return Trace(tuple(map(_value, found)), tuple(one.kind for one in found), several)
+
+
+def _called(
+    function: Callable[..., object], tensor: Traced, args: Sequence[object], kwargs: Mapping[str, object]
+) -> object:
+    try:
+        return function(tensor, *args, **kwargs)
+    except TypeError as error:
+        if Traced.__name__ not in str(error):
+            raise
+        line = str(error).partition("\n")[0]
+    raise InputError(f"a function must use operators, torch's functions and methods of its tensor alone, got: {line}")
+
+
+def _checked(result: object) -> Traced:
+    if not isinstance(result, Traced):
+        raise InputError(
+            "a function must give what it makes of its tensor, one result or a tuple of them, got"
+            f" {type(result).__name__}"
+        )
+    if isinstance(result.expression, Condition):
+        raise InputError("a result must be numbers, got a condition; write .to(x.dtype) after it")
+    if result.expression.has(*_NO_NUMBERS):
+        raise InputError(f"a result must be a real, finite formula, got {result.expression}")
+    return result
+
+
+def _value(result: Traced) -> Expr:
+    """Its expression; of x - x, which is 0, a NaN is left."""
+    lost = result.varies and not result.expression.free_symbols
+    return unless_nan(x, result.expression) if lost else result.expression

@@ -7,6 +7,7 @@ is taken apart by calling it once with a stand-in (see `codegen.traced`), differ
 import functools
 import importlib
 import itertools
+import numbers
 import sys
 import threading
 from collections.abc import Callable
@@ -25,6 +26,10 @@ from kernels.kernel import DTYPES
 
 _OBJECTS: WeakValueDictionary[str, "Elementwise"] = WeakValueDictionary()
 _COUNT = itertools.count()
+_NUMBERS: dict[type, Callable[[Any], Any]] = {
+    **{torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool},
+    **{numbers.Integral: int, numbers.Real: float},
+}
 _LOCK = threading.RLock()
 
 
@@ -53,6 +58,17 @@ class Elementwise:
         self.handle = f"{self.name}#{next(_COUNT)}"
         self._programs: dict[Any, Any] = {}
         _OBJECTS[self.handle] = self
+
+    def __get__(self, instance: Any, owner: type | None = None) -> "Elementwise":
+        """Itself, by way of a class. An instance would have to be the tensor or be left out, so it is refused."""
+        if instance is None:
+            return self
+        name = self.name if self.name.isidentifier() else "f"
+        raise KernelError(
+            f"{self.name}: elementwise must be given a function of a tensor, got one in the class"
+            f" {type(instance).__name__}; for a method write self.{name} = elementwise(self.{name}) in __init__, for a"
+            f" function that takes no self staticmethod(elementwise({name})) in the class"
+        )
 
     def __call__(self, x: Tensor, /, *args: Any, **kwargs: Any) -> Any:
         """The function's results."""
@@ -87,34 +103,38 @@ class Elementwise:
 
     def program(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The function with these constants taken apart, once. Raises KernelError as `elementwise` says."""
-        args = tuple(map(_plain, args))
-        kwargs = {name: _plain(value, name) for name, value in kwargs.items()}
+        args = tuple(self._plain(value, "an argument") for value in args)
+        kwargs = {name: self._plain(value, name) for name, value in kwargs.items()}
         key = tuple((type(one), one) for one in args), tuple((name, type(one), one) for name, one in kwargs.items())
         with _LOCK:
             if key not in self._programs:
                 # By name, at the first call: what runs needs no sympy, and this alone cannot be emitted beforehand.
                 codegen = importlib.import_module("codegen.fused")
-                with _disable_current_modes():  # so that numbers in tensors can be read while torch.compile is running
-                    program = self._checked(lambda: codegen.fuse(self.function, self.name, *args, **kwargs))
+                recorded = torch.is_grad_enabled  # not within torch.no_grad(), nor in a torch.autograd.Function
+                # Without modes numbers in tensors can be read while torch.compile is running.
+                with _disable_current_modes(), torch.enable_grad():
+                    program = self._checked(lambda: codegen.fuse(self.function, self.name, args, kwargs, recorded))
                 emitted.register(emitted.Emitted(program.key, program.count, program.text))
                 self._programs[key] = program
             return self._programs[key]
+
+    def _plain(self, value: Any, what: str) -> Any:
+        """A constant of the kernel; numbers of numpy, and those that torch.compile would let vary, as Python's."""
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        for kind, plain in _NUMBERS.items():
+            if isinstance(value, kind):
+                return plain(value)
+        raise KernelError(
+            f"{self.name}: {what} must be a number, a string or a bool besides the one tensor, got"
+            f" {type(value).__name__}; make a function of one tensor of it, and do the rest outside"
+        )
 
     def _checked(self, run: Callable[[], Any]) -> Any:
         try:
             return run()
         except importlib.import_module("fitting.errors").InputError as error:
             raise KernelError(f"{self.name}: {error}") from None
-
-
-def _plain(value: Any, name: str = "an argument") -> Any:
-    """A constant of the kernel; numbers that torch.compile would let vary become what they are."""
-    for symbolic, plain in ((torch.SymInt, int), (torch.SymFloat, float), (torch.SymBool, bool)):
-        if isinstance(value, symbolic):
-            return plain(value)
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise KernelError(f"{name} must be a number, a string or a bool besides the one tensor, got {type(value).__name__}")
 
 
 @torch.compiler.allow_in_graph  # see `kernels.functional._remembering`

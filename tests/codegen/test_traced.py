@@ -36,7 +36,7 @@ POINTS = torch.tensor(
 
 def emitted(function: Made, x: Tensor, folder: object, *args: object, **kwargs: object) -> tuple[Tensor, Tensor]:
     """The first result and its derivative, as the emitted PyTorch module has them, in float64."""
-    fused = fuse(function, "f", *args, **kwargs)
+    fused = fuse(function, "f", args, kwargs)
     found = module(fused.text("torch", "float32"), folder).element(x)
     return found[0], found[fused.count]
 
@@ -83,6 +83,9 @@ CALLS: dict[str, Made] = {
     "operators": lambda x: -(2 - x) / (1.5 + x * x) + 3 / (2 + x**2) - 2.0**x * 0.25 + (+x) ** 3.0,
     "methods": lambda x: x.sigmoid() * x.pow(3) + x.square().add(1, alpha=2).sqrt().neg() - x.mul(2).sub(x, alpha=0.5),
     "trigonometry": lambda x: torch.sin(2 * x) ** 2 / 2 + x.cos() + torch.atan(x) + torch.arctan(x) + (x / 20).tan(),
+    "quotients": lambda x: (x**3 + x) / (x * x + 1) - torch.exp(-x * x) / (2 + x.cos()) ** 2 / (1 + x * x),
+    "quotients of quotients": lambda x: (x / (1 + x * x) + 3) / (2 - 1 / (1 + x * x)),
+    "dropout": lambda x: F.dropout(x, 0.5, training=False) * F.alpha_dropout(x, 0.0) + nn.Dropout().eval()(x),
     "hyperbolic": lambda x: torch.sinh(x / 8) + torch.cosh(x / 8) + x.tanh(),
     "logarithms": lambda x: torch.log(x * x + 1) + torch.log1p(x**2) + (x * x + 2).log2() + (x * x + 3).log10(),
     "exponentials": lambda x: torch.exp(-x * x) + torch.exp2(x / 8) + torch.expm1(x / 8),
@@ -131,10 +134,93 @@ def test_every_operation_is_tried():
             trace(function)
         for function in (torch.positive, torch.clone, lambda x: x.contiguous(), lambda x: torch.rsub(x, 1)):
             trace(function)
+        for function in (F.dropout1d, F.dropout2d, F.dropout3d, F.feature_alpha_dropout):
+            trace(function, training=False)
         trace(lambda x: torch.where(torch.logical_or(x.lt(0), torch.logical_not(x.ge(1))), x, x))
     finally:
         operations.OPERATIONS = before
     assert seen >= set(before) - {"rpow"}
+
+
+# Quotients of what is large, whose derivatives are not; tails, and digits that a product with a sum has.
+LARGE: dict[str, tuple[Made, list[float]]] = {
+    "tanh": (lambda x: (torch.exp(x) - torch.exp(-x)) / (torch.exp(x) + torch.exp(-x)), [3, 44.5, 60, -50, 80, -80]),
+    "sigmoid of 2x": (lambda x: torch.exp(x) / (torch.exp(x) + torch.exp(-x)), [3, 44.5, 60, -50, 80, -80]),
+    "sinh over cosh": (lambda x: torch.sinh(x) / torch.cosh(x), [3, 44.5, 60, -50, 80, -80]),
+    "rational": (lambda x: (x**3 + x) / (x**2 + 1), [3, 5e9, -5e9, 1e12]),
+    "reciprocal": (lambda x: 1 / (torch.exp(x) + torch.exp(-x)), [3, 44.5, 60, -50, 80, -80]),
+    "sum less a number": (lambda x: (x - 3) / 0.01, [3.0001, 3, 2.9999]),
+    "number times a sum": (lambda x: torch.sin((x - 3) * 1e5), [3.0001, 3, 2.9999]),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_what_torch_computes_is_not_lost_on_the_way(name, tmp_path):
+    """In float32, to the units that torch's own float32 has."""
+    function, points = LARGE[name]
+    x = torch.tensor(points)
+    wide = x.double()
+    for got, true in zip(emitted(function, x, tmp_path), expected(function, wide), strict=True):
+        assert ((got - true).abs() <= 16 * 2.0**-24 * (1 + true.abs())).all(), (got, true)
+
+
+def test_tails_of_error_functions(tmp_path):
+    x = torch.tensor([-6.0, -4.0, -1.0, 1.0, 4.0, 6.0], dtype=torch.float64)
+    for function in (torch.erfc, lambda x: torch.erfc(-x), lambda x: 2 * torch.erf(-x), lambda x: torch.erfc(1 - x)):
+        for got, true in zip(emitted(function, x, tmp_path), expected(function, x), strict=True):
+            assert ((got - true).abs() <= 64 * EPS * true.abs()).all(), (got, true)
+    assert fuse(lambda x: x * torch.erfc(torch.full_like(x, 0.5)), "f").values[0].coeff(symbol).evalf() < 1
+
+
+def test_logarithm_of_one_less_sigmoid_is_softplus():
+    for function in (lambda x: torch.log(1 - torch.sigmoid(x)), lambda x: torch.log(1 - 1 / (1 + torch.exp(-x)))):
+        assert [str(one) for one in fuse(function, "f").values] == ["-softplus(x)"]
+
+
+def test_differences_are_taken_apart_and_numbers_are_not_multiplied_in():
+    assert trace(lambda x: 1 - (1 - x)).expressions == (symbol,)
+    assert trace(lambda x: -(1 - x)).expressions == (symbol - 1,)
+    assert str(*trace(lambda x: (x - 3) * 100).expressions) == "100*(x - 3)"
+    values = fuse(lambda x: torch.exp(x - 1) / (1 + torch.exp(x - 1)), "f").values
+    assert [str(one) for one in values] == ["sigmoid(x - 1)"]
+
+
+def test_nan_is_not_hidden_by_what_is_left_out(tmp_path):
+    x = torch.tensor([math.nan, 2.0], dtype=torch.float64)
+    for function in (lambda x: x - x, lambda x: 0 * x, lambda x: x * 0.0 + 1, lambda x: x / x, lambda x: (x - x).exp()):
+        y, slope = emitted(function, x, tmp_path)
+        assert torch.isnan(y).tolist() == [True, False]
+        assert torch.equal(y[1], function(x)[1])
+        assert slope[1] == 0
+    y, _ = emitted(lambda x: torch.ones_like(x) * 2 + torch.full_like(x, 1), x, tmp_path)
+    assert y.tolist() == [3, 3]
+
+
+def test_what_backward_would_not_go_through_is_refused():
+    """Operations while torch records nothing: their derivative is not that of the formula."""
+
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, grad):
+            return 2 * grad
+
+    def constant(x):
+        with torch.no_grad():
+            s = torch.sigmoid(x)
+        return x * s
+
+    def sum_of(x):
+        with torch.inference_mode():
+            return x + 1
+
+    for function, name in ((constant, "sigmoid"), (Doubled.apply, "mul"), (sum_of, "add")):
+        with pytest.raises(InputError, match=rf"backward goes through, got {name} within torch.no_grad\(\) or a"):
+            fuse(function, "f", recorded=torch.is_grad_enabled)
+    assert fuse(lambda x: x * x, "f", recorded=torch.is_grad_enabled).count == 1
 
 
 def test_aliases_lead_to_operations():
@@ -325,6 +411,21 @@ REFUSALS = {
     "floor division": (lambda x: torch.div(x, 2, rounding_mode="floor"), "rounding_mode must be left out"),
     "shape": (lambda x: x * x.shape[0], r"known element-wise operations alone, got \.shape; keep it outside"),
     "detach": (lambda x: x.detach(), r"got \.detach"),
+    "torch.detach": (lambda x: x * torch.detach(x), KNOWN + "detach"),
+    "data": (lambda x: x * x.data, r"got \.data"),
+    "format": (lambda x: x * float(f"{x:.2f}"), VALUES + "a text made of it"),
+    "a function of numpy": (lambda x: np.exp(x), "torch's functions and methods of its tensor alone, got: .*ufuncs"),
+    "a method by its class": (lambda x: torch.Tensor.tanh(x), "methods of its tensor alone, got: descriptor 'tanh'"),
+    "a limit made from x": (
+        lambda x: torch.clamp(x, min=x * 0.5),
+        "min and max must be numbers, got what is made from x; use torch.maximum",
+    ),
+    "a slip": (lambda x: x.sigmiod(), r"got \.sigmiod; did you mean sigmoid\?"),
+    "addcmul": (lambda x: torch.addcmul(x, x, x), KNOWN + "addcmul; keep it outside"),
+    "logit": (lambda x: torch.logit(x), KNOWN + "logit; keep it outside"),
+    "sinc": (lambda x: torch.sinc(x), KNOWN + "sinc; keep it outside"),
+    "acosh": (lambda x: x.acosh(), r"got \.acosh; keep it outside"),
+    "dropout in place": (lambda x: F.dropout(x, 0.0, True, True), "inplace must be False, got True for dropout"),
     "half": (lambda x: x.half(), "a cast must be to float32 or to the dtype .*, got half; leave it out"),
     "to": (lambda x: x.to(torch.float64), r"got to with torch.float64"),
     "zero": (lambda x: x / 0, "a divisor must not be 0"),
@@ -363,6 +464,8 @@ def test_refusals_say_what_and_why_in_one_line(name):
 def test_an_error_of_the_function_itself_is_its_own():
     with pytest.raises(ZeroDivisionError):
         fuse(lambda x: x * (1 / 0), "f")
+    with pytest.raises(TypeError, match="unsupported operand"):
+        fuse(lambda x: x * (1 + "a"), "f")
 
 
 def test_targets_and_dtypes_are_checked():
