@@ -1,7 +1,7 @@
 """Nested forward AD in eager code: a mode in which chains of element-wise operations keep their derivative alone.
 
 Every operation runs as it would, and has its ordinary node in autograd's graph. A record goes along at the node of each
-tensor of a chain: which source it has, and what autograd keeps of it so far. When an operation that is not element-wise
+tensor of a chain: which source it has, and what autograd keeps of it. When an operation that is not element-wise
 takes such a tensor, the derivative is computed by the chain's own backward, the tensor gets a node that holds
 it in place of its own, and the chain's nodes die with all that they kept. In the terms of the paper (Guo et al., IV),
 where Y is an element-wise operation, or the tensor it gives, and N any other:

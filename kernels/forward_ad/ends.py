@@ -13,9 +13,9 @@ from kernels.forward_ad.core import Chain, Failed, backward_order, swept
 
 def grow(what: str, tensors: list[Tensor], source: Source, result: Any) -> None:
     """The result of an element-wise operation goes on with the chain from that source, if it can."""
-    parents = [it for one in tensors if (it := record(one)) is not None]
-    for parent in parents:
-        parent.used = True
+    known = [it for one in tensors if (it := record(one)) is not None]
+    for it in known:
+        it.used = True
     goes_on = (
         isinstance(result, Tensor)
         and result.requires_grad
@@ -24,6 +24,7 @@ def grow(what: str, tensors: list[Tensor], source: Source, result: Any) -> None:
         and not result._is_view()
     )
     if goes_on:
+        parents = [it for it in known if it.source is not None and it.source.place == source.place]
         note(result, Record(source, kept(what, tensors, result, source), parents))
 
 

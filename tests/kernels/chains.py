@@ -308,6 +308,14 @@ def hook_without_gradients(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Te
     return (z @ v).sum()
 
 
+def hook_on_an_end_that_is_a_source(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
+    y = torch.tanh(x @ w)
+    total = (y @ v).sum()  # a chain ends here as it is, and another begins
+    total = total + ((y * torch.exp(y) * torch.sin(y)) @ v).sum()
+    y.register_hook(lambda gradient: gradient * 2)
+    return total
+
+
 CASES = (
     *(consumed_later, residual, used_three_times, intermediate_used, two_sources, changed_before_use),
     *(changed_after_use, source_changed_within, source_overwritten_later, in_place_by_argument, constant_operand),
@@ -316,5 +324,5 @@ CASES = (
     *(backward_twice, checkpoint_around, checkpoint_by_reentering, checkpoint_of_the_chain),
     *(checkpoint_of_a_chain_from_outside, vmapped, functional_gradient, jacobian_vector, saved_elsewhere, logged),
     *(batched_gradients, anomaly_mode, dual_numbers, view_of_what_is_changed, selective_checkpoint),
-    *(looked_at_in_a_checkpoint, hook_without_gradients),
+    *(looked_at_in_a_checkpoint, hook_without_gradients, hook_on_an_end_that_is_a_source),
 )
