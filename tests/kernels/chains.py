@@ -4,12 +4,13 @@ import io
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+from tests.kernels.programs import Doubled
 
 Activation = Callable[[Tensor], Tensor]
 NEWGELU = math.sqrt(2 / math.pi)
@@ -133,19 +134,10 @@ def leaf_source(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
 
 
 def own_function(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
-    class Double(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, z: Tensor) -> Tensor:
-            return z * 2
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Tensor:
-            return gradient * 2
-
     y = torch.tanh(x @ w)
     z = y * torch.exp(y)
-    first: Tensor = Double.apply(y)  # which the mode does not see
-    second: Tensor = Double.apply(z)
+    first: Tensor = Doubled.apply(y)  # which the mode does not see
+    second: Tensor = Doubled.apply(z)
     return (z @ v).sum() + first.sum() + second.square().sum()
 
 

@@ -19,6 +19,7 @@ from kernels import KernelError, convert, saved_bytes
 from kernels.forward_ad import nested_forward_ad, unwrap, wrap
 from kernels.forward_ad.chains import record
 from tests.kernels.chains import CASES, WRITTEN, Activation, mish, newgelu
+from tests.kernels.programs import Doubled
 
 ROWS, WIDTH, CHANNELS, SIDE = 64, 64, 8, 32
 
@@ -426,16 +427,6 @@ def test_what_wrap_would_do_nothing_for(model: nn.Module, message: str) -> None:
         wrap(model)
     with pytest.raises(KernelError, match="must be wrapped before others wrap it, got OptimizedModule"):
         wrap(torch.compile(nn.Linear(2, 2)))
-
-
-class Doubled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, z: Tensor) -> Tensor:
-        return z * 2
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient * 2
 
 
 # Ways to use a tensor that the mode does not see, or that do not go on with its chain.
