@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -31,3 +32,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def programs(request: pytest.FixtureRequest) -> int:
     """How many random programs are to be run."""
     return int(request.config.getoption("--programs"))
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """So that what runs beside the tests slows them no more than it must."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -14,7 +14,8 @@ from benchmarks import forward_ad_times as timed
 from benchmarks.rows import RESULTS
 from coefficients import command
 
-pytestmark = [  # of torch's own making, when it compiles
+pytestmark = [  # warnings are of torch's own making, when it compiles
+    pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
 ]
@@ -25,15 +26,6 @@ COMMITTED = {
     for path in RESULTS.glob("*/forward-ad-*.jsonl")
     for row in map(json.loads, path.read_text("utf-8").splitlines())
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """So that what runs beside the tests slows them no more than it must."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def run(*arguments):

@@ -31,14 +31,7 @@ from tests.kernels.saved import bytes_in_graph
 CPU = torch.device("cpu")
 QUICK = ("--quick", "--task", "text", "--seeds", "1")
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """So that what runs beside the tests slows them no more than it must."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def run(*arguments):

@@ -12,8 +12,6 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from kernels.forward_ad.core import Gate
 
 _KEY = "actfit.forward_ad"
-
-
 Place = tuple[Node | int, int]
 PLAIN = (Tensor, nn.Parameter, FakeTensor)
 
@@ -73,6 +71,11 @@ class Record:
     watched: bool = False
 
     @property
+    def open_source(self) -> Source | None:
+        """The source of a chain that can still go on from here."""
+        return None if self.source is None or self.source.period.over else self.source
+
+    @property
     def before(self) -> list["Record"]:
         """Those of the chain from its source up to here, without this."""
         found: dict[int, Record] = {}
@@ -110,7 +113,7 @@ def record(tensor: Tensor) -> Record | None:
 def source_of(tensor: Tensor) -> Source | None:
     """That of the chain which goes on from a tensor, None where a chain would begin."""
     it = record(tensor)
-    return None if it is None or it.source is None or it.source.period.over else it.source
+    return None if it is None else it.open_source
 
 
 def note(tensor: Tensor, it: Record) -> None:

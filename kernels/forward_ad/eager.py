@@ -146,9 +146,8 @@ def _watch(tensor: Any, asked: bool, aside: bool) -> None:
 
 def _aside() -> bool:
     """Whether others are at work who must not be disturbed, or there is nothing to do."""
-    return (  # asked at every operation
-        torch.compiler.is_compiling()
-        or not torch.is_grad_enabled()
+    return (  # asked at every operation that is not compiled
+        not torch.is_grad_enabled()
         or torch._C._are_functorch_transforms_active()
         or torch._C._get_tracing_state() is not None
         or torch.autograd.forward_ad._current_level >= 0

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
-from kernels.forward_ad.chains import Record, Source, alike, kept, note, record, source_of
+from kernels.forward_ad.chains import Record, Source, alike, kept, note, record
 from kernels.forward_ad.core import Chain, Failed, backward_order, swept
 
 
@@ -30,8 +30,8 @@ def grow(what: str, tensors: list[Tensor], source: Source, result: Any) -> None:
 
 def end(tensor: Tensor) -> None:
     """End the chain at a tensor, if it is of one: give it a node that keeps the derivative alone, if that is less."""
-    source = source_of(tensor)
     it = record(tensor)
+    source = None if it is None else it.open_source
     if it is not None and source is not None and not (_saves(it, source, tensor) and _rewired(it, source, tensor)):
         it.close()
 

@@ -34,7 +34,6 @@ KEPT: dict[str, str] = {name: what for what, names in _NAMES.items() for name in
 """What autograd keeps of an operation, by its name: its input; its output; its operands, each for the gradient of the
 other; of a quotient also the denominator for itself; a mask; its input and what nobody sees, as large; or nothing."""
 
-# `out = input` where dropout is off, and where a cast has nothing to do: no operation at all.
 _OWNERS = (torch, Tensor, F, torch.special)
 FUNCTIONS: dict[Callable[..., Any], str] = {
     getattr(owner, name): what for name, what in KEPT.items() for owner in _OWNERS if hasattr(owner, name)
@@ -51,8 +50,6 @@ _OPERATORS: dict[Any, str] = {
     operator.pos: "positive",
     operator.abs: "abs",
 }
-
-
 _LOOKS = """
     size dim stride numel nelement is_floating_point is_complex is_contiguous data_ptr element_size ndimension
     get_device is_same_size storage_offset untyped_storage has_names is_pinned is_shared is_set_to is_nonzero is_signed
