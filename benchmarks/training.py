@@ -32,7 +32,7 @@ from benchmarks import training_jobs, training_page, training_plots, training_ro
 from benchmarks.kernels_clock import origin
 from benchmarks.options import names
 from benchmarks.rows import RESULTS
-from benchmarks.training_arms import ARMS, STOCK
+from benchmarks.training_arms import ARMS_OF, EVERY, STOCK
 from benchmarks.training_jobs import SEEDS, TASKS, Job
 from benchmarks.training_rows import Row
 from benchmarks.training_runs import Settings
@@ -48,7 +48,7 @@ class Plan:
     """What is trained, how often, and where the rows go."""
 
     settings: list[Settings]
-    arms: list[str]
+    arms: dict[str, list[str]]
     seeds: dict[str, int]
     processes: int
     out: Path | None
@@ -84,8 +84,8 @@ def plan(options: argparse.Namespace) -> Plan:
     if device == "cuda" and not torch.cuda.is_available():
         raise command.Misuse("device must be there, got 'cuda', and torch sees no GPU; use --device cpu")
     size = "quick" if options.quick else _one("size", options.size, ("small", "large"))
-    tasks = names("task", options.task, tuple(TASKS))
-    asked = names("arms", options.arms, ARMS)
+    arms = _arms(options.task, options.arms)
+    tasks = list(arms)
     seeds = {task: QUICK_SEEDS if options.quick else SEEDS[task] for task in tasks}
     if options.seeds is not None:
         seeds = dict.fromkeys(tasks, _whole("seeds", options.seeds))
@@ -103,7 +103,20 @@ def plan(options: argparse.Namespace) -> Plan:
         training_jobs.settings(task, size, device, threads, options.amp, steps=steps, activation=activations.get(task))
         for task in tasks
     ]
-    return Plan(settings, [STOCK, *(arm for arm in asked if arm != STOCK)], seeds, processes, out, options.fresh)
+    return Plan(settings, arms, seeds, processes, out, options.fresh)
+
+
+def _arms(tasks: str | None, arms: str | None) -> dict[str, list[str]]:
+    """Those of each task, stock first; without --task, tasks that have none of --arms are left out."""
+    asked, found = names("arms", arms, EVERY[:-1]), {}
+    for task in names("task", tasks, tuple(TASKS)):
+        known = ARMS_OF[task]
+        mine = [arm for arm in asked if arm in known]
+        if mine:
+            found[task] = [STOCK, *(arm for arm in mine if arm != STOCK)]
+        elif tasks is not None:
+            raise command.Misuse(f"arms of {task} must be of {', '.join(known)}, got {arms!r}")
+    return found
 
 
 def _one(option: str, value: str, known: Sequence[str]) -> str:

@@ -1,6 +1,11 @@
-"""The arms of `benchmarks.training`: one training each, alike in all but what its activations keep for backward."""
+"""The arms of `benchmarks.training`: one training each, alike in all but what is kept for backward.
 
-from collections.abc import Callable
+Of the models of `training_models`, activations keep less. Of those of `training_nets`, all layers do: approx-b keeps b
+bits an element by approx-backprop, paper-b by its paper's own codes, fused as much as that method with exact numbers;
+naive-b quantises forward too, and narrow is exact with a quarter of the features.
+"""
+
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
@@ -12,6 +17,9 @@ from benchmarks.kernels_cases import MODULES, how
 from benchmarks.training_actnn import ActNN
 from benchmarks.training_data import Data, Text
 from benchmarks.training_models import GPT, ResNet, plainly
+from benchmarks.training_naive import NaiveNorm
+from benchmarks.training_nets import PreActivated, ViT
+from kernels import convert
 
 STOCK, RECOMPUTE = "stock", "recompute"
 ARMS = (
@@ -20,6 +28,17 @@ ARMS = (
     *(f"actnn-{bits}" for bits in (4, 2, 1)),
     RECOMPUTE,
 )
+NETS = ("resnet20", "resnet56", "resnet164", "vit")
+NARROW, FUSED, QUARTER = "narrow", "fused", 4
+APPROXIMATE = (STOCK, "approx-8", "approx-4", "paper-4", "naive-8", "naive-4", NARROW)
+# A ViT has no batch norms, which alone the paper's codes and the naive ones are for.
+ARMS_OF = {
+    **dict.fromkeys(("text", "digits"), ARMS),
+    **dict.fromkeys(NETS, APPROXIMATE),
+    "vit": (STOCK, "approx-8", "approx-4", NARROW),
+}
+EVERY = (*ARMS, *APPROXIMATE[1:], FUSED)
+SCHEMES = {"approx": "robust", "paper": "paper", FUSED: "fused"}
 
 
 def activation(name: str, arm: str) -> nn.Module:
@@ -38,6 +57,26 @@ def model(found: Data, name: str, width: int, layers: int, arm: str) -> nn.Modul
     if isinstance(found, Text):
         return GPT(found.classes, found.context, width, layers, make, call)
     return ResNet(found.classes, width, layers, make, call)
+
+
+def net(found: Data, task: str, width: int, layers: int, arm: str) -> nn.Module:
+    """The model of a task of NETS, likewise."""
+    method, _, bits = arm.rpartition("-") if arm[-1].isdigit() else (arm, "", "")
+    width = width // QUARTER if arm == NARROW else width
+    made: nn.Module
+    if task == "vit":
+        made = ViT(found.classes, width, layers)
+    else:
+        norm = partial(NaiveNorm, bits=int(bits)) if method == "naive" else nn.BatchNorm2d
+        made = PreActivated(found.classes, width, layers, norm)
+    if method in SCHEMES:
+        convert(made, method="approx-backprop", scheme=SCHEMES[method], **({"bits": int(bits)} if bits else {}))
+    return made
+
+
+def compared_by_gradient(task: str, arms: Sequence[str]) -> tuple[str, ...]:
+    """The arms whose gradients can be held against stock's; of NETS fused too, for the bytes that it keeps."""
+    return (*(arm for arm in arms if arm != NARROW), FUSED) if task in NETS else tuple(arms)
 
 
 def again(block: nn.Module, x: Tensor) -> Tensor:

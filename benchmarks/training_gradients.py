@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.training_arms import STOCK
-from benchmarks.training_runs import Settings, conditions, forward, of, start, train
+from benchmarks.training_arms import NETS, STOCK
+from benchmarks.training_runs import Settings, conditions, counted, forward, of, start, train
 
 BATCHES = {"quick": 4, "small": 32, "large": 32}
 OTHER = 1_000_003  # added to the seed: batches that the training did not see in this order
@@ -32,21 +32,22 @@ Gradients = list[Tensor]  # one of each tensor of weights, in their order
 
 
 def measure(settings: Settings, names: Sequence[str], seed: int) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """State, arm (or NOISE) and the numbers above, each a list in the order of `layers`."""
+    """State, arm (or NOISE), the numbers above, each a list in the order of `layers`, and kept, bytes for backward."""
     with conditions(settings):
         before = copy.deepcopy(start(settings, STOCK, seed).state_dict())
     after = train(settings, STOCK, seed)[0].state_dict()
     with conditions(settings):
         for state, weights in zip(STATES, (before, after), strict=True):
             model = _model(settings, STOCK, seed, weights)
-            layers = [name for name, _ in model.named_parameters()]
+            layers = [name for name, _ in _tensors(settings, model)]
             stock = list(_all(settings, model, seed))
             mean = [torch.stack(parts).mean(0) for parts in zip(*stock, strict=True)]
-            yield state, NOISE, {"layers": layers, "noise": _noise(stock, mean)}
+            yield state, NOISE, {"layers": layers, "noise": _noise(stock, mean), "kept": _kept(settings, model, seed)}
             for arm in names:
                 if arm != STOCK:
-                    of_arm = _all(settings, _model(settings, arm, seed, weights), seed)
-                    yield state, arm, {"layers": layers, **compare(of_arm, stock, mean)}
+                    model = _model(settings, arm, seed, weights)
+                    found = compare(_all(settings, model, seed), stock, mean)
+                    yield state, arm, {"layers": layers, **found, "kept": _kept(settings, model, seed)}
 
 
 def compare(of_arm: Iterator[Gradients], stock: Sequence[Gradients], mean: Gradients) -> dict[str, list[float | None]]:
@@ -84,7 +85,19 @@ def _all(settings: Settings, model: nn.Module, seed: int) -> Iterator[Gradients]
     drawn, found = torch.Generator().manual_seed(seed + OTHER), of(settings)
     for _ in range(BATCHES[settings.size]):
         value = forward(settings, model, *found.batch(settings.batch, drawn))
-        yield list(torch.autograd.grad(value, list(model.parameters())))
+        yield list(torch.autograd.grad(value, [one for _, one in _tensors(settings, model)]))
+
+
+def _tensors(settings: Settings, model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """All weights; of NETS, which have hundreds, those of convolutions and linear layers."""
+    found = model.named_parameters()
+    return [(name, one) for name, one in found if settings.task not in NETS or name.endswith("weight") and one.dim() > 1]
+
+
+def _kept(settings: Settings, model: nn.Module, seed: int) -> int:
+    """Bytes that forward leaves for backward, of a batch."""
+    batch = of(settings).batch(settings.batch, torch.Generator().manual_seed(seed + OTHER))
+    return counted(lambda: forward(settings, model, *batch), model)[1]
 
 
 def _short(values: Tensor) -> list[float | None]:

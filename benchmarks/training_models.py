@@ -23,11 +23,11 @@ def plainly(block: nn.Module, x: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Causal attention of [batch, places, width] in float32's or autocast's dtype; no dropout."""
+    """Attention of [batch, places, width] in float32's or autocast's dtype, causal or of all to all; no dropout."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, causal: bool) -> None:
         super().__init__()
-        self.heads = max(1, width // HEAD)
+        self.heads, self.causal = max(1, width // HEAD), causal
         # No biases: that of the keys has a gradient of zero, against which no error can be measured.
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
@@ -35,7 +35,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         shape = (*x.shape[:2], 3, self.heads, -1)
         q, k, v = self.qkv(x).view(shape).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         result: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return result
 
@@ -43,9 +43,9 @@ class Attention(nn.Module):
 class Layer(nn.Module):
     """Attention, then an MLP, each on the norm of the stream and added to it."""
 
-    def __init__(self, width: int, activation: Factory) -> None:
+    def __init__(self, width: int, activation: Factory, causal: bool = True) -> None:
         super().__init__()
-        self.norm, self.attention = nn.LayerNorm(width), Attention(width)
+        self.norm, self.attention = nn.LayerNorm(width), Attention(width, causal)
         self.mlp = nn.Sequential(
             nn.LayerNorm(width), nn.Linear(width, WIDER * width), activation(), nn.Linear(WIDER * width, width)
         )

@@ -2,12 +2,12 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.training_arms import ARMS
+from benchmarks.training_arms import EVERY, NETS
 from benchmarks.training_statistics import Comparison, compare
 from coefficients import command
 from coefficients.store import write_text
@@ -56,7 +56,7 @@ def load(path: Path) -> list[Row]:
 
 def save(rows: Iterable[Row], path: Path) -> None:
     """JSON lines in a fixed order, whole or not at all."""
-    order = {name: place for place, name in enumerate(("noise", *ARMS))}
+    order = {name: place for place, name in enumerate(("noise", *EVERY))}
     ordered = sorted(rows, key=lambda row: (row.what, row.mode, order.get(row.implementation, -1), row.seed))
     text = "".join(json.dumps(asdict(row), ensure_ascii=False, allow_nan=False) + "\n" for row in ordered)
     if command.is_device(path):
@@ -66,18 +66,27 @@ def save(rows: Iterable[Row], path: Path) -> None:
 
 
 def tasks(rows: Iterable[Row]) -> list[str]:
-    """Those that were trained, in a fixed order."""
+    """The tasks of activations that were trained, in a fixed order."""
+    return _trained(rows, ("text", "digits"))
+
+
+def nets(rows: Iterable[Row]) -> list[str]:
+    """Those of the models whose layers keep few bits, likewise."""
+    return _trained(rows, NETS)
+
+
+def _trained(rows: Iterable[Row], names: Sequence[str]) -> list[str]:
     there = {row.task for row in rows if row.what.startswith(RUN)}
-    return [task for task in ("text", "digits") if task in there]
+    return [task for task in names if task in there]
 
 
 def runs(rows: Iterable[Row], task: str) -> dict[str, dict[int, Row]]:
-    """The trainings of a task: of each arm, in the order of ARMS, by seed."""
+    """The trainings of a task: of each arm, in the order of EVERY, by seed."""
     found: dict[str, dict[int, Row]] = {}
     for row in rows:
         if row.what == f"{RUN} {task}":
             found.setdefault(row.implementation, {})[row.seed] = row
-    return {arm: dict(sorted(found[arm].items())) for arm in ARMS if arm in found}
+    return {arm: dict(sorted(found[arm].items())) for arm in EVERY if arm in found}
 
 
 def gradients(rows: Iterable[Row], task: str, state: str) -> dict[str, dict[str, Any]]:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from benchmarks import training_arms as arms
 from benchmarks.training_data import Data, data
 from benchmarks.training_models import loss, right
+from benchmarks.training_naive import quantised
 from kernels.memory import Recorder
 
 POINTS = 20  # of a curve
@@ -26,8 +27,8 @@ WARM_UP = 0.1  # of the steps, in which the rate rises to its highest; then half
 class Settings:
     """All that, with the arm and the seed, makes a training what it is.
 
-    width: of GPT's stream, of ResNet's first blocks. layers: of GPT, blocks of ResNet at each resolution. context: of
-    GPT, in characters. rate: the highest. amp: bfloat16 by autocast. digest: of the data.
+    width: of a transformer's stream, of a ResNet's first blocks (in the middle of a bottleneck). layers: of a transformer,
+    blocks of a ResNet at each resolution. context: of GPT, in characters. rate: the highest. amp: bfloat16 by autocast. digest: of the data.
     """
 
     task: str
@@ -60,7 +61,11 @@ def of(settings: Settings) -> Data:
 def start(settings: Settings, arm: str, seed: int) -> nn.Module:
     """The model with the seed's first weights. Afterwards torch's own generator is at the seed's place again."""
     torch.manual_seed(seed)
-    model = arms.model(of(settings), settings.activation, settings.width, settings.layers, arm)
+    size = (settings.width, settings.layers, arm)
+    if settings.task in arms.NETS:
+        model = arms.net(of(settings), settings.task, *size)
+    else:
+        model = arms.model(of(settings), settings.activation, *size)
     torch.manual_seed(seed)  # only ActNN draws from it from here on
     return model.to(settings.device)
 
@@ -70,7 +75,8 @@ def train(settings: Settings, arm: str, seed: int) -> tuple[nn.Module, dict[str,
 
     loss and accuracy on all that is held out (loss None where it is not finite), in nats an element and as a share;
     curve, of POINTS rows: steps done, mean loss of the batches since the last row, loss on a share of what is held out;
-    kept, bytes that forward leaves for backward; seconds of training without judging, of the processor on a CPU.
+    kept, bytes that forward leaves for backward; seconds of training without judging, of the processor on a CPU. Of a
+    naive arm, which is tested exactly: quantised, loss and accuracy of the net tested as it was trained.
     """
     with conditions(settings):
         model, found = start(settings, arm, seed), of(settings)
@@ -94,8 +100,10 @@ def train(settings: Settings, arm: str, seed: int) -> tuple[nn.Module, dict[str,
             if (step + 1) * POINTS // settings.steps > step * POINTS // settings.steps:
                 curve.append([step + 1, _short(torch.stack(losses).mean()), _short(judge(settings, model, SHARE)[0])])
                 losses = []
-        final, accuracy = judge(settings, model)
-    measured = {"loss": final if math.isfinite(final) else None, "accuracy": accuracy, "kept": kept}
+        measured = {**_judged(settings, model), "kept": kept}
+        with quantised(model) as otherwise:
+            if otherwise:
+                measured["quantised"] = _judged(settings, model)
     return model, {**measured, "seconds": seconds, "curve": curve}
 
 
@@ -118,6 +126,11 @@ def judge(settings: Settings, model: nn.Module, share: int = 1) -> tuple[float, 
         count += len(x)
     model.train()
     return total / count, correct / count
+
+
+def _judged(settings: Settings, model: nn.Module) -> dict[str, float | None]:
+    final, accuracy = judge(settings, model)
+    return {"loss": final if math.isfinite(final) else None, "accuracy": accuracy}
 
 
 def counted(call: Callable[[], Tensor], model: nn.Module) -> tuple[Tensor, int]:
@@ -143,7 +156,7 @@ def conditions(settings: Settings) -> Iterator[None]:
 
 def _optimiser(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:
     """What is usual: AdamW for a transformer, momentum for a ResNet."""
-    if settings.task == "text":
+    if settings.task in ("text", "vit"):
         return torch.optim.AdamW(model.parameters(), lr=settings.rate, weight_decay=0.01)
     return torch.optim.SGD(model.parameters(), lr=settings.rate, momentum=0.9, weight_decay=5e-4)
 

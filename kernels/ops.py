@@ -5,9 +5,10 @@ As ops of torch.library, with fake implementations, they are what torch.compile 
 computes them again, so what forward saves is what is kept.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,37 +33,38 @@ def _triton_is_there() -> bool:
     return find_spec("triton") is not None
 
 
-def _runs_triton(tensor: Tensor) -> bool:
+def runs_triton(tensor: Tensor) -> bool:
+    """Whether the Triton kernels take it: not float64, which they do not compute in."""
     return tensor.dtype != torch.float64 and backend(tensor.device) != "torch"
 
 
 def _forward(x: Tensor, kernel: str, params: Sequence[float]) -> tuple[Tensor, Tensor]:
-    run = launch.forward if _runs_triton(x) else reference.forward
+    run = launch.forward if runs_triton(x) else reference.forward
     return run(parse(kernel), x, params)
 
 
 def _backward(grad: Tensor, y: Tensor | None, saved: Tensor, kernel: str, params: Sequence[float]) -> Tensor:
-    run = launch.backward if _runs_triton(grad) else reference.backward
+    run = launch.backward if runs_triton(grad) else reference.backward
     return run(parse(kernel), grad, y, saved, params)
 
 
 def _gated(a: Tensor, b: Tensor, function: str) -> Tensor:
-    run = launch.gated if _runs_triton(a) else reference.gated
+    run = launch.gated if runs_triton(a) else reference.gated
     return run(function, a, b)
 
 
 def _gated_backward(grad: Tensor, a: Tensor, b: Tensor, function: str) -> tuple[Tensor, Tensor]:
-    run = launch.gated_backward if _runs_triton(a) else reference.gated_backward
+    run = launch.gated_backward if runs_triton(a) else reference.gated_backward
     return run(function, grad, a, b)
 
 
 def _fused_forward(x: Tensor, key: str, slopes: bool) -> list[Tensor]:
-    run = launch.fused_forward if _runs_triton(x) else reference.fused_forward
+    run = launch.fused_forward if runs_triton(x) else reference.fused_forward
     return run(x, key, slopes)
 
 
 def _fused_backward(grads: Sequence[Tensor], slopes: Sequence[Tensor]) -> Tensor:
-    run = launch.fused_backward if _runs_triton(slopes[0]) else reference.fused_backward
+    run = launch.fused_backward if runs_triton(slopes[0]) else reference.fused_backward
     return run(grads, slopes)
 
 
@@ -90,7 +92,8 @@ def _fused_backward_fake(grads: Sequence[Tensor], slopes: Sequence[Tensor]) -> T
     return torch.empty_like(slopes[0])
 
 
-_OPS = {
+Op = tuple[str, Callable[..., Any], Callable[..., Any]]
+_OPS: dict[str, Op] = {
     "forward": ("(Tensor x, str kernel, float[] params) -> (Tensor, Tensor)", _forward, _forward_fake),
     "backward": (
         "(Tensor grad, Tensor? y, Tensor saved, str kernel, float[] params) -> Tensor", _backward, _backward_fake
@@ -106,7 +109,13 @@ _OPS = {
 # Kernels take contiguous tensors: Inductor must not lay them out as it likes.
 _CONTIGUOUS = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
 
-for _name, (_schema, _run, _fake) in _OPS.items():
-    torch.library.define(f"actfit::{_name}", _schema, tags=_CONTIGUOUS)
-    torch.library.impl(f"actfit::{_name}", "CompositeExplicitAutograd", _run)
-    torch.library.register_fake(f"actfit::{_name}", _fake)
+
+def register(ops: Mapping[str, Op]) -> None:
+    """Define actfit's ops: of each name a schema, what runs, and what says which tensors come of it."""
+    for name, (schema, run, fake) in ops.items():
+        torch.library.define(f"actfit::{name}", schema, tags=_CONTIGUOUS)
+        torch.library.impl(f"actfit::{name}", "CompositeExplicitAutograd", run)
+        torch.library.register_fake(f"actfit::{name}", fake)
+
+
+register(_OPS)

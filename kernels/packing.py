@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
-# Eight bytes of 0 or 1, as one number with the first lowest, times this have them as the bits of the highest byte.
-_GATHER = 0x0102040810204080
-_SPREAD, _OWN_BIT = 0x0101010101010101, -0x7FBFDFEFF7FBFDFF  # 0x8040201008040201: bit k of byte k
+# Eight codes are one number of 64 bits, the first lowest.
+_ONES, _OWN_BIT = 0x0101010101010101, -0x7FBFDFEFF7FBFDFF  # 0x8040201008040201: bit k of byte k
+_GATHER = 0x0102040810204080  # times this, bytes of 0 or 1 are the bits of the highest byte
+_TO_TOP = 0x7F7F7F7F7F7F7F7F  # with this, a byte of at least 1 and at most 0x80 has its highest bit set
 
 
 def plane_bytes(count: int) -> int:
@@ -15,18 +16,14 @@ def plane_bytes(count: int) -> int:
 
 def pack(codes: Tensor, bits: int) -> Tensor:
     """uint8 [bits, ceil(n/8)] of flat uint8 codes below 2**bits; what fills the last byte is 0."""
-    padded = torch.nn.functional.pad(codes, (0, -codes.numel() % 8))
-    planes = padded.new_empty((bits, padded.numel() // 8))
-    for plane in range(bits):
-        bit = (padded >> plane) & 1
-        planes[plane] = ((bit.view(torch.int64) * _GATHER) >> 56) & 0xFF
-    return planes
+    eights = torch.nn.functional.pad(codes, (0, -codes.numel() % 8)).view(torch.int64)
+    plane = torch.arange(bits, device=codes.device)[:, None]
+    return ((((eights >> plane) & _ONES) * _GATHER) >> 56).to(torch.uint8)
 
 
 def unpack(planes: Tensor, count: int) -> Tensor:
     """The first `count` codes, flat uint8."""
-    codes = planes.new_zeros(planes.shape[1] * 8)
-    for plane, row in enumerate(planes):
-        spread = (row.to(torch.int64) * _SPREAD) & _OWN_BIT
-        codes |= spread.view(torch.uint8).ne(0).view(torch.uint8) << plane
-    return codes[:count]
+    plane = torch.arange(len(planes), device=planes.device)[:, None]
+    own = (planes.to(torch.int64) * _ONES) & _OWN_BIT
+    bits = ((own + _TO_TOP) >> 7) & _ONES
+    return (bits << plane).sum(0).view(torch.uint8)[:count]

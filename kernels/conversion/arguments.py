@@ -7,12 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kernels.approx_backprop.how import How
+from kernels.conversion.layers import METHOD
 from kernels.errors import KernelError
 from kernels.kernel import MAX_BITS, METHODS
 from kernels.memory.measure import ACCOUNTINGS
 
+KNOWN = ("auto", *METHODS, METHOD)
 
-def check(model: Any, method: Any, inputs: Any, bits: Any, coefficients: Any, bound: Any, accounting: Any) -> None:
+
+def check(
+    model: Any, method: Any, inputs: Any, bits: Any, scheme: Any, coefficients: Any, bound: Any, accounting: Any
+) -> None:
     """Raise KernelError for arguments of `convert` that cannot be honoured."""
     if not isinstance(model, nn.Module):
         raise KernelError(f"model must be a torch.nn.Module, got {type(model).__name__}")
@@ -22,9 +28,9 @@ def check(model: Any, method: Any, inputs: Any, bits: Any, coefficients: Any, bo
         raise KernelError(f"accounting must be one of {', '.join(ACCOUNTINGS)}, got {accounting!r}")
     if not isinstance(method, str):
         hint = "; give inputs by name, as convert(model, inputs=x)"
-        raise KernelError(f"method must be one of auto, {', '.join(METHODS)}, got a {type(method).__name__}{hint}")
-    if method not in ("auto", *METHODS):
-        raise KernelError(f"method must be one of auto, {', '.join(METHODS)}, got {method!r}")
+        raise KernelError(f"method must be one of {', '.join(KNOWN)}, got a {type(method).__name__}{hint}")
+    if method not in KNOWN:
+        raise KernelError(f"method must be one of {', '.join(KNOWN)}, got {method!r}")
     if not isinstance(inputs, Tensor | tuple | list | Mapping | None):
         raise KernelError(f"inputs must be a tensor, a tuple or a mapping, got {type(inputs).__name__}")
     if method == "auto" and inputs is None:
@@ -32,6 +38,13 @@ def check(model: Any, method: Any, inputs: Any, bits: Any, coefficients: Any, bo
             "inputs must be given for method='auto', which measures with them, as convert(model, inputs=x); or name a"
             " method, as convert(model, 'invact')"
         )
+    if method == METHOD:
+        if coefficients is not None:
+            raise KernelError(f"coefficients must go with method='fewbit', got method={method!r}")
+        How(**{name: one for name, one in (("bits", bits), ("scheme", scheme)) if one is not None})
+        bits = None
+    elif scheme is not None:
+        raise KernelError(f"scheme must go with method={METHOD!r}, got method={method!r}")
     if method != "fewbit" and (bits is not None or coefficients is not None):
         raise KernelError(f"bits and coefficients must go with method='fewbit', got method={method!r}")
     if bits is not None and (not isinstance(bits, int) or isinstance(bits, bool) or not 1 <= bits <= MAX_BITS):

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from kernels.approx_backprop.layers import rectified
 from kernels.choice import choose
 from kernels.conversion import recognise
 from kernels.conversion.known import LIMITS, Known
@@ -81,7 +82,8 @@ class Act(nn.Module):
 
     def __init__(self, known: Known, **how: Any) -> None:
         super().__init__()
-        choose(known.function, known.params, **how)
+        if "how" not in how:
+            choose(known.function, known.params, **how)
         self.known, self.how = known, how
         self.takes = {known.function: dict(known.params)}
         if known.function == "gelu" and _can("gelu_tanh", how):  # by one name in torch
@@ -93,6 +95,8 @@ class Act(nn.Module):
         input = args[0] if args else kwargs.get("input")
         if known is None or not self._fits(known, input):
             return function(*args, **kwargs)
+        if "how" in self.how:
+            return rectified(input, known.params.get("negative_slope", 0.0), self.how["how"])
         return activation(known.function, input, **self.how, **known.params)
 
     def _fits(self, known: Known, input: Any) -> bool:

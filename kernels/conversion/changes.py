@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from kernels import modules
+from kernels.approx_backprop.forwards import Approximate
 from kernels.conversion.calls import Act, Held, Rerouted
 from kernels.conversion.known import Known
 from kernels.conversion.sites import Place, Site
@@ -36,6 +37,11 @@ class Change:
         owner, key = self.place.owner, self.place.key
         if self.kind == "own":
             unwrap(owner)
+            return
+        if self.kind == "layer":
+            if vars(owner).get("forward") is not self.new:
+                raise KernelError(f"{key} must be as convert left it, but its forward was replaced since")
+            del owner.forward
             return
         if self.kind == "call":
             present = vars(owner).get("forward")
@@ -74,6 +80,10 @@ def put(site: Site, changes: list[Change], **how: Any) -> None:
     if site.kind == "own":
         wrap(site.original, min_numel=0)
         changes.append(Change(Place(site.original, ""), site.kind, None, None))
+        return
+    if "how" in how and site.kind in ("module", "layer"):
+        site.original.forward = Approximate(site.original, how["how"])
+        changes.append(Change(Place(site.original, site.name), "layer", None, site.original.forward))
         return
     if site.known is None:
         raise KernelError(site.why_not)

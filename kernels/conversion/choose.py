@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kernels.conversion.changes import Change, put, undo
 from kernels.conversion.known import Known
+from kernels.conversion.layers import METHOD
 from kernels.conversion.sites import Site, within
 from kernels.errors import KernelError
 from kernels.functional import activation
@@ -22,6 +23,7 @@ IDLE = "it keeps nothing for backward with these inputs: it is not called, or ge
 IN_PLACE = "its output is changed in place afterwards, and this way to remember needs it"
 # What invact may be exceeded by and still be called as good: its formulas are within 2 % of the floor themselves.
 SLACK = 1.1
+OURS = (*METHODS, METHOD)
 
 
 @cache
@@ -119,7 +121,7 @@ def look(sites: Sequence[Site], measure: Measure) -> Trial:
                 trial.dtypes.setdefault(name, getattr(torch, kept.dtype))
         if len(owners) == 1 and all(within(saver.module, *owners) for saver in kept.by):
             trial.alone[next(iter(owners))] += kept.bytes
-        trial.ours.update(saver.module for saver in kept.by if saver.operation.partition(", ")[2] in METHODS)
+        trial.ours.update(saver.module for saver in kept.by if saver.operation.partition(", ")[2] in OURS)
     trial.changed.update(saver.module for saver in saved.changed)
     return trial
 

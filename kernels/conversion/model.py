@@ -11,14 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.eval_frame import OptimizedModule
 
+from kernels.approx_backprop.copies import watching
+from kernels.approx_backprop.how import How as Bits
 from kernels.choice import DEFAULT_BITS
-from kernels.conversion import recognise
 from kernels.conversion.arguments import check, patterns
 from kernels.conversion.changes import Change, fence, put, undo
-from kernels.conversion.choose import IN_PLACE, How, Measure, Trial, best, error_of, look, try_out
+from kernels.conversion.choose import IN_PLACE, How, Measure, Trial, best, look, try_out
 from kernels.conversion.in_place import Rereads
-from kernels.conversion.report import Converted, Report
-from kernels.conversion.sites import Site, chosen, find, within
+from kernels.conversion.layers import METHOD, how_of, layers
+from kernels.conversion.report import Report
+from kernels.conversion.rows import converted, unreached
+from kernels.conversion.sites import Site, chosen, find
 from kernels.errors import KernelError
 from kernels.memory.accounting import CudaLike
 from kernels.memory.measure import trial
@@ -34,6 +37,7 @@ def convert(
     *,
     inputs: Any = None,
     bits: int | None = None,
+    scheme: str | None = None,
     coefficients: str | PathLike[str] | None = None,
     include: str | Iterable[str] | None = None,
     exclude: str | Iterable[str] | None = None,
@@ -43,27 +47,30 @@ def convert(
     """Make a model's activations remember less, in place.
 
     method: "auto", which takes at each site what keeps least of invact, fewbit, forward-ad and stock, or one of those
-    for all. inputs: what the model is called with: a tensor, a tuple or list of arguments, or a mapping of keyword
-    arguments; auto needs it, others measure with it. A copy of the model runs on fake tensors where it can, in training
-    mode. bits, coefficients: of fewbit (3 bits). include, exclude: names of sites or modules, or patterns with *.
+    for all; or "approx-backprop", by which norms, linear layers and convolutions keep few bits, too. inputs: what the
+    model is called with: a tensor, a tuple or list of arguments, or a mapping of keyword arguments; auto needs it,
+    others measure with it. A copy of the model runs on fake tensors where it can, in training mode. bits: of fewbit
+    (default: 3) or approx-backprop (8). coefficients: of fewbit. scheme: of approx-backprop, see
+    `kernels.approx_backprop.How` ("robust"). include, exclude: names of sites or modules, or patterns with *.
     max_gradient_error: auto's bound on the root mean square error of f'(x) for x from N(0, 1); by default that of
     invact, which sits on the floor that the output's dtype sets. accounting: as `saved_bytes` has it.
 
     Raises KernelError for arguments that cannot be honoured. What cannot be done at one site is in the report. Whatever
     is raised, the model is then as it was.
     """
-    check(model, method, inputs, bits, coefficients, max_gradient_error, accounting)
+    check(model, method, inputs, bits, scheme, coefficients, max_gradient_error, accounting)
     while isinstance(model, WRAPPERS):
         model = model._orig_mod if isinstance(model, OptimizedModule) else model.module
     measure = None if inputs is None else _measuring(model, inputs, accounting)
     sites = _sites(model, method, measure)
+    sites += layers(model, sites) if method == METHOD else []
     wanted = chosen(sites, patterns(include), patterns(exclude))
     wanted = _out_of_place(model, wanted, measure)
     before = None if measure is None else _baseline(sites, wanted, measure)
     if method == "auto" and measure is not None and before is not None:
         hows = best(wanted, before, measure, max_gradient_error)
     else:
-        hows = _all(wanted, method, bits, coefficients)
+        hows = _all(wanted, method, bits, scheme, coefficients, trusting=measure is not None)
     changes: list[Change] = []
     try:
         _install(sites, hows, changes)
@@ -71,16 +78,20 @@ def convert(
             raise KernelError(
                 f"coefficients must fit an activation of the model: {wanted[0].name}: {wanted[0].why_not}"
             )
-        after = None if measure is None else look(sites, measure)
-        if after is not None and measure is not None and _drop_failing(wanted, hows, before, after):
+        with watching() as changed:
+            after = None if measure is None else look(sites, measure)
+        distrust = {name: how for name, how in hows.items() if changed and "how" in how}
+        hows |= {name: {**how, "how": replace(how["how"], trusting=False)} for name, how in distrust.items()}
+        failing = after is not None and _drop_failing(wanted, hows, before, after)
+        if measure is not None and (failing or distrust):
             undo(changes)
             _install(sites, hows, changes)
             after = look(sites, measure)
-        rows = [_converted(site, hows.get(site.name), before, after) for site in sites]
+        rows = [converted(site, hows.get(site.name), before, after) for site in sites]
     except BaseException:
         undo(changes)
         raise
-    rows += _unreached(sites, before)
+    rows += unreached(sites, before)
     totals = (one.saved if one is not None else None for one in (before, after))
     return Report(rows, next(totals), next(totals), changes)
 
@@ -149,7 +160,13 @@ def _baseline(sites: list[Site], wanted: list[Site], measure: Measure) -> Trial:
     return replace(try_out(sites, named, measure), saved=measure({}))
 
 
-def _all(sites: list[Site], method: str, bits: int | None, coefficients: Any) -> dict[str, How]:
+def _all(
+    sites: list[Site], method: str, bits: int | None, scheme: str | None, coefficients: Any, *, trusting: bool
+) -> dict[str, How]:
+    if method == METHOD:
+        kept = Bits(Bits.bits if bits is None else bits, Bits.scheme if scheme is None else scheme, trusting=trusting)
+        hows = {site.name: how_of(site, kept) for site in sites}
+        return {site.name: hows[site.name] for site in sites if not site.why_not}
     how: How = {"method": method}
     if method == "fewbit":
         how |= {"bits": bits if bits is not None or coefficients is not None else DEFAULT_BITS}
@@ -201,28 +218,3 @@ def _lost_in_a_chain(site: Site, how: How, before: Trial, after: Trial) -> bool:
     """Whether a function called keeps its derivative, where what it kept before is kept by others, too."""
     lone = site.kind == "call" and how["method"] == "forward-ad"
     return lone and after.alone[site.name] > before.alone[site.name]
-
-
-def _unreached(sites: list[Site], before: Trial | None) -> list[Converted]:
-    """Activations that were seen to keep something where none was found to stand."""
-    names = recognise.torchs()
-    found: dict[tuple[str, str], int] = {}
-    for kept in before.saved.tensors if before is not None else ():
-        first = kept.by[0]
-        name = f"{first.module}.{first.operation}()" if first.module else f"{first.operation}()"
-        known = any(within(first.module, one) or one == name for site in sites for one in site.names)
-        if first.operation in names and not known:
-            found[name, first.operation] = found.get((name, first.operation), 0) + kept.bytes
-    why_not = "it is called where convert does not look, as in a helper or another method than forward"
-    return [Converted(*who, "a call", "a call", count, count, reason=why_not) for who, count in found.items()]
-
-
-def _converted(site: Site, how: How | None, before: Trial | None, after: Trial | None) -> Converted:
-    alone = [None if one is None else one.alone.get(site.name) for one in (before, after)]
-    if site.why_not or how is None:
-        return Converted(site.name, site.function, site.was, site.was, alone[0], alone[1], reason=site.why_not)
-    now = how["method"] + (f", {how['bits']} bit{'s' * (how['bits'] > 1)}" if how.get("bits") else "")
-    now += f", {how['coefficients']}" if how.get("coefficients") else ""
-    dtype = after.dtypes.get(site.name) if after is not None else None
-    error = None if dtype is None or site.known is None else error_of(site.known, dtype, how)
-    return Converted(site.name, site.function, site.was, now, alone[0], alone[1], error)

@@ -15,10 +15,12 @@ from typing import Any
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
+from kernels.approx_backprop.how import SCHEMES, How
 from kernels.choice import DEFAULT_BITS
 from kernels.conversion import Report, convert
+from kernels.conversion.arguments import KNOWN
+from kernels.conversion.layers import METHOD as APPROX
 from kernels.errors import KernelError
-from kernels.kernel import METHODS
 from kernels.memory import zoo
 from kernels.memory.making import line
 from kernels.memory.measure import ACCOUNTINGS, saved_bytes
@@ -40,9 +42,16 @@ def _parser() -> command.Parser:
         "--method",
         metavar="M",
         action="append",
-        help=f"auto, {', '.join(METHODS)}; repeatable (default: invact, fewbit and auto)",
+        help=f"{', '.join(KNOWN)}; repeatable (default: invact, fewbit and auto)",
     )
-    parser.add_argument("--bits", metavar="B", help=f"of fewbit, 1 to 8 (default: {DEFAULT_BITS})")
+    parser.add_argument(
+        "--bits",
+        metavar="B",
+        help=f"of fewbit, 1 to 8 (default: {DEFAULT_BITS}), or approx-backprop, 2 to 8 (default: 8)",
+    )
+    parser.add_argument(
+        "--scheme", metavar="S", help=f"of approx-backprop, {', '.join(SCHEMES)} (default: {SCHEMES[0]})"
+    )
     parser.add_argument(
         "--max-gradient-error", metavar="E", help="of auto: bound on the error of f' (default: invact's)"
     )
@@ -92,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if plot is not None:
         picture(plot)
     bound = _number("max-gradient-error", options.max_gradient_error)
-    hows = _hows(options.method, _whole("bits", options.bits), bound)
+    hows = _hows(options.method, _whole("bits", options.bits), options.scheme, bound)
     with FakeTensorMode(allow_non_fake_inputs=True):
         model, args, kwargs = zoo.build(
             options.model,
@@ -133,14 +142,22 @@ def _number(name: str, text: str | None) -> float | None:
         raise KernelError(f"{name} must be a number, got {text!r}") from None
 
 
-def _hows(methods: Sequence[str] | None, bits: int | None, bound: float | None) -> list[dict[str, Any]]:
+def _hows(
+    methods: Sequence[str] | None, bits: int | None, scheme: str | None, bound: float | None
+) -> list[dict[str, Any]]:
     """The arguments of `convert` for each method."""
     names = list(dict.fromkeys(methods or ("invact", "fewbit", "auto")))
-    for option, value, method in (("bits", bits, "fewbit"), ("max-gradient-error", bound, "auto")):
-        if value is not None and method not in names:
-            raise KernelError(f"{option} must go with --method {method}, got --method {', '.join(names)}")
-    more: dict[str, dict[str, Any]] = {"fewbit": {"bits": bits or DEFAULT_BITS}, "auto": {"max_gradient_error": bound}}
-    return [{"method": name, **more.get(name, {})} for name in names]
+    takes = {"fewbit": {"bits": bits or DEFAULT_BITS}, APPROX: {"bits": bits or How.bits}, "auto": {}}
+    takes[APPROX] |= {} if scheme is None else {"scheme": scheme}
+    takes["auto"] |= {} if bound is None else {"max_gradient_error": bound}
+    for option, value, of in (
+        ("bits", bits, ("fewbit", APPROX)),
+        ("scheme", scheme, (APPROX,)),
+        ("max-gradient-error", bound, ("auto",)),
+    ):
+        if value is not None and not set(of) & set(names):
+            raise KernelError(f"{option} must go with --method {' or '.join(of)}, got --method {', '.join(names)}")
+    return [{"method": name, **takes.get(name, {})} for name in names]
 
 
 def _results(
@@ -153,6 +170,7 @@ def _results(
             how = {**how, "inputs": kwargs or args}
         report = convert(model, **how)
         name = how["method"] + (f", {how['bits']} bit{'s' * (how['bits'] > 1)}" if "bits" in how else "")
+        name += f", {how['scheme']}" if "scheme" in how else ""
         results.append(Result(name, saved_bytes(model, *args, accounting=accounting, **kwargs), report))
         report.revert()
     return results

@@ -1,0 +1,69 @@
+"""Naive quantisation, the baseline of Chakrabarti and Moseley (2019): forward itself goes on with the few bits.
+
+A batch norm's result a is put in the middle of one of 2^K steps, which are even over 3 deviations to either side of the
+norm's bias (their eq. 9 and 10); the ReLU and the convolution get that. Backward takes the step for the identity. The
+paper tests such a net exactly, hence otherwise than it was trained; `quantised` tests it as it was trained.
+
+All is computed with whole numbers of the tensor's dtype: this shows what such a training learns, and saves no memory.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+DEVIATIONS = 6  # that all steps take together
+
+
+class NaiveNorm(nn.BatchNorm2d):
+    """A batch norm whose result is rounded in training; in testing, where `rounds` says so."""
+
+    def __init__(self, channels: int, bits: int) -> None:
+        super().__init__(channels)
+        self.bits, self.rounds = bits, False
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = super().forward(x)
+        if not (self.training or self.rounds):
+            return y
+        rounded: Tensor = Rounded.apply(y, self.weight, self.bias, self.bits)
+        return rounded
+
+
+class Rounded(torch.autograd.Function):
+    """`rounded`, whose gradient is that of the identity."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, gain: Tensor, bias: Tensor, bits: int) -> Tensor:
+        return rounded(a, gain, bias, bits)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return grad, None, None, None
+
+
+def rounded(a: Tensor, gain: Tensor, bias: Tensor, bits: int) -> Tensor:
+    """a [n, channels, ...], each in the middle of its step; a gain of 0 leaves one step, of width 0, at the bias."""
+    gain, bias = (one.view(1, -1, *[1] * (a.dim() - 2)) for one in (gain, bias))
+    step = DEVIATIONS / 2**bits * gain
+    scale = torch.where(step == 0, 0, 1 / step)
+    half = 2 ** (bits - 1)
+    place = torch.floor(bias * scale)  # the bias's, from 0; the code of what lies there is half
+    codes = (torch.floor(a * scale) + half - place).clamp(0, 2 * half - 1)
+    values = (codes + 0.5 - half + place) * step
+    return torch.where(step == 0, bias, values).to(a.dtype)
+
+
+@contextmanager
+def quantised(model: nn.Module) -> Iterator[bool]:
+    """Let the norms round in testing too; whether there are such."""
+    norms = [one for one in model.modules() if isinstance(one, NaiveNorm)]
+    for one in norms:
+        one.rounds = True
+    try:
+        yield bool(norms)
+    finally:
+        for one in norms:
+            one.rounds = False

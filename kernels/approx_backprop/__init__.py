@@ -1,0 +1,1 @@
+"""Backprop with approximate activations: an exact forward, K-bit copies for backward."""

@@ -1,0 +1,165 @@
+"""Run the Triton kernels of `kernels.approx_backprop.template` on contiguous tensors of 16 or 32 bits.
+
+Each function is its namesake in `kernels.approx_backprop.reference`, on a GPU, or on the CPU under the interpreter.
+Vectors have any floating-point type.
+"""
+
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernels.launch import ROWS, WARPS, interpreting
+from kernels.packing import plane_bytes
+
+_NARROW = (1 << 31) - (1 << 17)  # so many elements are counted in 32 bits, with those of the last program
+_TILE = 8192  # elements of a large group at a time, of 16 warps
+_EXACT = {"enable_fp_fusion": False}  # the reference rounds a product before the sum
+
+
+def _template() -> ModuleType:
+    from kernels.approx_backprop import template  # at the first call: Triton need not be there
+
+    return template
+
+
+def _rows(count: int) -> int:
+    # The interpreter runs program after program: a few large ones.
+    return min(1 << max((count - 1) // 8, 0).bit_length(), 1 << 13) if interpreting() else ROWS
+
+
+def _sizes(count: int) -> tuple[tuple[int], dict[str, Any]]:
+    """The grid of a kernel of rows, and what all of them take."""
+    rows = _rows(count)
+    return (-(-count // (8 * rows)),), {"ROWS": rows, "num_warps": WARPS, **_EXACT}
+
+
+def _how(vector: Tensor | None, inner: int) -> str:
+    """Where a row finds its entries of the vector, in the template's words."""
+    if vector is None:
+        return "none"
+    if len(vector) == 1:
+        return "one"
+    if inner >= 8:
+        return "two" if inner % 8 else "row"
+    return "eight" if inner == 1 and len(vector) % 8 == 0 else "each"
+
+
+def _like(vector: Tensor, other: Tensor) -> Tensor:
+    """As long as the other one; a single entry is repeated."""
+    return vector.expand(len(other)).contiguous()
+
+
+def ends(x: Tensor, group: int, bits: int) -> tuple[Tensor, Tensor]:
+    """The least of each `group` elements of x, and the step of codes of `bits` bits over it: bfloat16 each."""
+    count = x.numel()
+    groups = -(-count // group)
+    least, step = (x.new_empty(groups, dtype=torch.bfloat16) for _ in range(2))
+    if count:
+        small = group <= 8 * ROWS
+        tile = 8 * _rows(count) if small or interpreting() else _TILE
+        width = min(1 << (group - 1).bit_length(), tile)
+        grid = (-(-groups // (tile // width)),)
+        with torch.cuda.device_of(x):
+            _template().ends_kernel[grid](
+                x, least, step, group, groups, count,
+                BITS=bits, GROUPS=tile // width, WIDTH=width, num_warps=WARPS if small else 16, **_EXACT
+            )  # fmt: skip
+    return least, step
+
+
+def encode(
+    x: Tensor, center: Tensor, scale: Tensor, offset: Tensor, noise: Tensor | None, inner: int, bits: int
+) -> Tensor:
+    """Bit planes uint8 [bits, ceil(n/8)] of the codes of x; vectors of one length, or of one entry."""
+    count = x.numel()
+    planes = x.new_empty((bits, plane_bytes(count)), dtype=torch.uint8)
+    if count:
+        kind = "none" if noise is None else "one" if noise.numel() == 1 else "each"
+        grid, constants = _sizes(count)
+        with torch.cuda.device_of(x):
+            _template().encode_kernel[grid](
+                x,
+                center.contiguous(),
+                _like(scale, center),
+                _like(offset, center),
+                x if noise is None else noise.contiguous(),
+                planes,
+                inner,
+                len(center),
+                count,
+                HOW=_how(center, inner),
+                NOISE=kind,
+                BITS=bits,
+                WIDE=count > _NARROW,
+                **constants,
+            )
+    return planes
+
+
+def decode(
+    planes: Tensor,
+    step: Tensor,
+    base: Tensor,
+    run: int,
+    gain: Tensor | None,
+    bias: Tensor | None,
+    inner: int,
+    signs: Tensor | None,
+    slope: float,
+    count: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Flat values of `dtype`, `count` of them, of planes uint8 [bits, ceil(count/8)] and vectors."""
+    values = planes.new_empty(count, dtype=dtype)
+    if count:
+        grid, constants = _sizes(count)
+        with torch.cuda.device_of(planes):
+            _template().decode_kernel[grid](
+                planes,
+                step.contiguous(),
+                _like(base, step),
+                step if gain is None else gain.contiguous(),
+                step if bias is None else bias.contiguous(),
+                planes if signs is None else signs,
+                values,
+                float(slope),
+                run,
+                len(step),
+                inner,
+                1 if gain is None else len(gain),
+                1 if bias is None else len(bias),
+                count,
+                HOW=_how(step, run),
+                GAIN=_how(gain, inner),
+                BIAS=_how(bias, inner),
+                SIGNS=signs is not None,
+                SLOPED=slope != 0,
+                BITS=len(planes),
+                WIDE=count > _NARROW,
+                **constants,
+            )
+    return values
+
+
+def rectify(x: Tensor, slope: float) -> tuple[Tensor, Tensor]:
+    """y like x, and uint8 [1, ceil(n/8)], set where x is not at or below 0."""
+    y, signs = torch.empty_like(x), x.new_empty((1, plane_bytes(x.numel())), dtype=torch.uint8)
+    if count := x.numel():
+        grid, constants = _sizes(count)
+        with torch.cuda.device_of(x):
+            _template().rectify_kernel[grid](x, y, signs, float(slope), count, SLOPED=slope != 0, **constants)
+    return y, signs
+
+
+def rectify_backward(grad: Tensor, signs: Tensor, slope: float) -> Tensor:
+    """dx like grad, of the plane of `rectify`."""
+    dx = torch.empty_like(grad)
+    if count := grad.numel():
+        grid, constants = _sizes(count)
+        with torch.cuda.device_of(grad):
+            _template().rectify_backward_kernel[grid](
+                grad, signs, dx, float(slope), count, SLOPED=slope != 0, **constants
+            )
+    return dx

@@ -1,0 +1,70 @@
+"""Modules made of the pieces, and the one place that says which of torch's modules go by which piece.
+
+All keep torch's own modules, so names in state dicts are theirs, and do what these do bit by bit. What they keep for
+backward, they keep where gradients are wanted and they are in training mode; else the modules themselves run.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from kernels.approx_backprop.how import How
+from kernels.approx_backprop.linears import LINEAR, convolution_of, weighted
+from kernels.approx_backprop.norms import BATCH, ROWS, batch_norm, row_norm
+from kernels.approx_backprop.pooling import POOLS, pooled
+from kernels.approx_backprop.rectifiers import rectify
+from kernels.functional import stock_runs
+from kernels.kernel import DTYPES
+
+RECTIFIERS = (nn.ReLU, nn.LeakyReLU)
+KNOWN = (*BATCH, *ROWS, *RECTIFIERS, *POOLS, *LINEAR)
+
+
+def why_not(module: nn.Module) -> str:
+    """Why a module cannot be run by `approximately`; "" if it can."""
+    kind = next((one for one in KNOWN if isinstance(module, one)), None)
+    if isinstance(module, nn.SyncBatchNorm):
+        return "it takes its statistics from several processes; nn.BatchNorm2d takes each one's own"
+    if kind is None:
+        return "it is no batch, layer or RMS norm, ReLU, linear layer, convolution or pooling"
+    if type(module).forward is not kind.forward:
+        return "it has a forward of its own"
+    if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
+        return "its parameters are not there yet: run it once"
+    if getattr(module, "return_indices", False):
+        return "it returns indices, too"
+    found = convolution_of(module) if isinstance(module, LINEAR) else None
+    return found if isinstance(found, str) else ""
+
+
+def approximately(module: nn.Module, x: Tensor, how: How) -> Tensor:
+    """What `module`, one that `why_not` has nothing against, gives for x; kept as `how` says."""
+    own = [one for one in (getattr(module, "weight", None), getattr(module, "bias", None)) if one is not None]
+    if not module.training or _stock(module, x, own):
+        return type(module).forward(module, x)
+    if isinstance(module, BATCH):
+        return batch_norm(module, x, how)
+    if isinstance(module, ROWS):
+        return row_norm(module, x, how)
+    if isinstance(module, POOLS):
+        return pooled(module, x)
+    if isinstance(module, RECTIFIERS):
+        return rectify(x, getattr(module, "negative_slope", 0.0), how)
+    return weighted(module, x, how)
+
+
+def rectified(x: Tensor, slope: float, how: How) -> Tensor:
+    """F.relu(x), or F.leaky_relu(x, slope), kept as `how` says."""
+    if x.numel() == 0 or stock_runs(x):
+        return F.leaky_relu(x, slope) if slope else F.relu(x)
+    return rectify(x, slope, how)
+
+
+def _stock(module: nn.Module, x: Any, own: list[Tensor]) -> bool:
+    if not isinstance(x, Tensor) or x.layout != torch.strided or x.dtype not in DTYPES or x.numel() == 0:
+        return True
+    if isinstance(module, LINEAR) and (not x.requires_grad or x.dim() < own[0].dim()):
+        return True  # data, which are there anyway; or there is no batch
+    return stock_runs(x, *own)

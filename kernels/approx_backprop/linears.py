@@ -1,0 +1,120 @@
+"""Linear layers and convolutions that keep a K-bit copy of their input.
+
+The gradient of the input needs the weight alone, and is exact; that of the weight is made of the copy.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from kernels.approx_backprop.copies import Form, Kept, Layout, along, attach, copied, restored
+from kernels.approx_backprop.how import How
+from kernels.autograd import once
+
+CONVOLUTIONS = (
+    *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+)
+LINEAR = (nn.Linear, *CONVOLUTIONS)
+
+
+class Convolution(NamedTuple):
+    """The arguments of aten's convolution, each by dimension."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    transposed: bool
+    output_padding: tuple[int, ...]
+    groups: int
+
+
+class Weighted(torch.autograd.Function):
+    """linear(x, weight, bias), or a convolution, in dtype `narrow` if that is not None; what `once` needs."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        convolution: Convolution | None,
+        narrow: torch.dtype | None,
+        form: Form,
+        *kept: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        ctx.convolution, ctx.form, tie = convolution, form, x.new_empty(0)
+        ctx.sizes = None if bias is None else [*bias.shape]
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(tie, weight, *(kept if ctx.needs_input_grad[1] else ()))
+        if narrow is not None:
+            x, weight = x.to(narrow), weight.to(narrow)
+            bias = None if bias is None else bias.to(narrow)
+        if convolution is None:
+            return F.linear(x, weight, bias), tie
+        return torch.convolution(x, weight, bias, *convolution), tie
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        rest = (None,) * (3 + len(Kept._fields))
+        if grad is None:
+            return None, None, None, *rest
+        tie, weight, *kept = ctx.saved_tensors
+        needs = list(ctx.needs_input_grad[:3])
+        weight = weight.to(grad.dtype)
+        if ctx.needs_input_grad[1]:
+            x = restored(ctx.form, Kept(*kept)).to(grad.dtype)
+        else:
+            x = grad.new_empty(1).expand(ctx.form.layout.shape)  # whose values are not looked at
+        if ctx.convolution is None:
+            found = _linear_backward(grad, x, weight, needs)
+        else:
+            found = torch.ops.aten.convolution_backward(grad, x, weight, ctx.sizes, *ctx.convolution, needs)
+        kind = zip(found, needs, strict=True)
+        return *(once(one, tie) if need else None for one, need in kind), *rest
+
+
+def _linear_backward(grad: Tensor, x: Tensor, weight: Tensor, needs: list[bool]) -> tuple[Tensor | None, ...]:
+    rows = grad.reshape(-1, grad.shape[-1])
+    dx = grad @ weight if needs[0] else None
+    dweight = rows.T @ x.reshape(-1, x.shape[-1]) if needs[1] else None
+    return dx, dweight, rows.sum(0) if needs[2] else None
+
+
+def convolution_of(module: nn.Module) -> Convolution | str | None:
+    """The arguments of a module in LINEAR: None for nn.Linear; or why it cannot be done."""
+    if isinstance(module, nn.Linear):
+        return None
+    dims = module.weight.dim() - 2
+    if module.padding_mode != "zeros":
+        return f"it pads by padding_mode={module.padding_mode!r}"
+    padding = module.padding
+    if padding == "valid":
+        padding = (0,) * dims
+    elif padding == "same":
+        whole = [dilation * (size - 1) for dilation, size in zip(module.dilation, module.kernel_size, strict=True)]
+        if any(one % 2 for one in whole):
+            return "it pads one side more than the other (padding='same')"
+        padding = tuple(one // 2 for one in whole)
+    return Convolution(module.stride, padding, module.dilation, module.transposed, module.output_padding, module.groups)
+
+
+def weighted(module: nn.Module, x: Tensor, how: How) -> Tensor:
+    """What a module in LINEAR gives; keeps the copy that came along with x, or makes one. x has a batch."""
+    weight, bias, kind = module.weight, module.bias, x.device.type
+    copy = along(x, how)
+    if copy is None and weight.requires_grad:
+        copy = copied(x, how)
+        if not torch.compiler.is_compiling():  # which merges the same copies by itself
+            attach(x, copy)  # for others that take the same
+    form = Form(how, Layout.of(x), x.dtype) if copy is None else copy.form
+    kept = (None,) * len(Kept._fields) if copy is None else copy.kept
+    run = partial(Weighted.apply, x, weight, bias, convolution_of(module))
+    if not torch.amp.is_autocast_available(kind):  # meta
+        return run(None, form, *kept)[0]
+    narrow = torch.is_autocast_enabled(kind) and x.dtype != torch.float64
+    with torch.autocast(kind, enabled=False):
+        return run(torch.get_autocast_dtype(kind) if narrow else None, form, *kept)[0]

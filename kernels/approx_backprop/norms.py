@@ -1,0 +1,185 @@
+"""Norms: batch norm, layer norm and RMS norm, which keep a copy of their normalised input.
+
+With a = (x - mean) / std, over a batch's channel or over a row, y = gain * a + bias and g the gradient of y:
+
+    dgain = sum(g * a),  dbias = sum(g),  dx = (g * gain - mean(g * gain) - a * mean(a * g * gain)) / std
+
+So of dx one term of three is approximate, and dbias is exact (Chakrabarti and Moseley, eq. 7 and 8). RMS norm has no
+mean, neither of x nor of the gradient.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from kernels.approx_backprop.copies import (
+    Copy,
+    Form,
+    Kept,
+    Layout,
+    attach,
+    by_paper,
+    fixed,
+    grouped,
+    marked,
+    restored,
+)
+from kernels.approx_backprop.how import How
+from kernels.approx_backprop.reference import computed
+from kernels.autograd import once
+
+BATCH = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+ROWS = (nn.LayerNorm, nn.RMSNorm)
+
+
+class BatchNorm(torch.autograd.Function):
+    """Training's batch norm: the result, what `once` needs, and the codes."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        gain: Tensor | None,
+        bias: Tensor | None,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        momentum: float,
+        eps: float,
+        form: Form,
+    ) -> tuple[Tensor, ...]:
+        # As F.batch_norm has it, by the same kernel, but with what that computes on its way.
+        y, mean, invstd, _, _ = torch._batch_norm_impl_index(
+            x, gain, bias, running_mean, running_var, True, momentum, eps, torch.backends.cudnn.enabled
+        )
+        match form.how.scheme:
+            case "robust":
+                codes: tuple[Tensor, ...] = (fixed(x, mean, invstd, form.how, form.layout),)
+            case "paper":
+                codes = (by_paper(y, gain, bias, form.how, form.layout),)
+            case "group":
+                codes = grouped((x - channels(mean, x)) * channels(invstd, x), form.how, form.layout)
+            case _:
+                a = (x - channels(mean, x)) * channels(invstd, x)
+                codes = (marked(a.to(x.dtype), y),)
+        ctx.form, tie = form, x.new_empty(0)
+        ctx.mark_non_differentiable(*codes)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(gain, bias, tie, invstd, *codes)
+        return y, tie, *codes
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None,) * 8
+        gain, bias, tie, invstd, *codes = ctx.saved_tensors
+        a = restored(ctx.form, kept(codes, gain, bias), normal=True)
+        # With 1/std as a part of the gain, the kernel's dx for an input that is normalised already is that of x.
+        scale = invstd if gain is None else invstd * gain
+        zeros, ones = torch.zeros_like(invstd), torch.ones_like(invstd)
+        wanted = [bool(one) for one in ctx.needs_input_grad[:3]]
+        grads = torch.ops.aten.native_batch_norm_backward(
+            grad, a, scale.to(invstd.dtype), None, None, zeros, ones, True, 0.0, wanted
+        )
+        found = (one if need else None for one, need in zip(grads, wanted, strict=True))
+        return *(None if one is None else once(one, tie) for one in found), None, None, None, None, None
+
+
+class RowNorm(torch.autograd.Function):
+    """Layer norm (centered) or RMS norm of the last dimensions: the same."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        gain: Tensor | None,
+        bias: Tensor | None,
+        dims: list[int],
+        eps: float,
+        centered: bool,
+        form: Form,
+    ) -> tuple[Tensor, ...]:
+        wide = x.to(computed(x.dtype))
+        over = list(range(-len(dims), 0))
+        if centered:
+            y = F.layer_norm(x, dims, gain, bias, eps)
+            var, mean = torch.var_mean(wide, over, correction=0, keepdim=True)
+            wide = wide - mean
+        else:
+            y = F.rms_norm(x, dims, gain, eps)
+            var = wide.square().mean(over, keepdim=True)
+        invstd = torch.rsqrt(var + eps)
+        a = wide * invstd
+        codes = (marked(a.to(x.dtype), y),) if form.how.scheme == "fused" else grouped(a, form.how, form.layout)
+        ctx.dims, ctx.centered, ctx.form, tie = dims, centered, form, x.new_empty(0)
+        ctx.mark_non_differentiable(*codes)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(gain, bias, tie, invstd, *codes)
+        return y, tie, *codes
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None,) * 7
+        gain, bias, tie, invstd, *codes = ctx.saved_tensors
+        wide = computed(grad.dtype)
+        g, a = grad.to(wide), restored(ctx.form, kept(codes, gain, bias), normal=True).to(wide)
+        over = list(range(-len(ctx.dims), 0))
+        rows = list(range(grad.dim() - len(ctx.dims)))
+        needs_x, needs_gain, needs_bias = ctx.needs_input_grad[:3]
+        dgain = (g * a).sum(rows) if needs_gain else None
+        dbias = g.sum(rows) if needs_bias else None
+        dx = None
+        if needs_x:
+            dx = g if gain is None else g * gain
+            along_a = a * (dx * a).mean(over, keepdim=True)
+            dx = (dx - dx.mean(over, keepdim=True) - along_a if ctx.centered else dx - along_a) * invstd
+        found = (dx, dgain, dbias)
+        return *(None if one is None else once(one, tie) for one in found), None, None, None, None
+
+
+def kept(codes: list[Tensor], gain: Tensor | None, bias: Tensor | None) -> Kept:
+    """Of what a norm has saved."""
+    least, step = codes[1:] if len(codes) == 3 else (None, None)
+    return Kept(codes[0], least, step, gain, bias)
+
+
+def channels(vector: Tensor, x: Tensor) -> Tensor:
+    """Along the second dimension of x."""
+    return vector.view(1, -1, *[1] * (x.dim() - 2))
+
+
+def batch_norm(module: _BatchNorm, x: Tensor, how: How) -> Tensor:
+    """What `module` gives in training, its averages brought up to date; a copy goes along. x: [n, channels, ...]."""
+    module._check_input_dim(x)
+    if x.numel() // x.shape[1] < 2:
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.size()}")
+    momentum, tracks = module.momentum or 0.0, module.track_running_stats
+    if tracks and module.num_batches_tracked is not None:
+        module.num_batches_tracked.add_(1)
+        if module.momentum is None:  # the mean of all batches
+            momentum = 1.0 / float(module.num_batches_tracked)
+    running = (module.running_mean, module.running_var) if tracks else (None, None)
+    form = Form(how, layout := Layout.of(x), x.dtype, normed=True, inner=layout.inner)
+    y, _, *codes = BatchNorm.apply(x, module.weight, module.bias, *running, momentum, module.eps, form)
+    return attach(y, Copy(form, kept(codes, *_detached(module.weight, module.bias))))
+
+
+def row_norm(module: nn.LayerNorm | nn.RMSNorm, x: Tensor, how: How) -> Tensor:
+    """What `module` gives; a copy goes along. x: [..., *module.normalized_shape]."""
+    if how.scheme != "fused":
+        how = replace(how, scheme="group", clip=None)  # channels of transformers have ranges of their own
+    centered, dims = isinstance(module, nn.LayerNorm), list(module.normalized_shape)
+    eps = torch.finfo(x.dtype).eps if module.eps is None else module.eps
+    bias = module.bias if centered else None
+    form = Form(how, Layout(tuple(x.shape), last=False), x.dtype, normed=True)
+    y, _, *codes = RowNorm.apply(x, module.weight, bias, dims, eps, centered, form)
+    return attach(y, Copy(form, kept(codes, *_detached(module.weight, bias))))
+
+
+def _detached(*tensors: Tensor | None) -> list[Tensor | None]:
+    """Parameters as what backward reads only."""
+    return [None if one is None else one.detach() for one in tensors]

@@ -1,0 +1,102 @@
+"""Pooling that keeps of its input the shape only: exactly what torch computes, which keeps the whole of it.
+
+torch's mean over a window keeps its input though backward asks for its shape alone; so does its maximum, besides the
+places of the largest, 8 bytes each, which are kept in 4 here.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from kernels.autograd import once
+
+MEANS = (nn.AvgPool2d, nn.AvgPool3d)
+POOLS = (*MEANS, nn.AdaptiveAvgPool2d, nn.MaxPool2d)
+_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+_aten = torch.ops.aten
+
+
+class Mean(torch.autograd.Function):
+    """F.avg_pool2d or 3d, by the number of windows' sides; with none of them F.adaptive_avg_pool2d; what `once` needs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, window: tuple[Any, ...], size: Any) -> tuple[Tensor, Tensor]:
+        ctx.shape, ctx.last, ctx.window, tie = x.shape, _last(x), window, x.new_empty(0)
+        ctx.save_for_backward(tie)
+        if not window:
+            return F.adaptive_avg_pool2d(x, size), tie
+        return (F.avg_pool2d if len(window[0]) == 2 else F.avg_pool3d)(x, *window), tie
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
+        x, (tie,) = _like(grad, ctx.shape, ctx.last), ctx.saved_tensors
+        if not ctx.window:
+            dx = _aten._adaptive_avg_pool2d_backward(grad, x)
+        elif len(ctx.window[0]) == 2:
+            dx = _aten.avg_pool2d_backward(grad, x, *ctx.window)
+        else:
+            dx = _aten.avg_pool3d_backward(grad, x, *ctx.window)
+        return once(dx, tie), None, None
+
+
+class Largest(torch.autograd.Function):
+    """F.max_pool2d, what `once` needs, and the places of the largest."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, window: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor]:
+        y, places = _aten.max_pool2d_with_indices(x, *window)
+        ctx.shape, ctx.last, ctx.window, tie = x.shape, _last(x), window, x.new_empty(0)
+        if x.shape[-1] * x.shape[-2] < 2**31:
+            places = places.to(torch.int32)
+        ctx.mark_non_differentiable(places)
+        ctx.save_for_backward(tie, places)
+        return y, tie, places
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, None]:
+        tie, places = ctx.saved_tensors
+        x = _like(grad, ctx.shape, ctx.last)
+        dx = _aten.max_pool2d_with_indices_backward(grad, x, *ctx.window, places.to(torch.int64))
+        return once(dx, tie), None
+
+
+def _last(x: Tensor) -> torch.memory_format | None:
+    """The format of a tensor whose channels are last in memory."""
+    last = _LAST.get(x.dim())
+    return last if last is not None and not x.is_contiguous() and x.is_contiguous(memory_format=last) else None
+
+
+def _like(grad: Tensor, shape: torch.Size, last: torch.memory_format | None) -> Tensor:
+    """Something of a shape and format, whose values are not looked at."""
+    if last is None:
+        return grad.new_empty(()).expand(shape)
+    return torch.empty(shape, dtype=grad.dtype, device=grad.device, memory_format=last)
+
+
+def pooled(module: nn.Module, x: Tensor) -> Tensor:
+    """What a module in POOLS gives."""
+    if isinstance(module, nn.AdaptiveAvgPool2d):
+        return Mean.apply(x, (), module.output_size)[0]
+    dims = 3 if isinstance(module, nn.AvgPool3d) else 2
+    names = ("kernel_size", "stride", "padding")
+    sides = [(side,) * dims if isinstance(side, int) else tuple(side) for side in (getattr(module, n) for n in names)]
+    if isinstance(module, nn.MaxPool2d):
+        dilation = (module.dilation,) * 2 if isinstance(module.dilation, int) else tuple(module.dilation)
+        return Largest.apply(x, (*sides, dilation, module.ceil_mode))[0]
+    return Mean.apply(x, (*sides, module.ceil_mode, module.count_include_pad, module.divisor_override), None)[0]
+
+
+def avg_pool2d(
+    input: Tensor,
+    kernel_size: int | tuple[int, int],
+    stride: int | tuple[int, int] | None = None,
+    padding: int | tuple[int, int] = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """`torch.nn.functional.avg_pool2d`, which keeps nothing for backward."""
+    given = (kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+    return pooled(nn.AvgPool2d(*given), input)

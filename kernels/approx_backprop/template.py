@@ -1,0 +1,200 @@
+"""The kernels of approximate backprop: `kernels.approx_backprop.reference` says what each computes.
+
+Rows, programs and bit planes are those of `kernels.template`: eight consecutive elements a row, ROWS of them a program,
+offsets of 64 bits, float32 until the store. They are launched without fused multiply-adds, so that each operation
+rounds as it does in the reference.
+
+Entry (i // inner) % length of a vector belongs to element i. HOW says where the entries of a row's elements are, so
+that integers are divided once a row where that will do:
+
+    one     the vector has one entry
+    row     inner is a multiple of 8: a row has one entry
+    two     inner is not below 8: a row has one entry or two in a row
+    eight   inner is 1 and 8 divides the length: a row has eight in a row
+    each    else
+"""
+# mypy: ignore-errors
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def ends_kernel(
+    x_ptr, least_ptr, step_ptr, group, groups, n, BITS: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr
+):  # fmt: skip
+    """The least of each group of `group` elements and the step of its codes, GROUPS a program, WIDTH at a time."""
+    index = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
+    low = tl.full([GROUPS, WIDTH], 0x7FFFFFFF, dtype=tl.int32)
+    high = tl.full([GROUPS, WIDTH], -0x80000000, dtype=tl.int32)
+    for start in range(0, group, WIDTH):
+        place = start + tl.arange(0, WIDTH)[None, :]
+        at = index[:, None] * group + place
+        inside = (place < group) & (at < n)
+        key = ordered(tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32).to(tl.int32, bitcast=True))
+        low = tl.minimum(low, tl.where(inside, key, 0x7FFFFFFF))
+        high = tl.maximum(high, tl.where(inside, key, -0x80000000))
+    lowest, highest = tl.min(low, axis=1), tl.max(high, axis=1)
+    # NaN is beyond the infinities, to either side.
+    nan = (lowest < ~0x7F800000) | (highest > 0x7F800000)
+    lowest = tl.where(nan, 0x7FC00000, ordered(lowest)).to(tl.float32, bitcast=True)
+    highest = tl.where(nan, 0x7FC00000, ordered(highest)).to(tl.float32, bitcast=True)
+    least = -upper(-lowest)
+    step = upper(tl.div_rn(highest - least, (1 << BITS) - 1.0))
+    tl.store(least_ptr + index, least.to(tl.bfloat16), mask=index < groups)
+    tl.store(step_ptr + index, step.to(tl.bfloat16), mask=index < groups)
+
+
+@triton.jit
+def encode_kernel(
+    x_ptr, center_ptr, scale_ptr, offset_ptr, noise_ptr, planes_ptr, inner, length, n,
+    HOW: tl.constexpr, NOISE: tl.constexpr, BITS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Bit planes of the codes of n elements. NOISE: "none", "one" for all or "each" its own."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    k = tl.arange(0, 8)[None, :]
+    at = row[:, None] * 8 + k
+    inside = at < n
+    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    place = x - entries(center_ptr, row, k, inner, length, HOW, WIDE)
+    place = place * entries(scale_ptr, row, k, inner, length, HOW, WIDE)
+    if NOISE == "one":
+        place += tl.load(noise_ptr).to(tl.float32)
+    if NOISE == "each":
+        place += tl.load(noise_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    code = tl.floor(place) + entries(offset_ptr, row, k, inner, length, HOW, WIDE)
+    code = tl.minimum(tl.maximum(code, 0.0), (1 << BITS) - 1.0)  # of NaN and a number, the number
+    store_planes(planes_ptr, code.to(tl.int32), row, k, n, BITS)
+
+
+@triton.jit
+def decode_kernel(
+    planes_ptr, step_ptr, base_ptr, gain_ptr, bias_ptr, signs_ptr, values_ptr,
+    slope, run, groups, inner, gains, biases, n,
+    HOW: tl.constexpr, GAIN: tl.constexpr, BIAS: tl.constexpr, SIGNS: tl.constexpr, SLOPED: tl.constexpr,
+    BITS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """(code * step + base) * gain + bias of n elements, its sign put right. GAIN and BIAS: their HOW, or "none".
+
+    SLOPED: the slope is not 0.
+    """
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    k = tl.arange(0, 8)[None, :]
+    at = row[:, None] * 8 + k
+    value = load_planes(planes_ptr, row, k, n, BITS).to(tl.float32)
+    value = value * entries(step_ptr, row, k, run, groups, HOW, WIDE)
+    value = value + entries(base_ptr, row, k, run, groups, HOW, WIDE)
+    if GAIN != "none":
+        value = value * entries(gain_ptr, row, k, inner, gains, GAIN, WIDE)
+    if BIAS != "none":
+        value = value + entries(bias_ptr, row, k, inner, biases, BIAS, WIDE)
+    if SIGNS:
+        sign = load_planes(signs_ptr, row, k, n, 1)
+        above = tl.maximum(value, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        if SLOPED:
+            below = tl.minimum(value, 0.0, propagate_nan=tl.PropagateNan.ALL)
+            value = tl.where(sign != 0, above, slope * below)
+        else:
+            value = above * sign.to(tl.float32)
+    tl.store(values_ptr + at, value, mask=at < n)
+
+
+@triton.jit
+def rectify_kernel(
+    x_ptr, y_ptr, signs_ptr, slope, n, SLOPED: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
+    """y = x or slope * x, and a plane of which. SLOPED: the slope is not 0."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    k = tl.arange(0, 8)[None, :]
+    at = row[:, None] * 8 + k
+    x = tl.load(x_ptr + at, mask=at < n, other=0.0).to(tl.float32)
+    y = tl.where(x <= 0, x * slope if SLOPED else 0.0, x)
+    store_planes(signs_ptr, tl.where(x <= 0, 0, 1), row, k, n, 1)
+    tl.store(y_ptr + at, y, mask=at < n)
+
+
+@triton.jit
+def rectify_backward_kernel(
+    grad_ptr, signs_ptr, dx_ptr, slope, n, SLOPED: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
+    """dx = grad or slope * grad, by the plane."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    k = tl.arange(0, 8)[None, :]
+    at = row[:, None] * 8 + k
+    grad = tl.load(grad_ptr + at, mask=at < n, other=0.0).to(tl.float32)
+    above = load_planes(signs_ptr, row, k, n, 1) != 0
+    tl.store(dx_ptr + at, tl.where(above, grad, grad * slope if SLOPED else 0.0), mask=at < n)
+
+
+@triton.jit
+def entries(vector_ptr, row, k, inner, length, HOW: tl.constexpr, WIDE: tl.constexpr):
+    """The rows' entries of a vector, to go along [ROWS, 8]; a row past the end has entries too, of others.
+
+    WIDE: elements are counted in 64 bits, which are divided slowly.
+    """
+    first = row[:, None] * 8
+    if not WIDE:
+        first = first.to(tl.int32)
+    if HOW == "one":
+        found = tl.load(vector_ptr)
+    elif HOW == "row":
+        found = tl.load(vector_ptr + first // inner % length)
+    elif HOW == "two":
+        whole = first // inner
+        here = whole % length
+        there = tl.where(here + 1 == length, 0, here + 1)
+        in_the_next = first - whole * inner + k >= inner
+        found = tl.where(in_the_next, tl.load(vector_ptr + there), tl.load(vector_ptr + here))
+    elif HOW == "eight":
+        found = tl.load(vector_ptr + (first % length + k))
+    else:
+        found = tl.load(vector_ptr + (first + k) // inner % length)
+    return found.to(tl.float32)
+
+
+@triton.jit
+def store_planes(planes_ptr, code, row, k, n, BITS: tl.constexpr):
+    """Pack codes below 2**BITS, [ROWS, 8]; four planes at a time, bit p of the row's k-th code at 8p + k of a word."""
+    for plane in tl.static_range(BITS):
+        if plane % 4 == 0:
+            if BITS == 1:
+                spread = code
+            else:
+                spread = (((code >> plane) & 15) * 0x204081) & 0x01010101  # four copies, 7 bits apart: bit p at 8p
+            word = tl.sum(spread << k, axis=1)
+        byte = (word >> (8 * (plane % 4))).to(tl.uint8)
+        tl.store(planes_ptr + plane * ((n - 1) // 8 + 1) + row, byte, mask=row * 8 < n)
+
+
+@triton.jit
+def load_planes(planes_ptr, row, k, n, BITS: tl.constexpr):
+    """The codes that `store_planes` packed, int32 [ROWS, 8]."""
+    for plane in tl.static_range(BITS):
+        byte = tl.load(planes_ptr + plane * ((n - 1) // 8 + 1) + row, mask=row * 8 < n, other=0).to(tl.int32)
+        if plane % 4 == 0:
+            word = byte
+        else:
+            word = word | (byte << (8 * (plane % 4)))
+        if plane % 4 == 3 or plane == BITS - 1:
+            bits = (word[:, None] >> k) & 0x01010101
+            if plane % 4 != 0:
+                # Bit 8p goes to 24 + p; the other products go elsewhere below 24, or overflow, as they may.
+                bits = tl.mul(bits, 0x01020408, sanitize_overflow=False) >> 24
+            if plane < 4:
+                code = bits
+            else:
+                code = code | (bits << 4)
+    return code
+
+
+@triton.jit
+def ordered(bits):
+    """Of a float32's bits an integer ordered as the number is, and of such an integer the bits."""
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
+def upper(value):
+    """The next number of bfloat16, or the same, in float32; NaN that bfloat16 has stays."""
+    bits = value.to(tl.int32, bitcast=True)
+    return (tl.where(value > 0, bits + 0xFFFF, bits) & ~0xFFFF).to(tl.float32, bitcast=True)

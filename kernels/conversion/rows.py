@@ -1,0 +1,35 @@
+"""The rows of a report: what was done at each site, and where activations were seen to which none leads."""
+
+from kernels.conversion import recognise
+from kernels.conversion.choose import How, Trial, error_of
+from kernels.conversion.layers import METHOD
+from kernels.conversion.report import Converted
+from kernels.conversion.sites import Site, within
+
+
+def unreached(sites: list[Site], before: Trial | None) -> list[Converted]:
+    """Activations that were seen to keep something where none was found to stand."""
+    names = recognise.torchs()
+    found: dict[tuple[str, str], int] = {}
+    for kept in before.saved.tensors if before is not None else ():
+        first = kept.by[0]
+        name = f"{first.module}.{first.operation}()" if first.module else f"{first.operation}()"
+        known = any(within(first.module, one) or one == name for site in sites for one in site.names)
+        if first.operation in names and not known:
+            found[name, first.operation] = found.get((name, first.operation), 0) + kept.bytes
+    why_not = "it is called where convert does not look, as in a helper or another method than forward"
+    return [Converted(*who, "a call", "a call", count, count, reason=why_not) for who, count in found.items()]
+
+
+def converted(site: Site, how: How | None, before: Trial | None, after: Trial | None) -> Converted:
+    """Of a site that remembers by `how` now, or was left alone."""
+    alone = [None if one is None else one.alone.get(site.name) for one in (before, after)]
+    if site.why_not or how is None:
+        return Converted(site.name, site.function, site.was, site.was, alone[0], alone[1], reason=site.why_not)
+    now = how["method"] + (f", {how['bits']} bit{'s' * (how['bits'] > 1)}" if how.get("bits") else "")
+    now += f", {how['how']}" if how.get("how") else ""
+    now += f", {how['coefficients']}" if how.get("coefficients") else ""
+    dtype = after.dtypes.get(site.name) if after is not None else None
+    known = None if how["method"] == METHOD else site.known
+    error = None if dtype is None or known is None else error_of(known, dtype, how)
+    return Converted(site.name, site.function, site.was, now, alone[0], alone[1], error)
