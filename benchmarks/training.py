@@ -60,8 +60,8 @@ def _parser() -> command.Parser:
         prog="python -m benchmarks.training", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--task", metavar="T,...", help=f"default: {','.join(TASKS)}")
-    parser.add_argument("--arms", metavar="A,...", help=f"of {','.join(ARMS)}; stock always runs")
-    parser.add_argument("--seeds", metavar="N", help="how many, from 0 (default: 5 for text, 10 for digits)")
+    parser.add_argument("--arms", metavar="A,...", help=f"of {','.join(EVERY[:-1])}; stock always runs")
+    parser.add_argument("--seeds", metavar="N", help="how many, from 0 (default: 3 to 10, by the task)")
     parser.add_argument("--steps", metavar="N", help="of each training (default: by the size)")
     parser.add_argument("--size", metavar="S", default="small", help="small or large, for a GPU (default: small)")
     parser.add_argument("--digits-activation", metavar="F", help="silu or gelu (default: silu)")

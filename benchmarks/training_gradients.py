@@ -90,8 +90,10 @@ def _all(settings: Settings, model: nn.Module, seed: int) -> Iterator[Gradients]
 
 def _tensors(settings: Settings, model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """All weights; of NETS, which have hundreds, those of convolutions and linear layers."""
-    found = model.named_parameters()
-    return [(name, one) for name, one in found if settings.task not in NETS or name.endswith("weight") and one.dim() > 1]
+    found = list(model.named_parameters())
+    if settings.task not in NETS:
+        return found
+    return [(name, one) for name, one in found if name.endswith("weight") and one.dim() > 1]
 
 
 def _kept(settings: Settings, model: nn.Module, seed: int) -> int:

@@ -38,7 +38,7 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
         "text": {"width": 64, "layers": 2, "context": 64, "batch": 16, "steps": 600, "rate": 3e-3},
         "digits": {"width": 16, "layers": 1, "context": 0, "batch": 64, "steps": 400, "rate": 0.1},
         **_resnets(width=8, batch=64, steps=400),
-        "vit": {"width": 64, "layers": 6, "context": 0, "batch": 64, "steps": 800, "rate": 1e-3},
+        "vit": {"width": 64, "layers": 6, "context": 0, "batch": 64, "steps": 400, "rate": 1e-3},
     },
     "large": {
         "text": {"width": 384, "layers": 6, "context": 256, "batch": 64, "steps": 1000, "rate": 1e-3},
@@ -79,8 +79,8 @@ def settings(task: str, size: str, device: str, threads: int, amp: bool, **chang
     return Settings(task=task, digest=found, **common, **known)
 
 
-def jobs(of_tasks: Sequence[Settings], arms: Mapping[str, Sequence[str]], seeds: dict[str, int]) -> list[Job]:
-    """Of each task, all its arms with a seed before the next seed, so that what is broken off is good for a comparison."""
+def jobs(of_tasks: Sequence[Settings], arms: Mapping[str, Sequence[str]], seeds: Mapping[str, int]) -> list[Job]:
+    """Of a task, all arms with a seed before the next seed, so that what is broken off is good for a comparison."""
     found = []
     for one in of_tasks:
         names = arms[one.task]

@@ -27,8 +27,9 @@ WARM_UP = 0.1  # of the steps, in which the rate rises to its highest; then half
 class Settings:
     """All that, with the arm and the seed, makes a training what it is.
 
-    width: of a transformer's stream, of a ResNet's first blocks (in the middle of a bottleneck). layers: of a transformer,
-    blocks of a ResNet at each resolution. context: of GPT, in characters. rate: the highest. amp: bfloat16 by autocast. digest: of the data.
+    width: of a transformer's stream, of a ResNet's first blocks, in the middle where they are bottlenecks. layers: of a
+    transformer, blocks of a ResNet at each resolution. context: of GPT, in characters. rate: the highest. amp: bfloat16
+    by autocast. digest: of the data.
     """
 
     task: str

@@ -5,7 +5,7 @@ from typing import Any
 from torch import nn
 
 from kernels.approx_backprop.how import How
-from kernels.approx_backprop.layers import approximately
+from kernels.approx_backprop.layers import approximately, kind_of
 from kernels.forwarding import Forwarding
 
 
@@ -14,10 +14,10 @@ class Approximate(Forwarding):
 
     def __init__(self, module: nn.Module, how: How) -> None:
         super().__init__(module)
-        self.how = how
+        self.how, self.kind = how, kind_of(module)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = [*args, *kwargs.values()]
-        if len(given) != 1 or set(kwargs) - {"input"}:  # as an output_size
+        if len(given) != 1:  # as with an output_size
             return self.original(*args, **kwargs)
-        return approximately(self.module, given[0], self.how)
+        return approximately(self.module, given[0], self.how, self.kind)

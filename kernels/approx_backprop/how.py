@@ -21,8 +21,8 @@ class How:
         fused   its normalised input whole: exact, the fair baseline
 
     bits: K, 2 to 8. clip: the fixed range ends there, in standard deviations (default: 1 + K/2). rounding: of group,
-    "nearest" or "stochastic", which has the right mean (ActNN's). What is not a batch norm's result is kept as by
-    group, and by fused whole. trusting: whether under torch.compile it may be taken that nobody changes tensors in place
+    "nearest" or "stochastic", which has the right mean (ActNN's). What no batch norm gave is kept as by group, and by
+    fused whole. trusting: whether under torch.compile it may be taken that nobody changes tensors in place
     between a norm and what takes its result; in eager that is seen. Raises KernelError for other values.
     """
 

@@ -11,47 +11,69 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kernels.approx_backprop.how import How
-from kernels.approx_backprop.linears import LINEAR, convolution_of, weighted
-from kernels.approx_backprop.norms import BATCH, ROWS, batch_norm, row_norm
+from kernels.approx_backprop.linears import LINEAR, convolution_of, is_addmm, weighted
+from kernels.approx_backprop.norms import BATCH, ROWS, batch_norm, row_norm, writes_rms_norm
 from kernels.approx_backprop.pooling import POOLS, pooled
 from kernels.approx_backprop.rectifiers import rectify
+from kernels.errors import KernelError
 from kernels.functional import stock_runs
 from kernels.kernel import DTYPES
 
 RECTIFIERS = (nn.ReLU, nn.LeakyReLU)
-KNOWN = (*BATCH, *ROWS, *RECTIFIERS, *POOLS, *LINEAR)
+KINDS: dict[str, tuple[type[nn.Module], ...]] = {
+    "batch": BATCH,
+    "rows": ROWS,
+    "rectifier": RECTIFIERS,
+    "pool": POOLS,
+    "linear": LINEAR,
+}
+
+
+def kind_of(module: nn.Module) -> str:
+    """One of KINDS, or "written" for a module of others that writes an RMS norm out, or "" for none of these."""
+    found = next((name for name, kinds in KINDS.items() if isinstance(module, kinds)), "")
+    if not found and is_addmm(module):
+        return "linear"
+    return found or ("written" if writes_rms_norm(module) else "")
 
 
 def why_not(module: nn.Module) -> str:
     """Why a module cannot be run by `approximately`; "" if it can."""
-    kind = next((one for one in KNOWN if isinstance(module, one)), None)
+    kind = kind_of(module)
     if isinstance(module, nn.SyncBatchNorm):
         return "it takes its statistics from several processes; nn.BatchNorm2d takes each one's own"
-    if kind is None:
+    if not kind:
         return "it is no batch, layer or RMS norm, ReLU, linear layer, convolution or pooling"
-    if type(module).forward is not kind.forward:
+    torchs = next((one for kinds in KINDS.values() for one in kinds if isinstance(module, one)), None)
+    if torchs is not None and type(module).forward is not torchs.forward:
         return "it has a forward of its own"
     if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
         return "its parameters are not there yet: run it once"
     if getattr(module, "return_indices", False):
         return "it returns indices, too"
-    found = convolution_of(module) if isinstance(module, LINEAR) else None
-    return found if isinstance(found, str) else ""
+    try:
+        if kind == "linear":
+            convolution_of(module)
+    except KernelError as error:
+        return str(error)
+    return ""
 
 
-def approximately(module: nn.Module, x: Tensor, how: How) -> Tensor:
-    """What `module`, one that `why_not` has nothing against, gives for x; kept as `how` says."""
+def approximately(module: nn.Module, x: Tensor, how: How, kind: str = "") -> Tensor:
+    """What `module`, one that `why_not` has nothing against, gives for x; kept as `how` says. kind: of it, if known."""
+    kind = kind or kind_of(module)
     own = [one for one in (getattr(module, "weight", None), getattr(module, "bias", None)) if one is not None]
-    if not module.training or _stock(module, x, own):
+    if not module.training or _stock(kind, x, own):
         return type(module).forward(module, x)
-    if isinstance(module, BATCH):
-        return batch_norm(module, x, how)
-    if isinstance(module, ROWS):
-        return row_norm(module, x, how)
-    if isinstance(module, POOLS):
-        return pooled(module, x)
-    if isinstance(module, RECTIFIERS):
-        return rectify(x, getattr(module, "negative_slope", 0.0), how)
+    match kind:
+        case "batch":
+            return batch_norm(module, x, how)
+        case "rows" | "written":
+            return row_norm(module, x, how)
+        case "rectifier":
+            return rectify(x, getattr(module, "negative_slope", 0.0), how)
+        case "pool":
+            return pooled(module, x)
     return weighted(module, x, how)
 
 
@@ -62,9 +84,9 @@ def rectified(x: Tensor, slope: float, how: How) -> Tensor:
     return rectify(x, slope, how)
 
 
-def _stock(module: nn.Module, x: Any, own: list[Tensor]) -> bool:
+def _stock(kind: str, x: Any, own: list[Tensor]) -> bool:
     if not isinstance(x, Tensor) or x.layout != torch.strided or x.dtype not in DTYPES or x.numel() == 0:
         return True
-    if isinstance(module, LINEAR) and (not x.requires_grad or x.dim() < own[0].dim()):
+    if kind == "linear" and (not x.requires_grad or x.dim() < own[0].dim()):
         return True  # data, which are there anyway; or there is no batch
     return stock_runs(x, *own)

@@ -10,15 +10,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kernels.approx_backprop.copies import Form, Kept, Layout, along, attach, copied, restored
+from kernels.approx_backprop.codes import copied, restored
+from kernels.approx_backprop.copies import Form, Kept, Layout, along, attach
 from kernels.approx_backprop.how import How
 from kernels.autograd import once
+from kernels.errors import KernelError
 
 CONVOLUTIONS = (
     *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
     *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
 )
 LINEAR = (nn.Linear, *CONVOLUTIONS)
+ADDMM = "addmm"
 
 
 class Convolution(NamedTuple):
@@ -33,7 +36,10 @@ class Convolution(NamedTuple):
 
 
 class Weighted(torch.autograd.Function):
-    """linear(x, weight, bias), or a convolution, in dtype `narrow` if that is not None; what `once` needs."""
+    """linear(x, weight, bias), or a convolution, in dtype `narrow` if that is not None; what `once` needs.
+
+    With "addmm" for a convolution it is what transformers' Conv1D does, whose weight lies the other way round.
+    """
 
     @staticmethod
     def forward(
@@ -41,7 +47,7 @@ class Weighted(torch.autograd.Function):
         x: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        convolution: Convolution | None,
+        convolution: Convolution | str | None,
         narrow: torch.dtype | None,
         form: Form,
         *kept: Tensor | None,
@@ -55,6 +61,8 @@ class Weighted(torch.autograd.Function):
             bias = None if bias is None else bias.to(narrow)
         if convolution is None:
             return F.linear(x, weight, bias), tie
+        if convolution == ADDMM:
+            return torch.addmm(bias, x.view(-1, x.shape[-1]), weight).view(*x.shape[:-1], -1), tie
         return torch.convolution(x, weight, bias, *convolution), tie
 
     @staticmethod
@@ -71,6 +79,9 @@ class Weighted(torch.autograd.Function):
             x = grad.new_empty(1).expand(ctx.form.layout.shape)  # whose values are not looked at
         if ctx.convolution is None:
             found = _linear_backward(grad, x, weight, needs)
+        elif ctx.convolution == ADDMM:
+            dx, dweight, dbias = _linear_backward(grad, x, weight.T, needs)
+            found = dx, None if dweight is None else dweight.T, dbias
         else:
             found = torch.ops.aten.convolution_backward(grad, x, weight, ctx.sizes, *ctx.convolution, needs)
         kind = zip(found, needs, strict=True)
@@ -84,20 +95,27 @@ def _linear_backward(grad: Tensor, x: Tensor, weight: Tensor, needs: list[bool])
     return dx, dweight, rows.sum(0) if needs[2] else None
 
 
+def is_addmm(module: nn.Module) -> bool:
+    """Whether it is transformers' Conv1D, GPT-2's linear layer, whose weight lies the other way round."""
+    return (type(module).__module__, type(module).__name__) == ("transformers.pytorch_utils", "Conv1D")
+
+
 def convolution_of(module: nn.Module) -> Convolution | str | None:
-    """The arguments of a module in LINEAR: None for nn.Linear; or why it cannot be done."""
+    """The arguments of a linear module; ADDMM for Conv1D, None for nn.Linear. Raises KernelError for others."""
     if isinstance(module, nn.Linear):
         return None
+    if not isinstance(module, LINEAR):
+        return ADDMM
     dims = module.weight.dim() - 2
     if module.padding_mode != "zeros":
-        return f"it pads by padding_mode={module.padding_mode!r}"
+        raise KernelError(f"it pads by padding_mode={module.padding_mode!r}")
     padding = module.padding
     if padding == "valid":
         padding = (0,) * dims
     elif padding == "same":
         whole = [dilation * (size - 1) for dilation, size in zip(module.dilation, module.kernel_size, strict=True)]
         if any(one % 2 for one in whole):
-            return "it pads one side more than the other (padding='same')"
+            raise KernelError("it pads one side more than the other (padding='same')")
         padding = tuple(one // 2 for one in whole)
     return Convolution(module.stride, padding, module.dilation, module.transposed, module.output_padding, module.groups)
 

@@ -8,26 +8,18 @@ So of dx one term of three is approximate, and dbias is exact (Chakrabarti and M
 mean, neither of x nor of the gradient.
 """
 
+import copy
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from kernels.approx_backprop.copies import (
-    Copy,
-    Form,
-    Kept,
-    Layout,
-    attach,
-    by_paper,
-    fixed,
-    grouped,
-    marked,
-    restored,
-)
+from kernels.approx_backprop.codes import by_paper, fixed, grouped, marked, restored
+from kernels.approx_backprop.copies import Copy, Form, Kept, Layout, attach
 from kernels.approx_backprop.how import How
 from kernels.approx_backprop.reference import computed
 from kernels.autograd import once
@@ -89,7 +81,7 @@ class BatchNorm(torch.autograd.Function):
 
 
 class RowNorm(torch.autograd.Function):
-    """Layer norm (centered) or RMS norm of the last dimensions: the same."""
+    """A norm of the last dimensions, of kind "layer", "rms" or, an RMS norm that is written out, "written"."""
 
     @staticmethod
     def forward(
@@ -99,22 +91,24 @@ class RowNorm(torch.autograd.Function):
         bias: Tensor | None,
         dims: list[int],
         eps: float,
-        centered: bool,
+        kind: str,
         form: Form,
     ) -> tuple[Tensor, ...]:
         wide = x.to(computed(x.dtype))
         over = list(range(-len(dims), 0))
-        if centered:
-            y = F.layer_norm(x, dims, gain, bias, eps)
-            var, mean = torch.var_mean(wide, over, correction=0, keepdim=True)
-            wide = wide - mean
-        else:
-            y = F.rms_norm(x, dims, gain, eps)
-            var = wide.square().mean(over, keepdim=True)
-        invstd = torch.rsqrt(var + eps)
+        mean = wide.mean(over, keepdim=True) if kind == "layer" else 0
+        wide = wide - mean
+        invstd = torch.rsqrt(wide.square().mean(over, keepdim=True) + eps)
         a = wide * invstd
+        match kind:
+            case "layer":
+                y = F.layer_norm(x, dims, gain, bias, eps)
+            case "rms":
+                y = F.rms_norm(x, dims, gain, eps)
+            case _:
+                y = _written(gain, a.to(x.dtype))
         codes = (marked(a.to(x.dtype), y),) if form.how.scheme == "fused" else grouped(a, form.how, form.layout)
-        ctx.dims, ctx.centered, ctx.form, tie = dims, centered, form, x.new_empty(0)
+        ctx.dims, ctx.centered, ctx.form, tie = dims, kind == "layer", form, x.new_empty(0)
         ctx.mark_non_differentiable(*codes)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(gain, bias, tie, invstd, *codes)
@@ -168,16 +162,57 @@ def batch_norm(module: _BatchNorm, x: Tensor, how: How) -> Tensor:
     return attach(y, Copy(form, kept(codes, *_detached(module.weight, module.bias))))
 
 
-def row_norm(module: nn.LayerNorm | nn.RMSNorm, x: Tensor, how: How) -> Tensor:
-    """What `module` gives; a copy goes along. x: [..., *module.normalized_shape]."""
+def row_norm(module: nn.Module, x: Tensor, how: How) -> Tensor:
+    """What `module`, in ROWS or as `writes_rms_norm` says, gives; a copy goes along. x: [..., *its weight's shape]."""
     if how.scheme != "fused":
         how = replace(how, scheme="group", clip=None)  # channels of transformers have ranges of their own
-    centered, dims = isinstance(module, nn.LayerNorm), list(module.normalized_shape)
-    eps = torch.finfo(x.dtype).eps if module.eps is None else module.eps
-    bias = module.bias if centered else None
+    weight, bias = module.weight, getattr(module, "bias", None)
+    if isinstance(module, ROWS):
+        kind = "layer" if isinstance(module, nn.LayerNorm) else "rms"
+        dims, eps = [*module.normalized_shape], torch.finfo(x.dtype).eps if module.eps is None else module.eps
+    else:
+        kind, dims, eps = "written", [*weight.shape], _eps(module)
     form = Form(how, Layout(tuple(x.shape), last=False), x.dtype, normed=True)
-    y, _, *codes = RowNorm.apply(x, module.weight, bias, dims, eps, centered, form)
-    return attach(y, Copy(form, kept(codes, *_detached(module.weight, bias))))
+    y, _, *codes = RowNorm.apply(x, weight, bias, dims, eps, kind, form)
+    return attach(y, Copy(form, kept(codes, *_detached(weight, bias))))
+
+
+def _written(gain: Tensor, a: Tensor) -> Tensor:
+    """An RMS norm's result as it is written out for Llama (Touvron et al. 2023): the gain after the rounding."""
+    return gain * a
+
+
+def _eps(module: nn.Module) -> float:
+    """Of a module that writes an RMS norm out; NaN if it tells none."""
+    return float(getattr(module, "variance_epsilon", getattr(module, "eps", torch.nan)))
+
+
+def writes_rms_norm(module: nn.Module) -> bool:
+    """Whether a module is called an RMS norm, and writes it out so that it gives `_written` bit by bit.
+
+    That is judged with another weight, and inputs of its own.
+    """
+    if "RMSNorm" not in type(module).__name__:
+        return False
+    names = [*(name for name, _ in module.named_parameters()), *(name for name, _ in module.named_buffers())]
+    if names != ["weight"] or module.weight.dim() != 1 or any(True for _ in module.children()):
+        return False
+    trial = copy.copy(module)
+    generator = torch.Generator().manual_seed(0)
+    with unset_fake_temporarily(), torch.no_grad(), torch.device("cpu"):
+        for dtype in (torch.float32, torch.bfloat16):
+            gain = torch.rand(module.weight.shape, generator=generator).to(dtype)
+            x = torch.randn(8, len(gain), generator=generator).to(dtype)
+            trial._parameters = {"weight": nn.Parameter(gain)}
+            wide = x.float()
+            a = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + _eps(module))
+            try:
+                given = type(module).forward(trial, x)
+            except Exception:  # whatever a stranger's module raises
+                return False
+            if not isinstance(given, Tensor) or not torch.equal(given, _written(gain, a.to(dtype))):
+                return False
+    return True
 
 
 def _detached(*tensors: Tensor | None) -> list[Tensor | None]:

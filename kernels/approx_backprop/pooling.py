@@ -19,7 +19,7 @@ _aten = torch.ops.aten
 
 
 class Mean(torch.autograd.Function):
-    """F.avg_pool2d or 3d, by the number of windows' sides; with none of them F.adaptive_avg_pool2d; what `once` needs."""
+    """F.avg_pool2d or 3d, by the window's sides; without a window F.adaptive_avg_pool2d; what `once` needs."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, window: tuple[Any, ...], size: Any) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import kernels.approx_backprop.ops  # noqa: F401 - registers the ops
-from kernels.approx_backprop.copies import Form, Kept, Layout, above, along, attach
+from kernels.approx_backprop.codes import above
+from kernels.approx_backprop.copies import Form, Kept, Layout, along, attach
 from kernels.approx_backprop.how import How
 from kernels.autograd import once
 

@@ -13,7 +13,6 @@ that integers are divided once a row where that will do:
     eight   inner is 1 and 8 divides the length: a row has eight in a row
     each    else
 """
-# mypy: ignore-errors
 
 import triton
 import triton.language as tl

@@ -7,7 +7,7 @@ from torch import nn
 
 from kernels.approx_backprop.forwards import Approximate
 from kernels.approx_backprop.how import How
-from kernels.approx_backprop.layers import KNOWN, RECTIFIERS, why_not
+from kernels.approx_backprop.layers import RECTIFIERS, kind_of, why_not
 from kernels.conversion import recognise
 from kernels.conversion.known import Known
 from kernels.conversion.sites import Place, Site
@@ -19,10 +19,10 @@ METHOD = "approx-backprop"
 def layers(model: nn.Module, besides: Iterable[Site]) -> list[Site]:
     """The norms, linear layers, convolutions and the like of a model; not those that are among `besides`."""
     known = {site.original for site in besides if isinstance(site.original, nn.Module)}
-    names: dict[nn.Module, list[str]] = {}
+    names: dict[nn.Module, list[str]] = {one: [] for one in model.modules() if one not in known and kind_of(one)}
     for name, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, KNOWN) and module not in known:
-            names.setdefault(module, []).append(name)
+        if module in names:
+            names[module].append(name)
     return [_site(module, found) for module, found in names.items()]
 
 

@@ -47,7 +47,7 @@ def _parser() -> command.Parser:
     parser.add_argument(
         "--bits",
         metavar="B",
-        help=f"of fewbit, 1 to 8 (default: {DEFAULT_BITS}), or approx-backprop, 2 to 8 (default: 8)",
+        help=f"of fewbit (default: {DEFAULT_BITS}) or approx-backprop (8)",
     )
     parser.add_argument(
         "--scheme", metavar="S", help=f"of approx-backprop, {', '.join(SCHEMES)} (default: {SCHEMES[0]})"
@@ -147,7 +147,11 @@ def _hows(
 ) -> list[dict[str, Any]]:
     """The arguments of `convert` for each method."""
     names = list(dict.fromkeys(methods or ("invact", "fewbit", "auto")))
-    takes = {"fewbit": {"bits": bits or DEFAULT_BITS}, APPROX: {"bits": bits or How.bits}, "auto": {}}
+    takes: dict[str, dict[str, Any]] = {
+        "fewbit": {"bits": bits or DEFAULT_BITS},
+        APPROX: {"bits": bits or How.bits},
+        "auto": {},
+    }
     takes[APPROX] |= {} if scheme is None else {"scheme": scheme}
     takes["auto"] |= {} if bound is None else {"max_gradient_error": bound}
     for option, value, of in (
