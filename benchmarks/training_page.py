@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from benchmarks import training_approx_page as approx
 from benchmarks import training_plots
 from benchmarks import training_rows as kept
 from benchmarks.rows import RESULTS
@@ -26,10 +27,13 @@ PICTURES = {
 
 def rendered(page: str, results: Path = RESULTS) -> str:
     """`page` with all between its markers made from the rows under `results`."""
-    before, rest = page.split(BEGIN)
-    _, after = rest.split(END)
-    parts = [section(kept.load(path), path) for path in sorted(results.glob(ROWS))]
-    return f"{before}{BEGIN}{''.join(parts)}{END}{after}"
+    rows = [(kept.load(path), path) for path in sorted(results.glob(ROWS))]
+    for begin, end, make in ((BEGIN, END, section), (approx.BEGIN, approx.END, approx.section)):
+        if begin in page:
+            before, rest = page.split(begin)
+            _, after = rest.split(end)
+            page = f"{before}{begin}{''.join(make(*one) for one in rows)}{end}{after}"
+    return page
 
 
 def section(rows: Sequence[Row], path: Path) -> str:
@@ -153,7 +157,9 @@ def _line(cells: Sequence[str]) -> str:
 
 def summary(rows: Sequence[Row]) -> str:
     """The tables for a terminal, as Markdown."""
-    return "\n\n".join("\n".join([*_head(rows, task), "", *table(rows, task)]) for task in kept.tasks(rows))
+    parts = [[*_head(rows, task), "", *table(rows, task)] for task in kept.tasks(rows)]
+    parts += [approx.of_task(rows, task) for task in kept.nets(rows)]
+    return "\n\n".join("\n".join(part) for part in parts)
 
 
 def write() -> list[Path]:

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
+from benchmarks import training_approx_page, training_approx_plots
 from benchmarks import training_rows as kept
 from benchmarks.training_arms import ARMS, STOCK
 from benchmarks.training_gradients import NOISE, STATES
@@ -24,6 +25,7 @@ def save(rows: Sequence[Row], path: Path) -> list[Path]:
     """Write all pictures beside `path`, the file of the rows; what there are no rows for is not drawn."""
     written = []
     drawn = {"curves": curves(rows), "final": final(rows), "gradients": gradients(rows)}
+    drawn[training_approx_page.PICTURE] = training_approx_plots.nets(rows)
     for name, figure in drawn.items():
         if figure is not None:
             written.append(path.with_name(f"{path.stem}-{name}.png"))

@@ -14,6 +14,9 @@ from coefficients.store import write_text
 
 RUN = "training"
 GRADIENTS = "gradients"
+AS_TRAINED = ", tested as trained"
+# Points of test error that a net may lose, said beforehand: 1.5 of a ResNet, 0.5 of a ViT.
+MARGINS = {task: 0.5 if task == "vit" else 1.5 for task in NETS}
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,26 @@ def compared(rows: Iterable[Row], task: str) -> dict[str, Comparison]:
     """Each arm but stock with stock."""
     by_arm = runs(rows, task)
     return {arm: compare(losses(by_seed), losses(by_arm["stock"])) for arm, by_seed in by_arm.items() if arm != "stock"}
+
+
+def errors(rows: Iterable[Row], task: str) -> dict[str, dict[int, float | None]]:
+    """Test errors in % by arm and seed, None where a training diverged; of a naive arm besides: tested as trained."""
+    found: dict[str, dict[int, float | None]] = {}
+    for arm, by_seed in runs(rows, task).items():
+        found[arm] = {seed: _error(row.found) for seed, row in by_seed.items()}
+        if all("quantised" in row.found for row in by_seed.values()):
+            found[arm + AS_TRAINED] = {seed: _error(row.found["quantised"]) for seed, row in by_seed.items()}
+    return found
+
+
+def compared_errors(rows: Iterable[Row], task: str) -> dict[str, Comparison]:
+    """The test errors of each arm but stock, with stock's."""
+    found = errors(rows, task)
+    return {arm: compare(found[arm], found["stock"], MARGINS[task]) for arm in found if arm != "stock"}
+
+
+def _error(found: dict[str, Any]) -> float | None:
+    return None if found["loss"] is None else 100 * (1 - found["accuracy"])
 
 
 def mean(values: Iterable[float | None]) -> float:

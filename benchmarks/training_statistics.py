@@ -3,8 +3,9 @@
 Two one-sided t-tests (TOST) of the differences d between an arm's final loss and stock's with the same seed:
 equivalent when both "mean of d <= -margin" and "mean of d >= margin" are refused at ALPHA. p is the larger of the two.
 
-The margin is the standard deviation of stock's final loss between seeds, chosen before anything was looked at: an arm
-that moves the loss by less than another seed would. It is taken from the same seeds, hence itself known roughly only.
+Unless one is given, the margin is the standard deviation of stock's final loss between seeds, chosen before anything
+was looked at: an arm that moves the loss by less than another seed would. It is taken from the same seeds, hence itself
+known roughly only.
 """
 
 import math
@@ -49,14 +50,19 @@ class Comparison:
         return f"measurably {side}, not shown to be equivalent" if side else "not shown to be equivalent"
 
 
-def compare(arm: Mapping[int, float | None], stock: Mapping[int, float | None]) -> Comparison:
-    """An arm's final losses with stock's, by seed; seeds that only one of them has are left out."""
+def compare(
+    arm: Mapping[int, float | None], stock: Mapping[int, float | None], margin: float | None = None
+) -> Comparison:
+    """An arm's numbers with stock's, by seed; seeds that only one of them has are left out.
+
+    margin: None for the standard deviation of stock's.
+    """
     seeds = sorted(set(arm) & set(stock))
     pairs = [(arm[seed], stock[seed]) for seed in seeds]
     whole = [(a, b) for a, b in pairs if a is not None and b is not None]
     if len(whole) < max(2, len(pairs)):
         return Comparison(len(seeds), *[math.nan] * 5, diverged=len(pairs) - len(whole))
-    margin = statistics.stdev(b for _, b in whole)
+    margin = statistics.stdev(b for _, b in whole) if margin is None else margin
     differences = [a - b for a, b in whole]
     mean, low, high = interval(differences)
     return Comparison(len(seeds), mean, low, high, margin, equivalence(differences, margin))

@@ -1,1 +1,10 @@
-"""Backprop with approximate activations: an exact forward, K-bit copies for backward."""
+"""Backprop with approximate activations: layers run forward exactly and keep K-bit copies for backward.
+
+Chakrabarti and Moseley, Backprop with Approximate Activations for Memory-efficient Network Training (2019).
+"""
+
+from kernels.approx_backprop.how import How
+from kernels.approx_backprop.modules import NormLinear, PreActivation, QLinear
+from kernels.approx_backprop.pooling import avg_pool2d
+
+__all__ = ["How", "NormLinear", "PreActivation", "QLinear", "avg_pool2d"]

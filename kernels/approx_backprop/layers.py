@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from kernels.approx_backprop.how import How
 from kernels.approx_backprop.linears import LINEAR, convolution_of, is_addmm, weighted
@@ -49,6 +50,8 @@ def why_not(module: nn.Module) -> str:
         return "it has a forward of its own"
     if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
         return "its parameters are not there yet: run it once"
+    if hasattr(module, "parametrizations"):
+        return "its parameters are computed each time they are asked for"
     if getattr(module, "return_indices", False):
         return "it returns indices, too"
     try:
@@ -87,6 +90,8 @@ def rectified(x: Tensor, slope: float, how: How) -> Tensor:
 def _stock(kind: str, x: Any, own: list[Tensor]) -> bool:
     if not isinstance(x, Tensor) or x.layout != torch.strided or x.dtype not in DTYPES or x.numel() == 0:
         return True
+    if any(map(is_traceable_wrapper_subclass, (x, *own))):
+        return True  # DTensor and the like, of which the ops know nothing
     if kind == "linear" and (not x.requires_grad or x.dim() < own[0].dim()):
         return True  # data, which are there anyway; or there is no batch
     return stock_runs(x, *own)

@@ -22,7 +22,7 @@ class _Layer(nn.Module):
         if not isinstance(module, kinds):
             raise KernelError(f"{argument} must be {names}, got {type(module).__name__}")
         if reason := why_not(module):
-            raise KernelError(f"{argument} must be one that can be kept by few bits, got {module}: {reason}")
+            raise KernelError(f"{argument} must be one that can be kept by few bits, got {type(module).__name__}: {reason}")
         return module
 
     def extra_repr(self) -> str:

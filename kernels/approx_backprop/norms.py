@@ -159,7 +159,7 @@ def batch_norm(module: _BatchNorm, x: Tensor, how: How) -> Tensor:
     running = (module.running_mean, module.running_var) if tracks else (None, None)
     form = Form(how, layout := Layout.of(x), x.dtype, normed=True, inner=layout.inner)
     y, _, *codes = BatchNorm.apply(x, module.weight, module.bias, *running, momentum, module.eps, form)
-    return attach(y, Copy(form, kept(codes, *_detached(module.weight, module.bias))))
+    return attach(y, Copy(form, kept(codes, *_read(module.weight, module.bias))))
 
 
 def row_norm(module: nn.Module, x: Tensor, how: How) -> Tensor:
@@ -174,7 +174,7 @@ def row_norm(module: nn.Module, x: Tensor, how: How) -> Tensor:
         kind, dims, eps = "written", [*weight.shape], _eps(module)
     form = Form(how, Layout(tuple(x.shape), last=False), x.dtype, normed=True)
     y, _, *codes = RowNorm.apply(x, weight, bias, dims, eps, kind, form)
-    return attach(y, Copy(form, kept(codes, *_detached(weight, bias))))
+    return attach(y, Copy(form, kept(codes, *_read(weight, bias))))
 
 
 def _written(gain: Tensor, a: Tensor) -> Tensor:
@@ -215,6 +215,7 @@ def writes_rms_norm(module: nn.Module) -> bool:
     return True
 
 
-def _detached(*tensors: Tensor | None) -> list[Tensor | None]:
-    """Parameters as what backward reads only."""
-    return [None if one is None else one.detach() for one in tensors]
+def _read(*parameters: Tensor | None) -> list[Tensor | None]:
+    """Parameters as others read them in backward, where FSDP may have taken those of this module away already."""
+    shared = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return [None if one is None else one.detach().clone() if shared else one.detach() for one in parameters]

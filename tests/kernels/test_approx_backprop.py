@@ -1,0 +1,649 @@
+"""Layers of approximate backprop: forward as torch's, what is exact exact, the rest as far off as the codes are."""
+
+import copy
+import pickle
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from kernels import KernelError, saved_bytes
+from kernels.approx_backprop import How, NormLinear, PreActivation, QLinear, avg_pool2d
+from kernels.approx_backprop.codes import copied, restored
+from kernels.approx_backprop.forwards import Approximate
+from kernels.approx_backprop.layers import approximately, why_not
+
+EPS = torch.finfo(torch.float64).eps
+SCHEMES: dict[str, dict[str, Any]] = {
+    "robust": {},
+    "robust, 4 bits": {"bits": 4},
+    "group": {"scheme": "group"},
+    "stochastic": {"scheme": "group", "rounding": "stochastic"},
+    "fused": {"scheme": "fused"},
+    "paper": {"scheme": "paper"},
+}
+each_scheme = pytest.mark.parametrize("how", SCHEMES.values(), ids=SCHEMES)
+
+
+def layer(dtype: torch.dtype = torch.float32, *, hostile: bool = False) -> tuple[nn.Module, nn.Module, Tensor]:
+    """The issue's: 32 to 48 channels, 16 x 16, a batch of 16."""
+    torch.manual_seed(0)
+    norm, conv = nn.BatchNorm2d(32), nn.Conv2d(32, 48, 3, padding=1, bias=False)
+    x = 2 * torch.randn(16, 32, 16, 16, dtype=dtype) + 1
+    with torch.no_grad():
+        if hostile:
+            norm.bias[:8], norm.bias[8:16] = 4, -4
+            norm.weight[20], norm.bias[20] = 0, 0.3
+            x[:, 21] = 1
+        else:
+            norm.weight.uniform_(0.5, 1.5)
+            norm.bias.normal_(0, 0.3)
+    return norm.to(dtype), conv.to(dtype), x
+
+
+def plain(norm: nn.Module, *rest: nn.Module) -> nn.Module:
+    return nn.Sequential(*(copy.deepcopy(one) for one in (norm, *rest)))
+
+
+def gradients(net: nn.Module, x: Tensor, seed: int = 1) -> tuple[list[Tensor], list[Tensor]]:
+    """Outputs; gradients of x and of the parameters, in their order."""
+    x = x.clone(memory_format=torch.preserve_format).requires_grad_()
+    found = net(x * 1)  # not a leaf: who keeps it keeps bytes
+    outputs = list(found) if isinstance(found, tuple) else [found]
+    made = torch.Generator().manual_seed(seed)
+    cotangents = [torch.randn(one.shape, generator=made, dtype=one.dtype) for one in outputs]
+    return [one.detach() for one in outputs], list(torch.autograd.grad(outputs, [x, *net.parameters()], cotangents))
+
+
+def error(got: Tensor, expected: Tensor) -> float:
+    return float((got - expected).norm() / expected.norm())
+
+
+class Doubled(nn.Module):
+    """A layer on what is no leaf."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Any:
+        return self.inner(x * 2)
+
+
+# Bytes, and the deviation of codes from numbers of N(0, 1), by a fixed range's steps and by what lies beyond its ends:
+# 0.1116 and 0.0113 for ours, which ends at 3 and 5, and 0.0212 for the paper's 8 bits, which end at 3.
+NUMBERS = {
+    "fused": ({"scheme": "fused"}, 524416, 1e-5),  # float32, and sums of some thousands
+    "paper, 8 bits": ({"scheme": "paper"}, 131200, 0.0212),
+    "paper, 4 bits": ({"scheme": "paper", "bits": 4}, 65664, 0.1116),
+    "robust, 8 bits": ({}, 147584, 0.0113),
+    "robust, 4 bits": ({"bits": 4}, 82048, 0.1116),
+}
+
+
+def bounds(deviation: float) -> tuple[float, float]:
+    """On the relative errors of dx and of dW, of a layer as `layer` gives them.
+
+    dx has one term that is approximate, a * mean(a * g) over 4096 numbers of a channel: codes that are off by e change
+    it by e * mean(a * g) + a * mean(e * g), of deviation sqrt(2 / 4096) times theirs. 32 channels make that certain to
+    an eighth; three of these are allowed. dW is a sum of products with a ReLU's output, of sqrt(1/2) of a's size, which
+    is off by as much as a is, or less.
+    """
+    return 1.375 * (2 / 4096) ** 0.5 * deviation, 2**0.5 * deviation
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_bytes_and_errors_of_a_layer(name: str) -> None:
+    how, kept, deviation = NUMBERS[name]
+    bound_x, bound_weight = bounds(deviation)
+    norm, conv, x = layer()
+    ours = PreActivation(norm, nn.ReLU(), conv, **how)
+    assert saved_bytes(Doubled(plain(norm, nn.ReLU(), conv)), x).total == 1048832
+    assert saved_bytes(Doubled(ours), x).total == kept
+    (y,), (dx, _, dbias, dweight) = gradients(ours, x)
+    (expected,), exact = gradients(plain(norm, nn.ReLU(), conv), x)
+    assert torch.equal(y, expected)
+    assert torch.equal(dbias, exact[2])
+    assert error(dx, exact[0]) <= bound_x
+    assert error(dweight, exact[3]) <= bound_weight
+
+
+@pytest.mark.parametrize(("bits", "deviation"), [(8, 0.0113), (4, 0.1116)])
+def test_a_hostile_layer(bits: int, deviation: float) -> None:
+    """The issue's, with shifts of 4 scales, a scale of 0 and a constant channel."""
+    norm, conv, x = layer(hostile=True)
+    (y,), (dx, dgain, dbias, dweight) = gradients(PreActivation(norm, nn.ReLU(), conv, bits=bits), x)
+    (expected,), exact = gradients(plain(norm, nn.ReLU(), conv), x)
+    assert torch.equal(y, expected)
+    assert torch.equal(dbias, exact[2])
+    assert error(dx, exact[0]) <= bounds(deviation)[0]
+    assert all(one.isfinite().all() for one in (dgain, dweight))
+    _, of_paper = gradients(PreActivation(norm, nn.ReLU(), conv, bits=bits, scheme="paper"), x)
+    assert of_paper[0].isnan().any()  # what robust is for
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> tuple[nn.Module, nn.Module, list[nn.Module], Tensor]:
+    """Norm, activation, consumers of every kind, and an input, in float64."""
+    dims = draw(st.integers(0, 3))
+    channels = draw(st.sampled_from([2, 4]))
+    torch.manual_seed(draw(st.integers(0, 1000)))
+    affine, tracks = draw(st.booleans()), draw(st.booleans())
+    momentum = draw(st.sampled_from([None, 0.1, 1.0]))
+    norm = (nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[dims](
+        channels, affine=affine, track_running_stats=tracks, momentum=momentum
+    )
+    if affine:
+        nn.init.normal_(norm.weight)
+        nn.init.normal_(norm.bias)
+        if draw(st.booleans()):
+            norm.weight.data[0] = 0
+    act = draw(st.sampled_from([nn.ReLU(), nn.ReLU(inplace=True), nn.LeakyReLU(0.2), nn.LeakyReLU(-0.5)]))
+    sides = draw(st.lists(st.integers(3, 6), min_size=dims, max_size=dims))
+    x = torch.randn(draw(st.integers(3, 5)), channels, *sides, dtype=torch.float64)
+    if dims >= 2 and draw(st.booleans()):
+        x = x.to(memory_format=(torch.channels_last, torch.channels_last_3d)[dims - 2])
+    elif draw(st.booleans()):
+        x = torch.cat([x, x], 1)[:, ::2]
+    consumers = [draw(consumer(dims, channels)) for _ in range(draw(st.integers(1, 2)))]
+    return norm.double(), act, [one.double() for one in consumers], x
+
+
+@st.composite
+def consumer(draw: st.DrawFn, dims: int, channels: int) -> nn.Module:
+    bias = draw(st.booleans())
+    if not dims:
+        return nn.Linear(channels, 3, bias=bias)
+    transposed = draw(st.booleans())
+    kinds = ((nn.Conv1d, nn.Conv2d, nn.Conv3d), (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d))
+    given: dict[str, Any] = {
+        "kernel_size": draw(st.integers(1, 3)),
+        "stride": draw(st.integers(1, 2)),
+        "padding": draw(st.integers(0, 1)),
+        "groups": draw(st.sampled_from([1, 2])),
+        "bias": bias,
+    }
+    if transposed and given["stride"] > 1:
+        given["output_padding"] = draw(st.integers(0, 1))
+    elif not transposed and draw(st.booleans()):
+        given |= {"padding": "same", "stride": 1, "kernel_size": 3, "dilation": draw(st.integers(1, 2))}
+    return kinds[transposed][dims - 1](channels, 4, **given)
+
+
+@given(layers())
+@settings(max_examples=50)
+def test_a_copy_in_full_gives_autograds_gradients(drawn: Any) -> None:
+    """So all but the codes is right: for every layer, by fused."""
+    norm, act, consumers, x = drawn
+    ours = PreActivation(norm, act, *consumers, scheme="fused")
+
+    class Stock(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.act, self.consumers = copy.deepcopy((norm, act, nn.ModuleList(consumers)))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+            h = self.act(self.norm(x))
+            return tuple(one(h) for one in self.consumers)
+
+    stock = Stock()
+    outputs, got = gradients(ours, x)
+    expected, exact = gradients(stock, x)
+    assert all(map(torch.equal, outputs, expected))
+    assert [one.stride() for one in outputs] == [one.stride() for one in expected]
+    assert all(map(torch.equal, norm.buffers(), stock.norm.buffers()))
+    # Sums of at most some hundred products of numbers below ten, divided by a deviation that is seldom below a tenth.
+    for one, other in zip(got, exact, strict=True):
+        assert (one - other).abs().max() <= 1e5 * EPS * (1 + other.abs().max())
+
+
+@given(layers(), st.sampled_from([2, 4, 8]), st.sampled_from(["nearest", "stochastic"]))
+@settings(max_examples=30)
+def test_what_is_exact_by_codes(drawn: Any, bits: int, rounding: str) -> None:
+    """Outputs, averages, dbias and the gradient that flows on to the norm; the rest is off by what codes are at most."""
+    norm, act, consumers, x = drawn
+    reference = copy.deepcopy(norm)
+    ours = PreActivation(norm, act, consumers[0], bits=bits, scheme="group", rounding=rounding)
+    stock = nn.Sequential(reference, copy.deepcopy(act), copy.deepcopy(consumers[0]))
+    (y,), got = gradients(ours, x)
+    (expected,), exact = gradients(stock, x)
+    assert torch.equal(y, expected)
+    named = dict(zip(["x", *(name for name, _ in ours.named_parameters())], zip(got, exact, strict=True), strict=True))
+    for name in ("norm.bias", "consumers.0.bias"):
+        if name in named:
+            assert torch.equal(*named[name])
+    # |a~ - a| is below one step, a step at most the range over 2^bits - 1 and what bfloat16 adds to both ends.
+    a = F.batch_norm(x, None, None, training=True, eps=norm.eps)
+    widest = 2 * float(a.abs().max())
+    step = widest * (1 / (2**bits - 1) + 2**-7) * (1 + 2**-7)
+    gain = 1.0 if norm.weight is None else float(norm.weight.detach().abs().max())
+    h = x.clone().requires_grad_()
+    consumed = F.relu(h) if isinstance(act, nn.ReLU) else F.leaky_relu(h, act.negative_slope)
+    made = torch.Generator().manual_seed(1)
+    cotangent = torch.randn(y.shape, generator=made, dtype=y.dtype)
+    one = copy.deepcopy(consumers[0])
+    one(torch.full_like(consumed, step * gain)).backward(cotangent.abs())  # the most that weights' gradients change by
+    dweight, exact_weight = named["consumers.0.weight"]
+    assert ((dweight - exact_weight).abs() <= one.weight.grad * (1 + 1e-9) + 1e-9).all()
+
+
+def test_codes_of_groups_are_as_far_off_as_half_a_step() -> None:
+    for n in (1, 63, 64, 65, 1000):
+        for bits in range(2, 9):
+            x = torch.randn(n, dtype=torch.float64) * 100 + 7
+            made = copied(x, How(bits=bits))
+            assert made.kept.least is not None
+            assert made.kept.step is not None
+            steps = made.kept.step.double().repeat_interleave(64)[:n]
+            # Half a step, and the rounding of a place to float32 when it is computed: none here, in float64.
+            assert ((restored(made.form, made.kept) - x).abs() <= steps / 2 * (1 + 100 * EPS)).all()
+
+
+def test_stochastic_rounding_has_the_right_mean() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(64)
+    how, rounds = How(bits=2, rounding="stochastic", scheme="group"), 4000
+    total = torch.zeros(64)
+    for _ in range(rounds):
+        made = copied(x, how)
+        total += restored(made.form, made.kept)
+    step = float(made.kept.step)  # type: ignore[arg-type]
+    # A mean of `rounds` numbers that are off by a deviation of at most half a step; five deviations in 64 places.
+    assert ((total / rounds - x).abs() <= 5 * step / 2 / rounds**0.5).all()
+
+
+ROWS = {
+    "layer": lambda: nn.LayerNorm(24),
+    "layer, no bias": lambda: nn.LayerNorm(24, bias=False),
+    "layer, plain": lambda: nn.LayerNorm(24, elementwise_affine=False),
+    "layer, two dimensions": lambda: nn.LayerNorm((5, 24)),
+    "rms": lambda: nn.RMSNorm(24),
+    "rms, eps": lambda: nn.RMSNorm(24, eps=0.1),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("scheme", ["fused", "group"])
+def test_norms_of_rows(name: str, scheme: str) -> None:
+    torch.manual_seed(0)
+    norm, linears = ROWS[name]().double(), [nn.Linear(24, 7).double(), nn.Linear(24, 5, bias=False).double()]
+    for one in norm.parameters():
+        nn.init.normal_(one)
+    x = 3 * torch.randn(4, 5, 24, dtype=torch.float64) + 1
+
+    class Stock(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.linears = copy.deepcopy((norm, nn.ModuleList(linears)))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+            return tuple(one(self.norm(x)) for one in self.linears)
+
+    ours = NormLinear(norm, *linears, scheme=scheme)
+    outputs, got = gradients(ours, x)
+    expected, exact = gradients(Stock(), x)
+    assert all(map(torch.equal, outputs, expected))
+    for one, other in zip(got, exact, strict=True):
+        # fused: sums of some hundred products. By 8 bits of 64 numbers in a range of six deviations, a step is 1/40.
+        bound = 1e4 * EPS if scheme == "fused" else 0.05
+        assert (one - other).abs().max() <= bound * (1 + other.abs().max())
+
+
+class Llama(nn.Module):
+    """An RMS norm as it is written out in transformers."""
+
+    def __init__(self, width: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.weight, self.variance_epsilon = nn.Parameter(torch.rand(width)), eps
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        dtype = hidden_states.dtype
+        hidden_states = hidden_states.to(torch.float32)
+        variance = hidden_states.pow(2).mean(-1, keepdim=True)
+        hidden_states = hidden_states * torch.rsqrt(variance + self.variance_epsilon)
+        return self.weight * hidden_states.to(dtype)
+
+
+class LlamaRMSNorm(Llama):
+    pass
+
+
+class GemmaRMSNorm(Llama):
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return super().forward(hidden_states) + hidden_states * 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_norm_that_is_written_out(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    norm, x = LlamaRMSNorm(64).to(dtype), torch.randn(9, 64).to(dtype)
+    net = nn.Sequential(norm)
+    expected, exact = gradients(net, x)
+    before = saved_bytes(Doubled(net), x.requires_grad_()).total
+    norm.forward = Approximate(norm, How(scheme="fused"))
+    outputs, got = gradients(net, x)
+    assert torch.equal(outputs[0], expected[0])
+    assert saved_bytes(Doubled(net), x).total <= 0.55 * before  # one tensor of two, and 1/std
+    bound = 100 * torch.finfo(dtype).eps  # some dozen operations, of which autograd rounds each to the dtype
+    for one, other in zip(got, exact, strict=True):
+        assert (one - other).abs().max() <= bound * (1 + other.abs().max())
+
+
+def test_norms_that_compute_something_else_are_left_alone() -> None:
+    assert why_not(LlamaRMSNorm(8)) == ""
+    assert "it is no batch" in why_not(GemmaRMSNorm(8))
+    assert "it is no batch" in why_not(Llama(8))  # by another name
+
+
+def test_linear_layers_that_take_the_same_keep_it_once() -> None:
+    x = torch.randn(128, 64, requires_grad=True)
+    linears = [QLinear(nn.Linear(64, 64), bits=4) for _ in range(3)]
+
+    class Three(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.ModuleList(linears)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x + 1
+            return sum(one(x) for one in self.inner)
+
+    codes, ends = 128 * 64 // 2, 2 * 2 * (128 * 64 // 64)
+    assert saved_bytes(Three(), x).total == codes + ends
+
+
+def test_a_tensor_changed_in_place_is_copied_anew() -> None:
+    norm, linear = nn.BatchNorm1d(8).double(), nn.Linear(8, 3).double()
+    x = torch.randn(32, 8, dtype=torch.float64)
+    how = How()
+
+    class Net(nn.Module):
+        def __init__(self, ours: bool) -> None:
+            super().__init__()
+            self.norm, self.linear, self.ours = norm, linear, ours
+
+        def forward(self, x: Tensor) -> Tensor:
+            run: Callable[..., Tensor] = approximately if self.ours else lambda one, x, how: one(x)
+            h = run(self.norm, x, how)
+            h += 5
+            return run(self.linear, h, how)
+
+    got, exact = (gradients(Net(ours), x)[1] for ours in (True, False))
+    assert error(got[3], exact[3]) <= 1e-2  # by the copy from before it would be off by as much as it is
+
+
+@each_scheme
+def test_the_stock_modules_run_where_nothing_is_to_be_kept(how: dict) -> None:
+    norm, conv, x = layer()
+    x = x[:2]
+    ours, stock = PreActivation(norm, nn.ReLU(), conv, **how), plain(norm, nn.ReLU(), conv)
+    with torch.no_grad():
+        assert torch.equal(ours(x), stock(x))
+    with torch.inference_mode():
+        assert torch.equal(ours(x), stock(x))
+    ours.eval()
+    stock.eval()
+    assert torch.equal(ours(x), stock(x))
+    assert saved_bytes(Doubled(ours), x).total == saved_bytes(Doubled(stock), x).total
+    ours.requires_grad_(False)
+    assert not ours.train()(x).requires_grad
+
+
+@pytest.mark.parametrize("frozen", range(16))
+@pytest.mark.parametrize("how", [{}, {"scheme": "fused"}, {"scheme": "paper"}], ids=str)
+def test_frozen_parameters(frozen: int, how: dict) -> None:
+    """Any of x and the three parameters without a gradient; the others get what they get with all."""
+    norm, conv, x = layer(torch.float64)
+    x, ours = x[:2], PreActivation(norm, nn.ReLU(), conv, **how)
+    _, exact = gradients(ours, x)
+    leaves = [x.clone().requires_grad_(), *ours.parameters()]
+    for place, leaf in enumerate(leaves):
+        leaf.requires_grad_(not frozen >> place & 1)
+    y = ours(leaves[0])
+    wanted = [place for place, leaf in enumerate(leaves) if leaf.requires_grad]
+    if not wanted:
+        assert not y.requires_grad
+        return
+    made = torch.Generator().manual_seed(1)
+    cotangent = torch.randn(y.shape, generator=made, dtype=y.dtype)
+    # A weight of ours whose input wants no gradient is torch's, and exact.
+    got = torch.autograd.grad(y, [leaves[place] for place in wanted], cotangent)
+    for place, one in zip(wanted, got, strict=True):
+        alone = place == 3 and frozen & 7 == 7
+        assert error(one, exact[place]) <= (0.05 if alone else 1e3 * EPS)
+
+
+def test_frozen_weights_keep_nothing() -> None:
+    linear = nn.Linear(64, 32)
+    linear.weight.requires_grad_(False)
+    assert saved_bytes(Doubled(QLinear(linear)), torch.randn(16, 64, requires_grad=True)).total == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@each_scheme
+def test_sixteen_bits(dtype: torch.dtype, how: dict) -> None:
+    norm, conv, x = layer()
+    norm, conv, x = norm.to(dtype), conv.to(dtype), x[:4].to(dtype)
+    (y,), got = gradients(PreActivation(norm, nn.ReLU(), conv, **how), x)
+    (expected,), exact = gradients(plain(norm, nn.ReLU(), conv), x)
+    assert torch.equal(y, expected)
+    assert [one.dtype for one in got] == [dtype] * 4
+    assert error(got[0].float(), exact[0].float()) <= 0.02
+    assert error(got[3].float(), exact[3].float()) <= 0.25
+
+
+MIXED = {
+    "convolution": lambda how: (PreActivation(nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 6, 3), **how), (4, 8, 6, 6)),
+    "linear": lambda how: (NormLinear(nn.LayerNorm(64), nn.Linear(64, 8), **how), (4, 5, 64)),
+    "alone": lambda how: (QLinear(nn.Linear(64, 8), **how), (4, 5, 64)),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+@pytest.mark.parametrize("scheme", ["robust", "fused"])
+def test_autocast(name: str, scheme: str) -> None:
+    torch.manual_seed(0)
+    ours, shape = MIXED[name]({"scheme": scheme})
+    x = torch.randn(shape)
+    with torch.autocast("cpu", torch.bfloat16):
+        (y,), got = gradients(ours, x)
+    ours.eval() if name != "convolution" else None  # the stock modules, which a batch norm's evaluation are not
+    stock = ours
+    if name == "convolution":
+        stock = nn.Sequential(ours.norm, ours.act, ours.consumers[0])
+    with torch.autocast("cpu", torch.bfloat16):
+        (expected,), exact = gradients(stock, x)
+    assert y.dtype == torch.bfloat16
+    assert torch.equal(y, expected)
+    for one, other in zip(got, exact, strict=True):
+        assert one.dtype == other.dtype
+        assert error(one, other) <= 0.02
+
+
+def test_autocast_leaves_no_copy_of_a_weight_without_gradient() -> None:
+    """Autocast keeps a cast weight for its next use, which must get a gradient then."""
+    linear = nn.Linear(8, 8)
+    x = torch.randn(4, 8, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        h = QLinear(linear)(x * 1)
+        y = F.linear(x, linear.weight)
+    (dweight,) = torch.autograd.grad(y.sum(), linear.weight)
+    assert dweight.abs().sum() > 0
+    h.sum().backward()
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("how", [{}, {"scheme": "group", "rounding": "stochastic"}], ids=str)
+def test_checkpoints(reentrant: bool, how: dict) -> None:
+    norm, conv, x = layer()
+    ours = PreActivation(norm, nn.ReLU(), conv, **how)
+    torch.manual_seed(2)
+    _, exact = gradients(ours, x[:2])
+
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = ours
+
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(self.inner, x, use_reentrant=reentrant)
+
+    torch.manual_seed(2)
+    if reentrant:  # which has no torch.autograd.grad
+        leaf = x[:2].clone().requires_grad_()
+        y = Checkpointed()(leaf * 1)
+        y.backward(torch.randn(y.shape, generator=torch.Generator().manual_seed(1)))
+        got = [leaf.grad, *(one.grad for one in ours.parameters())]
+    else:
+        _, got = gradients(Checkpointed(), x[:2])
+    assert all(map(torch.equal, got, exact))
+
+
+def test_gradients_of_gradients_are_refused() -> None:
+    norm, conv, x = layer()
+    leaf = x[:2].clone().requires_grad_()
+    (dx,) = torch.autograd.grad(PreActivation(norm, nn.ReLU(), conv)(leaf).sum(), leaf, create_graph=True)
+    with pytest.raises(KernelError, match="differentiated once only"):
+        dx.sum().backward()
+
+
+def test_torch_func_and_exports_take_the_stock_modules() -> None:
+    ours = NormLinear(nn.LayerNorm(8), nn.Linear(8, 3))
+    x = torch.randn(4, 8)
+    expected = torch.func.jacrev(nn.Sequential(ours.norm, ours.linears[0]))(x)
+    assert torch.equal(torch.func.jacrev(ours)(x), expected)
+    names = [str(node.target) for node in torch.export.export(ours, (x,)).graph.nodes]
+    assert not any("actfit" in name for name in names)
+
+
+def test_copies_and_pickles() -> None:
+    norm, conv, x = layer()
+    ours = PreActivation(norm, nn.ReLU(), conv, bits=4)
+    _, exact = gradients(ours, x[:2])
+    for one in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+        assert all(map(torch.equal, gradients(one, x[:2])[1], exact))
+    assert repr(ours).splitlines()[1].strip() == "4 bits, robust"
+
+
+POOLS = {
+    "mean": lambda: nn.AvgPool2d(2),
+    "mean, with all": lambda: nn.AvgPool2d((3, 2), 2, 1, True, False, 5),
+    "mean, 3d": lambda: nn.AvgPool3d(2),
+    "mean to a size": lambda: nn.AdaptiveAvgPool2d((3, None)),
+    "largest": lambda: nn.MaxPool2d(3, 2, 1),
+    "largest, with all": lambda: nn.MaxPool2d(2, dilation=2, ceil_mode=True),
+}
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("name", POOLS)
+def test_pooling_is_exact_and_keeps_no_input(name: str, last: bool) -> None:
+    pool = POOLS[name]()
+    x = torch.randn(2, 3, 9, 8, *([7] if isinstance(pool, nn.AvgPool3d) else []))
+    if last:
+        x = x.to(memory_format=torch.channels_last if x.dim() == 4 else torch.channels_last_3d)
+    (expected,), (exact,) = gradients(pool, x)
+    pool.forward = Approximate(pool, How())
+    (y,), (dx,) = gradients(pool, x)
+    assert torch.equal(y, expected)
+    assert torch.equal(dx, exact)
+    assert dx.stride() == exact.stride()
+    places = 4 * y.numel() if name.startswith("largest") else 0
+    assert saved_bytes(Doubled(pool), x.requires_grad_()).total == places
+
+
+def test_the_mean_as_a_function() -> None:
+    x = torch.randn(2, 3, 8, 8, requires_grad=True)
+    assert torch.equal(avg_pool2d(x, 2), F.avg_pool2d(x, 2))
+    assert saved_bytes(lambda x: avg_pool2d(x * 1.0, 2, padding=1), x).total == 0
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_numbers_that_are_none(value: float) -> None:
+    """They come out as they do by torch, where they come; and elsewhere nothing changes."""
+    x = torch.randn(300, 8)
+    x[7, 3] = value
+    for act in (nn.ReLU(), nn.LeakyReLU(0.1)):
+        leaf = x.clone().requires_grad_()
+        y = approximately(act, leaf, How())
+        assert torch.equal(y.isnan(), act(x).isnan())
+        assert torch.equal(y.nan_to_num(), act(x).nan_to_num())
+        (dx,) = torch.autograd.grad(y.sum(), leaf)
+        other = x.clone().requires_grad_()
+        (exact,) = torch.autograd.grad(act(other).sum(), other)
+        same = ~x.isnan()  # torch's own two disagree there
+        assert torch.equal(dx[same], exact[same])
+    linear = nn.Linear(8, 2)
+    leaf = x.clone().requires_grad_()
+    QLinear(linear)(leaf * 1).sum().backward()
+    assert leaf.grad is not None
+    assert torch.equal(leaf.grad, linear.weight.sum(0).expand_as(leaf).detach())
+    assert not linear.weight.grad.isfinite().all()  # as with torch
+
+
+REFUSALS: dict[str, tuple[Callable[[], Any], str]] = {
+    "bits": (lambda: How(bits=9), "bits must be a whole number from 2 to 8 for approx-backprop, got 9"),
+    "bits of a kind": (lambda: How(bits=True), "bits must be a whole number from 2 to 8 for approx-backprop, got True"),
+    "scheme": (lambda: How(scheme="magic"), "scheme must be one of robust, paper, group, fused, got 'magic'"),
+    "rounding": (lambda: How(rounding="up"), "rounding must be one of nearest, stochastic, got 'up'"),
+    "clip": (lambda: How(clip=-1), "clip must be a number above 0 and at most 1000, got -1"),
+    "clip of others": (lambda: How(scheme="group", clip=3), "clip must go with scheme='robust', got scheme='group'"),
+    "norm": (
+        lambda: PreActivation(nn.LayerNorm(3), nn.ReLU(), nn.Linear(3, 3)),
+        "norm must be a batch norm, got LayerNorm",
+    ),
+    "synchronised": (
+        lambda: QLinear(nn.SyncBatchNorm(3)),
+        "linear must be a linear layer or a convolution, got SyncBatchNorm",
+    ),
+    "act": (
+        lambda: PreActivation(nn.BatchNorm1d(3), nn.GELU(), nn.Linear(3, 3)),
+        "act must be nn.ReLU or nn.LeakyReLU, got GELU",
+    ),
+    "consumers": (
+        lambda: PreActivation(nn.BatchNorm1d(3), nn.ReLU()),
+        "consumers must be one or more, got none; give a convolution or a linear layer",
+    ),
+    "padding": (
+        lambda: QLinear(nn.Conv2d(3, 3, 3, padding=1, padding_mode="reflect")),
+        "it pads by padding_mode='reflect'",
+    ),
+    "one side": (lambda: QLinear(nn.Conv1d(3, 3, 4, padding="same")), "it pads one side more than the other"),
+    "own forward": (lambda: QLinear(Own(3, 3)), "it has a forward of its own"),
+    "lazy": (lambda: QLinear(nn.LazyLinear(3)), "its parameters are not there yet"),
+    "computed": (
+        lambda: QLinear(nn.utils.parametrizations.weight_norm(nn.Linear(3, 3))),
+        "its parameters are computed each time they are asked for",
+    ),
+}
+
+
+class Own(nn.Linear):
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) + 1
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refusals(name: str) -> None:
+    make, said = REFUSALS[name]
+    with pytest.raises(KernelError) as caught:
+        make()
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_batch_of_one_is_refused_as_torch_does() -> None:
+    ours = PreActivation(nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2))
+    x = torch.randn(1, 3, requires_grad=True)
+    with pytest.raises(ValueError, match="Expected more than 1 value per channel") as stock:
+        ours.norm(x)
+    with pytest.raises(ValueError, match=re.escape(str(stock.value))):
+        ours(x)

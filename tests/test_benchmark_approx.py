@@ -1,0 +1,242 @@
+"""The nets of `python -m benchmarks.training` whose layers keep few bits, and the point of the paper they are after."""
+
+import math
+from dataclasses import asdict
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks import training as bench
+from benchmarks import training_approx_page as page
+from benchmarks import training_arms as arms
+from benchmarks import training_gradients, training_jobs, training_naive, training_page, training_rows, training_runs
+from benchmarks.training_rows import Row
+from coefficients import command
+from tests.kernels.saved import bytes_in_graph
+
+RESNETS = ("resnet20", "resnet56", "resnet164")
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def small(task, **changed):
+    return training_jobs.settings(task, "small", "cpu", 1, False, **changed)
+
+
+def quick(task):
+    return training_jobs.settings(task, "quick", "cpu", 1, False)
+
+
+# The paper's point
+
+
+@pytest.fixture(scope="module", params=RESNETS)
+def measured(request):
+    """Gradients of 3 batches, at the first weights and after 3 steps, of a net of the study's size."""
+    found = {state: {} for state in training_gradients.STATES}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(training_gradients.BATCHES, "small", 3)
+        settings = small(request.param, steps=3)
+        for state, arm, numbers in training_gradients.measure(settings, ("approx-4", "naive-4"), 0):
+            found[state][arm] = numbers
+    return int(request.param.removeprefix("resnet")), found.values()
+
+
+def test_errors_of_gradients_do_not_grow_with_depth(measured):
+    _, states = measured
+    for found in states:
+        assert 0.01 < page.stem_error(found, "approx-4") <= 0.13
+        assert page.stem_error(found, "naive-4") >= 1.0  # no better than no gradient at all
+
+
+def test_errors_of_gradients_are_far_below_the_noise_of_batches(measured):
+    depth, states = measured
+    for found in states:
+        ratios = page.ratios(found, "approx-4")
+        assert len(ratios) == depth  # all layers
+        assert min(ratios) >= 9
+
+
+# Nets
+
+
+@pytest.mark.parametrize("task", RESNETS)
+def test_a_resnet_is_as_deep_as_its_name_says(task):
+    model = training_runs.start(small(task), "stock", 0)
+    weighted = [one for one in model.modules() if isinstance(one, nn.Conv2d | nn.Linear)]
+    assert len(weighted) == int(task.removeprefix("resnet"))
+    shapes = []
+    for block in model.blocks:
+        block.register_forward_hook(lambda _, __, y: shapes.append(tuple(y.shape[1:])))
+    assert model(torch.zeros(3, 1, 8, 8)).shape == (3, 10)
+    assert list(dict.fromkeys(shapes)) == [(32, 8, 8), (64, 4, 4), (128, 2, 2)]
+    assert not any(p.numel() for block in model.blocks for name, p in block.named_parameters() if "norm" in name)
+
+
+def test_a_shortcut_halves_by_the_mean_and_widens_by_zeros():
+    block = training_runs.start(small("resnet20"), "stock", 0).blocks[2]
+    nn.init.zeros_(block.third[2].weight)
+    x = torch.randn(5, 32, 8, 8)
+    y = block(x)
+    torch.testing.assert_close(y[:, :32], nn.functional.avg_pool2d(x, 2))
+    assert not y[:, 32:].any()
+
+
+def test_all_patches_of_a_vit_see_each_other():
+    model = training_runs.start(quick("vit"), "stock", 0)
+    seen = []
+    model.blocks[0].register_forward_hook(lambda _, __, y: seen.append(y))
+    x = torch.randn(2, 1, 8, 8)
+    other = x.clone()
+    other[:, :, -1, -1] += 1  # the last patch
+    model(x), model(other)
+    assert (seen[0] != seen[1]).any(-1).all()
+
+
+@pytest.mark.parametrize("task", arms.NETS)
+def test_arms_of_nets_begin_alike(task):
+    settings = quick(task)
+    stock = training_runs.start(settings, "stock", 3)
+    batch = training_runs.of(settings).batch(8, torch.Generator().manual_seed(0))
+    value = training_runs.forward(settings, stock, *batch)
+    for arm in (*arms.ARMS_OF[task], arms.FUSED):
+        model = training_runs.start(settings, arm, 3)
+        if arm == arms.NARROW:
+            assert _hidden(model) * 4 == _hidden(stock)
+            continue
+        assert all(map(torch.equal, model.parameters(), stock.parameters()))
+        same = training_runs.forward(settings, model, *batch).equal(value)
+        assert same != arm.startswith("naive")  # whose forward is another
+
+
+def _hidden(model):
+    return model.head.in_features
+
+
+@pytest.mark.parametrize("task", ["resnet20", "vit"])
+def test_the_fewer_bits_the_fewer_bytes(task):
+    settings = quick(task)
+    kept = {}
+    for arm in ("stock", arms.FUSED, "approx-8", "approx-4"):
+        model = training_runs.start(settings, arm, 0)
+        x, wanted = training_runs.of(settings).batch(16, torch.Generator().manual_seed(0))
+        call = lambda model=model, x=x, wanted=wanted: training_runs.forward(settings, model, x, wanted)  # noqa: E731
+        value, kept[arm] = training_runs.counted(call, model)
+        assert kept[arm] == bytes_in_graph(value, without=[*model.parameters(), *model.buffers()])
+    assert kept["stock"] > kept[arms.FUSED] > kept["approx-8"] > kept["approx-4"]
+
+
+# Naive
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_values_are_put_in_the_middle_of_steps(bits):
+    torch.manual_seed(bits)
+    gain, bias = torch.tensor([1.0, -0.5, 3.0]), torch.tensor([0.0, 0.7, -2.0])
+    a = torch.randn(64, 3, 5).double() * gain[:, None] + bias[:, None]
+    found = training_naive.rounded(a, gain.double(), bias.double(), bits)
+    for channel in range(3):
+        values, step = found[:, channel], 6 / 2**bits * abs(float(gain[channel]))
+        assert len(values.unique()) <= 2**bits
+        near = (a[:, channel] - bias[channel]).abs() < 3 * abs(gain[channel]) - step
+        assert near.float().mean() > 0.5
+        assert ((values - a[:, channel])[near].abs() <= step / 2 * (1 + 1e-9)).all()
+        assert ((values - bias[channel]).abs() <= 3 * abs(gain[channel]) + step / 2).all()
+        places = values / step - 0.5
+        torch.testing.assert_close(places, places.round())
+
+
+def test_a_gain_of_zero_leaves_the_bias():
+    a = torch.full((4, 1, 2), 0.25)
+    assert training_naive.rounded(a, torch.zeros(1), torch.tensor([0.25]), 4).equal(a)
+
+
+def test_a_naive_net_is_tested_exactly_unless_told():
+    settings = quick("resnet20")
+    naive, stock = (training_runs.start(settings, arm, 0) for arm in ("naive-4", "stock"))
+    x = torch.randn(32, 1, 8, 8)
+    for model in (naive, stock):
+        model.eval()
+    assert naive(x).equal(stock(x))
+    with training_naive.quantised(naive) as there:
+        assert there
+        assert not naive(x).equal(stock(x))
+    assert naive(x).equal(stock(x))
+    with training_naive.quantised(stock) as there:
+        assert not there
+
+
+def test_a_naive_gradient_goes_straight_through():
+    norm = training_naive.NaiveNorm(3, 4)
+    exact = nn.BatchNorm2d(3)
+    x, grad = torch.randn(8, 3, 4, 4, requires_grad=True), torch.randn(8, 3, 4, 4)
+    found, wanted = (torch.autograd.grad(one(x), x, grad)[0] for one in (norm, exact))
+    assert found.equal(wanted)
+
+
+# Rows and the page
+
+
+def test_nets_are_trained_by_their_own_arms(tmp_path, capsys):
+    out = tmp_path / "rows.jsonl"
+    options = ["--quick", "--seeds", "1", "--steps", "2", "--arms", "naive-4,approx-4", "--out", str(out)]
+    assert command.run(bench.PROG, lambda: bench.main([*options, "--task", "resnet20,vit"])) == command.GOOD
+    rows = training_rows.load(out)
+    trained = {(row.task, row.implementation) for row in rows if row.mode == "run"}
+    common = {(task, arm) for task in ("resnet20", "vit") for arm in ("stock", "approx-4")}
+    assert trained == common | {("resnet20", "naive-4")}
+    for row in rows:
+        assert ("quantised" in row.found) == (row.mode == "run" and row.implementation == "naive-4")
+    counted = {row.implementation: row.found["kept"] for row in rows if row.what == "gradients resnet20"}
+    trainings = training_rows.runs(rows, "resnet20")
+    assert counted["approx-4"] == trainings["approx-4"][0].found["kept"]
+    assert counted["noise"] == trainings["stock"][0].found["kept"] > counted["fused"] > counted["approx-4"]
+    assert set(tmp_path.iterdir()) == {out, tmp_path / "rows-approx.png"}
+    assert "| naive-4, tested as trained |" in capsys.readouterr().out
+
+
+def test_without_a_task_those_that_have_the_arms():
+    assert bench._arms(None, "approx-4,paper-4") == {
+        **{task: ["stock", "approx-4", "paper-4"] for task in ("resnet20", "resnet56")},
+        **{task: ["stock", "approx-4"] for task in ("resnet164", "vit")},
+    }
+    assert list(bench._arms(None, None)) == list(training_jobs.TASKS) == list(bench._arms(None, "stock"))
+    assert bench._arms("text", "approx-4,invact") == {"text": ["stock", "invact"]}
+
+
+def test_a_page_of_made_up_rows_of_nets(tmp_path):
+    settings = training_runs.key(quick("resnet20"))
+    errors = {"stock": [1.0, 2.0, 3.0], "approx-4": [1.5, 2.5, 3.5], "naive-4": [5.0, None, 7.0], "narrow": [9, 9, 9]}
+    rows = [
+        Row("training resnet20", arm, "run", seed, settings, _found(arm, error), "d", {}, "r")
+        for arm, of_seeds in errors.items()
+        for seed, error in enumerate(of_seeds)
+    ]
+    folder = tmp_path / "machine"
+    folder.mkdir()
+    training_rows.save(rows, folder / "training.jsonl")
+    markers = f"{training_page.BEGIN}{training_page.END}between\n{page.BEGIN}old\n{page.END}after\n"
+    found = training_page.rendered(markers, tmp_path)
+    assert found.startswith(f"{training_page.BEGIN}\n{training_page.END}between\n{page.BEGIN}**resnet20**")
+    assert found.endswith(f"{page.END}after\n")
+    lines = found.splitlines()
+    start = "| approx-4 | 1.00 MB | 2.0× | – | 2.50 ± 1.00 | +0.50 (+0.50 to +0.50) | < 0.001 | equivalent, but meas"
+    assert any(line.startswith(start) for line in lines)
+    assert "| naive-4 | – | – | – | 6.00 ± 1.41 | – | – | diverged with 1 of 3 seeds | 2.00× |" in lines
+    assert any(line.startswith("| naive-4, tested as trained | – | – | – | 2.00 ± 1.41 |") for line in lines)
+    assert any(line.startswith("Lost on average, at most the margin: approx-4") for line in lines)
+
+
+def _found(arm, error):
+    of = lambda error: {"loss": None if error is None else 1.0, "accuracy": 1 - (error or 0) / 100}  # noqa: E731
+    stock = arm == "stock"
+    found = {**of(error), "kept": 2e6 if stock else 1e6, "seconds": 1.0 if stock else 2.0, "curve": []}
+    return found | ({"quantised": of(None if error is None else error - 4)} if arm.startswith("naive") else {})
+
+
+def test_rows_of_nets_are_numbers():
+    for path in training_page.RESULTS.glob(training_page.ROWS):
+        for row in training_rows.load(path):
+            if row.task in arms.NETS and row.mode == "run":
+                assert math.isfinite(row.found["loss"]), asdict(row)
