@@ -51,6 +51,7 @@ benchmarks: .venv/ready-test ## measure fits and engines, and count what compile
 	@$(PY) -m benchmarks.invact
 	@$(PY) -m benchmarks.memory
 	@$(PY) -m benchmarks.forward_ad
+	@$(PY) -m benchmarks.approx_backprop
 	@$(PY) -m benchmarks.slack
 
 training: .venv/ready-test ## train with every method, compare with stock, write docs/training.md

@@ -1,8 +1,8 @@
 """Single layers of `benchmarks.approx_backprop`: the bytes they keep, and how far their gradients are off.
 
-The friendly layer is one as trainings begin with, and go on: gains around 1, biases around 0. The hostile one has
-biases 4 gains above and below 0, a gain of 0, and a channel that is the same everywhere: each of them breaks the
-paper's codes (eq. 9 and 10), which divide by the gain and tell a sign only where the bias is below 3 gains.
+The friendly layer is one as trainings begin with: gains around 1, biases around 0. Two are hostile to the paper's codes
+(eq. 9 and 10), which tell a sign only where the bias is below 3 gains, and divide by the gain: one has biases 4 gains
+above and below 0, the other a gain of 0 and a channel that is the same everywhere.
 """
 
 import copy
@@ -23,9 +23,10 @@ from kernels.approx_backprop.modules import NormLinear, PreActivation, QLinear
 Layers = list[nn.Module]
 BATCH, CHANNELS, OUT, SIDE = 16, 32, 48, 16
 TOKENS, WIDTH, WIDER = 128, 64, 256
-FAR = 8  # channels of the hostile layer with a bias far above 0, and as many far below
-ZERO, CONSTANT = 2 * FAR, 2 * FAR + 1  # the channel whose gain is 0, and the one that is the same everywhere
+FAR = 8  # channels with a bias far above 0, and as many far below
+ZERO, CONSTANT = 0, 1  # the channel whose gain is 0, and the one that is the same everywhere
 SEEDS = 10
+LOST = "seeds whose gradient is not finite"
 
 
 @dataclass(frozen=True)
@@ -51,14 +52,21 @@ def _friendly(layers: Layers, x: Tensor) -> None:
         norm.bias.normal_(std=0.3)
 
 
-def _hostile(layers: Layers, x: Tensor) -> None:
+def _far(layers: Layers, x: Tensor) -> None:
     _friendly(layers, x)
     norm = layers[0]
     with torch.no_grad():
         norm.bias[:FAR] = 4 * norm.weight[:FAR]
         norm.bias[FAR : 2 * FAR] = -4 * norm.weight[FAR : 2 * FAR]
+
+
+def _dead(layers: Layers, x: Tensor) -> None:
+    _friendly(layers, x)
+    norm = layers[0]
+    with torch.no_grad():
         norm.weight[ZERO] = 0
         x[:, CONSTANT] = 1
+        norm.weight[CONSTANT] = norm.eps**0.5  # so that its dx, of which 1/std is a factor, is like that of others
 
 
 def _normed() -> Layers:
@@ -72,10 +80,12 @@ def _gelu_linear(gelu: nn.Module, linear: nn.Module, **how: Any) -> nn.Module:
 
 _IMAGES, _NORM = (BATCH, CHANNELS, SIDE, SIDE), {"0.weight": "dγ", "0.bias": "dβ", "2.weight": "dW"}
 _ALL = (STOCK, FUSED, PAPER_EIGHT, PAPER, EIGHT, FOUR, GROUPS)
-FRIENDLY, HOSTILE = "BatchNorm – ReLU – convolution", "the same, hostile"
+FRIENDLY = "BatchNorm – ReLU – convolution"
+FAR_BIASES, DEAD_CHANNELS = "the same, biases of ±4 gains", "the same, a gain of 0, a constant channel"
 PIECES = {
     FRIENDLY: Piece(_IMAGES, _normed, PreActivation, _ALL, _NORM, _friendly),
-    HOSTILE: Piece(_IMAGES, _normed, PreActivation, _ALL, _NORM, _hostile),
+    FAR_BIASES: Piece(_IMAGES, _normed, PreActivation, _ALL, _NORM, _far),
+    DEAD_CHANNELS: Piece(_IMAGES, _normed, PreActivation, _ALL, _NORM, _dead),
     "LayerNorm – linear": Piece(
         (TOKENS, WIDTH),
         lambda: [nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDER)],
@@ -113,7 +123,9 @@ def layers(names: Sequence[str], device: torch.device, where: Mapping[str, Any],
             for key, error in errors(piece, seed, device).items():
                 found.setdefault(key, []).append(error)
         for (way, grad), values in found.items():
-            rows.append(Row(f"error of {grad}", way, unit="relative", **base, **summary(values)))
+            lost = sum(not math.isfinite(one) for one in values)  # which JSON cannot say
+            unit, values = (LOST, [float(lost)]) if lost else ("relative", values)
+            rows.append(Row(f"error of {grad}", way, unit=unit, **base, **summary(values)))
     return rows
 
 
@@ -130,7 +142,7 @@ def kept(piece: Piece, way: str) -> int:
 
 
 def errors(piece: Piece, seed: int, device: torch.device) -> dict[tuple[str, str], float]:
-    """By way and gradient: |found - g| / |g|, g by torch in float64; infinite where anything found is not finite."""
+    """By way and gradient: |found - g| / |g|, g by torch in float64; not finite where what is found is not."""
     torch.manual_seed(seed)
     x, stock = torch.randn(piece.shape), piece.stock()
     if piece.spoil is not None:
@@ -146,8 +158,7 @@ def errors(piece: Piece, seed: int, device: torch.device) -> dict[tuple[str, str
         given = gradients(by(piece, way, own), [p for one in own for p in one.parameters()], x, dy)
         for name, got, want in zip(names, given, wanted, strict=True):
             if name:
-                error = float((got.double() - want).norm() / want.norm())
-                found[way, name] = error if math.isfinite(error) else math.inf
+                found[way, name] = float((got.double() - want).norm() / want.norm())
     return found
 
 

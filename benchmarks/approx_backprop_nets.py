@@ -46,8 +46,8 @@ def _blocks(depth: int) -> int:
 def keep(model: nn.Module, way: str, inputs: tuple[Any, ...] | Mapping[str, Any] | None = None) -> None:
     """Have a model keep what backward needs in one of the ways; checkpoint is of each of its `blocks`.
 
-    inputs: what it is called with, which is asked for where activations work in place. fused is exact: it
-    leaves other activations than ReLU alone.
+    inputs: what it is called with. They are asked for where activations work in place; and compiled, a copy is shared
+    only where it was seen that nobody changes its tensor. fused is exact: it leaves other activations than ReLU alone.
     """
     if way == CHECKPOINT:
         for place, block in enumerate(model.blocks):

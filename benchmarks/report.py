@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import approx_backprop_page as approx_backprop
 from benchmarks import forward_ad_page as forward_ad
 from benchmarks.memory import ACTS, CONVERSIONS, MODELS, MODES
 from benchmarks.rows import RESULTS
@@ -134,6 +135,12 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "forward-ad-chains": forward_ad.chains_section,
         "forward-ad-models": forward_ad.models_section,
         "forward-ad-times": forward_ad.times_section,
+    },
+    "docs/approx_backprop.md": {
+        "approx-layers": approx_backprop.layers_section,
+        "approx-models": approx_backprop.models_section,
+        "approx-batches": approx_backprop.batches_section,
+        "approx-times": approx_backprop.times_section,
     },
 }
 

@@ -1,12 +1,16 @@
 """python -m benchmarks.training: does it change a training that its activations remember less?
 
-Two tasks are trained by each arm with the same seeds, that is, the same first weights and the same batches: `text`, a
+Tasks are trained by each arm with the same seeds, that is, the same first weights and the same batches: `text`, a
 small GPT with GELU on the text of Python's help, and `digits`, a small ResNet with SiLU on scikit-learn's digits. The
 arms differ in what activations keep for backward: stock; the methods of `kernels`; actnn, the input in few bits, which
 is the FewBit paper's baseline; recompute, PyTorch's checkpointing of each block. Each arm's final loss on what was held
 out is then compared with stock's, in pairs, with a test of equivalence whose margin is the standard deviation of
 stock's final loss between seeds. Besides: bytes kept, seconds (on a CPU those of the kernels' plain-PyTorch twin), and
 how far gradients are from stock's, beside the noise of the batches.
+
+Four more nets learn the digits with all their layers kept in few bits: `resnet20`, `resnet56`, `resnet164` and `vit`.
+Their arms are stock; approx-backprop; naive, which quantises forward too; narrow, with a quarter of the features. Here
+test errors are compared, with a margin in points.
 
 Rows, as JSON lines, in benchmarks/results/<device>/training.jsonl, pictures beside them; written after each training,
 so that one that is broken off is taken up again where it was. --quick writes to --out only. Rows are taken up from

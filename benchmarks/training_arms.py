@@ -71,7 +71,7 @@ def net(found: Data, task: str, width: int, layers: int, arm: str) -> nn.Module:
         norm = partial(NaiveNorm, bits=int(bits)) if method == "naive" else nn.BatchNorm2d
         made = PreActivated(found.classes, width, layers, norm)
     if method in SCHEMES:
-        convert(made, method="approx-backprop", scheme=SCHEMES[method], **({"bits": int(bits)} if bits else {}))
+        convert(made, method="approx-backprop", scheme=SCHEMES[method], bits=int(bits) if bits else None)
     return made
 
 

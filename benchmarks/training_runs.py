@@ -101,7 +101,7 @@ def train(settings: Settings, arm: str, seed: int) -> tuple[nn.Module, dict[str,
             if (step + 1) * POINTS // settings.steps > step * POINTS // settings.steps:
                 curve.append([step + 1, _short(torch.stack(losses).mean()), _short(judge(settings, model, SHARE)[0])])
                 losses = []
-        measured = {**_judged(settings, model), "kept": kept}
+        measured: dict[str, Any] = {**_judged(settings, model), "kept": kept}
         with quantised(model) as otherwise:
             if otherwise:
                 measured["quantised"] = _judged(settings, model)

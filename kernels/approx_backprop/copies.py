@@ -95,7 +95,7 @@ class Copy:
         return Copy(replace(self.form, slope=slope), self.kept._replace(signs=signs))
 
 
-_stale: list[list[Form]] = []  # a list for each `watching`
+_stale: list[set[str]] = []  # one for each `watching`
 
 
 def attach(x: Tensor, copy: Copy) -> Tensor:
@@ -117,17 +117,17 @@ def along(x: Tensor, how: How) -> Copy | None:
     if torch.compiler.is_compiling():
         return copy if how.trusting and copy.form.how.like(how) else None
     unchanged = version == x._version
-    for seen in _stale:
-        seen += [] if unchanged else [copy.form]
+    for places in () if unchanged else _stale:
+        places.add(how.place)
     return copy if unchanged and copy.form.how.like(how) else None
 
 
 @contextmanager
-def watching() -> Iterator[list[Form]]:
-    """The forms of the copies of which it is seen meanwhile that their tensor was changed in place."""
-    found: list[Form] = []
+def watching() -> Iterator[set[str]]:
+    """The places that are given tensors which were changed in place since their copy was made."""
+    found: set[str] = set()
     _stale.append(found)
     try:
         yield found
     finally:
-        _stale.remove(found)
+        _stale.pop()

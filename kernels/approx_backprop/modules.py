@@ -22,7 +22,8 @@ class _Layer(nn.Module):
         if not isinstance(module, kinds):
             raise KernelError(f"{argument} must be {names}, got {type(module).__name__}")
         if reason := why_not(module):
-            raise KernelError(f"{argument} must be one that can be kept by few bits, got {type(module).__name__}: {reason}")
+            kind = type(module).__name__
+            raise KernelError(f"{argument} must be one that can be kept by few bits, got {kind}: {reason}")
         return module
 
     def extra_repr(self) -> str:

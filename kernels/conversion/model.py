@@ -18,7 +18,7 @@ from kernels.conversion.arguments import check, patterns
 from kernels.conversion.changes import Change, fence, put, undo
 from kernels.conversion.choose import IN_PLACE, How, Measure, Trial, best, look, try_out
 from kernels.conversion.in_place import Rereads
-from kernels.conversion.layers import METHOD, how_of, layers
+from kernels.conversion.layers import METHOD, how_of, layers, seen
 from kernels.conversion.report import Report
 from kernels.conversion.rows import converted, unreached
 from kernels.conversion.sites import Site, chosen, find
@@ -70,7 +70,7 @@ def convert(
     if method == "auto" and measure is not None and before is not None:
         hows = best(wanted, before, measure, max_gradient_error)
     else:
-        hows = _all(wanted, method, bits, scheme, coefficients, trusting=measure is not None)
+        hows = _all(model, wanted, method, bits, scheme, coefficients)
     changes: list[Change] = []
     try:
         _install(sites, hows, changes)
@@ -80,10 +80,9 @@ def convert(
             )
         with watching() as changed:
             after = None if measure is None else look(sites, measure)
-        distrust = {name: how for name, how in hows.items() if changed and "how" in how}
-        hows |= {name: {**how, "how": replace(how["how"], trusting=False)} for name, how in distrust.items()}
         failing = after is not None and _drop_failing(wanted, hows, before, after)
-        if measure is not None and (failing or distrust):
+        if measure is not None and (failing or method == METHOD):
+            hows |= {site.name: seen(model, site, hows[site.name], changed) for site in sites if site.name in hows}
             undo(changes)
             _install(sites, hows, changes)
             after = look(sites, measure)
@@ -161,11 +160,11 @@ def _baseline(sites: list[Site], wanted: list[Site], measure: Measure) -> Trial:
 
 
 def _all(
-    sites: list[Site], method: str, bits: int | None, scheme: str | None, coefficients: Any, *, trusting: bool
+    model: nn.Module, sites: list[Site], method: str, bits: int | None, scheme: str | None, coefficients: Any
 ) -> dict[str, How]:
     if method == METHOD:
-        kept = Bits(Bits.bits if bits is None else bits, Bits.scheme if scheme is None else scheme, trusting=trusting)
-        hows = {site.name: how_of(site, kept) for site in sites}
+        kept = Bits(Bits.bits if bits is None else bits, Bits.scheme if scheme is None else scheme)
+        hows = {site.name: how_of(model, site, kept) for site in sites}
         return {site.name: hows[site.name] for site in sites if not site.why_not}
     how: How = {"method": method}
     if method == "fewbit":

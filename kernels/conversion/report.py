@@ -10,7 +10,7 @@ from kernels.memory.saved import Saved, common, like, size
 
 @dataclass(frozen=True)
 class Converted:
-    """A site. function: in the catalogue, "" where it is none. was, now: what stood there and how it remembers now.
+    """A site. function: in the catalogue, "" where it is none, as of a layer. was, now: what stood there and how it remembers now.
 
     before, after: bytes that it alone keeps for backward, or None where that was not measured. gradient_error: the root
     mean square error of f'(x) for x from N(0, 1), likewise. reason: why it was left alone, or "".
@@ -56,7 +56,8 @@ class Report:
 
     def __str__(self) -> str:
         back = " (and put back since)" * self._reverted
-        lines = [f"{len(self.converted)} of {len(self.sites)} activations converted{back}"]
+        what = "layers and activations" if any(not site.function for site in self.converted) else "activations"
+        lines = [f"{len(self.converted)} of {len(self.sites)} {what} converted{back}"]
         if self.before is not None and self.after is not None:
             share = 1 - self.after.total / self.before.total if self.before.total else 0.0
             change = f"{abs(share):.2%} {'less' if share >= 0 else 'more'}"
