@@ -346,7 +346,7 @@ def test_models_of_transformers(name: str) -> None:
         return y.detach(), [gradient for gradient in found if gradient is not None]
 
     (y, got), (expected, exact) = run(net), run(stock)
-    # Kernels of ours compute what GPT-2 writes out as its activation, and round otherwise; that goes through two layers.
+    # Kernels of ours compute what GPT-2 writes out, and round otherwise; that goes through two layers.
     assert (y - expected).abs().max() <= (100 * torch.finfo(torch.float32).eps if name == "gpt2" else 0)
     assert error(got, exact) <= 0.05  # as above
     report.revert()

@@ -160,12 +160,22 @@ def test_a_model_of_ones_own() -> None:
     assert "| auto | 528 B | 48.44% | 1 of 1 |" in done.stdout
 
 
+def test_approximate_backprop() -> None:
+    done = run("--model", "mlp", "--method", "approx-backprop", "--bits", "4", "--scheme", "group")
+    assert (done.returncode, done.stderr) == (0, "")
+    line = next(line for line in done.stdout.splitlines() if line.startswith("| approx-backprop, 4 bits, group |"))
+    assert line.endswith("| 3 of 3 |")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ("--model brt", "model must be one of bert, "),
         ("--model bert --method invakt", "method must be one of auto, forward-ad, fewbit, "),
-        ("--model mlp --bits 3 --method invact", "bits must go with --method fewbit, got --method invact"),
+        ("--model mlp --bits 3 --method invact", "bits must go with --method fewbit or approx-backprop, got --method"),
+        ("--model mlp --scheme paper", "scheme must go with --method approx-backprop, got --method invact, fewbit, auto"),
+        ("--model mlp --method approx-backprop --scheme x", "scheme must be one of robust, paper, group, fused, got 'x'"),
+        ("--model mlp --method approx-backprop --bits 1", "bits must be a whole number from 2 to 8 for approx-backprop"),
         ("--model mlp --bits 9", "bits must be a whole number from 1 to 8, got 9"),
         ("--model mlp --bits many", "bits must be a whole number from 1 to 1073741824, got 'many'"),
         ("--model mlp --batch 0", "batch must be a whole number from 1 to 1073741824, got '0'"),
