@@ -20,7 +20,7 @@ demo: .venv/ready-demo ## the optimal 3-bit derivative of GELU: table, proof, pi
 	@echo "To check every coefficient file, the one above with them: make check"
 
 test: .venv/ready-test ## run the tests; some of them: make test ARGS='-k layout'
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest -n auto $(ARGS)
 
 programs: .venv/ready-test ## compare nested forward AD with plain autograd on 10000 random programs
 	@$(PY) -m pytest -q tests/kernels/test_forward_ad_programs.py --programs 10000

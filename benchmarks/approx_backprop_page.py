@@ -1,59 +1,28 @@
 """The sections of `docs/approx_backprop.md`, from the rows of `benchmarks.approx_backprop`."""
 
-import json
 from collections.abc import Iterable
-from typing import Any
 
 from benchmarks.approx_backprop_batches import NETS
 from benchmarks.approx_backprop_layers import LOST
 from benchmarks.approx_backprop_nets import CHECKPOINT, EIGHT, FOUR, FUSED, PAPER, STOCK
-from benchmarks.rows import RESULTS
+from benchmarks.pages import Rows, by, of_any, read, spread, table
 from kernels.memory.saved import size
 
-PROG = "approx-backprop"
 GRADIENTS = ("dx", "dγ", "dβ", "dW")
 GIB = 2**30
-Rows = list[dict[str, Any]]
-
-
-def _read(kind: str) -> dict[str, Rows]:
-    """By the device's name."""
-    paths = sorted(RESULTS.glob(f"*/{PROG}-{kind}.jsonl"))
-    return {path.parent.name: [json.loads(line) for line in path.read_text("utf-8").splitlines()] for path in paths}
-
-
-def _newest(kind: str) -> Rows:
-    """Of any device: what is counted is the same on all."""
-    return next(iter(_read(kind).values()))
-
-
-def _by(rows: Iterable[dict[str, Any]], *keys: str) -> dict[Any, Rows]:
-    found: dict[Any, Rows] = {}
-    for row in rows:
-        found.setdefault(tuple(row[key] for key in keys), []).append(row)
-    return found
-
-
-def _table(head: Iterable[str], lines: Iterable[Iterable[str]]) -> list[str]:
-    head = list(head)
-    return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(cells)} |" for cells in lines)]
-
-
-def _spread(row: dict[str, Any] | None) -> str:
-    return "–" if row is None else "{:.2f} ({:.2f}–{:.2f})".format(row["median"], *row["quantiles"])
 
 
 def layers_section() -> str:
     """What layers keep, and how far each gradient is off."""
-    rows = _newest("layers")
+    rows = of_any("approx-backprop-layers")
     lines = []
-    for (mode, way), them in _by(rows, "mode", "implementation").items():
+    for (mode, way), them in by(rows, "mode", "implementation").items():
         found = {(row["what"], row["unit"]): row["median"] for row in them}
         errors = (_error(found, f"error of {name}") for name in GRADIENTS)
         lines.append([mode, way, f"{found['kept', 'B']:.0f}", f"{found['kept', 'units']:.2f}", *errors])
     head = ["", "kept", "B", "× input", *(f"error of {name}" for name in GRADIENTS)]
     seeds = max(row["runs"] for row in rows)
-    return "\n".join([*_table(head, lines), "", f"Errors are medians over {seeds} seeds."]) + "\n"
+    return "\n".join([*table(head, lines), "", f"Errors are medians over {seeds} seeds."]) + "\n"
 
 
 def _error(found: dict[tuple[str, str], float], what: str) -> str:
@@ -65,13 +34,13 @@ def _error(found: dict[tuple[str, str], float], what: str) -> str:
 
 def models_section() -> str:
     """What models keep, and how many times less than stock."""
-    rows = _newest("models")
+    rows = of_any("approx-backprop-models")
     ways = list(dict.fromkeys(row["implementation"] for row in rows))
     lines = []
-    for (name,), them in _by(rows, "mode").items():
+    for (name,), them in by(rows, "mode").items():
         found = {row["implementation"]: row["median"] for row in them}
         lines.append([name, *(_less(found.get(way), found[STOCK]) for way in ways)])
-    return "\n".join(_table(["", *ways], lines)) + "\n"
+    return "\n".join(table(["", *ways], lines)) + "\n"
 
 
 def _less(kept: float | None, stock: float) -> str:
@@ -83,8 +52,8 @@ def _less(kept: float | None, stock: float) -> str:
 def batches_section() -> str:
     """The largest batches: counted, run on each GPU there are rows of, and the paper's."""
     lines: list[str] = []
-    for device, rows in _read("batches").items():
-        for (mode,), them in _by((row for row in rows if row["unit"] == "samples"), "mode").items():
+    for device, rows in read("approx-backprop-batches").items():
+        for (mode,), them in by((row for row in rows if row["unit"] == "samples"), "mode").items():
             if mode == "counted" and lines:  # the same on every machine
                 continue
             memory = them[0]["size"]["memory"] / GIB
@@ -107,7 +76,7 @@ def batches_section() -> str:
 def _of_nets(rows: Rows) -> dict[str, dict[str, float]]:
     """Medians by net and way."""
     names = {(net.depth, net.width): name for name, net in NETS.items()}
-    found = _by(({**row, "net": names[row["size"]["depth"], row["size"]["width"]]} for row in rows), "net")
+    found = by(({**row, "net": names[row["size"]["depth"], row["size"]["width"]]} for row in rows), "net")
     return {name: {row["implementation"]: row["median"] for row in them} for (name,), them in found.items()}
 
 
@@ -121,13 +90,13 @@ def _batches(rows: Rows) -> list[str]:
         cells = [*(f"{batch[way]:.0f}" for way in ways), *ratios, str(exact), str(few), _times(few, exact)]
         lines.append([name, *cells])
     against = [f"{way} / {FUSED}" for way in (PAPER, FOUR)]
-    return _table(["ResNet", *ways, *against, "published: exact", "published: 4 bits", "their ratio"], lines)
+    return table(["ResNet", *ways, *against, "published: exact", "published: 4 bits", "their ratio"], lines)
 
 
 def _samples(rows: Rows) -> list[str]:
     ways = list(dict.fromkeys(row["implementation"] for row in rows))
     lines = ([name, *(size(each[way]) for way in ways)] for name, each in _of_nets(rows).items())
-    return _table(["ResNet", *ways], lines)
+    return table(["ResNet", *ways], lines)
 
 
 def _seconds(rows: Rows) -> list[str]:
@@ -137,7 +106,7 @@ def _seconds(rows: Rows) -> list[str]:
         published = (f"{1000 * one:.1f} ms" for one in NETS[name].seconds)
         cells = (f"{1000 * found[way]:.2f} ms" if way in found else "–" for way in ways)
         lines.append([name, *cells, *published])
-    return _table(["ResNet", *ways, "published: exact", "published: 4 bits"], lines)
+    return table(["ResNet", *ways, "published: exact", "published: 4 bits"], lines)
 
 
 def _times(one: float | None, other: float | None) -> str:
@@ -147,26 +116,29 @@ def _times(one: float | None, other: float | None) -> str:
 def times_section() -> str:
     """Forward and backward beside stock, a table for each device, and in words who is faster."""
     lines: list[str] = []
-    for device, rows in _read("times").items():
-        of_ratio = _by((row for row in rows if row["unit"].startswith("ratio")), "what", "mode")
+    for device, rows in read("approx-backprop-times").items():
+        of_ratio = by((row for row in rows if row["unit"].startswith("ratio")), "what", "mode")
         stock = {(row["what"], row["mode"]): row["median"] for row in rows if row["implementation"] == STOCK}
         ways = list(dict.fromkeys(row["implementation"] for them in of_ratio.values() for row in them))
         cells = []
         for key, them in of_ratio.items():
             found = {row["implementation"]: row for row in them}
-            cells.append([", ".join(key), f"{1000 * stock[key]:.1f} ms", *(_spread(found.get(way)) for way in ways)])
-        runs, version = rows[0]["runs"], rows[0]["versions"]["torch"]
-        lines += ["", f"On {device} with torch {version}, medians of {runs} rounds; in brackets 20 % and 80 % of them:"]
-        lines += ["", *_table(["", STOCK, *ways], cells), "", _words(of_ratio.values())]
+            cells.append([", ".join(key), f"{1000 * stock[key]:.1f} ms", *(spread(found.get(way)) for way in ways)])
+        runs, versions = rows[0]["runs"], rows[0]["versions"]
+        with_ = f"torch {versions['torch']}" + (" and one thread" if versions.get("threads") == "1" else "")
+        lines += ["", f"On {device} with {with_}, medians of {runs} rounds; in brackets 20 % and 80 % of them:"]
+        lines += ["", *table(["", STOCK, *ways], cells), "", _words(of_ratio.values())]
     return "\n".join(lines[1:]) + "\n"
 
 
 def _words(nets: Iterable[Rows]) -> str:
     """How much longer each way takes than stock, from the least to the most of the nets."""
-    found = _by((row for them in nets for row in them), "implementation")
-    parts = []
+    found = by((row for them in nets for row in them), "implementation")
+    least, parts = [], []
     for way in (EIGHT, FOUR, FUSED, CHECKPOINT):
         ratios = sorted(row["median"] for row in found.get((f"{way} / {STOCK}",), []))
         if ratios:
+            least.append(ratios[0])
             parts.append(f"{way} takes {ratios[0]:.2f} to {ratios[-1]:.2f} × {STOCK}'s time")
-    return f"{'; '.join(parts)}."
+    slower = f"All are slower than {STOCK} here: " if min(least) > 1 else ""
+    return f"{slower}{', '.join(parts)}."

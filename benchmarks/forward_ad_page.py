@@ -1,51 +1,26 @@
 """The sections of `docs/forward_ad.md`, from the rows of `benchmarks.forward_ad`."""
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.forward_ad_cases import METHODS
 from benchmarks.forward_ad_times import OURS
-from benchmarks.rows import RESULTS
+from benchmarks.pages import Rows, by, of_any, read, spread, table
 from kernels.memory.saved import size
 
 AT_MOST = {"plain": 1.15, "checkpoint": 0.75}  # what ours is to take, of their time
-Rows = list[dict[str, Any]]
-
-
-def _read(kind: str) -> dict[str, Rows]:
-    """By the device's name."""
-    paths = sorted(RESULTS.glob(f"*/forward-ad-{kind}.jsonl"))
-    return {path.parent.name: [json.loads(line) for line in path.read_text("utf-8").splitlines()] for path in paths}
-
-
-def _newest(kind: str) -> Rows:
-    """Bytes are those of any device."""
-    return next(iter(_read(kind).values()))
-
-
-def _by(rows: Iterable[dict[str, Any]], *keys: str) -> dict[Any, Rows]:
-    found: dict[Any, Rows] = {}
-    for row in rows:
-        found.setdefault(tuple(row[key] for key in keys), []).append(row)
-    return found
-
-
-def _table(head: Iterable[str], lines: Iterable[Iterable[str]]) -> list[str]:
-    head = list(head)
-    return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(cells)} |" for cells in lines)]
 
 
 def chains_section() -> str:
     """What chains keep, a table for each block, and where the compiler keeps less."""
     lines: list[str] = []
-    for (what,), rows in _by(_newest("chains"), "what").items():
-        by_name = _by(rows, "implementation")
+    for (what,), rows in by(of_any("forward-ad-chains"), "what").items():
+        by_name = by(rows, "implementation")
         found = {name: {row["mode"]: row["median"] for row in them} for (name,), them in by_name.items()}
         cells = ([name, *(f"{units[method]:.2f}" for method in METHODS)] for name, units in found.items())
         block = what.removeprefix("kept by ")
-        lines += ["", f"In {block}:", "", *_table(["", *METHODS], cells), "", _beside_compiled(found)]
+        lines += ["", f"In {block}:", "", *table(["", *METHODS], cells), "", _beside_compiled(found)]
     return "\n".join(lines[1:]) + "\n"
 
 
@@ -66,13 +41,13 @@ def _listed(some: list[str], count: int) -> str:
 def models_section() -> str:
     """What models keep, and how much less or more that is than plain, and the compiler's than ours."""
     lines = []
-    for (name,), rows in _by(_newest("models"), "implementation").items():
+    for (name,), rows in by(of_any("forward-ad-models"), "implementation").items():
         kept = {row["mode"]: row["median"] for row in rows}
         cells = [size(kept[method]) for method in METHODS]
         cells[METHODS.index(OURS)] += f", {_change(kept[OURS], kept['plain'])}"
         lines.append([name, *cells, _change(kept["compiled"], kept[OURS])])
     head = ["", *METHODS, f"compiled against {OURS}"]
-    return "\n".join(_table(head, lines)) + "\n"
+    return "\n".join(table(head, lines)) + "\n"
 
 
 def _change(one: float, other: float) -> str:
@@ -83,7 +58,7 @@ def _change(one: float, other: float) -> str:
 def times_section() -> str:
     """Ours against the others, a table for each device, and how often it is within AT_MOST."""
     lines: list[str] = []
-    for device, rows in _read("times").items():
+    for device, rows in read("forward-ad-times").items():
         torch, count = rows[0]["versions"]["torch"], rows[0]["runs"]
         lines += [
             "",
@@ -92,7 +67,7 @@ def times_section() -> str:
         ]
         runs = [_Timed(key, {row["implementation"]: row for row in them}) for key, them in _timed(rows).items()]
         head = ["", "elements", "dtype", "on", OURS, *(f"× {name}" for name in METHODS if name != OURS)]
-        lines += _table(head, (one.cells() for one in runs))
+        lines += table(head, (one.cells() for one in runs))
         for block in dict.fromkeys(one.block for one in runs):
             lines += ["", _within(f"{block[0].upper()}{block[1:]}", [one for one in runs if one.block == block])]
     return "\n".join(lines[1:]) + "\n"
@@ -100,7 +75,7 @@ def times_section() -> str:
 
 def _timed(rows: Rows) -> dict[Any, Rows]:
     """Without what the allocator says."""
-    return _by(({**row, "n": row["size"]["n"]} for row in rows if row["unit"] != "B"), "what", "n", "dtype", "mode")
+    return by(({**row, "n": row["size"]["n"]} for row in rows if row["unit"] != "B"), "what", "n", "dtype", "mode")
 
 
 @dataclass(frozen=True)
@@ -124,11 +99,7 @@ class _Timed:
         low, high = (f"{1000 * one:.3g}" for one in ours["quantiles"])
         time = f"{1000 * ours['median']:.3g} ms ({low}–{high})"
         ratios = (self.ratio(name) for name in METHODS if name != OURS)
-        return [what, f"2^{elements.bit_length() - 1}", dtype, mode, time, *map(_spread, ratios)]
-
-
-def _spread(row: dict[str, Any] | None) -> str:
-    return "–" if row is None else "{:.2f} ({:.2f}–{:.2f})".format(row["median"], *row["quantiles"])
+        return [what, f"2^{elements.bit_length() - 1}", dtype, mode, time, *map(spread, ratios)]
 
 
 def _within(block: str, runs: list[_Timed]) -> str:

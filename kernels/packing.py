@@ -16,7 +16,8 @@ def plane_bytes(count: int) -> int:
 
 def pack(codes: Tensor, bits: int) -> Tensor:
     """uint8 [bits, ceil(n/8)] of flat uint8 codes below 2**bits; what fills the last byte is 0."""
-    eights = torch.nn.functional.pad(codes, (0, -codes.numel() % 8)).view(torch.int64)
+    missing = -codes.numel() % 8
+    eights = (torch.nn.functional.pad(codes, (0, missing)) if missing else codes).view(torch.int64)
     plane = torch.arange(bits, device=codes.device)[:, None]
     return ((((eights >> plane) & _ONES) * _GATHER) >> 56).to(torch.uint8)
 

@@ -14,6 +14,10 @@ settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True
 settings.register_profile("dev", deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # a process for each core: what a test runs must not take the others'
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+
 if not torch.cuda.is_available() and importlib.util.find_spec("triton"):
     # Triton decides while it is imported how its own functions run; afterwards, fixtures say when they do.
     os.environ["TRITON_INTERPRET"] = "1"

@@ -289,5 +289,6 @@ def test_words_beside_the_times():
         for one in ({EIGHT: 2.0, CHECKPOINT: 1.25}, {EIGHT: 0.5})
     ]
     assert page._words(rows) == (
-        "8 bits takes 0.50 to 2.00 × stock's time; checkpoint takes 1.25 to 1.25 × stock's time."
+        "8 bits takes 0.50 to 2.00 × stock's time, checkpoint takes 1.25 to 1.25 × stock's time."
     )
+    assert page._words(rows[:1]).startswith("All are slower than stock here: 8 bits takes 2.00 to 2.00 ×")

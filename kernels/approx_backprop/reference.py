@@ -18,8 +18,8 @@ def computed(dtype: torch.dtype) -> torch.dtype:
 
 def _rows(flat: Tensor, vector: Tensor, inner: int) -> Tensor:
     """[outer, len(vector), inner], filled up with zeros; `vector[:, None]` goes along it."""
-    whole = len(vector) * inner
-    return F.pad(flat, (0, -flat.numel() % whole)).view(-1, len(vector), inner)
+    missing = -flat.numel() % (len(vector) * inner)
+    return (F.pad(flat, (0, missing)) if missing else flat).view(-1, len(vector), inner)
 
 
 def ends(x: Tensor, group: int, bits: int) -> tuple[Tensor, Tensor]:
@@ -78,13 +78,13 @@ def decode(
     step and base belong to groups of `run` elements, gain and bias to channels of `inner`. signs: one plane, set where
     the value is known to be above 0; there it is not below, and elsewhere it is not above, and times `slope`.
     """
-    codes = unpack(planes, count).to(computed(dtype))
-    step, base = step.to(codes.dtype), base.to(codes.dtype)
-    values = (_rows(codes, step, run) * step[:, None] + base[:, None]).view(-1)[:count]
+    values = unpack(planes, count).to(computed(dtype))
+    values = _rows(values, step, run).mul_(step.to(values.dtype)[:, None]).add_(base.to(values.dtype)[:, None])
+    values = values.view(-1)[:count]
     if gain is not None:
-        values = (_rows(values, gain, inner) * gain.to(values.dtype)[:, None]).view(-1)[:count]
+        values = _rows(values, gain, inner).mul_(gain.to(values.dtype)[:, None]).view(-1)[:count]
     if bias is not None:
-        values = (_rows(values, bias, inner) + bias.to(values.dtype)[:, None]).view(-1)[:count]
+        values = _rows(values, bias, inner).add_(bias.to(values.dtype)[:, None]).view(-1)[:count]
     if signs is not None:
         above = unpack(signs, count)
         if slope:
@@ -102,5 +102,7 @@ def rectify(x: Tensor, slope: float) -> tuple[Tensor, Tensor]:
 
 def rectify_backward(grad: Tensor, signs: Tensor, slope: float) -> Tensor:
     """grad where the plane is set, and slope * grad elsewhere."""
-    above = unpack(signs, grad.numel()).bool().view(grad.shape)
-    return torch.where(above, grad, grad * slope if slope else 0)
+    above = unpack(signs, grad.numel()).view(grad.shape).to(grad.dtype) - 0.5
+    if slope:  # torch's own: on a CPU several times as fast as torch.where
+        return torch.ops.aten.leaky_relu_backward(grad, above, slope, False)
+    return torch.ops.aten.threshold_backward(grad, above, 0)

@@ -43,18 +43,21 @@ def _site(module: nn.Module, names: list[str]) -> Site:
 
 def how_of(model: nn.Module, site: Site, how: How) -> dict[str, Any]:
     """What is put at a site of a model; may say why nothing can be."""
+    bits = _bits(site.known, how.bits) if site.known is not None else 0
     if site.known is None or site.function in ("relu", "leaky_relu"):
         if isinstance(site.original, RECTIFIERS):
             site.why_not = why_not(site.original)
         if site.kind != "module" or isinstance(site.original, RECTIFIERS):
             return {"method": METHOD, "how": replace(how, place=site.name, trusting=trusts(model, site, None))}
-    return {"method": "fewbit", "bits": _bits(site.known, how.bits)}
+    elif how.scheme == "fused" and bits > 1:
+        site.why_not = "its derivative in few bits is not exact, as all is by fused"
+    return {"method": "fewbit", "bits": bits}
 
 
-def _bits(known: Known | None, most: int) -> int:
-    """Of f': as many as there are tables for; tables of a function with few slopes are exact with fewer."""
-    tables = facts(known.function).TABLES if known is not None else {1: 1}
-    return max((bits for bits in tables if bits <= most), default=1)
+def _bits(known: Known, most: int) -> int:
+    """Of f': as many as there are tables for; 1 where that is exact, as of functions made of two slopes."""
+    tables: dict[int, int] = facts(known.function).TABLES
+    return max(bits for bits in tables.values() if bits <= most)
 
 
 def seen(model: nn.Module, site: Site, how: dict[str, Any], changed: set[str]) -> dict[str, Any]:

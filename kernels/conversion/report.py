@@ -10,7 +10,8 @@ from kernels.memory.saved import Saved, common, like, size
 
 @dataclass(frozen=True)
 class Converted:
-    """A site. function: in the catalogue, "" where it is none, as of a layer. was, now: what stood there and how it remembers now.
+    """A site. function: in the catalogue, "" where it is none, as of a layer. was, now: what stood there, and how it
+    remembers now.
 
     before, after: bytes that it alone keeps for backward, or None where that was not measured. gradient_error: the root
     mean square error of f'(x) for x from N(0, 1), likewise. reason: why it was left alone, or "".

@@ -275,6 +275,14 @@ def test_smooth_functions_keep_their_derivative_in_few_bits() -> None:
     assert now["LeakyReLU"] == "approx-backprop, 8 bits, robust"
 
 
+def test_fused_leaves_alone_what_it_cannot_keep_exactly() -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.Mish(), nn.Linear(8, 8), nn.ReLU6(), nn.Tanh(), nn.LeakyReLU(0.3))
+    report = convert(net, METHOD, scheme="fused")
+    assert [site.was for site in report.left] == ["Mish", "Tanh"]
+    assert "is not exact" in report.left[0].reason
+    assert {site.was: site.now for site in report.converted}["ReLU6"] == "fewbit, 1 bit"
+
+
 def test_copies_and_pickles_stay_converted() -> None:
     net, x = made("residual")
     convert(net, METHOD, bits=4, inputs=x)

@@ -172,10 +172,13 @@ def test_approximate_backprop() -> None:
     [
         ("--model brt", "model must be one of bert, "),
         ("--model bert --method invakt", "method must be one of auto, forward-ad, fewbit, "),
-        ("--model mlp --bits 3 --method invact", "bits must go with --method fewbit or approx-backprop, got --method"),
-        ("--model mlp --scheme paper", "scheme must go with --method approx-backprop, got --method invact, fewbit, auto"),
-        ("--model mlp --method approx-backprop --scheme x", "scheme must be one of robust, paper, group, fused, got 'x'"),
-        ("--model mlp --method approx-backprop --bits 1", "bits must be a whole number from 2 to 8 for approx-backprop"),
+        ("--model mlp --bits 3 --method invact", "bits must go with --method fewbit or approx-backprop, got "),
+        ("--model mlp --scheme paper", "scheme must go with --method approx-backprop, got --method invact"),
+        ("--model mlp --method approx-backprop --scheme x", "scheme must be one of robust, paper, group, fused, got"),
+        (
+            "--model mlp --method approx-backprop --bits 1",
+            "bits must be a whole number from 2 to 8 for approx-backprop",
+        ),
         ("--model mlp --bits 9", "bits must be a whole number from 1 to 8, got 9"),
         ("--model mlp --bits many", "bits must be a whole number from 1 to 1073741824, got 'many'"),
         ("--model mlp --batch 0", "batch must be a whole number from 1 to 1073741824, got '0'"),
