@@ -45,7 +45,8 @@ def _head(rows: Sequence[Row], task: str) -> str:
     shape = f"{at['layers']} {'layers' if task == 'vit' else 'blocks a stage'}, {at['width']} wide"
     dtype = "bfloat16 by autocast" if at["amp"] else "float32"
     text = f"**{task}**, {at['activation']}, on {row.device}: {shape}, {at['steps']} steps of {at['batch']} images"
-    return f"{text}, {dtype}. Stock's seeds are {len(by_seed)}, the margin is {kept.MARGINS[task]} points."
+    measured = ", ".join(sorted({one.revision for one in rows if one.task == task}))
+    return f"{text}, {dtype}, at {measured}. The margin is {kept.MARGINS[task]} points; stock has {len(by_seed)} seeds."
 
 
 def table(rows: Sequence[Row], task: str) -> list[str]:
@@ -90,7 +91,8 @@ def _compared(one: Comparison | None) -> list[str]:
         return ["–", "–", "what is compared with"]
     if math.isnan(one.p):
         return ["–", "–", one.verdict]
-    return [_points(one), "< 0.001" if one.p < 0.001 else f"{one.p:.2g}", one.verdict]
+    verdict = "as many errors with each seed" if one.low == one.high == 0 else one.verdict
+    return [_points(one), "< 0.001" if one.p < 0.001 else f"{one.p:.2g}", verdict]
 
 
 def _points(one: Comparison) -> str:

@@ -91,7 +91,12 @@ def restored(form: Form, kept: Kept, *, normal: bool = False) -> Tensor:
         step = torch.full((1,), width, dtype=wide, device=kept.codes.device)
         base, run = step * (0.5 - 2 ** (form.how.bits - 1)), max(count, 1)
     signs, slope = (None, 0.0) if normal or form.slope is None else (kept.signs, form.slope)
-    flat = torch.ops.actfit.decode(kept.codes, step, base, run, gain, bias, form.inner, signs, slope, count, form.dtype)
+    half = form.dtype == torch.float16
+    dtype = wide if half else form.dtype
+    flat = torch.ops.actfit.decode(kept.codes, step, base, run, gain, bias, form.inner, signs, slope, count, dtype)
+    if half:  # the last step may reach further than there are numbers
+        most = torch.finfo(torch.float16).max
+        flat = flat.clamp_(-most, most).to(torch.float16)
     values = form.layout.whole(flat)
     if form.how.scheme == "paper" and form.slope is not None and not normal:  # codes tell the sign
         return F.leaky_relu(values, form.slope) if form.slope else F.relu(values)

@@ -100,31 +100,42 @@ _stale: list[set[str]] = []  # one for each `watching`
 
 def attach(x: Tensor, copy: Copy) -> Tensor:
     """x, and its copy goes along."""
-    if torch.compiler.is_compiling():
+    if not torch.compiler.is_compiling():
+        x._actfit_copy = x._version, _hooks(), copy
+    elif copy.form.how.trusting:
         x = x.view_as(x)  # Dynamo has attributes on some tensors only
-        x._actfit_copy = None, copy
-    else:
-        x._actfit_copy = x._version, copy
+        x._actfit_copy = None, None, copy
     return x
 
 
 def along(x: Tensor, how: How) -> Copy | None:
-    """The copy that goes along with x and is as `how` says, unless x was changed in place since."""
+    """The copy that goes along with x and is as `how` says, unless x was changed in place since.
+
+    Nor if what saves tensors is another's now: checkpointing computes a region twice, and its input is then another
+    tensor, along with which no copy goes; so a copy is not taken into a region, nor out of it.
+    """
     found = getattr(x, "_actfit_copy", None)
     if found is None:
         return None
-    version, copy = found
+    version, hooks, copy = found
     if torch.compiler.is_compiling():
-        return copy if how.trusting and copy.form.how.like(how) else None
-    unchanged = version == x._version
-    for places in () if unchanged else _stale:
-        places.add(how.place)
+        unchanged = version is None  # made in this graph
+    else:
+        unchanged = version == x._version
+        for places in () if unchanged or version is None else _stale:
+            places.add(copy.form.how.place)
+        unchanged = unchanged and hooks == _hooks()
     return copy if unchanged and copy.form.how.like(how) else None
+
+
+def _hooks() -> object:
+    """What packs the tensors that autograd saves now."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False)
 
 
 @contextmanager
 def watching() -> Iterator[set[str]]:
-    """The places that are given tensors which were changed in place since their copy was made."""
+    """The places of layers whose results are seen to be changed in place, and then asked for their copies."""
     found: set[str] = set()
     _stale.append(found)
     try:

@@ -22,16 +22,16 @@ class How:
 
     bits: K, 2 to 8. clip: the fixed range ends there, in standard deviations (default: 1 + K/2). rounding: of group,
     "nearest" or "stochastic", which has the right mean (ActNN's). What no batch norm gave is kept as by group, and by
-    fused whole. trusting: whether under torch.compile it may be taken that nobody changes tensors in place between a
-    norm and what takes its result; in eager that is seen, by `place`, a name. Raises KernelError for other values.
+    fused whole. place, trusting: of a layer that gives a copy along, its name, and whether under torch.compile, where
+    nobody sees it, it may be taken that its result is not changed in place. Raises KernelError for other values.
     """
 
     bits: int = 8
     scheme: str = "robust"
     clip: float | None = None
     rounding: str = "nearest"
-    trusting: bool = True
     place: str = ""
+    trusting: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.bits, int) or isinstance(self.bits, bool) or self.bits not in BITS:

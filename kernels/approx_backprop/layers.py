@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from kernels.approx_backprop.how import How
@@ -19,6 +20,7 @@ from kernels.approx_backprop.rectifiers import rectify
 from kernels.errors import KernelError
 from kernels.functional import stock_runs
 from kernels.kernel import DTYPES
+from kernels.modules import Remembering
 
 RECTIFIERS = (nn.ReLU, nn.LeakyReLU)
 KINDS: dict[str, tuple[type[nn.Module], ...]] = {
@@ -32,6 +34,8 @@ KINDS: dict[str, tuple[type[nn.Module], ...]] = {
 
 def kind_of(module: nn.Module) -> str:
     """One of KINDS, or "written" for a module of others that writes an RMS norm out, or "" for none of these."""
+    if isinstance(module, Remembering | NonDynamicallyQuantizableLinear):  # ours; within attention, and never called
+        return ""
     found = next((name for name, kinds in KINDS.items() if isinstance(module, kinds)), "")
     if not found and is_addmm(module):
         return "linear"
@@ -65,8 +69,10 @@ def why_not(module: nn.Module) -> str:
 def approximately(module: nn.Module, x: Tensor, how: How, kind: str = "") -> Tensor:
     """What `module`, one that `why_not` has nothing against, gives for x; kept as `how` says. kind: of it, if known."""
     kind = kind or kind_of(module)
+    if not module.training or hasattr(module, "parametrizations"):  # which are computed each time one asks for them
+        return type(module).forward(module, x)
     own = [one for one in (getattr(module, "weight", None), getattr(module, "bias", None)) if one is not None]
-    if not module.training or _stock(kind, x, own):
+    if _stock(kind, x, own):
         return type(module).forward(module, x)
     match kind:
         case "batch":

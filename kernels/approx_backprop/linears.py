@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kernels.approx_backprop.codes import copied, restored
-from kernels.approx_backprop.copies import Form, Kept, Layout, along, attach
+from kernels.approx_backprop.copies import Form, Kept, Layout, along
 from kernels.approx_backprop.how import How
 from kernels.autograd import once
 from kernels.errors import KernelError
@@ -60,10 +60,13 @@ class Weighted(torch.autograd.Function):
             x, weight = x.to(narrow), weight.to(narrow)
             bias = None if bias is None else bias.to(narrow)
         if convolution is None:
-            return F.linear(x, weight, bias), tie
-        if convolution == ADDMM:
-            return torch.addmm(bias, x.view(-1, x.shape[-1]), weight).view(*x.shape[:-1], -1), tie
-        return torch.convolution(x, weight, bias, *convolution), tie
+            y = F.linear(x, weight, bias)
+        elif convolution == ADDMM:
+            y = torch.addmm(bias, x.view(-1, x.shape[-1]), weight).view(*x.shape[:-1], -1)
+        else:
+            return torch.convolution(x, weight, bias, *convolution), tie
+        # These may be views of what torch computes: as results of this function nobody could change them in place.
+        return torch.ops.aten._unsafe_view(y, y.shape), tie
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
@@ -89,9 +92,9 @@ class Weighted(torch.autograd.Function):
 
 
 def _linear_backward(grad: Tensor, x: Tensor, weight: Tensor, needs: list[bool]) -> tuple[Tensor | None, ...]:
-    rows = grad.reshape(-1, grad.shape[-1])
+    rows = grad.flatten(0, -2)
     dx = grad @ weight if needs[0] else None
-    dweight = rows.T @ x.reshape(-1, x.shape[-1]) if needs[1] else None
+    dweight = rows.T @ x.flatten(0, -2) if needs[1] else None
     return dx, dweight, rows.sum(0) if needs[2] else None
 
 
@@ -126,8 +129,6 @@ def weighted(module: nn.Module, x: Tensor, how: How) -> Tensor:
     copy = along(x, how)
     if copy is None and weight.requires_grad:
         copy = copied(x, how)
-        if not torch.compiler.is_compiling():  # which merges the same copies by itself
-            attach(x, copy)  # for others that take the same
     form = Form(how, Layout.of(x), x.dtype) if copy is None else copy.form
     kept = (None,) * len(Kept._fields) if copy is None else copy.kept
     run = partial(Weighted.apply, x, weight, bias, convolution_of(module))

@@ -60,7 +60,8 @@ class BatchNorm(torch.autograd.Function):
         ctx.form, tie = form, x.new_empty(0)
         ctx.mark_non_differentiable(*codes)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(gain, bias, tie, invstd, *codes)
+        told = bias if form.how.scheme == "paper" else None  # which has places by it
+        ctx.save_for_backward(gain, told, tie, invstd, *codes)
         return y, tie, *codes
 
     @staticmethod
@@ -68,13 +69,15 @@ class BatchNorm(torch.autograd.Function):
         if grad is None:
             return (None,) * 8
         gain, bias, tie, invstd, *codes = ctx.saved_tensors
-        a = restored(ctx.form, kept(codes, gain, bias), normal=True)
-        # With 1/std as a part of the gain, the kernel's dx for an input that is normalised already is that of x.
+        a = restored(ctx.form, _kept(codes, gain, bias), normal=True)
+        # With 1/std as a part of the gain, the kernel's dx for an input that is normalised already is that of x. Its
+        # mean is taken away, so that dx has a sum of 0, as it must: nothing comes to a bias before the norm.
         scale = invstd if gain is None else invstd * gain
-        zeros, ones = torch.zeros_like(invstd), torch.ones_like(invstd)
+        mean = a.mean([0, *range(2, a.dim())], dtype=invstd.dtype)
+        ones = torch.ones_like(invstd)
         wanted = [bool(one) for one in ctx.needs_input_grad[:3]]
         grads = torch.ops.aten.native_batch_norm_backward(
-            grad, a, scale.to(invstd.dtype), None, None, zeros, ones, True, 0.0, wanted
+            grad, a, scale.to(invstd.dtype), None, None, mean, ones, True, 0.0, wanted
         )
         found = (one if need else None for one, need in zip(grads, wanted, strict=True))
         return *(None if one is None else once(one, tie) for one in found), None, None, None, None, None
@@ -90,19 +93,20 @@ class RowNorm(torch.autograd.Function):
         gain: Tensor | None,
         bias: Tensor | None,
         dims: list[int],
-        eps: float,
+        eps: float | None,
         kind: str,
         form: Form,
     ) -> tuple[Tensor, ...]:
-        wide = x.to(computed(x.dtype))
+        wide = x.float() if kind == "written" else x.to(computed(x.dtype))
         over = list(range(-len(dims), 0))
         mean = wide.mean(over, keepdim=True) if kind == "layer" else 0
         wide = wide - mean
-        invstd = torch.rsqrt(wide.square().mean(over, keepdim=True) + eps)
+        least = torch.finfo(wide.dtype).eps if eps is None else eps  # as F.rms_norm has it
+        invstd = torch.rsqrt(wide.square().mean(over, keepdim=True) + least)
         a = wide * invstd
         match kind:
             case "layer":
-                y = F.layer_norm(x, dims, gain, bias, eps)
+                y = F.layer_norm(x, dims, gain, bias, least)
             case "rms":
                 y = F.rms_norm(x, dims, gain, eps)
             case _:
@@ -120,8 +124,9 @@ class RowNorm(torch.autograd.Function):
             return (None,) * 7
         gain, bias, tie, invstd, *codes = ctx.saved_tensors
         wide = computed(grad.dtype)
-        g, a = grad.to(wide), restored(ctx.form, kept(codes, gain, bias), normal=True).to(wide)
+        g, a = grad.to(wide), restored(ctx.form, _kept(codes, gain, bias), normal=True).to(wide)
         over = list(range(-len(ctx.dims), 0))
+        a = a - a.mean(over, keepdim=True) if ctx.centered else a  # as that of a batch norm
         rows = list(range(grad.dim() - len(ctx.dims)))
         needs_x, needs_gain, needs_bias = ctx.needs_input_grad[:3]
         dgain = (g * a).sum(rows) if needs_gain else None
@@ -135,7 +140,7 @@ class RowNorm(torch.autograd.Function):
         return *(None if one is None else once(one, tie) for one in found), None, None, None, None
 
 
-def kept(codes: list[Tensor], gain: Tensor | None, bias: Tensor | None) -> Kept:
+def _kept(codes: list[Tensor], gain: Tensor | None, bias: Tensor | None) -> Kept:
     """Of what a norm has saved."""
     least, step = codes[1:] if len(codes) == 3 else (None, None)
     return Kept(codes[0], least, step, gain, bias)
@@ -159,7 +164,7 @@ def batch_norm(module: _BatchNorm, x: Tensor, how: How) -> Tensor:
     running = (module.running_mean, module.running_var) if tracks else (None, None)
     form = Form(how, layout := Layout.of(x), x.dtype, normed=True, inner=layout.inner)
     y, _, *codes = BatchNorm.apply(x, module.weight, module.bias, *running, momentum, module.eps, form)
-    return attach(y, Copy(form, kept(codes, *_read(module.weight, module.bias))))
+    return attach(y, Copy(form, _kept(codes, *_read(module.weight, module.bias))))
 
 
 def row_norm(module: nn.Module, x: Tensor, how: How) -> Tensor:
@@ -169,12 +174,12 @@ def row_norm(module: nn.Module, x: Tensor, how: How) -> Tensor:
     weight, bias = module.weight, getattr(module, "bias", None)
     if isinstance(module, ROWS):
         kind = "layer" if isinstance(module, nn.LayerNorm) else "rms"
-        dims, eps = [*module.normalized_shape], torch.finfo(x.dtype).eps if module.eps is None else module.eps
+        dims, eps = [*module.normalized_shape], module.eps
     else:
         kind, dims, eps = "written", [*weight.shape], _eps(module)
     form = Form(how, Layout(tuple(x.shape), last=False), x.dtype, normed=True)
     y, _, *codes = RowNorm.apply(x, weight, bias, dims, eps, kind, form)
-    return attach(y, Copy(form, kept(codes, *_read(weight, bias))))
+    return attach(y, Copy(form, _kept(codes, *_read(weight, bias))))
 
 
 def _written(gain: Tensor, a: Tensor) -> Tensor:
@@ -200,7 +205,7 @@ def writes_rms_norm(module: nn.Module) -> bool:
     trial = copy.copy(module)
     generator = torch.Generator().manual_seed(0)
     with unset_fake_temporarily(), torch.no_grad(), torch.device("cpu"):
-        for dtype in (torch.float32, torch.bfloat16):
+        for dtype in (torch.float64, torch.float32, torch.bfloat16):
             gain = torch.rand(module.weight.shape, generator=generator).to(dtype)
             x = torch.randn(8, len(gain), generator=generator).to(dtype)
             trial._parameters = {"weight": nn.Parameter(gain)}

@@ -8,22 +8,22 @@ from torch.nn import functional as F
 
 import kernels.approx_backprop.ops  # noqa: F401 - registers the ops
 from kernels.approx_backprop.codes import above
-from kernels.approx_backprop.copies import Form, Kept, Layout, along, attach
+from kernels.approx_backprop.copies import Form, Kept, along, attach
 from kernels.approx_backprop.how import How
-from kernels.autograd import once
+from kernels.autograd import in_memory_order, once
 
 
 class Rectify(torch.autograd.Function):
-    """x above 0, slope * x elsewhere; what `once` needs; a bit plane."""
+    """x above 0, slope * x elsewhere, of a contiguous x; what `once` needs; a bit plane."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, slope: float) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.layout, ctx.slope, tie = Layout.of(x), slope, x.new_empty(0)
-        y, signs = torch.ops.actfit.rectify(ctx.layout.flat(x), slope)
+        ctx.slope, tie = slope, x.new_empty(0)
+        y, signs = torch.ops.actfit.rectify(x, slope)
         ctx.mark_non_differentiable(signs)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(tie, signs)
-        return ctx.layout.whole(y), tie, signs
+        return y, tie, signs
 
     @staticmethod
     def label(x: Tensor, slope: float, *_: Any) -> str:
@@ -35,8 +35,7 @@ class Rectify(torch.autograd.Function):
         if grad is None:
             return None, None
         tie, signs = ctx.saved_tensors
-        flat = torch.ops.actfit.rectify_backward(ctx.layout.flat(grad), signs, ctx.slope)
-        return once(ctx.layout.whole(flat), tie), None
+        return once(torch.ops.actfit.rectify_backward(grad.contiguous(), signs, ctx.slope), tie), None
 
 
 class RectifyKnown(torch.autograd.Function):
@@ -69,5 +68,8 @@ def rectify(x: Tensor, slope: float, how: How) -> Tensor:
     if copy is not None and copy.form.tells_sign:
         y, _ = RectifyKnown.apply(x, slope, copy.form, *copy.kept)
         return attach(y, copy.rectified(slope, None))
-    y, _, signs = Rectify.apply(x, slope)
-    return y if copy is None else attach(y, copy.rectified(slope, signs))
+    if copy is None:
+        return in_memory_order(lambda rows: Rectify.apply(rows, slope)[0], x)
+    layout = copy.form.layout  # in whose order the codes are
+    y, _, signs = Rectify.apply(layout.flat(x), slope)
+    return attach(layout.whole(y), copy.rectified(slope, signs))

@@ -39,14 +39,14 @@ def check(
             " method, as convert(model, 'invact')"
         )
     if method == METHOD:
-        if coefficients is not None:
-            raise KernelError(f"coefficients must go with method='fewbit', got method={method!r}")
         How(**{name: one for name, one in (("bits", bits), ("scheme", scheme)) if one is not None})
         bits = None
     elif scheme is not None:
         raise KernelError(f"scheme must go with method={METHOD!r}, got method={method!r}")
-    if method != "fewbit" and (bits is not None or coefficients is not None):
-        raise KernelError(f"bits and coefficients must go with method='fewbit', got method={method!r}")
+    if method != "fewbit" and bits is not None:
+        raise KernelError(f"bits must go with method='fewbit' or {METHOD!r}, got method={method!r}")
+    if method != "fewbit" and coefficients is not None:
+        raise KernelError(f"coefficients must go with method='fewbit', got method={method!r}")
     if bits is not None and (not isinstance(bits, int) or isinstance(bits, bool) or not 1 <= bits <= MAX_BITS):
         raise KernelError(f"bits must be a whole number from 1 to {MAX_BITS}, got {bits!r}")
     if bound is not None:

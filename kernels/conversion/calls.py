@@ -68,16 +68,10 @@ _SELF = object()  # its attributes are no tensors, or not known to be
 
 def _multiplies(code: CodeType) -> bool:
     """Whether there are products of what nothing changes in place meanwhile."""
-    by_sign, by_name = changes_in_place(code)
     signs = {one.argrepr for one in dis.get_instructions(code) if one.opname == "BINARY_OP"}
+    in_place = any(name.endswith("_") and not name.endswith("__") for name in code.co_names)
     stores = any(one.opname == "STORE_SUBSCR" for one in dis.get_instructions(code))
-    return "*" in signs and not by_name and not stores and not by_sign
-
-
-def changes_in_place(code: CodeType) -> tuple[bool, bool]:
-    """Whether there is something like x += 1, and something like x.add_(1)."""
-    by_sign = any(one.opname == "BINARY_OP" and one.argrepr.endswith("=") for one in dis.get_instructions(code))
-    return by_sign, any(name.endswith("_") and not name.endswith("__") for name in code.co_names)
+    return "*" in signs and not in_place and not stores and not any(sign.endswith("=") for sign in signs)
 
 
 class Act(nn.Module):

@@ -81,7 +81,8 @@ def put(site: Site, changes: list[Change], **how: Any) -> None:
         wrap(site.original, min_numel=0)
         changes.append(Change(Place(site.original, ""), site.kind, None, None))
         return
-    if "how" in how and site.kind in ("module", "layer"):
+    if site.kind == "layer":
+        site.placed = site.original
         site.original.forward = Approximate(site.original, how["how"])
         changes.append(Change(Place(site.original, site.name), "layer", None, site.original.forward))
         return

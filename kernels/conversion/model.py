@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch._dynamo.eval_frame import OptimizedModule
 
 from kernels.approx_backprop.copies import watching
-from kernels.approx_backprop.how import How as Bits
+from kernels.approx_backprop.how import How as Copies
 from kernels.choice import DEFAULT_BITS
 from kernels.conversion.arguments import check, patterns
 from kernels.conversion.changes import Change, fence, put, undo
 from kernels.conversion.choose import IN_PLACE, How, Measure, Trial, best, look, try_out
 from kernels.conversion.in_place import Rereads
-from kernels.conversion.layers import METHOD, how_of, layers, seen
+from kernels.conversion.layers import METHOD, how_of, seen, with_layers
 from kernels.conversion.report import Report
 from kernels.conversion.rows import converted, unreached
 from kernels.conversion.sites import Site, chosen, find
@@ -63,14 +63,14 @@ def convert(
         model = model._orig_mod if isinstance(model, OptimizedModule) else model.module
     measure = None if inputs is None else _measuring(model, inputs, accounting)
     sites = _sites(model, method, measure)
-    sites += layers(model, sites) if method == METHOD else []
+    sites = with_layers(model, sites) if method == METHOD else sites
     wanted = chosen(sites, patterns(include), patterns(exclude))
     wanted = _out_of_place(model, wanted, measure)
     before = None if measure is None else _baseline(sites, wanted, measure)
     if method == "auto" and measure is not None and before is not None:
         hows = best(wanted, before, measure, max_gradient_error)
     else:
-        hows = _all(model, wanted, method, bits, scheme, coefficients)
+        hows = _all(wanted, method, bits, scheme, coefficients)
     changes: list[Change] = []
     try:
         _install(sites, hows, changes)
@@ -82,7 +82,7 @@ def convert(
             after = None if measure is None else look(sites, measure)
         failing = after is not None and _drop_failing(wanted, hows, before, after)
         if measure is not None and (failing or method == METHOD):
-            hows |= {site.name: seen(model, site, hows[site.name], changed) for site in sites if site.name in hows}
+            hows |= {name: seen(how, changed) for name, how in hows.items()}
             undo(changes)
             _install(sites, hows, changes)
             after = look(sites, measure)
@@ -137,7 +137,7 @@ def _out_of_place(model: nn.Module, sites: list[Site], measure: Measure | None) 
     if in_place and measure is not None:
         try:
             for site in in_place:
-                put(site, changes, method="forward-ad")
+                put(site, changes, **({"how": Copies()} if site.kind == "layer" else {"method": "forward-ad"}))
             under = Rereads(model, {site.placed: site.name for site in in_place if site.placed is not None})
             measure({}, under)
             found = under.found
@@ -159,12 +159,10 @@ def _baseline(sites: list[Site], wanted: list[Site], measure: Measure) -> Trial:
     return replace(try_out(sites, named, measure), saved=measure({}))
 
 
-def _all(
-    model: nn.Module, sites: list[Site], method: str, bits: int | None, scheme: str | None, coefficients: Any
-) -> dict[str, How]:
+def _all(sites: list[Site], method: str, bits: int | None, scheme: str | None, coefficients: Any) -> dict[str, How]:
     if method == METHOD:
-        kept = Bits(Bits.bits if bits is None else bits, Bits.scheme if scheme is None else scheme)
-        hows = {site.name: how_of(model, site, kept) for site in sites}
+        kept = Copies(Copies.bits if bits is None else bits, Copies.scheme if scheme is None else scheme)
+        hows = {site.name: how_of(site, kept) for site in sites}
         return {site.name: hows[site.name] for site in sites if not site.why_not}
     how: How = {"method": method}
     if method == "fewbit":

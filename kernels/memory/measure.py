@@ -109,7 +109,7 @@ def _faked(
     if not clean:
         raise LeakError(
             "model must keep what it computes within itself to be run on fake tensors, and has put some elsewhere (a"
-            " hook's list, a module of Python); start anew with fake=False"
+            " hook's list, a module of Python); start anew with fake=False in saved_bytes, without inputs in convert"
         )
     return saved
 

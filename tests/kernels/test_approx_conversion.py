@@ -212,7 +212,7 @@ class Added(nn.Module):
         if self.by_helper:
             helper(h)
         else:
-            h.add_(3)
+            h[:, :4] += 3
         return self.linear(h)
 
 
@@ -292,6 +292,19 @@ def test_copies_and_pickles_stay_converted() -> None:
         one.load_state_dict(state)
         assert saved_bytes(one, x).total == kept
         assert error(gradients(one, x)[1], exact) == 0
+
+
+def test_every_kind_of_module_is_told_of() -> None:
+    net = nn.Sequential(nn.ReLU(), nn.GroupNorm(2, 8), nn.MultiheadAttention(8, 2))
+    net[0].register_forward_hook(lambda *_: None)  # which go on to run
+    report = convert(net, METHOD)
+    assert [site.name for site in report.converted] == ["0"]
+    assert {site.name: site.reason for site in report.left} == dict.fromkeys(
+        ["1", "2"], "it is not one of the layers that can keep few bits"
+    )
+    assert "it goes by approx-backprop already" in str(convert(net, METHOD))
+    report.revert()
+    assert convert(nn.ReLU(), METHOD).converted[0].was == "ReLU"  # a model of one module
 
 
 def test_hooks_of_modules_run() -> None:
