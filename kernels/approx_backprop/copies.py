@@ -1,8 +1,8 @@
 """Approximate copies of tensors: what autograd keeps in their place, and how they are made of it again.
 
-A copy goes along with the tensor that it was made of, or with what was computed from that: a batch norm's result brings
-the codes of its normalised input, a ReLU adds the bit that tells the sign, and a convolution that takes such a tensor
-keeps what came along. So however modules are put together, and whoever else uses the tensor, each is kept once.
+A norm's copy goes along with its result: as an attribute of that tensor. A ReLU that is given such a tensor adds the
+bit that tells the sign, and layers that are given one, or what a ReLU made of it, keep what came along. So however
+modules are put together, and whoever else uses the tensor, it is kept once.
 """
 
 from collections.abc import Iterator

@@ -53,9 +53,9 @@ class BatchNorm(torch.autograd.Function):
             case "paper":
                 codes = (by_paper(y, gain, bias, form.how, form.layout),)
             case "group":
-                codes = grouped((x - channels(mean, x)) * channels(invstd, x), form.how, form.layout)
+                codes = grouped((x - _channels(mean, x)) * _channels(invstd, x), form.how, form.layout)
             case _:
-                a = (x - channels(mean, x)) * channels(invstd, x)
+                a = (x - _channels(mean, x)) * _channels(invstd, x)
                 codes = (marked(a.to(x.dtype), y),)
         ctx.form, tie = form, x.new_empty(0)
         ctx.mark_non_differentiable(*codes)
@@ -115,16 +115,16 @@ class RowNorm(torch.autograd.Function):
         ctx.dims, ctx.centered, ctx.form, tie = dims, kind == "layer", form, x.new_empty(0)
         ctx.mark_non_differentiable(*codes)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(gain, bias, tie, invstd, *codes)
+        ctx.save_for_backward(gain, tie, invstd, *codes)
         return y, tie, *codes
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         if grad is None:
             return (None,) * 7
-        gain, bias, tie, invstd, *codes = ctx.saved_tensors
+        gain, tie, invstd, *codes = ctx.saved_tensors
         wide = computed(grad.dtype)
-        g, a = grad.to(wide), restored(ctx.form, _kept(codes, gain, bias), normal=True).to(wide)
+        g, a = grad.to(wide), restored(ctx.form, _kept(codes), normal=True).to(wide)
         over = list(range(-len(ctx.dims), 0))
         a = a - a.mean(over, keepdim=True) if ctx.centered else a  # as that of a batch norm
         rows = list(range(grad.dim() - len(ctx.dims)))
@@ -140,13 +140,13 @@ class RowNorm(torch.autograd.Function):
         return *(None if one is None else once(one, tie) for one in found), None, None, None, None
 
 
-def _kept(codes: list[Tensor], gain: Tensor | None, bias: Tensor | None) -> Kept:
+def _kept(codes: list[Tensor], gain: Tensor | None = None, bias: Tensor | None = None) -> Kept:
     """Of what a norm has saved."""
     least, step = codes[1:] if len(codes) == 3 else (None, None)
     return Kept(codes[0], least, step, gain, bias)
 
 
-def channels(vector: Tensor, x: Tensor) -> Tensor:
+def _channels(vector: Tensor, x: Tensor) -> Tensor:
     """Along the second dimension of x."""
     return vector.view(1, -1, *[1] * (x.dim() - 2))
 
