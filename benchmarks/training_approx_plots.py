@@ -66,7 +66,7 @@ def _errors(axes: Axes, rows: Sequence[Row], task: str) -> None:
             axes.plot(statistics.fmean(values), place, "|", color="black", markersize=11)
     axes.set_yticks(range(len(errors)), [name.replace(AS_TRAINED, "*") for name in errors], fontsize=8)
     axes.invert_yaxis()
-    axes.set_xlabel(f"test error, % (*{AS_TRAINED[1:]})")
+    axes.set_xlabel("test error, % (* tested as trained)")
     axes.set_xlim(left=0)
 
 

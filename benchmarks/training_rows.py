@@ -14,7 +14,7 @@ from coefficients.store import write_text
 
 RUN = "training"
 GRADIENTS = "gradients"
-AS_TRAINED = ", tested as trained"
+AS_TRAINED = " (tested as trained)"
 # Points of test error that a net may lose, said beforehand: 1.5 of a ResNet, 0.5 of a ViT.
 MARGINS = {task: 0.5 if task == "vit" else 1.5 for task in NETS}
 

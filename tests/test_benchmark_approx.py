@@ -193,7 +193,7 @@ def test_nets_are_trained_by_their_own_arms(tmp_path, capsys):
     assert counted["approx-4"] == trainings["approx-4"][0].found["kept"]
     assert counted["noise"] == trainings["stock"][0].found["kept"] > counted["fused"] > counted["approx-4"]
     assert set(tmp_path.iterdir()) == {out, tmp_path / "rows-approx.png"}
-    assert "| naive-4, tested as trained |" in capsys.readouterr().out
+    assert "| naive-4 (tested as trained) |" in capsys.readouterr().out
 
 
 def test_without_a_task_those_that_have_the_arms():
@@ -225,7 +225,7 @@ def test_a_page_of_made_up_rows_of_nets(tmp_path):
     start = "| approx-4 | 1.00 MB | 2.0× | – | 2.50 ± 1.00 | +0.50 (+0.50 to +0.50) | < 0.001 | equivalent, but meas"
     assert any(line.startswith(start) for line in lines)
     assert "| naive-4 | – | – | – | 6.00 ± 1.41 | – | – | diverged with 1 of 3 seeds | 2.00× |" in lines
-    assert any(line.startswith("| naive-4, tested as trained | – | – | – | 2.00 ± 1.41 |") for line in lines)
+    assert any(line.startswith("| naive-4 (tested as trained) | – | – | – | 2.00 ± 1.41 |") for line in lines)
     assert any(line.startswith("| approx-8 |") and "as many errors with each seed" in line for line in lines)
     assert any(line.startswith("Lost on average, at most the margin: approx-8, approx-4") for line in lines)
 
