@@ -275,7 +275,7 @@ def test_rows_of_a_gpu_are_shown(monkeypatch):
     )  # fmt: skip
     each = [{**row, "what": "each sample", "unit": "B"} for row in counted]
     rows = {"here": counted + each, "gpu": counted + each + run_ + time}
-    monkeypatch.setattr(page, "_read", lambda kind: rows)
+    monkeypatch.setattr(page, "read", lambda name: rows)
     text = page.batches_section()
     assert text.count("counted on fake tensors") == 1
     assert "within 11 GiB, run on gpu" in text
