@@ -4,17 +4,18 @@ torch's mean over a window keeps its input though backward asks for its shape al
 places of the largest, 8 bytes each, which are kept in 4 here.
 """
 
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from kernels.approx_backprop.copies import Layout
 from kernels.autograd import once
 
 MEANS = (nn.AvgPool2d, nn.AvgPool3d)
 POOLS = (*MEANS, nn.AdaptiveAvgPool2d, nn.MaxPool2d)
-_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _aten = torch.ops.aten
 
 
@@ -23,7 +24,7 @@ class Mean(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, window: tuple[Any, ...], size: Any) -> tuple[Tensor, Tensor]:
-        ctx.shape, ctx.last, ctx.window, tie = x.shape, _last(x), window, x.new_empty(0)
+        ctx.layout, ctx.window, tie = Layout.of(x), window, x.new_empty(0)
         ctx.save_for_backward(tie)
         if not window:
             return F.adaptive_avg_pool2d(x, size), tie
@@ -31,7 +32,7 @@ class Mean(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
-        x, (tie,) = _like(grad, ctx.shape, ctx.last), ctx.saved_tensors
+        x, (tie,) = _like(grad, ctx.layout), ctx.saved_tensors
         if not ctx.window:
             dx = _aten._adaptive_avg_pool2d_backward(grad, x)
         elif len(ctx.window[0]) == 2:
@@ -47,7 +48,7 @@ class Largest(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, window: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor]:
         y, places = _aten.max_pool2d_with_indices(x, *window)
-        ctx.shape, ctx.last, ctx.window, tie = x.shape, _last(x), window, x.new_empty(0)
+        ctx.layout, ctx.window, tie = Layout.of(x), window, x.new_empty(0)
         if x.shape[-1] * x.shape[-2] < 2**31:
             places = places.to(torch.int32)
         ctx.mark_non_differentiable(places)
@@ -57,22 +58,16 @@ class Largest(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, None]:
         tie, places = ctx.saved_tensors
-        x = _like(grad, ctx.shape, ctx.last)
+        x = _like(grad, ctx.layout)
         dx = _aten.max_pool2d_with_indices_backward(grad, x, *ctx.window, places.to(torch.int64))
         return once(dx, tie), None
 
 
-def _last(x: Tensor) -> torch.memory_format | None:
-    """The format of a tensor whose channels are last in memory."""
-    last = _LAST.get(x.dim())
-    return last if last is not None and not x.is_contiguous() and x.is_contiguous(memory_format=last) else None
-
-
-def _like(grad: Tensor, shape: torch.Size, last: torch.memory_format | None) -> Tensor:
-    """Something of a shape and format, whose values are not looked at."""
-    if last is None:
-        return grad.new_empty(()).expand(shape)
-    return torch.empty(shape, dtype=grad.dtype, device=grad.device, memory_format=last)
+def _like(grad: Tensor, layout: Layout) -> Tensor:
+    """Something of a layout, whose values are not looked at."""
+    if not layout.last:
+        return grad.new_empty(()).expand(layout.shape)
+    return layout.whole(grad.new_empty(prod(layout.shape)))
 
 
 def pooled(module: nn.Module, x: Tensor) -> Tensor:

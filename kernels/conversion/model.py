@@ -78,14 +78,7 @@ def convert(
             raise KernelError(
                 f"coefficients must fit an activation of the model: {wanted[0].name}: {wanted[0].why_not}"
             )
-        with watching() as changed:
-            after = None if measure is None else look(sites, measure)
-        failing = after is not None and _drop_failing(wanted, hows, before, after)
-        if measure is not None and (failing or method == METHOD):
-            hows |= {name: seen(how, changed) for name, how in hows.items()}
-            undo(changes)
-            _install(sites, hows, changes)
-            after = look(sites, measure)
+        after = None if measure is None else _mend(sites, wanted, hows, before, measure, changes)
         rows = [converted(site, hows.get(site.name), before, after) for site in sites]
     except BaseException:
         undo(changes)
@@ -188,6 +181,26 @@ def _install(sites: list[Site], hows: dict[str, How], changes: list[Change]) -> 
         left = [site for site in sites if site.why_not and site.function.removesuffix("_tanh") == change.place.key]
         around = [site for site in left if inside & {site.original, *(place.owner for place in site.places)}]
         changes += fence(around)
+
+
+def _mend(
+    sites: list[Site],
+    wanted: list[Site],
+    hows: dict[str, How],
+    before: Trial | None,
+    measure: Measure,
+    changes: list[Change],
+) -> Trial:
+    """What is kept by what was put there; sites that are seen to need it get something else, or back what they had."""
+    with watching() as changed:
+        after = look(sites, measure)
+    failing = _drop_failing(wanted, hows, before, after)
+    now_seen = {name: seen(how, changed) for name, how in hows.items()}
+    if failing or now_seen != hows:
+        hows |= now_seen
+        undo(changes)
+        _install(sites, hows, changes)
+    return look(sites, measure) if failing else after  # what is seen else matters to torch.compile only
 
 
 def _drop_failing(sites: list[Site], hows: dict[str, How], before: Trial | None, after: Trial) -> bool:
