@@ -20,7 +20,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from benchmarks.published import dense_dp
+from benchmarks.baselines.published import dense_dp
 from benchmarks.rows import Row, save, summary
 from fitting.activations import get
 from fitting.fewbit import judge

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
-from torch.utils.checkpoint import checkpoint
 from tqdm import tqdm
 
 import kernels
+from benchmarks.baselines.checkpointed import Checkpointed
 from benchmarks.rows import Row, save, summary
 from kernels import convert, saved_bytes
 from kernels.memory import zoo
@@ -64,18 +64,6 @@ ACTS: dict[str, Callable[[], nn.Module]] = {
     "invact": kernels.GELU,
     "fewbit, 1 bit": lambda: kernels.GELU(method="fewbit", bits=1),
 }
-
-
-class Checkpointed(nn.Module):
-    """Computes all anew in backward."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = checkpoint(self.inner, x, use_reentrant=False)
-        return result
 
 
 def mlps() -> list[Row]:

@@ -1,6 +1,9 @@
 """What the command lines of benchmarks share."""
 
+import re
 from collections.abc import Sequence
+
+import torch
 
 from coefficients import command
 
@@ -9,6 +12,30 @@ def names(option: str, text: str | None, known: Sequence[str]) -> list[str]:
     """Those of a comma-separated list, each once; all that are known for None. Raises Misuse for one that is not."""
     found = list(known) if text is None else list(dict.fromkeys(text.split(",")))
     for name in found:
-        if name not in known:
-            raise command.Misuse(f"{option} must be of {', '.join(known)}, got {name!r}")
+        one(option, name, known)
     return found
+
+
+def one(option: str, value: str, known: Sequence[str]) -> str:
+    """The value itself; raises Misuse where it is not known."""
+    if value not in known:
+        rule = " or ".join(known) if len(known) < 3 else f"of {', '.join(known)}"
+        raise command.Misuse(f"{option} must be {rule}, got {value!r}")
+    return value
+
+
+def whole(option: str, word: str, most: int) -> int:
+    """A whole number from 1, also as 2^12; raises Misuse for anything else."""
+    found = re.fullmatch(r"(?:2\^(\d{1,2})|(\d{1,18}))", word, re.ASCII)
+    value = 0 if found is None else 1 << int(found[1]) if found[1] else int(found[2])
+    if not 1 <= value <= most:
+        raise command.Misuse(f"{option} must be a whole number from 1 to {most}, got {word!r}")
+    return value
+
+
+def device(kind: str | None) -> torch.device:
+    """cuda or cpu; for None, cuda where there is one. Raises Misuse for another, or one that is not there."""
+    found = one("device", kind or ("cuda" if torch.cuda.is_available() else "cpu"), ("cuda", "cpu"))
+    if found == "cuda" and not torch.cuda.is_available():
+        raise command.Misuse("device must be there, got 'cuda', and torch sees no GPU; use --device cpu")
+    return torch.device(found)

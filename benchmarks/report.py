@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import approx_backprop_page as approx_backprop
-from benchmarks import forward_ad_page as forward_ad
+from benchmarks.approx_backprop import page as approx_backprop
+from benchmarks.forward_ad import page as forward_ad
 from benchmarks.memory import ACTS, CONVERSIONS, MODELS, MODES
 from benchmarks.rows import RESULTS
 from codegen.chosen import DIRECTIONS, choose

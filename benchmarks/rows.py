@@ -1,13 +1,19 @@
 """The one row format of all benchmarks, and where rows are kept."""
 
+import hashlib
 import json
 import platform
 import re
 import statistics
 import subprocess
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib import metadata
 from pathlib import Path
+
+from coefficients import command
+from coefficients.store import DATA, write_text
 
 RESULTS = Path(__file__).with_name("results")
 LIBRARIES = ("numpy", "scipy", "numba", "sympy")
@@ -25,8 +31,21 @@ def device() -> str:
 
 def revision() -> str:
     """The commit measured, with a + where the tree differed from it; `unknown` outside git."""
-    done = subprocess.run(["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=False)
+    describe = ["git", "describe", "--always", "--dirty=+"]
+    try:
+        done = subprocess.run(describe, cwd=RESULTS.parent, capture_output=True, text=True, check=False)
+    except OSError:  # no git there
+        return "unknown"
     return done.stdout.strip() or "unknown"
+
+
+@cache
+def coefficients() -> str:
+    """Of which coefficient files: the first digits of SHA-256 over all names and bytes, in the names' order."""
+    digest = hashlib.sha256()
+    for path in sorted(DATA.rglob("*.json"), key=lambda path: path.relative_to(DATA).as_posix()):
+        digest.update(path.relative_to(DATA).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def versions() -> dict[str, str]:
@@ -49,6 +68,7 @@ class Row:
     device: str = field(default_factory=device)
     versions: dict[str, str] = field(default_factory=versions)
     revision: str = field(default_factory=revision)
+    coefficients: str = field(default_factory=coefficients)
 
 
 def summary(values: list[float]) -> dict[str, object]:
@@ -58,11 +78,33 @@ def summary(values: list[float]) -> dict[str, object]:
     return {"median": statistics.median(values), "quantiles": (low, high), "runs": len(values)}
 
 
-def save(rows: list[Row], name: str) -> Path:
-    """Write rows as JSON lines to results/<device>/<name>.jsonl, whole or not at all."""
-    path = RESULTS / device() / f"{name}.jsonl"
+def write(path: Path, rows: Iterable[Row]) -> None:
+    """JSON lines, whole or not at all."""
+    text = "".join(json.dumps(asdict(row)) + "\n" for row in rows)
+    if command.is_device(path):
+        path.write_text(text, encoding="utf-8")
+    else:
+        write_text(path, text)
+
+
+def save(rows: Sequence[Row], name: str) -> Path:
+    """Write rows to results/<device>/<name>.jsonl, of the device that they are of."""
+    path = RESULTS / rows[0].device / f"{name}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows), encoding="utf-8")
-    partial.replace(path)
+    write(path, rows)
     return path
+
+
+def record(found: Iterable[tuple[str, Sequence[Row]]], out: Path | None, quick: bool) -> None:
+    """Save rows by their files' names as they are found, each file by itself; with `out`, all in that one.
+
+    What is measured quickly is for seeing that all runs: it goes to `out` or nowhere.
+    """
+    every: list[Row] = []
+    for name, rows in found:
+        every += rows
+        if out is None and not quick:
+            print(f"{len(rows)} rows, wrote {save(rows, name)}")
+    if out is not None:
+        write(out, every)
+        print(f"{len(every)} rows, wrote {out}")

@@ -7,11 +7,16 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks import training as bench
-from benchmarks import training_approx_page as page
-from benchmarks import training_arms as arms
-from benchmarks import training_gradients, training_jobs, training_naive, training_page, training_rows, training_runs
-from benchmarks.training_rows import Row
+from benchmarks.baselines import naive as training_naive
+from benchmarks.training import __main__ as bench
+from benchmarks.training import approx_page as page
+from benchmarks.training import arms
+from benchmarks.training import gradients as training_gradients
+from benchmarks.training import jobs as training_jobs
+from benchmarks.training import page as training_page
+from benchmarks.training import rows as training_rows
+from benchmarks.training import runs as training_runs
+from benchmarks.training.rows import Row
 from coefficients import command
 from tests.kernels.saved import bytes_in_graph
 

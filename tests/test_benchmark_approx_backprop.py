@@ -8,14 +8,13 @@ import torch
 from torch import nn
 from torch._subclasses import FakeTensorMode
 
-from benchmarks import approx_backprop as bench
-from benchmarks import approx_backprop_batches as fitting
-from benchmarks import approx_backprop_layers as single
-from benchmarks import approx_backprop_models as whole
-from benchmarks import approx_backprop_nets as nets
-from benchmarks import approx_backprop_page as page
-from benchmarks import approx_backprop_times as timed
-from benchmarks.approx_backprop_nets import CHECKPOINT, EIGHT, FOUR, FUSED, GROUPS, PAPER, PAPER_EIGHT, STOCK
+from benchmarks.approx_backprop import __main__ as bench
+from benchmarks.approx_backprop import batches as fitting
+from benchmarks.approx_backprop import layers as single
+from benchmarks.approx_backprop import models as whole
+from benchmarks.approx_backprop import nets, page
+from benchmarks.approx_backprop import times as timed
+from benchmarks.approx_backprop.nets import CHECKPOINT, EIGHT, FOUR, FUSED, GROUPS, PAPER, PAPER_EIGHT, STOCK
 from benchmarks.rows import RESULTS
 from coefficients import command
 

@@ -6,11 +6,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import forward_ad as bench
-from benchmarks import forward_ad_bytes as kept
-from benchmarks import forward_ad_cases as cases
-from benchmarks import forward_ad_page as page
-from benchmarks import forward_ad_times as timed
+from benchmarks.forward_ad import __main__ as bench
+from benchmarks.forward_ad import bytes as kept
+from benchmarks.forward_ad import cases, page
+from benchmarks.forward_ad import times as timed
 from benchmarks.rows import RESULTS
 from coefficients import command
 

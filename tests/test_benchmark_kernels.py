@@ -7,10 +7,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import kernels as bench
-from benchmarks import kernels_cases as cases
-from benchmarks import kernels_check, kernels_table
-from benchmarks.kernels_clock import CpuClock, rounds, time_rows
+from benchmarks.clock import CpuClock, rounds, time_rows
+from benchmarks.kernels import __main__ as bench
+from benchmarks.kernels import cases
+from benchmarks.kernels import check as kernels_check
+from benchmarks.kernels import table as kernels_table
 from benchmarks.rows import RESULTS, Row, summary
 from coefficients import command
 from kernels import reference
@@ -128,12 +129,12 @@ def test_quick_leaves_what_is_committed(capsys):
     ("arguments", "said"),
     [
         (("--device", "tpu"), "device must be cuda or cpu, got 'tpu'"),
-        ((*QUICK, "--sizes", "2^23"), "sizes must be whole numbers from 1 to 4194304"),
+        ((*QUICK, "--sizes", "2^23"), "sizes must be a whole number from 1 to 4194304"),
         ((*QUICK, "--sizes", "0"), "got '0'"),
         ((*QUICK, "--sizes", "8,,9"), "got ''"),
-        ((*QUICK, "--runs", "-1"), "runs must be whole numbers"),
+        ((*QUICK, "--runs", "-1"), "runs must be a whole number"),
         (("--device", "cpu", "--dtypes", "float64"), "dtypes must be of bfloat16, float16, float32, got 'float64'"),
-        (("--device", "cpu", "--fn", "relu"), "fn must be of gelu, silu, got 'relu'"),
+        (("--device", "cpu", "--fn", "relu"), "fn must be gelu or silu, got 'relu'"),
         ((*QUICK, "--methods", "fewbit-5"), "methods must be of"),
         ((*QUICK, "--what", "all"), "what must be of activation, linear, mlp, got 'all'"),
         ((*QUICK, "--out", "/nowhere/rows"), "out must be in a folder that exists"),

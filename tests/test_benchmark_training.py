@@ -11,20 +11,17 @@ import torch
 from scipy import stats
 from torch import nn
 
-from benchmarks import training as bench
-from benchmarks import training_actnn as actnn
-from benchmarks import training_arms as arms
-from benchmarks import (
-    training_data,
-    training_gradients,
-    training_jobs,
-    training_page,
-    training_plots,
-    training_rows,
-    training_runs,
-)
-from benchmarks import training_statistics as statistics
-from benchmarks.training_rows import Row
+from benchmarks.baselines import actnn
+from benchmarks.training import __main__ as bench
+from benchmarks.training import arms, statistics
+from benchmarks.training import data as training_data
+from benchmarks.training import gradients as training_gradients
+from benchmarks.training import jobs as training_jobs
+from benchmarks.training import page as training_page
+from benchmarks.training import plots as training_plots
+from benchmarks.training import rows as training_rows
+from benchmarks.training import runs as training_runs
+from benchmarks.training.rows import Row
 from coefficients import command
 from tests.kernels.saved import bytes_in_graph
 
@@ -422,7 +419,7 @@ def test_quick_writes_nothing_by_itself(capsys):
         (("--jobs", "-1"), "jobs must be a whole number"),
         (("--threads", "²"), "threads must be a whole number"),
         (("--size", "huge"), "size must be small or large, got 'huge'"),
-        (("--device", "tpu"), "device must be cpu or cuda, got 'tpu'"),
+        (("--device", "tpu"), "device must be cuda or cpu, got 'tpu'"),
         (("--digits-activation", "relu"), "digits-activation must be silu or gelu, got 'relu'"),
         (("--out", "/nowhere/rows"), "out must be in a folder that exists"),
         (("--quick", "--out", __file__), "must hold rows of this benchmark"),

@@ -1,0 +1,128 @@
+"""python -m benchmarks.approx_backprop: what approximate backprop keeps, how far its gradients are off, what it costs.
+
+Chakrabarti and Moseley's method (2019), by our robust codes and by the paper's own, beside stock torch, exact numbers
+in as few tensors (fused), and torch's checkpoint of each block. Four kinds of rows, as JSON lines, each in a file of
+its own in benchmarks/results/<device>/, whole or not at all; --quick writes to --out only, where all are in one.
+implementation says which way of keeping it is:
+
+    approx-backprop-layers   what: "kept" in B and in units of the input, and "error of" a gradient against float64,
+                             over seeds; mode: the layer
+    approx-backprop-models   what: "kept by a model", in B; mode: the model
+    approx-backprop-batches  what: "largest batch" of the paper's ResNets within so many bytes, "each sample" and
+                             "besides" of the line it lies on; mode: counted on fake tensors, or run on a GPU, where
+                             the time of a sample comes besides
+    approx-backprop-times    forward and backward, in rounds in which all take turns. what: the net; implementation:
+                             the way, in s, or "way / stock", a ratio; mode: eager or, on a GPU, compiled
+
+Bytes are counted on fake tensors as CUDA keeps them, and those of what is compiled as it runs on the CPU.
+"""
+
+from coefficients import command
+
+if __name__ == "__main__":
+    command.exit_on_interrupt()  # before the imports, which take most of the time
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from benchmarks.approx_backprop import batches as fitting
+from benchmarks.approx_backprop import layers as single
+from benchmarks.approx_backprop import models
+from benchmarks.approx_backprop import times as timed
+from benchmarks.clock import origin
+from benchmarks.options import device as device_of
+from benchmarks.options import names, whole
+from benchmarks.rows import Row, record
+from kernels import KernelError
+
+PROG = "approx_backprop"
+KINDS = ("layers", "models", "batches", "times")
+GIB = 2**30
+MEMORY = 11  # GiB, of the paper's GeForce GTX 1080 Ti
+RUNS, QUICK_RUNS = 21, 2
+QUICK_MODELS, QUICK_NETS, QUICK_WAYS = ("ResNet-20, 8×8",), ("164",), ("4 bits",)
+MOST = {"runs": 10_000, "memory": 10_000}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured, on what, how often."""
+
+    kinds: list[str]
+    device: torch.device
+    runs: int
+    memory: int
+    quick: bool
+    out: Path | None
+
+
+def _parser() -> command.Parser:
+    parser = command.Parser(
+        prog="python -m benchmarks.approx_backprop",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--what", metavar="W,...", help=f"default: {','.join(KINDS)}")
+    parser.add_argument("--device", metavar="D", help="cuda or cpu (default: cuda where there is one)")
+    parser.add_argument(
+        "--memory", metavar="GIB", default=str(MEMORY), help=f"that batches must fit (default: {MEMORY})"
+    )
+    parser.add_argument("--runs", metavar="N", help=f"rounds of times (default: {RUNS})")
+    parser.add_argument("--quick", action="store_true", help="little of each, few rounds: to see that all of it runs")
+    parser.add_argument("-o", "--out", metavar="FILE", help="instead of files in benchmarks/results/<device>/")
+    return parser
+
+
+def plan(options: argparse.Namespace) -> Plan:
+    """The options, checked; raises Misuse."""
+    device = device_of(options.device)
+    return Plan(
+        kinds=names("what", options.what, KINDS),
+        device=device,
+        runs=whole("runs", options.runs or str(QUICK_RUNS if options.quick else RUNS), MOST["runs"]),
+        memory=whole("memory", options.memory, MOST["memory"]) * GIB,
+        quick=options.quick,
+        out=None if options.out is None else command.output_path("out", options.out),
+    )
+
+
+def measure(kind: str, todo: Plan) -> list[Row]:
+    """The rows of one of KINDS; those that take long are described as they come."""
+    where, rows = origin(todo.device), []
+    if kind == "layers":
+        return single.layers(tuple(single.PIECES), todo.device, where, 2 if todo.quick else single.SEEDS)
+    if kind == "models":
+        return models.models(QUICK_MODELS if todo.quick else models.NAMES, origin(torch.device("cpu")))
+    if kind == "batches":
+        nets, ways = (QUICK_NETS, QUICK_WAYS) if todo.quick else (tuple(fitting.NETS), fitting.WAYS)
+        for found in fitting.batches(nets, todo.memory, todo.device, where, ways):
+            print(fitting.described(found), flush=True)
+            rows += found
+        return rows
+    nets = tuple(timed.NETS[todo.device.type])
+    for found in timed.times(nets[:1] if todo.quick else nets, todo.runs, todo.device, where):
+        print(timed.described(found), flush=True)
+        rows += found
+    return rows
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status; raises Misuse for bad options."""
+    options = _parser().parse_args(arguments)
+    todo = plan(options)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # several wait for each other where others use the cores
+    try:
+        record(((f"approx-backprop-{kind}", measure(kind, todo)) for kind in todo.kinds), todo.out, todo.quick)
+    finally:
+        torch.set_num_threads(threads)
+    return command.GOOD
+
+
+if __name__ == "__main__":
+    sys.exit(command.run(PROG, main, (KernelError,)))

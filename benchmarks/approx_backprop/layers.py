@@ -1,0 +1,168 @@
+"""Single layers of `benchmarks.approx_backprop`: the bytes they keep, and how far their gradients are off.
+
+The friendly layer is one as trainings begin with: gains around 1, biases around 0. Two are hostile to the paper's codes
+(eq. 9 and 10), which tell a sign only where the bias is below 3 gains, and divide by the gain: one has biases 4 gains
+above and below 0, the other a gain of 0 and a channel that is the same everywhere.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import kernels
+from benchmarks.approx_backprop.nets import EIGHT, FOUR, FUSED, GROUPS, HOWS, PAPER, PAPER_EIGHT, STOCK
+from benchmarks.rows import Row, summary
+from kernels import saved_bytes
+from kernels.approx_backprop.modules import NormLinear, PreActivation, QLinear
+
+Layers = list[nn.Module]
+BATCH, CHANNELS, OUT, SIDE = 16, 32, 48, 16
+TOKENS, WIDTH, WIDER = 128, 64, 256
+FAR = 8  # channels with a bias far above 0, and as many far below
+ZERO, CONSTANT = 0, 1  # the channel whose gain is 0, and the one that is the same everywhere
+SEEDS = 10
+LOST = "seeds whose gradient is not finite"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What is measured.
+
+    shape: of the input. stock: makes torch's modules. ours: makes one of these that keeps few bits. spoil: changes the
+    modules and the input. grads: what the gradients of the parameters go by.
+    """
+
+    shape: tuple[int, ...]
+    stock: Callable[[], Layers]
+    ours: Callable[..., nn.Module]
+    ways: tuple[str, ...]
+    grads: Mapping[str, str]
+    spoil: Callable[[Layers, Tensor], None] | None = None
+
+
+def _friendly(layers: Layers, x: Tensor) -> None:
+    norm = layers[0]
+    with torch.no_grad():
+        norm.weight.uniform_(0.5, 1.5)
+        norm.bias.normal_(std=0.3)
+
+
+def _far(layers: Layers, x: Tensor) -> None:
+    _friendly(layers, x)
+    norm = layers[0]
+    with torch.no_grad():
+        norm.bias[:FAR] = 4 * norm.weight[:FAR]
+        norm.bias[FAR : 2 * FAR] = -4 * norm.weight[FAR : 2 * FAR]
+
+
+def _dead(layers: Layers, x: Tensor) -> None:
+    _friendly(layers, x)
+    norm = layers[0]
+    with torch.no_grad():
+        norm.weight[ZERO] = 0
+        x[:, CONSTANT] = 1
+        norm.weight[CONSTANT] = norm.eps**0.5  # so that its dx, of which 1/std is a factor, is like that of others
+
+
+def _normed() -> Layers:
+    return [nn.BatchNorm2d(CHANNELS), nn.ReLU(), nn.Conv2d(CHANNELS, OUT, 3, padding=1)]
+
+
+def _gelu_linear(gelu: nn.Module, linear: nn.Module, **how: Any) -> nn.Module:
+    few = kernels.GELU(method="fewbit", bits=how["bits"])
+    return nn.Sequential(few, QLinear(linear, **how))
+
+
+_IMAGES, _NORM = (BATCH, CHANNELS, SIDE, SIDE), {"0.weight": "dγ", "0.bias": "dβ", "2.weight": "dW"}
+_ALL = (STOCK, FUSED, PAPER_EIGHT, PAPER, EIGHT, FOUR, GROUPS)
+FRIENDLY = "BatchNorm – ReLU – convolution"
+FAR_BIASES, DEAD_CHANNELS = "the same, biases of ±4 gains", "the same, a gain of 0, a constant channel"
+PIECES = {
+    FRIENDLY: Piece(_IMAGES, _normed, PreActivation, _ALL, _NORM, _friendly),
+    FAR_BIASES: Piece(_IMAGES, _normed, PreActivation, _ALL, _NORM, _far),
+    DEAD_CHANNELS: Piece(_IMAGES, _normed, PreActivation, _ALL, _NORM, _dead),
+    "LayerNorm – linear": Piece(
+        (TOKENS, WIDTH),
+        lambda: [nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDER)],
+        NormLinear,
+        (STOCK, FUSED, EIGHT, FOUR),
+        {"0.weight": "dγ", "0.bias": "dβ", "1.weight": "dW"},
+        _friendly,
+    ),
+    "linear": Piece(
+        (TOKENS, WIDTH), lambda: [nn.Linear(WIDTH, WIDER)], QLinear, (STOCK, EIGHT, FOUR), {"0.weight": "dW"}
+    ),
+    "GELU – linear": Piece(
+        (TOKENS, WIDER),
+        lambda: [nn.GELU(), nn.Linear(WIDER, WIDTH)],
+        _gelu_linear,
+        (STOCK, EIGHT, FOUR),
+        {"1.weight": "dW"},
+    ),
+}
+
+
+def layers(names: Sequence[str], device: torch.device, where: Mapping[str, Any], seeds: int = SEEDS) -> list[Row]:
+    """Bytes kept, and errors of gradients, of each piece by each of its ways."""
+    rows = []
+    for name in names:
+        piece = PIECES[name]
+        n = math.prod(piece.shape)
+        base = {"mode": name, "size": {"n": n}, "dtype": "float32", **where}
+        for way in piece.ways:
+            total = float(kept(piece, way))
+            rows.append(Row("kept", way, unit="B", **base, **summary([total])))
+            rows.append(Row("kept", way, unit="units", **base, **summary([total / (4 * n)])))
+        found: dict[tuple[str, str], list[float]] = {}
+        for seed in range(seeds):
+            for key, error in errors(piece, seed, device).items():
+                found.setdefault(key, []).append(error)
+        for (way, grad), values in found.items():
+            lost = sum(not math.isfinite(one) for one in values)  # which JSON cannot say
+            unit, values = (LOST, [float(lost)]) if lost else ("relative", values)
+            rows.append(Row(f"error of {grad}", way, unit=unit, **base, **summary(values)))
+    return rows
+
+
+def by(piece: Piece, way: str, stock: Layers) -> nn.Module:
+    """The layers themselves, or what keeps few bits with their parameters."""
+    return nn.Sequential(*stock) if way == STOCK else piece.ours(*stock, **HOWS[way])
+
+
+def kept(piece: Piece, way: str) -> int:
+    """Bytes; the input counts, too, where it is kept, as what another layer gave."""
+    x = torch.randn(piece.shape, requires_grad=True)
+    saved = saved_bytes(by(piece, way, piece.stock()), x, accounting="cuda", fake=True)
+    return saved.total + saved.inputs
+
+
+def errors(piece: Piece, seed: int, device: torch.device) -> dict[tuple[str, str], float]:
+    """By way and gradient: |found - g| / |g|, g by torch in float64; not finite where what is found is not."""
+    torch.manual_seed(seed)
+    x, stock = torch.randn(piece.shape), piece.stock()
+    if piece.spoil is not None:
+        piece.spoil(stock, x)
+    x, stock = x.to(device), [one.to(device) for one in stock]
+    exact = nn.Sequential(*(copy.deepcopy(one).double() for one in stock))
+    dy = torch.randn(exact(x.double()).shape).to(device)
+    wanted = gradients(exact, [*exact.parameters()], x.double(), dy.double())
+    names = ["dx", *(piece.grads.get(name, "") for name, _ in nn.Sequential(*stock).named_parameters())]
+    found = {}
+    for way in piece.ways:
+        own = [copy.deepcopy(one) for one in stock]
+        given = gradients(by(piece, way, own), [p for one in own for p in one.parameters()], x, dy)
+        for name, got, want in zip(names, given, wanted, strict=True):
+            if name:
+                found[way, name] = float((got.double() - want).norm() / want.norm())
+    return found
+
+
+def gradients(module: nn.Module, parameters: Sequence[Tensor], x: Tensor, dy: Tensor) -> tuple[Tensor, ...]:
+    """Of x and the parameters."""
+    x = x.clone().requires_grad_()
+    return torch.autograd.grad(module(x), (x, *parameters), dy)

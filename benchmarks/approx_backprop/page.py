@@ -1,0 +1,144 @@
+"""The sections of `docs/approx_backprop.md`, from the rows of `benchmarks.approx_backprop`."""
+
+from collections.abc import Iterable
+
+from benchmarks.approx_backprop.batches import NETS
+from benchmarks.approx_backprop.layers import LOST
+from benchmarks.approx_backprop.nets import CHECKPOINT, EIGHT, FOUR, FUSED, PAPER, STOCK
+from benchmarks.pages import Rows, by, of_any, read, spread, table
+from kernels.memory.saved import size
+
+GRADIENTS = ("dx", "dγ", "dβ", "dW")
+GIB = 2**30
+
+
+def layers_section() -> str:
+    """What layers keep, and how far each gradient is off."""
+    rows = of_any("approx-backprop-layers")
+    lines = []
+    for (mode, way), them in by(rows, "mode", "implementation").items():
+        found = {(row["what"], row["unit"]): row["median"] for row in them}
+        errors = (_error(found, f"error of {name}") for name in GRADIENTS)
+        lines.append([mode, way, f"{found['kept', 'B']:.0f}", f"{found['kept', 'units']:.2f}", *errors])
+    head = ["", "kept", "B", "× input", *(f"error of {name}" for name in GRADIENTS)]
+    seeds = max(row["runs"] for row in rows)
+    return "\n".join([*table(head, lines), "", f"Errors are medians over {seeds} seeds."]) + "\n"
+
+
+def _error(found: dict[tuple[str, str], float], what: str) -> str:
+    if (what, LOST) in found:
+        return "not finite"
+    error = found.get((what, "relative"))
+    return "–" if error is None else f"{error:.1e}"
+
+
+def models_section() -> str:
+    """What models keep, and how many times less than stock."""
+    rows = of_any("approx-backprop-models")
+    ways = list(dict.fromkeys(row["implementation"] for row in rows))
+    lines = []
+    for (name,), them in by(rows, "mode").items():
+        found = {row["implementation"]: row["median"] for row in them}
+        lines.append([name, *(_less(found.get(way), found[STOCK]) for way in ways)])
+    return "\n".join(table(["", *ways], lines)) + "\n"
+
+
+def _less(kept: float | None, stock: float) -> str:
+    if kept is None:
+        return "–"
+    return size(kept) if kept == stock else f"{size(kept)}, {stock / kept:.1f}×"
+
+
+def batches_section() -> str:
+    """The largest batches: counted, run on each GPU there are rows of, and the paper's."""
+    lines: list[str] = []
+    for device, rows in read("approx-backprop-batches").items():
+        for (mode,), them in by((row for row in rows if row["unit"] == "samples"), "mode").items():
+            if mode == "counted" and lines:  # the same on every machine
+                continue
+            memory = them[0]["size"]["memory"] / GIB
+            place = "counted on fake tensors" if mode == "counted" else f"run on {device}"
+            lines += ["", f"The largest batch within {memory:g} GiB, {place}:", "", *_batches(them)]
+            if mode == "counted":
+                each = [row for row in rows if row["what"] == "each sample"]
+                lines += ["", "and what each further sample takes:", "", *_samples(each)]
+        times = [row for row in rows if row["unit"] == "s"]
+        if times:
+            lines += [
+                "",
+                f"Seconds of a step, of each sample, in the largest batch, on {device}:",
+                "",
+                *_seconds(times),
+            ]
+    return "\n".join(lines[1:]) + "\n"
+
+
+def _of_nets(rows: Rows) -> dict[str, dict[str, float]]:
+    """Medians by net and way."""
+    names = {(net.depth, net.width): name for name, net in NETS.items()}
+    found = by(({**row, "net": names[row["size"]["depth"], row["size"]["width"]]} for row in rows), "net")
+    return {name: {row["implementation"]: row["median"] for row in them} for (name,), them in found.items()}
+
+
+def _batches(rows: Rows) -> list[str]:
+    found = _of_nets(rows)
+    ways = list(dict.fromkeys(row["implementation"] for row in rows))
+    lines = []
+    for name, batch in found.items():
+        exact, few = NETS[name].batches
+        ratios = [_times(batch.get(way), batch.get(FUSED)) for way in (PAPER, FOUR)]
+        cells = [*(f"{batch[way]:.0f}" for way in ways), *ratios, str(exact), str(few), _times(few, exact)]
+        lines.append([name, *cells])
+    against = [f"{way} / {FUSED}" for way in (PAPER, FOUR)]
+    return table(["ResNet", *ways, *against, "published: exact", "published: 4 bits", "their ratio"], lines)
+
+
+def _samples(rows: Rows) -> list[str]:
+    ways = list(dict.fromkeys(row["implementation"] for row in rows))
+    lines = ([name, *(size(each[way]) for way in ways)] for name, each in _of_nets(rows).items())
+    return table(["ResNet", *ways], lines)
+
+
+def _seconds(rows: Rows) -> list[str]:
+    ways = list(dict.fromkeys(row["implementation"] for row in rows))
+    lines = []
+    for name, found in _of_nets(rows).items():
+        published = (f"{1000 * one:.1f} ms" for one in NETS[name].seconds)
+        cells = (f"{1000 * found[way]:.2f} ms" if way in found else "–" for way in ways)
+        lines.append([name, *cells, *published])
+    return table(["ResNet", *ways, "published: exact", "published: 4 bits"], lines)
+
+
+def _times(one: float | None, other: float | None) -> str:
+    return f"{one / other:.1f}×" if one is not None and other else "–"
+
+
+def times_section() -> str:
+    """Forward and backward beside stock, a table for each device, and in words who is faster."""
+    lines: list[str] = []
+    for device, rows in read("approx-backprop-times").items():
+        of_ratio = by((row for row in rows if row["unit"].startswith("ratio")), "what", "mode")
+        stock = {(row["what"], row["mode"]): row["median"] for row in rows if row["implementation"] == STOCK}
+        ways = list(dict.fromkeys(row["implementation"] for them in of_ratio.values() for row in them))
+        cells = []
+        for key, them in of_ratio.items():
+            found = {row["implementation"]: row for row in them}
+            cells.append([", ".join(key), f"{1000 * stock[key]:.1f} ms", *(spread(found.get(way)) for way in ways)])
+        runs, versions = rows[0]["runs"], rows[0]["versions"]
+        with_ = f"torch {versions['torch']}" + (" and one thread" if versions.get("threads") == "1" else "")
+        lines += ["", f"On {device} with {with_}, medians of {runs} rounds; in brackets 20 % and 80 % of them:"]
+        lines += ["", *table(["", STOCK, *ways], cells), "", _words(of_ratio.values())]
+    return "\n".join(lines[1:]) + "\n"
+
+
+def _words(nets: Iterable[Rows]) -> str:
+    """How much longer each way takes than stock, from the least to the most of the nets."""
+    found = by((row for them in nets for row in them), "implementation")
+    least, parts = [], []
+    for way in (EIGHT, FOUR, FUSED, CHECKPOINT):
+        ratios = sorted(row["median"] for row in found.get((f"{way} / {STOCK}",), []))
+        if ratios:
+            least.append(ratios[0])
+            parts.append(f"{way} takes {ratios[0]:.2f} to {ratios[-1]:.2f} × {STOCK}'s time")
+    slower = f"All are slower than {STOCK} here: " if min(least) > 1 else ""
+    return f"{slower}{', '.join(parts)}."

@@ -1,0 +1,93 @@
+"""Seconds of forward and backward, of `benchmarks.approx_backprop`: each way beside stock, in the same rounds.
+
+The rival that keeps less without approximation is torch's checkpoint of each block: it computes the block anew.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.approx_backprop.nets import CHECKPOINT, CLASSES, EIGHT, FOUR, FUSED, STOCK, cifar, digits, keep
+from benchmarks.clock import CpuClock, GpuClock, rounds
+from benchmarks.kernels.cases import Call
+from benchmarks.rows import Row, summary
+from benchmarks.training.nets import ViT
+
+WAYS = (STOCK, FUSED, EIGHT, FOUR, CHECKPOINT)
+EAGER, COMPILED = "eager", "compiled"
+Made = Callable[[], tuple[nn.Module, Tensor]]
+
+
+def _digits(depth: int) -> Made:
+    return lambda: (digits(depth), torch.randn(64, 1, 8, 8))
+
+
+def _cifar(depth: int, batch: int) -> Made:
+    return lambda: (cifar(depth), torch.randn(batch, 3, 32, 32))
+
+
+def _vit(width: int, layers: int, batch: int) -> Made:
+    return lambda: (ViT(CLASSES, width, layers), torch.randn(batch, 1, 8, 8))
+
+
+NETS: dict[str, dict[str, Made]] = {
+    "cpu": {
+        "ResNet-20, 8×8, 64 images": _digits(20),
+        "ResNet-56, 8×8, 64 images": _digits(56),
+        "ViT, 64 wide, 4 layers, 64 images": _vit(64, 4, 64),
+    },
+    "cuda": {
+        "ResNet-56, 32×32, 256 images": _cifar(56, 256),
+        "ResNet-164, 32×32, 256 images": _cifar(164, 256),
+        "ViT, 768 wide, 12 layers, 512 images": _vit(768, 12, 512),
+    },
+}
+
+
+def calls(make: Made, mode: str, device: torch.device) -> dict[str, Call]:
+    """By way, what runs forward and backward; all have the same weights and input."""
+    found = {}
+    for way in WAYS:
+        torch.manual_seed(0)
+        model, x = make()
+        keep(model, way, (x,))
+        model, x = model.to(device).train(), x.to(device)
+        if mode == COMPILED:
+            model = torch.compile(model, dynamic=False)
+        found[way] = _step(model, x)
+    return found
+
+
+def _step(model: nn.Module, x: Tensor) -> Call:
+    parameters = [*model.parameters()]
+    return lambda: torch.autograd.grad(model(x).square().mean(), parameters)
+
+
+def times(names: Sequence[str], runs: int, device: torch.device, where: Mapping[str, Any]) -> Iterator[list[Row]]:
+    """Each net's rows, in eager; on a GPU compiled, too."""
+    for name in names:
+        for mode in (EAGER, COMPILED) if device.type == "cuda" else (EAGER,):
+            torch.compiler.reset()
+            clock = GpuClock() if device.type == "cuda" else CpuClock()
+            taken = rounds(clock, calls(NETS[device.type][name], mode, device), runs)
+            seconds = {way: found for way, (found, _) in taken.items()}
+            yield time_rows({"what": name, "mode": mode, "size": {}, "dtype": "float32", **where}, seconds)
+
+
+def time_rows(base: Mapping[str, Any], seconds: Mapping[str, Sequence[float]]) -> list[Row]:
+    """Seconds of each way, and their ratio to stock's, round by round."""
+    rows = [Row(implementation=way, unit="s", **base, **summary([*found])) for way, found in seconds.items()]
+    for way, found in seconds.items():
+        if way != STOCK:
+            ratios = [one / stock for one, stock in zip(found, seconds[STOCK], strict=True)]
+            rows.append(Row(implementation=f"{way} / {STOCK}", unit="ratio of times", **base, **summary(ratios)))
+    return rows
+
+
+def described(rows: Sequence[Row]) -> str:
+    """A line for who waits."""
+    ratios = [row for row in rows if row.unit.startswith("ratio")]
+    against = ", ".join(f"{row.implementation.partition(' / ')[0]} {row.median:.2f} ×" for row in ratios)
+    return f"{rows[0].what}, {rows[0].mode}: {STOCK} {1000 * rows[0].median:.2f} ms; {against}"

@@ -1,0 +1,115 @@
+"""Two clocks, for a GPU and a CPU, and rounds in which rivals take turns; and what becomes rows of that."""
+
+import platform
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from benchmarks import rows
+from benchmarks.kernels.cases import Call
+from benchmarks.rows import Row, summary
+
+Times = tuple[list[float], list[float]]  # seconds that each run took, and that the host took to give it out
+NAMED = ("eager", "copy")  # the rivals that others are held against
+
+
+class GpuClock:
+    """Seconds between two events around a call, whose data is no longer in the L2 cache.
+
+    The cache is filled by reading a larger buffer, so nothing is left that must be written back. While the GPU reads,
+    the host gives out the call: host time shows only where it is longer than MOST readings. It is returned too.
+    """
+
+    WARM_UP = 2  # rounds before those that count
+    LEAST, MOST = 4, 32
+
+    def __init__(self) -> None:
+        size = max(4 * torch.cuda.get_device_properties().L2_cache_size, 1 << 28)
+        self.buffer = torch.zeros(size // 4, device="cuda")
+        self.readings = self.LEAST
+
+    def __call__(self, call: Call) -> tuple[float, float]:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        while True:
+            for _ in range(self.readings):
+                self.buffer.sum()
+            start.record()
+            begun = time.perf_counter()
+            call()
+            host = time.perf_counter() - begun
+            end.record()
+            ahead = not start.query()  # the GPU had not come to the call when all of it was given out
+            end.synchronize()
+            if ahead or self.readings >= self.MOST:
+                return start.elapsed_time(end) / 1000, host
+            self.readings *= 2
+
+
+class CpuClock:
+    """Seconds of a call, all of which are the host's; caches are as the rival before left them."""
+
+    WARM_UP = 0
+
+    def __call__(self, call: Call) -> tuple[float, float]:
+        begun = time.perf_counter()
+        call()
+        seconds = time.perf_counter() - begun
+        return seconds, seconds
+
+
+def rounds(clock: GpuClock | CpuClock, calls: Mapping[str, Call], runs: int) -> dict[str, Times]:
+    """`runs` rounds in each of which every rival runs once, in an order that turns: drift hits all alike."""
+    names = list(calls)
+    for call in calls.values():  # compiled here
+        call()
+    found: dict[str, Times] = {name: ([], []) for name in names}
+    for turn in range(-clock.WARM_UP, runs):
+        shift = turn % len(names)
+        for name in names[shift:] + names[:shift]:
+            seconds, host = clock(calls[name])
+            if turn >= 0:
+                found[name][0].append(seconds)
+                found[name][1].append(host)
+    return found
+
+
+def time_rows(base: Mapping[str, Any], times: Mapping[str, Times], moved: Mapping[str, int]) -> list[Row]:
+    """Rows of seconds, GB/s (where bytes are given), and the ratios to the named rivals, round by round."""
+    found = []
+
+    def add(name: str, unit: str, values: list[float]) -> None:
+        found.append(Row(implementation=name, unit=unit, **base, **summary(values)))
+
+    for name, (seconds, host) in times.items():
+        add(name, "s", seconds)
+        add(name, "host s", host)
+        if name in moved:
+            add(name, "GB/s", [moved[name] / 1e9 / one for one in seconds])
+        for rival in NAMED:
+            if name == rival or name == "copy" or rival not in times:
+                continue
+            ratios = [one / other for one, other in zip(seconds, times[rival][0], strict=True)]
+            if rival == "eager":
+                add(f"{name} / eager", "ratio of times", ratios)
+            else:
+                share = moved[name] / moved[rival]
+                add(f"{name} / copy", "ratio of GB/s", [share / one for one in ratios])
+    return found
+
+
+def origin(device: torch.device) -> dict[str, Any]:
+    """The fields of a row that say where it was measured: device, versions, revision."""
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    if device.type == "cuda":
+        import triton  # not for tensors of the CPU
+
+        versions["triton"] = triton.__version__
+        versions["cuda"] = str(torch.version.cuda)
+        name = re.sub(r"[^A-Za-z0-9]+", "-", torch.cuda.get_device_name(device)).strip("-").lower()
+    else:
+        versions["threads"] = str(torch.get_num_threads())
+        name = rows.device()
+    return {"device": name, "versions": versions, "revision": rows.revision()}

@@ -1,0 +1,131 @@
+"""python -m benchmarks.forward_ad: what nested forward AD saves, and what it costs, against plain eager and others.
+
+Written-out activations run by plain eager; by nested forward AD, in its context; with the chain checkpointed by torch,
+which keeps its input and computes it again; and compiled by torch. Three kinds of rows, as JSON lines, each in a file
+of its own in benchmarks/results/<device>/, whole or not at all; --quick writes to --out only, where all are in one:
+
+    forward-ad-chains   what: "kept by linear – chain – linear" and with a convolution and BatchNorm; implementation:
+                        the chain; mode: who runs it; unit: units, of the tensor that the chain is given
+    forward-ad-models   what: "kept by a model"; implementation: the model; mode: who runs it; unit: B
+    forward-ad-times    forward and backward, in rounds in which all take turns. what: the chain and the block;
+                        implementation: who runs it, in s; or "nested / plain", a ratio of medians whose quantiles are
+                        those of the rounds' ratios. mode: threads, or "device" on a GPU, where the allocator's bytes
+                        come besides: kept after forward, the result too; and the peak during both passes
+
+Bytes are counted on fake tensors and, compiled, by torch's partitioner without its code generator, on the CPU. Times
+on a CPU are of float32, on a GPU of bfloat16 too. On a CPU with one thread: several wait for each other, and where
+others use the cores, that is what is timed. What is compiled gets no time where there is no C++ compiler.
+"""
+
+from coefficients import command
+
+if __name__ == "__main__":
+    command.exit_on_interrupt()  # before the imports, which take most of the time
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from benchmarks.clock import origin
+from benchmarks.forward_ad import bytes as kept
+from benchmarks.forward_ad import times as timed
+from benchmarks.forward_ad.cases import CHAINS, METHODS
+from benchmarks.options import device as device_of
+from benchmarks.options import names, whole
+from benchmarks.rows import Row, record
+from kernels import KernelError
+
+PROG = "forward_ad"
+KINDS = ("chains", "models", "times")
+DTYPES = {"cuda": ("float32", "bfloat16"), "cpu": ("float32",)}
+SIZES = {"cuda": (1 << 17, 1 << 21, 1 << 23, 1 << 26), "cpu": (1 << 17, 1 << 21, 1 << 23)}  # elements of a chain
+MOST_LAYERS = {"cuda": 1 << 26, "cpu": 1 << 21}  # of a chain between layers, whose products take seconds on a CPU
+QUICK_SIZES = (1 << 16,)  # the least that nested forward AD takes up
+QUICK_CHAINS, QUICK_MODELS = ("mish", "relu"), ("ResNet, mish",)
+REPEATS, QUICK_REPEATS = 41, 3
+MOST = {"runs": 10_000, "threads": 256}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured, on what, how often."""
+
+    kinds: list[str]
+    device: torch.device
+    repeats: int
+    threads: list[int]
+    methods: list[str]  # that are timed
+    quick: bool
+    out: Path | None
+
+
+def _parser() -> command.Parser:
+    parser = command.Parser(
+        prog="python -m benchmarks.forward_ad",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--what", metavar="W,...", help=f"default: {','.join(KINDS)}")
+    parser.add_argument("--device", metavar="D", help="that is timed: cuda or cpu (default: cuda where there is one)")
+    parser.add_argument("--threads", metavar="N,...", default="1", help="on a CPU, each in turn (default: 1)")
+    parser.add_argument("--runs", metavar="N", help=f"rounds that count (default: {REPEATS})")
+    parser.add_argument("--quick", action="store_true", help="little of each, few rounds: to see that all of it runs")
+    parser.add_argument("-o", "--out", metavar="FILE", help="instead of files in benchmarks/results/<device>/")
+    return parser
+
+
+def plan(options: argparse.Namespace) -> Plan:
+    """The options, checked; raises Misuse."""
+    device = device_of(options.device)
+    compiles = device.type == "cuda" or any(map(shutil.which, (os.environ.get("CXX", "g++"), "g++", "clang++")))
+    return Plan(
+        kinds=names("what", options.what, KINDS),
+        device=device,
+        repeats=whole("runs", options.runs or str(QUICK_REPEATS if options.quick else REPEATS), MOST["runs"]),
+        threads=[whole("threads", word, MOST["threads"]) for word in dict.fromkeys(options.threads.split(","))],
+        methods=[name for name in METHODS if compiles or name != "compiled"],
+        quick=options.quick,
+        out=None if options.out is None else command.output_path("out", options.out),
+    )
+
+
+def measure(kind: str, todo: Plan) -> list[Row]:
+    """The rows of one of KINDS; those of times are described as they come."""
+    if kind == "chains":
+        return kept.chains(QUICK_CHAINS if todo.quick else tuple(CHAINS), origin(torch.device("cpu")))
+    if kind == "models":
+        return kept.models(QUICK_MODELS if todo.quick else tuple(kept.MODELS), origin(torch.device("cpu")))
+    if "compiled" not in todo.methods:
+        command.say(PROG, "what is compiled gets no time: there is no C++ compiler")
+    device = todo.device
+    runs = [
+        timed.Run(block, chain, dtype, elements, device)
+        for dtype in DTYPES[device.type]
+        for block in timed.TIMED
+        for chain in timed.WRITTEN
+        for elements in (QUICK_SIZES if todo.quick else SIZES[device.type])
+        if block == "chain" or elements <= MOST_LAYERS[device.type]
+    ]
+    rows = []
+    for found in timed.times(runs, todo.repeats, todo.threads, todo.methods):
+        print(timed.described(found), flush=True)
+        rows += found
+    return rows
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status; raises Misuse for bad options."""
+    options = _parser().parse_args(arguments)
+    todo = plan(options)
+    record(((f"forward-ad-{kind}", measure(kind, todo)) for kind in todo.kinds), todo.out, todo.quick)
+    return command.GOOD
+
+
+if __name__ == "__main__":
+    sys.exit(command.run(PROG, main, (KernelError,)))

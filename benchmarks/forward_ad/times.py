@@ -1,0 +1,113 @@
+"""Times of forward and backward, of `benchmarks.forward_ad`; on a GPU, what the allocator says of bytes too."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+
+from benchmarks.clock import CpuClock, GpuClock, origin, rounds
+from benchmarks.forward_ad.cases import METHODS, run_by, shape
+from benchmarks.kernels.cases import DTYPES, Call, call
+from benchmarks.rows import Row, summary
+
+TIMED = ("chain", "linear – chain – linear")  # of BLOCKS
+WRITTEN = ("mish", "newgelu")  # of CHAINS
+OURS = "nested"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One block around one chain, its input and what comes back to it."""
+
+    block: str
+    chain: str
+    dtype: str
+    elements: int
+    device: torch.device
+
+    @property
+    def base(self) -> dict[str, Any]:
+        """The fields of a row that say what runs."""
+        return {"what": f"{self.chain}: {self.block}", "dtype": self.dtype, "size": {"n": self.elements}}
+
+    def calls(self, mode: str, methods: Sequence[str]) -> dict[str, Call]:
+        """By method, what runs forward, or `both` with backward; all on the same input."""
+        x, grad = (torch.randn(shape(self.block, self.elements)).to(self.device, DTYPES[self.dtype]) for _ in range(2))
+        x.requires_grad_()
+        found = {}
+        for method in methods:
+            module = run_by(method, self.block, self.chain, backend="inductor").to(self.device, DTYPES[self.dtype])
+            found[method] = call(mode, module, x, grad, *module.parameters())
+        return found
+
+
+def times(
+    runs: Sequence[Run], repeats: int, threads: Sequence[int], methods: Sequence[str] = METHODS
+) -> Iterator[list[Row]]:
+    """The rows of each run, with each number of threads on a CPU."""
+    for one in runs:
+        for count in threads if one.device.type == "cpu" else [torch.get_num_threads()]:
+            with _threads(count):
+                clock = GpuClock() if one.device.type == "cuda" else CpuClock()
+                found = {
+                    name: seconds for name, (seconds, _) in rounds(clock, one.calls("both", methods), repeats).items()
+                }
+                where = origin(one.device)
+                mode = "device" if one.device.type == "cuda" else f"{count} thread{'s' if count > 1 else ''}"
+                rows = time_rows({**one.base, **where, "mode": mode}, found)
+                if one.device.type == "cuda":
+                    rows += allocated(one, methods, where)
+            yield rows
+
+
+def time_rows(base: Mapping[str, Any], found: Mapping[str, Sequence[float]]) -> list[Row]:
+    """Seconds of each method, and ratios of medians of ours to the others, the quantiles those of rounds' ratios."""
+    rows = [Row(implementation=name, unit="s", **base, **summary([*seconds])) for name, seconds in found.items()]
+    for rival, seconds in found.items():
+        if rival != OURS:
+            of_rounds = summary([ours / other for ours, other in zip(found[OURS], seconds, strict=True)])
+            ratio = {**of_rounds, "median": median(found[OURS]) / median(seconds)}
+            rows.append(Row(implementation=f"{OURS} / {rival}", unit="ratio of medians", **base, **ratio))
+    return rows
+
+
+def allocated(one: Run, methods: Sequence[str], where: Mapping[str, Any]) -> list[Row]:
+    """On a GPU: what is there after forward and was not before, the result too, and the most during both passes."""
+    rows = []
+    for name in methods:  # one after the other: what others hold is not to be there
+        for mode in ("kept", "peak"):
+            (run,) = one.calls("forward" if mode == "kept" else "both", [name]).values()
+            run()  # once before: workspaces, and what is compiled
+            torch.cuda.synchronize(one.device)
+            torch.cuda.reset_peak_memory_stats(one.device)
+            before = torch.cuda.memory_allocated(one.device)
+            result = run()
+            torch.cuda.synchronize(one.device)
+            after = torch.cuda.memory_allocated if mode == "kept" else torch.cuda.max_memory_allocated
+            value = float(after(one.device) - before)
+            del result, run
+            rows.append(Row(implementation=name, mode=mode, unit="B", **one.base, **where, **summary([value])))
+    return rows
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def described(rows: Sequence[Row]) -> str:
+    """A line for who waits."""
+    ratios = [row for row in rows if row.unit.startswith("ratio")]
+    (ours,) = (row for row in rows if row.implementation == OURS and row.unit == "s")
+    low, high = ours.quantiles
+    against = ", ".join(f"{row.median:.2f} × {row.implementation.split(' / ')[1]}" for row in ratios)
+    spread = f"{1000 * ours.median:.2f} ms ({1000 * low:.2f} to {1000 * high:.2f})"
+    return f"{ours.what}, {ours.size['n']} {ours.dtype}, {ours.mode}: {spread}; {against}"

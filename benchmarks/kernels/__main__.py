@@ -1,0 +1,183 @@
+"""python -m benchmarks.kernels: time and memory of the kernels against stock eager, torch.compile and a copy.
+
+GELU and SiLU, forward, backward and both, by every method; and in Linear + activation and Linear-activation-Linear,
+forward and backward. Before a method is timed its kernels are held to their twin in plain PyTorch; one that fails gets
+no time, and the status is 1. On a GPU: medians of 40 rounds in which all rivals take turns, between CUDA events, the L2
+cache flushed; bytes that forward leaves; the project's goals. On a CPU: what the twin costs against stock eager, each
+with one thread (with several, times are those of whatever else runs there).
+
+Rows, as JSON lines, in benchmarks/results/<device>/kernels-time.jsonl, whole or not at all; --quick writes to --out
+only. what: "gelu", "gelu linear", "gelu mlp". implementation: a method, or "method / rival" in ratios, which are taken
+round by round. mode: forward, backward, both, kept. unit:
+
+    s, host s        of the device, and of the host to give the call out (on a CPU they are the same)
+    GB/s             bytes that must be read and written, for that time; the copy moves as many as eager
+    ratio of times   to eager
+    ratio of GB/s    to the copy
+    B                mode kept: what the allocator has given out after forward and had not before
+    asked B          of it, what it was asked for
+    expected B       by what each method saves; of a layer by torch.compile, which chooses itself, there is none
+"""
+
+from coefficients import command
+
+if __name__ == "__main__":
+    command.exit_on_interrupt()  # before the imports, which take most of the time
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.kernels import table
+from benchmarks.kernels.cases import ACT_LINEAR, DTYPES, METHODS, MODULES
+from benchmarks.kernels.check import wrong
+from benchmarks.kernels.runs import Bench
+from benchmarks.options import device as device_of
+from benchmarks.options import names, whole
+from benchmarks.rows import Row, record
+from kernels import KernelError, backend
+
+PROG = "kernels"
+WHATS = ("activation", *table.LAYERS)
+SIZES = {"cuda": range(12, 29, 2), "cpu": range(12, 23, 2)}  # exponents of 2
+QUICK_SIZES = {"cuda": (16, 26), "cpu": (10, 12)}
+CAP = {"cuda": 1 << 34, "cpu": 1 << 22}  # elements
+RUNS = {"cuda": 40, "cpu": 10}
+QUICK_RUNS = {"cuda": 10, "cpu": 3}
+LAYERS = {"cuda": ((8192, 1024), (8192, 4096)), "cpu": ((512, 256),)}  # tokens and width
+QUICK_LAYERS = {"cuda": ((8192, 1024),), "cpu": ((64, 32),)}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured, on what, how often."""
+
+    functions: list[str]
+    dtypes: list[str]
+    methods: list[str]
+    whats: list[str]
+    sizes: list[int]
+    layers: tuple[tuple[int, int], ...]
+    device: torch.device
+    runs: int
+    out: Path | None
+
+
+def _parser() -> command.Parser:
+    parser = command.Parser(
+        prog="python -m benchmarks.kernels", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--fn", metavar="F,...", help=f"default: {','.join(MODULES)}")
+    parser.add_argument("--dtypes", metavar="D,...", help=f"default: {','.join(DTYPES)}")
+    parser.add_argument("--methods", metavar="M,...", help=f"of {','.join(METHODS)}; eager and the copy always run")
+    parser.add_argument("--what", metavar="W,...", help=f"default: {','.join(WHATS)}")
+    parser.add_argument("--sizes", metavar="N,...", help="elements, as in 2^12,100003 (default: 2^12, 2^14, ... 2^28)")
+    parser.add_argument("--runs", metavar="N", help="rounds that count (default: 40 on a GPU, 10 on a CPU)")
+    parser.add_argument("--device", metavar="D", default="cuda", help="cuda or cpu, sizes up to 2^22 (default: cuda)")
+    parser.add_argument("--quick", action="store_true", help="two sizes, few rounds: to see that all of it runs")
+    parser.add_argument("-o", "--out", metavar="FILE", help="instead of benchmarks/results/<device>/kernels-time.jsonl")
+    return parser
+
+
+def plan(options: argparse.Namespace) -> Plan:
+    """The options, checked; raises Misuse."""
+    kind = _kind(options.device)
+    exponents = (QUICK_SIZES if options.quick else SIZES)[kind]
+    sizes = (
+        [1 << k for k in exponents]
+        if options.sizes is None
+        else [whole("sizes", n, CAP[kind]) for n in dict.fromkeys(options.sizes.split(","))]
+    )
+    runs = (QUICK_RUNS if options.quick else RUNS)[kind]
+    if options.runs is not None:
+        runs = whole("runs", options.runs, 1 << 20)
+    # On a CPU, what is asked is what the twin costs against eager; whoever wants torch.compile there names it.
+    methods = [name for name in METHODS if kind == "cuda" or name != "compile"]
+    asked = names("methods", options.methods, METHODS) if options.methods is not None else methods
+    return Plan(
+        functions=names("fn", options.fn, tuple(MODULES)),
+        dtypes=names("dtypes", options.dtypes, tuple(DTYPES)),
+        methods=["eager", *(name for name in asked if name != "eager")],
+        whats=names("what", options.what, WHATS),
+        sizes=sizes,
+        layers=(QUICK_LAYERS if options.quick else LAYERS)[kind],
+        device=torch.device(kind),
+        runs=runs,
+        out=None if options.out is None else command.output_path("out", options.out),
+    )
+
+
+def _kind(device: str) -> str:
+    kind = device_of(device).type
+    if kind == "cpu" and backend("cpu") != "torch":
+        raise command.Misuse("TRITON_INTERPRET must not be set: what the interpreter takes says nothing; unset it")
+    if kind == "cuda" and backend("cuda") != "triton":
+        raise command.Misuse("the kernels need Triton (Linux): pip install triton")
+    return kind
+
+
+def measure(todo: Plan) -> tuple[list[Row], bool]:
+    """All rows, each table printed as soon as it is there, and whether all that was asked for was measured."""
+    bench, rows, good = Bench(todo.device, todo.runs), [], True
+    for function in todo.functions:
+        for dtype in todo.dtypes:
+            methods = []
+            for name in todo.methods:
+                if problem := wrong(function, name, dtype, todo.device):
+                    command.say(PROG, f"{function} by {name} in {dtype} is wrong, and gets no time: {problem}")
+                    good = False
+                else:
+                    methods.append(name)
+            for subject in _subjects(todo):
+                try:
+                    found = _one(bench, subject, function, dtype, methods)
+                except torch.OutOfMemoryError:
+                    torch.cuda.empty_cache()
+                    command.say(PROG, f"{function} {dtype} {subject}: left out, memory does not hold it")
+                    good = False
+                    continue
+                print(table.block(found), end="\n\n", flush=True)
+                rows += found
+    return rows, good
+
+
+def _subjects(todo: Plan) -> list[tuple[Any, ...]]:
+    """What, and its size: elements, or tokens and width."""
+    elements = [("activation", n) for n in todo.sizes if "activation" in todo.whats]
+    return elements + [(what, *one) for what in table.LAYERS if what in todo.whats for one in todo.layers]
+
+
+def _one(bench: Bench, subject: tuple[Any, ...], function: str, dtype: str, methods: list[str]) -> list[Row]:
+    what, *size = subject
+    methods = [name for name in methods if name != ACT_LINEAR or what == "mlp"]
+    if what == "activation":
+        return bench.activation(function, dtype, *size, methods)
+    return bench.layer(what, function, dtype, *size, methods)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status; raises Misuse for bad options."""
+    options = _parser().parse_args(arguments)
+    todo = plan(options)
+    torch.manual_seed(0)
+    threads = torch.get_num_threads()
+    try:
+        if todo.device.type == "cpu":
+            torch.set_num_threads(1)
+        rows, good = measure(todo)
+    finally:
+        torch.set_num_threads(threads)
+    summary = [f"{goal}" for goal in table.goals(rows)] if todo.device.type == "cuda" else table.factors(rows)
+    head = f"Goals, at 2^{table.LARGE.bit_length() - 1} elements and in layers:"
+    print(head if todo.device.type == "cuda" else "Times stock eager's time:", *summary, sep="\n")
+    record([("kernels-time", rows)] if rows else [], todo.out, options.quick)
+    return command.GOOD if good else command.BAD
+
+
+if __name__ == "__main__":
+    sys.exit(command.run(PROG, main, (KernelError,)))

@@ -1,0 +1,98 @@
+"""What must hold before `benchmarks.kernels` gives a time: each kernel against its twin in plain PyTorch, and stock.
+
+Codes, sides and lowest bits must agree bit for bit; values to 4 eps of the dtype and 2**-17, where f' is about 1.
+The Triton kernels compute f and f' by polynomials good to the dtype, so that they need not agree to the last bit.
+"""
+
+import torch
+from torch import Tensor
+
+from benchmarks.kernels.cases import ACT_LINEAR, DTYPES, OURS, kernel, make
+from kernels import reference
+from kernels.kernel import Kernel
+from kernels.packing import unpack
+from kernels.stock import STOCK
+
+COUNT = 65_539  # elements; of several programs, and of no whole byte
+ABSOLUTE = 2.0**-17
+UNITS = 4  # of the dtype's eps: one for each side's rounding, one for a side in the last bit, one to spare
+
+
+def wrong(function: str, name: str, dtype: str, device: torch.device) -> str:
+    """What is wrong with a method, in one line; empty where nothing is."""
+    x = _inputs(dtype, device)
+    grad = torch.randn(COUNT, device=device, generator=torch.Generator(device).manual_seed(1)).to(x.dtype)
+    try:
+        if name in OURS or name == ACT_LINEAR:
+            return _kernel(function, kernel(function, name), x, grad)
+        return _compiled(function, name, x, grad) if name != "eager" else ""
+    except Exception as error:  # whatever stops one method must not stop the others
+        return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def _inputs(dtype: str, device: torch.device) -> Tensor:
+    """Normal numbers, three times as wide, and some that are not."""
+    x = 3 * torch.randn(COUNT, device=device, generator=torch.Generator(device).manual_seed(0))
+    special = [0.0, -0.0, 1e-6, -1e-6, -0.7518, -1.2785, 5.0, -5.0, 60.0, -60.0, 1000.0, -1000.0]
+    x[: len(special)] = torch.tensor(special, device=device)
+    return x.to(DTYPES[dtype])
+
+
+def _kernel(function: str, found: Kernel, x: Tensor, grad: Tensor) -> str:
+    y, saved = torch.ops.actfit.forward(x, found.key, [])
+    twin_y, twin_saved = reference.forward(found, x, [])
+    needed = y if found.keeps_output else None
+    dx = torch.ops.actfit.backward(grad, needed, saved, found.key, [])
+    exact = STOCK[function](x.double())
+    problems = [_apart("y", y, twin_y), _apart("y against stock", y, exact)]
+    if found.stored_bits:
+        problems.append(_differ("codes", unpack(saved, COUNT), unpack(twin_saved, COUNT)))
+    elif found.saves == "precision-bit":
+        problems.append(_differ("sides", _lowest_bit(y), _lowest_bit(twin_y)))
+    elif found.saves == "slope":
+        problems.append(_apart("f'", saved, twin_saved))
+    elif found.saves == "sign-bit":
+        problems.append(_differ("sides", saved.signbit(), twin_saved.signbit()))
+        # As y: the difference to the minimum is as good as y is, which near it may be all of it.
+        lowest = found.facts.MINIMUM
+        problems.append(_apart("y as saved", saved.abs() + lowest, twin_saved.abs() + lowest))
+    problems.append(_apart("dx", dx, reference.backward(found, grad, needed, saved, []), grad))
+    if found.method == "forward-ad":
+        problems.append(_apart("dx against stock", dx, _gradient(STOCK[function], x.double(), grad.double()), grad))
+    return "; ".join(filter(None, problems))
+
+
+def _compiled(function: str, name: str, x: Tensor, grad: Tensor) -> str:
+    run = make(function, name)
+    y, dx = run(x.requires_grad_()), _gradient(run, x, grad)
+    expected = _gradient(STOCK[function], x.double(), grad.double())
+    found = (_apart("y", y.detach(), STOCK[function](x.detach().double())), _apart("dx", dx, expected, grad))
+    return "; ".join(filter(None, found))
+
+
+def _gradient(run: object, x: Tensor, grad: Tensor) -> Tensor:
+    x = x.detach().requires_grad_()
+    return torch.autograd.grad(run(x), x, grad)[0]
+
+
+def _lowest_bit(y: Tensor) -> Tensor:
+    return y.view(torch.int32 if y.dtype == torch.float32 else torch.int16) & 1
+
+
+def _apart(what: str, got: Tensor, expected: Tensor, scale: Tensor | None = None) -> str:
+    """The worst point, if one is farther from `expected` than is allowed; the scale is what 1 was multiplied by."""
+    limits = torch.finfo(got.dtype)
+    unit = torch.ones_like(got) if scale is None else scale.abs()
+    allowed = UNITS * limits.eps * expected.double().abs() + ABSOLUTE * unit.double()
+    allowed += limits.smallest_normal * limits.eps  # the smallest number there is
+    excess = (got.double() - expected.double()).abs() / allowed
+    missed = ~(excess <= 1)  # NaN misses
+    if not missed.any():
+        return ""
+    i = int(excess.nan_to_num(torch.inf).argmax())
+    return f"{what}: {int(missed.sum())} of {COUNT} miss, worst {got[i].item():.9g}, expected {expected[i].item():.9g}"
+
+
+def _differ(what: str, got: Tensor, expected: Tensor) -> str:
+    missed = got != expected
+    return f"{what}: {int(missed.sum())} of {COUNT} differ" if missed.any() else ""

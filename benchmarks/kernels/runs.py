@@ -1,0 +1,88 @@
+"""The measurements of `benchmarks.kernels`: one function, dtype and size at a time, its rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.clock import CpuClock, GpuClock, origin, rounds, time_rows
+from benchmarks.kernels import cases
+from benchmarks.kernels.cases import DTYPES, MODES, WIDER, Call
+from benchmarks.rows import Row, summary
+
+
+@dataclass
+class Bench:
+    """Where and how often; the clock and what rows say of the place come of it."""
+
+    device: torch.device
+    runs: int
+    clock: GpuClock | CpuClock = field(init=False)
+    origin: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.clock = GpuClock() if self.device.type == "cuda" else CpuClock()
+        self.origin = origin(self.device)
+
+    def activation(self, function: str, dtype: str, n: int, methods: Sequence[str]) -> list[Row]:
+        """Forward, backward and both of n elements, and the bytes kept."""
+        torch.compiler.reset()  # so that no limit of recompilations makes it run eager
+        x, grad = cases.tensors((n,), dtype, self.device)
+        base = {"what": function, "dtype": dtype, "size": {"n": n}, **self.origin}
+        moved = {name: cases.moved(function, name, x.itemsize, n) for name in methods}
+        run = {name: cases.make(function, name) for name in methods}
+        rows = []
+        for mode in MODES:
+            sizes = {name: moved[name][mode] for name in methods}
+            sizes["copy"] = sizes["eager"]
+            calls = {name: cases.call(mode, run[name], x, grad) for name in methods}
+            calls["copy"] = cases.copy(sizes["copy"], self.device)
+            rows += time_rows({**base, "mode": mode}, rounds(self.clock, calls, self.runs), sizes)
+        for name in methods:
+            call = cases.call("forward", lambda one, f=run[name]: f(one.clone()), x, grad)  # a clone nobody else keeps
+            rows += self._kept(base, name, call, cases.kept(function, name, x.itemsize, n))
+        return rows
+
+    def layer(self, what: str, function: str, dtype: str, tokens: int, width: int, methods: Sequence[str]) -> list[Row]:
+        """Forward and backward, with the gradients of the weights, and the bytes kept."""
+        torch.compiler.reset()
+        hidden = WIDER * width
+        first, last = (
+            nn.Linear(*shape, dtype=DTYPES[dtype], device=self.device) for shape in ((width, hidden), (hidden, width))
+        )
+        x, _ = cases.tensors((tokens, width), dtype, self.device)
+        _, grad = cases.tensors((tokens, hidden if what == "linear" else width), dtype, self.device)
+        weights = [*first.parameters(), *(last.parameters() if what == "mlp" else [])]
+        run = {name: cases.make_layer(what, function, name, first, last) for name in methods}
+        base = {"what": f"{function} {what}", "dtype": dtype, "size": {"tokens": tokens, "width": width}, **self.origin}
+        calls = {name: cases.call("both", run[name], x, grad, *weights) for name in methods}
+        rows = time_rows({**base, "mode": "both"}, rounds(self.clock, calls, self.runs), {})
+        out = grad.nbytes if what == "mlp" else 0
+        for name in methods:
+            kept = cases.kept(function, name, x.itemsize, tokens * hidden) + out
+            # What the compiler keeps of a layer, and what it computes anew, is its choice.
+            call = cases.call("forward", run[name], x, grad)
+            rows += self._kept(base, name, call, None if name == "compile" else kept)
+        return rows
+
+    def _kept(self, base: dict[str, Any], name: str, forward: Call, expected: int | None) -> list[Row]:
+        """Bytes that are there after forward and were not before, on a GPU; and those expected."""
+        if self.device.type != "cuda":
+            return []
+        forward()  # once before: workspaces, and what is compiled
+        before = _allocated()
+        y = forward()
+        found = {unit: after - before[unit] for unit, after in _allocated().items()}
+        del y
+        if expected is not None:
+            found["expected B"] = expected
+        base = {**base, "mode": "kept", "implementation": name}
+        return [Row(unit=unit, **base, **summary([value])) for unit, value in found.items()]
+
+
+def _allocated() -> dict[str, int]:
+    """Bytes that the allocator has given out, and that it was asked for: it may leave up to 1 MiB of a block unused."""
+    asked = torch.cuda.memory_stats()["requested_bytes.all.current"]
+    return {"B": torch.cuda.memory_allocated(), "asked B": asked}

@@ -1,0 +1,152 @@
+"""Tables of the rows of `benchmarks.kernels`, and how the project's goals stand in them."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.kernels.cases import MODES, OURS
+from benchmarks.rows import Row
+
+LARGE = 1 << 26  # elements, at which the goals are held
+SMALLEST = 1 << 16  # elements, from which on a factor says more than what a call costs
+AT_MOST = {"fewbit-3": 0.90, "invact": 1.03, "forward-ad": 1.00}  # of eager's time, forward and backward
+OF_COPY = 0.90  # of the copy's GB/s, at least, each of ours, forward and backward
+LAYER = 1.01  # of eager's time, at most: an activation with a Linear, and in an MLP
+LAYERS = ("linear", "mlp")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A ratio, and the limit that it must keep: `limit` at most, or at least."""
+
+    text: str
+    value: float
+    limit: float
+    at_least: bool = False
+
+    @property
+    def met(self) -> bool:
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
+
+    def __str__(self) -> str:
+        sign, mark = (">=" if self.at_least else "<="), ("pass" if self.met else "FAIL")
+        return f"{mark}  {self.value:6.3f} {sign} {self.limit:.2f}  {self.text}"
+
+
+def load(path: Path) -> list[Row]:
+    """The rows of a file."""
+    return [
+        Row(**{**row, "quantiles": tuple(row["quantiles"])})
+        for row in map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    ]
+
+
+def goals(rows: Iterable[Row]) -> list[Goal]:
+    """The goals that can be held against these rows; one that was not measured is not there."""
+    rows = list(rows)
+    found = []
+    for what, dtype in dict.fromkeys((row.what, row.dtype) for row in rows):
+        of_kind = [row for row in rows if (row.what, row.dtype) == (what, dtype)]
+        if what.split()[-1] in LAYERS:
+            found += _layer_goals(f"{what}, {dtype}", of_kind)
+        else:
+            found += _kernel_goals(f"{what}, {dtype}", [row for row in of_kind if row.size == {"n": LARGE}])
+    return found
+
+
+def _kernel_goals(title: str, rows: Sequence[Row]) -> list[Goal]:
+    ratios = {row.implementation: row.median for row in rows if (row.unit, row.mode) == ("ratio of times", "both")}
+    found = []
+    for name, limit in AT_MOST.items():
+        if f"{name} / eager" in ratios:
+            text = f"{title}: {name} / eager, time of forward and backward"
+            found.append(Goal(text, ratios[f"{name} / eager"], limit))
+    for mode in MODES[:2]:
+        shares = {row.implementation: row.median for row in rows if (row.unit, row.mode) == ("ratio of GB/s", mode)}
+        ours = {name: shares[f"{name} / copy"] for name in OURS if f"{name} / copy" in shares}
+        if ours:
+            slowest = min(ours, key=ours.__getitem__)
+            text = f"{title}: {slowest} / copy, GB/s of {mode}, the least of {len(ours)} methods"
+            found.append(Goal(text, ours[slowest], OF_COPY, at_least=True))
+    return found
+
+
+def _layer_goals(title: str, rows: Sequence[Row]) -> list[Goal]:
+    found = []
+    for size in dict.fromkeys(tuple(row.size.items()) for row in rows):
+        ratios = {
+            row.implementation: row.median
+            for row in rows
+            if row.unit == "ratio of times"
+            and tuple(row.size.items()) == size
+            and not row.implementation.startswith("compile ")
+        }
+        if ratios:
+            slowest = max(ratios, key=ratios.__getitem__)
+            text = f"{title}, {_size(dict(size))}: {slowest}, the most of {len(ratios)} methods"
+            found.append(Goal(text, ratios[slowest], LAYER))
+    return found
+
+
+def factors(rows: Iterable[Row]) -> list[str]:
+    """How many times stock eager's time each method takes: least and most over sizes from SMALLEST on."""
+    groups: dict[tuple[str, str, str], list[float]] = {}
+    for row in rows:
+        if row.unit == "ratio of times" and row.size.get("n", SMALLEST) >= SMALLEST:
+            groups.setdefault((row.what, row.implementation, row.mode), []).append(row.median)
+    lines = []
+    for what, implementation in dict.fromkeys(key[:2] for key in groups):
+        parts = []
+        for mode in MODES:
+            if values := groups.get((what, implementation, mode)):
+                parts.append(f"{mode} {min(values):.2f} to {max(values):.2f}")
+        lines.append(f"{what:12} {implementation:30} {', '.join(parts)}")
+    return lines
+
+
+def block(rows: Sequence[Row]) -> str:
+    """The rows of one function, dtype and size as a table: a line for each method, its modes side by side."""
+    by_key = {(row.implementation, row.mode, row.unit): row.median for row in rows}
+    modes = [mode for mode in MODES if any(row.mode == mode for row in rows)]
+    first = rows[0]
+    columns = f"{'us':>10} {'GB/s':>7} {'of copy':>7} {'x eager':>7}"
+    lines = [f"{first.what}, {first.dtype}, {_size(first.size)}, {first.runs} runs"]
+    lines.append(f"{'':22}" + "".join(f" | {mode:<{len(columns)}}" for mode in modes))
+    lines.append(f"{'':22}" + "".join(f" | {columns}" for _ in modes))
+    for name in dict.fromkeys(row.implementation for row in rows if row.unit == "s"):
+        cells = []
+        for mode in modes:
+            seconds = by_key[name, mode, "s"]
+            speed = _cell(by_key.get((name, mode, "GB/s")), 7, ".1f")
+            share = _cell(by_key.get((f"{name} / copy", mode, "ratio of GB/s")), 7, ".1%")
+            ratio = _cell(by_key.get((f"{name} / eager", mode, "ratio of times")), 7, ".3f")
+            cells.append(f" | {1e6 * seconds:10.1f} {speed} {share} {ratio}")
+        lines.append(f"{name:22}" + "".join(cells))
+    return "\n".join(line.rstrip() for line in [*lines, *_kept(rows)])
+
+
+def _kept(rows: Sequence[Row]) -> list[str]:
+    """What memory tells, where it was asked: bytes that forward leaves, and those that were expected."""
+    found: dict[str, dict[str, float]] = {}
+    for row in rows:
+        if row.mode == "kept":
+            found.setdefault(row.implementation, {})[row.unit] = row.median
+    lines = []
+    for name, one in found.items():
+        expected = one.get("expected B")
+        said = "" if expected is None else f", expected {expected:.0f}" + " (DIFFERS)" * (one["asked B"] != expected)
+        lines.append(f"{name:22} keeps {one['B']:.0f} B, asked for {one['asked B']:.0f}{said}")
+    return lines
+
+
+def _cell(value: float | None, width: int, form: str) -> str:
+    return f"{'' if value is None else format(value, form):>{width}}"
+
+
+def _size(size: dict[str, int]) -> str:
+    return ", ".join(f"{name} {_power(value)}" for name, value in size.items())
+
+
+def _power(n: int) -> str:
+    return f"2^{n.bit_length() - 1}" if n & (n - 1) == 0 and n >= 1024 else str(n)

@@ -1,0 +1,1 @@
+"""Trainings with every method beside stock: `python -m benchmarks.training`."""

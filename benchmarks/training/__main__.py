@@ -1,0 +1,179 @@
+"""python -m benchmarks.training: does it change a training that its activations remember less?
+
+Tasks are trained by each arm with the same seeds, that is, the same first weights and the same batches: `text`, a
+small GPT with GELU on the text of Python's help, and `digits`, a small ResNet with SiLU on scikit-learn's digits. The
+arms differ in what activations keep for backward: stock; the methods of `kernels`; actnn, the input in few bits, which
+is the FewBit paper's baseline; recompute, PyTorch's checkpointing of each block. Each arm's final loss on what was held
+out is then compared with stock's, in pairs, with a test of equivalence whose margin is the standard deviation of
+stock's final loss between seeds. Besides: bytes kept, seconds (on a CPU those of the kernels' plain-PyTorch twin), and
+how far gradients are from stock's, beside the noise of the batches.
+
+Four more nets learn the digits with all their layers kept in few bits: `resnet20`, `resnet56`, `resnet164` and `vit`.
+Their arms are stock; approx-backprop; naive, which quantises forward too; narrow, with a quarter of the features. Here
+test errors are compared, with a margin in points.
+
+Rows, as JSON lines, in benchmarks/results/<device>/training.jsonl, pictures beside them; written after each training,
+so that one that is broken off is taken up again where it was. --quick writes to --out only. Rows are taken up from
+other revisions too: after a change of the kernels, --fresh measures again.
+"""
+
+from coefficients import command
+
+if __name__ == "__main__":
+    command.exit_on_interrupt()  # before the imports, which take most of the time
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from benchmarks.clock import origin
+from benchmarks.options import device as device_of
+from benchmarks.options import names, one, whole
+from benchmarks.rows import RESULTS
+from benchmarks.training import jobs as training_jobs
+from benchmarks.training import page as training_page
+from benchmarks.training import plots as training_plots
+from benchmarks.training import rows as training_rows
+from benchmarks.training.arms import ARMS_OF, EVERY, STOCK
+from benchmarks.training.jobs import SEEDS, TASKS, Job
+from benchmarks.training.rows import Row
+from benchmarks.training.runs import Settings
+from kernels import KernelError
+
+PROG = "training"
+QUICK_SEEDS = 2
+MOST = {"seeds": 1000, "steps": 1_000_000, "jobs": 256, "threads": 256}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is trained, how often, and where the rows go."""
+
+    settings: list[Settings]
+    arms: dict[str, list[str]]
+    seeds: dict[str, int]
+    processes: int
+    out: Path | None
+    fresh: bool
+
+
+def _parser() -> command.Parser:
+    parser = command.Parser(
+        prog="python -m benchmarks.training", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--task", metavar="T,...", help=f"default: {','.join(TASKS)}")
+    parser.add_argument("--arms", metavar="A,...", help=f"of {','.join(EVERY[:-1])}; stock always runs")
+    parser.add_argument("--seeds", metavar="N", help="how many, from 0 (default: 3 to 10, by the task)")
+    parser.add_argument("--steps", metavar="N", help="of each training (default: by the size)")
+    parser.add_argument("--size", metavar="S", default="small", help="small or large, for a GPU (default: small)")
+    parser.add_argument("--digits-activation", metavar="F", help="silu or gelu (default: silu)")
+    parser.add_argument("--device", metavar="D", default="cpu", help="cpu or cuda (default: cpu)")
+    parser.add_argument("--amp", action="store_true", help="compute in bfloat16 by autocast")
+    parser.add_argument("--jobs", metavar="N", help="processes (default: 2 on a CPU, 1 on a GPU)")
+    parser.add_argument("--threads", metavar="N", default="1", help="of each process (default: 1)")
+    parser.add_argument("--quick", action="store_true", help="tiny models, few steps: to see that all of it runs")
+    parser.add_argument("--fresh", action="store_true", help="train again what there are rows of")
+    parser.add_argument(
+        "--report", action="store_true", help="train nothing; put the stored rows into docs/training.md"
+    )
+    parser.add_argument("-o", "--out", metavar="FILE", help="instead of benchmarks/results/<device>/training.jsonl")
+    return parser
+
+
+def plan(options: argparse.Namespace) -> Plan:
+    """The options, checked; raises Misuse."""
+    device = device_of(options.device).type
+    size = "quick" if options.quick else one("size", options.size, ("small", "large"))
+    arms = _arms(options.task, options.arms)
+    tasks = list(arms)
+    seeds = {task: QUICK_SEEDS if options.quick else SEEDS[task] for task in tasks}
+    if options.seeds is not None:
+        seeds = dict.fromkeys(tasks, whole("seeds", options.seeds, MOST["seeds"]))
+    steps = None if options.steps is None else whole("steps", options.steps, MOST["steps"])
+    default = 1 if device == "cuda" or options.quick else 2
+    digits = options.digits_activation
+    activations = {"digits": None if digits is None else one("digits-activation", digits, ("silu", "gelu"))}
+    processes = default if options.jobs is None else whole("jobs", options.jobs, MOST["jobs"])
+    threads = whole("threads", options.threads, MOST["threads"])
+    out = None if options.out is None else command.output_path("out", options.out)
+    if out is None and size != "quick":
+        out = RESULTS / origin(torch.device(device))["device"] / "training.jsonl"
+        out.parent.mkdir(parents=True, exist_ok=True)
+    settings = [
+        training_jobs.settings(task, size, device, threads, options.amp, steps=steps, activation=activations.get(task))
+        for task in tasks
+    ]
+    return Plan(settings, arms, seeds, processes, out, options.fresh)
+
+
+def _arms(tasks: str | None, arms: str | None) -> dict[str, list[str]]:
+    """Those of each task, stock first; without --task, tasks that have none of --arms are left out."""
+    asked, found = names("arms", arms, EVERY[:-1]), {}
+    for task in names("task", tasks, tuple(TASKS)):
+        known = ARMS_OF[task]
+        mine = [arm for arm in asked if arm in known]
+        if mine:
+            found[task] = [STOCK, *(arm for arm in mine if arm != STOCK)]
+        elif tasks is not None:
+            raise command.Misuse(f"arms of {task} must be of {', '.join(known)}, got {arms!r}")
+    return found
+
+
+def train(todo: Plan) -> list[Row]:
+    """All rows, those of the file among them; the file is written after each job. Raises Misuse for rows of others."""
+    every = training_jobs.jobs(todo.settings, todo.arms, todo.seeds)
+    rows = {row.key: row for row in _kept(todo, every)}
+    missing = [job for job in every if not job.keys <= rows.keys()]
+    if len(missing) < len(every):
+        revisions = ", ".join(sorted({row.revision for row in rows.values()}))
+        command.say(
+            PROG, f"{len(every) - len(missing)} of {len(every)} trainings are taken from the file ({revisions})"
+        )
+    found = training_jobs.done(missing, min(todo.processes, max(1, len(missing))))
+    for new in tqdm(found, total=len(missing), unit="training", disable=None):
+        rows |= {row.key: row for row in new}
+        if todo.out is not None and not command.is_device(todo.out):
+            training_rows.save(rows.values(), todo.out)
+    if todo.out is not None:
+        training_rows.save(rows.values(), todo.out)
+    return list(rows.values())
+
+
+def _kept(todo: Plan, every: Sequence[Job]) -> list[Row]:
+    """The rows of the file that stay."""
+    rows = [] if todo.out is None else training_rows.load(todo.out)
+    strangers = training_jobs.others(rows, todo.settings)
+    if strangers and not todo.fresh:
+        raise command.Misuse(
+            f"{todo.out} holds trainings of {strangers[0].task} with other settings; give another --out, or --fresh to"
+            " replace them"
+        )
+    again = {key for job in every for key in job.keys} if todo.fresh else set()
+    return [row for row in rows if row not in strangers and row.key not in again]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status; raises Misuse for bad options."""
+    options = _parser().parse_args(arguments)
+    if options.report:
+        print("wrote", *training_page.write())
+        return command.GOOD
+    todo = plan(options)
+    if todo.settings[0].device == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS gives the same bits with
+    rows = train(todo)
+    print(training_page.summary(rows))
+    if todo.out is not None:
+        pictures = [] if command.is_device(todo.out) else training_plots.save(rows, todo.out)
+        print(f"\n{len(rows)} rows, wrote {todo.out}", *(f"and {path}" for path in pictures))
+    return command.GOOD
+
+
+if __name__ == "__main__":
+    sys.exit(command.run(PROG, main, (KernelError,)))

@@ -1,0 +1,166 @@
+"""What `benchmarks.training` found of nets whose layers keep few bits, as Markdown for docs/training.md."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.training import rows as kept
+from benchmarks.training.arms import EVERY, FUSED, STOCK
+from benchmarks.training.gradients import NOISE, STATES
+from benchmarks.training.rows import AS_TRAINED, Row
+from benchmarks.training.statistics import Comparison, compare
+
+BEGIN, END = "<!-- approx:begin -->\n", "<!-- approx:end -->\n"
+PICTURE = "approx"
+WORDS = "Loss of the batches, test errors, and the error of gradients beside the noise of batches"
+
+
+def section(rows: Sequence[Row], path: Path) -> str:
+    """What one device's rows say, and its picture; "" where they say nothing of nets."""
+    nets = kept.nets(rows)
+    if not nets:
+        return ""
+    lines = []
+    for task in nets:
+        said = verdicts(rows, task)
+        lines += [*of_task(rows, task), "", *([said, ""] if said else [])]
+    lines += [*naive(rows, nets), *gradients(rows, nets)]
+    picture = path.with_name(f"{path.stem}-{PICTURE}.png")
+    if picture.exists():
+        lines += [f"![{WORDS}](../benchmarks/results/{path.parent.name}/{picture.name})", ""]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def of_task(rows: Sequence[Row], task: str) -> list[str]:
+    """What was trained, and its table."""
+    return [_head(rows, task), "", *table(rows, task)]
+
+
+def _head(rows: Sequence[Row], task: str) -> str:
+    by_seed = kept.runs(rows, task)[STOCK]
+    row = next(iter(by_seed.values()))
+    at = row.settings
+    shape = f"{at['layers']} {'layers' if task == 'vit' else 'blocks a stage'}, {at['width']} wide"
+    dtype = "bfloat16 by autocast" if at["amp"] else "float32"
+    text = f"**{task}**, {at['activation']}, on {row.device}: {shape}, {at['steps']} steps of {at['batch']} images"
+    measured = ", ".join(sorted({one.revision for one in rows if one.task == task}))
+    return f"{text}, {dtype}, at {measured}. The margin is {kept.MARGINS[task]} points; stock has {len(by_seed)} seeds."
+
+
+def table(rows: Sequence[Row], task: str) -> list[str]:
+    """A line for each arm: bytes, test error, its difference from stock in points, p, verdict, time."""
+    by_arm, compared, errors = kept.runs(rows, task), kept.compared_errors(rows, task), kept.errors(rows, task)
+    stock, fused = by_arm[STOCK], _fused(rows, task)
+    head = ["arm", "kept", "stock / it", "fused / it", "test error, %", "difference from stock, points, 95 %"]
+    lines = [_line([*head, "p", "verdict", "time"]), _line(["---", *["---:"] * 6, "---", "---:"])]
+    whole = next(iter(stock.values())).found["kept"]
+    for name, of_seeds in errors.items():
+        arm = name.removesuffix(AS_TRAINED)
+        times = [
+            row.found["seconds"] / stock[seed].found["seconds"] for seed, row in by_arm[arm].items() if seed in stock
+        ]
+        size = None if arm.startswith("naive") else next(iter(by_arm[arm].values())).found["kept"]
+        time = "–" if name != arm or not times else f"{statistics.median(times):.2f}×"
+        lines.append(_line([name, *_sizes(size, whole, fused), _error(of_seeds), *_compared(compared.get(name)), time]))
+    if fused:
+        lines.append(_line([FUSED, *_sizes(fused, whole, fused), "–", "–", "–", "not trained, only counted", "–"]))
+    return lines
+
+
+def _fused(rows: Sequence[Row], task: str) -> int | None:
+    return kept.gradients(rows, task, STATES[0]).get(FUSED, {}).get("kept")
+
+
+def _sizes(size: int | None, stock: int, fused: int | None) -> list[str]:
+    if size is None:
+        return ["–"] * 3
+    return [f"{size / 1e6:.2f} MB", f"{stock / size:.1f}×", f"{fused / size:.1f}×" if fused else "–"]
+
+
+def _error(of_seeds: Mapping[int, float | None]) -> str:
+    """Mean and standard deviation."""
+    values = [value for value in of_seeds.values() if value is not None]
+    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.2f}{spread}" if values else "–"
+
+
+def _compared(one: Comparison | None) -> list[str]:
+    if one is None:
+        return ["–", "–", "what is compared with"]
+    if math.isnan(one.p):
+        return ["–", "–", one.verdict]
+    verdict = "as many errors with each seed" if one.low == one.high == 0 else one.verdict
+    return [_points(one), "< 0.001" if one.p < 0.001 else f"{one.p:.2g}", verdict]
+
+
+def _points(one: Comparison) -> str:
+    return f"{one.difference:+z.2f} ({one.low:+z.2f} to {one.high:+z.2f})"
+
+
+def verdicts(rows: Sequence[Row], task: str) -> str:
+    """Which arms lose no more than the margin, on average."""
+    compared = kept.compared_errors(rows, task)
+    near = [arm for arm, one in compared.items() if one.difference <= one.margin]
+    far = [arm for arm, one in compared.items() if not one.difference <= one.margin]
+    said = [f"{words}: {', '.join(arms)}" for arms, words in ((near, "at most the margin"), (far, "more")) if arms]
+    return f"Lost on average, {'; '.join(said)}." if said else ""
+
+
+def naive(rows: Sequence[Row], nets: Sequence[str]) -> list[str]:
+    """What it costs the naive arms that they are tested otherwise than they were trained, by net."""
+    said = []
+    for task in nets:
+        errors = kept.errors(rows, task)
+        for name in [one for one in errors if one.endswith(AS_TRAINED)]:
+            arm = name.removesuffix(AS_TRAINED)
+            one = compare(errors[arm], errors[name], kept.MARGINS[task])
+            if not math.isnan(one.p):
+                said.append(f"{task} {arm} {_points(one)}")
+    words = "What an exact test costs nets that were trained naively, in points over a test as trained"
+    return [f"{words}: {'; '.join(said)}.", ""] if said else []
+
+
+def gradients(rows: Sequence[Row], nets: Sequence[str]) -> list[str]:
+    """Of each net and arm: the error of the first layer's gradient, and how far errors are below the batches' noise."""
+    columns = ("error of the stem", "noise² / error², least", "median")
+    lines = [_line(["net", "arm", *(f"{state}: {name}" for state in STATES for name in columns)])]
+    lines.append(_line(["---", "---", *["---:"] * (len(STATES) * len(columns))]))
+    before = len(lines)
+    for task in nets:
+        by_state = [kept.gradients(rows, task, state) for state in STATES]
+        for arm in (arm for arm in EVERY if all(arm in found for found in by_state)):
+            lines.append(_line([task, arm, *(cell for found in by_state for cell in _cells(found, arm))]))
+    return [_gradients_head(rows, nets), "", *lines, ""] if len(lines) > before else []
+
+
+def _gradients_head(rows: Sequence[Row], nets: Sequence[str]) -> str:
+    seed = next(row.seed for row in rows if row.what.startswith(kept.GRADIENTS) and row.task in nets)
+    return f"Gradients of seed {seed}, at stock's initial and final weights; the stem's error is that of one batch."
+
+
+def _cells(found: Mapping[str, Any], arm: str) -> list[str]:
+    stem, above = stem_error(found, arm), ratios(found, arm)
+    error = "–" if stem is None else "< 1e-4" if stem < 1e-4 else f"{stem:.2g}"
+    return [error, *(_times(value) for value in (min(above), statistics.median(above)))]
+
+
+def stem_error(found: Mapping[str, Any], arm: str) -> float | None:
+    """Of the first layer's gradient of a batch, mean over batches, as a share of it."""
+    share: float | None = found[arm]["of batch"][0]
+    return share
+
+
+def ratios(found: Mapping[str, Any], arm: str) -> list[float]:
+    """Of each layer: what the choice of a batch does to its gradient, over the arm's error; both squared."""
+    pairs = zip(found[NOISE]["noise"], found[arm]["error"], strict=True)
+    return [(noise / error) ** 2 for noise, error in pairs if noise is not None and error]
+
+
+def _times(value: float) -> str:
+    return "> 1e6" if value > 1e6 else f"{value:.2g}" if value < 99.5 else f"{value:.0f}"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

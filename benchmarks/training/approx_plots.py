@@ -1,0 +1,82 @@
+"""The picture of the nets of `benchmarks.training` whose layers keep few bits."""
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benchmarks.training import rows as kept
+from benchmarks.training.arms import EVERY, FUSED, STOCK
+from benchmarks.training.gradients import NOISE, STATES
+from benchmarks.training.rows import AS_TRAINED, Row
+
+COLOURS = {"approx": "C0", "paper": "C2", "naive": "C3", "narrow": "C1"}
+
+
+def nets(rows: Sequence[Row]) -> Figure | None:
+    """By net: losses of the batches while training, test errors of all seeds, and errors of gradients by layer."""
+    tasks = kept.nets(rows)
+    if not tasks:
+        return None
+    figure = Figure(figsize=(4.0 * len(tasks), 10.0), layout="constrained")
+    grid = figure.subplots(3, len(tasks), squeeze=False)
+    for column, task in enumerate(tasks):
+        grid[0][column].set_title(task)
+        _losses(grid[0][column], rows, task)
+        _errors(grid[1][column], rows, task)
+        _gradients(grid[2][column], rows, task)
+    grid[0][0].set_ylabel("loss of the batches, mean over seeds, nats")
+    grid[2][0].set_ylabel(f"error of the gradient / |g|, {STATES[-1]} weights")
+    handles = {
+        label: line for axes in grid[:, 0] for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles, loc="outside lower center", frameon=False, fontsize=8, ncols=8)
+    return figure
+
+
+def _style(arm: str) -> dict[str, Any]:
+    """One colour a method; 8 bits are dashed."""
+    if arm == STOCK:
+        return {"color": "black"}
+    method, _, bits = arm.partition("-")
+    return {"color": COLOURS[method], "linestyle": "--" if bits == "8" else "-"}
+
+
+def _losses(axes: Axes, rows: Sequence[Row], task: str) -> None:
+    for arm, by_seed in kept.runs(rows, task).items():
+        points = list(zip(*(row.found["curve"] for row in by_seed.values()), strict=True))
+        steps = [of_seeds[0][0] for of_seeds in points]
+        values = [[float("nan") if one[1] is None else one[1] for one in of_seeds] for of_seeds in points]
+        axes.semilogy(
+            steps, [statistics.fmean(of_seeds) for of_seeds in values], label=arm, linewidth=1.2, **_style(arm)
+        )
+    axes.set_xlabel("steps")
+
+
+def _errors(axes: Axes, rows: Sequence[Row], task: str) -> None:
+    """A dot for each seed, a bar for the mean."""
+    errors = kept.errors(rows, task)
+    for place, (name, of_seeds) in enumerate(errors.items()):
+        values = [value for value in of_seeds.values() if value is not None]
+        colour = _style(name.removesuffix(AS_TRAINED))["color"]
+        axes.plot(values, [place] * len(values), "o", color=colour, markersize=4, alpha=0.5)
+        if values:
+            axes.plot(statistics.fmean(values), place, "|", color="black", markersize=11)
+    axes.set_yticks(range(len(errors)), [name.replace(AS_TRAINED, "*") for name in errors], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("test error, % (* tested as trained)")
+    axes.set_xlim(left=0)
+
+
+def _gradients(axes: Axes, rows: Sequence[Row], task: str) -> None:
+    found = kept.gradients(rows, task, STATES[-1])
+    if not found:
+        return
+    layers = range(len(found[NOISE]["layers"]))
+    axes.semilogy(layers, found[NOISE]["noise"], color="0.6", linewidth=2, label="noise of the batches")
+    for arm in EVERY:
+        if arm in found and arm != FUSED:
+            axes.semilogy(layers, [one or float("nan") for one in found[arm]["error"]], linewidth=1, **_style(arm))
+    axes.set_xlabel("layer, from the first")

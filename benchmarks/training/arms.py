@@ -1,0 +1,104 @@
+"""The arms of `benchmarks.training`: one training each, alike in all but what is kept for backward.
+
+Of the models of `training_models`, activations keep less. Of those of `training_nets`, all layers do: approx-b keeps b
+bits an element by approx-backprop, paper-b by its paper's own codes, fused as much as that method with exact numbers;
+naive-b quantises forward too, and narrow is exact with a quarter of the features.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from benchmarks.baselines.actnn import ActNN
+from benchmarks.baselines.naive import NaiveNorm
+from benchmarks.kernels.cases import MODULES, how
+from benchmarks.training.data import Data, Text
+from benchmarks.training.models import GPT, ResNet, plainly
+from benchmarks.training.nets import PreActivated, ViT
+from kernels import convert
+
+STOCK, RECOMPUTE = "stock", "recompute"
+ARMS = (
+    *(STOCK, "invact", "forward-ad"),
+    *(f"fewbit-{bits}" for bits in (4, 3, 2, 1)),
+    *(f"actnn-{bits}" for bits in (4, 2, 1)),
+    RECOMPUTE,
+)
+NETS = ("resnet20", "resnet56", "resnet164", "vit")
+NARROW, FUSED, QUARTER = "narrow", "fused", 4
+APPROXIMATE = (STOCK, "approx-8", "approx-4", "paper-4", "naive-8", "naive-4", NARROW)
+# A ViT has no batch norms, which alone the paper's codes and the naive ones are for.
+ARMS_OF = {
+    **dict.fromkeys(("text", "digits"), ARMS),
+    **dict.fromkeys(NETS, APPROXIMATE),
+    "resnet164": tuple(arm for arm in APPROXIMATE if arm != "paper-4"),  # which takes as long as all of resnet56
+    "vit": (STOCK, "approx-8", "approx-4", NARROW),
+}
+EVERY = (*ARMS, *APPROXIMATE[1:], FUSED)
+SCHEMES = {"approx": "robust", "paper": "paper", FUSED: "fused"}
+
+
+def activation(name: str, arm: str) -> nn.Module:
+    """The activation of a name, gelu or silu, as an arm remembers it."""
+    stock, ours = MODULES[name]
+    if arm in (STOCK, RECOMPUTE):
+        return stock()
+    if arm.startswith("actnn-"):
+        return ActNN(name, int(arm.removeprefix("actnn-")))
+    return ours(**how(arm))
+
+
+def model(found: Data, name: str, width: int, layers: int, arm: str) -> nn.Module:
+    """The model for these data, on the CPU; its weights come from torch's own generator, the same for all arms."""
+    make, call = partial(activation, name, arm), again if arm == RECOMPUTE else plainly
+    if isinstance(found, Text):
+        return GPT(found.classes, found.context, width, layers, make, call)
+    return ResNet(found.classes, width, layers, make, call)
+
+
+def net(found: Data, task: str, width: int, layers: int, arm: str) -> nn.Module:
+    """The model of a task of NETS, likewise."""
+    method, _, bits = arm.rpartition("-") if arm[-1].isdigit() else (arm, "", "")
+    width = width // QUARTER if arm == NARROW else width
+    made: nn.Module
+    if task == "vit":
+        made = ViT(found.classes, width, layers)
+    else:
+        norm = partial(NaiveNorm, bits=int(bits)) if method == "naive" else nn.BatchNorm2d
+        made = PreActivated(found.classes, width, layers, norm)
+    if method in SCHEMES:
+        convert(made, method="approx-backprop", scheme=SCHEMES[method], bits=int(bits) if bits else None)
+    return made
+
+
+def compared_by_gradient(task: str, arms: Sequence[str]) -> tuple[str, ...]:
+    """The arms whose gradients can be held against stock's; of NETS fused too, for the bytes that it keeps."""
+    return (*(arm for arm in arms if arm != NARROW), FUSED) if task in NETS else tuple(arms)
+
+
+def again(block: nn.Module, x: Tensor) -> Tensor:
+    """The block's output; its inside is not kept, but computed anew in backward."""
+    if not torch.is_grad_enabled():
+        return plainly(block, x)
+    contexts: Callable[[], tuple[AbstractContextManager[None], AbstractContextManager[None]]]
+    contexts = lambda: (nullcontext(), _still(block))  # noqa: E731 - for its type
+    result: Tensor = checkpoint(block, x, use_reentrant=False, context_fn=contexts)
+    return result
+
+
+@contextmanager
+def _still(block: nn.Module):  # type: ignore[no-untyped-def]
+    """Batch norms that leave their averages alone: a batch that is computed twice must count once."""
+    norms = [one for one in block.modules() if isinstance(one, nn.BatchNorm2d)]
+    momenta = [one.momentum for one in norms]
+    for one in norms:
+        one.momentum = 0.0
+    try:
+        yield
+    finally:
+        for one, momentum in zip(norms, momenta, strict=True):
+            one.momentum = momentum

@@ -1,0 +1,117 @@
+"""What `benchmarks.training` has to do: settings by size, jobs, and which of them the rows of a file save."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from joblib import Parallel, delayed
+
+from benchmarks.clock import origin
+from benchmarks.training import gradients as training_gradients
+from benchmarks.training import runs as training_runs
+from benchmarks.training.arms import STOCK, compared_by_gradient
+from benchmarks.training.data import digest
+from benchmarks.training.gradients import NOISE, STATES
+from benchmarks.training.rows import GRADIENTS, RUN, Row
+from benchmarks.training.runs import Settings
+
+TASKS = {  # and what activates them
+    **{"text": "gelu", "digits": "silu"},
+    **{"resnet20": "relu", "resnet56": "relu", "resnet164": "relu", "vit": "gelu"},
+}
+RESNETS = {"resnet20": 2, "resnet56": 6, "resnet164": 18}  # and the blocks of a stage
+
+
+def _resnets(width: int, batch: int, steps: int, blocks: int | None = None) -> dict[str, dict[str, Any]]:
+    common = {"width": width, "context": 0, "batch": batch, "steps": steps, "rate": 0.1}
+    return {name: {**common, "layers": blocks or full} for name, full in RESNETS.items()}
+
+
+SIZES: dict[str, dict[str, dict[str, Any]]] = {
+    "quick": {
+        "text": {"width": 16, "layers": 1, "context": 16, "batch": 4, "steps": 4, "rate": 3e-3},
+        "digits": {"width": 4, "layers": 1, "context": 0, "batch": 16, "steps": 4, "rate": 0.1},
+        **_resnets(width=4, batch=16, steps=4, blocks=1),
+        "vit": {"width": 16, "layers": 1, "context": 0, "batch": 16, "steps": 4, "rate": 1e-3},
+    },
+    "small": {
+        "text": {"width": 64, "layers": 2, "context": 64, "batch": 16, "steps": 600, "rate": 3e-3},
+        "digits": {"width": 16, "layers": 1, "context": 0, "batch": 64, "steps": 400, "rate": 0.1},
+        **_resnets(width=8, batch=64, steps=400),
+        "vit": {"width": 64, "layers": 6, "context": 0, "batch": 64, "steps": 400, "rate": 1e-3},
+    },
+    "large": {
+        "text": {"width": 384, "layers": 6, "context": 256, "batch": 64, "steps": 1000, "rate": 1e-3},
+        "digits": {"width": 64, "layers": 3, "context": 0, "batch": 128, "steps": 2000, "rate": 0.1},
+        **_resnets(width=16, batch=128, steps=2000),
+        "vit": {"width": 128, "layers": 12, "context": 0, "batch": 128, "steps": 2000, "rate": 1e-3},
+    },
+}
+# Digits take more: their final loss varies by a sixth between seeds, and they are quick. Chosen with seeds 100 to 102.
+SEEDS = {"text": 5, "digits": 10, "resnet20": 3, "resnet56": 3, "resnet164": 3, "vit": 3}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training of an arm, or the gradients of several."""
+
+    what: str
+    arms: tuple[str, ...]
+    seed: int
+    settings: Settings
+
+    @property
+    def keys(self) -> set[tuple[str, str, str, int]]:
+        """Of the rows that come of it."""
+        what = f"{self.what} {self.settings.task}"
+        if self.what == RUN:
+            return {(what, self.arms[0], "run", self.seed)}
+        others = [NOISE, *(arm for arm in self.arms if arm != STOCK)]
+        return {(what, arm, state, self.seed) for arm in others for state in STATES}
+
+
+def settings(task: str, size: str, device: str, threads: int, amp: bool, **changed: Any) -> Settings:
+    """Those of a task in a size; `changed`: what is not as there, None where it is."""
+    known = {"activation": TASKS[task], **SIZES[size][task]}
+    known |= {name: value for name, value in changed.items() if value is not None}
+    found = digest(training_runs.load(task, known["context"], device))
+    common = {"size": size, "device": device, "threads": threads, "amp": amp, "torch": torch.__version__}
+    return Settings(task=task, digest=found, **common, **known)
+
+
+def jobs(of_tasks: Sequence[Settings], arms: Mapping[str, Sequence[str]], seeds: Mapping[str, int]) -> list[Job]:
+    """Of a task, all arms with a seed before the next seed, so that what is broken off is good for a comparison."""
+    found = []
+    for one in of_tasks:
+        names = arms[one.task]
+        found.append(Job(GRADIENTS, compared_by_gradient(one.task, names), 0, one))
+        found += [Job(RUN, (arm,), seed, one) for seed in range(seeds[one.task]) for arm in names]
+    return found
+
+
+def do(job: Job) -> list[Row]:
+    """The rows of a job."""
+    task = job.settings.task
+    common: dict[str, Any] = {"seed": job.seed, "settings": training_runs.key(job.settings)}
+    with training_runs.conditions(job.settings):
+        common |= origin(torch.device(job.settings.device))
+    if job.what == RUN:
+        (arm,) = job.arms
+        found = training_runs.train(job.settings, arm, job.seed)[1]
+        return [Row(f"{RUN} {task}", arm, "run", found=found, **common)]
+    measured = training_gradients.measure(job.settings, job.arms, job.seed)
+    return [Row(f"{GRADIENTS} {task}", arm, state, found=found, **common) for state, arm, found in measured]
+
+
+def done(todo: Sequence[Job], processes: int) -> Iterator[list[Row]]:
+    """The rows of each job, as it is done."""
+    yield from Parallel(n_jobs=processes, return_as="generator_unordered", batch_size=1)(
+        delayed(do)(job) for job in todo
+    )
+
+
+def others(rows: Sequence[Row], of_tasks: Sequence[Settings]) -> list[Row]:
+    """Rows of these tasks that come of other settings: not to be mixed with these."""
+    wanted = {one.task: training_runs.key(one) for one in of_tasks}
+    return [row for row in rows if row.task in wanted and row.settings != wanted[row.task]]

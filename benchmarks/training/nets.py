@@ -1,0 +1,90 @@
+"""The models whose layers keep few bits in `benchmarks.training`: pre-activation ResNets and a ViT, for 8x8 images.
+
+They are made of torch's own modules, which `kernels.convert` knows; a norm before a ReLU is left to the caller. What is
+not in a module keeps nothing for backward: a shortcut halves by the mean over a view, and widens by zeros.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmarks.training.models import Layer
+
+Norm = Callable[[int], nn.Module]  # of a number of channels
+STAGES = 3  # of a ResNet: each has twice the channels of the one before, and half the height and width
+NARROWER = 4  # the middle of a bottleneck, than its ends
+PATCH, PLACES = 2, 16  # of a ViT: pixels of a patch's side, patches of an image
+
+
+class Bottleneck(nn.Module):
+    """Three times norm, ReLU and convolution, of which the second is 3x3, beside a way past them without parameters."""
+
+    def __init__(self, inward: int, outward: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        middle = outward // NARROWER
+        self.first = _layer(inward, middle, 1, 1, norm)
+        self.second = _layer(middle, middle, 3, stride, norm)
+        self.third = _layer(middle, outward, 1, 1, norm)
+        self.stride, self.wider = stride, outward - inward
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.third(self.second(self.first(x)))
+        if self.stride > 1:
+            n, channels, height, width = x.shape
+            halves = (height // self.stride, self.stride, width // self.stride, self.stride)
+            x = x.view(n, channels, *halves).mean((3, 5))  # F.avg_pool2d would keep x
+        if self.wider:
+            x = F.pad(x, (0, 0, 0, 0, 0, self.wider))
+        return result + x
+
+
+class PreActivated(nn.Module):
+    """A ResNet of 9 * `blocks` + 2 layers: `blocks` bottlenecks a stage, the first stage `width` wide in the middle."""
+
+    def __init__(self, classes: int, width: int, blocks: int, norm: Norm) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, width, 3, padding=1, bias=False)
+        widths = [width, *(NARROWER * width * 2**stage for stage in range(STAGES) for _ in range(blocks))]
+        first = {blocks * stage for stage in range(1, STAGES)}
+        self.blocks = nn.ModuleList(
+            Bottleneck(inward, outward, 2 if place in first else 1, norm)
+            for place, (inward, outward) in enumerate(pairwise(widths))
+        )
+        self.norm, self.act = norm(widths[-1]), nn.ReLU()
+        self.head = nn.Linear(widths[-1], classes)
+        for one in self.modules():
+            if isinstance(one, nn.Conv2d):
+                nn.init.kaiming_normal_(one.weight)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.stem(images)
+        for block in self.blocks:
+            x = block(x)
+        logits: Tensor = self.head(self.act(self.norm(x)).mean((2, 3)))
+        return logits
+
+
+class ViT(nn.Module):
+    """A transformer of `layers` layers over patches of the image, all of which see each other."""
+
+    def __init__(self, classes: int, width: int, layers: int) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(1, width, PATCH, stride=PATCH)
+        self.places = nn.Parameter(0.5 * torch.randn(PLACES, width))
+        self.blocks = nn.ModuleList(Layer(width, nn.GELU, causal=False) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.patches(images).flatten(2).transpose(1, 2) + self.places
+        for block in self.blocks:
+            x = block(x)
+        logits: Tensor = self.head(self.norm(x).mean(1))
+        return logits
+
+
+def _layer(inward: int, outward: int, size: int, stride: int, norm: Norm) -> nn.Sequential:
+    convolution = nn.Conv2d(inward, outward, size, stride, padding=size // 2, bias=False)
+    return nn.Sequential(norm(inward), nn.ReLU(), convolution)

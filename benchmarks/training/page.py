@@ -1,0 +1,169 @@
+"""What `benchmarks.training` found, as Markdown for docs/training.md, between its markers."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.rows import RESULTS
+from benchmarks.training import approx_page as approx
+from benchmarks.training import plots as training_plots
+from benchmarks.training import rows as kept
+from benchmarks.training.arms import ARMS, STOCK
+from benchmarks.training.gradients import NOISE, STATES
+from benchmarks.training.rows import Row
+from benchmarks.training.statistics import Comparison
+from coefficients.store import write_text
+
+PAGE = Path(__file__).parents[2] / "docs" / "training.md"
+BEGIN, END = "<!-- training:begin -->\n", "<!-- training:end -->\n"
+ROWS = "*/training.jsonl"
+PICTURES = {
+    "curves": "Loss on what is held out, and the distance from stock",
+    "final": "Final losses less stock's",
+    "gradients": "The error of gradients beside the noise of batches",
+}
+
+
+def rendered(page: str, results: Path = RESULTS) -> str:
+    """`page` with all between its markers made from the rows under `results`."""
+    rows = [(kept.load(path), path) for path in sorted(results.glob(ROWS))]
+    for begin, end, make in ((BEGIN, END, section), (approx.BEGIN, approx.END, approx.section)):
+        if begin in page:
+            before, rest = page.split(begin)
+            _, after = rest.split(end)
+            page = f"{before}{begin}{''.join(make(*one) for one in rows)}{end}{after}"
+    return page
+
+
+def section(rows: Sequence[Row], path: Path) -> str:
+    """What one device's rows say, and its pictures."""
+    lines = []
+    for task in kept.tasks(rows):
+        lines += [*_head(rows, task), "", *table(rows, task), "", verdicts(kept.compared(rows, task)), ""]
+        if kept.gradients(rows, task, STATES[-1]):
+            lines += [_gradients_head(rows, task), "", *gradients_table(rows, task), ""]
+    for name, words in PICTURES.items():
+        picture = path.with_name(f"{path.stem}-{name}.png")
+        if picture.exists():
+            lines += [f"![{words}](../benchmarks/results/{path.parent.name}/{picture.name})", ""]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _head(rows: Sequence[Row], task: str) -> list[str]:
+    by_seed = kept.runs(rows, task)[STOCK]
+    row = next(iter(by_seed.values()))
+    at, losses = row.settings, [one for one in kept.losses(by_seed).values() if one is not None]
+    shape = f"{at['layers']} layers, {at['width']} wide"
+    unit = f"{at['batch']} × {at['context']} characters" if task == "text" else f"{at['batch']} images"
+    dtype = "bfloat16 by autocast" if at["amp"] else "float32"
+    text = f"**{task}**, {at['activation']}, on {row.device}: {shape}, {at['steps']} steps of {unit}, {dtype}."
+    if len(losses) > 1:
+        text += f" Stock ends at {statistics.fmean(losses):.4f} nats, with a standard deviation of"
+        text += f" {statistics.stdev(losses):.4f} between {len(losses)} seeds, which is the margin."
+    return [text]
+
+
+def table(rows: Sequence[Row], task: str) -> list[str]:
+    """A line for each arm: bytes, final loss, its difference from stock in units of the margin, p, verdict, time."""
+    by_arm, compared = kept.runs(rows, task), kept.compared(rows, task)
+    accurate = task == "digits"
+    head = ["arm", "kept", "final loss", *(["right"] if accurate else [])]
+    head += ["difference from stock / margin, 95 %", "p", "verdict", "time"]
+    lines = [_line(head), _line(["---", *["---:"] * (len(head) - 3), "---", "---:"])]
+    stock = by_arm[STOCK]
+    for arm, by_seed in by_arm.items():
+        found = [row.found for row in by_seed.values()]
+        share = found[0]["kept"] / next(iter(stock.values())).found["kept"]
+        cells = [
+            arm,
+            f"{found[0]['kept'] / 1e6:.2f} MB, {100 * share:.0f} %",
+            f"{kept.mean(one['loss'] for one in found):.4f}",
+        ]
+        cells += [f"{100 * kept.mean(one['accuracy'] for one in found):.2f} %"] if accurate else []
+        times = [row.found["seconds"] / stock[seed].found["seconds"] for seed, row in by_seed.items() if seed in stock]
+        cells += [*_compared(compared.get(arm)), f"{statistics.median(times):.2f}×" if times else "–"]
+        lines.append(_line(cells))
+    return lines
+
+
+def verdicts(compared: Mapping[str, Comparison]) -> str:
+    """Which arms are equivalent, and which are not, in a sentence."""
+    worded: dict[str, list[str]] = {}
+    for arm, one in compared.items():
+        worded.setdefault(one.verdict, []).append(arm)
+    return " ".join(f"{verdict[0].upper()}{verdict[1:]}: {', '.join(arms)}." for verdict, arms in worded.items())
+
+
+def _compared(one: Comparison | None) -> list[str]:
+    if one is None:
+        return ["–", "–", "what is compared with"]
+    if math.isnan(one.p):
+        return ["–", "–", one.verdict]
+    values = [value / one.margin if one.margin else 0.0 for value in (one.difference, one.low, one.high)]
+    return [
+        "{:+z.3f} ({:+z.3f} to {:+z.3f})".format(*values),
+        "< 0.001" if one.p < 0.001 else f"{one.p:.2g}",
+        one.verdict,
+    ]
+
+
+def _gradients_head(rows: Sequence[Row], task: str) -> str:
+    seed = next(row.seed for row in rows if row.what == f"{kept.GRADIENTS} {task}")
+    noise = {state: _known(kept.gradients(rows, task, state)[NOISE]["noise"]) for state in STATES}
+    said = [f"{min(one):.2g} to {max(one):.2g} |g| at the {state} weights" for state, one in noise.items()]
+    return (
+        f"Gradients of {task}, seed {seed}, at stock's initial and final weights, in %: median and largest of"
+        f" {len(noise[STATES[0]])} tensors. The noise of the batches is {' and '.join(said)}."
+    )
+
+
+def gradients_table(rows: Sequence[Row], task: str) -> list[str]:
+    """A line for each arm: its error of one batch's gradient, error and bias as shares of the noise."""
+    columns = ("error of a batch", "error / noise", "bias / noise")
+    lines = [_line(["arm", *(f"{state}: {name}" for state in STATES for name in columns)])]
+    lines.append(_line(["---", *["---:"] * (len(STATES) * len(columns))]))
+    by_state = [kept.gradients(rows, task, state) for state in STATES]
+    for arm in (arm for arm in ARMS if all(arm in found for found in by_state)):
+        cells = []
+        for found in by_state:
+            one, noise = found[arm], found[NOISE]["noise"]
+            cells.append(_spread(_known(one["of batch"])))
+            for name in ("error", "bias"):
+                cells.append(_spread([a / b for a, b in zip(one[name], noise, strict=True) if a is not None and b]))
+        lines.append(_line([arm, *cells]))
+    return lines
+
+
+def _known(values: Sequence[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _spread(shares: Sequence[float]) -> str:
+    """Median, and the largest, in percent."""
+    return f"{_percent(statistics.median(shares))}, {_percent(max(shares))}" if shares else "–"
+
+
+def _percent(share: float) -> str:
+    """Two digits, or whole numbers from 100 on."""
+    if 0 < share < 1e-5:
+        return "< 0.001"
+    return f"{100 * share:.0f}" if share >= 0.995 else f"{100 * share:.2g}"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """The tables for a terminal, as Markdown."""
+    parts = [[*_head(rows, task), "", *table(rows, task)] for task in kept.tasks(rows)]
+    parts += [approx.of_task(rows, task) for task in kept.nets(rows)]
+    return "\n\n".join("\n".join(part) for part in parts)
+
+
+def write() -> list[Path]:
+    """Draw the stored rows' pictures, and put the rows into the page."""
+    pictures = [one for path in sorted(RESULTS.glob(ROWS)) for one in training_plots.save(kept.load(path), path)]
+    write_text(PAGE, rendered(PAGE.read_text(encoding="utf-8")))
+    return [PAGE, *pictures]

@@ -1,0 +1,149 @@
+"""The pictures of `benchmarks.training`: curves of loss, where each arm ends, and its gradients beside the noise."""
+
+import io
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from PIL import Image
+
+from benchmarks.training import approx_page as training_approx_page
+from benchmarks.training import approx_plots as training_approx_plots
+from benchmarks.training import rows as kept
+from benchmarks.training.arms import ARMS, STOCK
+from benchmarks.training.gradients import NOISE, STATES
+from benchmarks.training.rows import Row
+from benchmarks.training.runs import SHARE
+
+DPI, COLOURS = 100, 255
+BAND: dict[str, Any] = {"color": "0.85", "zorder": 0, "label": "stock ± standard deviation between seeds"}
+
+
+def save(rows: Sequence[Row], path: Path) -> list[Path]:
+    """Write all pictures beside `path`, the file of the rows; what there are no rows for is not drawn."""
+    written = []
+    drawn = {"curves": curves(rows), "final": final(rows), "gradients": gradients(rows)}
+    drawn[training_approx_page.PICTURE] = training_approx_plots.nets(rows)
+    for name, figure in drawn.items():
+        if figure is not None:
+            written.append(path.with_name(f"{path.stem}-{name}.png"))
+            _small(figure).save(written[-1], optimize=True)
+    return written
+
+
+def _small(figure: Figure) -> Image.Image:
+    """The picture in COLOURS colours, which takes a third of the bytes."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=DPI)
+    return Image.open(drawn).convert("RGB").quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+
+
+def _style(arm: str) -> dict[str, Any]:
+    """One colour a method; the more bits, the more of the line is drawn."""
+    method, _, bits = arm.rpartition("-")
+    names = ("invact", "forward-ad", "fewbit", "actnn", "recompute")
+    if arm == STOCK:
+        return {"color": "black"}
+    dashes = {"1": ":", "2": "-.", "3": "--", "4": "-"}.get(bits, "-")
+    return {"color": f"C{names.index(method if bits.isdigit() else arm)}", "linestyle": dashes}
+
+
+def curves(rows: Sequence[Row]) -> Figure | None:
+    """Above: loss on what is held out, mean over seeds, and stock's spread. Below: each arm's distance from stock."""
+    tasks = kept.tasks(rows)
+    if not tasks:
+        return None
+    figure = Figure(figsize=(5.5 * len(tasks), 6.4), layout="constrained")
+    grid = figure.subplots(2, len(tasks), squeeze=False, sharex="col")
+    for column, task in enumerate(tasks):
+        above, below = grid[0][column], grid[1][column]
+        by_arm = kept.runs(rows, task)
+        for arm, by_seed in by_arm.items():
+            steps, values = _curve(by_seed)
+            style = {**_style(arm), "linewidth": 1.2, "label": arm}
+            above.plot(steps, [statistics.fmean(of_seeds) for of_seeds in values], **style)
+            if arm == STOCK and len(by_seed) > 1:
+                _band(above, below, steps, values)
+            elif arm != STOCK:
+                shared = {seed: row for seed, row in by_arm[STOCK].items() if seed in by_seed}
+                pairs = zip(_curve({seed: by_seed[seed] for seed in shared})[1], _curve(shared)[1], strict=True)
+                differences = [statistics.fmean(a) - statistics.fmean(b) for a, b in pairs]
+                below.plot(steps, differences, **style)
+        above.set(title=task, ylabel=f"loss on 1/{SHARE} of what is held out, nats", yscale="log")
+        below.set(xlabel="steps", ylabel="distance from stock, mean over seeds")
+    _legend(figure, grid[0][0])
+    return figure
+
+
+def _curve(by_seed: dict[int, Row]) -> tuple[list[int], list[list[float]]]:
+    """Steps, and at each the losses on what is held out of all seeds that had a finite one."""
+    points = list(zip(*(row.found["curve"] for row in by_seed.values()), strict=True))
+    values = [[one[2] if one[2] is not None else float("nan") for one in of_seeds] for of_seeds in points]
+    return [of_seeds[0][0] for of_seeds in points], values
+
+
+def _band(above: Axes, below: Axes, steps: Sequence[int], values: Sequence[Sequence[float]]) -> None:
+    means, spreads = [statistics.fmean(one) for one in values], [statistics.stdev(one) for one in values]
+    pairs = list(zip(means, spreads, strict=True))
+    above.fill_between(steps, [mean - one for mean, one in pairs], [mean + one for mean, one in pairs], **BAND)
+    below.fill_between(steps, [-one for one in spreads], spreads, **BAND)
+    if 0 < spreads[-1] < float("inf"):
+        below.set_yscale("symlog", linthresh=spreads[-1])  # what is large at first must not hide the end
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    """One for all, below."""
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", frameon=False, fontsize=8, ncols=6)
+
+
+def final(rows: Sequence[Row]) -> Figure | None:
+    """The final loss of each arm less stock's with the same seed, in margins: dots, mean with its 95 % interval."""
+    tasks = [task for task in kept.tasks(rows) if len(kept.runs(rows, task)) > 1]
+    if not tasks:
+        return None
+    figure = Figure(figsize=(5.5 * len(tasks), 3.8), layout="constrained")
+    for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
+        by_arm, compared = kept.runs(rows, task), kept.compared(rows, task)
+        stock, margin = kept.losses(by_arm[STOCK]), next(iter(compared.values())).margin or float("nan")
+        axes.axvspan(-1, 1, color="0.9", zorder=0, label="margin: ± stock's standard deviation between seeds")
+        for place, (arm, one) in enumerate(compared.items()):
+            losses = kept.losses(by_arm[arm])
+            dots = [
+                (a - b) / margin for seed, a in losses.items() if (b := stock.get(seed)) is not None and a is not None
+            ]
+            colour = _style(arm)["color"]
+            axes.plot(dots, [place] * len(dots), "o", color=colour, markersize=4, alpha=0.5)
+            half = (one.high - one.difference) / margin
+            axes.errorbar(one.difference / margin, place, xerr=half, fmt="|", color="black", markersize=9, capsize=3)
+        axes.set_yticks(range(len(compared)), list(compared))
+        axes.invert_yaxis()
+        axes.set(title=task, xlabel="final loss less stock's with the same seed, in margins")
+        axes.legend(frameon=False, fontsize=7)
+    return figure
+
+
+def gradients(rows: Sequence[Row]) -> Figure | None:
+    """The error of each arm's gradients by layer, and the noise of the batches; exact arms are not on a log scale."""
+    tasks = [task for task in kept.tasks(rows) if kept.gradients(rows, task, STATES[0])]
+    if not tasks:
+        return None
+    figure = Figure(figsize=(11, 3.9 * len(tasks)), layout="constrained")
+    grid = figure.subplots(len(tasks), len(STATES), squeeze=False, sharex="row", sharey="row")
+    for row, task in zip(grid, tasks, strict=True):
+        for axes, state in zip(row, STATES, strict=True):
+            found = kept.gradients(rows, task, state)
+            layers = range(len(found[NOISE]["layers"]))
+            axes.semilogy(layers, found[NOISE]["noise"], color="black", linewidth=2, label="noise of the batches")
+            for arm in ARMS:
+                errors = [one or float("nan") for one in found.get(arm, {}).get("error", [])]
+                if any(one == one for one in errors):
+                    axes.semilogy(layers, errors, label=arm, linewidth=1, **_style(arm))
+            axes.set_title(f"{task}, {state} weights")
+        row[0].set_ylabel("error of the gradient / |g|")
+        for axes in row:
+            axes.set_xticks(layers, found[NOISE]["layers"], rotation=90, fontsize=5)
+    _legend(figure, grid[0][0])
+    return figure

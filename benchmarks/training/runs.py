@@ -1,0 +1,187 @@
+"""One training of `benchmarks.training`, from a seed to what is reported of it."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.baselines.naive import quantised
+from benchmarks.training import arms
+from benchmarks.training.data import Data, data
+from benchmarks.training.models import loss, right
+from kernels.memory import Recorder
+
+POINTS = 20  # of a curve
+SHARE = 4  # every so-maniest of what is held out judges a point of the curve; all of it judges the end
+JUDGED = 128  # inputs at a time
+WARM_UP = 0.1  # of the steps, in which the rate rises to its highest; then half a cosine takes it to 0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that, with the arm and the seed, makes a training what it is.
+
+    width: of a transformer's stream, of a ResNet's first blocks, in the middle where they are bottlenecks. layers: of a
+    transformer, blocks of a ResNet at each resolution. context: of GPT, in characters. rate: the highest. amp: bfloat16
+    by autocast. digest: of the data.
+    """
+
+    task: str
+    size: str
+    activation: str
+    width: int
+    layers: int
+    context: int
+    batch: int
+    steps: int
+    rate: float
+    device: str
+    amp: bool
+    threads: int
+    digest: str
+    torch: str
+
+
+@lru_cache(maxsize=4)
+def load(task: str, context: int, device: str) -> Data:
+    """The data of a task, once a process."""
+    return data(task, context, torch.device(device))
+
+
+def of(settings: Settings) -> Data:
+    """The data of a setting."""
+    return load(settings.task, settings.context, settings.device)
+
+
+def start(settings: Settings, arm: str, seed: int) -> nn.Module:
+    """The model with the seed's first weights. Afterwards torch's own generator is at the seed's place again."""
+    torch.manual_seed(seed)
+    size = (settings.width, settings.layers, arm)
+    if settings.task in arms.NETS:
+        model = arms.net(of(settings), settings.task, *size)
+    else:
+        model = arms.model(of(settings), settings.activation, *size)
+    torch.manual_seed(seed)  # only ActNN draws from it from here on
+    return model.to(settings.device)
+
+
+def train(settings: Settings, arm: str, seed: int) -> tuple[nn.Module, dict[str, Any]]:
+    """The trained model, and its measurements:
+
+    loss and accuracy on all that is held out (loss None where it is not finite), in nats an element and as a share;
+    curve, of POINTS rows: steps done, mean loss of the batches since the last row, loss on a share of what is held out;
+    kept, bytes that forward leaves for backward; seconds of training without judging, of the processor on a CPU. Of a
+    naive arm, which is tested exactly: quantised, loss and accuracy of the net tested as it was trained.
+    """
+    with conditions(settings):
+        model, found = start(settings, arm, seed), of(settings)
+        optimiser = _optimiser(settings, model)
+        batches = torch.Generator().manual_seed(seed)
+        curve, losses, seconds, kept = [], [], 0.0, 0
+        for step in range(settings.steps):
+            begun = _clock(settings)
+            x, wanted = found.batch(settings.batch, batches)
+            for group in optimiser.param_groups:
+                group["lr"] = settings.rate * _share(step, settings.steps)
+            optimiser.zero_grad(set_to_none=True)
+            if step == 0:
+                value, kept = counted(lambda x=x, wanted=wanted: forward(settings, model, x, wanted), model)
+            else:
+                value = forward(settings, model, x, wanted)
+            value.backward()
+            optimiser.step()
+            seconds += _clock(settings) - begun
+            losses.append(value.detach())
+            if (step + 1) * POINTS // settings.steps > step * POINTS // settings.steps:
+                curve.append([step + 1, _short(torch.stack(losses).mean()), _short(judge(settings, model, SHARE)[0])])
+                losses = []
+        measured: dict[str, Any] = {**_judged(settings, model), "kept": kept}
+        with quantised(model) as otherwise:
+            if otherwise:
+                measured["quantised"] = _judged(settings, model)
+    return model, {**measured, "seconds": seconds, "curve": curve}
+
+
+def forward(settings: Settings, model: nn.Module, x: Tensor, wanted: Tensor) -> Tensor:
+    """The loss of a batch."""
+    with torch.autocast(settings.device, torch.bfloat16, enabled=settings.amp):
+        return loss(model(x), wanted)
+
+
+@torch.no_grad()
+def judge(settings: Settings, model: nn.Module, share: int = 1) -> tuple[float, float]:
+    """Mean loss, and the share of right answers, on every `share`-th of what is held out."""
+    model.eval()
+    total, correct, count = 0.0, 0.0, 0
+    for x, wanted in zip(*(part.split(JUDGED) for part in of(settings).judged(share)), strict=True):
+        with torch.autocast(settings.device, torch.bfloat16, enabled=settings.amp):
+            logits = model(x)
+        total += float(loss(logits, wanted)) * len(x)
+        correct += right(logits, wanted) * len(x)
+        count += len(x)
+    model.train()
+    return total / count, correct / count
+
+
+def _judged(settings: Settings, model: nn.Module) -> dict[str, float | None]:
+    final, accuracy = judge(settings, model)
+    return {"loss": final if math.isfinite(final) else None, "accuracy": accuracy}
+
+
+def counted(call: Callable[[], Tensor], model: nn.Module) -> tuple[Tensor, int]:
+    """What `call` gives, and the bytes it keeps for backward, the batch with them."""
+    with Recorder(model) as recorder:
+        value = call()
+    saved = recorder.saved(value)
+    return value, saved.total + saved.inputs
+
+
+@contextmanager
+def conditions(settings: Settings) -> Iterator[None]:
+    """So many threads; on a GPU, only kernels that give the same bits each time, where there are such."""
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    torch.set_num_threads(settings.threads)
+    torch.use_deterministic_algorithms(settings.device == "cuda" or deterministic, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(deterministic)
+
+
+def _optimiser(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:
+    """What is usual: AdamW for a transformer, momentum for a ResNet."""
+    if settings.task in ("text", "vit"):
+        return torch.optim.AdamW(model.parameters(), lr=settings.rate, weight_decay=0.01)
+    return torch.optim.SGD(model.parameters(), lr=settings.rate, momentum=0.9, weight_decay=5e-4)
+
+
+def _share(step: int, steps: int) -> float:
+    """Of the highest rate, at a step."""
+    begin = max(1, round(WARM_UP * steps))
+    if step < begin:
+        return (step + 1) / begin
+    return 0.5 * (1 + math.cos(math.pi * (step - begin) / max(1, steps - begin)))
+
+
+def _clock(settings: Settings) -> float:
+    if settings.device == "cuda":
+        torch.cuda.synchronize()
+        return time.perf_counter()
+    return time.process_time()  # others may be running on a CPU
+
+
+def _short(value: Tensor | float) -> float | None:
+    """Six digits; None, which JSON has, for what is not finite."""
+    return float(f"{float(value):.6g}") if math.isfinite(value) else None
+
+
+def key(settings: Settings) -> dict[str, Any]:
+    """The settings as a row holds them."""
+    return asdict(settings)
