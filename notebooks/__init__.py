@@ -1,0 +1,1 @@
+"""Notebooks about the fits, and the pages made of them."""

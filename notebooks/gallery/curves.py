@@ -1,0 +1,98 @@
+"""The numbers of the pictures: f, f' and every fit at chosen points. Nothing is fitted here."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fitting.activations import Activation
+from fitting.activations.tape import Array
+from fitting.fewbit.steps import Steps
+from fitting.invact.branches import Side, split
+from fitting.invact.candidate import Stored
+from fitting.invact.document import tapes_of
+from fitting.invact.exact import slope_of_output
+from notebooks.gallery.fits import Fit
+
+POINTS = 2000
+MARGIN = 0.2  # of what is shown
+REACH = 3.0  # of x, at least, to both sides of 0
+FAR = 8.0  # of x, in pictures of errors of formulas
+TELLING_BITS = 4  # tables of more have borders far out, where nothing is to be seen
+
+
+def window(fits: tuple[Fit, ...]) -> tuple[float, float]:
+    """The x that a function's pictures show: where few bits place their borders, and some more."""
+    tables = [fit for fit in fits if fit.is_fewbit and fit.document["options"]["bits"] <= TELLING_BITS]
+    borders = [x for fit in tables for x in fit.document["solution"]["borders"]]
+    lo, hi = min([-REACH, *borders]), max([REACH, *borders])
+    margin = MARGIN * (hi - lo) / 2
+    return lo - margin * (lo < -REACH), hi + margin * (hi > REACH)
+
+
+def points(activation: Activation, lo: float, hi: float, also: Array | None = None) -> Array:
+    """x from lo to hi: even, and on both sides of every break and of `also`, which makes steps upright.
+
+    Not at these themselves, where a function may take the value of either side.
+    """
+    breaks = np.concatenate([activation.breakpoints, [] if also is None else also])
+    sides = np.concatenate([np.nextafter(breaks, -np.inf), np.nextafter(breaks, np.inf)])
+    x = np.setdiff1d(np.concatenate([np.linspace(lo, hi, POINTS), sides]), breaks)
+    return x[(lo <= x) & (x <= hi)]
+
+
+@dataclass(frozen=True)
+class Table:
+    """f' and the steps q of a few-bit table."""
+
+    x: Array
+    slope: Array
+    q: Array
+
+    @property
+    def error(self) -> Array:
+        return self.slope - self.q
+
+
+def table(fit: Fit, lo: float, hi: float) -> Table:
+    """A few-bit fit between lo and hi."""
+    solution = fit.document["solution"]
+    steps = Steps(*(np.array(solution[key]) for key in ("borders", "codes", "levels")))
+    x = points(fit.activation, lo, hi, steps.borders)
+    return Table(x, fit.activation.df(x), steps(x))
+
+
+@dataclass(frozen=True)
+class Formula:
+    """One side of an InvAct fit: y, g and q where they are shown; x and |q - g| further out."""
+
+    y: Array
+    g: Array
+    q: Array
+    x: Array
+    error: Array
+    bound: float | None
+
+
+def formulas(fit: Fit, lo: float, hi: float) -> list[Formula]:
+    """The sides of an InvAct fit, left first; g and q for x between lo and hi."""
+    result = []
+    sides = split(fit.activation).sides
+    document = fit.document
+    for side, branch, bound in zip(sides, document["solution"]["branches"], document["error"]["bound"], strict=True):
+        q = Stored(tapes_of(branch))
+        near, far = _inside(fit.activation, side, lo, hi), _inside(fit.activation, side, min(lo, -FAR), max(hi, FAR))
+        y, outputs = fit.activation.f(near), fit.activation.f(far)
+        with np.errstate(all="ignore"):  # the published formulas have roots of rounded numbers below 0
+            g, exact = slope_of_output(side, y), slope_of_output(side, outputs)
+            error = np.abs(q(outputs) - exact) / np.maximum(1.0, np.abs(exact))  # as the bound counts it
+            result.append(Formula(y, g, q(y), far, error, bound))
+    return result
+
+
+def _inside(activation: Activation, side: Side, lo: float, hi: float) -> Array:
+    """Points of a side, dense where it meets the other: next to T, where x is a root of y."""
+    lo, hi = max(lo, side.lo), min(hi, side.hi)
+    near = np.geomspace(1e-6, 1.0, POINTS // 4) * (hi - lo)
+    ends = [lo + near] * bool(np.isfinite(side.lo)) + [hi - near] * bool(np.isfinite(side.hi))
+    x = np.unique(np.concatenate([points(activation, lo, hi), *ends]))
+    return x[(lo < x) & (x < hi)]

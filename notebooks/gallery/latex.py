@@ -1,0 +1,104 @@
+r"""A fit as LaTeX, for an article with amsmath: tables of intervals and levels, or formulas and their constants."""
+
+import re
+from collections.abc import Iterable
+
+from sympy import Expr, Symbol
+from sympy.printing.latex import LatexPrinter
+
+from fitting.invact.text import read
+from notebooks.gallery.c_array import setting, sides
+from notebooks.gallery.fits import Fit
+from notebooks.gallery.numbers import count
+
+ROWS = 45  # of a table, which cannot break between pages
+DIGITS = 10  # of borders and levels, as the command shows them
+EXACT = 17  # of constants: as few of these as tell a number from all others
+
+
+def as_latex(fit: Fit) -> str:
+    """The fit for a paper."""
+    lines = [f"% {fit.place}, sha256 {fit.document['sha256'][:16]}"]
+    return "\n".join([*lines, *(_steps(fit) if fit.is_fewbit else _formulas(fit))]) + "\n"
+
+
+def _steps(fit: Fit) -> list[str]:
+    solution, bits = fit.document["solution"], fit.document["options"]["bits"]
+    borders, codes, levels = (solution[key] for key in ("borders", "codes", "levels"))
+    edges = [r"-\infty", *(number(border, DIGITS) for border in borders), r"\infty"]
+    rows = [
+        f"  ${lo}$ & ${hi}$ & ${number(levels[code], DIGITS)}$ & {code:0{bits}b} \\\\"
+        for lo, hi, code in zip(edges, edges[1:], codes, strict=False)
+    ]
+    head = (
+        f"% {fit.entry.function}' by {fit.setting}: {count(len(levels), 'level')} on {count(len(codes), 'interval')};"
+    )
+    lines = [f"{head} each holds from < x <= to"]
+    for first in range(0, len(rows), ROWS):
+        lines += _tabular("rrrr", "from & to & level & code", rows[first : first + ROWS])
+    return lines
+
+
+def _formulas(fit: Fit) -> list[str]:
+    solution = fit.document["solution"]
+    branches = solution["branches"]
+    lines = [f"% {fit.entry.function}' from y, for {setting(fit)}"]
+    if solution["border"] is not None:
+        sign = "<" if solution["border_side"] == "right" else "<="
+        lines.append(f"% the left side is x {sign} {solution['border']!r}")
+    lines.append(r"\begin{align*}")
+    rows = []
+    for side, branch in zip(sides(branches), branches, strict=True):
+        mark = f"_{{\\text{{{side}}}}}" if side else ""
+        if branch["variable"] is not None:
+            rows.append(f"  s{mark} &= {_maths(branch['variable'], branch['constants'])}")
+        rows.append(f"  q{mark} &= {_maths(branch['expression'], branch['constants'])}")
+    lines += [" \\\\\n".join(rows), r"\end{align*}"]
+    for side, branch in zip(sides(branches), branches, strict=True):
+        if branch["constants"]:
+            constants = [f"  ${_symbol(key)}$ & ${number(value)}$ \\\\" for key, value in branch["constants"].items()]
+            lines += _tabular("lr", f"constant & {side or 'value'}", constants)
+    return lines
+
+
+def number(value: float, digits: int = EXACT) -> str:
+    """A number in LaTeX's mathematics, with powers of ten; all its digits unless there are too many."""
+    plain = repr(value) if digits == EXACT else f"{value:.{digits}g}"
+    return re.sub(r"e\+?(-?)0*(\d+)", r" \\times 10^{\1\2}", plain)
+
+
+class _Printer(LatexPrinter):
+    """sympy's own, with the grammar's heads and the names of constants upright."""
+
+    def _print_maximum(self, expression: Expr) -> str:
+        return self._named(r"\max", expression.args)
+
+    def _print_minimum(self, expression: Expr) -> str:
+        return self._named(r"\min", expression.args)
+
+    def _print_expm1(self, expression: Expr) -> str:
+        return self._named(r"\operatorname{expm1}", expression.args)
+
+    def _print_Symbol(self, expression: Symbol, style: str = "plain") -> str:
+        return _symbol(expression.name)
+
+    def _named(self, name: str, arguments: Iterable[Expr]) -> str:
+        return rf"{name}\left({', '.join(map(self._print, arguments))}\right)"
+
+
+def _maths(text: str, constants: dict[str, float]) -> str:
+    return str(_Printer().doprint(read(text, constants)))
+
+
+def _symbol(name: str) -> str:
+    """c10 as a letter with an index, words upright."""
+    letters, _, index = name.partition("_")
+    match = re.fullmatch(r"([a-z])(\d*)", letters)
+    base, digits = match.groups() if match else (rf"\mathrm{{{letters}}}", "")
+    index = digits or (rf"\mathrm{{{index}}}" if index else "")
+    return f"{base}_{{{index}}}" if index else base
+
+
+def _tabular(columns: str, head: str, rows: list[str]) -> list[str]:
+    start = [rf"\begin{{tabular}}{{{columns}}}", r"  \hline", rf"  {head} \\", r"  \hline"]
+    return ["", *start, *rows, r"  \hline", r"\end{tabular}"]

@@ -1,0 +1,67 @@
+"""The page: one file that loads nothing, with all that belongs to it inside."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from string import Template
+
+from coefficients.command import Misuse
+from notebooks.gallery.cards import card
+from notebooks.gallery.fits import Shelf, shelves
+from notebooks.gallery.markup import Html, join, tag
+from notebooks.gallery.table import table
+
+HERE = Path(__file__).parent
+NOTEBOOKS = {
+    "error_curves": "Error curves",
+    "bits_against_error": "Bits against error",
+    "fitting_slopes": "How slopes are fitted",
+    "memory": "Memory of a model",
+}
+
+
+def page(
+    root: Path | None = None, beside: Path | None = None, progress: Callable[[str], None] = lambda name: None
+) -> str:
+    """The text of the page for the coefficient files below root (default: the packaged ones).
+
+    beside: the folder it will stand in; notebooks rendered there are linked. progress is told each function's name.
+    Raises `Misuse` where there are no files, `CoefficientError` or `InputError` for one that is not valid.
+    """
+    found, cards = [], []
+    for shelf in shelves(root):
+        progress(shelf.name)
+        found.append(shelf)
+        cards.append(card(shelf))
+    if not found:
+        raise Misuse(f"no coefficient files in {root}; python -m fitting.fewbit --all makes them")
+    template = Template((HERE / "page.html").read_text(encoding="utf-8"))
+    return template.substitute(
+        style=(HERE / "style.css").read_text(encoding="utf-8") + _choices(max(len(shelf.fits) for shelf in found)),
+        script=(HERE / "gallery.js").read_text(encoding="utf-8"),
+        functions=str(len(found)),
+        fits=str(sum(len(shelf.fits) for shelf in found)),
+        jumps=_jumps(found),
+        notebooks=_notebooks(beside),
+        cards=join(cards, "\n"),
+        table=table(found),
+    )
+
+
+def _choices(most: int) -> str:
+    """The rules that show the fit chosen on a card."""
+    chosen = (f".card:has([value='{i}']:checked) .panel:nth-child({i + 1})" for i in range(most))
+    return ",\n".join(chosen) + " { display: block; }\n"
+
+
+def _jumps(found: Sequence[Shelf]) -> Html:
+    return Html("".join(tag("a", shelf.name, href=f"#{shelf.name}") for shelf in found))
+
+
+def _notebooks(beside: Path | None) -> Html:
+    """Links to the notebooks that were rendered next to the page."""
+    links = [
+        tag("a", title, href=f"notebooks/{name}.html")
+        for name, title in NOTEBOOKS.items()
+        if beside is not None and (beside / "notebooks" / f"{name}.html").is_file()
+    ]
+    return tag("p", "Notebooks: ", join(links, ", "), ".", class_="notebooks") if links else Html()
