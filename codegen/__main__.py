@@ -43,7 +43,7 @@ def _parser() -> command.Parser:
     emit.add_argument("--coefficients", metavar="FILE", help="a fit of your own instead of the packaged ones")
     emit.add_argument("--target", metavar="T", default="triton", help=f"{', '.join(TARGETS)} (default: triton)")
     emit.add_argument("-o", "--out", metavar="PATH", help="file to write (default: print)")
-    emit.add_argument("--all", action="store_true", help=f"write everything below {generated.FOLDER.name} anew")
+    emit.add_argument("--all", action="store_true", help="in a checkout: write all of kernels/generated anew")
     commands.add_parser("check", help="emit everything again and compare, byte for byte")
     commands.add_parser("list", help="show what is there")
     inspect = commands.add_parser(
@@ -163,6 +163,11 @@ def _bits(text: str | None) -> int:
 
 
 def _emit_all() -> int:
+    if not generated.in_checkout():
+        raise InputError(
+            f"--all writes the kernels of a checkout of actfit, and must be run in one, got {generated.FOLDER}; for one"
+            " function: --fn NAME --method all --out FILE"
+        )
     generated.FOLDER.mkdir(exist_ok=True)
     changed = 0
     for path, text in generated.texts():
@@ -180,7 +185,8 @@ def _check() -> int:
     bad += [f"{path}: no function stands for it" for path in generated.strangers()]
     for line in bad:
         print(line)
-    way_out = "; to write them anew: python -m codegen emit --all" if bad else ""
+    how = "python -m codegen emit --all" if generated.in_checkout() else "pip install --force-reinstall actfit"
+    way_out = f"; to write them anew: {how}" if bad else ""
     print(f"{len(names()) * len(TARGETS) + 1} files, {len(bad)} bad{way_out}")
     return command.BAD if bad else command.GOOD
 
@@ -198,10 +204,9 @@ def _list() -> int:
 def _applies(subject: Subject, method: str) -> bool:
     bits = min(subject.fewbit(), default=0)
     try:
-        standalone.emit(Request(subject, method, "bfloat16", bits, ()), "triton")
+        return bool(Request(subject, method, "bfloat16", bits, ()).saves)
     except InputError:
         return False
-    return True
 
 
 def _inspect(options: argparse.Namespace) -> int:

@@ -11,6 +11,11 @@ FOLDER = Path(__file__).resolve().parents[1] / "kernels" / "generated"
 WRITERS: dict[str, Callable[[Subject], str]] = {"triton": triton_module, "torch": torch_module}
 
 
+def in_checkout() -> bool:
+    """Whether the folder is in a checkout of the project, where emitting belongs, and not where pip put it."""
+    return (FOLDER.parents[1] / "pyproject.toml").is_file()
+
+
 def texts() -> Iterator[tuple[Path, str]]:
     """Every file of the folder and its text, made anew; a function after the other."""
     yield FOLDER / "__init__.py", f'"""One function a file, for each target. {MARK}"""\n'

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -77,6 +78,13 @@ def _exit_now(*_: object) -> NoReturn:
     sys.stderr.write("interrupted\n")
     sys.stderr.flush()
     os._exit(INTERRUPTED)
+
+
+def exit_without(library: str, prog: str, way_out: str) -> None:
+    """End the process, with one line, where a library is not installed; for before it is imported."""
+    if find_spec(library) is None:
+        say(prog, f"{library} must be installed, and is not; {way_out}")
+        sys.exit(MISUSED)
 
 
 def run(prog: str, main: Callable[[], int], misuse: tuple[type[Exception], ...] = ()) -> int:

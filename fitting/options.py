@@ -39,7 +39,9 @@ def check_function(options: argparse.Namespace) -> None:
 def add_output(parser: argparse.ArgumentParser, formats: Sequence[str], plot: str) -> argparse._ArgumentGroup:
     """--out, --format, --plot, --quiet; `plot` is the help of --plot. The group, for more of its kind."""
     where = parser.add_argument_group("output")
-    where.add_argument("--out", metavar="PATH", help=f"file to write, - for stdout (default: below {DEFAULT_ROOT})")
+    where.add_argument(
+        "--out", metavar="PATH", help=f"file to write, - for stdout (default: one below {DEFAULT_ROOT} in this folder)"
+    )
     where.add_argument(
         "--format", metavar="F", default="table", help=f"what is printed: {', '.join(formats)} (default: table)"
     )

@@ -1,36 +1,41 @@
 """Activation functions that remember less: functions, modules, whole models, and the Triton kernels behind them."""
 
-from kernels.conversion import convert
-from kernels.errors import KernelError
-from kernels.gated import geglu, reglu, swiglu
-from kernels.linear import ActLinear
-from kernels.memory import saved_bytes
-from kernels.modules import (
-    CELU,
-    ELU,
-    GELU,
-    SELU,
-    Hardshrink,
-    Hardsigmoid,
-    Hardswish,
-    Hardtanh,
-    LeakyReLU,
-    LogSigmoid,
-    Mish,
-    QuickGELU,
-    ReLU,
-    ReLU2,
-    ReLU6,
-    Sigmoid,
-    SiLU,
-    Softplus,
-    Softshrink,
-    Softsign,
-    Tanh,
-    Tanhshrink,
-    Threshold,
-)
-from kernels.ops import backend
+import sys
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kernels.conversion import convert
+    from kernels.errors import KernelError
+    from kernels.gated import geglu, reglu, swiglu
+    from kernels.linear import ActLinear
+    from kernels.memory.measure import saved_bytes
+    from kernels.modules import (
+        CELU,
+        ELU,
+        GELU,
+        SELU,
+        Hardshrink,
+        Hardsigmoid,
+        Hardswish,
+        Hardtanh,
+        LeakyReLU,
+        LogSigmoid,
+        Mish,
+        QuickGELU,
+        ReLU,
+        ReLU2,
+        ReLU6,
+        Sigmoid,
+        SiLU,
+        Softplus,
+        Softshrink,
+        Softsign,
+        Tanh,
+        Tanhshrink,
+        Threshold,
+    )
+    from kernels.ops import backend
 
 __all__ = [
     "CELU",
@@ -65,3 +70,24 @@ __all__ = [
     "saved_bytes",
     "swiglu",
 ]
+
+# argv is ["-m"] while Python looks for a command's module: python -m kernels.memory says in its own way what it lacks.
+if find_spec("torch") is None and sys.argv[:1] != ["-m"]:
+    raise ImportError("kernels needs PyTorch, which is not installed; pip install 'actfit[kernels]'", name="torch")
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """A public name, when the first of them is asked for: torch takes seconds to import."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from kernels import conversion, errors, gated, linear, modules, ops
+        from kernels.memory import measure
+
+        for home in (conversion, errors, gated, linear, measure, modules, ops):
+            globals().update((key, value) for key, value in vars(home).items() if key in __all__)
+        return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

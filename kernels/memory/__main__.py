@@ -3,7 +3,8 @@
 from coefficients import command
 
 if __name__ == "__main__":
-    command.exit_on_interrupt()  # for what is imported from here on; torch came with the package
+    command.exit_on_interrupt()  # before the imports, which take most of the time
+    command.exit_without("torch", "memory", "pip install 'actfit[kernels]'")
 
 import argparse
 import json
@@ -15,12 +16,13 @@ from typing import Any
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
-from kernels.approx_backprop.how import SCHEMES, How
+from kernels.approx_backprop.how import BITS, SCHEMES, How
 from kernels.choice import DEFAULT_BITS
 from kernels.conversion import Report, convert
 from kernels.conversion.arguments import KNOWN
 from kernels.conversion.layers import METHOD as APPROX
 from kernels.errors import KernelError
+from kernels.kernel import MAX_BITS
 from kernels.memory import zoo
 from kernels.memory.making import line
 from kernels.memory.measure import ACCOUNTINGS, saved_bytes
@@ -101,7 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if plot is not None:
         picture(plot)
     bound = _number("max-gradient-error", options.max_gradient_error)
-    hows = _hows(options.method, _whole("bits", options.bits), options.scheme, bound)
+    methods = list(dict.fromkeys(options.method or ("invact", "fewbit", "auto")))
+    _check_goes_with(options, methods)
+    hows = _hows(methods, _bits(options.bits, methods), options.scheme, bound)
     with FakeTensorMode(allow_non_fake_inputs=True):
         model, args, kwargs = zoo.build(
             options.model,
@@ -127,12 +131,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return command.GOOD
 
 
-def _whole(name: str, text: str | None) -> int | None:
+def _whole(name: str, text: str | None, least: int = 1, most: int = MOST, of: str = "") -> int | None:
     if text is None:
         return None
-    if not text.isdecimal() or not 1 <= int(text) <= MOST:
-        raise KernelError(f"{name} must be a whole number from 1 to {MOST}, got {text!r}")
+    if not text.isdecimal() or len(text) > len(str(MOST)) or not least <= int(text) <= most:
+        raise KernelError(f"{name} must be a whole number from {least} to {most}{of}, got {text!r}")
     return int(text)
+
+
+def _bits(text: str | None, methods: Sequence[str]) -> int | None:
+    """As each of the methods that has bits can have them."""
+    few, approx = (1, MAX_BITS, " for fewbit"), (min(BITS), max(BITS), f" for {APPROX}")
+    return _whole("bits", text, *(approx if APPROX in methods else few))
 
 
 def _number(name: str, text: str | None) -> float | None:
@@ -142,11 +152,16 @@ def _number(name: str, text: str | None) -> float | None:
         raise KernelError(f"{name} must be a number, got {text!r}") from None
 
 
-def _hows(
-    methods: Sequence[str] | None, bits: int | None, scheme: str | None, bound: float | None
-) -> list[dict[str, Any]]:
+def _check_goes_with(options: argparse.Namespace, methods: Sequence[str]) -> None:
+    """Raise KernelError for an option that none of the methods takes."""
+    for name, of in (("bits", ("fewbit", APPROX)), ("scheme", (APPROX,)), ("max_gradient_error", ("auto",))):
+        if getattr(options, name) is not None and not set(of) & set(methods):
+            option = name.replace("_", "-")
+            raise KernelError(f"{option} must go with --method {' or '.join(of)}, got --method {', '.join(methods)}")
+
+
+def _hows(methods: Sequence[str], bits: int | None, scheme: str | None, bound: float | None) -> list[dict[str, Any]]:
     """The arguments of `convert` for each method."""
-    names = list(dict.fromkeys(methods or ("invact", "fewbit", "auto")))
     takes: dict[str, dict[str, Any]] = {
         "fewbit": {"bits": bits or DEFAULT_BITS},
         APPROX: {"bits": bits or How.bits},
@@ -154,14 +169,7 @@ def _hows(
     }
     takes[APPROX] |= {} if scheme is None else {"scheme": scheme}
     takes["auto"] |= {} if bound is None else {"max_gradient_error": bound}
-    for option, value, of in (
-        ("bits", bits, ("fewbit", APPROX)),
-        ("scheme", scheme, (APPROX,)),
-        ("max-gradient-error", bound, ("auto",)),
-    ):
-        if value is not None and not set(of) & set(names):
-            raise KernelError(f"{option} must go with --method {' or '.join(of)}, got --method {', '.join(names)}")
-    return [{"method": name, **takes.get(name, {})} for name in names]
+    return [{"method": name, **takes.get(name, {})} for name in methods]
 
 
 def _results(

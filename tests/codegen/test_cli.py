@@ -79,26 +79,46 @@ def test_list_names_every_function(capsys):
     assert gelu.endswith("1, 2, 3, 4, 5, 6, 7, 8 bits")
 
 
-def test_check_sees_what_was_changed(capsys, tmp_path, monkeypatch):
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """kernels/generated of a checkout that is there for the test, empty."""
+    folder = tmp_path / "kernels" / "generated"
+    folder.mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text("")
+    monkeypatch.setattr(generated, "FOLDER", folder)
+    return folder
+
+
+def test_check_sees_what_was_changed(capsys, folder):
     texts = {path.name: text for path, text in generated.texts()}
     for name, text in texts.items():
-        (tmp_path / name).write_text(text)
-    monkeypatch.setattr(generated, "FOLDER", tmp_path)
+        (folder / name).write_text(text)
     assert ask(capsys, "check") == (0, "49 files, 0 bad\n", "")
-    (tmp_path / "relu_triton.py").write_text(texts["relu_triton.py"].replace("0.0", "0.5"))
-    (tmp_path / "gelu_torch.py").unlink()
-    (tmp_path / "mine.py").write_text("")
+    (folder / "relu_triton.py").write_text(texts["relu_triton.py"].replace("0.0", "0.5"))
+    (folder / "gelu_torch.py").unlink()
+    (folder / "mine.py").write_text("")
     status, out, _ = ask(capsys, "check")
     assert status == 1
-    assert f"{tmp_path / 'relu_triton.py'}: differs from what is emitted, first in line" in out
-    assert f"{tmp_path / 'gelu_torch.py'}: is missing" in out
-    assert f"{tmp_path / 'mine.py'}: no function stands for it" in out
+    assert f"{folder / 'relu_triton.py'}: differs from what is emitted, first in line" in out
+    assert f"{folder / 'gelu_torch.py'}: is missing" in out
+    assert f"{folder / 'mine.py'}: no function stands for it" in out
     assert out.endswith("49 files, 3 bad; to write them anew: python -m codegen emit --all\n")
     status, out, _ = ask(capsys, "emit", "--all")
     assert status == 0
     assert "mine.py is none of ours" in out
     assert "2 files written" in out
-    assert (tmp_path / "relu_triton.py").read_text() == texts["relu_triton.py"]
+    assert (folder / "relu_triton.py").read_text() == texts["relu_triton.py"]
+
+
+def test_what_pip_installed_is_not_written_to(capsys, folder):
+    (folder.parents[1] / "pyproject.toml").unlink()
+    status, out, err = ask(capsys, "emit", "--all")
+    assert (status, out) == (2, "")
+    assert err.startswith("codegen: --all writes the kernels of a checkout of actfit, and must be run in one, got ")
+    assert list(folder.iterdir()) == []
+    status, out, _ = ask(capsys, "check")
+    assert status == 1
+    assert out.endswith("49 files, 49 bad; to write them anew: pip install --force-reinstall actfit\n")
 
 
 @pytest.mark.parametrize(
