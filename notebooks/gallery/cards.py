@@ -159,12 +159,17 @@ def _formula(solution: dict[str, object]) -> Html:
 
 def _origin(fit: Fit) -> list[tuple[str, object]]:
     command = fit.document["provenance"]["command"]
-    again = [("made by", tag("code", command))] if command else []
+    again = [("made by", _words(command))] if command else []
     return [
         ("file", tag("code", fit.place)),
         ("version", Html(f"{fit.entry.version}, sha256 {tag('code', fit.document['sha256'][:16])}")),
         *again,
     ]
+
+
+def _words(command: str) -> Html:
+    """A command that breaks between words, not within its options."""
+    return tag("code", *(part for word in command.split(" ") for part in (tag("span", word), " ")))
 
 
 def _exports(fit: Fit) -> Html:

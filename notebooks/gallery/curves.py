@@ -1,6 +1,7 @@
 """The numbers of the pictures: f, f' and every fit at chosen points. Nothing is fitted here."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -76,17 +77,36 @@ class Formula:
 def formulas(fit: Fit, lo: float, hi: float) -> list[Formula]:
     """The sides of an InvAct fit, left first; g and q for x between lo and hi."""
     result = []
-    sides = split(fit.activation).sides
+    exact = _exact(fit.activation, lo, hi)
     document = fit.document
-    for side, branch, bound in zip(sides, document["solution"]["branches"], document["error"]["bound"], strict=True):
+    for side, branch, bound in zip(exact, document["solution"]["branches"], document["error"]["bound"], strict=True):
         q = Stored(tapes_of(branch))
-        near, far = _inside(fit.activation, side, lo, hi), _inside(fit.activation, side, min(lo, -FAR), max(hi, FAR))
-        y, outputs = fit.activation.f(near), fit.activation.f(far)
         with np.errstate(all="ignore"):  # the published formulas have roots of rounded numbers below 0
-            g, exact = slope_of_output(side, y), slope_of_output(side, outputs)
-            error = np.abs(q(outputs) - exact) / np.maximum(1.0, np.abs(exact))  # as the bound counts it
-            result.append(Formula(y, g, q(y), far, error, bound))
+            error = np.abs(q(side.outputs) - side.slopes) / np.maximum(1.0, np.abs(side.slopes))  # as the bound counts
+            result.append(Formula(side.y, side.g, q(side.y), side.x, error, bound))
     return result
+
+
+@dataclass(frozen=True)
+class _Side:
+    """What the formulas of all dtypes are compared with: g at outputs y near by, slopes at outputs of x further out."""
+
+    y: Array
+    g: Array
+    x: Array
+    outputs: Array
+    slopes: Array
+
+
+@lru_cache(maxsize=8)  # the fits of one function come one after the other
+def _exact(activation: Activation, lo: float, hi: float) -> tuple[_Side, ...]:
+    sides = []
+    for side in split(activation).sides:
+        x = _inside(activation, side, min(lo, -FAR), max(hi, FAR))
+        y, outputs = activation.f(_inside(activation, side, lo, hi)), activation.f(x)
+        with np.errstate(all="ignore"):
+            sides.append(_Side(y, slope_of_output(side, y), x, outputs, slope_of_output(side, outputs)))
+    return tuple(sides)
 
 
 def _inside(activation: Activation, side: Side, lo: float, hi: float) -> Array:

@@ -1,5 +1,6 @@
 """Numbers as people read them."""
 
+NBSP = "\N{NO-BREAK SPACE}"
 MUCH = 10  # of a share, above which its size tells nothing
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -19,8 +20,8 @@ def short(value: float | None, digits: int = 3) -> str:
 def percent(share: float) -> str:
     """A share as a percentage, of two digits below 100."""
     if share > MUCH:
-        return f"> {100 * MUCH} %"
-    return f"{100 * share:.0f} %" if share >= 1 else f"{short(100 * share, 2)} %"
+        return f"> {100 * MUCH}{NBSP}%"
+    return f"{100 * share:.0f}{NBSP}%" if share >= 1 else f"{short(100 * share, 2)}{NBSP}%"
 
 
 def count(number: int, noun: str) -> str:

@@ -1,0 +1,189 @@
+"""The page in Chromium: sorting, filtering, copying, choosing fits, on a phone, in the dark, without a script."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from coefficients.store import DATA, available
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+
+COPIES = {
+    "gelu-fewbit-3bit.v1-json": DATA / "gelu" / "fewbit-3bit.v1.json",
+    "silu-invact-float32.v1-json": DATA / "silu" / "invact-float32.v1.json",
+    "relu-triton": Path(__file__).parents[2] / "kernels" / "generated" / "relu_triton.py",
+}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser, gallery):
+    """Opens the page with options of a context; at the end nothing must have been asked for or complained of."""
+    contexts, requests, complaints = [], [], []
+
+    def opened(**options):
+        context = browser.new_context(reduced_motion="reduce", **options)
+        contexts.append(context)
+        tab = context.new_page()
+        tab.on("request", lambda request: requests.append(request.url))
+        tab.on("console", lambda message: complaints.append(message.text))
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        tab.goto(gallery.as_uri())
+        return tab
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert set(requests) == {gallery.as_uri()} | {url for url in requests if url == "data:,"}
+    assert complaints == []
+
+
+def values(tab, column: int) -> list[str]:
+    script = "(n) => [...document.querySelectorAll('#page-table tbody tr')].map((r) => r.cells[n].dataset.value)"
+    return tab.evaluate(script, column)
+
+
+def column_of(tab, name: str) -> int:
+    return [one.strip() for one in tab.locator("#page-table thead th").all_inner_texts()].index(name)
+
+
+def test_numbers_sort(visit):
+    tab = visit()
+    for name in ("Error", "Instr.", "Paper’s"):
+        column = column_of(tab, name)
+        heading = tab.locator("#page-table thead th").nth(column)
+        before = values(tab, column)
+        for direction in ("ascending", "descending"):
+            heading.get_by_role("button").click()
+            assert heading.get_attribute("aria-sort") == direction
+            found = values(tab, column)
+            numbers = [float(one) for one in found if one]
+            assert numbers == sorted(numbers, reverse=direction == "descending")
+            assert found[len(numbers) :] == [""] * (len(found) - len(numbers))  # those without a value are last
+            assert sorted(found) == sorted(before)
+        assert tab.locator("[aria-sort]").count() == 1
+
+
+def test_names_sort_by_keyboard(visit):
+    tab = visit()
+    heading = tab.locator("#page-table thead th").first.get_by_role("button")
+    heading.focus()
+    tab.keyboard.press("Enter")
+    assert values(tab, 0) == sorted(values(tab, 0))
+    tab.keyboard.press("Space")
+    assert values(tab, 0) == sorted(values(tab, 0), reverse=True)
+
+
+def test_filter(visit):
+    tab = visit()
+    entries = available()
+    tab.keyboard.press("/")
+    tab.keyboard.type("GELU  3 bits")
+    shown = tab.locator("#page-table tbody tr:visible th").all_inner_texts()
+    assert sorted(shown) == ["gelu", "gelu_tanh", "quick_gelu"]
+    assert tab.locator(".card:visible h3").all_inner_texts() == ["gelu", "gelu_tanh", "quick_gelu"]
+    assert tab.locator("#page-found").inner_text() == "3 of 24, 3 fits"
+    tab.fill("#page-filter", "nonsense")
+    assert tab.locator(".card:visible").count() == tab.locator("#page-table tbody tr:visible").count() == 0
+    assert tab.locator(".nothing").is_visible()
+    tab.fill("#page-filter", "phi")  # of an expression
+    assert tab.locator(".card:visible h3").all_inner_texts() == ["gelu"]
+    tab.fill("#page-filter", "")
+    assert tab.locator("#page-table tbody tr:visible").count() == len(entries)
+    assert tab.locator(".card:visible").count() == len({entry.function for entry in entries})
+
+
+@pytest.mark.parametrize("by_clipboard", [True, False])
+def test_copies_are_exact(visit, by_clipboard):
+    tab = visit(permissions=["clipboard-read", "clipboard-write"])
+    if not by_clipboard:
+        tab.evaluate("void (navigator.clipboard.writeText = () => Promise.reject(new Error('refused')))")
+    for id_, path in COPIES.items():
+        button = tab.locator(f'[data-copy="{id_}"]')
+        panel = id_.removesuffix("-json")
+        if panel != id_:
+            tab.evaluate("(id) => document.getElementById(id).click()", f"{panel}-choice")
+        button.click()
+        tab.wait_for_function("(b) => b.textContent === 'Copied'", arg=button.element_handle())
+        assert tab.evaluate("navigator.clipboard.readText()") == path.read_text(encoding="utf-8")
+        assert tab.locator("#page-said").inner_text().startswith("Copied the ")
+
+
+def test_a_chosen_fit_is_shown_alone(visit):
+    tab = visit()
+    card = tab.locator("#silu")
+    assert card.locator(".panel:visible h4").all_inner_texts() == ["few-bit, 3 bits"]
+    tab.locator('[id="silu-fewbit-3bit.v1-choice"]').focus()
+    tab.keyboard.press("ArrowRight")
+    assert card.locator(".panel:visible h4").all_inner_texts() == ["few-bit, 4 bits"]
+    choices = card.locator(".chooser input")
+    for i in range(choices.count()):
+        choices.nth(i).check(force=True)
+        assert card.locator(".panel:visible h4").all_inner_texts() == [choices.nth(i).get_attribute("aria-label")]
+    assert tab.locator("#gelu .panel:visible").count() == 1
+
+
+def test_a_line_of_the_table_leads_to_its_fit(visit):
+    tab = visit()
+    tab.locator('[data-fit="mish-invact-float16.v1-choice"]').click()
+    tab.wait_for_function("location.hash === '#mish'")
+    assert tab.locator("#mish .panel:visible h4").inner_text() == "InvAct, float16"
+    box, bar = tab.locator("#mish").bounding_box(), tab.locator(".bar").bounding_box()
+    assert bar["y"] + bar["height"] <= box["y"] < 400
+
+
+def test_the_page_does_not_scroll_sideways(visit):
+    tab = visit()
+    tab.evaluate("for (const one of document.querySelectorAll('.panel:first-child details')) one.open = true")
+    for width in (1360, 768, 360, 320):
+        tab.set_viewport_size({"width": width, "height": 700})
+        assert_narrow(tab, width)
+    tab.add_style_tag(content=".panel { display: block !important }")  # every fit of every function
+    assert_narrow(tab, 320)
+    tab.emulate_media(color_scheme="dark")
+    assert_narrow(tab, 320)
+
+
+def assert_narrow(tab, width: int) -> None:
+    assert tab.evaluate("document.scrollingElement.scrollWidth") <= width
+    cards = tab.evaluate("[...document.querySelectorAll('.card')].map((c) => c.scrollWidth - c.clientWidth)")
+    assert max(cards) <= 0
+
+
+def test_dark_and_light(visit):
+    tab = visit(color_scheme="light")
+    script = "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.querySelector('text')).fill]"
+    light = tab.evaluate(script)
+    tab.emulate_media(color_scheme="dark")
+    dark = tab.evaluate(script)
+    assert all(a != b for a, b in zip(light, dark, strict=True))
+
+
+def test_without_a_script(visit):
+    tab = visit(java_script_enabled=False)
+    assert tab.locator("button:visible").count() == 0
+    assert tab.locator("#page-filter:visible").count() == 0
+    tab.locator('[id="gelu-invact-bfloat16.v1-choice"]').check(force=True)
+    assert tab.locator("#gelu .panel:visible h4").all_inner_texts() == ["InvAct, bfloat16"]
+    tab.locator("#gelu .panel:visible summary").first.click()
+    assert '"method": "invact"' in tab.locator("#gelu .panel:visible pre:visible").inner_text()
+
+
+def test_focus_is_seen(visit):
+    tab = visit()
+    tab.keyboard.press("Tab")
+    assert tab.locator(":focus").inner_text() == "Skip to the functions"
+    for _ in range(12):
+        outline = "getComputedStyle(document.activeElement).outlineStyle"
+        assert tab.evaluate(outline) == "solid"
+        tab.keyboard.press("Tab")

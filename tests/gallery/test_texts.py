@@ -1,0 +1,166 @@
+"""The tables to copy: C reads back as the same numbers, LaTeX is whole and holds them too."""
+
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from notebooks.gallery.c_array import as_c, rounded_down, single
+from notebooks.gallery.fits import shelves
+from notebooks.gallery.latex import as_latex, number
+
+ARRAY = re.compile(r"static const (double|float|unsigned char) (\w+)\[(\d+)\] = \{\n(.*?)\n\};", re.DOTALL)
+# What an article with amsmath knows, of all that may stand in these texts.
+KNOWN = {
+    *("begin", "end", "hline", "text", "operatorname", "mathrm", "for", "otherwise", "cases"),
+    *("infty", "times", "sqrt", "frac", "max", "min", "left", "right", "geq", "leq", "wedge"),
+}
+
+
+@pytest.fixture(scope="module")
+def fits():
+    return [fit for shelf in shelves() for fit in shelf.fits]
+
+
+def arrays(text: str) -> dict[str, tuple[str, list[str]]]:
+    found = {}
+    for kind, name, count, body in ARRAY.findall(text):
+        numbers = [one.strip() for one in body.split(",")]
+        assert len(numbers) == int(count)
+        assert name not in found
+        found[name] = kind, numbers
+    return found
+
+
+def expected(fit) -> dict[str, list[float]]:
+    """The numbers of a fit by the end of their arrays' names."""
+    solution = fit.document["solution"]
+    if fit.is_fewbit:
+        return {f"_{key}": solution[key] for key in ("borders", "codes", "levels") if solution[key]}
+    sides = ("_left", "_right") if len(solution["branches"]) == 2 else ("",)
+    constants = [list(branch["constants"].values()) for branch in solution["branches"]]
+    return {side: values for side, values in zip(sides, constants, strict=True) if values}
+
+
+def test_c_holds_the_numbers_of_the_file(fits):
+    checked = 0
+    for fit in fits:
+        found = arrays(as_c(fit))
+        prefix = re.sub(r"\W", "_", f"{fit.entry.function}_{fit.entry.name}")
+        wanted = expected(fit)
+        singles = {f"{key}_f" for key in wanted if key != "_codes"}
+        assert {name.removeprefix(prefix) for name in found} == wanted.keys() | singles
+        for end, numbers in wanted.items():
+            kind, texts = found[prefix + end]
+            assert kind == ("unsigned char" if end == "_codes" else "double")
+            assert [float(one) for one in texts] == numbers
+            checked += len(numbers)
+            if end != "_codes":
+                kind, texts = found[f"{prefix}{end}_f"]
+                assert kind == "float"
+                assert all(one.endswith("f") for one in texts)
+                nearest = [rounded_down(value) if end == "_borders" else np.float32(value) for value in numbers]
+                assert [np.float32(one[:-1]) for one in texts] == nearest
+    assert checked > 5000
+
+
+def test_a_compiler_reads_the_same_numbers(fits, tmp_path):
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    chosen = [fit for fit in fits if fit.entry.function in ("gelu", "tanhshrink", "threshold", "hardswish")]
+    texts = [as_c(fit) for fit in chosen]
+    found = {name: value for text in texts for name, value in arrays(text).items()}
+    loops = [
+        f"    for (unsigned i = 0; i < sizeof {name} / sizeof *{name}; i++)\n"
+        f'        printf("%a\\n", (double){name}[i]);'
+        for name in found
+    ]
+    source = tmp_path / "all.c"
+    body = "\n".join(loops)
+    source.write_text("#include <stdio.h>\n" + "\n".join(texts) + f"int main(void) {{\n{body}\n    return 0;\n}}\n")
+    strict = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic"]
+    subprocess.run([compiler, *strict, str(source), "-o", str(tmp_path / "all")], check=True)
+    run = subprocess.run([str(tmp_path / "all")], capture_output=True, text=True, check=True)
+    printed = [float.fromhex(line) for line in run.stdout.split()]
+    wanted = [
+        float(np.float32(text[:-1])) if kind == "float" else float(text)
+        for kind, texts in found.values()
+        for text in texts
+    ]
+    assert printed == wanted
+    assert len(printed) > 1000
+
+
+def test_float_borders_give_every_float_the_same_code():
+    for border in (0.1, -0.1, 2.342896497880236, -2.342896497880236, 0.0, 0.5, 1e-40):
+        below = rounded_down(border)
+        above = np.nextafter(below, np.float32(np.inf))
+        assert float(below) <= border < float(above)
+
+
+@pytest.mark.parametrize("value", [1.0, -0.0, 0.1, 1e-45, 3.4028235e38, 16777216.0, 1e10, -7.619853e-24])
+def test_single(value):
+    text = single(np.float32(value))
+    assert text[-1] == "f"
+    assert "." in text or "e" in text
+    assert np.float32(text[:-1]) == np.float32(value)
+
+
+def test_latex_is_whole(fits):
+    for fit in fits:
+        text = as_latex(fit)
+        assert text.isascii()
+        depth = 0
+        for sign in text.replace("\\\\", "").replace("\\{", "").replace("\\}", ""):
+            depth += (sign == "{") - (sign == "}")
+            assert depth >= 0
+        assert depth == 0
+        assert text.count(r"\left") == text.count(r"\right")
+        open_ = []
+        for kind, name in re.findall(r"\\(begin|end)\{([^}]*)\}", text):
+            if kind == "begin":
+                open_.append(name)
+            else:
+                assert open_.pop() == name
+        assert open_ == []
+        commands = set(re.findall(r"\\([a-zA-Z]+)", text.replace("\\\\", " ")))
+        assert commands <= KNOWN, commands - KNOWN
+        for line in text.splitlines():
+            assert line.count("$") % 2 == 0
+
+
+def test_latex_tables_hold_every_interval_and_fit_on_a_page(fits):
+    for fit in fits:
+        if not fit.is_fewbit:
+            continue
+        solution, bits = fit.document["solution"], fit.document["options"]["bits"]
+        rows = re.findall(r"^  \$(\S+|\S.*?)\$ & \$(.*?)\$ & \$(.*?)\$ & ([01]+) \\\\$", as_latex(fit), re.MULTILINE)
+        assert [int(row[3], 2) for row in rows] == solution["codes"]
+        assert all(len(row[3]) == bits for row in rows)
+        assert [value(row[1]) for row in rows[:-1]] == pytest.approx(solution["borders"], rel=1e-9, abs=0)
+        wanted = [solution["levels"][code] for code in solution["codes"]]
+        assert [value(row[2]) for row in rows] == pytest.approx(wanted, rel=1e-9, abs=0)
+        assert rows[0][0] == r"-\infty"
+        assert rows[-1][1] == r"\infty"
+        assert max(part.count("\n") for part in as_latex(fit).split(r"\begin{tabular}")) < 55
+
+
+def test_latex_constants_are_exact(fits):
+    for fit in fits:
+        if not fit.is_fewbit:
+            found = re.findall(r"^  \$[^$]+\$ & \$([^$]+)\$ \\\\$", as_latex(fit), re.MULTILINE)
+            wanted = [v for branch in fit.document["solution"]["branches"] for v in branch["constants"].values()]
+            assert [value(one) for one in found] == wanted
+
+
+def value(maths: str) -> float:
+    return float(re.sub(r" \\times 10\^\{(-?\d+)\}", r"e\1", maths))
+
+
+def test_number():
+    assert number(-1.5e-7) == r"-1.5 \times 10^{-7}"
+    assert number(1e22, 10) == r"1 \times 10^{22}"
+    assert number(0.1 + 0.2) == "0.30000000000000004"
