@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pydoc_data.topics import topics
 
 import pytest
@@ -343,7 +343,7 @@ def test_the_command_writes_rows_and_pictures(tmp_path, capsys):
     assert run("--quick", "--arms", "fewbit-3,recompute", "--out", str(out)) == command.GOOD
     assert torch.get_num_threads() == threads
     rows = training_rows.load(out)
-    assert [json.dumps(asdict(row), ensure_ascii=False) for row in rows] == out.read_text("utf-8").splitlines()
+    assert [json.dumps(row.line(), ensure_ascii=False) for row in rows] == out.read_text("utf-8").splitlines()
     trainings = {(row.what, row.implementation, row.seed) for row in rows if row.mode == "run"}
     both = ("training text", "training digits")
     assert trainings == {

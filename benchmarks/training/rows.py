@@ -3,10 +3,11 @@
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from benchmarks.rows import coefficients, summary
 from benchmarks.training.arms import EVERY, NETS
 from benchmarks.training.statistics import Comparison, compare
 from coefficients import command
@@ -21,10 +22,10 @@ MARGINS = {task: 0.5 if task == "vit" else 1.5 for task in NETS}
 
 @dataclass(frozen=True)
 class Row:
-    """As `benchmarks.rows.Row` as far as they have the same to say, and what one number is too few for.
+    """One training of an arm, or how far its gradients are off.
 
     what: "training" or "gradients", and the task. implementation: the arm, or "noise". mode: "run", or the weights'
-    state, "initial" or "final". found: what `training_runs.train` or `training_gradients.measure` gives.
+    state, "initial" or "final". found: what `training.runs.train` or `training.gradients.measure` gives.
     """
 
     what: str
@@ -36,6 +37,7 @@ class Row:
     device: str
     versions: dict[str, str]
     revision: str
+    coefficients: str = field(default_factory=coefficients)
 
     @property
     def task(self) -> str:
@@ -46,14 +48,34 @@ class Row:
         """What there is one row of."""
         return self.what, self.implementation, self.mode, self.seed
 
+    def line(self) -> dict[str, Any]:
+        """What stands in the file: a row as all benchmarks have them, then settings and found.
+
+        Its number is the final loss, null where a training diverged; or the layers' errors of the gradient.
+        """
+        values = {"median": self.found.get("loss"), "quantiles": [self.found.get("loss")] * 2, "runs": 1}
+        unit = "nats"
+        if self.what.startswith(GRADIENTS):
+            values, unit = summary(self.found.get("error") or self.found["noise"]), "of the gradient"
+        dtype = "bfloat16" if self.settings["amp"] else "float32"
+        same = {name: getattr(self, name) for name in ("what", "implementation", "mode")}
+        origin = {name: getattr(self, name) for name in ("device", "versions", "revision", "coefficients")}
+        common = {**same, "size": {"seed": self.seed}, "dtype": dtype, "unit": unit, **values, **origin}
+        return {**common, "settings": self.settings, "found": self.found}
+
+    @classmethod
+    def read(cls, line: dict[str, Any]) -> "Row":
+        """The row of such a line. Raises KeyError or TypeError for one of something else."""
+        return cls(seed=line["size"]["seed"], **{one.name: line[one.name] for one in fields(cls) if one.name != "seed"})
+
 
 def load(path: Path) -> list[Row]:
     """The rows of a file; none where it is not there. Raises Misuse for a file of something else."""
     if command.is_device(path) or not path.exists():
         return []
     try:
-        return [Row(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (TypeError, ValueError):
+        return [Row.read(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (KeyError, TypeError, ValueError):
         raise command.Misuse(f"{path} must hold rows of this benchmark, and does not; give another --out") from None
 
 
@@ -61,7 +83,7 @@ def save(rows: Iterable[Row], path: Path) -> None:
     """JSON lines in a fixed order, whole or not at all."""
     order = {name: place for place, name in enumerate(("noise", *EVERY))}
     ordered = sorted(rows, key=lambda row: (row.what, row.mode, order.get(row.implementation, -1), row.seed))
-    text = "".join(json.dumps(asdict(row), ensure_ascii=False, allow_nan=False) + "\n" for row in ordered)
+    text = "".join(json.dumps(row.line(), ensure_ascii=False, allow_nan=False) + "\n" for row in ordered)
     if command.is_device(path):
         path.write_text(text, encoding="utf-8")
     else:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.baselines.oracle import all_inputs
 from codegen import generated, steps
 from codegen.closed import CLOSED
 from codegen.elements import slope
@@ -21,7 +22,6 @@ from fitting.errors import InputError
 from kernels import launch, reference
 from kernels.kernel import Kernel, facts
 from tests.codegen.run import module
-from tests.kernels.oracle import all_inputs
 
 TORCH_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 

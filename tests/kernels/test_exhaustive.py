@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.baselines.oracle import DTYPES, truth, ulps
 from codegen.polynomials import tolerance
 from coefficients import load
 from kernels import launch
 from kernels.kernel import Kernel, facts, table
 from kernels.packing import unpack
 from kernels.stock import FUNCTIONS
-from tests.kernels.oracle import DTYPES, truth, ulps
 
 BITS = [1, 2, 3, 4]
 TWO_SIDED = [name for name in FUNCTIONS if facts(name).SIDES == 2]

@@ -5,11 +5,11 @@ import torch
 from torch.nn import functional as F
 
 import kernels
+from benchmarks.baselines.oracle import DTYPES, truth
 from coefficients import load
 from kernels import launch, reference
 from kernels.kernel import Kernel, facts
 from kernels.stock import FUNCTIONS, STOCK
-from tests.kernels.oracle import DTYPES, truth
 
 GATED = {"swiglu": (kernels.swiglu, F.silu), "geglu": (kernels.geglu, F.gelu), "reglu": (kernels.reglu, F.relu)}
 SIGNED = [name for name in FUNCTIONS if facts(name).SIDES == 2 and not facts(name).PARAMETERS]

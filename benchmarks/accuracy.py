@@ -1,0 +1,113 @@
+"""python -m benchmarks.accuracy: every function by every method over all 16-bit numbers, beside PyTorch's own.
+
+Judged by the oracle: f and f' in float64, or in balls of 400 bits where float64 loses digits. On a GPU the kernels run,
+elsewhere their twin in plain PyTorch. Rows, as JSON lines, in benchmarks/results/<device>/accuracy.jsonl, whole or not
+at all; --quick writes to --out only. implementation: stock, or the method. mode: the function. what and unit:
+
+    forward     the output. "ulp": the most numbers of the dtype that lie between it and f, rounded; "misses": at how
+                many of the finite inputs it is not f, rounded
+    derivative  the gradient where 1 comes back, in float32: "max" and "rms" of its distance to f', the latter with x
+                from N(0, 1), of |x| up to 12
+"""
+
+from coefficients import command
+
+if __name__ == "__main__":
+    command.exit_on_interrupt()  # before the imports, which take most of the time
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from benchmarks.baselines.oracle import DTYPES, Truth, truth, ulps
+from benchmarks.clock import origin
+from benchmarks.options import device as device_of
+from benchmarks.options import names
+from benchmarks.rows import Row, record, summary
+from kernels import KernelError
+from kernels.functional import activation
+from kernels.stock import FUNCTIONS, STOCK
+
+PROG = "accuracy"
+PLAIN = "stock"
+METHODS: dict[str, dict[str, Any]] = {
+    "invact": {"method": "invact"},
+    "forward-ad": {"method": "forward-ad"},
+    **{f"fewbit, {bits} bit{'s' * (bits > 1)}": {"method": "fewbit", "bits": bits} for bits in (1, 2, 3, 4)},
+}
+QUICK = ("gelu", "tanh")
+REACH = 12.0  # of x whose derivative is judged: N(0, 1) has nothing beyond
+
+
+def _parser() -> command.Parser:
+    parser = command.Parser(
+        prog="python -m benchmarks.accuracy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--fn", metavar="F,...", help="default: all")
+    parser.add_argument("--device", metavar="D", help="cuda or cpu (default: cuda where there is one)")
+    parser.add_argument("--quick", action="store_true", help=f"{' and '.join(QUICK)} only")
+    parser.add_argument("-o", "--out", metavar="FILE", help="instead of benchmarks/results/<device>/accuracy.jsonl")
+    return parser
+
+
+def judged(function: str, dtype: str, device: torch.device, where: dict[str, Any]) -> list[Row]:
+    """The rows of a function in a dtype."""
+    rows = []
+    exact = truth(function, DTYPES[dtype])
+    for name, how in {PLAIN: None, **METHODS}.items():
+        y, dx = _run(function, how, exact.x.to(device))
+        base = {"implementation": name, "mode": function, "size": {"inputs": len(exact.x)}, "dtype": dtype, **where}
+        found = {"forward": forward(exact, y), "derivative": derivative(exact, dx)}
+        for what, values in found.items():
+            rows += [Row(what=what, unit=unit, **base, **summary([value])) for unit, value in values.items()]
+    return rows
+
+
+def _run(function: str, how: dict[str, Any] | None, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The output in the dtype of x, and the gradient where 1 comes back."""
+    x = x.clone().requires_grad_()
+    y = STOCK[function](x) if how is None else activation(function, x, **how)
+    (dx,) = torch.autograd.grad(y, x, torch.ones_like(y))
+    return y.detach().cpu(), dx.cpu()
+
+
+def forward(exact: Truth, y: Tensor) -> dict[str, float]:
+    """How far outputs are, of finite inputs."""
+    finite = torch.isfinite(exact.x)
+    apart = ulps(y, exact.f)[finite]
+    return {"ulp": float(apart.max()), "misses": float((apart > 0).sum())}
+
+
+def derivative(exact: Truth, dx: Tensor) -> dict[str, float]:
+    """How far gradients are, of |x| up to REACH."""
+    near = exact.x.abs() <= REACH  # NaN is not
+    x, error = exact.x[near].double(), (dx[near].double() - exact.df[near]).abs()
+    order = x.argsort()
+    x, error = x[order], error[order]
+    weight = torch.exp(-(x[1:-1] ** 2) / 2) * (x[2:] - x[:-2]) / 2
+    rms = (weight * error[1:-1] ** 2).sum().div(weight.sum()).sqrt()
+    return {"max": float(error.max()), "rms": float(rms)}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status; raises Misuse for bad options."""
+    options = _parser().parse_args(arguments)
+    functions = names("fn", options.fn, FUNCTIONS) if options.fn or not options.quick else list(QUICK)
+    device = device_of(options.device)
+    out: Path | None = None if options.out is None else command.output_path("out", options.out)
+    where, rows = origin(device), []
+    for function in tqdm(functions, unit="function", disable=None):
+        for dtype in DTYPES:
+            rows += judged(function, dtype, device, where)
+    record([("accuracy", rows)], out, options.quick)
+    return command.GOOD
+
+
+if __name__ == "__main__":
+    sys.exit(command.run(PROG, main, (KernelError,)))

@@ -1,0 +1,190 @@
+"""Two blocks of a transformer, as each rival and each of our methods computes them.
+
+MLP: Linear, GELU, Linear. Gated: silu(a) * b, or gelu(a) * b, of two Linears, then a third. All that are asked for with
+the same seed have the same weights.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import kernels
+from benchmarks.baselines.checkpointed import Checkpointed
+from kernels.functional import activation
+
+EAGER, COMPILE, RECOMPUTING, LIGER = "eager", "compile", "compile with the flag", "liger"
+CHECKPOINT, LATE = "checkpoint", "checkpoint from the activation on"
+STOCK = (EAGER, COMPILE, RECOMPUTING, CHECKPOINT, LATE)
+ACT_LINEAR = "ActLinear"  # an activation and the Linear after it, as one
+MLP, SWIGLU, GEGLU = "MLP with GELU", "SwiGLU", "GeGLU"
+WIDER = 4  # the hidden layer, than the input
+
+Gate = Callable[[Tensor, Tensor], Tensor]
+
+# What each method puts in the activation's place.
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "invact": partial(activation, "gelu", method="invact"),
+    "fewbit, 3 bits": partial(activation, "gelu", method="fewbit", bits=3),
+    "fewbit, 1 bit": partial(activation, "gelu", method="fewbit", bits=1),
+}
+GATES: dict[str, dict[str, Gate]] = {
+    SWIGLU: {"exact": kernels.swiglu, "fewbit, 3 bits": partial(kernels.swiglu, method="fewbit", bits=3)},
+    GEGLU: {"exact": kernels.geglu, "fewbit, 3 bits": partial(kernels.geglu, method="fewbit", bits=3)},
+}
+
+
+def _silu_gate(a: Tensor, b: Tensor) -> Tensor:
+    return F.silu(a) * b
+
+
+def _gelu_gate(a: Tensor, b: Tensor) -> Tensor:
+    return F.gelu(a) * b
+
+
+def _gelu_tanh_gate(a: Tensor, b: Tensor) -> Tensor:
+    return F.gelu(a, approximate="tanh") * b
+
+
+STOCK_GATES: dict[str, Gate] = {SWIGLU: _silu_gate, GEGLU: _gelu_gate}
+
+
+class Mlp(nn.Module):
+    """Linear, an activation, Linear."""
+
+    def __init__(self, width: int, act: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.last, self.act = nn.Linear(width, WIDER * width), nn.Linear(WIDER * width, width), act
+
+    def begin(self, x: Tensor) -> tuple[Tensor]:
+        """What is before the activation."""
+        return (self.first(x),)
+
+    def end(self, hidden: Tensor) -> Tensor:
+        """From the activation on."""
+        result: Tensor = self.last(self.act(hidden))
+        return result
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.end(*self.begin(x))
+
+
+class Gated(nn.Module):
+    """A gate of two Linears, and a Linear."""
+
+    def __init__(self, width: int, gate: Gate) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Linear(width, WIDER * width, bias=False) for _ in range(2))
+        self.last, self.gate = nn.Linear(WIDER * width, width, bias=False), gate
+
+    def begin(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """What is before the gate."""
+        return self.first(x), self.second(x)
+
+    def end(self, a: Tensor, b: Tensor) -> Tensor:
+        """From the gate on."""
+        result: Tensor = self.last(self.gate(a, b))
+        return result
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.end(*self.begin(x))
+
+
+class Late(nn.Module):
+    """What is from the activation on is run again in backward."""
+
+    def __init__(self, inner: Mlp | Gated) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = checkpoint(self.inner.end, *self.inner.begin(x), use_reentrant=False)
+        return result
+
+
+class Fused(Mlp):
+    """The activation and the last Linear as one, with the same weights."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, F.gelu)
+        self.last = kernels.ActLinear("gelu", self.last)
+
+    def end(self, hidden: Tensor) -> Tensor:
+        result: Tensor = self.last(hidden)
+        return result
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block as one implementation has it."""
+
+    kind: str
+    implementation: str
+    width: int
+
+    def module(self) -> Mlp | Gated:
+        """Its layers, in plain eager, whose weights come from torch's own generator."""
+        if self.implementation == ACT_LINEAR:
+            return Fused(self.width)
+        ours = self.implementation not in (*STOCK, LIGER)
+        if self.kind == MLP:
+            return Mlp(self.width, ACTIVATIONS[self.implementation] if ours else F.gelu)
+        if self.implementation == LIGER:
+            return Gated(self.width, liger(self.kind))
+        return Gated(self.width, GATES[self.kind][self.implementation] if ours else STOCK_GATES[self.kind])
+
+    def exact(self) -> nn.Module:
+        """What it computes, in plain eager: liger's GELU is the one by tanh."""
+        if self.implementation == LIGER and self.kind == GEGLU:
+            return Gated(self.width, _gelu_tanh_gate)
+        return Block(self.kind, EAGER, self.width).module()
+
+    def run_by(self, module: Mlp | Gated) -> nn.Module:
+        """The module as the implementation runs it; what is compiled has to be called first within `partitioned`."""
+        if self.implementation in (COMPILE, RECOMPUTING):
+            torch.compiler.reset()  # so that no limit of recompilations makes it run eager
+            compiled: nn.Module = torch.compile(module, dynamic=False)
+            return compiled
+        if self.implementation == LATE:
+            return Late(module)
+        return Checkpointed(module) if self.implementation == CHECKPOINT else module
+
+    @contextmanager
+    def partitioned(self) -> Iterator[None]:
+        """With the flag that lets torch.compile compute an activation anew, where that is the implementation."""
+        keep = self.implementation != RECOMPUTING
+        with torch._functorch.config.patch(ban_recompute_materialized_backward=keep):
+            yield
+
+
+@dataclass(frozen=True)
+class Rivals:
+    """Of each kind of block, who computes it on a device."""
+
+    device: torch.device
+    compiles: bool
+    kinds: tuple[str, ...] = field(default=(MLP, SWIGLU, GEGLU))
+
+    def blocks(self, width: int) -> Iterator[Block]:
+        """All of them, eager first."""
+        for kind in self.kinds:
+            names = [name for name in STOCK if self.compiles or name not in (COMPILE, RECOMPUTING)]
+            if kind != MLP and self.device.type == "cuda" and find_spec("liger_kernel") is not None:
+                names.append(LIGER)
+            for name in (*names, *((*ACTIVATIONS, ACT_LINEAR) if kind == MLP else GATES[kind])):
+                yield Block(kind, name, width)
+
+
+def liger(kind: str) -> Gate:
+    """Liger-Kernel's gate; it needs a GPU, and its GELU is the one by tanh."""
+    from liger_kernel.ops.geglu import LigerGELUMulFunction  # an optional rival
+    from liger_kernel.ops.swiglu import LigerSiLUMulFunction
+
+    gate: Gate = (LigerSiLUMulFunction if kind == SWIGLU else LigerGELUMulFunction).apply
+    return gate

@@ -1,0 +1,215 @@
+"""python -m benchmarks.rivals: two blocks of a transformer by every rival, side by side: memory, error and time.
+
+An MLP with GELU, and the gated SwiGLU and GeGLU, by eager PyTorch; torch.compile, as it is and with the flag that lets
+it compute activations anew; torch's checkpoint of the block; on a GPU, Liger-Kernel's gates where it is installed; and
+our methods. Rows, as JSON lines, in benchmarks/results/<device>/rivals-<what>.jsonl, whole or not at all; --quick
+writes to --out only. what: the block. implementation: who. Kinds of rows:
+
+    memory    what forward leaves for backward, in units of the block's input, which counts, too. mode: "counted", by
+              storages; on a GPU besides "allocated", by the allocator's books, and "peak" of both passes, in B
+    accuracy  relative error of the gradient of a weight or the input against float64, root of mean squares. mode: which
+    speed     seconds of forward and backward, in rounds in which all take turns, and the ratio to eager's. mode: "both"
+"""
+
+from coefficients import command
+
+if __name__ == "__main__":
+    command.exit_on_interrupt()  # before the imports, which take most of the time
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.baselines.blocks import EAGER, MLP, Block, Rivals
+from benchmarks.clock import CpuClock, GpuClock, origin, rounds
+from benchmarks.kernels.cases import DTYPES
+from benchmarks.options import device as device_of
+from benchmarks.options import names, whole
+from benchmarks.rows import Row, record, summary
+from kernels import KernelError, saved_bytes
+
+PROG = "rivals"
+WHATS = ("memory", "accuracy", "speed")
+COUNTED = (128, 64)  # tokens and width of what is counted
+JUDGED = (256, 64)  # and of what is held against float64
+TIMED = {"cuda": ((8192, 1024), (8192, 4096)), "cpu": ((512, 256),)}
+QUICK_TIMED = (64, 32)
+RUNS = {"cuda": 40, "cpu": 41}
+QUICK_RUNS = 2
+MOST_RUNS = 10_000
+
+
+def _parser() -> command.Parser:
+    parser = command.Parser(
+        prog="python -m benchmarks.rivals", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--what", metavar="W,...", help=f"default: {','.join(WHATS)}")
+    parser.add_argument("--device", metavar="D", help="cuda or cpu (default: cuda where there is one)")
+    parser.add_argument("--runs", metavar="N", help="rounds of times (default: about 40)")
+    parser.add_argument("--quick", action="store_true", help="little of each, few rounds: to see that all of it runs")
+    parser.add_argument("-o", "--out", metavar="FILE", help="instead of files in benchmarks/results/<device>/")
+    return parser
+
+
+def made(block: Block, tokens: int, dtype: str, device: torch.device) -> tuple[nn.Module, Tensor, Tensor]:
+    """The block as its implementation runs it, compiled; its input, and what comes back to its output."""
+    torch.manual_seed(0)
+    module = block.module().to(device, DTYPES[dtype])
+    x, grad = (torch.randn(tokens, block.width).to(device, DTYPES[dtype]) for _ in range(2))
+    runs = block.run_by(module)
+    with block.partitioned():
+        runs(x.requires_grad_()).backward(grad)
+    x.grad = None
+    module.zero_grad(set_to_none=True)
+    return runs, x, grad
+
+
+def memory(rivals: Rivals, where: dict[str, Any]) -> list[Row]:
+    """What each block keeps, in units of its input."""
+    rows = []
+    tokens, width = COUNTED
+    for block in rivals.blocks(width):
+        torch.manual_seed(0)
+        x = torch.randn(tokens, width, requires_grad=True)
+        base = _base(block, tokens, "float32", where)
+        with block.partitioned():
+            saved = saved_bytes(block.run_by(block.module()), x)
+        units = (saved.total + saved.inputs) / x.nbytes
+        rows.append(Row(mode="counted", unit="units", **base, **summary([units])))
+    return rows
+
+
+def allocated(rivals: Rivals, where: dict[str, Any]) -> list[Row]:
+    """On a GPU: the allocator's bytes after forward, and the most during both passes, over what was there before."""
+    rows = []
+    for tokens, width in TIMED["cuda"]:
+        for block in rivals.blocks(width):
+            runs, x, grad = made(block, tokens, "bfloat16", rivals.device)
+            torch.cuda.synchronize()
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            y = runs(x)
+            kept = torch.cuda.memory_allocated() - before
+            y.backward(grad)
+            torch.cuda.synchronize()
+            peak = torch.cuda.max_memory_allocated() - before
+            base = _base(block, tokens, "bfloat16", where)
+            rows += [
+                Row(mode=mode, unit="B", **base, **summary([float(value)]))
+                for mode, value in (("allocated", kept), ("peak", peak))
+            ]
+    return rows
+
+
+def accuracy(rivals: Rivals, where: dict[str, Any]) -> list[Row]:
+    """How far each block's gradients are from the same block's in float64."""
+    rows = []
+    tokens, width = JUDGED
+    for dtype in ("float32", "bfloat16"):
+        for block in rivals.blocks(width):
+            runs, x, grad = made(block, tokens, dtype, rivals.device)
+            found = _gradients(runs, x, grad)
+            torch.manual_seed(0)
+            judge = block.exact().to(rivals.device, DTYPES[dtype]).double()  # of the rounded weights
+            exact = _gradients(judge, x.detach().double().requires_grad_(), grad.double())
+            weights = [name for name, one in judge.named_parameters() if one.dim() == 2]
+            for name, one, true in zip(("input", *weights), found, exact, strict=True):
+                error = float((one.double() - true).norm() / true.norm())
+                base = _base(block, tokens, dtype, where)
+                rows.append(Row(mode=name, unit="relative error", **base, **summary([error])))
+    return rows
+
+
+def _gradients(runs: nn.Module, x: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
+    weights = [one for one in runs.parameters() if one.dim() == 2]
+    return torch.autograd.grad(runs(x), (x, *weights), grad)
+
+
+def speed(rivals: Rivals, sizes: Sequence[tuple[int, int]], runs: int, where: dict[str, Any]) -> Iterator[list[Row]]:
+    """Each kind of block's times."""
+    dtype = "bfloat16" if rivals.device.type == "cuda" else "float32"
+    for tokens, width in sizes:
+        for kind in rivals.kinds:
+            blocks = {one.implementation: one for one in rivals.blocks(width) if one.kind == kind}
+            clock = GpuClock() if rivals.device.type == "cuda" else CpuClock()
+            calls = {name: _step(*made(block, tokens, dtype, rivals.device)) for name, block in blocks.items()}
+            times = {name: seconds for name, (seconds, _) in rounds(clock, calls, runs).items()}
+            rows = []
+            for name, seconds in times.items():
+                base = _base(blocks[name], tokens, dtype, where)
+                rows.append(Row(mode="both", unit="s", **base, **summary(seconds)))
+                ratios = [one / eager for one, eager in zip(seconds, times[EAGER], strict=True)]
+                if name != EAGER:
+                    base["implementation"] = f"{name} / {EAGER}"
+                    rows.append(Row(mode="both", unit="ratio of times", **base, **summary(ratios)))
+            yield rows
+
+
+def _step(runs: nn.Module, x: Tensor, grad: Tensor):  # type: ignore[no-untyped-def]
+    weights = [*runs.parameters()]
+    return lambda: torch.autograd.grad(runs(x), (x, *weights), grad)
+
+
+def _base(block: Block, tokens: int, dtype: str, where: dict[str, Any]) -> dict[str, Any]:
+    size = {"tokens": tokens, "width": block.width}
+    return {"what": block.kind, "implementation": block.implementation, "size": size, "dtype": dtype, **where}
+
+
+def described(rows: Sequence[Row]) -> str:
+    """A line for who waits."""
+    ratios = [f"{row.implementation} {row.median:.2f}" for row in rows if row.unit == "ratio of times"]
+    return f"{rows[0].what}, {rows[0].size}: {EAGER} {1000 * rows[0].median:.2f} ms; {', '.join(ratios)}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status; raises Misuse for bad options."""
+    options = _parser().parse_args(arguments)
+    whats = names("what", options.what, WHATS)
+    device = device_of(options.device)
+    default = QUICK_RUNS if options.quick else RUNS[device.type]
+    runs = default if options.runs is None else whole("runs", options.runs, MOST_RUNS)
+    out: Path | None = None if options.out is None else command.output_path("out", options.out)
+    compiles = any(map(shutil.which, (os.environ.get("CXX", "g++"), "g++", "clang++")))
+    if not compiles:
+        command.say(PROG, "torch.compile is left out: there is no C++ compiler")
+    rivals = Rivals(device, compiles and not options.quick, (MLP,) if options.quick else Rivals.kinds)
+    sizes = (QUICK_TIMED,) if options.quick else TIMED[device.type]
+
+    def measure(what: str) -> list[Row]:
+        where = origin(device)
+        if what == "memory":
+            return memory(rivals, where) + (allocated(rivals, where) if device.type == "cuda" else [])
+        if what == "accuracy":
+            return accuracy(rivals, where)
+        rows = []
+        for found in speed(rivals, sizes, runs, where):
+            print(described(found), flush=True)
+            rows += found
+        return rows
+
+    with _one_thread():
+        record(((f"rivals-{what}", measure(what)) for what in whats), out, options.quick)
+    return command.GOOD
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Several wait for each other where others use the cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+if __name__ == "__main__":
+    sys.exit(command.run(PROG, main, (KernelError,)))

@@ -1,0 +1,128 @@
+"""python -m benchmarks.run SUITE ...: all measurements that answer one question, for the device at hand.
+
+    accuracy   how far outputs and gradients are from the truth, by every method and rival
+    memory     what is kept for backward: of blocks by every rival, of models, of chains, of approximate backprop
+    speed      seconds of kernels, blocks and nets beside eager, torch.compile and checkpoint; instructions of kernels
+    fit        time, memory and error of the searches and the engines; the prices of instructions
+    training   does a training change? an hour and a half on two cores
+
+What takes times is not run where the tests of what is timed fail. Each step is a command of its own, `python -m
+benchmarks.STEP`, whose --help says what its rows are; rows go to benchmarks/results/<device>/, one format for all, and
+`python -m benchmarks.report` makes the tables in README and docs from them. --quick measures little, tests nothing
+and keeps no rows: to see that all of it runs. The status is 1 where tests or a step failed.
+"""
+
+from coefficients import command
+
+if __name__ == "__main__":
+    command.exit_on_interrupt()  # before the imports, which take most of the time
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from benchmarks.options import device as device_of
+from benchmarks.options import one
+
+PROG = "run"
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command of the benchmarks; `placed`: it has --device; `brief`: it has --quick, and without it takes long."""
+
+    module: str
+    options: tuple[str, ...] = ()
+    placed: bool = True
+    brief: bool = True
+
+    def words(self, device: torch.device, quick: bool) -> list[str]:
+        """What to run."""
+        placed = ["--device", device.type] if self.placed else []
+        return [sys.executable, "-m", f"benchmarks.{self.module}", *self.options, *placed, *["--quick"] * quick]
+
+
+SUITES = {
+    "accuracy": (Step("accuracy"), Step("rivals", ("--what", "accuracy"))),
+    "memory": (
+        Step("rivals", ("--what", "memory")),
+        Step("memory", placed=False, brief=False),
+        Step("forward_ad", ("--what", "chains,models")),
+        Step("approx_backprop", ("--what", "layers,models,batches")),
+    ),
+    "speed": (
+        Step("kernels"),
+        Step("rivals", ("--what", "speed")),
+        Step("forward_ad", ("--what", "times")),
+        Step("approx_backprop", ("--what", "times")),
+        Step("slack", placed=False, brief=False),
+    ),
+    "fit": (
+        Step("fewbit", placed=False, brief=False),
+        Step("invact", placed=False, brief=False),
+        Step("price", placed=False, brief=False),
+    ),
+    "training": (Step("training"),),
+}
+# What holds that which is timed: a time of something wrong is worth nothing.
+TESTS = {
+    "speed": ("kernels/test_exhaustive.py", "kernels/test_torch_ops.py", "kernels/test_approx_kernels.py"),
+    "fit": ("fitting/test_fewbit_dp.py", "fitting/test_fewbit_table1.py", "fitting/test_invact_solve.py"),
+    "training": ("kernels/test_torch_training.py", "kernels/test_approx_backprop.py"),
+}
+
+
+def _parser() -> command.Parser:
+    parser = command.Parser(
+        prog="python -m benchmarks.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("suites", metavar="SUITE", nargs="+", help=f"of {', '.join(SUITES)}")
+    parser.add_argument("--device", metavar="D", help="cuda or cpu (default: cuda where there is one)")
+    parser.add_argument("--quick", action="store_true", help="little of each step that can, to see that it runs")
+    return parser
+
+
+def green(suite: str) -> bool:
+    """Whether the tests of what a suite times pass; True where it takes no times."""
+    files = [str(ROOT / "tests" / name) for name in TESTS.get(suite, ())]
+    if not files:
+        return True
+    command.say(PROG, f"{suite}: the tests of what is timed")
+    return subprocess.run([sys.executable, "-m", "pytest", "-q", "-x", *files], cwd=ROOT, check=False).returncode == 0
+
+
+def measured(suite: str, device: torch.device, quick: bool) -> bool:
+    """Whether all steps of a suite went well; one that fails does not keep the others."""
+    if not quick and not green(suite):
+        command.say(PROG, f"{suite}: not measured, its tests fail")
+        return False
+    good = True
+    for step in SUITES[suite]:
+        if quick and not step.brief:
+            continue
+        words = step.words(device, quick)
+        command.say(PROG, " ".join(["python", *words[1:]]))
+        status = subprocess.run(words, cwd=ROOT, check=False).returncode
+        if status:
+            command.say(PROG, f"benchmarks.{step.module} failed with status {status}")
+            good = False
+    return good
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status; raises Misuse for bad options."""
+    options = _parser().parse_args(arguments)
+    suites = list(dict.fromkeys(one("suite", name, tuple(SUITES)) for name in options.suites))
+    device = device_of(options.device)
+    results = [measured(suite, device, options.quick) for suite in suites]
+    return command.GOOD if all(results) else command.BAD
+
+
+if __name__ == "__main__":
+    sys.exit(command.run(PROG, main))

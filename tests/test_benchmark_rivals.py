@@ -1,0 +1,151 @@
+"""The rivals compute the same block, keep what is said of them, and are judged by float64."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from benchmarks import accuracy, rivals
+from benchmarks.baselines import blocks
+from benchmarks.baselines.blocks import ACT_LINEAR, CHECKPOINT, EAGER, GEGLU, LATE, LIGER, MLP, SWIGLU, Block, Rivals
+from coefficients import command
+from kernels import KernelError
+
+CPU = torch.device("cpu")
+NO_COMPILER = "torch.compile needs a C++ compiler"
+WITHOUT_COMPILING = [
+    (block.kind, block.implementation)
+    for block in Rivals(CPU, compiles=False).blocks(8)
+    if block.implementation != EAGER
+]
+
+
+def run(module, *arguments):
+    return command.run(module.PROG, lambda: module.main(arguments), (KernelError,))
+
+
+def rows_of(path):
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+@pytest.mark.parametrize(("kind", "name"), WITHOUT_COMPILING)
+def test_all_compute_the_same_block(kind, name):
+    outputs = []
+    for implementation in (EAGER, name):
+        block = Block(kind, implementation, 8)
+        torch.manual_seed(0)
+        module = block.module().double()
+        outputs.append(block.run_by(module)(torch.randn(5, 8, dtype=torch.float64)))
+    # float64's eps, for some sums of 32 terms of about 1, and what float32 makes of it inside ActLinear's minimum.
+    torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-12, atol=1e-12)
+
+
+# In units of the input: what each keeps, by what autograd must keep of Linear (its input) and of the hidden tensor (4).
+KEPT = {
+    (MLP, EAGER): 1 + 4 + 4,
+    (MLP, CHECKPOINT): 1,
+    (MLP, LATE): 1 + 4,
+    (MLP, "invact"): 1 + 4 + 4 / 32,
+    (MLP, "fewbit, 3 bits"): 1 + 4 + 3 * 4 / 32,
+    (MLP, "fewbit, 1 bit"): 1 + 4 + 4 / 32,
+    (MLP, ACT_LINEAR): 1 + 4,
+    (SWIGLU, EAGER): 1 + 4 * 4,
+    (SWIGLU, CHECKPOINT): 1,
+    (SWIGLU, LATE): 1 + 2 * 4,
+    (SWIGLU, "exact"): 1 + 3 * 4,
+    (SWIGLU, "fewbit, 3 bits"): 1 + 3 * 4 + 3 * 4 / 32,
+}
+
+
+def test_what_each_keeps():
+    found = rivals.memory(Rivals(CPU, compiles=False, kinds=(MLP, SWIGLU)), rivals.origin(CPU))
+    assert {(row.what, row.implementation): row.median for row in found} == KEPT
+
+
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"
+)  # torch's own, inside it
+@pytest.mark.skipif(shutil.which("g++") is None, reason=NO_COMPILER)
+def test_the_flag_lets_torch_compile_keep_less():
+    found = rivals.memory(Rivals(CPU, compiles=True, kinds=(MLP,)), rivals.origin(CPU))
+    kept = {row.implementation: row.median for row in found}
+    assert kept[blocks.COMPILE] == KEPT[MLP, EAGER]
+    assert kept[blocks.RECOMPUTING] == KEPT[MLP, LATE]
+
+
+def test_the_judge_is_of_the_same_weights():
+    found = rivals.accuracy(Rivals(CPU, compiles=False), rivals.origin(CPU))
+    worst = {}
+    for row in found:
+        key = row.implementation, row.dtype
+        worst[key] = max(worst.get(key, 0.0), row.median)
+    for (name, dtype), error in worst.items():
+        eps = torch.finfo(getattr(torch, dtype)).eps
+        if name.startswith("fewbit"):
+            assert error > 0.01, "three bits are seen"
+            continue
+        # Rounding of some tensors on the way, each by half an eps: in all, less than four eps of the whole. The formula
+        # of float32 errs at most 2**-20 where f' is about 1/2.
+        formula = 2.0**-19 if name in ("invact", ACT_LINEAR) and dtype == "float32" else 0.0
+        assert 0 < error < 4 * eps + formula, (name, dtype)
+
+
+def test_liger_is_asked_only_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(blocks, "find_spec", lambda _: object())
+    names = [block.implementation for block in Rivals(CPU, compiles=False).blocks(8)]
+    assert LIGER not in names
+    gpu = [(block.kind, block.implementation) for block in Rivals(torch.device("cuda"), compiles=False).blocks(8)]
+    assert [kind for kind, name in gpu if name == LIGER] == [SWIGLU, GEGLU]
+
+
+def test_ligers_gelu_is_judged_by_its_own_definition():
+    torch.manual_seed(0)
+    mine = Block(GEGLU, LIGER, 8).exact().double()
+    x = torch.randn(3, 8, dtype=torch.float64)
+    a, b = mine.begin(x)
+    torch.testing.assert_close(mine(x), mine.last(torch.nn.functional.gelu(a, approximate="tanh") * b))
+
+
+def test_rivals_from_the_command_line(tmp_path, capsys):
+    out = tmp_path / "rows"
+    assert run(rivals, "--quick", "--device", "cpu", "--out", str(out)) == command.GOOD
+    found = rows_of(out)
+    assert {row["unit"] for row in found} == {"units", "relative error", "s", "ratio of times"}
+    assert f"{len(found)} rows, wrote {out}" in capsys.readouterr().out
+
+
+def test_accuracy_from_the_command_line(tmp_path):
+    out = tmp_path / "rows"
+    assert run(accuracy, "--fn", "relu,tanh", "--device", "cpu", "--out", str(out), "--quick") == command.GOOD
+    found = {
+        (row["mode"], row["implementation"], row["what"], row["unit"], row["dtype"]): row["median"]
+        for row in rows_of(out)
+    }
+    # ReLU is exact by every method but in few bits, and there, too: its derivative has two values.
+    assert found["relu", "stock", "forward", "misses", "bfloat16"] == 0
+    assert found["relu", "invact", "derivative", "max", "float16"] == 0
+    assert found["relu", "fewbit, 1 bit", "derivative", "max", "float16"] == 0
+    # More bits, less error; and exact methods are at the dtype's rounding, half a unit of numbers below 1.
+    errors = [found["tanh", f"fewbit, {bits} bits", "derivative", "rms", "float16"] for bits in (2, 3, 4)]
+    assert errors == sorted(errors, reverse=True)
+    assert found["tanh", "forward-ad", "derivative", "max", "float16"] <= torch.finfo(torch.float16).eps / 4 * 1.001
+    assert found["tanh", "forward-ad", "forward", "ulp", "float16"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "said"),
+    [
+        (rivals, ("--what", "size"), "what must be of memory, accuracy, speed, got 'size'"),
+        (rivals, ("--runs", "0"), "runs must be a whole number from 1"),
+        (rivals, ("--out", "/nowhere/rows"), "out must be in a folder that exists"),
+        (accuracy, ("--fn", "gelus"), "got 'gelus'"),
+        (accuracy, ("--device", "cuda"), "torch sees no GPU"),
+    ],
+)
+def test_wrong_options(module, arguments, said, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert run(module, *arguments) == command.MISUSED
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert said in lines[0]

@@ -1,0 +1,193 @@
+"""One row format for all benchmarks, what their command lines share, and who may be timed."""
+
+import json
+import math
+import shutil
+import subprocess
+from dataclasses import asdict, fields
+
+import pytest
+import torch
+
+from benchmarks import options, rows, run
+from benchmarks.rows import RESULTS, Row
+from coefficients import command
+from coefficients.store import DATA
+
+FILES = sorted(RESULTS.glob("*/*.jsonl"))
+TYPES = {
+    **dict.fromkeys(("what", "implementation", "mode", "dtype", "unit", "device", "revision", "coefficients"), str),
+    **{"size": dict, "versions": dict, "quantiles": list, "runs": int},
+}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_all_rows_have_the_one_format(path):
+    for line in path.read_text("utf-8").splitlines():
+        row = json.loads(line)
+        assert [one.name for one in fields(Row)] == list(row)[: len(fields(Row))], row
+        for name, kind in TYPES.items():
+            assert isinstance(row[name], kind), (name, row)
+        low, high = row["quantiles"]
+        if row["median"] is None:  # a training that diverged
+            assert row["what"].startswith("training"), row
+            assert low is None, row
+        else:
+            # One that is the ratio of two medians need not lie between the quantiles of ratios.
+            assert math.isfinite(row["median"]), row
+            assert low <= high, row
+            assert low <= row["median"] <= high or row["unit"] == "ratio of medians", row
+        assert row["runs"] >= 1, row
+        assert row["device"] == path.parent.name
+        assert len(row["coefficients"]) == 12, row
+        assert set(row["coefficients"]) <= set("0123456789abcdef"), row
+
+
+def test_there_are_rows():
+    assert len(FILES) > 10
+
+
+def test_a_row_says_where_it_comes_from(monkeypatch):
+    row = Row("w", "i", "m", {}, "float32", "s", **rows.summary([3.0, 1.0, 2.0]))
+    assert (row.median, row.quantiles, row.runs) == (2.0, (1.0, 3.0), 3)
+    assert row.coefficients == rows.coefficients()
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: (_ for _ in ()).throw(OSError))
+    assert rows.revision() == "unknown"
+
+
+def test_coefficients_are_told_apart_by_every_byte_and_name(tmp_path, monkeypatch):
+    shutil.copytree(DATA / "tanh", tmp_path / "tanh")
+    monkeypatch.setattr(rows, "DATA", tmp_path)
+    seen = []
+    path = next((tmp_path / "tanh").glob("*.json"))
+    for change in (
+        lambda: None,
+        lambda: path.write_bytes(path.read_bytes() + b"\n"),
+        lambda: path.rename(path.with_stem(path.stem + "x")),
+        lambda: (tmp_path / "tanh" / "notes.txt").write_text("not a coefficient file"),
+    ):
+        change()
+        rows.coefficients.cache_clear()
+        seen.append(rows.coefficients())
+    monkeypatch.undo()
+    rows.coefficients.cache_clear()
+    assert len(set(seen)) == 3
+    assert seen[2] == seen[3]
+
+
+def test_rows_are_recorded_by_device_or_in_one_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(rows, "RESULTS", tmp_path)
+    one, other = (
+        Row("w", name, "m", {}, "float32", "s", **rows.summary([1.0]), device="d") for name in ("one", "other")
+    )
+    found = [("first", [one]), ("second", [other, one])]
+    rows.record(found, None, quick=True)
+    assert not list(tmp_path.iterdir())
+    rows.record(found, None, quick=False)
+    assert [len(path.read_text().splitlines()) for path in sorted(tmp_path.glob("d/*.jsonl"))] == [1, 2]
+    rows.record(found, tmp_path / "all", quick=True)
+    lines = (tmp_path / "all").read_text().splitlines()
+    assert lines == [json.dumps(asdict(row)) for row in (one, other, one)]
+    assert "3 rows" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("word", "value"), [("1", 1), ("2^10", 1024), ("0012", 12)])
+def test_whole_numbers(word, value):
+    assert options.whole("n", word, 4096) == value
+
+
+@pytest.mark.parametrize("word", ["0", "-1", "1.5", "1e3", "4097", "2^13", "2^", "²", "", " 1", "nan"])
+def test_what_is_no_whole_number(word):
+    with pytest.raises(command.Misuse, match="n must be a whole number from 1 to 4096"):
+        options.whole("n", word, 4096)
+
+
+def test_a_device_that_is_not_there(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert options.device(None).type == "cpu"
+    with pytest.raises(command.Misuse, match="torch sees no GPU; use --device cpu"):
+        options.device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert options.device(None).type == "cuda"
+    with pytest.raises(command.Misuse, match="device must be cuda or cpu, got 'tpu'"):
+        options.device("tpu")
+
+
+class Commands:
+    """What is run in place of subprocesses: tests pass or fail, and so do steps."""
+
+    def __init__(self, failing):
+        self.failing, self.words = failing, []
+
+    def __call__(self, words, **_):
+        self.words.append(words[1:])
+        failed = any(one in words for one in self.failing)
+        return subprocess.CompletedProcess(words, int(failed))
+
+
+@pytest.fixture
+def commands(monkeypatch):
+    def make(*failing):
+        found = Commands(failing)
+        monkeypatch.setattr(run.subprocess, "run", found)
+        return found
+
+    return make
+
+
+def _modules(found):
+    return [words[1] for words in found.words]
+
+
+@pytest.mark.parametrize("suite", run.SUITES)
+def test_a_suite_runs_its_tests_and_then_its_steps(suite, commands):
+    found = commands()
+    assert run.main([suite, "--device", "cpu"]) == command.GOOD
+    steps = [f"benchmarks.{step.module}" for step in run.SUITES[suite]]
+    assert _modules(found) == ["pytest"] * (suite in run.TESTS) + steps
+    for words, step in zip(found.words[-len(steps) :], run.SUITES[suite], strict=True):
+        assert ("--device" in words) == step.placed
+        assert "--quick" not in words
+
+
+@pytest.mark.parametrize("suite", run.TESTS)
+def test_nothing_is_timed_while_its_tests_fail(suite, commands, capsys):
+    found = commands("pytest")
+    assert run.main([suite, "memory", "--device", "cpu"]) == command.BAD
+    assert not {f"benchmarks.{step.module}" for step in run.SUITES[suite]} & set(_modules(found)) - {
+        f"benchmarks.{step.module}" for step in run.SUITES["memory"]
+    }
+    assert f"{suite}: not measured, its tests fail" in capsys.readouterr().err
+
+
+def test_a_step_that_fails_does_not_keep_the_others(commands, capsys):
+    first, *_ = run.SUITES["memory"]
+    found = commands(f"benchmarks.{first.module}")
+    assert run.main(["memory", "--device", "cpu"]) == command.BAD
+    assert len(found.words) == len(run.SUITES["memory"])
+    assert f"benchmarks.{first.module} failed with status 1" in capsys.readouterr().err
+
+
+def test_quick_tests_nothing_and_leaves_out_what_takes_long(commands):
+    found = commands()
+    assert run.main([*run.SUITES, "--quick", "--device", "cpu"]) == command.GOOD
+    assert "pytest" not in _modules(found)
+    assert all("--quick" in words for words in found.words)
+
+
+def test_steps_and_tests_are_there():
+    for suite in run.SUITES.values():
+        for step in suite:
+            path = run.ROOT / "benchmarks" / step.module
+            assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()
+    for names in run.TESTS.values():
+        assert all((run.ROOT / "tests" / name).is_file() for name in names)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["everything"], "suite must be of accuracy, memory, speed, fit, training"), (["fit", "--device", "x"], "device")],
+)
+def test_wrong_options(words, said):
+    with pytest.raises(command.Misuse, match=said):
+        run.main(words)
