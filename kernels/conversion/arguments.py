@@ -33,6 +33,8 @@ def check(
         raise KernelError(f"method must be one of {', '.join(KNOWN)}, got {method!r}")
     if not isinstance(inputs, Tensor | tuple | list | Mapping | None):
         raise KernelError(f"inputs must be a tensor, a tuple or a mapping, got {type(inputs).__name__}")
+    if isinstance(inputs, Mapping) and not all(isinstance(name, str) for name in inputs):
+        raise KernelError(f"inputs must be a mapping of names, as of keyword arguments, got {list(inputs)!r}")
     if method == "auto" and inputs is None:
         raise KernelError(
             "inputs must be given for method='auto', which measures with them, as convert(model, inputs=x); or name a"

@@ -32,32 +32,35 @@ _PRODUCTS = (torch.mul, torch.multiply, Tensor.mul, Tensor.multiply, Tensor.__mu
 _METHODS = ("relu", "sigmoid", "tanh")  # of tensors
 
 
-def called(module: nn.Module) -> set[str]:
-    """The catalogue's names of the activations that the forward of a module's class calls, as its code says."""
+def called(module: nn.Module) -> dict[str, bool]:
+    """The catalogue's names of the activations that the forward of a module's class calls, as its code says; and
+    whether that is sure: x.relu() is the tensor's, or a submodule of x, and x * sigmoid(y) may be silu or not."""
     forward = inspect.unwrap(type(module).forward)
     if not isinstance(forward, FunctionType):
-        return set()
-    found = set(_named(forward.__code__, forward.__globals__))
+        return {}
+    found: dict[str, bool] = {}
+    for name, sure in _named(forward.__code__, forward.__globals__):
+        found[name] = sure or found.get(name, False)
     if "sigmoid" in found and _multiplies(forward.__code__):
-        found.add("silu")  # x * sigmoid(x), perhaps: that is told when it runs
+        found.setdefault("silu", False)
     return found
 
 
-def _named(code: CodeType, names: Mapping[str, Any]) -> Iterator[str]:
+def _named(code: CodeType, names: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     value: Any = None  # of the expression read so far; a tensor's attribute is not known
     for one in dis.get_instructions(code):
         if one.opname == "LOAD_GLOBAL":
             value = names.get(one.argval)
         elif one.opname in ("LOAD_ATTR", "LOAD_METHOD"):
             if value is None and one.argval in _METHODS:
-                yield one.argval
+                yield one.argval, False
             if value is not _SELF:
                 value = getattr(value, one.argval, None) if isinstance(value, ModuleType) else None
         elif one.opname.startswith(("LOAD_FAST", "LOAD_DEREF")):  # some Pythons load two at once
             last = one.argval[-1] if isinstance(one.argval, tuple) else one.argval
             value = _SELF if last == "self" else None
         if (known := recognise.function(value)) is not None:
-            yield known.function
+            yield known.function, True
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _named(constant, names)

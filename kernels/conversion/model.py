@@ -16,7 +16,7 @@ from kernels.approx_backprop.how import How as Copies
 from kernels.choice import DEFAULT_BITS
 from kernels.conversion.arguments import check, patterns
 from kernels.conversion.changes import Change, fence, put, undo
-from kernels.conversion.choose import IN_PLACE, How, Measure, Trial, best, look, try_out
+from kernels.conversion.choose import IDLE, IN_PLACE, UNSEEN, How, Measure, Trial, best, look, try_out
 from kernels.conversion.in_place import Rereads
 from kernels.conversion.layers import METHOD, how_of, seen, with_layers
 from kernels.conversion.report import Report
@@ -24,6 +24,7 @@ from kernels.conversion.rows import converted, unreached
 from kernels.conversion.sites import Site, chosen, find
 from kernels.errors import KernelError
 from kernels.memory.accounting import CudaLike
+from kernels.memory.making import line
 from kernels.memory.measure import trial
 from kernels.memory.saved import Saved
 from kernels.stock import KEEPS_OUTPUT
@@ -79,7 +80,8 @@ def convert(
                 f"coefficients must fit an activation of the model: {wanted[0].name}: {wanted[0].why_not}"
             )
         after = None if measure is None else _mend(sites, wanted, hows, before, measure, changes)
-        rows = [converted(site, hows.get(site.name), before, after) for site in sites]
+        there = [site for site in sites if not (site.guessed and site.why_not in (IDLE, UNSEEN))]
+        rows = [converted(site, hows.get(site.name), before, after) for site in there]
     except BaseException:
         undo(changes)
         raise
@@ -102,11 +104,20 @@ def _measuring(model: nn.Module, inputs: Any, accounting: str) -> Measure:
     else:
         args = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     training = not model.training  # it comes from a file, then; else modes are as the user has them
+    ran = False
 
     def measure(names: Mapping[nn.Module, str], under: AbstractContextManager[Any] | None = None) -> Saved:
+        nonlocal ran
         under = under or (CudaLike() if accounting == "cuda" else None)
-        with torch.compiler.set_stance("force_eager"):
-            return trial(model, args, kwargs, names, under, training=training)
+        try:
+            with torch.compiler.set_stance("force_eager"):
+                saved = trial(model, args, kwargs, names, under, training=training)
+        except Exception as error:  # of any kind, as the model raises it
+            if ran or isinstance(error, KernelError):
+                raise
+            raise KernelError(f"inputs must be what the model can be called with, got {line(error)}") from error
+        ran = True
+        return saved
 
     return measure
 
@@ -210,9 +221,7 @@ def _drop_failing(sites: list[Site], hows: dict[str, How], before: Trial | None,
         if site.name in after.changed:
             site.why_not = IN_PLACE
         elif site.kind in ("attribute", "call") and site.name not in after.ours:
-            site.why_not = (
-                "it did not run so with these inputs: it is not called, or not with numbers there is a kernel for"
-            )
+            site.why_not = UNSEEN
         elif before is not None and _lost_in_a_chain(site, hows[site.name], before, after):
             site.why_not = (
                 "it is one of a chain of operations, and would keep more by itself; the chain keeps one tensor by"

@@ -32,6 +32,7 @@ class Site:
 
     names: all there are in the model. known: what it computes, or None. was: what stands there. why_not: why it is to
     be left alone, if it is. original: the module or function that stands there. placed: the module put in its stead.
+    guessed: whether it is a call that only may be that of an activation, which is told when it runs.
     An own one is a module that computes what is not in the catalogue: it stays, and runs in nested forward AD.
     """
 
@@ -43,6 +44,7 @@ class Site:
     why_not: str = ""
     original: Any = None
     placed: nn.Module | None = None
+    guessed: bool = False
 
     @property
     def name(self) -> str:
@@ -122,9 +124,9 @@ def _functions(name: str, module: nn.Module) -> Iterator[Site]:
     if type(module).__module__.startswith("torch.nn.") or isinstance(module, torch.jit.ScriptModule | Act):
         return
     present = vars(module).get("forward")
-    for function in sorted(called(module)):
-        known = Known(function, DEFAULTS[function])
-        site = Site([f"{prefix}{function}()"], "call", known, "a call", [Place(module, function)])
+    for function, sure in sorted(called(module).items()):
+        known, place = Known(function, DEFAULTS[function]), Place(module, function)
+        site = Site([f"{prefix}{function}()"], "call", known, "a call", [place], guessed=not sure)
         if isinstance(present, Rerouted) and function in present.acts:
             site.why_not = f"it remembers by {present.acts[function].how['method']} already; revert that first"
         elif present is not None and not isinstance(present, Rerouted):

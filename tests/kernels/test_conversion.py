@@ -356,11 +356,39 @@ def test_calls_are_found_in_the_code_of_forward() -> None:
         def sigmoid(self, x: Tensor) -> Tensor:
             return x
 
-    assert called(Net()) == {"mish", "relu", "silu", "tanh"}
+    assert called(Net()) == {"mish": True, "relu": False, "silu": True, "tanh": False}
     assert imported is MODULE_LEVEL
 
 
 MODULE_LEVEL = F.silu
+
+
+class Named(nn.Module):
+    """Calls modules by names that tensors have methods of, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin, self.relu, self.inner = nn.Linear(24, 24), nn.ReLU(), mlp(nn.GELU())
+        self.inner.relu = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = self.inner
+        return inner.relu(self.lin(self.relu(self.lin(x)))) * self.lin(x).sigmoid()
+
+
+@pytest.mark.parametrize("method", ["auto", "forward-ad"])
+def test_a_module_that_goes_by_a_methods_name_is_no_call(method: str) -> None:
+    report = convert(Named(), method, inputs=X)
+    assert {site.name for site in report.sites} == {"relu", "inner.relu", "inner.1", "sigmoid()"}
+
+
+def test_a_method_beside_a_module_of_its_name_is_found() -> None:
+    class Both(Named):
+        def forward(self, x: Tensor) -> Tensor:
+            inner = self.inner
+            return inner.relu(self.lin(x)) + self.lin(x).relu()
+
+    assert "relu()" in {site.name for site in convert(Both(), "fewbit", bits=1, inputs=X).converted}
 
 
 def test_a_rerouted_forward_keeps_its_signature_and_can_be_copied() -> None:
@@ -583,12 +611,29 @@ def test_a_model_that_is_none() -> None:
         convert(mlp, "invact")
 
 
-def test_a_model_that_fails_is_left_as_it_was() -> None:
+@pytest.mark.parametrize(
+    ("inputs", "got"),
+    [
+        (torch.randn(3, 5), "RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
+        ((X, X), "TypeError: Sequential.forward() takes 2 positional arguments but 3 were given"),
+        ({"y": X}, "TypeError: Sequential.forward() got an unexpected keyword argument 'y'"),
+        ([], "TypeError: Sequential.forward() missing 1 required positional argument"),
+    ],
+)
+@pytest.mark.parametrize("method", ["auto", "fewbit"])
+def test_inputs_that_do_not_fit_leave_the_model_as_it_was(method: str, inputs: Any, got: str) -> None:
     net = mlp(nn.GELU())
     before = [*net.modules()]
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        convert(net, inputs=torch.randn(3, 5))
+    with pytest.raises(KernelError) as caught:
+        convert(net, method, inputs=inputs)
+    assert str(caught.value).startswith(f"inputs must be what the model can be called with, got {got}")
+    assert "\n" not in str(caught.value)
     assert [*net.modules()] == before
+
+
+def test_names_of_inputs_are_text() -> None:
+    with pytest.raises(KernelError, match=r"inputs must be a mapping of names, as of keyword arguments, got \[1\]"):
+        convert(mlp(nn.GELU()), inputs={1: X})
 
 
 # The report.
