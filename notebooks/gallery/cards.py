@@ -72,7 +72,8 @@ def _version(fit: Fit) -> str:
 
 def _fit(fit: Fit, x_range: tuple[float, float]) -> Html:
     if fit.is_fewbit:
-        key = _key(("exact", "f′"), ("fit", f"q, {fit.setting}"), ("error", "f′ − q"))
+        error = [("error", "f′ − q")] if fit.document["error"]["linf"] else []
+        key = _key(("exact", "f′"), ("fit", f"q, {fit.setting}"), *error)
     elif len(fit.document["solution"]["branches"]) == 2:
         key = _key(("exact", "g = f′∘f⁻¹"), ("fit left", "q, left"), ("fit right", "q, right"))
     else:
@@ -194,5 +195,9 @@ def _kernels(shelf: Shelf) -> Html:
         path = KERNELS / f"{shelf.name}_{target}.py"
         if path.is_file():
             text = path.read_text(encoding="utf-8")
-            texts.append(copyable(f"{shelf.name}-{target}", f"kernels/generated/{path.name}", shelf.name, text))
-    return tag("div", tag("h4", "Emitted kernels"), *texts, class_="texts kernels") if texts else Html()
+            texts.append(copyable(f"{shelf.name}-{target}", path.name, shelf.name, text))
+    return (
+        tag("div", tag("h4", "Emitted kernels, in ", tag("code", "kernels/generated")), *texts, class_="texts kernels")
+        if texts
+        else Html()
+    )

@@ -15,19 +15,24 @@ from fitting.invact.exact import slope_of_output
 from notebooks.gallery.fits import Fit
 
 POINTS = 2000
-MARGIN = 0.2  # of what is shown
+MARGIN = 0.15  # of what is shown
 REACH = 3.0  # of x, at least, to both sides of 0
 FAR = 8.0  # of x, in pictures of errors of formulas
 TELLING_BITS = 4  # tables of more have borders far out, where nothing is to be seen
 
 
 def window(fits: tuple[Fit, ...]) -> tuple[float, float]:
-    """The x that a function's pictures show: where few bits place their borders, and some more."""
-    tables = [fit for fit in fits if fit.is_fewbit and fit.document["options"]["bits"] <= TELLING_BITS]
-    borders = [x for fit in tables for x in fit.document["solution"]["borders"]]
-    lo, hi = min([-REACH, *borders]), max([REACH, *borders])
+    """The x that a function's pictures show: its kinks, where few bits place their borders, and some more.
+
+    No x that the tables were not fitted on: there they only go on as they end.
+    """
+    tables = [fit.document for fit in fits if fit.is_fewbit and fit.document["options"]["bits"] <= TELLING_BITS]
+    places = [*fits[0].activation.breakpoints, *(x for one in tables for x in one["solution"]["borders"])]
+    lo, hi = min([-REACH, *places]), max([REACH, *places])
     margin = MARGIN * (hi - lo) / 2
-    return lo - margin * (lo < -REACH), hi + margin * (hi > REACH)
+    lo, hi = min([-REACH, *(x - margin for x in places)]), max([REACH, *(x + margin for x in places)])
+    domains = [one["options"]["domain"] for one in tables] or [(lo, hi)]
+    return max(lo, min(domain[0] for domain in domains)), min(hi, max(domain[1] for domain in domains))
 
 
 def points(activation: Activation, lo: float, hi: float, also: Array | None = None) -> Array:

@@ -44,7 +44,7 @@ class Fit:
     @property
     def is_published(self) -> bool:
         """Whether these are the paper's own formulas."""
-        return self.document["options"].get("engine") == PUBLISHED
+        return bool(self.document["options"].get("engine") == PUBLISHED)
 
     @property
     def method(self) -> str:
@@ -108,7 +108,7 @@ class Fit:
         if (options["weight"], options["domain"]) != ("uniform", [-10.0, 10.0]):
             return None
         value = printed(name, options["bits"])
-        return value and (value, "for |x|" if name in EVEN else "in contiguous intervals")
+        return None if value is None else (value, "for |x|" if name in EVEN else "in contiguous intervals")
 
 
 @dataclass(frozen=True)

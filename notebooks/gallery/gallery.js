@@ -23,8 +23,8 @@ function narrow() {
     card.hidden = !has(card.dataset.words) && !kept.has(card.id);
     functions += !card.hidden;
   }
-  for (const link of all(".jumps a:not(.all)")) {
-    link.hidden = document.getElementById(link.hash.slice(1)).hidden;
+  for (const link of all(".jumps a:not(.all), .index a")) {
+    (link.closest("li") ?? link).hidden = document.getElementById(link.hash.slice(1)).hidden;
   }
   document.querySelector(".nothing").hidden = functions > 0;
   document.getElementById("page-found").textContent = words.length ? `${functions} of ${cards.length}, ${fits} fits` : "";

@@ -1,13 +1,15 @@
 """The page: one file that loads nothing, with all that belongs to it inside."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from string import Template
 
 from coefficients.command import Misuse
 from notebooks.gallery.cards import card
+from notebooks.gallery.curves import window
 from notebooks.gallery.fits import Shelf, shelves
 from notebooks.gallery.markup import Html, join, tag
+from notebooks.gallery.pictures import thumbnail
 from notebooks.gallery.table import table
 
 HERE = Path(__file__).parent
@@ -40,7 +42,8 @@ def page(
         script=(HERE / "gallery.js").read_text(encoding="utf-8"),
         functions=str(len(found)),
         fits=str(sum(len(shelf.fits) for shelf in found)),
-        jumps=_jumps(found),
+        jumps=Html("".join(tag("a", shelf.name, href=f"#{shelf.name}") for shelf in found)),
+        index=Html("".join(tag("li", _entry(shelf)) for shelf in found)),
         notebooks=_notebooks(beside),
         cards=join(cards, "\n"),
         table=table(found),
@@ -53,8 +56,9 @@ def _choices(most: int) -> str:
     return ",\n".join(chosen) + " { display: block; }\n"
 
 
-def _jumps(found: Sequence[Shelf]) -> Html:
-    return Html("".join(tag("a", shelf.name, href=f"#{shelf.name}") for shelf in found))
+def _entry(shelf: Shelf) -> Html:
+    """A small picture that leads to a card."""
+    return tag("a", thumbnail(shelf, window(shelf.fits)), tag("span", shelf.name), href=f"#{shelf.name}")
 
 
 def _notebooks(beside: Path | None) -> Html:

@@ -6,12 +6,13 @@ import numpy as np
 
 from notebooks.gallery.curves import Formula, formulas, points, table
 from notebooks.gallery.fits import Fit, Shelf
-from notebooks.gallery.markup import Html
+from notebooks.gallery.markup import Html, tag
 from notebooks.gallery.svg import Panel, picture, widened
 
 RESOLVED = 1e-15  # errors below are those of float64, in which they are computed
 DEPTH = 1e-4  # of the largest error, the least that is shown on a logarithmic scale
 SIDES = ("left", "right")
+SMALL = (120, 64)  # width and height of a thumbnail
 
 
 def function_picture(shelf: Shelf, x_range: tuple[float, float]) -> Html:
@@ -22,6 +23,19 @@ def function_picture(shelf: Shelf, x_range: tuple[float, float]) -> Html:
     panel.curve(x, f, "curve f")
     panel.curve(x, slope, "curve slope")
     return picture(f"{shelf.name} and its derivative", f"{shelf.name}-picture", 184, panel.drawn("x", "f, f′"))
+
+
+def thumbnail(shelf: Shelf, x_range: tuple[float, float]) -> Html:
+    """f' and its table of 2 bits, where there is one, without axes or a name: it stands beside one."""
+    x = points(shelf.activation, *x_range)
+    slope = shelf.activation.df(x)
+    panel = Panel(x_range, widened(slope.min(), slope.max()), 2, SMALL[1] - 4, left=2, right=SMALL[0] - 2)
+    panel.curve(x, slope, "curve exact")
+    two = next((fit for fit in shelf.fits if fit.is_fewbit and fit.kept_bits == 2), None)
+    if two is not None:
+        curves = table(two, *x_range)
+        panel.curve(curves.x, curves.q, "curve fit")
+    return tag("svg", *panel.inside, viewBox=f"0 0 {SMALL[0]} {SMALL[1]}", aria_hidden="true")
 
 
 def fit_picture(fit: Fit, x_range: tuple[float, float]) -> Html:
@@ -36,11 +50,13 @@ def _table_picture(fit: Fit, x_range: tuple[float, float]) -> Html:
     above.curve(curves.x, curves.slope, "curve exact")
     above.curve(curves.x, curves.q, "curve fit")
     worst = float(np.abs(curves.error).max())
+    title = f"The derivative of {fit.entry.function} and its approximation by {fit.setting}"
+    if worst == 0:
+        return picture(title, f"{fit.id}-picture", 166, above.drawn("x", "f′ and q"))
     below = Panel(x_range, widened(-worst, worst), 156, 70)
     below.curve(curves.x, curves.error, "curve error")
-    title = f"The derivative of {fit.entry.function}, its approximation by {fit.setting}, and the error below"
     panels = above.drawn("x", "f′ and q", labelled=False), below.drawn("x", "error f′ − q")
-    return picture(title, f"{fit.id}-picture", 256, *panels)
+    return picture(f"{title}; the error below", f"{fit.id}-picture", 256, *panels)
 
 
 def _formula_picture(fit: Fit, x_range: tuple[float, float]) -> Html:

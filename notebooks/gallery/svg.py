@@ -10,20 +10,22 @@ from notebooks.gallery.markup import Html, tag
 from notebooks.gallery.numbers import short
 
 WIDTH = 360  # of a picture, in its own units; CSS makes it as wide as the card
-LEFT, RIGHT = 46, 10  # margins of a panel
+LEFT, RIGHT = 46, WIDTH - 10  # where a panel begins and ends in it
 SEEN = 0.15  # units: a curve that strays no further looks the same
-TICKS = 5
+APART = 32  # units from one tick to the next, or more
 
 
 @dataclass
 class Panel:
-    """A frame with axes from x[0] to x[1] and y[0] to y[1], `top` to `top + height` in the picture."""
+    """A frame with axes from x[0] to x[1] and y[0] to y[1], which stands in a picture from `left` and `top` on."""
 
     x: tuple[float, float]
     y: tuple[float, float]
     top: float
     height: float
     logarithmic: bool = False
+    left: float = LEFT
+    right: float = RIGHT
     inside: list[Html] = field(default_factory=list)
 
     def at(self, x: Array, y: Array) -> Array:
@@ -31,7 +33,7 @@ class Panel:
         lo, hi = self.y
         if self.logarithmic:
             lo, hi, y = math.log10(lo), math.log10(hi), np.log10(np.maximum(y, lo))
-        across = LEFT + (x - self.x[0]) / (self.x[1] - self.x[0]) * (WIDTH - LEFT - RIGHT)
+        across = self.left + (x - self.x[0]) / (self.x[1] - self.x[0]) * (self.right - self.left)
         down = self.top + (hi - np.clip(y, lo, hi)) / (hi - lo) * self.height
         return np.column_stack([across, down])
 
@@ -47,18 +49,18 @@ class Panel:
         """The panel with its curves. across, up: what its axes are; labelled: whether the x axis has numbers."""
         bottom = self.top + self.height
         parts = []
-        for value in ticks(*self.x):
+        for value in ticks(*self.x, (self.right - self.left) / APART / 2):
             place = self.at(np.array([value]), np.array(self.y[:1]))[0, 0]
             parts.append(_line(place, self.top, place, bottom, "axis" if value == 0 else "grid"))
             if labelled:
                 parts.append(_word(place, bottom + 13, short(value), "middle"))
-        for value in decades(*self.y) if self.logarithmic else ticks(*self.y):
+        for value in decades(*self.y) if self.logarithmic else ticks(*self.y, self.height / APART):
             place = self.at(np.array(self.x[:1]), np.array([value]))[0, 1]
-            parts.append(_line(LEFT, place, WIDTH - RIGHT, place, "axis" if value == 0 else "grid"))
-            parts.append(_word(LEFT - 5, place + 3.5, short(value), "end"))
+            parts.append(_line(self.left, place, self.right, place, "axis" if value == 0 else "grid"))
+            parts.append(_word(self.left - 5, place + 3.5, short(value), "end"))
         if labelled:
-            parts.append(_word(WIDTH - RIGHT, bottom + 25, across, "end", "what"))
-        parts.append(_word(LEFT, self.top - 6, up, "start", "what"))
+            parts.append(_word(self.right, bottom + 25, across, "end", "what"))
+        parts.append(_word(self.left, self.top - 6, up, "start", "what"))
         return tag("g", *parts, *self.inside)
 
 
@@ -100,12 +102,13 @@ def _distance(points: Array, a: Array, b: Array) -> Array:
     along = b - a
     length = float(along @ along)
     share = np.clip((points - a) @ along / length, 0.0, 1.0) if length else np.zeros(len(points))
-    return np.hypot(*(points - a - share[:, None] * along).T)
+    rest = points - a - share[:, None] * along
+    return np.hypot(rest[:, 0], rest[:, 1])
 
 
-def ticks(lo: float, hi: float) -> list[float]:
-    """About TICKS round numbers from lo to hi."""
-    rough = (hi - lo) / TICKS
+def ticks(lo: float, hi: float, about: float) -> list[float]:
+    """Round numbers from lo to hi: as many as asked for, or fewer, but two at least."""
+    rough = (hi - lo) / max(about, 2.5)
     power = 10.0 ** math.floor(math.log10(rough))
     step = power * next(m for m in (1, 2, 5, 10) if m * power >= rough * (1 - 1e-9))
     first, last = math.ceil(lo / step - 1e-9), math.floor(hi / step + 1e-9)

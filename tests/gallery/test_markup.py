@@ -41,8 +41,8 @@ def test_percent():
 @pytest.mark.parametrize("ends", [(-3.0, 3.0), (0.0, 1.0), (-0.1, 0.1), (-1e-7, 1e-7), (0.0, 20.0), (-0.17, 3.2)])
 def test_ticks(ends):
     lo, hi = ends
-    marks = ticks(lo, hi)
-    assert 3 <= len(marks) <= 7
+    marks = ticks(lo, hi, 5)
+    assert 3 <= len(marks) <= 6
     assert lo <= marks[0] <= marks[-1] <= hi
     steps = np.diff(marks)
     assert steps == pytest.approx(steps[0])
