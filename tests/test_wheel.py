@@ -1,0 +1,255 @@
+"""The wheel, installed where there is no repository: what it holds, its commands, and that nothing writes into it."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import textwrap
+import tomllib
+import venv
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+PACKAGES = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+STEM = f"{PROJECT['project']['name']}-{PROJECT['project']['version']}"
+
+pytest.importorskip("hatchling", reason="builds the wheel; pip install hatchling")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the sdist."""
+    folder = tmp_path_factory.mktemp("dist")
+    code = f"from hatchling.build import *; build_wheel({str(folder)!r}); build_sdist({str(folder)!r})"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return folder
+
+
+@dataclass(frozen=True)
+class Installed:
+    """The wheel in an environment of its own, with other packages from the one that the tests run in."""
+
+    environment: Path
+    site: Path
+
+    def files(self) -> dict[Path, str]:
+        """What is in the environment, and its hash; but for the caches that Python and Numba keep beside modules."""
+        paths = (path for path in self.site.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+        return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+    def run(self, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+        """python with these words, in a folder; the environment must be as it was."""
+        unwanted = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "OMP_NUM_THREADS")
+        environment = {name: value for name, value in os.environ.items() if name not in unwanted}
+        environment |= {"PYTHONIOENCODING": "utf-8", "PYTHONWARNINGS": "error"}
+        python = self.environment / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+        before = self.files()
+        done = subprocess.run(
+            [str(python), *words], cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False
+        )
+        assert self.files() == before
+        return done
+
+
+def install(wheel: Path, folder: Path, *, without: tuple[str, ...] = ()) -> Installed:
+    """The wheel, in an environment where packages whose names begin so are not there."""
+    venv.create(folder / "environment", with_pip=False)
+    (site,) = (folder / "environment").rglob("site-packages")
+    others = folder / "others"  # links, so that what is left out is not there at all, nor are our own packages
+    others.mkdir()
+    for place in [Path(one) for one in sys.path if Path(one).name in ("site-packages", "dist-packages")]:
+        for entry in place.iterdir():
+            wanted = not entry.name.lower().startswith(("actfit", "_actfit", "__editable__", *without))
+            if wanted and entry.name not in PACKAGES and not (others / entry.name).exists():
+                (others / entry.name).symlink_to(entry)
+    (site / "others.pth").write_text(str(others))
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-index",
+        "--target",
+        str(site),
+        str(wheel),
+    ]
+    subprocess.run(command, capture_output=True, text=True, check=True)
+    return Installed(folder / "environment", site)
+
+
+@pytest.fixture(scope="module")
+def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return install(built / f"{STEM}-py3-none-any.whl", tmp_path_factory.mktemp("installed"))
+
+
+@pytest.fixture(scope="module")
+def bare(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The same without PyTorch and what needs it."""
+    without = ("torch", "triton", "functorch", "transformers")
+    return install(built / f"{STEM}-py3-none-any.whl", tmp_path_factory.mktemp("bare"), without=without)
+
+
+def source_files() -> Iterator[str]:
+    """What the packages are made of."""
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*"):
+            if path.suffix in (".py", ".json", ".typed"):
+                yield path.relative_to(ROOT).as_posix()
+
+
+# What they hold.
+
+
+def test_the_wheel_holds_the_packages_and_nothing_else(built: Path) -> None:
+    with zipfile.ZipFile(built / f"{STEM}-py3-none-any.whl") as wheel:
+        names = set(wheel.namelist())
+    about = {f"{STEM}.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD", "licenses/LICENSE")}
+    assert names == {*source_files(), *about}
+    assert {"coefficients/schema.json", "coefficients/data/gelu/fewbit-3bit.v1.json"} <= names
+    assert {"kernels/generated/gelu_triton.py", *(f"{package}/py.typed" for package in PACKAGES)} <= names
+
+
+def test_the_sdist_holds_what_the_tests_need(built: Path) -> None:
+    with tarfile.open(built / f"{STEM}.tar.gz") as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    assert {*source_files(), "pyproject.toml", "LICENSE", "README.md", "Makefile", "constraints.txt"} <= names
+    assert {"tests/conftest.py", "tests/test_wheel.py", "docs/convert.md"} <= names
+    assert not [name for name in names if "__pycache__" in name or name.startswith((".venv", ".git/"))]
+
+
+def test_it_is_small(built: Path) -> None:
+    assert (built / f"{STEM}-py3-none-any.whl").stat().st_size < 2**20
+
+
+# The commands, from an empty folder.
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "written"),
+    [
+        ("coefficients list gelu", "gelu      fewbit-3bit  ", ()),
+        ("coefficients check --no-recompute", "182 files, 0 bad", ()),
+        ("codegen list", "forward-ad, fewbit, invact", ()),
+        ("codegen emit --fn silu", "def forward_kernel(", ()),
+        ("codegen emit --fn silu --target torch --out silu.py", "wrote silu.py\n", ("silu.py",)),
+        ("kernels.memory --model mlp --method fewbit", "| fewbit, 3 bits | 76.0 MiB | 40.62% | 1 of 1 |", ()),
+        (
+            "fitting.fewbit --fn relu --bits 1",
+            "wrote coefficients/data/relu/fewbit-1bit.v1.json\n",
+            ("coefficients/data/relu/fewbit-1bit.v1.json",),
+        ),
+        (
+            "fitting.invact --fn tanh --dtype float16",
+            "wrote coefficients/data/tanh/invact-float16.v1.json\n",
+            ("coefficients/data/tanh/invact-float16.v1.json",),
+        ),
+    ],
+)
+def test_a_command(words: str, said: str, written: tuple[str, ...], installed: Installed, tmp_path: Path) -> None:
+    done = installed.run(tmp_path, "-m", *words.split())
+    assert (done.returncode, done.stderr) == (0, "")
+    assert said in done.stdout
+    found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert found == set(written)
+    for name in found:  # what is packaged was made by the same commands
+        if name.endswith(".json"):
+            ours, packaged = (json.loads((folder / name).read_text("utf-8")) for folder in (tmp_path, ROOT))
+            assert ours["solution"] == packaged["solution"]
+
+
+def test_nothing_is_emitted_into_the_environment(installed: Installed, tmp_path: Path) -> None:
+    done = installed.run(tmp_path, "-m", "codegen", "emit", "--all")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("codegen: --all writes the kernels of a checkout of actfit, and must be run in one")
+
+
+# In Python.
+
+
+def test_models_are_converted_and_emitted_modules_run(installed: Installed, tmp_path: Path) -> None:
+    installed.run(tmp_path, "-m", "codegen", "emit", "--fn", "silu", "--target", "torch", "--out", "silu.py")
+    code = """
+        import torch
+        import codegen, coefficients, fitting, kernels
+        import silu
+        print(codegen.__file__, coefficients.__file__, fitting.__file__, kernels.__file__, sep="\\n")
+        x = torch.linspace(-8, 8, 101)
+        torch.testing.assert_close(silu.forward_pass(x)[0], torch.nn.functional.silu(x))
+        model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.GELU(), torch.nn.Linear(64, 8))
+        report = kernels.convert(model, inputs=torch.randn(4, 8))
+        model(torch.randn(4, 8)).sum().backward()
+        assert type(model[1]) is kernels.GELU and report.after.total < report.before.total
+        print(coefficients.load("gelu", "fewbit-3bit")["version"])
+        """
+    done = installed.run(tmp_path, "-c", f"import sys; sys.path.insert(0, '')\n{textwrap.dedent(code)}")
+    assert (done.returncode, done.stderr) == (0, "")
+    *places, version = done.stdout.split()
+    assert places == [
+        str(installed.site / name / "__init__.py") for name in ("codegen", "coefficients", "fitting", "kernels")
+    ]
+    assert version == "1"
+
+
+def test_transformers_does_not_take_us_for_the_package_that_it_probes_for(installed: Installed, tmp_path: Path) -> None:
+    code = """
+        import torch
+        from kernels import convert
+        from transformers import LlamaConfig, LlamaForCausalLM
+        sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+        model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=2))
+        words = torch.arange(16).reshape(2, 8)
+        print(len(convert(model, inputs={"input_ids": words, "labels": words}).converted))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses = []
+        for _ in range(5):
+            losses.append(model(input_ids=words, labels=words).loss)
+            losses[-1].backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        print(bool(losses[-1] < losses[0]), tuple(model.generate(words[:1], max_new_tokens=4).shape))
+        try:
+            model.use_kernels = True
+        except ValueError as error:
+            print(error)
+        """
+    done = installed.run(tmp_path, "-W", "default", "-c", textwrap.dedent(code))
+    assert done.returncode == 0, done.stderr
+    converted, trained, refused = done.stdout.splitlines()
+    assert (converted, trained) == ("2", "True (1, 12)")
+    assert refused.startswith("Kernels are not available.")
+
+
+# Without PyTorch.
+
+
+@pytest.mark.parametrize("words", ["kernels.memory --model mlp", "kernels.memory --help", "codegen inspect --fn gelu"])
+def test_a_command_that_needs_more_says_so(words: str, bare: Installed, tmp_path: Path) -> None:
+    done = bare.run(tmp_path, "-m", *words.split())
+    library = "Triton" if "inspect" in words else "torch"
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert library in done.stderr
+    assert "pip install" in done.stderr
+
+
+@pytest.mark.parametrize("statement", ["import kernels", "from kernels.forward_ad import elementwise"])
+def test_an_import_says_what_is_missing(statement: str, bare: Installed, tmp_path: Path) -> None:
+    done = bare.run(tmp_path, "-c", statement)
+    assert done.returncode == 1
+    line = "ImportError: kernels needs PyTorch, which is not installed; pip install 'actfit[kernels]'"
+    assert done.stderr.splitlines()[-1] == line
+
+
+def test_what_needs_no_torch_runs_without(bare: Installed, tmp_path: Path) -> None:
+    done = bare.run(tmp_path, "-m", "codegen", "emit", "--fn", "gelu", "--method", "fewbit")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "def forward_kernel(" in done.stdout
