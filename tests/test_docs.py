@@ -1,5 +1,6 @@
 """Every command and snippet in README and docs runs, and prints what is said to be printed."""
 
+import json
 import os
 import re
 import shlex
@@ -14,14 +15,14 @@ from benchmarks.report import PAGES as MEASURED
 from benchmarks.report import rendered
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\(([^)#:]+)\)")
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
 def blocks(language: str) -> list[object]:
     return [
-        pytest.param(body, id=f"{page.stem}-{number}")
+        pytest.param(body, id=f"{page.relative_to(ROOT).with_suffix('')}-{number}")
         for page in PAGES
         for number, (found, body) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")))
         if found == language
@@ -68,10 +69,24 @@ def test_pages_say_what_was_measured(page: str) -> None:
     assert rendered(page) == (ROOT / page).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
+
+
+def fields(part: object) -> set[str]:
+    """The names of all fields that a JSON Schema speaks of."""
+    members = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    named = set(part.get("properties", ())) if isinstance(part, dict) else set()
+    return named.union(*map(fields, members))
+
+
+def test_every_field_of_a_coefficient_file_is_explained() -> None:
+    schema = json.loads((ROOT / "coefficients" / "schema.json").read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "coefficients.md").read_text(encoding="utf-8")
+    assert {"sha256", "linf_at", "border_side", "division"} <= fields(schema)
+    assert {field for field in fields(schema) if f"`{field}`" not in page} == set()
 
 
 def test_blocks_are_found() -> None:

@@ -51,6 +51,7 @@ TOP_LEVEL = {
         "Makefile",
         "README.md",
         "constraints.txt",
+        "mkdocs.yml",
         "pyproject.toml",
     ),
     *("benchmarks", "codegen", "coefficients", "docs", "fitting", "kernels", "notebooks", "tests"),

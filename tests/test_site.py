@@ -1,0 +1,200 @@
+"""The site of the docs builds without a warning, is whole, and needs no network."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "audio": "src"}
+NOT_LOADED = {"canonical", "next", "prev", "alternate"}  # relations of <link> that a browser does not follow by itself
+ELSEWHERE = re.compile(r"^(?:https?:)?//", re.IGNORECASE)
+IN_STYLE = re.compile(r"(?:url\(\s*|@import\s+)[\"']?((?:https?:)?//[^\"')\s]+)", re.IGNORECASE)
+
+
+class Page(HTMLParser):
+    """What a page loads, where it leads, and the names of its places."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.links: list[str] = []
+        self.names: set[str] = set()
+        self.in_style = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.names |= {given[name] for name in ("id", "name") if name in given}
+        self.in_style = tag == "style"
+        if tag in LOADS and LOADS[tag] in given:
+            self.loads.append(given[LOADS[tag]])
+        self.loads += [part.split()[0] for part in given.get("srcset", "").split(",") if part.strip()]
+        if tag == "link" and not set(given.get("rel", "").split()) & NOT_LOADED:
+            self.loads.append(given.get("href", ""))
+        self.loads += IN_STYLE.findall(given.get("style", ""))
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+
+    def handle_data(self, data: str) -> None:
+        if self.in_style:
+            self.loads += IN_STYLE.findall(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        self.in_style = False
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site; that it builds without a warning is tested here."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-W", "error", "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": ""}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WARNING" not in done.stderr, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Page]:
+    return {path: Page(path.read_text("utf-8")) for path in sorted(site.rglob("*.html"))}
+
+
+def in_navigation(entry: object) -> list[str]:
+    if isinstance(entry, str):
+        return [entry]
+    members = entry.values() if isinstance(entry, dict) else entry
+    return [page for member in members for page in in_navigation(member)]
+
+
+def lost(site: Path, pages: dict[Path, Page]) -> list[str]:
+    """Links within the site that lead nowhere, with the page that has them."""
+    found = []
+    for path, page in pages.items():
+        for link in {*page.links, *page.loads}:
+            parts = urlsplit(link)
+            if parts.scheme or ELSEWHERE.match(link):
+                continue
+            root = site if parts.path.startswith("/") else path.parent
+            target = (root / unquote(parts.path).lstrip("/")).resolve() if parts.path else path
+            anchor = unquote(parts.fragment)
+            if not target.is_file() or (anchor and target in pages and anchor not in pages[target].names):
+                found.append(f"{path.relative_to(site)}: {link}")
+    return found
+
+
+def foreign(pages: dict[Path, Page]) -> list[str]:
+    """What pages load from elsewhere."""
+    return [link for page in pages.values() for link in page.loads if ELSEWHERE.match(link)]
+
+
+def test_every_page_is_in_the_navigation_once(site, pages):
+    nav = in_navigation(yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"])
+    named = [Path(page).with_suffix(".html").as_posix() for page in nav]
+    assert len(named) == len(set(named))
+    built = {path.relative_to(site).as_posix() for path in pages}
+    assert {page for page in built if not page.startswith("source/")} - {"404.html"} == set(named)
+
+
+def test_every_page_of_the_repository_is_there(pages, site):
+    texts = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    titles = {re.search(r"^# (.+)$", text.read_text("utf-8"), re.MULTILINE)[1].replace("`", "") for text in texts}
+    shown = "".join(path.read_text("utf-8") for path in pages).replace("<code>", "").replace("</code>", "")
+    assert len(texts) > 20
+    assert [title for title in titles if f">{title}<" not in shown] == []
+
+
+def test_links_lead_somewhere(site, pages):
+    assert len(pages) > 20
+    assert lost(site, pages) == []
+
+
+def test_nothing_is_loaded_from_elsewhere(site, pages):
+    assert foreign(pages) == []
+    styles = [path.read_text("utf-8") for path in site.rglob("*.css")]
+    assert styles
+    assert [url for style in styles for url in IN_STYLE.findall(style)] == []
+    assert not (site / "hooks.py").exists()
+
+
+def test_what_is_public_is_in_the_reference(pages, site):
+    import coefficients
+    import fitting.activations
+    import kernels
+    import kernels.approx_backprop
+    import kernels.forward_ad
+
+    names = set().union(*(page.names for path, page in pages.items() if path.parent == site / "api"))
+    public = [
+        f"{package.__name__}.{name}"
+        for package in (coefficients, fitting.activations, kernels, kernels.approx_backprop, kernels.forward_ad)
+        for name in package.__all__
+    ]
+    public += ["fitting.fewbit.solve.fit", "fitting.fewbit.solve.fit_to_error", "fitting.invact.solve.fit"]
+    twice = {name: f"{name}.{name.rpartition('.')[2]}" for name in public}  # a function in a module of its own name
+    assert [name for name in public if not {name, twice[name]} & names] == []
+
+
+def test_a_browser_asks_nobody_and_searches_in_files(site):
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("Chromium is not installed")
+    from playwright.sync_api import sync_playwright
+
+    asked: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1300, "height": 800})
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("pageerror", lambda error: asked.append(f"error: {error}"))
+        for name in ("slack.html", "api/kernels.html", "index.html"):
+            page.goto(f"file://{site}/{name}")
+        page.click(".md-search__input")
+        page.keyboard.type("certificate")
+        page.wait_for_selector(".md-search-result__item", timeout=20_000)
+        found = page.inner_text(".md-search-result")
+        page.set_viewport_size({"width": 390, "height": 800})
+        page.goto(f"file://{site}/trainers.html")
+        wide = page.evaluate("document.documentElement.scrollWidth > innerWidth")
+        browser.close()
+    assert "The certificate" in found
+    assert not wide, "the page is wider than a phone"
+    assert [url for url in asked if not url.startswith(("file:", "data:", "about:"))] == []
+
+
+# The checkers themselves: each of them can fail.
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        '<script src="https://unpkg.com/x"></script>',
+        '<link rel="stylesheet" href="//fonts.googleapis.com/css">',
+        '<img src="http://example.com/x.png">',
+        '<img srcset="https://example.com/x.png 2x">',
+        "<style>@import 'https://example.com/x.css';</style>",
+        '<p style="background: url(https://example.com/x.png)">',
+    ],
+)
+def test_what_is_loaded_is_seen(html):
+    assert len(foreign({Path("x.html"): Page(html)})) == 1
+
+
+def test_what_is_only_named_is_not_loaded():
+    html = '<a href="https://example.com">x</a><link rel="canonical" href="https://example.com"><p>https://example.com'
+    assert foreign({Path("x.html"): Page(html)}) == []
+
+
+@pytest.mark.parametrize("link", ["b.html", "#there", "a.html#there", "/b.html", "../a.html"])
+def test_a_lost_link_is_seen(tmp_path, link):
+    path = tmp_path / "a.html"
+    path.write_text(f'<a href="{link}">x</a><a href="a.html#here">y</a><h2 id="here">', "utf-8")
+    assert lost(tmp_path, {path: Page(path.read_text("utf-8"))}) == [f"a.html: {link}"]

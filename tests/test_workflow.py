@@ -1,0 +1,93 @@
+"""The workflow runs what is run here: .ci/run and targets of the Makefile, nothing that it has by heart."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+PLAIN = {"if", "grep", "tee", "exit", "fi"}  # of the shell, which may stand between
+
+
+@pytest.fixture(scope="module")
+def workflow() -> dict:
+    return yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text("utf-8"))
+
+
+def scripts(job: dict) -> list[str]:
+    """What the steps of a job run."""
+    return [step["run"].strip() for step in job["steps"] if "run" in step]
+
+
+def commands(script: str) -> list[list[str]]:
+    """The commands of a script, each as its words."""
+    words = list(shlex.shlex(script.replace("\n", " ; "), posix=True, punctuation_chars="|;"))
+    found: list[list[str]] = [[]]
+    for word in words:
+        if set(word) <= set("|;"):
+            found.append([])
+        elif found[-1] or word != "then":
+            found[-1].append(word)
+    return [one for one in found if one]
+
+
+def unknown(script: str) -> list[str]:
+    """Commands that are neither targets of the Makefile, nor files of ours, nor the shell's own."""
+    return [
+        " ".join(words)
+        for words in commands(script)
+        if not (words[0] == "make" and len(words) > 1 and words[1] in TARGETS)
+        and words[0] not in PLAIN
+        and not os.access(ROOT / words[0], os.X_OK)
+    ]
+
+
+def test_every_command_is_there(workflow):
+    found = [script for job in workflow["jobs"].values() for script in scripts(job)]
+    assert len(found) >= len(workflow["jobs"])
+    assert [one for script in found for one in unknown(script)] == []
+
+
+@pytest.mark.parametrize("script", ["make tests", "ruff check .", ".ci/walk", "make test | python x.py", "make"])
+def test_a_strange_command_is_seen(script):
+    assert unknown(script)
+
+
+def test_every_python_that_we_promise_runs_what_ci_runs(workflow):
+    check = workflow["jobs"]["check"]
+    assert scripts(check) == [".ci/run"]
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["classifiers"]
+    promised = [one.rpartition(" ")[2] for one in classifiers if re.search(r":: 3\.\d+$", one)]
+    assert check["strategy"]["matrix"]["python"] == promised
+
+
+def test_it_may_only_read_and_gives_way_to_newer_runs(workflow):
+    assert workflow["permissions"] == {"contents": "read"}
+    assert workflow["concurrency"]["cancel-in-progress"] is True
+    assert not any("permissions" in job for job in workflow["jobs"].values())
+    assert all(job["timeout-minutes"] <= 120 for job in workflow["jobs"].values())
+
+
+def test_pysr_s_job_selects_the_search_itself(workflow):
+    make = next(words for words in commands(scripts(workflow["jobs"]["pysr"])[0]) if words[0] == "make")
+    arguments = shlex.split(make[2].removeprefix("ARGS="))
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *arguments]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "::test_pysr_searches" in run.stdout
+
+
+def test_what_is_uploaded_is_what_the_targets_write(workflow):
+    pages = workflow["jobs"]["pages"]
+    upload = next(step["with"]["path"] for step in pages["steps"] if "upload-artifact" in step.get("uses", ""))
+    folder = upload.rstrip("/")
+    for target in (words[1] for script in scripts(pages) for words in commands(script)):
+        recipe = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        assert re.search(rf"\b{folder}/", recipe), f"make {target} does not write below {folder}/"
