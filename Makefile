@@ -6,7 +6,7 @@ PYTHON ?= python3
 PY = .venv/bin/python
 PACKAGES = $(wildcard coefficients fitting codegen kernels)
 
-.PHONY: help demo test programs lint format coefficients kernels check benchmarks training clean
+.PHONY: help demo test programs lint format coefficients kernels check gallery docs benchmarks training clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -46,16 +46,20 @@ check: .venv/ready-demo ## verify all coefficient files and all emitted kernels
 	@$(PY) -m coefficients check
 	@$(PY) -m codegen check
 
-benchmarks: .venv/ready-test ## measure fits and engines, and count what compiled kernels cost
-	@$(PY) -m benchmarks.fewbit
-	@$(PY) -m benchmarks.invact
-	@$(PY) -m benchmarks.memory
-	@$(PY) -m benchmarks.forward_ad
-	@$(PY) -m benchmarks.approx_backprop
-	@$(PY) -m benchmarks.slack
+gallery: .venv/ready-test ## draw every function and fit on one page, and the notebooks: build/gallery/index.html
+	@$(PY) -m notebooks.render --out build/gallery/notebooks
+	@$(PY) -m notebooks.gallery --out build/gallery
+
+docs: .venv/ready-test ## build the pages of docs as a site: build/site/index.html
+	@$(PY) -m mkdocs build --quiet --strict --site-dir build/site
+	@echo "The site is build/site/index.html."
+
+benchmarks: .venv/ready-test ## measure accuracy, memory, speed and fits, for the tables in README and docs; two hours
+	@$(PY) -m benchmarks.run accuracy memory speed fit
+	@$(PY) -m benchmarks.report
 
 training: .venv/ready-test ## train with every method, compare with stock, write docs/training.md
-	@$(PY) -m benchmarks.training
+	@$(PY) -m benchmarks.run training
 	@$(PY) -m benchmarks.training --report
 
 clean: ## remove what make made: .venv, caches, builds, the demo's picture

@@ -11,6 +11,8 @@ from typing import Any
 from benchmarks.approx_backprop import page as approx_backprop
 from benchmarks.forward_ad import page as forward_ad
 from benchmarks.memory import ACTS, CONVERSIONS, MODELS, MODES
+from benchmarks.pages import of_any, table
+from benchmarks.rivals import page as rivals
 from benchmarks.rows import RESULTS
 from codegen.chosen import DIRECTIONS, choose
 from codegen.machine import GPUS
@@ -18,6 +20,7 @@ from coefficients import load
 from coefficients.store import write_text
 from kernels.memory.saved import size
 
+APPROXIMATE = "approx-backprop-models"
 ROOT = Path(__file__).parents[1]
 
 
@@ -112,6 +115,23 @@ def models_section() -> str:
     return "\n".join(lines) + "\n"
 
 
+NAMED = {"bert": "BERT", "gpt2": "GPT-2", "vit": "ViT", "llama": "Llama 2 (7B)", "efficientnet-b0": "EfficientNet-B0"}
+NAMED |= {"resnet50": "ResNet-50"}
+
+
+def savings_section() -> str:
+    """What known models keep, by `convert` with inputs and by few bits of all layers."""
+    found, few = _memory(), {(row["implementation"], row["mode"]): row["median"] for row in of_any(APPROXIMATE)}
+    cells = []
+    for model, name in NAMED.items():
+        whole = found["kept for backward", "as it is", model]
+        kept = found["kept for backward", "auto", model], few[approx_backprop.FOUR, model]
+        cells.append([name, size(whole), *(f"{size(one)}, {100 * (1 - one / whole):.0f} % less" for one in kept)])
+    head = ["", "as it is", "`convert`: activations", "all layers in 4 bits"]
+    note = "Counted as CUDA keeps it, at the model's usual length or size, without weights and inputs."
+    return "\n".join([*table(head, cells), "", note]) + "\n"
+
+
 def mlp_section() -> str:
     """What an MLP keeps in eager, compiled and checkpointed."""
     found = _memory()
@@ -129,7 +149,7 @@ def _newest() -> str:
 
 # Where each section stands, and what makes it.
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
-    "README.md": {"benchmarks": _newest, "invact": invact_section, "kernels": kernels_section},
+    "README.md": {"savings": savings_section, "rivals": rivals.section},
     "docs/memory.md": {"models": models_section, "mlp": mlp_section},
     "docs/forward_ad.md": {
         "forward-ad-chains": forward_ad.chains_section,

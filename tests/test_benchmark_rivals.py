@@ -6,7 +6,8 @@ import shutil
 import pytest
 import torch
 
-from benchmarks import accuracy, rivals
+from benchmarks.accuracy import __main__ as accuracy
+from benchmarks.rivals import __main__ as rivals
 from benchmarks.baselines import blocks
 from benchmarks.baselines.blocks import ACT_LINEAR, CHECKPOINT, EAGER, GEGLU, LATE, LIGER, MLP, SWIGLU, Block, Rivals
 from coefficients import command

@@ -32,6 +32,7 @@ from benchmarks.options import names
 from benchmarks.rows import Row, record, summary
 from kernels import KernelError
 from kernels.functional import activation
+from kernels.kernel import facts
 from kernels.stock import FUNCTIONS, STOCK
 
 PROG = "accuracy"
@@ -72,7 +73,8 @@ def judged(function: str, dtype: str, device: torch.device, where: dict[str, Any
 def _run(function: str, how: dict[str, Any] | None, x: Tensor) -> tuple[Tensor, Tensor]:
     """The output in the dtype of x, and the gradient where 1 comes back."""
     x = x.clone().requires_grad_()
-    y = STOCK[function](x) if how is None else activation(function, x, **how)
+    params = facts(function).PARAMETERS
+    y = STOCK[function](x, *params.values()) if how is None else activation(function, x, **params, **how)
     (dx,) = torch.autograd.grad(y, x, torch.ones_like(y))
     return y.detach().cpu(), dx.cpu()
 

@@ -1,0 +1,1 @@
+"""Two blocks of a transformer by every rival, side by side: `python -m benchmarks.rivals`."""
