@@ -1,0 +1,24 @@
+"""Pictures of fits. The only package here that imports matplotlib; draws on Figure objects, never on pyplot's state."""
+
+from fitting.plots.bits import bits_figure, overview_figure
+from fitting.plots.curves import error_figure
+from fitting.plots.fewbit import fewbit_figure
+from fitting.plots.files import FORMATS, check_path, save
+from fitting.plots.invact import floor_figure, invact_figure
+from fitting.plots.memory import memory_figure
+from fitting.plots.slopes import fronts_figure, root_figure
+
+__all__ = [
+    "FORMATS",
+    "bits_figure",
+    "check_path",
+    "error_figure",
+    "fewbit_figure",
+    "floor_figure",
+    "fronts_figure",
+    "invact_figure",
+    "memory_figure",
+    "overview_figure",
+    "root_figure",
+    "save",
+]

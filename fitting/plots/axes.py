@@ -1,0 +1,23 @@
+"""What pictures of errors share."""
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from fitting.activations.tape import Array
+from fitting.invact.bound import RESOLVED
+
+
+def resolved(errors: Array) -> Array:
+    """`errors` with NaN, which is not drawn, for those that float64 does not tell from 0."""
+    return np.where(np.isfinite(errors) & (errors > RESOLVED), errors, np.nan)
+
+
+def logarithmic(axes: Axes, otherwise: str) -> bool:
+    """Whether something is drawn, now on a logarithmic scale; if nothing is, `otherwise` stands there."""
+    drawn = any(np.isfinite(np.asarray(line.get_ydata(), dtype=np.float64)).any() for line in axes.lines)
+    if drawn:
+        axes.set_yscale("log")
+    else:
+        axes.text(0.5, 0.5, otherwise, transform=axes.transAxes, ha="center", va="center")
+        axes.set(xticks=[], yticks=[])
+    return drawn

@@ -1,0 +1,98 @@
+"""f', what stands for it, and the error, against x and against y."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from fitting.activations.tape import Array
+from fitting.approximation import Approximation
+from fitting.invact.floor import Floor, on_right
+from fitting.plots.axes import logarithmic, resolved
+
+STILL = 2e-3  # of the span of f': where it moves less than this any more the picture ends
+MARGIN = 0.08  # of what is shown
+
+
+def error_figure(approximation: Approximation, floor: Floor | None = None, *, log: bool = False) -> Figure:
+    """f' and q above, the error f' - q below: on the left against x, on the right against y = f(x).
+
+    log: |f' - q| on a logarithmic scale; where q reads a stored y, the largest of all x that are stored as one y, for
+    that is what the floor is about. floor: of an output that is stored, by default the approximation's own.
+    """
+    floor = floor or approximation.floor
+    x, y = approximation.x, approximation.activation.f(approximation.x)
+    figure = Figure(figsize=(10, 6), layout="constrained")
+    panels = figure.subplots(2, 2, sharex="col", sharey="row", height_ratios=(3, 2))
+    right = np.zeros(x.shape, dtype=np.bool_) if floor is None else on_right(floor.split, x)
+    error, shown = _error(approximation, right, log), _shown(approximation)
+    for at, label, (above, below) in zip((x, y), ("x", "y = f(x)"), panels.T, strict=True):
+        above.plot(at, approximation.slope, color="0.75", linewidth=3, label=f"{approximation.activation.name}′")
+        for i, part in enumerate((~right, right)):
+            above.plot(at[part], approximation.q[part], color="C0", linewidth=1.2, label="q" if i else None)
+            below.plot(at[part], error[part], color="C3", linewidth=0.8, label="error" if i else None)
+        if floor is not None:
+            _draw_floor(below, floor, at, _half_ranges(floor, x, y, right), log)
+        if not log:
+            below.axhline(0, color="0.6", linewidth=0.6, zorder=0)
+        if not log or logarithmic(below, "no error above 1e-15"):
+            margin = MARGIN * float(np.ptp(at[shown]))
+            below.set_xlim(float(at[shown].min()) - margin, float(at[shown].max()) + margin)
+        below.set_xlabel(label)
+    panels[0, 0].legend(frameon=False)
+    panels[0, 0].set_ylabel("f′ and q")
+    panels[1, 0].set_ylabel("|f′ − q|" if log else "f′ − q")
+    panels[1, 1].legend(edgecolor="none", fontsize="small", markerscale=3)
+    figure.suptitle(_title(approximation), fontsize="large", wrap=True)
+    return figure
+
+
+def _title(approximation: Approximation) -> str:
+    largest = float(np.max(np.abs(approximation.slope - approximation.q)))
+    lo, hi = approximation.domain
+    return (
+        f"{approximation.activation.name}′ {approximation.label}\n"
+        f"∫(f′−q)²w = {approximation.error:.4g}, max |f′−q| = {largest:.3g}, "
+        f"w = {approximation.weight.label} on [{lo:.4g}, {hi:.4g}]"
+    )
+
+
+def _error(approximation: Approximation, right: NDArray[np.bool_], log: bool) -> Array:
+    """At each x; in logarithms where q reads a stored y, the largest of all x that share it."""
+    error = approximation.slope - approximation.q
+    if not log:
+        return error
+    error = np.abs(error)
+    if approximation.floor is not None:
+        stored = approximation.floor.format.round(approximation.activation.f(approximation.x))
+        _, group = np.unique(np.stack([stored, right]), axis=1, return_inverse=True)
+        largest = np.zeros(group.max() + 1)
+        np.maximum.at(largest, group, error)
+        error = largest[group]
+    return resolved(error)
+
+
+def _shown(approximation: Approximation) -> slice:
+    """The points between which f' moves."""
+    slope = approximation.slope
+    least = STILL * float(np.ptp(slope))
+    moved = np.flatnonzero((np.abs(slope - slope[0]) > least) & (np.abs(slope - slope[-1]) > least))
+    return slice(max(moved[0] - 1, 0), moved[-1] + 2) if len(moved) > 2 else slice(None)
+
+
+def _half_ranges(floor: Floor, x: Array, y: Array, right: NDArray[np.bool_]) -> Array:
+    """Half the range of f' over all x that are stored as the y of each x."""
+    stored, half = floor.format.round(y), np.full(x.shape, np.nan)
+    for side, cells in enumerate(floor.cells):
+        own = right == bool(side)
+        half[own] = cells.half[np.clip(np.searchsorted(cells.y, stored[own]), 0, len(cells.y) - 1)]
+    return half
+
+
+def _draw_floor(axes: Axes, floor: Floor, at: Array, half: Array, log: bool) -> None:
+    label = f"floor of y in {floor.format.name}"
+    if log:
+        axes.plot(at, resolved(half), ".", color="0.35", markersize=2.5, zorder=3, label=label)
+    else:
+        order = np.argsort(at, kind="stable")
+        axes.fill_between(at[order], -half[order], half[order], color="0.35", linewidth=0.5, zorder=3, label=label)

@@ -1,0 +1,65 @@
+"""The picture of a few-bit table."""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from fitting.activations.tape import Array
+from fitting.fewbit.solve import Fit
+
+POINTS = 4000
+UNSEEN = 0.01  # of the error, left out of the picture on each side
+MARGIN = 0.15  # of what is shown
+
+
+def fewbit_figure(fit: Fit) -> Figure:
+    """f' and the steps above, the error f' - q below, over the part of the domain that matters."""
+    x = _points(fit)
+    slope, steps = fit.activation.df(x), fit.steps(x)
+    name = f"{fit.activation.name}′"
+    figure = Figure(figsize=(7, 5), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
+    above.plot(x, slope, color="0.7", linewidth=3, label=name if len(name) < 32 else "f′")
+    above.plot(x, steps, color="C0", linewidth=1.2, label=f"{fit.bits} bit{'s' * (fit.bits > 1)}")
+    above.legend(frameon=False)
+    below.axhline(0, color="0.6", linewidth=0.6)
+    below.plot(x, slope - steps, color="C3", linewidth=0.9)
+    below.set_xlabel("x")
+    below.set_ylabel("f′ − q")
+    below.set_xlim(*_shown(fit, x))
+    levels = len(fit.steps.levels)
+    title = f"{name}: {levels} level{'s' * (levels > 1)}, ∫(f′−q)²w = {fit.error.l2_squared:.4g}"
+    weight = "" if fit.weight.label == "uniform" else f", w = {fit.weight.label}"
+    figure.suptitle(title + weight, fontsize="large", wrap=True)
+    return figure
+
+
+def _points(fit: Fit) -> Array:
+    """Where to draw: evenly, and on both sides of every border and break, which makes them upright.
+
+    Not at these themselves, where f' and q may each take the value of another side.
+    """
+    lo, hi = fit.domain
+    breaks = np.concatenate([fit.steps.borders, [lo, hi], fit.activation.breakpoints])
+    sides = np.concatenate([np.nextafter(breaks, -np.inf), np.nextafter(breaks, np.inf)])
+    points = np.setdiff1d(np.concatenate([np.linspace(lo, hi, POINTS), sides]), breaks)
+    return points[(lo < points) & (points < hi)]
+
+
+def _shown(fit: Fit, x: Array) -> tuple[float, float]:
+    """The borders and nearly all of the error, with a margin, as far as the domain goes."""
+    (lo, hi), weight = fit.domain, fit.weight
+    at, mass = (x[1:] + x[:-1]) / 2, np.diff(x)  # not x itself: a density may be infinite at the domain's ends
+    if weight.samples is not None:
+        at = weight.samples[(lo <= weight.samples) & (weight.samples <= hi)]
+        mass = np.ones_like(at)
+    elif weight.density is not None:
+        mass = mass * weight.density(at)
+    cost = np.cumsum((fit.activation.df(at) - fit.steps(at)) ** 2 * mass)
+    places = fit.steps.borders
+    if cost[-1] > 0:
+        ends = np.searchsorted(cost, [UNSEEN * cost[-1], (1 - UNSEEN) * cost[-1]])
+        places = np.concatenate([places, at[ends]])
+    if not places.size:
+        return lo, hi
+    margin = MARGIN * float(np.ptp(places)) or 1.0
+    return max(lo, float(places.min()) - margin), min(hi, float(places.max()) + margin)

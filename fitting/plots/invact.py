@@ -1,0 +1,107 @@
+"""Pictures of formulas of the output, and of the floor below them."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from fitting.activations.tape import Array
+from fitting.invact.branches import Side
+from fitting.invact.exact import slope_of_output
+from fitting.invact.floor import Floor
+from fitting.invact.rows import Row
+from fitting.invact.solve import Fit
+from fitting.plots.axes import logarithmic, resolved
+
+POINTS = 4000
+SPAN = 8.0  # of x, in pictures of functions of y
+
+
+def invact_figure(fit: Fit) -> Figure:
+    """g and its formulas q against y, |q - g| against x with its proven bound, and the front with the choice on it.
+
+    Errors below RESOLVED, which float64 does not tell from 0, are left out.
+    """
+    sides, names = fit.floor.split.sides, _sides(fit.floor)
+    figure = Figure(figsize=(10, 5.5), layout="constrained")
+    panels = figure.subplot_mosaic([["g", "front"], ["error", "front"]], width_ratios=(3, 2), height_ratios=(3, 2))
+    above, below = panels["g"], panels["error"]
+    for i, (side, name, formula, bound) in enumerate(zip(sides, names, fit.chosen.candidates, fit.bounds, strict=True)):
+        x = _inside(side)
+        y = fit.activation.f(x)
+        g, q, color = slope_of_output(side, y), formula(y), f"C{i}"
+        above.plot(y, g, color="0.75", linewidth=3, label=None if i else "g")
+        above.plot(y, q, color=color, linewidth=1.2, label=f"q {name}".strip())
+        below.plot(x, resolved(np.abs(q - g)), color=color, linewidth=0.9)
+        bounds = resolved(np.full(2, bound.upper))
+        below.plot(x[[0, -1]], bounds, "--", color=color, linewidth=0.9, label=f"bound {name}".strip())
+    above.legend(frameon=False)
+    above.set_xlabel("y")
+    below.set_xlabel("x")
+    below.set_ylabel("|q − g|")
+    if logarithmic(below, "no error above 1e-15"):
+        below.legend(frameon=False, fontsize="small")
+    _draw_front(panels["front"], fit)
+    price = fit.chosen.price.total
+    title = f"{fit.activation.name}′ from y in {fit.dtype}: {price} instructions, RMS error {fit.chosen.rms:.4g}"
+    figure.suptitle(title, fontsize="large", wrap=True)
+    return figure
+
+
+def _draw_front(axes: Axes, fit: Fit) -> None:
+    """The error that the fit's rule is about, against instructions."""
+
+    def place(*rows: Row) -> tuple[list[int], list[float]]:
+        errors = [row.rms if fit.rule.by_rms else row.pointwise for row in rows]
+        return [row.price.total for row in rows], resolved(np.array(errors)).tolist()
+
+    axes.plot(*place(*fit.front), color="0.5", marker=".", linewidth=0.8, label="front")
+    axes.plot(*place(fit.chosen), "C3*", markersize=12, label="chosen")
+    if fit.paper is not None:
+        axes.plot(*place(fit.paper), "kx", label="paper")
+    if fit.rule.by_rms:
+        axes.axhline(fit.floor.rms, color="0.6", linestyle=":", linewidth=0.9, label="floor")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    left, right = axes.get_xlim()
+    axes.set_xlim(min(left, fit.chosen.price.total - 1), max(right, fit.chosen.price.total + 1))
+    axes.set_xlabel("instructions")
+    axes.set_ylabel("RMS error" if fit.rule.by_rms else "largest |q − g| in float32")
+    if logarithmic(axes, "no error above 1e-15"):
+        axes.legend(frameon=False)
+
+
+def floor_figure(floor: Floor) -> Figure:
+    """Half the range of f' over all x that are stored as one y, against that y: what no formula can get below.
+
+    Outputs that tell f' exactly are left out.
+    """
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for i, (side, name, cells) in enumerate(zip(floor.split.sides, _sides(floor), floor.cells, strict=True)):
+        ends = np.sort(floor.split.activation.f(_inside(side)[[0, -1]]))
+        shown = (ends[0] <= cells.y) & (cells.y <= ends[1])
+        half = np.where(cells.half > 0, cells.half, np.nan)
+        axes.plot(cells.y[shown], half[shown], ".", color=f"C{i}", markersize=2, label=name or "all x")
+    if floor.rms > 0:
+        axes.axhline(floor.linf, color="0.6", linestyle="--", linewidth=0.9, label=f"largest {floor.linf:.4g}")
+        axes.axhline(floor.rms, color="0.6", linestyle=":", linewidth=0.9, label=f"RMS {floor.rms:.4g}")
+    axes.set_xlabel("y")
+    axes.set_ylabel("half the range of f′")
+    if logarithmic(axes, "0: every stored y tells f′"):
+        axes.legend(frameon=False, fontsize="small")
+    figure.suptitle(f"{floor.split.activation.name}′ from y in {floor.format.name}: the information floor", wrap=True)
+    return figure
+
+
+def _inside(side: Side) -> Array:
+    """x of a side within SPAN of its finite ends, or of 0: even, and dense where it meets the other."""
+    lo = side.lo if np.isfinite(side.lo) else min(-SPAN, side.hi - SPAN)
+    hi = side.hi if np.isfinite(side.hi) else max(SPAN, side.lo + SPAN)
+    near = np.geomspace(1e-6, 1.0, POINTS // 8) * (hi - lo)
+    ends = [lo + near] * bool(np.isfinite(side.lo)) + [hi - near] * bool(np.isfinite(side.hi))
+    points = np.unique(np.concatenate([np.linspace(lo, hi, POINTS), *ends]))
+    return points[(lo < points) & (points < hi)]
+
+
+def _sides(floor: Floor) -> tuple[str, ...]:
+    return ("left", "right") if len(floor.split.sides) == 2 else ("",)

@@ -1,0 +1,44 @@
+"""Who keeps how many bytes for backward, before and after."""
+
+from collections.abc import Mapping
+
+from matplotlib.figure import Figure
+
+UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+NAME = 44  # characters of a name at most
+
+
+def memory_figure(before: Mapping[str, int], after: Mapping[str, int], title: str, rows: int = 10) -> Figure:
+    """A pair of bars for each of the `rows` that keep most, the rest together, and all in all.
+
+    before, after: bytes by who keeps them.
+    """
+    names = sorted({*before, *after}, key=lambda name: (-max(before.get(name, 0), after.get(name, 0)), name))
+    shown, rest = names[:rows], names[rows:]
+    table = [(name, before.get(name, 0), after.get(name, 0)) for name in shown]
+    if rest:
+        kept = (sum(them.get(name, 0) for name in rest) for them in (before, after))
+        table.append((f"{len(rest)} more", *kept))
+    table.append(("all", sum(before.values()), sum(after.values())))
+    unit, unit_name = next((one for one in UNITS if table[-1][1] >= one[0]), UNITS[-1])
+    figure = Figure(figsize=(9, 1.4 + 0.42 * len(table)), layout="constrained")
+    axes = figure.subplots()
+    for shift, color, label, column in ((-0.2, "0.7", "before", 1), (0.2, "C0", "after", 2)):
+        values = [row[column] / unit for row in table]
+        places = [i + shift for i in range(len(table))]
+        bars = axes.barh(places, values, height=0.38, color=color, label=label)
+        axes.bar_label(bars, [f"{value:.3g}" for value in values], padding=3, fontsize="small")
+    axes.set_yticks(range(len(table)), [_short(row[0]) for row in table])
+    axes.invert_yaxis()
+    axes.margins(x=0.1)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.axhline(len(table) - 1.5, color="0.6", linewidth=0.6)
+    axes.set_xlabel(f"{unit_name} kept for backward")
+    axes.legend(frameon=False, loc="center right")
+    figure.suptitle(title, fontsize="large", wrap=True)
+    return figure
+
+
+def _short(name: str) -> str:
+    """The name's end, which tells more than its beginning."""
+    return name if len(name) <= NAME else "…" + name[1 - NAME :]

@@ -1,0 +1,86 @@
+"""How g = f'∘f⁻¹ is fitted: the variable in which it is smooth, and what engines find."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.polynomial import Chebyshev
+
+from fitting.activations import Activation
+from fitting.activations.tape import Array
+from fitting.errors import InputError
+from fitting.invact.branches import split
+from fitting.invact.exact import slope_of_output
+from fitting.invact.rows import Row
+from fitting.invact.solve import Fit
+
+DEGREES = range(1, 13)
+POINTS = 2000
+FAR = 4.0  # of x, where the outputs of a side end
+
+
+def root_figure(activation: Activation) -> Figure:
+    """g near f's minimum, against y and against s = √(y - min f), and how fast polynomials in either come near it.
+
+    Raises `InputError` for a function that has no minimum inside.
+    """
+    parts = split(activation)
+    if parts.border is None or parts.border in activation.breakpoints:
+        raise InputError(f"{activation.name} has no smooth minimum, and so no root; try gelu, silu or mish")
+    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    against_y, against_s, errors = figure.subplots(1, 3, width_ratios=(1, 1, 1.2))
+    least = float(activation.f(parts.border))
+    for i, (side, name) in enumerate(zip(parts.sides, ("left", "right"), strict=True)):
+        end = max(side.lo, parts.border - FAR) if i == 0 else min(side.hi, parts.border + FAR)
+        far = float(np.sqrt(float(activation.f(end)) - least))
+        s = far * (1 - np.cos(np.linspace(0, np.pi, POINTS))) / 2
+        y = least + s**2
+        g = slope_of_output(side, y)
+        against_y.plot(y, g, color=f"C{i}", label=name)
+        against_s.plot(s if i else -s, g, color=f"C{i}", label=name)
+        evenly = least + far * s  # as far, and dense at both ends
+        for at, values, style, variable in (
+            (evenly, slope_of_output(side, evenly), "--", "y"),
+            (s, g, "-", "s"),
+        ):
+            found = [_largest(at, values, degree) for degree in DEGREES]
+            errors.plot(list(DEGREES), found, style, color=f"C{i}", marker=".", label=f"{name}, in {variable}")
+    against_y.set(xlabel="y", ylabel="g = f′(f⁻¹(y))", title="a root in y")
+    against_s.set(xlabel="s = ±√(y − min f)", title="smooth in s")
+    against_y.axvline(least, color="0.7", linewidth=0.8, linestyle=":")
+    errors.set(xlabel="degree", ylabel="largest error", title="of the polynomial", yscale="log")
+    errors.xaxis.set_major_locator(MaxNLocator(integer=True))
+    for axes in (against_y, errors):
+        axes.legend(frameon=False, fontsize="small")
+    figure.suptitle(f"{activation.name}′ from its output", fontsize="large")
+    return figure
+
+
+def _largest(at: Array, values: Array, degree: int) -> float:
+    """Of the least squares polynomial at points dense at the ends: near the least largest error."""
+    return float(np.abs(Chebyshev.fit(at, values, degree)(at) - values).max())
+
+
+def fronts_figure(fits: Mapping[str, Fit]) -> Figure:
+    """The fronts of fits by name, as of engines: error against instructions, what is chosen, the paper's, the floor."""
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    by_rms = all(fit.rule.by_rms for fit in fits.values())
+
+    def place(*rows: Row) -> tuple[list[int], list[float]]:
+        return [row.price.total for row in rows], [row.rms if by_rms else row.pointwise for row in rows]
+
+    for i, (name, fit) in enumerate(fits.items()):
+        axes.plot(*place(*fit.front), color=f"C{i}", marker=".", linewidth=1, label=name)
+        axes.plot(*place(fit.chosen), color=f"C{i}", marker="*", markersize=14, linestyle="", label=f"{name}: chosen")
+    last = next(reversed(fits.values()))
+    if last.paper is not None:
+        axes.plot(*place(last.paper), "kx", markersize=8, label="the paper's formulas")
+    if by_rms:
+        axes.axhline(last.floor.rms, color="0.5", linestyle=":", label="floor")
+    axes.set(xlabel="instructions", ylabel="RMS error" if by_rms else "largest |q − g| in float32", yscale="log")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(frameon=False)
+    figure.suptitle(f"{last.activation.name}′ from y in {last.dtype}", fontsize="large")
+    return figure
