@@ -12,7 +12,6 @@ from notebooks.gallery.numbers import short
 WIDTH = 360  # of a picture, in its own units; CSS makes it as wide as the card
 LEFT, RIGHT = 46, WIDTH - 10  # where a panel begins and ends in it
 SEEN = 0.15  # units: a curve that strays no further looks the same
-APART = 32  # units from one tick to the next, or more
 
 
 @dataclass
@@ -49,12 +48,12 @@ class Panel:
         """The panel with its curves. across, up: what its axes are; labelled: whether the x axis has numbers."""
         bottom = self.top + self.height
         parts = []
-        for value in ticks(*self.x, (self.right - self.left) / APART / 2):
+        for value in ticks(*self.x, least=4):
             place = self.at(np.array([value]), np.array(self.y[:1]))[0, 0]
             parts.append(_line(place, self.top, place, bottom, "axis" if value == 0 else "grid"))
             if labelled:
                 parts.append(_word(place, bottom + 13, short(value), "middle"))
-        for value in decades(*self.y) if self.logarithmic else ticks(*self.y, self.height / APART):
+        for value in decades(*self.y) if self.logarithmic else ticks(*self.y):
             place = self.at(np.array(self.x[:1]), np.array([value]))[0, 1]
             parts.append(_line(self.left, place, self.right, place, "axis" if value == 0 else "grid"))
             parts.append(_word(self.left - 5, place + 3.5, short(value), "end"))
@@ -106,12 +105,13 @@ def _distance(points: Array, a: Array, b: Array) -> Array:
     return np.hypot(rest[:, 0], rest[:, 1])
 
 
-def ticks(lo: float, hi: float, about: float) -> list[float]:
-    """Round numbers from lo to hi: as many as asked for, or fewer, but two at least."""
-    rough = (hi - lo) / max(about, 2.5)
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = power * next(m for m in (1, 2, 5, 10) if m * power >= rough * (1 - 1e-9))
-    first, last = math.ceil(lo / step - 1e-9), math.floor(hi / step + 1e-9)
+def ticks(lo: float, hi: float, least: int = 3) -> list[float]:
+    """Round numbers from lo to hi, evenly: the fewest that are not fewer than `least`."""
+    power = 10.0 ** math.floor(math.log10(hi - lo))
+    for step in (power * share for share in (1, 0.5, 0.2, 0.1)):
+        first, last = math.ceil(lo / step - 1e-9), math.floor(hi / step + 1e-9)
+        if last - first + 1 >= least:
+            break
     digits = max(0, 1 - math.floor(math.log10(step)))
     return [round(k * step, digits) + 0.0 for k in range(first, last + 1)]
 

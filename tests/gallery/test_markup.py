@@ -38,11 +38,19 @@ def test_percent():
     ]
 
 
+def test_the_fewest_ticks():
+    assert ticks(-1.49, 1.49) == [-1.0, 0.0, 1.0]
+    assert ticks(-0.19, 0.19) == [-0.1, 0.0, 0.1]
+    assert ticks(-0.06, 1.06) == [0.0, 0.5, 1.0]
+    assert ticks(-3.3, 3.3, least=4) == [-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0]
+    assert ticks(-9.0, 9.0, least=4) == [-8.0, -6.0, -4.0, -2.0, 0.0, 2.0, 4.0, 6.0, 8.0]
+
+
 @pytest.mark.parametrize("ends", [(-3.0, 3.0), (0.0, 1.0), (-0.1, 0.1), (-1e-7, 1e-7), (0.0, 20.0), (-0.17, 3.2)])
 def test_ticks(ends):
     lo, hi = ends
-    marks = ticks(lo, hi, 5)
-    assert 3 <= len(marks) <= 6
+    marks = ticks(lo, hi, least=4)
+    assert 4 <= len(marks) <= 11
     assert lo <= marks[0] <= marks[-1] <= hi
     steps = np.diff(marks)
     assert steps == pytest.approx(steps[0])

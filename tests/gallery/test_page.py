@@ -1,5 +1,6 @@
 """The page without a browser: well formed, complete, loads nothing, and shows what the files say."""
 
+import math
 import re
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -154,18 +155,40 @@ def test_the_drawn_steps_are_those_of_the_file(html, bits):
     points = drawn(section, "curve fit")
     lo, hi = points[:, 0].min(), points[:, 0].max()
     assert (lo, hi) == (LEFT, RIGHT)
-    # The scales follow from what is known: the ends of x, and the least and the greatest level.
     left, right = window_of_gelu()
     borders = [x for x in solution["borders"] if left < x < right]
     upright = sorted({x for (x, _), (z, _) in pairwise(points) if x == z})
     expected = [LEFT + (x - left) / (right - left) * (RIGHT - LEFT) for x in borders]
     for place in expected:
         assert min(abs(place - x) for x in upright) < 0.3
-    flat = {y for (_, y), (_, z) in pairwise(points) if y == z}
-    assert len(flat) == len(solution["levels"])
-    levels, places = np.array(solution["levels"]), np.array(sorted(flat, reverse=True))
-    scale = (places[-1] - places[0]) / (levels[-1] - levels[0])
-    assert np.abs(places[0] + scale * (levels - levels[0]) - places).max() < 0.3
+    levels = np.array(solution["levels"])[solution["codes"]]
+    edges = [left, *borders, right]
+    middles = LEFT + ((np.array(edges[1:]) + np.array(edges[:-1])) / 2 - left) / (right - left) * (RIGHT - LEFT)
+    assert len(borders) == len(solution["borders"])  # so that levels are those of all intervals
+    places = np.interp(middles, points[:, 0], points[:, 1])
+    assert_one_scale(levels, places)
+
+
+def assert_one_scale(values: np.ndarray, places: np.ndarray) -> None:
+    """That places in a picture are those of values on one scale, on which more is further up."""
+    scale, offset = np.polyfit(values, places, 1)
+    assert scale < 0
+    assert np.abs(scale * values + offset - places).max() < 0.3
+
+
+def test_the_drawn_function_and_its_derivative_are_gelu(html):
+    section = re.search(r'<article class="card" id="gelu".*?</svg>', html, re.DOTALL)[0]
+    left, right = window_of_gelu()
+    values, places = [], []
+    for kind in ("f", "slope"):
+        points = drawn(section, f"curve {kind}")
+        for place, down in points:
+            x = left + (place - LEFT) / (RIGHT - LEFT) * (right - left)
+            normal = (1 + math.erf(x / math.sqrt(2))) / 2
+            density = math.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+            values.append(x * normal if kind == "f" else normal + x * density)
+            places.append(down)
+    assert_one_scale(np.array(values), np.array(places))
 
 
 def window_of_gelu() -> tuple[float, float]:
