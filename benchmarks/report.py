@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.approx_backprop import page as approx_backprop
+from benchmarks.baselines.papers import INVACT_SAVINGS
 from benchmarks.forward_ad import page as forward_ad
 from benchmarks.memory import ACTS, CONVERSIONS, MODELS, MODES
 from benchmarks.pages import of_any, table
@@ -106,13 +107,14 @@ def _memory() -> dict[tuple[str, str, str], float]:
 def models_section() -> str:
     """What models keep, as they are and converted."""
     found = _memory()
-    lines = [f"| | as it is | {' | '.join(CONVERSIONS)} |", "|---" * (2 + len(CONVERSIONS)) + "|"]
+    lines = []
     for model in MODELS:
         whole = found["kept for backward", "as it is", model]
         less = (1 - found["kept for backward", how, model] / whole for how in CONVERSIONS)
         cells = (f"{100 * abs(one):.1f} % {'less' if one >= 0 else 'more'}" for one in less)
-        lines.append(f"| {model} | {size(whole)} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        published = f"{INVACT_SAVINGS[model]} %" if model in INVACT_SAVINGS else ""
+        lines.append([model, size(whole), *cells, published])
+    return "\n".join(table(["", "as it is", *CONVERSIONS, "published, InvAct"], lines)) + "\n"
 
 
 NAMED = {"bert": "BERT", "gpt2": "GPT-2", "vit": "ViT", "llama": "Llama 2 (7B)", "efficientnet-b0": "EfficientNet-B0"}
