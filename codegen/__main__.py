@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from codegen import generated, standalone
 from codegen.costs import as_table
@@ -24,6 +25,7 @@ from fitting.errors import InputError
 
 PROG = "python -m codegen"
 COMMANDS = "emit | check | list | inspect"
+METHOD = "invact"
 DEFAULT_BITS = 3
 
 
@@ -36,12 +38,12 @@ def _parser() -> command.Parser:
     emit.add_argument("--name", metavar="NAME", help="what to call it (default: custom)")
     emit.add_argument("--param", metavar="NAME=VALUE", action="append", default=[], help="set a parameter; repeatable")
     emit.add_argument(
-        "--method", metavar="M", default="invact", help=f"{', '.join(METHODS)} (default: invact), or all, as shipped"
+        "--method", metavar="M", default=METHOD, help=f"{', '.join(METHODS)} (default: {METHOD}), or all, as shipped"
     )
     emit.add_argument("--bits", metavar="B", help=f"with fewbit: which table (default: {DEFAULT_BITS})")
     emit.add_argument("--dtype", metavar="D", help=f"{', '.join(DTYPES)} (default: bfloat16)")
     emit.add_argument("--coefficients", metavar="FILE", help="a fit of your own instead of the packaged ones")
-    emit.add_argument("--target", metavar="T", default="triton", help=f"{', '.join(TARGETS)} (default: triton)")
+    emit.add_argument("--target", metavar="T", default=TARGETS[0], help=f"{', '.join(TARGETS)} (default: {TARGETS[0]})")
     emit.add_argument("-o", "--out", metavar="PATH", help="file to write (default: print)")
     emit.add_argument("--all", action="store_true", help="in a checkout: write all of kernels/generated anew")
     commands.add_parser("check", help="emit everything again and compare, byte for byte")
@@ -50,7 +52,7 @@ def _parser() -> command.Parser:
         "inspect", help="compile without a GPU: instructions, registers, what bounds a kernel"
     )
     inspect.add_argument("--fn", metavar="NAME", required=True)
-    inspect.add_argument("--method", metavar="M", default="invact", help=f"{', '.join(METHODS)} (default: invact)")
+    inspect.add_argument("--method", metavar="M", default=METHOD, help=f"{', '.join(METHODS)} (default: {METHOD})")
     inspect.add_argument("--bits", metavar="B", help=f"with fewbit (default: {DEFAULT_BITS})")
     inspect.add_argument("--dtype", metavar="D", default="bfloat16", help=f"{', '.join(DTYPES)} (default: bfloat16)")
     inspect.add_argument("--arch", metavar="A", default="sm_90", help=f"{', '.join(ARCHS)} (default: sm_90)")
@@ -72,7 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _emit(options: argparse.Namespace, words: list[str]) -> int:
     if options.all:
-        given = [name for name in ("fn", "expr", "coefficients", "out") if getattr(options, name) is not None]
+        usual: dict[str, Any] = {"param": [], "method": METHOD, "target": TARGETS[0]}
+        usual |= dict.fromkeys(("fn", "expr", "name", "bits", "dtype", "coefficients", "out"))
+        given = [name for name, value in usual.items() if getattr(options, name) != value]
         if given:
             raise InputError(f"--all writes what the project ships, and must stand alone, got --{given[0]} too")
         return _emit_all()
@@ -81,7 +85,7 @@ def _emit(options: argparse.Namespace, words: list[str]) -> int:
     out = None if options.out in (None, "-") else command.output_path("out", options.out)
     subject, document = _subject(options)
     if options.method == "all":
-        if subject.parameters != tuple(subject.activation.params) or not subject.files:
+        if subject.parameters != tuple(subject.activation.params) or not subject.files or document is not None:
             raise InputError("--method all must go with --fn alone, as the project ships it")
         if options.dtype is not None or options.bits is not None:
             raise InputError("--method all has all dtypes and bits: leave out --dtype and --bits")
@@ -157,7 +161,7 @@ def _request(options: argparse.Namespace, subject: Subject, document: Document |
 def _bits(text: str | None) -> int:
     if text is None:
         return DEFAULT_BITS
-    if not text.strip().isdecimal() or not 1 <= int(text) <= 8:
+    if text.strip() not in map(str, range(1, 9)):
         raise InputError(f"bits must be a whole number from 1 to 8, got {text.strip()!r}")
     return int(text)
 

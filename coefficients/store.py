@@ -110,6 +110,9 @@ def write_text(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
+    except OSError as error:
+        error.filename = str(path)  # and not the partial, which nobody has named
+        raise
     finally:
         partial.unlink(missing_ok=True)
 

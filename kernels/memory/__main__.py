@@ -8,8 +8,10 @@ if __name__ == "__main__":
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,16 +108,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     methods = list(dict.fromkeys(options.method or ("invact", "fewbit", "auto")))
     _check_goes_with(options, methods)
     hows = _hows(methods, _bits(options.bits, methods), options.scheme, bound)
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        model, args, kwargs = zoo.build(
-            options.model,
-            batch=_whole("batch", options.batch),
-            seq=_whole("seq", options.seq),
-            dtype=DTYPES.get(options.dtype),
-            attention=options.attention,
-            act=options.act,
-        )
+    batch, seq = _whole("batch", options.batch), _whole("seq", options.seq)
     try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            model, args, kwargs = zoo.build(
+                options.model,
+                batch=batch,
+                seq=seq,
+                dtype=DTYPES.get(options.dtype),
+                attention=options.attention,
+                act=options.act,
+            )
         results = _results(model, args, kwargs, hows, options.accounting)
     except KernelError:
         raise
@@ -124,10 +127,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{options.model} must run with its inputs on fake tensors, as nothing is allocated here, got"
             f" {line(error)}; kernels.saved_bytes in Python runs it for real"
         ) from error
-    show = _table if options.format == "table" else _json
-    print(show(_title(options, model, args, kwargs), results, rows))
     if plot is not None:
         results[0].saved.plot(plot)
+    show = _table if options.format == "table" else _json
+    print(show(_title(options, model, args, kwargs), results, rows))
     return command.GOOD
 
 
@@ -146,10 +149,12 @@ def _bits(text: str | None, methods: Sequence[str]) -> int | None:
 
 
 def _number(name: str, text: str | None) -> float | None:
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        raise KernelError(f"{name} must be a number, got {text!r}") from None
+    if text is None:
+        return None
+    with suppress(ValueError):
+        if 0 <= float(text) < math.inf:
+            return float(text)
+    raise KernelError(f"{name} must be a number of 0 or more, got {text!r}")
 
 
 def _check_goes_with(options: argparse.Namespace, methods: Sequence[str]) -> None:

@@ -156,7 +156,10 @@ class Saved:
         return json.dumps({**totals, **besides, "groups": groups, "tensors": tensors}, indent=1) + "\n"
 
     def plot(self, path: str | PathLike[str], rows: int = 12) -> None:
-        """The largest groups as bars, written to `path` in the format of its ending. Raises KernelError for others."""
+        """The largest groups as bars, written to `path` in the format of its ending, whole or not at all.
+
+        Raises KernelError for an ending that is no picture's, OSError where it cannot be written.
+        """
         figure_of = picture(path)
         groups = self.groups()[:rows][::-1]
         figure = figure_of(figsize=(8, 1 + 0.3 * len(groups)), layout="constrained")
@@ -164,7 +167,16 @@ class Saved:
         bars = axes.barh([f"{one.module} {one.operation}" for one in groups], [one.bytes / 2**20 for one in groups])
         axes.bar_label(bars, [f"{one.bytes / self.total:.0%}" for one in groups], padding=2)
         axes.set_xlabel(f"MiB kept for backward; {size(self.total)} in all")
-        figure.savefig(path)
+        whole = Path(path).resolve()  # a link stays, and what it points to is written
+        partial = whole.with_name(f".{whole.stem}.partial{whole.suffix}")
+        try:
+            figure.savefig(partial)
+            partial.replace(whole)
+        except OSError as error:
+            error.filename = str(path)
+            raise
+        finally:
+            partial.unlink(missing_ok=True)
 
     def _row(self, module: str, operation: str, tensors: int, count: int) -> str:
         share = count / self.total if self.total else 0.0
