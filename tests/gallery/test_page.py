@@ -18,7 +18,8 @@ from notebooks.gallery.svg import LEFT, RIGHT
 VOID = {"meta", "link", "input", "path", "line"}
 REFERENCES = {"for", "aria-labelledby", "data-copy", "data-fit"}
 LOADING = {"src", "srcset", "data", "poster", "action", "background", "xlink:href", "ping", "srcdoc"}
-STYLE = Path(__file__).parents[2] / "notebooks" / "gallery" / "style.css"
+ROOT = Path(__file__).parents[2]
+STYLE = ROOT / "notebooks" / "gallery" / "style.css"
 
 
 class Reader(HTMLParser):
@@ -115,8 +116,7 @@ def test_every_file_is_there_to_the_letter(read):
 
 
 def test_every_kernel_is_there_to_the_letter(read):
-    kernels = Path(__file__).parents[2] / "kernels" / "generated"
-    found = sorted(path for path in kernels.glob("*_t*.py"))
+    found = sorted((ROOT / "kernels" / "generated").glob("*_t*.py"))
     assert len(found) == 2 * len({entry.function for entry in available()})
     for path in found:
         name, _, target = path.stem.rpartition("_")
