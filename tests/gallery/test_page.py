@@ -153,8 +153,7 @@ def test_the_drawn_steps_are_those_of_the_file(html, bits):
     solution = load("gelu", f"fewbit-{bits}bit")["solution"]
     section = re.search(rf'<section id="gelu-fewbit-{bits}bit\.v1".*?</section>', html, re.DOTALL)[0]
     points = drawn(section, "curve fit")
-    lo, hi = points[:, 0].min(), points[:, 0].max()
-    assert (lo, hi) == (LEFT, RIGHT)
+    assert (points[:, 0].min(), points[:, 0].max()) == (LEFT, RIGHT)
     left, right = window_of_gelu()
     borders = [x for x in solution["borders"] if left < x < right]
     upright = sorted({x for (x, _), (z, _) in pairwise(points) if x == z})
