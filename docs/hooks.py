@@ -1,9 +1,10 @@
 """What makes a site of pages that are also read as they lie in the repository; mkdocs calls it, see mkdocs.yml.
 
-README, CONTRIBUTING and CHANGELOG become pages. Pictures outside docs/ that pages show are taken along, and files of
-the code that they link to become pages too, so that a link is the same in the repository and in the site.
+README, CONTRIBUTING and CHANGELOG become pages. Pictures outside docs/ that pages show are taken along; notebooks and
+files of the code that they link to become pages too, so that a link is the same in the repository and in the site.
 """
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 PICTURES = {".png", ".svg", ".jpg"}
+SOURCE = "source/"  # where pages of other files lie
+LANGUAGES = {".py": "python", ".json": "json", ".yml": "yaml", ".toml": "toml"}
 LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?(\))")
 FENCE = re.compile(r"^(`{3,})[^\n]*\n.*?^\1`*$", re.MULTILINE | re.DOTALL)
 
@@ -26,25 +29,24 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that lie outside docs/, and what pages link to there."""
     for name, uri in PAGES.items():
         files.append(File.generated(config, uri, abs_src_path=str(ROOT / name)))
-    pages = [file for file in files if file.is_documentation_page()]
-    outside = {target for file in pages for target in _targets(file) if _uri(target) is not None}
-    for path in sorted(outside):
-        uri = str(_uri(path))
-        if files.get_file_from_path(uri) is not None:
-            continue
-        if path.suffix in PICTURES:
-            files.append(File.generated(config, uri, abs_src_path=str(path)))
-        else:
-            page = File.generated(config, uri, content=_source(path), inclusion=InclusionLevel.NOT_IN_NAV)
-            files.append(page)
+    waiting = [file for file in files if file.is_documentation_page()]
+    while waiting:
+        for path in _targets(waiting.pop()):
+            uri = _uri(path)
+            if uri is None or files.get_file_from_path(uri) is not None:
+                continue
+            if path.suffix in PICTURES:
+                files.append(File.generated(config, uri, abs_src_path=str(path)))
+            else:
+                page = File.generated(config, uri, content=_page(path), inclusion=InclusionLevel.NOT_IN_NAV)
+                files.append(page)
+                waiting.append(page)
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Let links lead to where the site has what they lead to in the repository."""
-    if page.file.abs_src_path is None:
-        return markdown
-    here, folder = Path(page.file.abs_src_path).parent, os.path.dirname(page.file.src_uri) or "."
+    here, folder = _origin(page.file).parent, os.path.dirname(page.file.src_uri) or "."
 
     def moved(match: re.Match[str]) -> str:
         before, target, anchor, after = match.groups()
@@ -54,6 +56,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return "".join(part if code else LINK.sub(moved, part) for part, code in _parts(markdown))
 
 
+def _origin(file: File) -> Path:
+    """The file of the repository that a page was made of."""
+    return Path(file.abs_src_path or ROOT / file.src_uri.removeprefix(SOURCE).removesuffix(".md"))
+
+
 def _uri(path: Path) -> str | None:
     """Where the site has a file of the repository; None for what is no file of it."""
     if not path.is_file() or not path.is_relative_to(ROOT):
@@ -61,17 +68,14 @@ def _uri(path: Path) -> str | None:
     if path.is_relative_to(DOCS):
         return path.relative_to(DOCS).as_posix()
     inside = path.relative_to(ROOT).as_posix()
-    return PAGES.get(inside) or (inside if path.suffix in PICTURES else f"source/{inside}.md")
+    return PAGES.get(inside) or (inside if path.suffix in PICTURES else f"{SOURCE}{inside}.md")
 
 
 def _targets(file: File) -> Iterator[Path]:
-    """Files that a page links to."""
-    if file.abs_src_path is None:
-        return
-    here = Path(file.abs_src_path).parent
+    """Files that a page links to, in the repository."""
     for part, code in _parts(file.content_string):
         for match in () if code else LINK.finditer(part):
-            yield (here / unquote(match[2])).resolve()
+            yield (_origin(file).parent / unquote(match[2])).resolve()
 
 
 def _parts(markdown: str) -> Iterator[tuple[str, bool]]:
@@ -84,9 +88,25 @@ def _parts(markdown: str) -> Iterator[tuple[str, bool]]:
     yield markdown[end:], False
 
 
-def _source(path: Path) -> str:
-    """A page that shows a file."""
-    language = {".py": "python", ".json": "json", ".yml": "yaml", ".toml": "toml"}.get(path.suffix, "text")
-    name = path.relative_to(ROOT).as_posix()
+def _page(path: Path) -> str:
+    """A page that shows a file; search finds what it is linked from, not its text."""
     text = path.read_text(encoding="utf-8").rstrip("\n")
-    return f"---\nsearch:\n  exclude: true\n---\n# `{name}`\n\n``````{language}\n{text}\n``````\n"
+    if path.suffix == ".ipynb":
+        body = _cells(json.loads(text))
+    else:
+        body = f"# `{path.relative_to(ROOT).as_posix()}`\n\n{_block(text, LANGUAGES.get(path.suffix, 'text'))}"
+    return f"---\nsearch:\n  exclude: true\n---\n{body}\n"
+
+
+def _cells(notebook: dict[str, list[dict[str, object]]]) -> str:
+    """A notebook without its results: texts, and code to be run in Jupyter."""
+    parts = []
+    for cell in notebook["cells"]:
+        source = cell["source"]
+        text = "".join(source) if isinstance(source, list) else str(source)
+        parts.append(_block(text, "python") if cell["cell_type"] == "code" else text)
+    return "\n\n".join(parts)
+
+
+def _block(text: str, language: str) -> str:
+    return f"``````{language}\n{text}\n``````"
