@@ -4,7 +4,7 @@
 
 PYTHON ?= python3
 PY = .venv/bin/python
-PACKAGES = $(wildcard coefficients fitting codegen kernels)
+PACKAGES = $(wildcard coefficients fitting codegen kernels) notebooks/gallery
 
 .PHONY: help demo test programs lint format coefficients kernels check gallery docs benchmarks training clean
 .DELETE_ON_ERROR:

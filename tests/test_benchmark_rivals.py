@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from benchmarks.accuracy import __main__ as accuracy
-from benchmarks.rivals import __main__ as rivals
 from benchmarks.baselines import blocks
 from benchmarks.baselines.blocks import ACT_LINEAR, CHECKPOINT, EAGER, GEGLU, LATE, LIGER, MLP, SWIGLU, Block, Rivals
+from benchmarks.rivals import __main__ as rivals
 from coefficients import command
 from kernels import KernelError
 

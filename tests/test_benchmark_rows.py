@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import subprocess
 from dataclasses import asdict, fields
@@ -41,6 +42,17 @@ def test_all_rows_have_the_one_format(path):
         assert row["device"] == path.parent.name
         assert len(row["coefficients"]) == 12, row
         assert set(row["coefficients"]) <= set("0123456789abcdef"), row
+
+
+MEASURED = re.compile(r"\d[\d.,]*\s?(?:%|×|ms\b|s\b|[kMG]i?B\b|times\b)")
+
+
+def test_no_measurement_in_readme_is_typed_by_hand():
+    page = (run.ROOT / "README.md").read_text("utf-8")
+    typed = re.sub(r"<!-- ([\w-]+):begin -->.*?<!-- \1:end -->|^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE)
+    assert len(typed) < len(page)
+    assert not MEASURED.findall(typed)
+    assert MEASURED.findall(page)  # it finds those of the tables
 
 
 def test_there_are_rows():
