@@ -3,13 +3,16 @@
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fitting.activations.tape import Array
 from fitting.approximation import Comparison
 
 COLUMNS = 4
 ERROR = "∫(f′−q)² on [−10, 10]"
+ASIDE = 0.2  # of a bit: so that marks of as many bits can be told apart
 MARKS = {"bfloat16": "s", "float16": "D", "float32": "^"}
 
 
@@ -30,7 +33,7 @@ def overview_figure(comparisons: Sequence[Comparison]) -> Figure:
     lines = -(-len(comparisons) // COLUMNS)
     figure = Figure(figsize=(10, 1 + 1.9 * lines), layout="constrained")
     panels = figure.subplots(lines, COLUMNS, sharex=True, sharey=True, squeeze=False)
-    found = {}
+    found: dict[str, Artist] = {}
     for axes, comparison in zip(panels.flat, comparisons, strict=False):
         _draw(axes, comparison)
         axes.set_title(f"{comparison.activation.name}′", fontsize="medium")
@@ -38,38 +41,33 @@ def overview_figure(comparisons: Sequence[Comparison]) -> Figure:
         found |= {label: handle for handle, label in zip(handles, labels, strict=True)}
     for axes in panels.flat[len(comparisons) :]:
         axes.set_axis_off()
-    figure.legend(found.values(), found.keys(), loc="outside upper center", ncols=3, frameon=False)
+    figure.legend(list(found.values()), list(found), loc="outside upper center", ncols=3, frameon=False)
     figure.supxlabel("bits kept for each element", fontsize="medium")
     figure.supylabel(ERROR, fontsize="medium")
     return figure
 
 
 def _draw(axes: Axes, comparison: Comparison) -> None:
-    for label, errors, color, mark in (
-        ("FewBit, contiguous", comparison.contiguous, "C1", "o"),
-        ("FewBit, shared levels", comparison.shared, "C0", "o"),
+    for label, errors, color, mark, size, width in (
+        ("FewBit, contiguous", comparison.contiguous, "C1", "o", 7.0, 3.0),
+        ("FewBit, shared levels", comparison.shared, "C0", "o", 4.0, 1.5),
+        ("FewBit paper, Table 1", comparison.printed, "k", "x", 8.0, 0.0),
     ):
-        axes.plot(list(errors), _positive(list(errors.values())), color=color, marker=mark, markersize=4, label=label)
-    axes.plot(
-        list(comparison.printed),
-        _positive(list(comparison.printed.values())),
-        "kx",
-        markersize=7,
-        label="FewBit paper, Table 1",
-    )
+        points = list(errors), _positive(list(errors.values()))
+        axes.plot(*points, color=color, marker=mark, markersize=size, linewidth=width, label=label)
     for dtype, (bits, error) in comparison.outputs.items():
         axes.plot(bits, error, MARKS[dtype], color="C2", markersize=6, label=f"InvAct, y in {dtype}")
     for dtype, (bits, error) in comparison.paper.items():
-        axes.plot(
-            bits, error, MARKS[dtype], color="k", fillstyle="none", markersize=9, label=f"InvAct paper, y in {dtype}"
-        )
+        label = f"InvAct paper, y in {dtype}"
+        axes.plot(bits + ASIDE, error, MARKS[dtype], color="k", fillstyle="none", markersize=6, label=label)
     axes.set_yscale("log")
     last = max(comparison.shared)
     axes.set_xticks(range(last + 1))
     axes.set_xlim(-0.4, last + 0.4)
     axes.grid(axis="y", color="0.92")
+    axes.set_axisbelow(True)
 
 
-def _positive(errors: Sequence[float]) -> np.ndarray:
+def _positive(errors: Sequence[float]) -> Array:
     """Errors of 0 left out of the logarithm."""
     return np.where(np.array(errors) > 0, errors, np.nan)

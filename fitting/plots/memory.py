@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from matplotlib.figure import Figure
 
 UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
-NAME = 44  # characters of a name at most
+NAME = 48  # characters of a name at most
 
 
 def memory_figure(before: Mapping[str, int], after: Mapping[str, int], title: str, rows: int = 10) -> Figure:
@@ -20,14 +20,16 @@ def memory_figure(before: Mapping[str, int], after: Mapping[str, int], title: st
         kept = (sum(them.get(name, 0) for name in rest) for them in (before, after))
         table.append((f"{len(rest)} more", *kept))
     table.append(("all", sum(before.values()), sum(after.values())))
-    unit, unit_name = next((one for one in UNITS if table[-1][1] >= one[0]), UNITS[-1])
+    unit, unit_name = next((one for one in UNITS if max(table[-1][1:]) >= 10 * one[0]), UNITS[-1])
     figure = Figure(figsize=(9, 1.4 + 0.42 * len(table)), layout="constrained")
     axes = figure.subplots()
-    for shift, color, label, column in ((-0.2, "0.7", "before", 1), (0.2, "C0", "after", 2)):
+    for shift, color, label, column in ((-0.19, "0.7", "before", 1), (0.19, "C0", "after", 2)):
         values = [row[column] / unit for row in table]
         places = [i + shift for i in range(len(table))]
         bars = axes.barh(places, values, height=0.38, color=color, label=label)
-        axes.bar_label(bars, [f"{value:.3g}" for value in values], padding=3, fontsize="small")
+        axes.bar_label(
+            bars, [f"{value:.3g}" if value < 100 else f"{value:.0f}" for value in values], padding=3, fontsize="small"
+        )
     axes.set_yticks(range(len(table)), [_short(row[0]) for row in table])
     axes.invert_yaxis()
     axes.margins(x=0.1)

@@ -13,6 +13,7 @@ from fitting.errors import InputError
 from fitting.invact.branches import split
 from fitting.invact.exact import slope_of_output
 from fitting.invact.rows import Row
+from fitting.invact.rules import rule_for
 from fitting.invact.solve import Fit
 
 DEGREES = range(1, 13)
@@ -73,8 +74,12 @@ def fronts_figure(fits: Mapping[str, Fit]) -> Figure:
 
     for i, (name, fit) in enumerate(fits.items()):
         axes.plot(*place(*fit.front), color=f"C{i}", marker=".", linewidth=1, label=name)
-        axes.plot(*place(fit.chosen), color=f"C{i}", marker="*", markersize=14, linestyle="", label=f"{name}: chosen")
     last = next(reversed(fits.values()))
+    # Where the dtype's own rule is out of a fit's reach its choice follows an easier one, and is none of this picture.
+    enough = [fit.chosen for fit in fits.values() if fit.rule == rule_for(fit.floor, fit.max_error)]
+    if enough:
+        best = min(enough, key=lambda row: row.price.total)
+        axes.plot(*place(best), "C3*", markersize=14, label="chosen")
     if last.paper is not None:
         axes.plot(*place(last.paper), "kx", markersize=8, label="the paper's formulas")
     if by_rms:

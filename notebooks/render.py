@@ -1,0 +1,175 @@
+"""python -m notebooks.render: the notebooks, run, as pages with their pictures; each is a file that loads nothing."""
+
+import html
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from coefficients import command
+from coefficients.command import Misuse, Parser
+from coefficients.store import write_text
+
+HERE = Path(__file__).resolve().parent
+NAMES = ("error_curves", "bits_against_error", "fitting_slopes", "memory")
+DEFAULT = Path("build", "notebooks")
+TIMEOUT = 600  # seconds for a cell
+VIEW = "application/vnd.jupyter.widget-view+json"
+STATE = "application/vnd.jupyter.widget-state+json"
+STYLE = """
+:root { color-scheme: light dark; --text: #1f2328; --page: #fff; --faint: #656d76; --code: #f6f8fa; --line: #d0d7de; }
+@media (prefers-color-scheme: dark) {
+  :root { --text: #e6edf3; --page: #0d1117; --faint: #8d96a0; --code: #161b22; --line: #30363d; }
+}
+body { background: var(--page); color: var(--text); font: 1rem/1.55 system-ui, sans-serif; margin: 0 auto;
+  max-width: 64rem; padding: 1rem; }
+pre { background: var(--code); border: 1px solid var(--line); border-radius: 6px; font-size: 0.8rem; overflow-x: auto;
+  padding: 0.7rem; }
+.output_area pre { background: none; border: 0; padding: 0; white-space: pre-wrap; }
+.prompt, .anchor-link { display: none; }
+img { background: #fff; border-radius: 6px; height: auto; max-width: 100%; }
+.controls { border-left: 3px solid var(--line); color: var(--faint); padding-left: 0.7rem; }
+"""
+
+
+def execute(notebook: Any, folder: Path = HERE) -> Any:
+    """Run all cells in place, with the packages beside this folder; the notebook, its outputs and widgets' state in it.
+
+    Raises nbclient's CellExecutionError for a cell that fails.
+    """
+    from nbclient import NotebookClient  # for this command's users only, as is nbconvert
+
+    path = os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH")]))
+    client = NotebookClient(
+        notebook,
+        timeout=TIMEOUT,
+        kernel_name="python3",
+        extra_arguments=[
+            "--log-level=50"
+        ],  # what goes wrong in a cell is raised; the kernel's own news are no use here
+        resources={"metadata": {"path": folder}},
+    )
+    return client.execute(env={**os.environ, "PYTHONPATH": path})
+
+
+def pictures(notebook: Any) -> list[str]:
+    """The PNG pictures of a notebook that has run, in base64, those inside widgets too."""
+    return [
+        output["data"]["image/png"]
+        for cell in still(notebook).cells
+        for output in cell.get("outputs", [])
+        if "image/png" in output.get("data", {})
+    ]
+
+
+def still(notebook: Any) -> Any:
+    """A copy in which each widget is what it showed last: a line of its controls' values, and its outputs."""
+    from nbformat import from_dict
+    from nbformat.v4 import new_output
+
+    states = notebook.metadata.get("widgets", {}).get(STATE, {}).get("state", {})
+    copy = from_dict({**notebook, "metadata": {k: v for k, v in notebook.metadata.items() if k != "widgets"}})
+    copy.cells = [from_dict(cell) for cell in notebook.cells]
+    for cell in copy.cells:
+        outputs: list[Any] = []
+        for output in cell.get("outputs", []):
+            view = output.get("data", {}).get(VIEW)
+            if view is None:
+                outputs.append(output)
+                continue
+            parts = list(_leaves(view["model_id"], states))
+            controls = [part for part in parts if isinstance(part, str)]
+            if controls:
+                line = f'<p class="controls">{html.escape(" · ".join(controls))}</p>'
+                outputs.append(new_output("display_data", {"text/html": line}))
+            outputs += [from_dict(part) for part in parts if not isinstance(part, str)]
+        if "outputs" in cell:
+            cell.outputs = outputs
+    return copy
+
+
+def _leaves(model: str, states: Mapping[str, Any]) -> Iterator[str | dict[str, Any]]:
+    """Of a widget and those inside it: what controls say, and outputs."""
+    state = states[model]["state"]
+    if "children" in state:
+        for child in state["children"]:
+            yield from _leaves(child.removeprefix("IPY_MODEL_"), states)
+    elif "outputs" in state:
+        yield from state["outputs"]
+    elif "_options_labels" in state:
+        yield f"{state['description']}: {state['_options_labels'][state['index']]}"
+    elif "value" in state:
+        value = state["value"]
+        shown = ("no", "yes")[value] if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else value
+        yield f"{state['description']}: {shown}"
+
+
+def page(notebook: Any) -> str:
+    """A notebook that has run, as HTML."""
+    from nbconvert import HTMLExporter
+    from pygments.formatters import HtmlFormatter
+
+    body, _ = HTMLExporter(template_name="basic").from_notebook_node(still(notebook))
+    first = next(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    title = html.escape(first.partition("\n")[0].lstrip("# "))
+    light, dark = (
+        HtmlFormatter(style=style, nobackground=True).get_style_defs(".highlight")
+        for style in ("default", "github-dark")
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{title}</title>\n<style>{STYLE}{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n</style>\n"
+        f"</head>\n<body>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status; raises Misuse for bad input."""
+    parser = Parser(
+        prog="python -m notebooks.render",
+        description=f"Run the notebooks ({', '.join(NAMES)}), and write each as a page, DIR/NAME.html.",
+    )
+    parser.add_argument("--out", type=Path, default=DEFAULT, metavar="DIR", help=f"default: {DEFAULT}")
+    options = parser.parse_args(arguments)
+    try:
+        import nbclient  # noqa: F401
+        import nbconvert  # noqa: F401
+        import nbformat
+    except ImportError as error:
+        raise Misuse(f"{error.name} must be there to run notebooks; try: pip install -e '.[notebooks]'") from None
+    folder = _folder(options.out)
+    pages = {}
+    for i, name in enumerate(NAMES, 1):
+        _progress(f"{i} of {len(NAMES)}: {name}")
+        pages[folder / f"{name}.html"] = page(execute(nbformat.read(HERE / f"{name}.ipynb", 4)))
+    for path, text in pages.items():  # none before all have run
+        write_text(path, text)
+        print(path)
+    return command.GOOD
+
+
+def _folder(out: Path) -> Path:
+    """`out`, made where it is not there. Before the work, so that what cannot be is said at once."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise Misuse(f"--out must be a folder, got {str(out)!r}, where a file is in the way") from None
+    except OSError as error:
+        raise Misuse(f"--out must be a folder where you may write, got {str(out)!r}: {error.strerror}") from None
+    if not os.access(out, os.W_OK):
+        raise Misuse(f"--out must be a folder where you may write, got {str(out)!r}")
+    for name in NAMES:
+        if (out / f"{name}.html").is_dir():
+            raise Misuse(f"--out must be a folder in which {name}.html can be written, got {str(out)!r}")
+    return out
+
+
+def _progress(line: str) -> None:
+    if sys.stderr is not None:
+        print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(command.run("render", main))
