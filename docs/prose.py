@@ -1,6 +1,7 @@
 """For the reference: docstrings name arguments in prose, as in "bits: of fewbit."; here each gets a line of a list."""
 
 import re
+from textwrap import dedent
 from typing import Any
 
 import griffe
@@ -33,6 +34,9 @@ def _list(docstring: griffe.Docstring | None, parameters: griffe.Parameters) -> 
     argument = re.compile(rf"(?:^|(?<=[.;)]) |(?<=[.;)])\n)((?:{names})(?:, (?:{names}))*): ", re.MULTILINE)
     paragraphs = []
     for paragraph in docstring.value.split("\n\n"):
+        if all(line.startswith("    ") for line in paragraph.splitlines()):  # a table: kept as it is written
+            paragraphs.append(f"```text\n{dedent(paragraph)}\n```")
+            continue
         before, *found = argument.split(paragraph)
         if found:
             lines = [

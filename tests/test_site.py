@@ -143,6 +143,14 @@ def test_what_is_public_is_in_the_reference(pages, site):
     assert [name for name in public if not {name, twice[name]} & names] == []
 
 
+def test_arguments_are_listed_and_private_ones_are_not(site):
+    shown = (site / "api" / "kernels.html").read_text("utf-8")
+    assert re.search(r"<li><code>include</code>, <code>exclude</code>: names of sites", shown)
+    assert re.search(r"<li><code>gradient_error</code>: the root mean square error", shown)
+    assert '>sites</span><span class="p">:</span>' in shown
+    assert '>_changes</span><span class="p">:</span>' not in shown
+
+
 def test_a_browser_asks_nobody_and_searches_in_files(site):
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
