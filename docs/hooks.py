@@ -95,7 +95,7 @@ def _page(path: Path) -> str:
         body = _cells(json.loads(text))
     else:
         body = f"# `{path.relative_to(ROOT).as_posix()}`\n\n{_block(text, LANGUAGES.get(path.suffix, 'text'))}"
-    return f"---\nsearch:\n  exclude: true\n---\n{body}\n"
+    return f"---\nsearch:\n  exclude: true\nhide:\n  - navigation\n  - toc\n---\n{body}\n"
 
 
 def _cells(notebook: dict[str, list[dict[str, object]]]) -> str:

@@ -1,10 +1,12 @@
 """The site of the docs builds without a warning, is whole, and needs no network."""
 
+import inspect
 import os
 import re
 import shutil
 import subprocess
 import sys
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -125,20 +127,30 @@ def test_nothing_is_loaded_from_elsewhere(site, pages):
     assert not (site / "hooks.py").exists()
 
 
-def test_what_is_public_is_in_the_reference(pages, site):
+def plain(text: str) -> str:
+    """Text without tags, marks of code and line breaks."""
+    return " ".join(unescape(re.sub(r"<[^>]+>", "", text)).replace("`", "").split())
+
+
+def test_what_is_public_is_in_the_reference_with_its_words(pages, site):
     import coefficients
     import fitting.activations
     import kernels
     import kernels.approx_backprop
     import kernels.forward_ad
+    from fitting.activations import Activation
+    from fitting.fewbit import solve as fewbit
+    from fitting.invact import solve as invact
 
     names = set().union(*(page.names for path, page in pages.items() if path.parent == site / "api"))
-    public = [
-        f"{package.__name__}.{name}"
-        for package in (coefficients, fitting.activations, kernels, kernels.approx_backprop, kernels.forward_ad)
-        for name in package.__all__
-    ]
-    public += ["fitting.fewbit.solve.fit", "fitting.fewbit.solve.fit_to_error", "fitting.invact.solve.fit"]
+    packages = (coefficients, fitting.activations, kernels, kernels.approx_backprop, kernels.forward_ad)
+    public = {f"{one.__name__}.{name}": getattr(one, name) for one in packages for name in one.__all__}
+    public |= {f"{one.__name__}.fit": one.fit for one in (fewbit, invact)}
+    public["fitting.activations.Activation.df"] = Activation.df
+    words = plain(
+        " ".join((site / "api" / path.name).read_text("utf-8") for path in pages if path.parent.name == "api")
+    )
+    assert [name for name, one in public.items() if plain(inspect.getdoc(one).partition("\n")[0]) not in words] == []
     twice = {name: f"{name}.{name.rpartition('.')[2]}" for name in public}  # a function in a module of its own name
     assert [name for name in public if not {name, twice[name]} & names] == []
 
