@@ -51,7 +51,7 @@ gallery: .venv/ready-test ## draw every function and fit on one page, and the no
 	@$(PY) -m notebooks.gallery --out build/gallery
 
 docs: .venv/ready-test ## build the pages of docs as a site: build/site/index.html
-	@$(PY) -m mkdocs build --quiet --strict --site-dir build/site
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict --site-dir build/site
 	@echo "The site is build/site/index.html."
 
 benchmarks: .venv/ready-test ## measure accuracy, memory, speed and fits, for the tables in README and docs; two hours

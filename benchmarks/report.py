@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.accuracy import page as accuracy
 from benchmarks.approx_backprop import page as approx_backprop
 from benchmarks.baselines.papers import INVACT_SAVINGS
 from benchmarks.forward_ad import page as forward_ad
+from benchmarks.kernels import page as kernel_times
 from benchmarks.memory import ACTS, CONVERSIONS, MODELS, MODES
 from benchmarks.pages import of_any, table
 from benchmarks.rivals import page as rivals
@@ -55,7 +57,7 @@ def section(rows: Iterable[dict[str, Any]], folder: str) -> str:
         f"With 256 levels the search takes {shared} for a million cells (shared levels),",
         f"{contiguous} for a hundred thousand (contiguous):",
         "",
-        f"![Time and memory against the number of cells](benchmarks/results/{folder}/fewbit-growth.png)",
+        f"![Time and memory against the number of cells](../benchmarks/results/{folder}/fewbit-growth.png)",
     ]
     return "\n".join(lines) + "\n"
 
@@ -152,6 +154,11 @@ def _newest() -> str:
 # Where each section stands, and what makes it.
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"savings": savings_section, "rivals": rivals.section},
+    "docs/fewbit.md": {"fewbit": _newest},
+    "docs/invact.md": {"invact": invact_section},
+    "docs/kernels.md": {"kernel-times": kernel_times.section},
+    "docs/performance.md": {"kernels": kernels_section, "rivals": rivals.every_section},
+    "docs/accuracy.md": {"accuracy": accuracy.section},
     "docs/memory.md": {"models": models_section, "mlp": mlp_section},
     "docs/forward_ad.md": {
         "forward-ad-chains": forward_ad.chains_section,
