@@ -12,6 +12,7 @@ from coefficients.command import Misuse, Parser
 from coefficients.store import write_text
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
 NAMES = ("error_curves", "bits_against_error", "fitting_slopes", "memory")
 DEFAULT = Path("build", "notebooks")
 TIMEOUT = 600  # seconds for a cell
@@ -33,24 +34,33 @@ img { background: #fff; border-radius: 6px; height: auto; max-width: 100%; }
 """
 
 
-def execute(notebook: Any, folder: Path = HERE) -> Any:
-    """Run all cells in place, with the packages beside this folder; the notebook, its outputs and widgets' state in it.
+def execute(notebook: Any) -> Any:
+    """Run all cells; the notebook, its outputs and widgets' state in it.
 
     Raises nbclient's CellExecutionError for a cell that fails.
     """
+    return client(notebook).execute(env=environment())
+
+
+def client(notebook: Any) -> Any:
+    """What runs the notebook's cells, in this folder."""
     from nbclient import NotebookClient  # for this command's users only, as is nbconvert
 
-    path = os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH")]))
-    client = NotebookClient(
+    return NotebookClient(
         notebook,
         timeout=TIMEOUT,
         kernel_name="python3",
         extra_arguments=[
             "--log-level=50"
         ],  # what goes wrong in a cell is raised; the kernel's own news are no use here
-        resources={"metadata": {"path": folder}},
+        resources={"metadata": {"path": str(HERE)}},
     )
-    return client.execute(env={**os.environ, "PYTHONPATH": path})
+
+
+def environment() -> dict[str, str]:
+    """Of the kernel: this one, with the packages beside this folder, whether they are installed or not."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path}
 
 
 def pictures(notebook: Any) -> list[str]:
@@ -86,7 +96,16 @@ def still(notebook: Any) -> Any:
             outputs += [from_dict(part) for part in parts if not isinstance(part, str)]
         if "outputs" in cell:
             cell.outputs = outputs
+    shown = [one for cell in copy.cells for one in cell.get("outputs", []) if "image/png" in one.get("data", {})]
+    for i, one in enumerate(shown, 1):
+        one.metadata["image/png"] = {**one.metadata.get("image/png", {}), "alt": f"Picture {i}: {title(notebook)}"}
     return copy
+
+
+def title(notebook: Any) -> str:
+    """Its first line."""
+    first = next(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    return str(first.partition("\n")[0].lstrip("# "))
 
 
 def _leaves(model: str, states: Mapping[str, Any]) -> Iterator[str | dict[str, Any]]:
@@ -111,8 +130,6 @@ def page(notebook: Any) -> str:
     from pygments.formatters import HtmlFormatter
 
     body, _ = HTMLExporter(template_name="basic").from_notebook_node(still(notebook))
-    first = next(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
-    title = html.escape(first.partition("\n")[0].lstrip("# "))
     light, dark = (
         HtmlFormatter(style=style, nobackground=True).get_style_defs(".highlight")
         for style in ("default", "github-dark")
@@ -120,7 +137,7 @@ def page(notebook: Any) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>{STYLE}{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n</style>\n"
+        f"<title>{html.escape(title(notebook))}</title>\n<style>{STYLE}{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n</style>\n"
         f"</head>\n<body>\n{body}\n</body>\n</html>\n"
     )
 

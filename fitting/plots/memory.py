@@ -15,26 +15,26 @@ def memory_figure(before: Mapping[str, int], after: Mapping[str, int], title: st
     """
     names = sorted({*before, *after}, key=lambda name: (-max(before.get(name, 0), after.get(name, 0)), name))
     shown, rest = names[:rows], names[rows:]
-    table = [(name, before.get(name, 0), after.get(name, 0)) for name in shown]
-    if rest:
-        kept = (sum(them.get(name, 0) for name in rest) for them in (before, after))
-        table.append((f"{len(rest)} more", *kept))
-    table.append(("all", sum(before.values()), sum(after.values())))
-    unit, unit_name = next((one for one in UNITS if max(table[-1][1:]) >= 10 * one[0]), UNITS[-1])
-    figure = Figure(figsize=(9, 1.4 + 0.42 * len(table)), layout="constrained")
+    labels = [_short(name) for name in shown] + [f"{len(rest)} more"] * bool(rest) + ["all"]
+    columns = []
+    for kept in (before, after):
+        others = [sum(kept.get(name, 0) for name in rest)] * bool(rest)
+        columns.append([kept.get(name, 0) for name in shown] + others + [sum(kept.values())])
+    unit, unit_name = next((one for one in UNITS if max(columns[0][-1], columns[1][-1]) >= 10 * one[0]), UNITS[-1])
+    figure = Figure(figsize=(9, 1.4 + 0.42 * len(labels)), layout="constrained")
     axes = figure.subplots()
-    for shift, color, label, column in ((-0.19, "0.7", "before", 1), (0.19, "C0", "after", 2)):
-        values = [row[column] / unit for row in table]
-        places = [i + shift for i in range(len(table))]
+    for shift, color, label, counts in zip((-0.19, 0.19), ("0.7", "C0"), ("before", "after"), columns, strict=True):
+        values = [count / unit for count in counts]
+        places = [i + shift for i in range(len(labels))]
         bars = axes.barh(places, values, height=0.38, color=color, label=label)
         axes.bar_label(
             bars, [f"{value:.3g}" if value < 100 else f"{value:.0f}" for value in values], padding=3, fontsize="small"
         )
-    axes.set_yticks(range(len(table)), [_short(row[0]) for row in table])
+    axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
     axes.margins(x=0.1)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.axhline(len(table) - 1.5, color="0.6", linewidth=0.6)
+    axes.axhline(len(labels) - 1.5, color="0.6", linewidth=0.6)
     axes.set_xlabel(f"{unit_name} kept for backward")
     axes.legend(frameon=False, loc="center right")
     figure.suptitle(title, fontsize="large", wrap=True)

@@ -47,10 +47,10 @@ def root_figure(activation: Activation) -> Figure:
         ):
             found = [_largest(at, values, degree) for degree in DEGREES]
             errors.plot(list(DEGREES), found, style, color=f"C{i}", marker=".", label=f"{name}, in {variable}")
-    against_y.set(xlabel="y", ylabel="g = f′(f⁻¹(y))", title="a root in y")
-    against_s.set(xlabel="s = ±√(y − min f)", title="smooth in s")
+    against_y.set(xlabel="y", ylabel="g = f′(f⁻¹(y))", title="in y it begins as a root")
+    against_s.set(xlabel="s = ±√(y − min f)", title="in s it is smooth")
     against_y.axvline(least, color="0.7", linewidth=0.8, linestyle=":")
-    errors.set(xlabel="degree", ylabel="largest error", title="of the polynomial", yscale="log")
+    errors.set(xlabel="degree", ylabel="largest error", title="polynomials of each", yscale="log")
     errors.xaxis.set_major_locator(MaxNLocator(integer=True))
     for axes in (against_y, errors):
         axes.legend(frameon=False, fontsize="small")
@@ -74,7 +74,7 @@ def fronts_figure(fits: Mapping[str, Fit]) -> Figure:
 
     for i, (name, fit) in enumerate(fits.items()):
         axes.plot(*place(*fit.front), color=f"C{i}", marker=".", linewidth=1, label=name)
-    last = next(reversed(fits.values()))
+    last = list(fits.values())[-1]
     # Where the dtype's own rule is out of a fit's reach its choice follows an easier one, and is none of this picture.
     enough = [fit.chosen for fit in fits.values() if fit.rule == rule_for(fit.floor, fit.max_error)]
     if enough:

@@ -1,0 +1,200 @@
+"""The notebooks: nothing of a run in git, run top to bottom, widgets that redraw, and their pages."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coefficients import command
+from notebooks import render
+
+pytest.importorskip("nbclient", reason="needs the packages of notebooks: pip install -e '.[notebooks]'")
+import nbformat
+from nbclient.exceptions import CellExecutionError
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+Shown = tuple[list[str], str]
+
+METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+
+
+def test_all_notebooks_are_known() -> None:
+    assert {path.stem for path in render.HERE.glob("*.ipynb")} == set(render.NAMES)
+
+
+@pytest.mark.parametrize("name", render.NAMES)
+def test_nothing_of_a_run_is_kept(name: str) -> None:
+    text = (render.HERE / f"{name}.ipynb").read_text("utf-8")
+    found = json.loads(text)
+    nbformat.validate(found)
+    assert found["metadata"] == METADATA
+    assert (found["nbformat"], found["nbformat_minor"]) == (4, 5)
+    for cell in found["cells"]:
+        assert cell["metadata"] == {}
+        assert cell["cell_type"] == "markdown" or (cell["outputs"], cell["execution_count"]) == ([], None)
+        assert cell["source"][-1].strip()
+    # As Jupyter writes it, so that nothing but what one changes differs.
+    assert text == json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def shown(notebook: Any) -> Shown:
+    """Pictures and text as they stand."""
+    texts = [
+        output["text"]
+        for cell in render.still(notebook).cells
+        for output in cell.get("outputs", [])
+        if output["output_type"] == "stream"
+    ]
+    return render.pictures(notebook), "".join(texts)
+
+
+def run(name: str, *changes: str) -> tuple[Any, list[Shown]]:
+    """The notebook, run, and what it shows, first and after each change, which is made as another cell."""
+    notebook = nbformat.read(render.HERE / f"{name}.ipynb", 4)
+    client = render.client(notebook)
+    with client.setup_kernel(env=render.environment()):
+        for i, cell in enumerate(notebook.cells):
+            client.execute_cell(cell, i)
+        client.set_widgets_metadata()
+        page, seen = render.page(notebook), [shown(notebook)]
+        for change in changes:
+            notebook.cells.append(new_code_cell(change))
+            client.execute_cell(notebook.cells[-1], len(notebook.cells) - 1)
+            client.set_widgets_metadata()
+            seen.append(shown(notebook))
+    return page, seen
+
+
+def check_page(page: str, pictures: list[str], controls: str) -> None:
+    """It holds its pictures and what the controls say, and loads nothing."""
+    loaded = re.findall(r"(?:src|href)\s*=\s*[\"']?([^\"'\s>]*)", page) + re.findall(r"url\(([^)]*)\)|@import", page)
+    assert all(one.startswith(("data:image/png;base64,", "#")) for one in loaded)
+    assert "<script" not in page
+    assert "widget-view" not in page
+    found = re.findall(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)", page)
+    assert ["".join(one.split()) for one in found] == ["".join(one.split()) for one in pictures]
+    assert controls in page
+
+
+def test_error_curves() -> None:
+    page, seen = run(
+        "error_curves",
+        'controls["bits"].value = 5',
+        'controls["log"].value = True',
+        'controls["method"].value = "InvAct"',
+        'controls["weight"].value = "norm(0,2)"',
+        'controls["function"].value = "silu"',
+        'controls["lo"].value = 20',
+        'controls["lo"].value = -5; controls["method"].value = "few bits, even f′"',
+        'controls["function"].value = "tanh"',
+        'controls["weight"].value = "nrom"',
+    )
+    pictures = [one for one, _ in seen]
+    assert [len(one) for one in pictures] == [1, 1, 1, 1, 1, 1, 0, 0, 0, 0]
+    assert len({one[0] for one in pictures[:6]}) == 6
+    assert [text for _, text in seen[:6]] == [""] * 6
+    assert [text for _, text in seen[6:]] == [
+        "domain must be two finite numbers, the lower first, got 20 10\n",
+        "levels even needs an even f', and that of silu is not; try --levels shared\n",
+        "levels even needs a domain symmetric about 0, got -5 10; try --domain -10 10\n",
+        "unknown weight 'nrom': uniform, a distribution or a file; did you mean norm or uniform or gennorm?\n",
+    ]
+    check_page(page, pictures[0], "function: gelu · method: few bits, shared levels · bits: 3 · y stored in: bfloat16")
+
+
+def test_bits_against_error() -> None:
+    page, seen = run("bits_against_error", 'function.value = "tanh"')
+    (overview, gelu), (again, tanh) = (pictures for pictures, _ in seen)
+    assert overview == again
+    assert gelu != tanh
+    check_page(page, [overview, gelu], "function: gelu")
+
+
+def test_fitting_slopes() -> None:
+    page, seen = run("fitting_slopes", 'function.value = "silu"', 'function.value = "tanh"')
+    first, silu, tanh = (pictures for pictures, _ in seen)
+    assert len(first) == len(silu) == 3
+    assert silu[0] != first[0]
+    assert silu[1:] == first[1:] == tanh
+    assert seen[2][1] == "tanh has no smooth minimum, and so no root; try gelu, silu or mish\n"
+    check_page(page, first, "function: gelu")
+
+
+def test_memory() -> None:
+    page, seen = run(
+        "memory",
+        'controls["model"].value = "block"',
+        'controls["method"].value = "fewbit"',
+        'controls["batch"].value = 3',
+    )
+    pictures = [one for one, _ in seen]
+    assert [len(one) for one in pictures] == [1] * 4
+    assert len({one[0] for one in pictures}) == 4
+    assert "12 of 13 places converted." in seen[0][1]
+    assert "1 of 1 places converted." in seen[3][1]
+    check_page(page, pictures[0], "model: bert · batch: 8 · method: auto")
+
+
+# the command
+
+
+@pytest.fixture
+def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Two small notebooks in place of ours, the second with the cell given; the folder to write to."""
+
+    def make(source: str) -> Path:
+        for name, code in (("first", "print('<one>')"), ("second", source)):
+            notebook = new_notebook(cells=[new_markdown_cell(f"# The {name}"), new_code_cell(code)], metadata=METADATA)
+            nbformat.write(notebook, tmp_path / f"{name}.ipynb")
+        monkeypatch.setattr(render, "HERE", tmp_path)
+        monkeypatch.setattr(render, "NAMES", ("first", "second"))
+        return tmp_path / "pages" / "of" / "them"
+
+    return make
+
+
+def test_the_command_writes_all_pages(two: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
+    out = two("import coefficients, pathlib\nprint(pathlib.Path.cwd().name)")
+    assert render.main(["--out", str(out)]) == 0
+    stdout, stderr = capsys.readouterr()
+    assert stdout.split() == [str(out / "first.html"), str(out / "second.html")]
+    assert stderr.splitlines() == ["1 of 2: first", "2 of 2: second"]
+    assert sorted(path.name for path in out.iterdir()) == ["first.html", "second.html"]
+    first, second = (path.read_text("utf-8") for path in sorted(out.iterdir()))
+    assert "<title>The first</title>" in first
+    assert "&lt;one&gt;" in first
+    assert out.parents[1].name in second  # it ran in the notebooks' folder
+
+
+def test_no_page_is_written_where_a_notebook_fails(two: Callable[[str], Path]) -> None:
+    out = two("raise RuntimeError('as it should')")
+    with pytest.raises(CellExecutionError, match="as it should"):
+        render.main(["--out", str(out)])
+    assert list(out.iterdir()) == []
+
+
+def test_misuse_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    (tmp_path / "taken" / "memory.html").mkdir(parents=True)
+    for out, problem in (
+        (file, f"--out must be a folder, got {str(file)!r}, where a file is in the way"),
+        (file / "below", f"--out must be a folder, got {str(file / 'below')!r}, where a file is in the way"),
+        (
+            tmp_path / "taken",
+            f"--out must be a folder in which memory.html can be written, got {str(tmp_path / 'taken')!r}",
+        ),
+    ):
+        arguments = ["--out", str(out)]
+        assert command.run("render", lambda arguments=arguments: render.main(arguments)) == 2
+        assert capsys.readouterr() == ("", f"render: {problem}\n")
+    with pytest.raises(SystemExit) as ended:
+        render.main(["--output", "x"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("render: unrecognized arguments: --output x")
