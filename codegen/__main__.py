@@ -98,7 +98,7 @@ def _emit(options: argparse.Namespace, words: list[str]) -> int:
     if command.is_device(out):
         out.write_text(text, encoding="utf-8")
     else:
-        write_text(out, text)
+        write_text(out.resolve(), text)  # a link stays, and what it points to is written
         print(f"wrote {out}")
     return command.GOOD
 

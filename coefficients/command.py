@@ -6,7 +6,8 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
@@ -53,6 +54,10 @@ def output_path(what: str, text: str) -> Path:
     path = Path(text)
     if not text or path.is_dir():
         raise Misuse(f"{what} must be a file, got {'the folder ' * bool(text)}{text!r}")
+    try:
+        path.resolve()
+    except (OSError, RuntimeError):  # of which kind, depends on Python's version
+        raise Misuse(f"{what} must not be a link that leads to itself, got {text!r}") from None
     if not path.parent.is_dir():
         raise Misuse(f"{what} must be in a folder that exists, got {text!r}")
     if not os.access(path if is_device(path) else path.parent, os.W_OK):
@@ -70,8 +75,21 @@ def exit_on_interrupt() -> None:
 
     For the second that a command's imports take, when there is nothing to clean up.
     """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the caller has it ignored
+    main_thread = threading.current_thread() is threading.main_thread()  # the one that may
+    if main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the caller has it ignored
         signal.signal(signal.SIGINT, _exit_now)
+
+
+@contextlib.contextmanager
+def ended_by_interrupt() -> Iterator[None]:
+    """In here Ctrl-C ends the process at once: for work in C++ that an exception in Python would break."""
+    before = signal.getsignal(signal.SIGINT)
+    exit_on_interrupt()
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is not before:
+            signal.signal(signal.SIGINT, before)
 
 
 def _exit_now(*_: object) -> NoReturn:

@@ -97,6 +97,8 @@ def activation(options: argparse.Namespace) -> Activation:
         raise InputError(f"name must not be one of the catalogue's, got {name!r}; see --fn")
     if name.startswith("_"):  # as a folder's name it would not do
         raise InputError(f"name must begin with a letter, got {name!r}")
+    if len(name) > 64:
+        raise InputError(f"name must have at most 64 characters, got {len(name)}")
     return from_expression(options.expr, name, params)
 
 

@@ -69,11 +69,14 @@ class Floor:
 def information_floor(activation: Activation, dtype: str, weight: Weight) -> Floor:
     """The floor for outputs stored as `dtype`, x distributed by `weight` (normalised here) and of that dtype too.
 
-    Raises `InputError` for an unknown dtype and an activation that one bit does not split.
+    Raises `InputError` for an unknown dtype, and for an activation that one bit does not split or it cannot hold.
     """
     parts, form = split(activation), get_format(dtype)
     outputs = _counted if form.precision <= 16 else _analysed
     cells = outputs(parts, form, weight)
+    counts = [len(np.unique(one.y[np.isfinite(one.y)])) for one in cells]
+    if min(counts) == 0 or sum(counts) == 1:
+        raise InputError(f"{activation.name} must have finite outputs in {dtype}, and not one only: scale it down")
     total = sum(float(one.mass.sum()) for one in cells)
     if not 0 < total < math.inf:
         raise InputError(f"weight must fall on numbers of {dtype} whose output is finite, got {weight.label}")
@@ -148,6 +151,9 @@ def _analysed_arc(parts: Split, arc: Arc, form: Format, weight: Weight) -> Cells
         own = (arc.lo <= weight.samples) & (weight.samples < arc.hi)
         weight = replace(weight, samples=weight.samples[own])
     y = form.round(parts.activation.f(x))
+    x, y = x[np.isfinite(y)], y[np.isfinite(y)]
+    if len(x) < 2:
+        return Cells(*np.empty((6, 0)))
     half, alone = form.spacing(y) / 2, Side(arc.lo, arc.hi, arc.direction, (arc,))
     ends = [slope_of_output(alone, y + shift * half) for shift in (-1.0, 1.0)]
     low, high = np.minimum(*ends), np.maximum(*ends)

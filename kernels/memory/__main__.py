@@ -108,25 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     methods = list(dict.fromkeys(options.method or ("invact", "fewbit", "auto")))
     _check_goes_with(options, methods)
     hows = _hows(methods, _bits(options.bits, methods), options.scheme, bound)
-    batch, seq = _whole("batch", options.batch), _whole("seq", options.seq)
-    try:
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            model, args, kwargs = zoo.build(
-                options.model,
-                batch=batch,
-                seq=seq,
-                dtype=DTYPES.get(options.dtype),
-                attention=options.attention,
-                act=options.act,
-            )
-        results = _results(model, args, kwargs, hows, options.accounting)
-    except KernelError:
-        raise
-    except Exception as error:
-        raise KernelError(
-            f"{options.model} must run with its inputs on fake tensors, as nothing is allocated here, got"
-            f" {line(error)}; kernels.saved_bytes in Python runs it for real"
-        ) from error
+    model, args, kwargs, results = _measured(options, hows)
     if plot is not None:
         results[0].saved.plot(plot)
     show = _table if options.format == "table" else _json
@@ -175,6 +157,30 @@ def _hows(methods: Sequence[str], bits: int | None, scheme: str | None, bound: f
     takes[APPROX] |= {} if scheme is None else {"scheme": scheme}
     takes["auto"] |= {} if bound is None else {"max_gradient_error": bound}
     return [{"method": name, **takes.get(name, {})} for name in methods]
+
+
+def _measured(options: argparse.Namespace, hows: list[dict[str, Any]]) -> tuple[Any, Any, Any, list[Result]]:
+    """The model, what it is called with, and what it keeps by each method and as it is."""
+    batch, seq = _whole("batch", options.batch), _whole("seq", options.seq)
+    try:
+        with command.ended_by_interrupt():
+            with FakeTensorMode(allow_non_fake_inputs=True):
+                model, args, kwargs = zoo.build(
+                    options.model,
+                    batch=batch,
+                    seq=seq,
+                    dtype=DTYPES.get(options.dtype),
+                    attention=options.attention,
+                    act=options.act,
+                )
+            return model, args, kwargs, _results(model, args, kwargs, hows, options.accounting)
+    except KernelError:
+        raise
+    except Exception as error:
+        raise KernelError(
+            f"{options.model} must run with its inputs on fake tensors, as nothing is allocated here, got"
+            f" {line(error)}; kernels.saved_bytes in Python runs it for real"
+        ) from error
 
 
 def _results(

@@ -374,6 +374,11 @@ REFUSED: list[tuple[str, str]] = [
         for option in ("max-error", "import-pysr", "seed", "budget", "template")
     ),
     ("--fn mish --dtype float16 --engine published", "engine published has formulas for gelu and silu, got mish"),
+    *(
+        (f"--expr {expr} --dtype {dtype}", f"custom must have finite outputs in {dtype}, and not one only: scale")
+        for expr, dtype in (("1e308*x**2", "bfloat16"), ("1e300*x", "float16"), ("1e300*x", "float32"))
+    ),
+    (f"--expr x**2 --dtype float16 --name {'a' * 65}", "name must have at most 64 characters, got 65"),
     ("--fn gelu --dtype float16 --format xml", "format must be one of table, json, csv, latex, got 'xml'"),
     ("--fn gelu --dtype float16 --out - --format csv", "--out - prints the JSON file; leave it out to print csv"),
     ("--fn gelu --dtype float16 --front --format csv", "--front goes with --format table"),
