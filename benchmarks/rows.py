@@ -7,6 +7,7 @@ import re
 import statistics
 import subprocess
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import metadata
@@ -49,7 +50,12 @@ def coefficients() -> str:
 
 
 def versions() -> dict[str, str]:
-    return {"python": platform.python_version(), **{name: metadata.version(name) for name in LIBRARIES}}
+    """Of Python, and of those of LIBRARIES that are installed."""
+    found = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
     accuracy   how far outputs and gradients are from the truth, by every method and rival
     memory     what is kept for backward: of blocks by every rival, of models, of chains, of approximate backprop
-    speed      seconds of kernels, blocks and nets beside eager, torch.compile and checkpoint; instructions of kernels
+    speed      seconds of kernels, blocks and nets beside eager, torch.compile and checkpoint; instructions of kernels;
+               imports and commands
     fit        time, memory and error of the searches and the engines; the prices of instructions
     training   does a training change? an hour and a half on two cores
 
@@ -62,6 +63,7 @@ SUITES = {
         Step("forward_ad", ("--what", "times")),
         Step("approx_backprop", ("--what", "times")),
         Step("slack", placed=False, brief=False),
+        Step("package", placed=False),
     ),
     "fit": (
         Step("fewbit", placed=False, brief=False),

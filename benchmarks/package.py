@@ -1,0 +1,117 @@
+"""python -m benchmarks.package: what the package itself costs: imports, commands, the wheel.
+
+Each import and command runs in a process of its own, and what an empty Python takes is measured beside. Rows, as JSON
+lines, in benchmarks/results/<device>/package.jsonl, whole or not at all; --quick writes to --out only. what: "import",
+"command" or "distribution"; implementation: which; unit: s, or B of a built file.
+"""
+
+from coefficients import command
+
+if __name__ == "__main__":
+    command.exit_on_interrupt()  # before the imports, which take most of the time
+
+import argparse
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.options import whole
+from benchmarks.pages import Rows, read, table
+from benchmarks.rows import Row, record, summary
+
+PROG = "package"
+ROOT = Path(__file__).parents[1]
+NOTHING = "python"
+IMPORTS = (
+    "coefficients",
+    "fitting.activations",
+    "fitting.fewbit.solve",
+    "codegen",
+    "kernels",
+    "kernels.convert",
+    "torch",
+)
+COMMANDS = (
+    "coefficients list",
+    "coefficients check gelu",
+    "fitting.fewbit --fn gelu --bits 3",
+    "codegen list",
+    "codegen emit --fn silu",
+    "kernels.memory --model mlp",
+)
+RUNS, QUICK_RUNS, MOST_RUNS = 5, 1, 1000
+
+
+def _parser() -> command.Parser:
+    parser = command.Parser(
+        prog="python -m benchmarks.package", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", metavar="N", help=f"of each (default: {RUNS})")
+    parser.add_argument("--quick", action="store_true", help="one run of each: to see that all of it runs")
+    parser.add_argument("-o", "--out", metavar="FILE", help="instead of benchmarks/results/<device>/package.jsonl")
+    return parser
+
+
+def measure(runs: int) -> list[Row]:
+    """All rows."""
+    rows = [_row("import", NOTHING, [_seconds(["-c", "pass"]) for _ in range(runs)])]
+    for name in IMPORTS:
+        module, _, attribute = name.rpartition(".") if name == "kernels.convert" else (name, "", "")
+        statement = f"from {module} import {attribute}" if attribute else f"import {module}"
+        rows.append(_row("import", statement, [_seconds(["-c", statement]) for _ in range(runs)]))
+    for line in COMMANDS:
+        seconds = [_seconds(["-m", *shlex.split(line)]) for _ in range(runs)]
+        rows.append(_row("command", f"python -m {line}", seconds))
+    return rows + distributions()
+
+
+def distributions() -> list[Row]:
+    """The bytes of the wheel; hatchling must be installed."""
+    with tempfile.TemporaryDirectory() as folder:
+        build = [sys.executable, "-m", "pip", "wheel", "-qq", "--no-deps", "--no-build-isolation", "-w", folder, "."]
+        subprocess.run(build, cwd=ROOT, check=True)
+        (wheel,) = Path(folder).glob("*.whl")
+        return [Row("distribution", "wheel", "once", {}, "", "B", **summary([float(wheel.stat().st_size)]))]
+
+
+def _seconds(words: Sequence[str]) -> float:
+    begun = time.perf_counter()
+    subprocess.run([sys.executable, *words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - begun
+
+
+def _row(what: str, name: str, seconds: list[float]) -> Row:
+    return Row(what, name, "a process of its own", {}, "", "s", **summary(seconds))
+
+
+def section() -> str:
+    """The table of docs/performance.md."""
+    lines: list[str] = []
+    for device, rows in read("package").items():
+        timed = [row for row in rows if row["unit"] == "s"]
+        (wheel,) = (row for row in rows if row["what"] == "distribution")
+        text = f"On {device}, each in a process of its own, medians of {timed[0]['runs']}; the wheel has"
+        lines += ["", f"{text} {wheel['median'] / 1e6:.2f} MB.", "", *_table(timed)]
+    return "\n".join(lines[1:]) + "\n"
+
+
+def _table(rows: Rows) -> list[str]:
+    return table(["", "seconds"], ([f"`{row['implementation']}`", f"{row['median']:.2f}"] for row in rows))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status; raises Misuse for bad options."""
+    options = _parser().parse_args(arguments)
+    default = QUICK_RUNS if options.quick else RUNS
+    runs = default if options.runs is None else whole("runs", options.runs, MOST_RUNS)
+    out = None if options.out is None else command.output_path("out", options.out)
+    record([("package", measure(runs))], out, options.quick)
+    return command.GOOD
+
+
+if __name__ == "__main__":
+    sys.exit(command.run(PROG, main))
