@@ -50,9 +50,7 @@ def client(notebook: Any) -> Any:
         notebook,
         timeout=TIMEOUT,
         kernel_name="python3",
-        extra_arguments=[
-            "--log-level=50"
-        ],  # what goes wrong in a cell is raised; the kernel's own news are no use here
+        extra_arguments=["--log-level=50"],  # what goes wrong in a cell is raised all the same
         resources={"metadata": {"path": str(HERE)}},
     )
 
@@ -137,7 +135,8 @@ def page(notebook: Any) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{html.escape(title(notebook))}</title>\n<style>{STYLE}{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n</style>\n"
+        f"<title>{html.escape(title(notebook))}</title>\n"
+        f"<style>{STYLE}{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n</style>\n"
         f"</head>\n<body>\n{body}\n</body>\n</html>\n"
     )
 

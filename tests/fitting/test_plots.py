@@ -1,5 +1,6 @@
 """Pictures of fits: what they show, and that they are the same on every run."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,24 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fitting.activations import from_expression, get
+from fitting.approximation import compare, few_bits, from_output
 from fitting.errors import InputError
 from fitting.fewbit.solve import Fit, fit
 from fitting.invact import solve as invact
 from fitting.invact.floor import information_floor
-from fitting.plots import check_path, fewbit_figure, floor_figure, invact_figure, save
+from fitting.plots import (
+    bits_figure,
+    check_path,
+    error_figure,
+    fewbit_figure,
+    floor_figure,
+    fronts_figure,
+    invact_figure,
+    memory_figure,
+    overview_figure,
+    root_figure,
+    save,
+)
 from fitting.weights import from_samples, parse_weight
 
 LOG = from_expression("log(x)")
@@ -232,3 +246,126 @@ def test_pictures_of_formulas_are_the_same_on_every_run(mish: invact.Fit, tmp_pa
     for name in ("a.svg", "b.svg"):
         save(invact_figure(mish), tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+# pictures of any approximation
+
+
+def test_errors_against_x_and_y() -> None:
+    approximation = few_bits(get("gelu"), 3)
+    floor = information_floor(get("gelu"), "bfloat16", parse_weight("uniform"))
+    figure = error_figure(approximation, floor)
+    curves, at_y, errors, errors_at_y = figure.axes
+    x, q = (np.concatenate(parts) for parts in zip(*(sides(curves, "C0")), strict=True))
+    assert np.array_equal(x, approximation.x)
+    assert np.array_equal(q, approximation.q)
+    y, same = (np.concatenate(parts) for parts in zip(*(sides(at_y, "C0")), strict=True))
+    assert np.array_equal(y, get("gelu").f(x))
+    assert np.array_equal(same, q)
+    for axes in (errors, errors_at_y):
+        drawn_errors = np.concatenate([part[1] for part in sides(axes, "C3")])
+        assert np.array_equal(drawn_errors, get("gelu").df(x) - q)
+    assert errors.get_yscale() == "linear"
+    assert legend(errors_at_y) == ["error", "floor of y in bfloat16"]
+    left, right = errors.get_xlim()
+    assert -5 < left < -3
+    assert 3 < right < 5
+
+
+def sides(axes: Axes, color: str) -> list[tuple[Any, Any]]:
+    return [(line.get_xdata(), line.get_ydata()) for line in axes.lines if line.get_color() == color]
+
+
+@pytest.mark.parametrize("name", ["gelu", "tanh", "mish"])
+def test_errors_of_a_formula_lie_on_or_above_the_floor(name: str) -> None:
+    """Of every x that shares a stored y with others: the largest of theirs is not below half the range of f'."""
+    figure = error_figure(from_output(get(name), "bfloat16"), log=True)
+    for axes in figure.axes[2:]:
+        assert axes.get_yscale() == "log"
+        errors = np.concatenate([part[1] for part in sides(axes, "C3")])
+        ((_, floor),) = sides(axes, "0.35")
+        known = np.isfinite(floor)
+        assert known.any()
+        assert (errors[known] >= floor[known] * (1 - 1e-9)).all()
+
+
+def test_no_error_has_no_logarithm() -> None:
+    figure = error_figure(few_bits(get("relu"), 1), log=True)
+    assert [text.get_text() for axes in figure.axes[2:] for text in axes.texts] == ["no error above 1e-15"] * 2
+
+
+def test_bits_against_error() -> None:
+    comparison = compare(get("gelu"), range(1, 4), ["bfloat16", "float32"])
+    (axes,) = bits_figure(comparison).axes
+    errors: dict[int, float]
+    for label, errors in (
+        ("FewBit, contiguous", comparison.contiguous),
+        ("FewBit, shared levels", comparison.shared),
+        ("FewBit paper, Table 1", {1: 0.1410, 2: 0.0406, 3: 0.0119}),
+    ):
+        assert [part.tolist() for part in drawn(axes, label)] == [[1, 2, 3], list(errors.values())]
+    assert [float(part[0]) for part in drawn(axes, "InvAct, y in float32")] == [1, comparison.outputs["float32"][1]]
+    assert float(drawn(axes, "InvAct paper, y in float32")[1][0]) == comparison.paper["float32"][1]
+    assert legend(axes)[3:] == [
+        f"{who}, y in {d}" for who in ("InvAct", "InvAct paper") for d in ("bfloat16", "float32")
+    ]
+
+
+def test_many_functions_share_a_scale() -> None:
+    names = ["sigmoid", "tanh", "softplus", "elu", "relu2"]
+    figure = overview_figure([compare(get(name), [1, 2]) for name in names])
+    assert [axes.get_title() for axes in figure.axes] == [*(f"{name}′" for name in names), "", "", ""]
+    assert len({axes.get_ylim() for axes in figure.axes[:5]}) == 1
+    assert [axes.axison for axes in figure.axes] == [True] * 5 + [False] * 3
+    (labels,) = (one.get_texts() for one in figure.legends)
+    assert len(labels) == 4  # each once
+
+
+def test_the_root_makes_it_smooth() -> None:
+    against_y, against_s, errors = root_figure(get("silu")).axes
+    for name in ("left", "right"):
+        y, g = drawn(against_y, name)
+        s, same = drawn(against_s, name)
+        assert np.array_equal(g, same)
+        assert y == pytest.approx(get("silu").minimum.value + s**2)
+        in_y, in_s = (drawn(errors, f"{name}, in {variable}")[1] for variable in "ys")
+        assert in_s[-1] < in_y[-1] / 10
+    # Through the minimum g is one curve in s: its slope is the same on both sides.
+    rise = [np.diff(drawn(against_s, name)[1])[0] / np.diff(drawn(against_s, name)[0])[0] for name in ("left", "right")]
+    assert rise[0] == pytest.approx(rise[1], rel=1e-2)
+
+
+@pytest.mark.parametrize("name", ["relu", "tanh", "hardswish"])
+def test_no_smooth_minimum_no_root(name: str) -> None:
+    if name == "hardswish":  # a parabola around its minimum, whose kinks are elsewhere
+        assert len(root_figure(get(name)).axes) == 3
+    else:
+        with pytest.raises(InputError, match=f"^{name} has no smooth minimum, and so no root; try gelu, silu or mish$"):
+            root_figure(get(name))
+
+
+def test_fronts_and_what_is_chosen_of_them(mish: invact.Fit) -> None:
+    (axes,) = fronts_figure({"minimax and template": mish}).axes
+    assert legend(axes) == ["minimax and template", "chosen", "floor"]
+    assert drawn(axes, "minimax and template")[0].tolist() == [row.price.total for row in mish.front]
+    assert [float(part[0]) for part in drawn(axes, "chosen")] == [mish.chosen.price.total, mish.chosen.rms]
+    easier = replace(mish, rule=replace(mish.rule, text="easier"))
+    assert legend(fronts_figure({"easier": easier}).axes[0]) == ["easier", "floor"]
+
+
+def test_memory_before_and_after() -> None:
+    before, after = {"a": 6 * 2**20, "b": 4 * 2**20, "c": 2**20, "d": 0}, {"a": 2**20, "b": 4 * 2**20, "e": 2**19}
+    figure = memory_figure(before, after, "a title", rows=2)
+    (axes,) = figure.axes
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["a", "b", "3 more", "all"]
+    assert axes.get_xlabel() == "MiB kept for backward"
+    widths = [[bar.get_width() for bar in bars] for bars in axes.containers]
+    assert widths == [[6, 4, 1, 11], [1, 4, 0.5, 5.5]]
+    assert figure.get_suptitle() == "a title"
+
+
+def test_long_names_keep_their_ends() -> None:
+    (axes,) = memory_figure({"x" * 60 + ".end": 3000}, {}, "").axes
+    label = axes.get_yticklabels()[0].get_text()
+    assert (label[0], label[-4:], len(label)) == ("…", ".end", 48)
+    assert axes.get_xlabel() == "B kept for backward"

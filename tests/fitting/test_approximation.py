@@ -1,0 +1,102 @@
+"""Approximations of f' as numbers: stored ones and made ones, and their errors against what is known of them."""
+
+import numpy as np
+import pytest
+
+from coefficients import load
+from fitting.activations import from_expression, get
+from fitting.approximation import compare, few_bits, from_output
+from fitting.errors import InputError
+from fitting.fewbit.solve import fit
+from fitting.invact.judge import Judge
+from fitting.invact.papers import published
+from fitting.weights import named
+
+
+def test_a_stored_table_is_taken_as_it_is() -> None:
+    document = load("gelu", "fewbit-8bit")  # 47 s to make
+    found = few_bits(get("gelu"), 8)
+    assert found.error == document["error"]["l2_squared"]
+    assert set(found.q) <= set(document["solution"]["levels"])
+    assert (found.label, found.bits, found.domain) == ("by 8 bits, shared levels", 8, (-10, 10))
+
+
+@pytest.mark.parametrize(
+    ("levels", "weight", "domain"),
+    [
+        ("contiguous", "uniform", None),
+        ("shared", "norm", None),
+        ("best", "uniform", (-3.0, 5.0)),
+        ("best", "norm", (0, 9)),
+    ],
+)
+def test_other_tables_are_made(levels: str, weight: str, domain: tuple[float, float] | None) -> None:
+    found = few_bits(get("silu"), 3, levels, named(weight), domain)
+    exact = fit(get("silu"), 3, levels=levels, weight=named(weight), domain=domain)
+    assert found.error == pytest.approx(exact.error.l2_squared, rel=1e-6)
+    assert found.domain == exact.domain
+    lo, hi = found.domain
+    assert (lo, hi) == (found.x[0], found.x[-1])
+    near = np.abs(found.x[:, None] - exact.steps.borders).min(axis=1) < 1e-4
+    assert found.q[~near] == pytest.approx(exact.steps(found.x[~near]), abs=1e-5)
+
+
+def test_parameters_and_own_functions_are_not_those_stored() -> None:
+    soft = get("softplus", beta=2.0)
+    assert few_bits(soft, 2).error == pytest.approx(fit(soft, 2).error.l2_squared, rel=1e-6)
+    own = from_expression("x**2 + 1", "own")
+    assert few_bits(own, 1, domain=(0, 1)).error == pytest.approx(4 / 12 / 4)
+    for one in (soft, own):
+        with pytest.raises(InputError, match=f"^formulas of the output are stored .*, got {one.name}; python -m"):
+            from_output(one, "float16")
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("gelu", "bfloat16"), ("silu", "float16"), ("tanh", "float32")])
+def test_stored_formulas_have_the_stored_error(name: str, dtype: str) -> None:
+    stored = load(name, f"invact-{dtype}")
+    found = from_output(get(name), dtype, named("norm"))
+    assert found.error == pytest.approx(stored["error"]["rms"] ** 2, rel=1e-6)  # the mass of N(0, 1) is 1
+    assert found.bits == len(stored["solution"]["branches"]) - 1
+    assert found.floor is not None
+    assert found.floor.rms == pytest.approx(stored["error"]["floor_rms"], rel=1e-9)
+    assert np.abs(found.slope - found.q).max() <= stored["error"]["linf"] * (1 + 1e-9)
+
+
+def test_the_error_is_the_integral_of_what_is_drawn() -> None:
+    found = from_output(get("mish"), "float16", domain=(-4, 6))
+    square = (found.slope - found.q) ** 2
+    assert found.error == pytest.approx(np.trapezoid(square, found.x), rel=2e-2)
+
+
+def test_the_papers_formulas() -> None:
+    # Measured in exact arithmetic on [-10, 10]: 1.38e-6 + 3.38e-5 for GELU, 1.56e-6 + 2.49e-5 for SiLU.
+    assert from_output(get("gelu"), "float32", paper=True).error == pytest.approx(3.51e-5, rel=5e-3)
+    found = from_output(get("silu"), "float32", paper=True)
+    assert found.error == pytest.approx(2.65e-5, rel=5e-3)
+    assert found.label == "from y in float32, the paper's formulas"
+    theirs = published("silu")
+    assert theirs is not None
+    assert found.floor is not None
+    scores = [Judge(side, found.floor)(one) for side, one in enumerate(theirs)]
+    assert np.abs(found.slope - found.q).max() <= max(score.linf for score in scores) * (1 + 1e-9)
+    with pytest.raises(InputError, match=r"^engine published has formulas for gelu and silu, got mish$"):
+        from_output(get("mish"), "float32", paper=True)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda **one: few_bits(get("gelu"), 2, **one), lambda **one: from_output(get("gelu"), "float16", **one)]
+)
+def test_a_domain_must_be_one(make) -> None:
+    with pytest.raises(InputError, match=r"^domain must be two finite numbers, the lower first, got 3 3$"):
+        make(domain=(3.0, 3.0))
+
+
+def test_comparisons() -> None:
+    found = compare(get("sigmoid"), [1, 2])
+    assert found.printed == {1: 0.0181, 2: 0.0038}
+    # Table 1 prints four decimals, of tables of |x|, which are shared ones.
+    assert found.shared == pytest.approx(found.printed, abs=1e-4)
+    assert all(found.contiguous[bits] > found.shared[bits] for bits in (1, 2))
+    assert (found.outputs["bfloat16"][0], found.paper) == (0, {})
+    silu = compare(get("silu"), [1], ["float16"])
+    assert (silu.outputs["float16"][0], silu.paper["float16"][0]) == (1, 1)
