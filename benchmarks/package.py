@@ -37,7 +37,7 @@ IMPORTS = (
 )
 COMMANDS = (
     "coefficients list",
-    "coefficients check gelu",
+    "coefficients check --no-recompute",
     "fitting.fewbit --fn gelu --bits 3",
     "codegen list",
     "codegen emit --fn silu",
