@@ -23,8 +23,9 @@ from the truth. So a layer loses at most (levels + 1) lambda + tau.
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from fitting.fewbit.compiled import compiled
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -34,7 +35,7 @@ Columns = NDArray[np.int32]
 TABLE_CELLS = 1 << 22
 
 
-@njit(cache=True)
+@compiled
 def _cost(sums: Floats, j: int, i: int) -> float:
     """T(j, i). High parts are subtracted first: that is exact where cancellation is worst."""
     mass = (sums[i, 0] - sums[j, 0]) + (sums[i, 1] - sums[j, 1])
@@ -44,7 +45,7 @@ def _cost(sums: Floats, j: int, i: int) -> float:
     return float(max((sums[i, 4] - sums[j, 4]) - first * first / mass, 0.0))
 
 
-@njit(cache=True)
+@compiled
 def _scan(
     sums: Floats, prev: Floats, i: int, low: int, high: int, best: float, arg: int, margin: float
 ) -> tuple[float, int]:
@@ -76,7 +77,7 @@ def _scan(
     return best, arg
 
 
-@njit(cache=True)
+@compiled
 def _triangle(
     sums: Floats,
     prev: Floats,
@@ -105,7 +106,7 @@ def _triangle(
             top += 1
 
 
-@njit(cache=True)
+@compiled
 def _layer(
     sums: Floats,
     turns: Ints,
@@ -145,7 +146,7 @@ def _layer(
         cur[i] = max(cur[i], cur[i - 1])
 
 
-@njit(cache=True)
+@compiled
 def _first_layer(sums: Floats) -> Floats:
     cur = np.zeros(len(sums))
     for i in range(1, len(sums)):
@@ -153,7 +154,7 @@ def _first_layer(sums: Floats) -> Floats:
     return cur
 
 
-@njit(cache=True)
+@compiled
 def _by_table(sums: Floats, turns: Ints, origin: int, k: int, margin: float, cuts: Ints) -> None:
     """Write the k - 1 cuts, keeping every layer's columns: one pass, k n cells."""
     n = len(sums) - 1
@@ -169,7 +170,7 @@ def _by_table(sums: Floats, turns: Ints, origin: int, k: int, margin: float, cut
         cut = arg[layer, cut]
 
 
-@njit(cache=True)
+@compiled
 def _cut_after(sums: Floats, turns: Ints, origin: int, k: int, half: int, margin: float) -> int:
     """The cut after the first `half` of the k best segments: each row carries its own, so O(n) cells."""
     n = len(sums) - 1
@@ -188,7 +189,7 @@ def _cut_after(sums: Floats, turns: Ints, origin: int, k: int, half: int, margin
     return int(carried[_scan(sums, prev, n, k - 1, n - 1, np.inf, n - 1, margin)[1]])
 
 
-@njit(cache=True)
+@compiled
 def best_cuts(sums: Floats, turns: Ints, k: int, margin: float) -> Ints:
     """The cuts of the best k segments of n > k atoms.
 

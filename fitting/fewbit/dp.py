@@ -10,11 +10,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike
 
 from fitting.errors import InputError
 from fitting.fewbit.blocks import TABLE_CELLS, Floats, Ints, best_cuts
+from fitting.fewbit.compiled import compiled
 
 EPS = float(np.finfo(np.float64).eps)
 TINY = float(np.finfo(np.float64).tiny)
@@ -117,7 +117,7 @@ def _slack(noise: float, n: int, k: int) -> float:
     return 100 * noise * (levels + 1) * k * passes
 
 
-@njit(cache=True)
+@compiled
 def prefix_sums(p: Floats, u: Floats, starts: Ints) -> Floats:
     """The `sums` of `blocks.best_cuts`, before each start and over all atoms: (len(starts) + 1, 5)."""
     sums = np.empty((starts.size + 1, 5))
@@ -140,7 +140,7 @@ def prefix_sums(p: Floats, u: Floats, starts: Ints) -> Floats:
     return sums
 
 
-@njit(cache=True)
+@compiled
 def turning_points(p: Floats, tolerance: float) -> Ints:
     """0, the atoms where p turns, len(p) - 1; between two of these p goes back by no more than tolerance.
 

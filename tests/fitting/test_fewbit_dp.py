@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fitting.errors import InputError
+from fitting.fewbit import compiled
 from fitting.fewbit.blocks import TABLE_CELLS, _cost, _cut_after, best_cuts
 from fitting.fewbit.dp import EPS, TINY, partition, prefix_sums, turning_points
 
@@ -343,8 +345,8 @@ def test_one_compiled_version_for_all_inputs() -> None:
     for same in (values.tolist(), padded[:, 1], frozen, values.astype(">f8")):
         got = partition(same, np.ones(50, np.int8), 5)
         assert (got.cuts.tolist(), got.cost, got.slack) == (want.cuts.tolist(), want.cost, want.slack)
-    for compiled in (best_cuts, prefix_sums):
-        assert len(compiled.signatures) == 1
+    for function in (best_cuts, prefix_sums):
+        assert len(function.signatures) == 1
 
 
 @pytest.mark.parametrize(
@@ -368,3 +370,13 @@ def test_bad_arguments_are_named(values: list[float], masses: list[float], k: in
 def test_a_cost_beyond_float64_is_an_error() -> None:
     with pytest.raises(OverflowError):
         partition([-1e300, 1e300], [1.0, 1.0], 1)
+
+
+def test_compiled_code_needs_no_place_to_be_kept(monkeypatch):
+    def where_nothing_can_be_written(*given, cache=False):
+        if cache:
+            raise RuntimeError("cannot cache function 'double': no locator available")
+        return numba.njit(*given)
+
+    monkeypatch.setattr(compiled, "njit", where_nothing_can_be_written)
+    assert compiled.compiled(lambda x: 2 * x)(21) == 42

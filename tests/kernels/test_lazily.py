@@ -1,0 +1,33 @@
+"""The packages' public names: there when they are asked for, and no earlier."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import coefficients
+import kernels
+import kernels.memory
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("package", [coefficients, kernels, kernels.memory], ids=lambda package: package.__name__)
+def test_every_public_name_is_there(package: object) -> None:
+    names = package.__all__  # type: ignore[attr-defined]
+    assert set(names) <= set(dir(package))
+    assert all(getattr(package, name).__name__ == name for name in names)
+    with pytest.raises(AttributeError, match=r"has no attribute 'nothing'"):
+        _ = package.nothing  # type: ignore[attr-defined]
+
+
+def test_nothing_is_imported_before() -> None:
+    code = (
+        "import sys, coefficients, kernels, kernels.memory\n"
+        "print(*{'torch', 'numpy', 'json', 'argparse'} & set(sys.modules))\n"
+        "from kernels import *\n"
+        "print(GELU(method='fewbit').method, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "\nfewbit True\n", "")
