@@ -16,7 +16,7 @@ from fitting.errors import InputError
 from fitting.fewbit.measure import Measure
 from fitting.fewbit.solve import check_arguments, fit
 from fitting.fewbit.steps import Steps
-from fitting.fewbit.table1 import EVEN, TABLE_1
+from fitting.fewbit.table1 import TABLE_1
 from fitting.invact.candidate import Formula, Stored
 from fitting.invact.document import tapes_of
 from fitting.invact.floor import Floor, information_floor, on_right
@@ -174,11 +174,6 @@ class Comparison:
     outputs: dict[str, tuple[int, float]]
     printed: dict[int, float]
     paper: dict[str, tuple[int, float]]
-
-    @property
-    def printed_as(self) -> str:
-        """What the printed tables are made of."""
-        return "of |x|" if self.activation.name in EVEN else "contiguous"
 
 
 def compare(activation: Activation, bits: Iterable[int], dtypes: Iterable[str] = ("bfloat16",)) -> Comparison:

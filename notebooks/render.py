@@ -46,8 +46,11 @@ def client(notebook: Any) -> Any:
     """What runs the notebook's cells, in this folder."""
     from nbclient import NotebookClient  # for this command's users only, as is nbconvert
 
+    from notebooks.patient import Manager
+
     return NotebookClient(
         notebook,
+        kernel_manager_class=Manager,
         timeout=TIMEOUT,
         kernel_name="python3",
         extra_arguments=["--log-level=50"],  # what goes wrong in a cell is raised all the same

@@ -169,7 +169,7 @@ def test_the_command_writes_all_pages(two: Callable[[str], Path], capsys: pytest
     first, second = (path.read_text("utf-8") for path in sorted(out.iterdir()))
     assert "<title>The first</title>" in first
     assert "&lt;one&gt;" in first
-    assert out.parents[1].name in second  # it ran in the notebooks' folder
+    assert render.HERE.name in second  # it ran in the notebooks' folder
 
 
 def test_no_page_is_written_where_a_notebook_fails(two: Callable[[str], Path]) -> None:

@@ -1,0 +1,37 @@
+"""A kernel's client that does not miss a reply.
+
+With widgets nbclient sends on the very socket that it waits on for replies, and a reply that comes meanwhile may not
+wake it: it is found only when the wait ends. So the wait is cut into short ones.
+"""
+
+import time
+from queue import Empty
+from typing import Any
+
+from jupyter_client.asynchronous.client import AsyncKernelClient
+from jupyter_client.channels import AsyncZMQSocketChannel
+from jupyter_client.manager import AsyncKernelManager
+from traitlets import Type
+
+SHORT = 0.5  # seconds
+
+
+class Channel(AsyncZMQSocketChannel):
+    async def get_msg(self, timeout: float | None = None) -> dict[str, Any]:
+        """The next message. Raises Empty where none has come after `timeout` seconds."""
+        end = float("inf") if timeout is None else time.monotonic() + timeout
+        while True:
+            rest = end - time.monotonic()
+            try:
+                return await super().get_msg(timeout=max(0.0, min(SHORT, rest)))
+            except Empty:
+                if rest <= SHORT:
+                    raise
+
+
+class Client(AsyncKernelClient):
+    shell_channel_class = Type(Channel)
+
+
+class Manager(AsyncKernelManager):
+    client_factory = Type(Client)
