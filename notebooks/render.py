@@ -10,6 +10,7 @@ from typing import Any
 from coefficients import command
 from coefficients.command import Misuse, Parser
 from coefficients.store import write_text
+from notebooks.folder import ready
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -150,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m notebooks.render",
         description=f"Run the notebooks ({', '.join(NAMES)}), and write each as a page, DIR/NAME.html.",
     )
-    parser.add_argument("--out", type=Path, default=DEFAULT, metavar="DIR", help=f"default: {DEFAULT}")
+    parser.add_argument("--out", default=str(DEFAULT), metavar="DIR", help=f"default: {DEFAULT}")
     options = parser.parse_args(arguments)
     try:
         import nbclient  # noqa: F401
@@ -158,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         import nbformat
     except ImportError as error:
         raise Misuse(f"{error.name} must be there to run notebooks; try: pip install -e '.[notebooks]'") from None
-    folder = _folder(options.out)
+    folder = ready(options.out, [f"{name}.html" for name in NAMES])
     pages = {}
     for i, name in enumerate(NAMES, 1):
         _progress(f"{i} of {len(NAMES)}: {name}")
@@ -167,22 +168,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_text(path, text)
         print(path)
     return command.GOOD
-
-
-def _folder(out: Path) -> Path:
-    """`out`, made where it is not there. Before the work, so that what cannot be is said at once."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise Misuse(f"--out must be a folder, got {str(out)!r}, where a file is in the way") from None
-    except OSError as error:
-        raise Misuse(f"--out must be a folder where you may write, got {str(out)!r}: {error.strerror}") from None
-    if not os.access(out, os.W_OK):
-        raise Misuse(f"--out must be a folder where you may write, got {str(out)!r}")
-    for name in NAMES:
-        if (out / f"{name}.html").is_dir():
-            raise Misuse(f"--out must be a folder in which {name}.html can be written, got {str(out)!r}")
-    return out
 
 
 def _progress(line: str) -> None:

@@ -9,37 +9,26 @@ from coefficients.command import Misuse, Parser
 from coefficients.schema import CoefficientError
 from coefficients.store import write_text
 from fitting.errors import InputError
+from notebooks.folder import ready
 from notebooks.gallery.page import page
 
 DEFAULT = Path("build", "gallery")
+NAME = "index.html"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse and the errors of files for bad input."""
-    parser = Parser(prog="python -m notebooks.gallery", description="Write all stored fits as a page, DIR/index.html.")
-    parser.add_argument("--out", type=Path, default=DEFAULT, metavar="DIR", help=f"default: {DEFAULT}")
-    parser.add_argument("--root", type=Path, metavar="DIR", help="other coefficient files than the packaged ones")
+    parser = Parser(prog="python -m notebooks.gallery", description=f"Write all stored fits as a page, DIR/{NAME}.")
+    parser.add_argument("--out", default=str(DEFAULT), metavar="DIR", help=f"default: {DEFAULT}")
+    parser.add_argument("--root", metavar="DIR", help="other coefficient files than the packaged ones")
     options = parser.parse_args(arguments)
-    if options.root is not None and not options.root.is_dir():
-        raise Misuse(f"--root must be a folder of coefficient files, got {str(options.root)!r}")
-    path = _folder(options.out) / "index.html"
-    if path.is_dir():
-        raise Misuse(f"--out must be a folder in which index.html can be written, got {str(options.out)!r}")
-    text = page(options.root, options.out, _progress)
-    write_text(path, text)
-    print(path)
+    if options.root is not None and not (options.root and Path(options.root).is_dir()):
+        raise Misuse(f"--root must be a folder of coefficient files, got {options.root!r}")
+    out = ready(options.out, [NAME])
+    text = page(None if options.root is None else Path(options.root), out, _progress)
+    write_text(out / NAME, text)
+    print(out / NAME)
     return command.GOOD
-
-
-def _folder(out: Path) -> Path:
-    """`out`, made where it is not there. Before the work, so that what cannot be is said at once."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise Misuse(f"--out must be a folder, got {str(out)!r}, where a file is in the way") from None
-    except OSError as error:
-        raise Misuse(f"--out must be a folder where you may write, got {str(out)!r}: {error.strerror}") from None
-    return out
 
 
 def _progress(name: str) -> None:

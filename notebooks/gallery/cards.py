@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
+from fitting.fewbit.report import KIND_NAMES
 from notebooks.gallery.c_array import as_c, sides
 from notebooks.gallery.curves import window
 from notebooks.gallery.fits import Fit, Shelf
 from notebooks.gallery.latex import as_latex
 from notebooks.gallery.markup import Html, tag
-from notebooks.gallery.numbers import MUCH, count, percent, short
+from notebooks.gallery.numbers import DOWN, MUCH, UP, count, percent, short
 from notebooks.gallery.pictures import fit_picture, function_picture
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "generated"
@@ -97,7 +98,7 @@ def _fewbit_facts(fit: Fit) -> list[tuple[str, object]]:
     lo, hi = fit.document["options"]["domain"]
     facts: list[tuple[str, object]] = [
         ("∫(f′ − q)²w", short(fit.error, 4)),
-        ("at least", f"{short(fit.least, 4)} with {count(2**fit.kept_bits, 'level')}, proven: this is {_above(fit)}"),
+        ("at least", _least(fit)),
     ]
     if fit.printed:
         facts.append(("paper", f"{fit.printed[0]} {fit.printed[1]}"))
@@ -111,10 +112,18 @@ def _fewbit_facts(fit: Fit) -> list[tuple[str, object]]:
     ]
 
 
-def _above(fit: Fit) -> str:
+def _least(fit: Fit) -> str:
+    """The proven bound, and how near this table is to it. Rounded to the side on which both hold."""
+    if fit.above is None:
+        return "no bound above 0 found"
+    levels = f"{count(2**fit.kept_bits, 'level')} {KIND_NAMES[fit.document['options']['levels']]}"
     if fit.error == 0:
-        return "exact"
-    return f"at most {percent(fit.above)} above" if fit.above else "the least"
+        near = "exact"
+    elif fit.above > MUCH:
+        near = f"{percent(fit.above)} above that"
+    else:
+        near = f"at most {percent(fit.above, UP)} above" if fit.above else "the least"
+    return f"{short(fit.least, 4, DOWN)} with {levels}, proven: this is {near}"
 
 
 def _invact_facts(fit: Fit) -> list[tuple[str, object]]:
@@ -122,15 +131,14 @@ def _invact_facts(fit: Fit) -> list[tuple[str, object]]:
     price, weight = solution["price"], fit.document["options"]["weight"]
     parts = ", ".join(f"{price[key]} {key}" for key in ("fma", "other", "special", "division") if price[key])
     facts: list[tuple[str, object]] = [
-        ("RMS error", f"{short(error['rms'])}; floor {short(error['floor_rms'])}{_share(fit)}")
+        ("RMS error", f"{short(error['rms'])}; floor {short(error['floor_rms'], rounding=DOWN)}{_share(fit)}")
     ]
     if fit.paper is not None:
         facts.append(("paper’s", f"{short(fit.paper)} RMS, by its formulas"))
-    facts.append(("largest", f"{short(error['linf'])}; floor {short(error['floor_linf'])}"))
-    bounds = [short(bound) if bound is not None else "no bound found" for bound in error["bound"]]
+    facts.append(("largest", f"{short(error['linf'])}; floor {short(error['floor_linf'], rounding=DOWN)}"))
     return [
         *facts,
-        ("|q − g| at most", Html(f"{tag('span', ', '.join(bounds))}, proven")),
+        ("|q − g| at most", _bounds(error["bound"]) + ", in parts of max(1, |g|)" * fit.is_relative),
         ("price", f"{count(price['instructions'], 'instruction')} an element: {parts}"),
         ("keeps", "the output" + f" and {count(fit.kept_bits, 'bit')} an element" * bool(fit.kept_bits)),
         ("rule", solution["rule"]),
@@ -138,9 +146,19 @@ def _invact_facts(fit: Fit) -> list[tuple[str, object]]:
     ]
 
 
+def _bounds(bounds: list[float | None]) -> str:
+    """What is proven of each side, rounded up."""
+    if None not in bounds:
+        return f"{', '.join(short(bound, rounding=UP) for bound in bounds)}, proven"
+    if not any(bound is not None for bound in bounds):
+        return "no bound found"
+    words = ["no bound found" if bound is None else f"{short(bound, rounding=UP)}, proven" for bound in bounds]
+    return "; ".join(f"{side}: {word}" for side, word in zip(sides(bounds), words, strict=True))
+
+
 def _share(fit: Fit) -> str:
     """How far above the floor, where that is worth saying: a floor of rounding errors is none to compare with."""
-    return "" if fit.above is None or fit.above > MUCH else f", {percent(fit.above)} above it"
+    return "" if fit.above is None or fit.above > MUCH else f", {percent(fit.above, UP)} above it"
 
 
 def _formula(solution: dict[str, object]) -> Html:

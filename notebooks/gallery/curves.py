@@ -69,7 +69,7 @@ def table(fit: Fit, lo: float, hi: float) -> Table:
 
 @dataclass(frozen=True)
 class Formula:
-    """One side of an InvAct fit: y, g and q where they are shown; x and |q - g| further out."""
+    """One side of an InvAct fit: y, g and q where they are shown; x and the error of q further out."""
 
     y: Array
     g: Array
@@ -87,7 +87,9 @@ def formulas(fit: Fit, lo: float, hi: float) -> list[Formula]:
     for side, branch, bound in zip(exact, document["solution"]["branches"], document["error"]["bound"], strict=True):
         q = Stored(tapes_of(branch))
         with np.errstate(all="ignore"):  # the published formulas have roots of rounded numbers below 0
-            error = np.abs(q(side.outputs) - side.slopes) / np.maximum(1.0, np.abs(side.slopes))  # as the bound counts
+            error = np.abs(q(side.outputs) - side.slopes)
+            if fit.is_relative:  # as the bound counts then
+                error /= np.maximum(1.0, np.abs(side.slopes))
             result.append(Formula(side.y, side.g, q(side.y), side.x, error, bound))
     return result
 

@@ -1,5 +1,6 @@
 """The stored fits, as they are read from their files, and what the page says of each."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -81,11 +82,9 @@ class Fit:
     @property
     def above(self) -> float | None:
         """How far the error is above the least, as a share of that; None where nothing can be said."""
-        if not self.is_fewbit:
-            if self.error == self.least:
-                return 0.0
-            return None if self.least == 0 else self.error / self.least - 1
-        return float(self.document["error"]["gap"])
+        if self.error == self.least:
+            return 0.0
+        return None if self.least == 0 else (self.error - self.least) / self.least
 
     @property
     def proven(self) -> float | None:
@@ -94,6 +93,12 @@ class Fit:
             return None
         bounds = self.document["error"]["bound"]
         return None if None in bounds else max(map(float, bounds))
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether that is in parts of max(1, |g|): where g grows without limit."""
+        ends = self.activation.derivative_limits
+        return math.isinf(ends.left) or math.isinf(ends.right)
 
     @property
     def instructions(self) -> int | None:
@@ -117,6 +122,11 @@ class Shelf:
 
     name: str
     fits: tuple[Fit, ...]
+
+    @property
+    def two_bits(self) -> Fit | None:
+        """The first table of 2 bits, for small pictures."""
+        return next((fit for fit in self.fits if fit.is_fewbit and fit.kept_bits == 2), None)
 
     @property
     def activation(self) -> Activation:

@@ -1,5 +1,5 @@
 "use strict";
-// What the page cannot do without a script: filter, sort, copy, and open the fit that a line of the table names.
+// What the page cannot do without a script: filter, sort, copy, and show the fit that a link names.
 
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 const say = (words) => { document.getElementById("page-said").textContent = words; };
@@ -16,7 +16,7 @@ function narrow() {
   const kept = new Set();
   for (const line of lines) {
     line.hidden = !has(line.dataset.words);
-    if (!line.hidden) { fits += 1; kept.add(line.querySelector("a").hash.slice(1)); }
+    if (!line.hidden) { fits += 1; kept.add(line.cells[0].dataset.value); }
   }
   let functions = 0;
   for (const card of cards) {
@@ -94,10 +94,24 @@ for (const button of all("button[data-copy]")) {
   });
 }
 
-// A line of the table leads to its fit.
-body.addEventListener("click", (event) => {
-  const link = event.target.closest("a[data-fit]");
-  if (link) document.getElementById(link.dataset.fit).checked = true;
+// A link to a fit chooses it and leads to its card; one to a card that the filter hides ends the filter.
+function follow() {
+  const place = document.querySelector(":target");
+  if (!place) return;
+  const card = place.closest(".card");
+  const fit = place.closest(".panel");
+  if (fit) document.getElementById(`${fit.id}-choice`).checked = true;
+  if (card?.hidden) {
+    filter.value = "";
+    narrow();
+  }
+  (place === fit ? card : place).scrollIntoView();
+}
+window.addEventListener("hashchange", follow);
+window.addEventListener("load", follow);
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("a[href^='#']");
+  if (link && link.hash === location.hash) setTimeout(follow);  // which is no change of it
 });
 
 for (const part of all(".search, .needs-script")) part.hidden = false;

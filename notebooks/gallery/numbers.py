@@ -1,15 +1,18 @@
 """Numbers as people read them."""
 
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
+
+UP, DOWN, NEAREST = ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN  # what is "at most" goes up, what is "at least" down
 NBSP = "\N{NO-BREAK SPACE}"
 MUCH = 10  # of a share, above which its size tells nothing
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def short(value: float | None, digits: int = 3) -> str:
+def short(value: float | Decimal | None, digits: int = 3, rounding: str = NEAREST) -> str:
     """A number to a few digits, with a true minus sign and powers of ten: 4.6×10⁻⁷. None is a dash."""
     if value is None:
         return "–"
-    mantissa, _, exponent = f"{value:.{digits}g}".partition("e")
+    mantissa, _, exponent = f"{float(_rounded(value, digits, rounding)):.{digits}g}".partition("e")
     mantissa = mantissa.replace("-", "−")
     if not exponent:
         return mantissa
@@ -17,11 +20,16 @@ def short(value: float | None, digits: int = 3) -> str:
     return power if mantissa == "1" else f"{mantissa}×{power}"
 
 
-def percent(share: float) -> str:
+def percent(share: float, rounding: str = NEAREST) -> str:
     """A share as a percentage, of two digits below 100."""
     if share > MUCH:
         return f"> {100 * MUCH}{NBSP}%"
-    return f"{100 * share:.0f}{NBSP}%" if share >= 1 else f"{short(100 * share, 2)}{NBSP}%"
+    hundredths = 100 * _rounded(share, 2 if share < 1 else 3, rounding)
+    return f"{hundredths:.0f}{NBSP}%" if hundredths >= 100 else f"{short(hundredths, 2)}{NBSP}%"
+
+
+def _rounded(value: float | Decimal, digits: int, rounding: str) -> Decimal:
+    return Context(digits, rounding).create_decimal(value)
 
 
 def count(number: int, noun: str) -> str:

@@ -1,6 +1,6 @@
 """The page: one file that loads nothing, with all that belongs to it inside."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from string import Template
 
@@ -43,6 +43,7 @@ def page(
         functions=str(len(found)),
         fits=str(sum(len(shelf.fits) for shelf in found)),
         jumps=Html("".join(tag("a", shelf.name, href=f"#{shelf.name}") for shelf in found)),
+        drawn=_drawn(found),
         index=Html("".join(tag("li", _entry(shelf)) for shelf in found)),
         notebooks=_notebooks(beside),
         cards=join(cards, "\n"),
@@ -59,6 +60,15 @@ def _choices(most: int) -> str:
 def _entry(shelf: Shelf) -> Html:
     """A small picture that leads to a card."""
     return tag("a", thumbnail(shelf, window(shelf.fits)), tag("span", shelf.name), href=f"#{shelf.name}")
+
+
+def _drawn(found: Sequence[Shelf]) -> str:
+    """What the small pictures show."""
+    tables = sum(shelf.two_bits is not None for shelf in found)
+    if not tables:
+        return "f′ of each function."
+    where = ", where there is one" * (tables < len(found))
+    return f"f′ of each function, and its stored table of 2 bits an element{where}."
 
 
 def _notebooks(beside: Path | None) -> Html:

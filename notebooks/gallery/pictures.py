@@ -31,9 +31,8 @@ def thumbnail(shelf: Shelf, x_range: tuple[float, float]) -> Html:
     slope = shelf.activation.df(x)
     panel = Panel(x_range, widened(slope.min(), slope.max()), 2, SMALL[1] - 4, left=2, right=SMALL[0] - 2)
     panel.curve(x, slope, "curve exact")
-    two = next((fit for fit in shelf.fits if fit.is_fewbit and fit.kept_bits == 2), None)
-    if two is not None:
-        curves = table(two, *x_range)
+    if shelf.two_bits is not None:
+        curves = table(shelf.two_bits, *x_range)
         panel.curve(curves.x, curves.q, "curve fit")
     return tag("svg", *panel.inside, viewBox=f"0 0 {SMALL[0]} {SMALL[1]}", aria_hidden="true")
 
@@ -72,12 +71,17 @@ def _formula_picture(fit: Fit, x_range: tuple[float, float]) -> Html:
     if seen is None:
         return picture(title, f"{fit.id}-picture", 166, panel.drawn("y", "g(y) and q(y)"))
     below = _errors(sides, seen)
-    panels = panel.drawn("y", "g(y) and q(y)"), below.drawn("x", "|q − g|; dashed: proven bound")
+    words = (
+        "|q − g|"
+        + " / max(1, |g|)" * fit.is_relative
+        + "; dashed: proven bound" * any(side.bound is not None for side in sides)
+    )
+    panels = panel.drawn("y", "g(y) and q(y)"), below.drawn("x", words)
     return picture(f"{title}; the error below", f"{fit.id}-picture", 288, *panels)
 
 
 def _errors(sides: list[Formula], largest: float) -> Panel:
-    """|q - g| against x, on a logarithmic scale, with the proven bounds."""
+    """Errors against x, on a logarithmic scale, with the proven bounds."""
     top = 10.0 ** math.ceil(math.log10(largest) + 0.05)
     panel = Panel((sides[0].x[0], sides[-1].x[-1]), (DEPTH * top, top), 188, 70, logarithmic=True)
     for side, kind in zip(sides, _kinds(sides), strict=True):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from notebooks.gallery.fits import Fit, Shelf
 from notebooks.gallery.markup import Html, tag
-from notebooks.gallery.numbers import percent, short
+from notebooks.gallery.numbers import DOWN, NEAREST, UP, percent, short
 
 # Column: its name, and what it means, for those who point at it.
 COLUMNS = (
@@ -16,7 +16,10 @@ COLUMNS = (
     ("Above least", "the error above the least"),
     ("Paper’s", "the same error in the papers"),
     ("Largest", "the largest error"),
-    ("|q − g| ≤", "InvAct: proven for the formula itself, in exact arithmetic"),
+    (
+        "|q − g| ≤",
+        "InvAct: proven for the formula itself, in exact arithmetic; of |q − g| / max(1, |g|) if g is unbounded",
+    ),
     ("Bits", "kept for backward, an element, besides the output where that is used"),
     ("Instr.", "InvAct: instructions an element"),
     ("Version", None),
@@ -37,7 +40,7 @@ def table(shelves: Sequence[Shelf]) -> Html:
 
 def _row(fit: Fit) -> Html:
     error = fit.document["error"]
-    link = tag("a", fit.entry.function, href=f"#{fit.entry.function}", data_fit=f"{fit.id}-choice")
+    link = tag("a", fit.entry.function, href=f"#{fit.id}")
     printed = fit.printed[0] if fit.printed else None
     paper = float(printed) if printed else fit.paper
     cells = [
@@ -45,11 +48,11 @@ def _row(fit: Fit) -> Html:
         tag("td", fit.method, data_value=fit.method),
         tag("td", fit.setting, data_value=f"{not fit.is_fewbit:d} {fit.setting}"),
         _number(fit.error),
-        _number(fit.least),
-        _number(fit.above, "–" if fit.above is None else percent(fit.above)),
+        _number(fit.least, rounding=DOWN),
+        _number(fit.above, "–" if fit.above is None else percent(fit.above, UP)),
         _number(paper, printed),
         _number(error["linf"]),
-        _number(fit.proven),
+        _number(fit.proven, rounding=UP),
         _number(fit.kept_bits),
         _number(fit.instructions),
         _number(fit.entry.version),
@@ -58,6 +61,7 @@ def _row(fit: Fit) -> Html:
     return tag("tr", *cells, data_words=words)
 
 
-def _number(value: float | None, words: str | None = None) -> Html:
+def _number(value: float | None, words: str | None = None, rounding: str = NEAREST) -> Html:
     """A cell that sorts by its value and shows a few digits of it."""
-    return tag("td", words or short(value), class_="number", data_value="" if value is None else repr(value))
+    shown = words or short(value, rounding=rounding)
+    return tag("td", shown, class_="number", data_value="" if value is None else repr(value))

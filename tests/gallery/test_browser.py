@@ -1,51 +1,16 @@
 """The page in Chromium: sorting, filtering, copying, choosing fits, on a phone, in the dark, without a script."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 
 from coefficients.store import DATA, available
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
-
 COPIES = {
     "gelu-fewbit-3bit.v1-json": DATA / "gelu" / "fewbit-3bit.v1.json",
     "silu-invact-float32.v1-json": DATA / "silu" / "invact-float32.v1.json",
     "relu-triton": Path(__file__).parents[2] / "kernels" / "generated" / "relu_triton.py",
 }
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def visit(browser, gallery):
-    """Opens the page with options of a context; at the end nothing must have been asked for or complained of."""
-    contexts, requests, complaints = [], [], []
-
-    def opened(**options):
-        context = browser.new_context(reduced_motion="reduce", **options)
-        contexts.append(context)
-        tab = context.new_page()
-        tab.on("request", lambda request: requests.append(request.url))
-        tab.on("console", lambda message: complaints.append(message.text))
-        tab.on("pageerror", lambda error: complaints.append(str(error)))
-        tab.goto(gallery.as_uri())
-        return tab
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert set(requests) == {gallery.as_uri()} | {url for url in requests if url == "data:,"}
-    assert complaints == []
 
 
 def values(tab, column: int) -> list[str]:
@@ -133,13 +98,29 @@ def test_a_chosen_fit_is_shown_alone(visit):
     assert tab.locator("#gelu .panel:visible").count() == 1
 
 
-def test_a_line_of_the_table_leads_to_its_fit(visit):
-    tab = visit()
-    tab.locator('[data-fit="mish-invact-float16.v1-choice"]').click()
-    tab.wait_for_function("location.hash === '#mish'")
-    assert tab.locator("#mish .panel:visible h4").inner_text() == "InvAct, float16"
-    box, bar = tab.locator("#mish").bounding_box(), tab.locator(".bar").bounding_box()
-    assert bar["y"] + bar["height"] <= box["y"] < 400
+@pytest.mark.parametrize("width", [360, 1280])
+def test_what_is_touched_is_large_enough(visit, width):
+    """24 pixels both ways, but for links within a sentence (WCAG 2.5.8)."""
+    tab = visit(viewport={"width": width, "height": 800})
+    script = """() => [...document.querySelectorAll("a, button, summary, label:has(input), #page-filter")]
+        .filter((one) => one.checkVisibility() && !one.matches(".skip, p a"))
+        .map((one) => [one.textContent, one.getBoundingClientRect()])
+        .map(([words, box]) => [words, box.width, box.height])"""
+    found = tab.evaluate(script)
+    assert len(found) > 400
+    assert [one for one in found if min(one[1:]) < 24] == []
+
+
+@pytest.mark.parametrize("width", [360, 900, 1024, 1280, 1600])
+def test_the_bar_shows_no_scrollbar_and_all_its_links_can_be_reached(visit, width):
+    tab = visit(viewport={"width": width, "height": 800})
+    jumps = tab.locator(".jumps")
+    assert jumps.evaluate("(bar) => bar.offsetHeight - bar.clientHeight") == 0
+    fits = jumps.evaluate("(bar) => bar.scrollWidth <= bar.clientWidth")
+    assert fits == (width >= 1024)
+    last = jumps.locator("a").last
+    last.focus()
+    tab.wait_for_function("(link) => link.getBoundingClientRect().right <= innerWidth", arg=last.element_handle())
 
 
 def test_the_page_does_not_scroll_sideways(visit):
@@ -177,6 +158,8 @@ def test_without_a_script(visit):
     assert tab.locator("#gelu .panel:visible h4").all_inner_texts() == ["InvAct, bfloat16"]
     tab.locator("#gelu .panel:visible summary").first.click()
     assert '"method": "invact"' in tab.locator("#gelu .panel:visible pre:visible").inner_text()
+    tab.locator('#page-table [href="#mish-invact-float16.v1"]').click()
+    assert "InvAct, float16" in tab.locator("#mish .panel:visible h4").all_inner_texts()
 
 
 def test_focus_is_seen(visit):

@@ -73,6 +73,16 @@ def test_a_file_in_the_way(tmp_path):
         main(["--out", str(out / "deeper")])
 
 
+def test_an_empty_name_is_no_folder(tmp_path):
+    for option, line in (
+        ("--out", "--out must be a folder, got ''; try --out ."),
+        ("--root", "--root must be a folder of coefficient files, got ''"),
+    ):
+        done = run(option, "", cwd=tmp_path)
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", f"gallery: {line}\n")
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_folder_where_the_page_should_be(tmp_path):
     (tmp_path / "index.html").mkdir()
     with pytest.raises(Misuse, match=r"--out must be a folder in which index\.html can be written"):

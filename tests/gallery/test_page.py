@@ -16,7 +16,7 @@ from notebooks.gallery.page import page
 from notebooks.gallery.svg import LEFT, RIGHT
 
 VOID = {"meta", "link", "input", "path", "line"}
-REFERENCES = {"for", "aria-labelledby", "data-copy", "data-fit"}
+REFERENCES = {"for", "aria-labelledby", "data-copy"}
 LOADING = {"src", "srcset", "data", "poster", "action", "background", "xlink:href", "ping", "srcdoc"}
 ROOT = Path(__file__).parents[2]
 STYLE = ROOT / "notebooks" / "gallery" / "style.css"
@@ -127,8 +127,8 @@ def test_a_card_for_each_function_and_a_line_for_each_file(read):
     entries = available()
     cards = [one["id"] for one in read.all("article")]
     assert sorted(cards) == sorted({entry.function for entry in entries})
-    lines = [one["data-fit"] for one in read.all("a") if "data-fit" in one]
-    assert sorted(lines) == sorted(f"{entry.function}-{entry.path.stem}-choice" for entry in entries)
+    links = [one["href"] for one in read.all("a") if one["href"].endswith(".v1")]
+    assert sorted(links) == sorted(f"#{entry.function}-{entry.path.stem}" for entry in entries)
     assert len(read.all("svg")) == 2 * len(cards) + len(entries)
 
 

@@ -184,6 +184,7 @@ def test_misuse_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     file.touch()
     (tmp_path / "taken" / "memory.html").mkdir(parents=True)
     for out, problem in (
+        ("", "--out must be a folder, got ''; try --out ."),
         (file, f"--out must be a folder, got {str(file)!r}, where a file is in the way"),
         (file / "below", f"--out must be a folder, got {str(file / 'below')!r}, where a file is in the way"),
         (

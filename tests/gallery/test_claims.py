@@ -1,0 +1,213 @@
+"""What the page calls proven: as printed it holds, and where nothing is proven it says so."""
+
+import html
+import json
+import re
+from fractions import Fraction
+
+import pytest
+
+from coefficients.document import SEALED, dumps, seal
+from coefficients.store import DATA
+from notebooks.gallery.cards import card
+from notebooks.gallery.fits import shelves
+from notebooks.gallery.numbers import DOWN, NEAREST, UP, percent, short
+from notebooks.gallery.page import page
+from notebooks.gallery.table import COLUMNS, table
+
+POWERS = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
+NAMES = [name for name, _ in COLUMNS]
+
+
+@pytest.fixture(scope="module")
+def found():
+    return shelves()
+
+
+def value(words: str) -> Fraction:
+    """A printed number, exactly, or a share in percent."""
+    number, _, unit = words.replace("−", "-").partition("\N{NO-BREAK SPACE}")
+    mantissa, power = re.fullmatch("([-0-9.]*?)(?:×?10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+))?", number).groups()
+    scale = Fraction(10) ** int((power or "⁰").translate(POWERS))
+    return Fraction(mantissa or 1) * scale / (100 if unit == "%" else 1)
+
+
+def facts(text: str) -> dict[str, dict[str, str]]:
+    """Of each fit by its id: what its list says."""
+    lists = re.findall(r'<section id="([^"]*)" class="panel">.*?<dl>(.*?)</dl>', text, re.DOTALL)
+    return {id_: {k: plain(v) for k, v in re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", one)} for id_, one in lists}
+
+
+def plain(markup: str) -> str:
+    return html.unescape(re.sub("<[^>]*>", "", markup))
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """Of each fit by its id: the cells of its line."""
+    body = text.partition("<tbody>")[2]
+    lines = re.findall(r"<tr.*?</tr>", body)
+    return {
+        re.search(r'href="#([^"]*)"', line)[1]: [plain(cell) for cell in re.findall(r"<t[hd].*?</t[hd]>", line)]
+        for line in lines
+    }
+
+
+def above(error: float, least: float) -> Fraction:
+    """How far the one is above the other, exactly."""
+    return Fraction(error) / Fraction(least) - 1
+
+
+def test_bounds_on_cards_hold_as_printed(found):
+    shown = facts("".join(card(shelf) for shelf in found))
+    fits = [fit for shelf in found for fit in shelf.fits]
+    assert len(fits) == len(shown) > 150
+    for fit in fits:
+        error, said = fit.document["error"], shown[fit.id]
+        if fit.is_fewbit:
+            least, _, near = said["at least"].partition(" with ")
+            assert value(least) <= Fraction(error["lower_bound"]), fit.id
+            share = near.partition("this is ")[2]
+            if error["l2_squared"] == 0:
+                assert share == "exact"
+                continue
+            most = value(re.fullmatch("at most (.*) above", share)[1])
+            assert most >= Fraction(error["gap"]), fit.id
+            assert most >= above(error["l2_squared"], error["lower_bound"]), fit.id
+        else:
+            words = re.fullmatch(r"(.*), proven(, in parts of max\(1, \|g\|\))?", said["|q − g| at most"])
+            bounds = [value(one) for one in words[1].split(", ")]
+            assert all(a >= Fraction(b) for a, b in zip(bounds, error["bound"], strict=True)), fit.id
+            assert (words[2] is not None) == (fit.entry.function == "relu2")  # its derivative, 2x, has no limit
+            for key in ("RMS error", "largest"):
+                floor = re.search("floor ([^,]*)", said[key])[1]
+                assert value(floor) <= Fraction(error["floor_rms" if key == "RMS error" else "floor_linf"]), fit.id
+
+
+def test_bounds_in_the_table_hold_as_printed(found):
+    cells = rows(table(found))
+    least, share, bound = (NAMES.index(name) for name in ("Least", "Above least", "|q − g| ≤"))
+    fits = [fit for shelf in found for fit in shelf.fits]
+    assert {fit.id for fit in fits} == cells.keys()
+    for fit in fits:
+        line, error = cells[fit.id], fit.document["error"]
+        assert value(line[least]) <= Fraction(fit.least), fit.id
+        if fit.least and not line[share].startswith("> "):
+            assert value(line[share]) >= above(fit.error, fit.least), fit.id
+        if fit.is_fewbit:
+            assert value(line[share]) >= Fraction(error["gap"]), fit.id
+        else:
+            assert value(line[bound]) >= max(map(Fraction, error["bound"])), fit.id
+
+
+def test_printed_bounds_are_no_looser_than_their_digits(found):
+    """One unit of the last digit at most: a bound far from what is proven would hold as well."""
+    for fit in (fit for shelf in found for fit in shelf.fits if fit.error):
+        shown = value(short(fit.least, 4, DOWN))
+        assert Fraction(fit.least) - shown <= Fraction(fit.least) / 1000
+        if fit.proven:
+            assert value(short(fit.proven, 3, UP)) - Fraction(fit.proven) <= Fraction(fit.proven) / 100
+
+
+@pytest.mark.parametrize(
+    ("number", "digits", "down", "nearest", "up"),
+    [
+        (0.162095, 4, "0.162", "0.1621", "0.1621"),
+        (1.0631e-2, 3, "0.0106", "0.0106", "0.0107"),
+        (4.6e-7, 2, "4.5×10⁻⁷", "4.6×10⁻⁷", "4.6×10⁻⁷"),  # the float64 next to it is less
+        (9.996e-6, 3, "9.99×10⁻⁶", "10⁻⁵", "10⁻⁵"),
+        (-1.25, 2, "−1.3", "−1.2", "−1.2"),
+        (0.0, 3, "0", "0", "0"),
+        (0.5, 3, "0.5", "0.5", "0.5"),
+    ],
+)
+def test_numbers_are_rounded_to_the_side_asked_for(number, digits, down, nearest, up):
+    assert [short(number, digits, side) for side in (DOWN, NEAREST, UP)] == [down, nearest, up]
+
+
+def test_shares_are_rounded_to_the_side_asked_for():
+    shares = (0.00039201, 0.9901, 1.001, 2.0, 9.999)
+    said = [[percent(share, side).replace("\N{NO-BREAK SPACE}", " ") for share in shares] for side in (NEAREST, UP)]
+    assert said == [
+        ["0.039 %", "99 %", "100 %", "200 %", "1000 %"],
+        ["0.04 %", "100 %", "101 %", "200 %", "1000 %"],
+    ]
+
+
+# other files
+
+
+@pytest.fixture
+def changed(tmp_path):
+    """Puts a packaged file, changed, into a folder: the page of that folder, and what the card says of the fit."""
+
+    def make(name, change=lambda document: None, function="gelu"):
+        path = tmp_path / "data" / function / f"{name}.v1.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        document = json.loads((DATA / function / path.name).read_text(encoding="utf-8"))
+        change(document)
+        for key in SEALED:
+            del document[key]
+        path.write_text(dumps(seal(document, 1)), encoding="utf-8")
+        text = page(tmp_path / "data")
+        return text, facts(text)[f"{function}-{name}.v1"]
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("none", "words"),
+    [
+        ((0, 1), "no bound found"),
+        ((0,), "left: no bound found; right: 0.0112, proven"),
+        ((1,), "left: 0.0107, proven; right: no bound found"),
+        ((), "0.0107, 0.0112, proven"),
+    ],
+)
+def test_no_bound_is_not_called_proven(changed, none, words):
+    def forget(document):
+        for i in none:
+            document["error"]["bound"][i] = None
+
+    text, said = changed("invact-bfloat16", forget)
+    assert said["|q − g| at most"] == words
+    assert ("dashed: proven bound" in text) == (len(none) < 2)
+    assert rows(text)["gelu-invact-bfloat16.v1"][NAMES.index("|q − g| ≤")] == ("–" if none else "0.0112")
+
+
+@pytest.mark.parametrize(
+    ("bound", "words"),
+    [
+        (0.0, "no bound above 0 found"),
+        (0.0001, "> 1000 % above that"),
+        (0.00404, "at most 101 % above"),
+        (None, "the least"),
+    ],
+)
+def test_weak_bounds_are_told_as_they_are(changed, bound, words):
+    def weaken(document):
+        error = document["error"]
+        error["lower_bound"] = error["l2_squared"] if bound is None else bound
+        error["gap"] = (error["l2_squared"] - error["lower_bound"]) / error["l2_squared"]
+
+    _, said = changed("fewbit-3bit", weaken)
+    assert said["at least"].replace("\N{NO-BREAK SPACE}", " ").endswith(words)
+
+
+def test_a_bound_is_said_to_be_of_its_kind_of_tables(changed):
+    _, said = changed("fewbit-3bit", lambda document: document["options"].update(levels="contiguous"))
+    assert " with 8 levels in contiguous intervals, proven" in said["at least"]
+    _, said = changed("fewbit-3bit")
+    assert " with 8 levels shared between intervals, proven" in said["at least"]
+
+
+def test_the_small_pictures_are_said_to_show_what_they_show(changed):
+    table = "f′ of each function, and its stored table of 2 bits an element"
+    for name, function, words in (
+        ("fewbit-3bit", "gelu", "f′ of each function"),
+        ("fewbit-2bit", "gelu", table),
+        ("fewbit-3bit", "silu", f"{table}, where there is one"),
+    ):
+        text, _ = changed(name, function=function)
+        assert f'<p class="note">{words}.</p>' in text
+        index = re.search(r'<ul class="index".*?</ul>', text, re.DOTALL)[0]
+        assert ("curve fit" in index) == ("table" in words)
