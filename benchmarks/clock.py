@@ -1,9 +1,10 @@
 """Two clocks, for a GPU and a CPU, and rounds in which rivals take turns; and what becomes rows of that."""
 
 import platform
+import random
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -61,14 +62,13 @@ class CpuClock:
 
 
 def rounds(clock: GpuClock | CpuClock, calls: Mapping[str, Call], runs: int) -> dict[str, Times]:
-    """`runs` rounds in each of which every rival runs once, in an order that turns: drift hits all alike."""
-    names = list(calls)
+    """`runs` rounds in each of which every rival runs once, in an order drawn anew: what is before hits all alike."""
+    names, order = list(calls), random.Random(0)
     for call in calls.values():  # compiled here
         call()
     found: dict[str, Times] = {name: ([], []) for name in names}
     for turn in range(-clock.WARM_UP, runs):
-        shift = turn % len(names)
-        for name in names[shift:] + names[:shift]:
+        for name in order.sample(names, len(names)):
             seconds, host = clock(calls[name])
             if turn >= 0:
                 found[name][0].append(seconds)
@@ -97,6 +97,16 @@ def time_rows(base: Mapping[str, Any], times: Mapping[str, Times], moved: Mappin
             else:
                 share = moved[name] / moved[rival]
                 add(f"{name} / copy", "ratio of GB/s", [share / one for one in ratios])
+    return found
+
+
+def ratio_rows(base: Mapping[str, Any], seconds: Mapping[str, Sequence[float]], rival: str) -> list[Row]:
+    """Seconds of each, and the ratio of each to one rival, round by round."""
+    found = [Row(implementation=name, unit="s", **base, **summary([*taken])) for name, taken in seconds.items()]
+    for name, taken in seconds.items():
+        if name != rival:
+            ratios = [one / other for one, other in zip(taken, seconds[rival], strict=True)]
+            found.append(Row(implementation=f"{name} / {rival}", unit="ratio of times", **base, **summary(ratios)))
     return found
 
 

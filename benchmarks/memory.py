@@ -4,8 +4,9 @@ Models run on fake tensors and are counted as CUDA keeps them, so the numbers ar
 runs for real, on the CPU. `docs/memory.md` shows both tables: `python -m benchmarks.report` puts them there.
 """
 
+import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,8 +16,9 @@ from tqdm import tqdm
 
 import kernels
 from benchmarks.baselines.checkpointed import Checkpointed
-from benchmarks.rows import Row, save, summary
-from kernels import convert, saved_bytes
+from benchmarks.rows import Row, record, summary
+from coefficients import command
+from kernels import KernelError, convert, saved_bytes
 from kernels.memory import zoo
 
 MODELS = ("bert", "roberta-large", "gpt2", "vit", "clip", "ast", "llama", "resnet50", "efficientnet-b0")
@@ -84,5 +86,17 @@ def mlps() -> list[Row]:
     return rows
 
 
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status; raises Misuse for bad options."""
+    parser = command.Parser(
+        prog="python -m benchmarks.memory", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("-o", "--out", metavar="FILE", help="instead of benchmarks/results/<device>/memory.jsonl")
+    out = parser.parse_args(arguments).out
+    path = None if out is None else command.output_path("out", out)
+    record([("memory", [*models(), *mlps()])], path, quick=False)
+    return command.GOOD
+
+
 if __name__ == "__main__":
-    save([*models(), *mlps()], "memory")
+    sys.exit(command.run("memory", main, (KernelError,)))

@@ -1,6 +1,8 @@
 """What the command lines of benchmarks share."""
 
+import os
 import re
+import shutil
 from collections.abc import Sequence
 
 import torch
@@ -31,6 +33,11 @@ def whole(option: str, word: str, most: int) -> int:
     if not 1 <= value <= most:
         raise command.Misuse(f"{option} must be a whole number from 1 to {most}, got {word!r}")
     return value
+
+
+def can_compile(device: torch.device) -> bool:
+    """Whether torch.compile works: for a CPU it needs a C++ compiler."""
+    return device.type == "cuda" or any(map(shutil.which, (os.environ.get("CXX", "g++"), "g++", "clang++")))
 
 
 def device(kind: str | None) -> torch.device:

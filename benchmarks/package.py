@@ -17,7 +17,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
+
+from tqdm import tqdm
 
 from benchmarks.options import whole
 from benchmarks.pages import Rows, read, table
@@ -25,15 +28,14 @@ from benchmarks.rows import Row, record, summary
 
 PROG = "package"
 ROOT = Path(__file__).parents[1]
-NOTHING = "python"
-IMPORTS = (
-    "coefficients",
-    "fitting.activations",
-    "fitting.fewbit.solve",
-    "codegen",
-    "kernels",
-    "kernels.convert",
-    "torch",
+STATEMENTS = (
+    "pass",
+    "import coefficients",
+    "import fitting.activations",
+    "import fitting.fewbit.solve",
+    "import kernels",
+    "import torch",
+    "from kernels import convert",
 )
 COMMANDS = (
     "coefficients list",
@@ -57,35 +59,37 @@ def _parser() -> command.Parser:
 
 
 def measure(runs: int) -> list[Row]:
-    """All rows."""
-    rows = [_row("import", NOTHING, [_seconds(["-c", "pass"]) for _ in range(runs)])]
-    for name in IMPORTS:
-        module, _, attribute = name.rpartition(".") if name == "kernels.convert" else (name, "", "")
-        statement = f"from {module} import {attribute}" if attribute else f"import {module}"
-        rows.append(_row("import", statement, [_seconds(["-c", statement]) for _ in range(runs)]))
-    for line in COMMANDS:
-        seconds = [_seconds(["-m", *shlex.split(line)]) for _ in range(runs)]
-        rows.append(_row("command", f"python -m {line}", seconds))
-    return rows + distributions()
+    """All rows; in each round all take turns, after one that is not counted."""
+    built = distribution()
+    calls = {("import", one): ["-c", one] for one in STATEMENTS}
+    calls |= {("command", f"python -m {line}"): ["-m", *shlex.split(line)] for line in COMMANDS}
+    found: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
+    for turn in tqdm(range(runs + 1), unit="round", disable=None):
+        for key, words in calls.items():
+            seconds = _seconds(words)
+            if turn:
+                found[key].append(seconds)
+    mode = "a process of its own"
+    return [Row(*key, mode, {}, "", "s", **summary(seconds)) for key, seconds in found.items()] + [built]
 
 
-def distributions() -> list[Row]:
-    """The bytes of the wheel; hatchling must be installed."""
+def distribution() -> Row:
+    """The bytes of the wheel. Raises Misuse where hatchling, which builds it, is missing."""
+    if find_spec("hatchling") is None:
+        raise command.Misuse("hatchling must be installed, to build the wheel: pip install -e '.[test]'")
     with tempfile.TemporaryDirectory() as folder:
         build = [sys.executable, "-m", "pip", "wheel", "-qq", "--no-deps", "--no-build-isolation", "-w", folder, "."]
         subprocess.run(build, cwd=ROOT, check=True)
         (wheel,) = Path(folder).glob("*.whl")
-        return [Row("distribution", "wheel", "once", {}, "", "B", **summary([float(wheel.stat().st_size)]))]
+        return Row("distribution", "wheel", "once", {}, "", "B", **summary([float(wheel.stat().st_size)]))
 
 
 def _seconds(words: Sequence[str]) -> float:
     begun = time.perf_counter()
-    subprocess.run([sys.executable, *words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise command.Misuse(f"{shlex.join(words)} must run, and ends with: {done.stderr.strip()}")
     return time.perf_counter() - begun
-
-
-def _row(what: str, name: str, seconds: list[float]) -> Row:
-    return Row(what, name, "a process of its own", {}, "", "s", **summary(seconds))
 
 
 def section() -> str:

@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Iterable
+from decimal import ROUND_CEILING, Context
+from math import prod
 from typing import Any
 
 from benchmarks.rows import RESULTS
@@ -9,15 +11,18 @@ from benchmarks.rows import RESULTS
 Rows = list[dict[str, Any]]
 
 
-def read(name: str) -> dict[str, Rows]:
-    """The rows of results/<device>/<name>.jsonl, by the device's name."""
-    paths = sorted(RESULTS.glob(f"*/{name}.jsonl"))
-    return {path.parent.name: [json.loads(line) for line in path.read_text("utf-8").splitlines()] for path in paths}
+def read(name: str, mode: str | None = None) -> dict[str, Rows]:
+    """The rows of results/<device>/<name>.jsonl, of a mode if one is given, by the devices that have any."""
+    found = {}
+    for path in sorted(RESULTS.glob(f"*/{name}.jsonl")):
+        rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        found[path.parent.name] = [row for row in rows if mode in (None, row["mode"])]
+    return {device: rows for device, rows in found.items() if rows}
 
 
-def of_any(name: str) -> Rows:
+def of_any(name: str, mode: str | None = None) -> Rows:
     """Those of any device, of what is the same on all: bytes that are counted."""
-    return next(iter(read(name).values()))
+    return next(iter(read(name, mode).values()))
 
 
 def by(rows: Iterable[dict[str, Any]], *keys: str) -> dict[Any, Rows]:
@@ -32,6 +37,23 @@ def table(head: Iterable[str], lines: Iterable[Iterable[str]]) -> list[str]:
     """The lines of a table."""
     head = list(head)
     return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(cells)} |" for cells in lines)]
+
+
+def largest(rows: Rows) -> Rows:
+    """Those of the largest size."""
+    most = max(prod(row["size"].values()) for row in rows)
+    return [row for row in rows if prod(row["size"].values()) == most]
+
+
+def place(row: dict[str, Any]) -> str:
+    """Where a row was measured."""
+    threads = " and one thread" if row["versions"].get("threads") == "1" else ""
+    return f"{row['device']} with torch {row['versions']['torch']}{threads}"
+
+
+def upwards(value: float, digits: int = 2) -> str:
+    """So many digits that are not below the value: a bound that is printed must hold."""
+    return f"{float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(value)):.{digits}g}"
 
 
 def spread(row: dict[str, Any] | None) -> str:

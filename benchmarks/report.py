@@ -4,7 +4,8 @@ No number there is typed by hand; a test holds that the pages say what the rows 
 """
 
 import json
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,12 @@ from benchmarks.baselines.papers import INVACT_SAVINGS
 from benchmarks.forward_ad import page as forward_ad
 from benchmarks.kernels import page as kernel_times
 from benchmarks.memory import ACTS, CONVERSIONS, MODELS, MODES
-from benchmarks.pages import of_any, table
+from benchmarks.pages import of_any, table, upwards
 from benchmarks.rivals import page as rivals
 from benchmarks.rows import RESULTS
 from codegen.chosen import DIRECTIONS, choose
 from codegen.machine import GPUS
-from coefficients import load
+from coefficients import command, load
 from coefficients.store import write_text
 from kernels.memory.saved import size
 
@@ -75,7 +76,7 @@ def invact_section() -> str:
             published, above = dtype.endswith("published"), error["rms"] / error["floor_rms"] - 1
             what = "the paper's formulas in bfloat16" if published else dtype
             share = "–" if dtype.startswith("float32") else f"{100 * above:.1f} %"
-            lines.append(f"| {title}, {what} | {instructions} | {share} | {max(error['bound']):.2g} |")
+            lines.append(f"| {title}, {what} | {instructions} | {share} | {upwards(max(error['bound']))} |")
     return "\n".join(lines) + "\n"
 
 
@@ -189,6 +190,14 @@ def _put(readme: str, name: str, text: str) -> str:
     return f"{before}{begin}{text}{end}{after}"
 
 
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    command.Parser(prog="python -m benchmarks.report", description=__doc__).parse_args(arguments)
+    texts = {page: rendered(page) for page in PAGES}
+    for page, text in texts.items():
+        write_text(ROOT / page, text)
+    return command.GOOD
+
+
 if __name__ == "__main__":
-    for page in PAGES:
-        write_text(ROOT / page, rendered(page))
+    sys.exit(command.run("report", main))

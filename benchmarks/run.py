@@ -23,6 +23,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -74,7 +75,11 @@ SUITES = {
 }
 # What holds that which is timed: a time of something wrong is worth nothing.
 TESTS = {
-    "speed": ("kernels/test_exhaustive.py", "kernels/test_torch_ops.py", "kernels/test_approx_kernels.py"),
+    "speed": (
+        *("kernels/test_exhaustive.py", "kernels/test_torch_ops.py", "kernels/test_fused.py"),
+        *("kernels/test_torch_compile.py", "kernels/test_forward_ad_eager.py", "kernels/test_approx_kernels.py"),
+        "test_benchmark_rivals.py",
+    ),
     "fit": ("fitting/test_fewbit_dp.py", "fitting/test_fewbit_table1.py", "fitting/test_invact_solve.py"),
     "training": ("kernels/test_torch_training.py", "kernels/test_approx_backprop.py"),
 }
@@ -95,6 +100,10 @@ def green(suite: str) -> bool:
     files = [str(ROOT / "tests" / name) for name in TESTS.get(suite, ())]
     if not files:
         return True
+    if find_spec("pytest") is None:
+        raise command.Misuse(
+            f"{suite} must be tested before it is timed, and pytest is missing: pip install -e '.[test]'"
+        )
     command.say(PROG, f"{suite}: the tests of what is timed")
     return subprocess.run([sys.executable, "-m", "pytest", "-q", "-x", *files], cwd=ROOT, check=False).returncode == 0
 

@@ -10,9 +10,9 @@ from dataclasses import asdict, fields
 import pytest
 import torch
 
-from benchmarks import options, rows, run
+from benchmarks import options, pages, report, rows, run
 from benchmarks.rows import RESULTS, Row
-from coefficients import command
+from coefficients import command, load
 from coefficients.store import DATA
 
 FILES = sorted(RESULTS.glob("*/*.jsonl"))
@@ -53,6 +53,20 @@ def test_no_measurement_in_readme_is_typed_by_hand():
     assert len(typed) < len(page)
     assert not MEASURED.findall(typed)
     assert MEASURED.findall(page)  # it finds those of the tables
+
+
+@pytest.mark.parametrize(("value", "shown"), [(0.01116, "0.012"), (0.011, "0.011"), (7.15e-7, "7.2e-07"), (0.5, "0.5")])
+def test_a_bound_is_not_printed_below_itself(value, shown):
+    assert pages.upwards(value) == shown
+    assert float(shown) >= value
+
+
+def test_every_printed_bound_of_a_formula_holds():
+    lines = [line.split(" | ") for line in report.invact_section().splitlines()[2:]]
+    for name, found in (("gelu", lines[:4]), ("silu", lines[4:])):
+        files = ("bfloat16-published", "bfloat16", "float16", "float32")
+        for file, cells in zip(files, found, strict=True):
+            assert float(cells[-1].strip("| ")) >= max(load(name, f"invact-{file}")["error"]["bound"])
 
 
 def test_there_are_rows():

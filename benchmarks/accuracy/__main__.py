@@ -6,7 +6,7 @@ at all; --quick writes to --out only. implementation: stock, or the method. mode
 
     forward     the output. "ulp": the most numbers of the dtype that lie between it and f, rounded; "misses": at how
                 many of the finite inputs it is not f, rounded
-    derivative  the gradient where 1 comes back, in float32: "max" and "rms" of its distance to f', the latter with x
+    derivative  the gradient where 1 comes back, in the dtype: "max" and "rms" of its distance to f', the latter with x
                 from N(0, 1), of |x| up to 12
 """
 
@@ -100,7 +100,7 @@ def derivative(exact: Truth, dx: Tensor) -> dict[str, float]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
     options = _parser().parse_args(arguments)
-    functions = names("fn", options.fn, FUNCTIONS) if options.fn or not options.quick else list(QUICK)
+    functions = list(QUICK) if options.quick and options.fn is None else names("fn", options.fn, FUNCTIONS)
     device = device_of(options.device)
     out: Path | None = None if options.out is None else command.output_path("out", options.out)
     where, rows = origin(device), []

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from benchmarks.approx_backprop.batches import NETS
 from benchmarks.approx_backprop.layers import LOST
 from benchmarks.approx_backprop.nets import CHECKPOINT, EIGHT, FOUR, FUSED, PAPER, STOCK
-from benchmarks.pages import Rows, by, of_any, read, spread, table
+from benchmarks.pages import Rows, by, of_any, place, read, spread, table
 from kernels.memory.saved import size
 
 GRADIENTS = ("dx", "dγ", "dβ", "dW")
@@ -116,7 +116,7 @@ def _times(one: float | None, other: float | None) -> str:
 def times_section() -> str:
     """Forward and backward beside stock, a table for each device, and in words who is faster."""
     lines: list[str] = []
-    for device, rows in read("approx-backprop-times").items():
+    for rows in read("approx-backprop-times").values():
         of_ratio = by((row for row in rows if row["unit"].startswith("ratio")), "what", "mode")
         stock = {(row["what"], row["mode"]): row["median"] for row in rows if row["implementation"] == STOCK}
         ways = list(dict.fromkeys(row["implementation"] for them in of_ratio.values() for row in them))
@@ -124,9 +124,7 @@ def times_section() -> str:
         for key, them in of_ratio.items():
             found = {row["implementation"]: row for row in them}
             cells.append([", ".join(key), f"{1000 * stock[key]:.1f} ms", *(spread(found.get(way)) for way in ways)])
-        runs, versions = rows[0]["runs"], rows[0]["versions"]
-        with_ = f"torch {versions['torch']}" + (" and one thread" if versions.get("threads") == "1" else "")
-        lines += ["", f"On {device} with {with_}, medians of {runs} rounds; in brackets 20 % and 80 % of them:"]
+        lines += ["", f"On {place(rows[0])}, medians of {rows[0]['runs']} rounds; in brackets 20 % and 80 % of them:"]
         lines += ["", *table(["", STOCK, *ways], cells), "", _words(of_ratio.values())]
     return "\n".join(lines[1:]) + "\n"
 

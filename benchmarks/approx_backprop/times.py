@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.approx_backprop.nets import CHECKPOINT, CLASSES, EIGHT, FOUR, FUSED, STOCK, cifar, digits, keep
-from benchmarks.clock import CpuClock, GpuClock, rounds
+from benchmarks.clock import CpuClock, GpuClock, ratio_rows, rounds
 from benchmarks.kernels.cases import Call
-from benchmarks.rows import Row, summary
+from benchmarks.rows import Row
 from benchmarks.training.nets import ViT
 
 WAYS = (STOCK, FUSED, EIGHT, FOUR, CHECKPOINT)
@@ -73,17 +73,7 @@ def times(names: Sequence[str], runs: int, device: torch.device, where: Mapping[
             clock = GpuClock() if device.type == "cuda" else CpuClock()
             taken = rounds(clock, calls(NETS[device.type][name], mode, device), runs)
             seconds = {way: found for way, (found, _) in taken.items()}
-            yield time_rows({"what": name, "mode": mode, "size": {}, "dtype": "float32", **where}, seconds)
-
-
-def time_rows(base: Mapping[str, Any], seconds: Mapping[str, Sequence[float]]) -> list[Row]:
-    """Seconds of each way, and their ratio to stock's, round by round."""
-    rows = [Row(implementation=way, unit="s", **base, **summary([*found])) for way, found in seconds.items()]
-    for way, found in seconds.items():
-        if way != STOCK:
-            ratios = [one / stock for one, stock in zip(found, seconds[STOCK], strict=True)]
-            rows.append(Row(implementation=f"{way} / {STOCK}", unit="ratio of times", **base, **summary(ratios)))
-    return rows
+            yield ratio_rows({"what": name, "mode": mode, "size": {}, "dtype": "float32", **where}, seconds, STOCK)
 
 
 def described(rows: Sequence[Row]) -> str:

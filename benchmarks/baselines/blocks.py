@@ -4,11 +4,11 @@ MLP: Linear, GELU, Linear. Gated: silu(a) * b, or gelu(a) * b, of two Linears, t
 the same seed have the same weights.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ EAGER, COMPILE, RECOMPUTING, LIGER = "eager", "compile", "compile with the flag"
 CHECKPOINT, LATE = "checkpoint", "checkpoint from the activation on"
 STOCK = (EAGER, COMPILE, RECOMPUTING, CHECKPOINT, LATE)
 ACT_LINEAR = "ActLinear"  # an activation and the Linear after it, as one
+COMPILED = ", compiled"  # ours
 MLP, SWIGLU, GEGLU = "MLP with GELU", "SwiGLU", "GeGLU"
 WIDER = 4  # the hidden layer, than the input
 
@@ -132,12 +133,12 @@ class Block:
         """Its layers, in plain eager, whose weights come from torch's own generator."""
         if self.implementation == ACT_LINEAR:
             return Fused(self.width)
-        ours = self.implementation not in (*STOCK, LIGER)
-        if self.kind == MLP:
-            return Mlp(self.width, ACTIVATIONS[self.implementation] if ours else F.gelu)
         if self.implementation == LIGER:
             return Gated(self.width, liger(self.kind))
-        return Gated(self.width, GATES[self.kind][self.implementation] if ours else STOCK_GATES[self.kind])
+        name = self.implementation.removesuffix(COMPILED)
+        if self.kind == MLP:
+            return Mlp(self.width, ACTIVATIONS.get(name, F.gelu))
+        return Gated(self.width, GATES[self.kind].get(name, STOCK_GATES[self.kind]))
 
     def exact(self) -> nn.Module:
         """What it computes, in plain eager: liger's GELU is the one by tanh."""
@@ -146,21 +147,27 @@ class Block:
         return Block(self.kind, EAGER, self.width).module()
 
     def run_by(self, module: Mlp | Gated) -> nn.Module:
-        """The module as the implementation runs it; what is compiled has to be called first within `partitioned`."""
-        if self.implementation in (COMPILE, RECOMPUTING):
-            torch.compiler.reset()  # so that no limit of recompilations makes it run eager
-            compiled: nn.Module = torch.compile(module, dynamic=False)
+        """The module as the implementation runs it. What is compiled has a backend of its own, so that none runs what
+        was compiled for another: torch does not look at the flag again."""
+        if self.compiled:
+            compiled: nn.Module = torch.compile(module, dynamic=False, backend=self._compile)
             return compiled
         if self.implementation == LATE:
             return Late(module)
         return Checkpointed(module) if self.implementation == CHECKPOINT else module
 
-    @contextmanager
-    def partitioned(self) -> Iterator[None]:
-        """With the flag that lets torch.compile compute an activation anew, where that is the implementation."""
+    @property
+    def compiled(self) -> bool:
+        """Whether torch.compile has a part in it."""
+        return self.implementation in (COMPILE, RECOMPUTING) or self.implementation.endswith(COMPILED)
+
+    def _compile(self, graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]:
+        """Inductor, with the flag that lets it compute an activation anew where that is the implementation."""
+        from torch._inductor.compile_fx import compile_fx  # takes seconds, and only what is compiled needs it
+
         keep = self.implementation != RECOMPUTING
         with torch._functorch.config.patch(ban_recompute_materialized_backward=keep):
-            yield
+            return compile_fx(graph, inputs)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -174,11 +181,14 @@ class Rivals:
     def blocks(self, width: int) -> Iterator[Block]:
         """All of them, eager first."""
         for kind in self.kinds:
-            names = [name for name in STOCK if self.compiles or name not in (COMPILE, RECOMPUTING)]
+            names = [*STOCK]
             if kind != MLP and self.device.type == "cuda" and find_spec("liger_kernel") is not None:
                 names.append(LIGER)
-            for name in (*names, *((*ACTIVATIONS, ACT_LINEAR) if kind == MLP else GATES[kind])):
-                yield Block(kind, name, width)
+            ours = [*ACTIVATIONS, ACT_LINEAR] if kind == MLP else [*GATES[kind]]
+            for name in (*names, *ours, ours[0] + COMPILED):
+                block = Block(kind, name, width)
+                if self.compiles or not block.compiled:
+                    yield block
 
 
 def liger(kind: str) -> Gate:

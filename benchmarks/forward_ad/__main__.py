@@ -23,8 +23,6 @@ if __name__ == "__main__":
     command.exit_on_interrupt()  # before the imports, which take most of the time
 
 import argparse
-import os
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,8 +34,8 @@ from benchmarks.clock import origin
 from benchmarks.forward_ad import bytes as kept
 from benchmarks.forward_ad import times as timed
 from benchmarks.forward_ad.cases import CHAINS, METHODS
+from benchmarks.options import can_compile, names, whole
 from benchmarks.options import device as device_of
-from benchmarks.options import names, whole
 from benchmarks.rows import Row, record
 from kernels import KernelError
 
@@ -83,7 +81,7 @@ def _parser() -> command.Parser:
 def plan(options: argparse.Namespace) -> Plan:
     """The options, checked; raises Misuse."""
     device = device_of(options.device)
-    compiles = device.type == "cuda" or any(map(shutil.which, (os.environ.get("CXX", "g++"), "g++", "clang++")))
+    compiles = can_compile(device)
     return Plan(
         kinds=names("what", options.what, KINDS),
         device=device,

@@ -5,8 +5,9 @@ it compute activations anew; torch's checkpoint of the block; on a GPU, Liger-Ke
 our methods. Rows, as JSON lines, in benchmarks/results/<device>/rivals-<what>.jsonl, whole or not at all; --quick
 writes to --out only. what: the block. implementation: who. Kinds of rows:
 
-    memory    what forward leaves for backward, in units of the block's input, which counts, too. mode: "counted", by
-              storages; on a GPU besides "allocated", by the allocator's books, and "peak" of both passes, in B
+    memory    what forward leaves for backward. On a CPU, mode: "counted", by storages, in units of the block's input,
+              which counts, too. On a GPU by the allocator's books, in B: "allocated", with the result and without the
+              input; and "peak", the most during both passes
     accuracy  relative error of the gradient of a weight or the input against float64, root of mean squares. mode: which
     speed     seconds of forward and backward, in rounds in which all take turns, and the ratio to eager's. mode: "both"
 """
@@ -17,8 +18,7 @@ if __name__ == "__main__":
     command.exit_on_interrupt()  # before the imports, which take most of the time
 
 import argparse
-import os
-import shutil
+import gc
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,15 +29,16 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.baselines.blocks import EAGER, MLP, Block, Rivals
-from benchmarks.clock import CpuClock, GpuClock, origin, rounds
+from benchmarks.clock import CpuClock, GpuClock, origin, ratio_rows, rounds
 from benchmarks.kernels.cases import DTYPES
+from benchmarks.options import can_compile, names, whole
 from benchmarks.options import device as device_of
-from benchmarks.options import names, whole
 from benchmarks.rows import Row, record, summary
 from kernels import KernelError, saved_bytes
 
 PROG = "rivals"
 WHATS = ("memory", "accuracy", "speed")
+DTYPE = "bfloat16"  # but on a CPU, times are of float32, which it is made for
 COUNTED = (128, 64)  # tokens and width of what is counted
 JUDGED = (256, 64)  # and of what is held against float64
 TIMED = {"cuda": ((8192, 1024), (8192, 4096)), "cpu": ((512, 256),)}
@@ -60,30 +61,28 @@ def _parser() -> command.Parser:
 
 
 def made(block: Block, tokens: int, dtype: str, device: torch.device) -> tuple[nn.Module, Tensor, Tensor]:
-    """The block as its implementation runs it, compiled; its input, and what comes back to its output."""
+    """The block as its implementation runs it, once run; its input, and what comes back to its output."""
     torch.manual_seed(0)
     module = block.module().to(device, DTYPES[dtype])
     x, grad = (torch.randn(tokens, block.width).to(device, DTYPES[dtype]) for _ in range(2))
     runs = block.run_by(module)
-    with block.partitioned():
-        runs(x.requires_grad_()).backward(grad)
+    runs(x.requires_grad_()).backward(grad)
     x.grad = None
     module.zero_grad(set_to_none=True)
     return runs, x, grad
 
 
-def memory(rivals: Rivals, where: dict[str, Any]) -> list[Row]:
+def counted(rivals: Rivals, where: dict[str, Any]) -> list[Row]:
     """What each block keeps, in units of its input."""
     rows = []
     tokens, width = COUNTED
     for block in rivals.blocks(width):
+        torch.compiler.reset()
         torch.manual_seed(0)
-        x = torch.randn(tokens, width, requires_grad=True)
-        base = _base(block, tokens, "float32", where)
-        with block.partitioned():
-            saved = saved_bytes(block.run_by(block.module()), x)
+        module, x = block.module().to(DTYPES[DTYPE]), torch.randn(tokens, width).to(DTYPES[DTYPE])
+        saved = saved_bytes(block.run_by(module), x.requires_grad_())
         units = (saved.total + saved.inputs) / x.nbytes
-        rows.append(Row(mode="counted", unit="units", **base, **summary([units])))
+        rows.append(Row(mode="counted", unit="units", **_base(block, tokens, DTYPE, where), **summary([units])))
     return rows
 
 
@@ -92,7 +91,9 @@ def allocated(rivals: Rivals, where: dict[str, Any]) -> list[Row]:
     rows = []
     for tokens, width in TIMED["cuda"]:
         for block in rivals.blocks(width):
-            runs, x, grad = made(block, tokens, "bfloat16", rivals.device)
+            torch.compiler.reset()
+            runs, x, grad = made(block, tokens, DTYPE, rivals.device)
+            gc.collect()  # what `made` left in cycles would be freed while the block runs
             torch.cuda.synchronize()
             before = torch.cuda.memory_allocated()
             torch.cuda.reset_peak_memory_stats()
@@ -101,11 +102,12 @@ def allocated(rivals: Rivals, where: dict[str, Any]) -> list[Row]:
             y.backward(grad)
             torch.cuda.synchronize()
             peak = torch.cuda.max_memory_allocated() - before
-            base = _base(block, tokens, "bfloat16", where)
+            base = _base(block, tokens, DTYPE, where)
             rows += [
                 Row(mode=mode, unit="B", **base, **summary([float(value)]))
                 for mode, value in (("allocated", kept), ("peak", peak))
             ]
+            del runs, x, grad, y  # else they are freed while the next block runs
     return rows
 
 
@@ -113,8 +115,9 @@ def accuracy(rivals: Rivals, where: dict[str, Any]) -> list[Row]:
     """How far each block's gradients are from the same block's in float64."""
     rows = []
     tokens, width = JUDGED
-    for dtype in ("float32", "bfloat16"):
+    for dtype in ("float32", DTYPE):
         for block in rivals.blocks(width):
+            torch.compiler.reset()
             runs, x, grad = made(block, tokens, dtype, rivals.device)
             found = _gradients(runs, x, grad)
             torch.manual_seed(0)
@@ -135,22 +138,17 @@ def _gradients(runs: nn.Module, x: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
 
 def speed(rivals: Rivals, sizes: Sequence[tuple[int, int]], runs: int, where: dict[str, Any]) -> Iterator[list[Row]]:
     """Each kind of block's times."""
-    dtype = "bfloat16" if rivals.device.type == "cuda" else "float32"
+    dtype = DTYPE if rivals.device.type == "cuda" else "float32"
     for tokens, width in sizes:
         for kind in rivals.kinds:
-            blocks = {one.implementation: one for one in rivals.blocks(width) if one.kind == kind}
+            torch.compiler.reset()  # before any of them is made: they run side by side
             clock = GpuClock() if rivals.device.type == "cuda" else CpuClock()
-            calls = {name: _step(*made(block, tokens, dtype, rivals.device)) for name, block in blocks.items()}
-            times = {name: seconds for name, (seconds, _) in rounds(clock, calls, runs).items()}
-            rows = []
-            for name, seconds in times.items():
-                base = _base(blocks[name], tokens, dtype, where)
-                rows.append(Row(mode="both", unit="s", **base, **summary(seconds)))
-                ratios = [one / eager for one, eager in zip(seconds, times[EAGER], strict=True)]
-                if name != EAGER:
-                    base["implementation"] = f"{name} / {EAGER}"
-                    rows.append(Row(mode="both", unit="ratio of times", **base, **summary(ratios)))
-            yield rows
+            blocks = [block for block in rivals.blocks(width) if block.kind == kind]
+            calls = {one.implementation: _step(*made(one, tokens, dtype, rivals.device)) for one in blocks}
+            seconds = {name: found for name, (found, _) in rounds(clock, calls, runs).items()}
+            base = _base(blocks[0], tokens, dtype, where)
+            del base["implementation"]
+            yield ratio_rows({**base, "mode": "both"}, seconds, EAGER)
 
 
 def _step(runs: nn.Module, x: Tensor, grad: Tensor):  # type: ignore[no-untyped-def]
@@ -177,7 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     default = QUICK_RUNS if options.quick else RUNS[device.type]
     runs = default if options.runs is None else whole("runs", options.runs, MOST_RUNS)
     out: Path | None = None if options.out is None else command.output_path("out", options.out)
-    compiles = any(map(shutil.which, (os.environ.get("CXX", "g++"), "g++", "clang++")))
+    compiles = can_compile(device)
     if not compiles:
         command.say(PROG, "torch.compile is left out: there is no C++ compiler")
     rivals = Rivals(device, compiles and not options.quick, (MLP,) if options.quick else Rivals.kinds)
@@ -186,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def measure(what: str) -> list[Row]:
         where = origin(device)
         if what == "memory":
-            return memory(rivals, where) + (allocated(rivals, where) if device.type == "cuda" else [])
+            return (allocated if device.type == "cuda" else counted)(rivals, where)
         if what == "accuracy":
             return accuracy(rivals, where)
         rows = []
