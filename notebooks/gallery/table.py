@@ -25,6 +25,7 @@ COLUMNS = (
     ("Version", None),
 )
 NUMBERED = range(3, len(COLUMNS))  # columns that hold numbers
+CLOSE = 4  # digits of numbers that differ by parts of a thousand
 
 
 def table(shelves: Sequence[Shelf]) -> Html:
@@ -47,8 +48,8 @@ def _row(fit: Fit) -> Html:
         tag("th", link, scope="row", data_value=fit.entry.function),
         tag("td", fit.method, data_value=fit.method),
         tag("td", fit.setting, data_value=f"{not fit.is_fewbit:d} {fit.setting}"),
-        _number(fit.error),
-        _number(fit.least, rounding=DOWN),
+        _number(fit.error, digits=CLOSE),
+        _number(fit.least, digits=CLOSE, rounding=DOWN),
         _number(fit.above, "–" if fit.above is None else percent(fit.above, UP)),
         _number(paper, printed),
         _number(error["linf"]),
@@ -61,7 +62,7 @@ def _row(fit: Fit) -> Html:
     return tag("tr", *cells, data_words=words)
 
 
-def _number(value: float | None, words: str | None = None, rounding: str = NEAREST) -> Html:
+def _number(value: float | None, words: str | None = None, digits: int = 3, rounding: str = NEAREST) -> Html:
     """A cell that sorts by its value and shows a few digits of it."""
-    shown = words or short(value, rounding=rounding)
+    shown = words or short(value, digits, rounding)
     return tag("td", shown, class_="number", data_value="" if value is None else repr(value))

@@ -8,13 +8,14 @@ def test_a_line_of_the_table_leads_to_its_fit(visit):
     line = tab.locator('#page-table [href="#mish-invact-float16.v1"]')
     for _ in range(2):  # the second time the address stays as it is
         line.click()
-        tab.wait_for_function("location.hash === '#mish-invact-float16.v1'")
         assert_seen(tab, "mish", "InvAct, float16")
+        assert tab.url.endswith("#mish-invact-float16.v1")
         tab.locator('[id="mish-fewbit-1bit.v1-choice"]').check(force=True)
 
 
 def assert_seen(tab, function: str, label: str) -> None:
-    """That the card, with this fit, stands below the bar."""
+    """That the card, with this fit alone, comes to stand below the bar."""
+    tab.locator(f"#{function} .panel:visible h4", has_text=label).wait_for()
     assert tab.locator(f"#{function} .panel:visible h4").all_inner_texts() == [label]
     box, bar = tab.locator(f"#{function}").bounding_box(), tab.locator(".bar").bounding_box()
     assert bar["y"] + bar["height"] <= box["y"] < 400
@@ -27,11 +28,10 @@ def test_an_address_leads_to_its_fit(visit, gallery, width):
     tab.goto(f"{gallery.as_uri()}#gelu-fewbit-5bit.v1")
     assert_seen(tab, "gelu", "few-bit, 5 bits")
     tab.evaluate("location.hash = 'silu-invact-float32.v1'")
-    tab.wait_for_function("document.querySelector('[id=\"silu-invact-float32.v1-choice\"]').checked")
     assert_seen(tab, "silu", "InvAct, float32")
     tab.go_back()
-    tab.wait_for_function("location.hash === '#gelu-fewbit-5bit.v1'")
     assert_seen(tab, "gelu", "few-bit, 5 bits")
+    assert tab.url.endswith("#gelu-fewbit-5bit.v1")
 
 
 def test_an_address_that_the_filter_hides_ends_it(visit):
@@ -40,16 +40,15 @@ def test_an_address_that_the_filter_hides_ends_it(visit):
         tab.fill("#page-filter", "tanhshrink")
         assert not tab.locator("#gelu").is_visible()
         tab.evaluate("(hash) => { location.hash = hash }", address)
-        tab.wait_for_function("document.getElementById('page-filter').value === ''")
         assert_seen(tab, "gelu", label)
+        assert tab.input_value("#page-filter") == ""
         assert tab.locator("#page-found").inner_text() == ""
 
 
-def test_an_address_of_nothing_changes_nothing(visit, gallery):
+def test_an_address_of_nothing_changes_nothing(visit):
     tab = visit()
     for address in ("nothing", "%", "page-all", ""):
         tab.evaluate("(hash) => { location.hash = hash }", address)
     tab.fill("#page-filter", "mish")
-    tab.evaluate("location.hash = 'page-functions'")
-    tab.wait_for_function("location.hash === '#page-functions'")
+    tab.evaluate("new Promise((done) => { onhashchange = () => done(); location.hash = 'page-functions' })")
     assert tab.input_value("#page-filter") == "mish"
