@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coefficients import load
 from coefficients.store import available
-from fitting.activations import Activation
+from fitting.activations import Activation, get, names
 from fitting.activations.tape import Array
 from fitting.errors import InputError
 from fitting.fewbit.measure import Measure
@@ -23,7 +24,6 @@ from fitting.invact.floor import Floor, information_floor, on_right
 from fitting.invact.formats import get_format
 from fitting.invact.judge import Judge
 from fitting.invact.papers import ENGINE, published
-from fitting.provenance import own_params
 from fitting.weights import Weight, uniform
 
 POINTS = 4000
@@ -35,7 +35,8 @@ GAP = 0.01  # to the bound, of tables made for a look: half of them are the best
 class Approximation:
     """q in place of f' at points x: sorted, and on both sides of every jump.
 
-    bits: kept for each element, beside the output where the method reads that. error: ∫ (f' - q)² w over the domain.
+    bits: kept for each element, beside the output where the method reads that. error: ∫ (f' - q)² w over the domain;
+    where the method reads a stored output, x is taken to be of its dtype too. linf: the largest |f' - q| on the domain.
     floor: of the output as it is stored, where the method reads that.
     """
 
@@ -47,6 +48,7 @@ class Approximation:
     x: Array
     q: Array
     error: float
+    linf: float
     floor: Floor | None = None
 
     @property
@@ -65,7 +67,7 @@ def few_bits(
     """By a table of 2**bits levels, as `fitting.fewbit.solve.fit` makes it. Raises `InputError` as that does."""
     weight = weight or uniform()
     domain = check_arguments(activation, bits, levels, weight, domain)
-    steps, error = _stored_table(activation, bits, levels, weight, domain) or _made_table(
+    steps, error, linf = _stored_table(activation, bits, levels, weight, domain) or _made_table(
         activation, bits, levels, weight, domain
     )
     breaks = np.concatenate([steps.borders, activation.breakpoints])
@@ -74,33 +76,41 @@ def few_bits(
     x = x[(domain[0] <= x) & (x <= domain[1])]
     kind = "shared levels" if levels in ("best", "shared") else f"{levels} levels"
     label = f"by {bits} bit{'s' * (bits > 1)}, {kind}"
-    return Approximation(activation, label, bits, weight, domain, x, steps(x), error)
+    return Approximation(activation, label, bits, weight, domain, x, steps(x), error, linf)
 
 
 def _stored_table(
     activation: Activation, bits: int, levels: str, weight: Weight, domain: tuple[float, float]
-) -> tuple[Steps, float] | None:
-    """The shipped table that was asked for so, and its error."""
+) -> tuple[Steps, float, float] | None:
+    """The shipped table that was asked for so, and its errors: the integral and the largest."""
     usual = uniform()
-    asked = (levels in ("best", "shared"), weight.label, domain, own_params(activation))
+    asked = (levels in ("best", "shared"), weight.label, domain)
     name = f"fewbit-{bits}bit"
-    if asked != (True, usual.label, usual.domain, {}) or name not in _names(activation):
+    if asked != (True, usual.label, usual.domain) or name not in _names(activation):
         return None
     document = load(activation.name, name)
     steps = Steps(*(np.array(document["solution"][key]) for key in ("borders", "codes", "levels")))
-    return steps, float(document["error"]["l2_squared"])
+    return steps, float(document["error"]["l2_squared"]), float(document["error"]["linf"])
+
+
+def _catalogued(activation: Activation) -> bool:
+    """Whether it is the catalogue's function of its name, and not another or that with parameters of its own."""
+    return activation.name in names() and activation.f_expression == get(activation.name).f_expression
 
 
 def _names(activation: Activation) -> set[str]:
+    """Of the stored fits of this very function."""
+    if not _catalogued(activation):
+        return set()
     return {entry.name for entry in available() if entry.function == activation.name}
 
 
 def _made_table(
     activation: Activation, bits: int, levels: str, weight: Weight, domain: tuple[float, float]
-) -> tuple[Steps, float]:
+) -> tuple[Steps, float, float]:
     quick = replace(weight, height=None)  # integrals by quadrature: ball arithmetic would take most of the time
     made = fit(activation, bits, levels=levels, weight=quick, domain=domain, target_gap=GAP)
-    return made.steps, made.error.l2_squared
+    return made.steps, made.error.l2_squared, made.error.linf
 
 
 def from_output(
@@ -128,11 +138,25 @@ def from_output(
     square = floor.rms**2 + sum(score.square for score in scores)
     label = f"from y in {dtype}" + ", the paper's formulas" * paper
     error = square * Measure(activation, weight, domain).mass
-    return Approximation(activation, label, len(formulas) - 1, weight, domain, x, q, error, floor)
+    linf = _largest(floor, formulas, y, right)
+    return Approximation(activation, label, len(formulas) - 1, weight, domain, x, q, error, linf, floor)
+
+
+def _largest(floor: Floor, formulas: tuple[Formula, ...], y: Array, right: NDArray[np.bool_]) -> float:
+    """The largest |f' - q| of all x that are stored as outputs from the least to the greatest y of each side."""
+    found = 0.0
+    for side, (cells, formula) in enumerate(zip(floor.cells, formulas, strict=True)):
+        own = y[(right == bool(side)) & np.isfinite(y)]
+        if own.size:
+            reached = (own.min() <= cells.y) & (cells.y <= own.max())
+            with np.errstate(all="ignore"):  # as in the caller
+                total = np.abs(formula.float32(cells.y).astype(np.float64) - cells.middle) + cells.half
+            found = max(found, float(np.nan_to_num(total[reached], nan=np.inf).max(initial=0.0)))
+    return found
 
 
 def _published(activation: Activation) -> tuple[Formula, ...]:
-    found = None if activation.params else published(activation.name)
+    found = published(activation.name) if _catalogued(activation) else None
     if found is None:
         raise InputError(f"engine {ENGINE} has formulas for gelu and silu, got {activation.name}")
     return found
@@ -140,7 +164,7 @@ def _published(activation: Activation) -> tuple[Formula, ...]:
 
 def _stored_formulas(activation: Activation, dtype: str) -> tuple[Formula, ...]:
     name = f"invact-{dtype}"
-    if own_params(activation) or name not in _names(activation):
+    if name not in _names(activation):
         raise InputError(
             f"formulas of the output are stored for the catalogue's functions as they are, got {activation.name}; "
             "python -m fitting.invact fits others"

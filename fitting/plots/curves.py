@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from fitting.activations.tape import Array
 from fitting.approximation import Approximation
+from fitting.invact.exact import slope_of_output
 from fitting.invact.floor import Floor, on_right
 from fitting.plots.axes import logarithmic, resolved
 
@@ -17,7 +18,7 @@ MARGIN = 0.08  # of what is shown
 def error_figure(approximation: Approximation, floor: Floor | None = None, *, log: bool = False) -> Figure:
     """f' and q above, the error f' - q below: on the left against x, on the right against y = f(x).
 
-    log: |f' - q| on a logarithmic scale; where q reads a stored y, the largest of all x that are stored as one y, for
+    log: |f' - q| on a logarithmic scale; where q reads a stored y, the largest of all x that are stored as that y, for
     that is what the floor is about. floor: of an output that is stored, by default the approximation's own.
     """
     floor = floor or approximation.floor
@@ -25,14 +26,15 @@ def error_figure(approximation: Approximation, floor: Floor | None = None, *, lo
     figure = Figure(figsize=(10, 6), layout="constrained")
     panels = figure.subplots(2, 2, sharex="col", sharey="row", height_ratios=(3, 2))
     right = np.zeros(x.shape, dtype=np.bool_) if floor is None else on_right(floor.split, x)
-    error, shown = _error(approximation, right, log), _shown(approximation)
+    error, shown = _error(approximation, log), _shown(approximation)
     for at, label, (above, below) in zip((x, y), ("x", "y = f(x)"), panels.T, strict=True):
         above.plot(at, approximation.slope, color="0.75", linewidth=3, label=f"{approximation.activation.name}′")
         for i, part in enumerate((~right, right)):
             above.plot(at[part], approximation.q[part], color="C0", linewidth=1.2, label="q" if i else None)
             below.plot(at[part], error[part], color="C3", linewidth=0.8, label="error" if i else None)
         if floor is not None:
-            _draw_floor(below, floor, at, _half_ranges(floor, x, y, right), log)
+            low, high = _ranges(floor, x)
+            _draw_floor(below, floor, at, (high - low) / 2, right, log)
         if not log:
             below.axhline(0, color="0.6", linewidth=0.6, zorder=0)
         if not log or logarithmic(below, "no error above 1e-15"):
@@ -48,27 +50,24 @@ def error_figure(approximation: Approximation, floor: Floor | None = None, *, lo
 
 
 def _title(approximation: Approximation) -> str:
-    largest = float(np.max(np.abs(approximation.slope - approximation.q)))
     lo, hi = approximation.domain
     return (
         f"{approximation.activation.name}′ {approximation.label}\n"
-        f"∫(f′−q)²w = {approximation.error:.4g}, max |f′−q| = {largest:.3g}, "
+        f"∫(f′−q)²w = {approximation.error:.4g}, max |f′−q| = {approximation.linf:.3g}, "
         f"w = {approximation.weight.label} on [{lo:.4g}, {hi:.4g}]"
     )
 
 
-def _error(approximation: Approximation, right: NDArray[np.bool_], log: bool) -> Array:
+def _error(approximation: Approximation, log: bool) -> Array:
     """At each x; in logarithms where q reads a stored y, the largest of all x that share it."""
     error = approximation.slope - approximation.q
     if not log:
         return error
     error = np.abs(error)
     if approximation.floor is not None:
-        stored = approximation.floor.format.round(approximation.activation.f(approximation.x))
-        _, group = np.unique(np.stack([stored, right]), axis=1, return_inverse=True)
-        largest = np.zeros(group.max() + 1)
-        np.maximum.at(largest, group, error)
-        error = largest[group]
+        low, high = _ranges(approximation.floor, approximation.x)
+        largest = np.maximum(high - approximation.q, approximation.q - low)
+        error = np.where(np.isfinite(largest), largest, error)
     return resolved(error)
 
 
@@ -80,19 +79,34 @@ def _shown(approximation: Approximation) -> slice:
     return slice(max(moved[0] - 1, 0), moved[-1] + 2) if len(moved) > 2 else slice(None)
 
 
-def _half_ranges(floor: Floor, x: Array, y: Array, right: NDArray[np.bool_]) -> Array:
-    """Half the range of f' over all x that are stored as the y of each x."""
-    stored, half = floor.format.round(y), np.full(x.shape, np.nan)
-    for side, cells in enumerate(floor.cells):
-        own = right == bool(side)
-        half[own] = cells.half[np.clip(np.searchsorted(cells.y, stored[own]), 0, len(cells.y) - 1)]
-    return half
+def _ranges(floor: Floor, x: Array) -> tuple[Array, Array]:
+    """The least and the greatest f' of all inputs that are stored as the y of each x, which is rounded first.
+
+    NaN where nothing finite is stored.
+    """
+    x = floor.format.round(x)
+    with np.errstate(all="ignore"):
+        y = floor.format.round(floor.split.activation.f(x))
+    right, found = on_right(floor.split, x), np.full((2, *x.shape), np.nan)
+    for i, (side, cells) in enumerate(zip(floor.split.sides, floor.cells, strict=True)):
+        own = np.flatnonzero((right == bool(i)) & np.isfinite(y))
+        if floor.format.precision <= 16:
+            place = np.clip(np.searchsorted(cells.y, y[own]), 0, len(cells.y) - 1)
+            own, place = own[cells.y[place] == y[own]], place[cells.y[place] == y[own]]
+            found[:, own] = cells.low[place], cells.high[place]
+        else:  # its cells are a sample: here is the same for every y
+            half = floor.format.spacing(y[own]) / 2
+            found[:, own] = np.sort([slope_of_output(side, y[own] + shift * half) for shift in (-1.0, 1.0)], axis=0)
+    return found[0], found[1]
 
 
-def _draw_floor(axes: Axes, floor: Floor, at: Array, half: Array, log: bool) -> None:
+def _draw_floor(axes: Axes, floor: Floor, at: Array, half: Array, right: NDArray[np.bool_], log: bool) -> None:
     label = f"floor of y in {floor.format.name}"
     if log:
         axes.plot(at, resolved(half), ".", color="0.35", markersize=2.5, zorder=3, label=label)
-    else:
-        order = np.argsort(at, kind="stable")
-        axes.fill_between(at[order], -half[order], half[order], color="0.35", linewidth=0.5, zorder=3, label=label)
+        return
+    for i, part in enumerate((~right, right)):  # each by itself: against y they lie over each other
+        order = np.argsort(at[part], kind="stable")
+        ends = half[part][order]
+        name = label if i else None
+        axes.fill_between(at[part][order], -ends, ends, color="0.35", linewidth=0.5, zorder=3, label=name)

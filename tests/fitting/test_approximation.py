@@ -51,6 +51,33 @@ def test_parameters_and_own_functions_are_not_those_stored() -> None:
             from_output(one, "float16")
 
 
+def test_another_function_of_a_known_name_is_not_the_known_one() -> None:
+    parabola = from_expression("x**2", "gelu")
+    found = few_bits(parabola, 3)
+    # f' = 2x on [-10, 10] in 8 equal steps of 5: each errs by 5²/12 in the mean.
+    assert found.error == pytest.approx(20 * 25 / 12, rel=1e-2)
+    assert found.linf == pytest.approx(2.5, rel=1e-2)
+    for paper in (False, True):
+        with pytest.raises(InputError, match=r", got gelu"):
+            from_output(parabola, "float16", paper=paper)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_the_largest_error_is_the_stored_one(dtype: str) -> None:
+    for name in ("mish", "silu"):
+        stored = load(name, f"invact-{dtype}")["error"]
+        assert from_output(get(name), dtype).linf == pytest.approx(stored["linf"], rel=1e-6)
+    assert few_bits(get("silu"), 3).linf == load("silu", "fewbit-3bit")["error"]["linf"]
+
+
+def test_the_largest_error_is_that_of_the_domain() -> None:
+    whole, part = (from_output(get("silu"), "bfloat16", domain=domain) for domain in ((-10.0, 10.0), (2.0, 5.0)))
+    assert part.linf < whole.linf / 2
+    assert part.linf == pytest.approx(np.abs(part.slope - part.q).max(), rel=1e-2)
+    # Of x² only far out: float32 stores the outputs near 1000 as coarsely as that.
+    assert 0 < from_output(get("relu2"), "float32").linf < load("relu2", "invact-float32")["error"]["linf"] / 2
+
+
 @pytest.mark.parametrize(("name", "dtype"), [("gelu", "bfloat16"), ("silu", "float16"), ("tanh", "float32")])
 def test_stored_formulas_have_the_stored_error(name: str, dtype: str) -> None:
     stored = load(name, f"invact-{dtype}")
