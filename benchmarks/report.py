@@ -131,10 +131,15 @@ def savings_section() -> str:
     for model, name in NAMED.items():
         whole = found["kept for backward", "as it is", model]
         kept = found["kept for backward", "auto", model], few[approx_backprop.FOUR, model]
-        cells.append([name, size(whole), *(f"{size(one)}, {100 * (1 - one / whole):.0f} % less" for one in kept)])
+        cells.append([name, size(whole), *(f"{size(one)}, {_share(1 - one / whole)} less" for one in kept)])
     head = ["", "as it is", "`convert`: activations", "all layers in 4 bits"]
     note = "Counted as CUDA keeps it, at the model's usual length or size, without weights and inputs."
     return "\n".join([*table(head, cells), "", note]) + "\n"
+
+
+def _share(part: float) -> str:
+    """In percent, with a digit more where it is next to nothing."""
+    return f"{100 * part:.{0 if part >= 0.01 else 1}f} %"
 
 
 def mlp_section() -> str:

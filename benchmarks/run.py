@@ -132,6 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     suites = list(dict.fromkeys(one("suite", name, tuple(SUITES)) for name in options.suites))
     device = device_of(options.device)
     results = [measured(suite, device, options.quick) for suite in suites]
+    command.say(PROG, f"{', '.join(suites)}: {'all went well' if all(results) else 'not all went well, see above'}")
     return command.GOOD if all(results) else command.BAD
 
 

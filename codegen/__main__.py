@@ -189,7 +189,7 @@ def _check() -> int:
     bad += [f"{path}: no function stands for it" for path in generated.strangers()]
     for line in bad:
         print(line)
-    how = "python -m codegen emit --all" if generated.in_checkout() else "pip install --force-reinstall actfit"
+    how = "python -m codegen emit --all" if generated.in_checkout() else "install the package again"
     way_out = f"; to write them anew: {how}" if bad else ""
     print(f"{len(names()) * len(TARGETS) + 1} files, {len(bad)} bad{way_out}")
     return command.BAD if bad else command.GOOD

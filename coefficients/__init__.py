@@ -1,5 +1,6 @@
 """Fitted approximations as files that carry their origin: JSON, versioned, hashed, checked on reading."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -8,10 +9,14 @@ if TYPE_CHECKING:
 
 __all__ = ["CoefficientError", "available", "load", "publish"]
 
+MODULES = ("document", "schema", "store")  # that `import coefficients` gives the names of, besides
+
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """A public name, when it is first asked for: a command answers Ctrl-C before anything else is imported."""
+        """A public name or a module, when it is first asked for: a command answers Ctrl-C before other imports."""
+        if name in MODULES:
+            return import_module(f"{__name__}.{name}")
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from coefficients import store

@@ -62,7 +62,7 @@ def _client(address: str) -> Any:
     try:
         from distributed import Client
     except ImportError:
-        raise InputError("scheduler needs dask: pip install 'actfit[cluster]'") from None
+        raise InputError("scheduler needs dask: pip install dask distributed") from None
     try:
         client = Client(address, timeout=5)
     except Exception as error:  # of whatever kind: each transport has its own for an address it cannot use

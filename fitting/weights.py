@@ -143,7 +143,10 @@ def read_samples(path: Path) -> Array:
     except InputError:
         raise
     except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"sample file {path} cannot be read: {str(error).splitlines()[0]}") from None
+        reason = str(error).partition("\n")[0]
+        if "pickle" in reason:  # numpy's advice would be to trust the file
+            reason = "it is no array of numbers in NumPy's format"
+        raise InputError(f"sample file {path} cannot be read: {reason}") from None
 
 
 def parse_weight(text: str) -> Weight:

@@ -1,6 +1,7 @@
 """Activation functions that remember less: functions, modules, whole models, and the Triton kernels behind them."""
 
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -71,14 +72,30 @@ __all__ = [
     "swiglu",
 ]
 
+# That `import kernels` gives the names of, besides.
+MODULES = (
+    "approx_backprop",
+    "conversion",
+    "errors",
+    "forward_ad",
+    "functional",
+    "gated",
+    "linear",
+    "memory",
+    "modules",
+    "ops",
+)
+
 # argv is ["-m"] while Python looks for a command's module: python -m kernels.memory says in its own way what it lacks.
-if find_spec("torch") is None and sys.argv[:1] != ["-m"]:
-    raise ImportError("kernels needs PyTorch, which is not installed; pip install 'actfit[kernels]'", name="torch")
+if "torch" not in sys.modules and find_spec("torch") is None and sys.argv[:1] != ["-m"]:
+    raise ImportError("kernels needs PyTorch, which is not installed; pip install torch triton", name="torch")
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """A public name, when the first of them is asked for: torch takes seconds to import."""
+        """A public name, when the first of them is asked for, or a module: torch takes seconds to import."""
+        if name in MODULES:
+            return import_module(f"{__name__}.{name}")
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from kernels import conversion, errors, gated, linear, modules, ops

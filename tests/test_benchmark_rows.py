@@ -5,12 +5,14 @@ import math
 import re
 import shutil
 import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, fields
 
 import pytest
 import torch
 
-from benchmarks import options, pages, report, rows, run
+from benchmarks import options, package, pages, report, rows, run
 from benchmarks.rows import RESULTS, Row
 from coefficients import command, load
 from coefficients.store import DATA
@@ -217,3 +219,29 @@ def test_steps_and_tests_are_there():
 def test_wrong_options(words, said):
     with pytest.raises(command.Misuse, match=said):
         run.main(words)
+
+
+COMMANDS = sorted({f"benchmarks.{step.module}" for suite in run.SUITES.values() for step in suite})
+
+
+def test_help_measures_nothing_and_says_what_rows_are():
+    def said(module):
+        words = [sys.executable, "-m", module, "--help"]
+        done = subprocess.run(words, cwd=run.ROOT, capture_output=True, encoding="utf-8", check=False)
+        return module, done.returncode, done.stdout
+
+    with ThreadPoolExecutor(2) as pool:
+        for module, status, text in pool.map(said, [*COMMANDS, "benchmarks.run", "benchmarks.report"]):
+            assert status == 0, module
+            assert text.startswith("usage: "), module
+            assert len(text.splitlines()) > 6, module
+
+
+def test_the_package_is_measured(tmp_path):
+    out = tmp_path / "rows"
+    assert package.main(["--quick", "--out", str(out)]) == command.GOOD
+    found = {row["implementation"]: row for row in map(json.loads, out.read_text("utf-8").splitlines())}
+    assert set(found) >= {"pass", "import kernels", "wheel", "python -m coefficients list"}
+    assert all(row["median"] > 0 for row in found.values())
+    # Names come when they are asked for: an import alone is far from what torch's takes.
+    assert found["import kernels"]["median"] < found["import torch"]["median"] / 2

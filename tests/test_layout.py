@@ -32,9 +32,11 @@ BANNED_LIBRARIES = {
 EVALUATING_BUILTINS = {"compile", "eval", "exec"}
 EVALUATING_FUNCTIONS = {"lambdify", "parse_expr", "sympify"}
 DYNAMIC_IMPORTS = {"__import__", "import_module"}
-# Where modules are imported by name: judges above the package, generated modules, by names of the catalogue,
-# transformers and a user's model, and codegen for a function of the user's own, which has no file beforehand.
+# Where modules are imported by name: a package's own, when they are asked for; judges above the package, generated
+# modules, by names of the catalogue, transformers and a user's model, and codegen for a function of the user's own,
+# which has no file beforehand.
 DYNAMIC = {
+    *("coefficients", "kernels", "kernels.memory"),
     "coefficients.__main__",
     "kernels.forward_ad.elementwise",
     "kernels.kernel",

@@ -95,7 +95,8 @@ def _check_together(options: argparse.Namespace) -> None:
             raise InputError("--levels even goes with one function, not with --all: not every f' is even")
     else:
         if (options.bits is None) == (options.max_error is None):
-            raise InputError("say how fine by one of --bits (1 to 8) and --max-error")
+            got = "neither" if options.bits is None else "both"
+            raise InputError(f"one of --bits (1 to 8) and --max-error must say how fine, got {got}")
     shared.check_workers(options)
 
 

@@ -65,7 +65,7 @@ def search(
     The same arguments give the same forms. Raises `InputError` where pyoperon is missing or fails.
     """
     if find_spec("pyoperon") is None:
-        raise InputError("engine operon needs pyoperon, which is not installed: pip install 'actfit[operon]'")
+        raise InputError("engine operon needs pyoperon, which is not installed: pip install pyoperon")
     chosen = resample(data.weight, POINTS)
     found: list[Form] = []
     with TemporaryDirectory(prefix="actfit-operon-") as name:

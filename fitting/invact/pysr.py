@@ -50,7 +50,7 @@ def search(
     out. Raises `InputError` where PySR or Julia is missing or fails.
     """
     if find_spec("pysr") is None:
-        raise InputError(f"engine pysr needs PySR, which is not installed: pip install 'actfit[pysr]', {ELSEWHERE}")
+        raise InputError(f"engine pysr needs PySR, which is not installed: pip install pysr, {ELSEWHERE}")
     terminal = sys.stderr.isatty()
     with TemporaryDirectory(prefix="actfit-pysr-", ignore_cleanup_errors=True) as name:
         folder = Path(name)

@@ -19,8 +19,10 @@ from kernels.memory.saved import Saved
 
 How = dict[str, Any]
 POINTS = 4096
-IDLE = "it keeps nothing for backward with these inputs: it is not called, or gets no gradient"
-UNSEEN = "it did not run so with these inputs: it is not called, or not with numbers there is a kernel for"
+IDLE = "it keeps nothing for backward with these inputs: it is not called, works in place, or gets no gradient"
+UNSEEN = (
+    "it did not run so with these inputs: it is not called, works in place, or not with numbers there is a kernel for"
+)
 IN_PLACE = "its output is changed in place afterwards, and this way to remember needs it"
 # What invact may be exceeded by and still be called as good: its formulas are within 2 % of the floor themselves.
 SLACK = 1.1

@@ -113,7 +113,7 @@ def _measuring(model: nn.Module, inputs: Any, accounting: str) -> Measure:
             with torch.compiler.set_stance("force_eager"):
                 saved = trial(model, args, kwargs, names, under, training=training)
         except Exception as error:  # of any kind, as the model raises it
-            if ran or isinstance(error, KernelError):
+            if ran or isinstance(error, KernelError | NotImplementedError | MemoryError | torch.OutOfMemoryError):
                 raise
             raise KernelError(f"inputs must be what the model can be called with, got {line(error)}") from error
         ran = True

@@ -1,5 +1,6 @@
 """What a model keeps for backward: counted, told apart, and measured against what the allocator gives out."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,10 +11,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Allocated", "Group", "Kept", "Recorder", "Saved", "Saver", "saved_bytes"]
 
+MODULES = ("allocator", "measure", "recorder", "saved", "zoo")  # that `import kernels` gives the names of, besides
+
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """A public name, when the first of them is asked for: see `kernels`."""
+        """A public name, when the first of them is asked for, or a module: see `kernels`."""
+        if name in MODULES:
+            return import_module(f"{__name__}.{name}")
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from kernels.memory import allocator, measure, recorder, saved

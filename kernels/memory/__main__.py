@@ -4,7 +4,7 @@ from coefficients import command
 
 if __name__ == "__main__":
     command.exit_on_interrupt()  # before the imports, which take most of the time
-    command.exit_without("torch", "memory", "pip install 'actfit[kernels]'")
+    command.exit_without("torch", "memory", "pip install torch triton")
 
 import argparse
 import json

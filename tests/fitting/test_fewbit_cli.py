@@ -307,8 +307,8 @@ REFUSED: list[tuple[str, str]] = [
     ("--fn '' --bits 3", "unknown function ''"),
     ("--fn gleu --bits 3", "unknown function 'gleu'; did you mean gelu or"),
     ("--fn GELU --bits 3", "unknown function 'GELU'; did you mean gelu or"),
-    ("--fn gelu", "say how fine by one of --bits (1 to 8) and --max-error"),
-    ("--fn gelu --bits 3 --max-error 1", "say how fine by one of --bits (1 to 8) and --max-error"),
+    ("--fn gelu", "one of --bits (1 to 8) and --max-error must say how fine, got neither"),
+    ("--fn gelu --bits 3 --max-error 1", "one of --bits (1 to 8) and --max-error must say how fine, got both"),
     *(
         (f"--fn gelu --bits '{bits}'", f"bits must be a whole number from 1 to 8, got {shown}")
         for bits, shown in [

@@ -261,7 +261,7 @@ def test_a_scheduler_without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_machine_without_dask(few: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     assert command.run(["--all", "--scheduler", "tcp://127.0.0.1:1"]) == 2
-    assert capsys.readouterr() == ("", "fewbit: scheduler needs dask: pip install 'actfit[cluster]'\n")
+    assert capsys.readouterr() == ("", "fewbit: scheduler needs dask: pip install dask distributed\n")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert command.run(["--all", "--quiet"]) == 0

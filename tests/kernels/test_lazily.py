@@ -22,6 +22,20 @@ def test_every_public_name_is_there(package: object) -> None:
         _ = package.nothing  # type: ignore[attr-defined]
 
 
+SPELLED = (
+    *("kernels.functional.gelu", "kernels.modules.GELU", "kernels.memory.Recorder", "kernels.memory.saved.Saved"),
+    *("kernels.conversion.convert", "kernels.forward_ad.wrap", "kernels.approx_backprop.How"),
+    *("coefficients.store.load", "coefficients.schema.CoefficientError", "coefficients.document.seal"),
+)
+
+
+@pytest.mark.parametrize("name", SPELLED)
+def test_modules_are_there_as_names_are(name: str) -> None:
+    code = f"import {name.partition('.')[0]}; print({name}.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, name.rpartition(".")[2] + "\n", "")
+
+
 def test_nothing_is_imported_before() -> None:
     code = (
         "import sys, coefficients, kernels, kernels.memory\n"
