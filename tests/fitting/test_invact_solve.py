@@ -218,8 +218,10 @@ def test_a_function_with_a_maximum_is_its_negative_turned():
 
 
 def test_a_weight_that_meets_no_output_is_refused():
-    with pytest.raises(InputError, match="weight must fall on numbers of float16"):
+    with pytest.raises(InputError, match="custom must have finite outputs in float16"):
         fit(from_expression("x + 1e6"), "float16")
+    with pytest.raises(InputError, match="weight must fall on numbers of float16"):
+        fit(get("silu"), "float16", weight=named("norm(1e6,1)"))  # beyond float16's largest
     found = fit(get("silu"), "float32", engines=("minimax",), weight=named("norm(100,1)"))
     assert found.floor.rms < 1e-10  # there f' is 1
 
