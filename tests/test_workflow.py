@@ -13,6 +13,7 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+SEARCH = "tests/fitting/test_invact_symbolic.py::test_pysr_searches"  # which fetches Julia
 PLAIN = {"if", "grep", "tee", "exit", "fi"}  # of the shell, which may stand between
 
 
@@ -79,9 +80,19 @@ def test_pysr_s_job_selects_the_search_itself(workflow):
     make = next(words for words in commands(scripts(workflow["jobs"]["pysr"])[0]) if words[0] == "make")
     arguments = shlex.split(make[2].removeprefix("ARGS="))
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *arguments]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert "::test_pysr_searches" in run.stdout
+    assert SEARCH in run.stdout.splitlines()
+
+
+def test_only_pysr_s_job_runs_the_search(workflow):
+    (step,) = (step for step in workflow["jobs"]["check"]["steps"] if step.get("run") == ".ci/run")
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", SEARCH.partition("::")[0]]
+    environment = {**os.environ, **step["env"]}
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert SEARCH not in run.stdout.splitlines()
+    assert "(1 deselected)" in run.stdout
 
 
 def test_what_is_uploaded_is_what_the_targets_write(workflow):
