@@ -4,6 +4,7 @@ import html
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from notebooks.folder import ready
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 NAMES = ("error_curves", "bits_against_error", "fitting_slopes", "memory")
+NEEDED = ("torch", "ipykernel", "ipywidgets", "nbclient", "nbconvert")  # beside what this package brings
 DEFAULT = Path("build", "notebooks")
 TIMEOUT = 600  # seconds for a cell
 VIEW = "application/vnd.jupyter.widget-view+json"
@@ -153,21 +155,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--out", default=str(DEFAULT), metavar="DIR", help=f"default: {DEFAULT}")
     options = parser.parse_args(arguments)
-    try:
-        import nbclient  # noqa: F401
-        import nbconvert  # noqa: F401
-        import nbformat
-    except ImportError as error:
-        raise Misuse(f"{error.name} must be there to run notebooks; try: pip install -e '.[notebooks]'") from None
+    missing = [package for package in NEEDED if find_spec(package) is None]
+    if missing:
+        raise Misuse(f"{', '.join(missing)} must be installed to run notebooks; try: pip install {' '.join(missing)}")
+    import nbformat
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
     folder = ready(options.out, [f"{name}.html" for name in NAMES])
     pages = {}
     for i, name in enumerate(NAMES, 1):
         _progress(f"{i} of {len(NAMES)}: {name}")
-        pages[folder / f"{name}.html"] = page(execute(nbformat.read(HERE / f"{name}.ipynb", 4)))
+        try:
+            ran = execute(nbformat.read(HERE / f"{name}.ipynb", 4))
+        except CellExecutionError as error:
+            command.say("render", f"notebook {name} must run, and does not: {error.ename}: {_first(error.evalue)}")
+            return command.BAD
+        except (CellTimeoutError, DeadKernelError) as error:
+            command.say("render", f"notebook {name} must run, and does not: {_first(str(error))}")
+            return command.BAD
+        pages[folder / f"{name}.html"] = page(ran)
     for path, text in pages.items():  # none before all have run
         write_text(path, text)
         print(path)
     return command.GOOD
+
+
+def _first(text: str) -> str:
+    """Its first line."""
+    return text.strip().partition("\n")[0]
 
 
 def _progress(line: str) -> None:
