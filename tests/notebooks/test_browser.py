@@ -1,8 +1,8 @@
 """A notebook as people use it: JupyterLab in a browser, where moving a widget changes the picture."""
 
-import os
+import contextlib
+import json
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -30,9 +30,6 @@ def lab(tmp_path: Path) -> Iterator[str]:
     folder.mkdir()
     for name in render.NAMES:
         shutil.copy(render.HERE / f"{name}.ipynb", folder)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     kinds = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTERLAB_SETTINGS_DIR")
     own = {kind: str(tmp_path / kind.lower()) for kind in (*kinds, "JUPYTERLAB_WORKSPACES_DIR", "IPYTHONDIR")}
     quiet = Path(
@@ -45,20 +42,18 @@ def lab(tmp_path: Path) -> Iterator[str]:
         "--allow-root",
         f"--ServerApp.root_dir={folder}",
         "--ServerApp.ip=127.0.0.1",
-        f"--ServerApp.port={port}",
-        "--ServerApp.port_retries=0",
+        "--ServerApp.port=0",  # any that is free
         "--IdentityProvider.token=",
         "--LabApp.news_url=None",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     ]
-    address, log = f"http://127.0.0.1:{port}", tmp_path / "log"
+    log = tmp_path / "log"
     with log.open("w") as file:
         command = [sys.executable, "-m", "jupyterlab", *options]
         environment = {**render.environment(), **own}
         server = subprocess.Popen(command, cwd=folder, env=environment, stdout=file, stderr=subprocess.STDOUT)
         try:
-            _wait(server, f"{address}/api/status", log)
-            yield address
+            yield _address(server, Path(own["JUPYTER_RUNTIME_DIR"]), log)
         finally:
             server.terminate()  # kernels end with it
             try:
@@ -68,17 +63,19 @@ def lab(tmp_path: Path) -> Iterator[str]:
                 server.wait()
 
 
-def _wait(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    """Until the server answers."""
+def _address(server: subprocess.Popen[bytes], runtime: Path, log: Path) -> str:
+    """The server's, which it writes to a file, once it answers there."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         if server.poll() is not None:
             pytest.fail(f"JupyterLab ended with {server.returncode}:\n{log.read_text()[-2000:]}")
-        try:
-            with urllib.request.urlopen(url, timeout=5):
-                return
-        except OSError:
-            time.sleep(0.2)
+        # While the file is being written, it is not whole; while the server starts, it does not answer.
+        with contextlib.suppress(OSError, StopIteration, json.JSONDecodeError):
+            found = json.loads(next(runtime.glob("jpserver-*.json")).read_text("utf-8"))
+            address = f"http://127.0.0.1:{found['port']}"
+            with urllib.request.urlopen(f"{address}/api/status", timeout=5):
+                return address
+        time.sleep(0.2)
     pytest.fail(f"JupyterLab did not answer in {PATIENCE} s:\n{log.read_text()[-2000:]}")
 
 
@@ -86,8 +83,7 @@ def _wait(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
 def test_moving_a_widget_changes_the_picture(lab: str) -> None:
     with playwright.sync_playwright() as driver:
-        sandbox = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=sandbox)
+        browser = driver.chromium.launch(executable_path=CHROMIUM)  # with --no-sandbox, which root needs
         try:
             page = browser.new_page(viewport={"width": 1400, "height": 1200})
             page.set_default_timeout(1000 * PATIENCE)
