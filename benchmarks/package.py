@@ -1,8 +1,9 @@
 """python -m benchmarks.package: what the package itself costs: imports, commands, the wheel.
 
-Each import and command runs in a process of its own, and what an empty Python takes is measured beside. Rows, as JSON
-lines, in benchmarks/results/<device>/package.jsonl, whole or not at all; --quick writes to --out only. what: "import",
-"command" or "distribution"; implementation: which; unit: s, or B of a built file.
+Each import and command runs in a process of its own, and what an empty Python takes is measured beside: the seconds of
+the processor, which are those that one waits for where nothing else runs. Rows, as JSON lines, in
+benchmarks/results/<device>/package.jsonl, whole or not at all; --quick writes to --out only. what: "import", "command"
+or "distribution"; implementation: which; unit: s, or B of a built file.
 """
 
 from coefficients import command
@@ -11,11 +12,11 @@ if __name__ == "__main__":
     command.exit_on_interrupt()  # before the imports, which take most of the time
 
 import argparse
+import resource
 import shlex
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -69,7 +70,7 @@ def measure(runs: int) -> list[Row]:
             seconds = _seconds(words)
             if turn:
                 found[key].append(seconds)
-    mode = "a process of its own"
+    mode = "processor"
     return [Row(*key, mode, {}, "", "s", **summary(seconds)) for key, seconds in found.items()] + [built]
 
 
@@ -85,11 +86,17 @@ def distribution() -> Row:
 
 
 def _seconds(words: Sequence[str]) -> float:
-    begun = time.perf_counter()
+    begun = _of_children()
     done = subprocess.run([sys.executable, *words], cwd=ROOT, check=False, capture_output=True, text=True)
     if done.returncode:
         raise command.Misuse(f"{shlex.join(words)} must run, and ends with: {done.stderr.strip()}")
-    return time.perf_counter() - begun
+    return _of_children() - begun
+
+
+def _of_children() -> float:
+    """Seconds of the processor that ended processes took."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def section() -> str:
@@ -98,7 +105,10 @@ def section() -> str:
     for device, rows in read("package").items():
         timed = [row for row in rows if row["unit"] == "s"]
         (wheel,) = (row for row in rows if row["what"] == "distribution")
-        text = f"On {device}, each in a process of its own, medians of {timed[0]['runs']}; the wheel has"
+        text = (
+            f"On {device}, seconds of the processor, each in a process of its own, medians of {timed[0]['runs']}; the"
+            " wheel has"
+        )
         lines += ["", f"{text} {wheel['median'] / 1e6:.2f} MB.", "", *_table(timed)]
     return "\n".join(lines[1:]) + "\n"
 

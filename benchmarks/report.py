@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import package
 from benchmarks.accuracy import page as accuracy
 from benchmarks.approx_backprop import page as approx_backprop
 from benchmarks.baselines.papers import INVACT_SAVINGS
@@ -163,7 +164,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/fewbit.md": {"fewbit": _newest},
     "docs/invact.md": {"invact": invact_section},
     "docs/kernels.md": {"kernel-times": kernel_times.section},
-    "docs/performance.md": {"kernels": kernels_section, "rivals": rivals.every_section},
+    "docs/performance.md": {"kernels": kernels_section, "rivals": rivals.every_section, "package": package.section},
     "docs/accuracy.md": {"accuracy": accuracy.section},
     "docs/memory.md": {"models": models_section, "mlp": mlp_section},
     "docs/forward_ad.md": {
