@@ -128,7 +128,7 @@ def test_memory() -> None:
         "memory",
         'controls["method"].value = "fewbit"',
         'controls["batch"].value = 3',
-        'controls["model"].value = "bert"',
+        'controls["method"].value = "auto"; controls["model"].value = "bert"',
     )
     pictures = [one for one, _ in seen]
     assert [len(one) for one in pictures] == [1] * 4
