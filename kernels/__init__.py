@@ -1,9 +1,10 @@
 """Activation functions that remember less: functions, modules, whole models, and the Triton kernels behind them."""
 
 import sys
-from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from coefficients.lazy import lazily
 
 if TYPE_CHECKING:
     from kernels.conversion import convert
@@ -72,39 +73,14 @@ __all__ = [
     "swiglu",
 ]
 
-# That `import kernels` gives the names of, besides.
-MODULES = (
-    "approx_backprop",
-    "conversion",
-    "errors",
-    "forward_ad",
-    "functional",
-    "gated",
-    "linear",
-    "memory",
-    "modules",
-    "ops",
-)
-
 # argv is ["-m"] while Python looks for a command's module: python -m kernels.memory says in its own way what it lacks.
 if "torch" not in sys.modules and find_spec("torch") is None and sys.argv[:1] != ["-m"]:
     raise ImportError("kernels needs PyTorch, which is not installed; pip install torch triton", name="torch")
 
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Any:
-        """A public name, when the first of them is asked for, or a module: torch takes seconds to import."""
-        if name in MODULES:
-            return import_module(f"{__name__}.{name}")
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from kernels import conversion, errors, gated, linear, modules, ops
-        from kernels.memory import measure
-
-        for home in (conversion, errors, gated, linear, measure, modules, ops):
-            globals().update((key, value) for key, value in vars(home).items() if key in __all__)
-        return globals()[name]
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+if not TYPE_CHECKING:  # torch takes seconds to import
+    __getattr__, __dir__ = lazily(
+        __name__,
+        __all__,
+        homes=("conversion", "errors", "gated", "linear", "memory.measure", "modules", "ops"),
+        modules=("approx_backprop", "forward_ad", "functional", "memory"),
+    )

@@ -36,8 +36,8 @@ DYNAMIC_IMPORTS = {"__import__", "import_module"}
 # modules, by names of the catalogue, transformers and a user's model, and codegen for a function of the user's own,
 # which has no file beforehand.
 DYNAMIC = {
-    *("coefficients", "kernels", "kernels.memory"),
     "coefficients.__main__",
+    "coefficients.lazy",
     "kernels.forward_ad.elementwise",
     "kernels.kernel",
     "kernels.launch",
