@@ -36,7 +36,7 @@ from benchmarks.approx_backprop import models
 from benchmarks.approx_backprop import times as timed
 from benchmarks.clock import origin
 from benchmarks.options import device as device_of
-from benchmarks.options import names, whole
+from benchmarks.options import names, parser, whole
 from benchmarks.rows import Row, record
 from kernels import KernelError
 
@@ -62,20 +62,11 @@ class Plan:
 
 
 def _parser() -> command.Parser:
-    parser = command.Parser(
-        prog="python -m benchmarks.approx_backprop",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--what", metavar="W,...", help=f"default: {','.join(KINDS)}")
-    parser.add_argument("--device", metavar="D", help="cuda or cpu (default: cuda where there is one)")
-    parser.add_argument(
+    found = parser(PROG, __doc__, KINDS, str(RUNS))
+    found.add_argument(
         "--memory", metavar="GIB", default=str(MEMORY), help=f"that batches must fit (default: {MEMORY})"
     )
-    parser.add_argument("--runs", metavar="N", help=f"rounds of times (default: {RUNS})")
-    parser.add_argument("--quick", action="store_true", help="little of each, few rounds: to see that all of it runs")
-    parser.add_argument("-o", "--out", metavar="FILE", help="instead of files in benchmarks/results/<device>/")
-    return parser
+    return found
 
 
 def plan(options: argparse.Namespace) -> Plan:

@@ -34,7 +34,7 @@ from benchmarks.clock import origin
 from benchmarks.forward_ad import bytes as kept
 from benchmarks.forward_ad import times as timed
 from benchmarks.forward_ad.cases import CHAINS, METHODS
-from benchmarks.options import can_compile, names, whole
+from benchmarks.options import can_compile, names, parser, whole
 from benchmarks.options import device as device_of
 from benchmarks.rows import Row, record
 from kernels import KernelError
@@ -64,18 +64,9 @@ class Plan:
 
 
 def _parser() -> command.Parser:
-    parser = command.Parser(
-        prog="python -m benchmarks.forward_ad",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--what", metavar="W,...", help=f"default: {','.join(KINDS)}")
-    parser.add_argument("--device", metavar="D", help="that is timed: cuda or cpu (default: cuda where there is one)")
-    parser.add_argument("--threads", metavar="N,...", default="1", help="on a CPU, each in turn (default: 1)")
-    parser.add_argument("--runs", metavar="N", help=f"rounds that count (default: {REPEATS})")
-    parser.add_argument("--quick", action="store_true", help="little of each, few rounds: to see that all of it runs")
-    parser.add_argument("-o", "--out", metavar="FILE", help="instead of files in benchmarks/results/<device>/")
-    return parser
+    found = parser(PROG, __doc__, KINDS, str(REPEATS))
+    found.add_argument("--threads", metavar="N,...", default="1", help="on a CPU, each in turn (default: 1)")
+    return found
 
 
 def plan(options: argparse.Namespace) -> Plan:

@@ -17,7 +17,6 @@ from coefficients import command
 if __name__ == "__main__":
     command.exit_on_interrupt()  # before the imports, which take most of the time
 
-import argparse
 import gc
 import sys
 from collections.abc import Iterator, Sequence
@@ -31,7 +30,7 @@ from torch import Tensor, nn
 from benchmarks.baselines.blocks import EAGER, MLP, Block, Rivals
 from benchmarks.clock import CpuClock, GpuClock, origin, ratio_rows, rounds
 from benchmarks.kernels.cases import DTYPES
-from benchmarks.options import can_compile, names, whole
+from benchmarks.options import can_compile, names, parser, whole
 from benchmarks.options import device as device_of
 from benchmarks.rows import Row, record, summary
 from kernels import KernelError, saved_bytes
@@ -46,18 +45,6 @@ QUICK_TIMED = (64, 32)
 RUNS = {"cuda": 40, "cpu": 41}
 QUICK_RUNS = 2
 MOST_RUNS = 10_000
-
-
-def _parser() -> command.Parser:
-    parser = command.Parser(
-        prog="python -m benchmarks.rivals", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--what", metavar="W,...", help=f"default: {','.join(WHATS)}")
-    parser.add_argument("--device", metavar="D", help="cuda or cpu (default: cuda where there is one)")
-    parser.add_argument("--runs", metavar="N", help="rounds of times (default: about 40)")
-    parser.add_argument("--quick", action="store_true", help="little of each, few rounds: to see that all of it runs")
-    parser.add_argument("-o", "--out", metavar="FILE", help="instead of files in benchmarks/results/<device>/")
-    return parser
 
 
 def made(block: Block, tokens: int, dtype: str, device: torch.device) -> tuple[nn.Module, Tensor, Tensor]:
@@ -169,7 +156,7 @@ def described(rows: Sequence[Row]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
-    options = _parser().parse_args(arguments)
+    options = parser(PROG, __doc__, WHATS, "about 40").parse_args(arguments)
     whats = names("what", options.what, WHATS)
     device = device_of(options.device)
     default = QUICK_RUNS if options.quick else RUNS[device.type]
