@@ -225,9 +225,11 @@ def test_what_raises_gets_no_time(monkeypatch):
 def test_rounds_let_all_take_turns():
     order = []
     calls = {name: lambda name=name: order.append(name) for name in "abc"}
-    times = rounds(CpuClock(), calls, 4)
-    assert "".join(order) == "abc" + "abc" + "bca" + "cab" + "abc"  # the first is not timed
-    assert all(len(seconds) == len(host) == 4 for seconds, host in times.values())
+    times = rounds(CpuClock(), calls, 40)
+    taken = ["".join(order[i : i + 3]) for i in range(0, len(order), 3)]
+    assert len(taken) == 41  # the first is not timed
+    assert set(taken) == {"abc", "acb", "bac", "bca", "cab", "cba"}  # each has had each before it
+    assert all(len(seconds) == len(host) == 40 for seconds, host in times.values())
 
 
 def test_ratios_are_taken_round_by_round():

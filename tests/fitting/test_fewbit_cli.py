@@ -496,7 +496,7 @@ def test_a_plot_that_fails_leaves_no_table(fewbit: Command, monkeypatch: pytest.
 
     monkeypatch.setattr(Figure, "savefig", full)
     status, out, err = fewbit("--fn", "relu", "--bits", "1", "--plot", "x.png")
-    assert (status, out, err) == (2, "", "fewbit: cannot write the output: No space left on device\n")
+    assert (status, out, err) == (2, "", "fewbit: cannot write x.png: No space left on device\n")
     assert files() == []
 
 

@@ -349,12 +349,12 @@ def test_operon_finds_a_known_structure_and_the_same_again(monkeypatch):
     assert not any(one.expression.has(Y) for one in narrow)
 
 
-def test_a_missing_engine_names_its_extra(monkeypatch):
+def test_a_missing_engine_names_its_package(monkeypatch):
     monkeypatch.setattr(operon, "find_spec", lambda name: None)
     monkeypatch.setattr(pysr, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"pip install 'actfit\[operon\]'"):
+    with pytest.raises(InputError, match="pip install pyoperon"):
         operon.search(data(), 0, 1)
-    with pytest.raises(InputError, match=r"pip install 'actfit\[pysr\]'"):
+    with pytest.raises(InputError, match="pip install pysr"):
         pysr.search(data(), 0, 1, maxsize=20)
 
 
