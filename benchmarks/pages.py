@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable
-from decimal import ROUND_CEILING, Context
 from math import prod
 from typing import Any
 
@@ -49,11 +48,6 @@ def place(row: dict[str, Any]) -> str:
     """Where a row was measured."""
     threads = " and one thread" if row["versions"].get("threads") == "1" else ""
     return f"{row['device']} with torch {row['versions']['torch']}{threads}"
-
-
-def upwards(value: float, digits: int = 2) -> str:
-    """So many digits that are not below the value: a bound that is printed must hold."""
-    return f"{float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(value)):.{digits}g}"
 
 
 def spread(row: dict[str, Any] | None) -> str:

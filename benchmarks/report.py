@@ -16,13 +16,14 @@ from benchmarks.baselines.papers import INVACT_SAVINGS
 from benchmarks.forward_ad import page as forward_ad
 from benchmarks.kernels import page as kernel_times
 from benchmarks.memory import ACTS, CONVERSIONS, MODELS, MODES
-from benchmarks.pages import of_any, table, upwards
+from benchmarks.pages import of_any, table
 from benchmarks.rivals import page as rivals
 from benchmarks.rows import RESULTS
 from codegen.chosen import DIRECTIONS, choose
 from codegen.machine import GPUS
 from coefficients import command, load
 from coefficients.store import write_text
+from fitting.words import upwards
 from kernels.memory.saved import size
 
 APPROXIMATE = "approx-backprop-models"

@@ -20,6 +20,7 @@ from fitting.fewbit import document, report
 from fitting.fewbit.solve import KINDS, MAX_BITS, Fit, fit, fit_to_error
 from fitting.fewbit.sweep import shipped, sweep
 from fitting.weights import Weight, parse_weight
+from fitting.words import percent
 
 PROG = "python -m fitting.fewbit"
 FORMATS = ("table", "json", "csv", "latex")
@@ -145,7 +146,7 @@ def _all(options: argparse.Namespace, weight: Weight, domain: tuple[float, float
                 progress.write(report.as_line(result, str(published.path)))
     if not options.quiet:
         unchanged = len(tasks) - written
-        print(f"{len(tasks)} tables: {written} written, {unchanged} unchanged; largest gap {report.percent(largest)}")
+        print(f"{len(tasks)} tables: {written} written, {unchanged} unchanged; largest gap {percent(largest)}")
     return command.GOOD
 
 

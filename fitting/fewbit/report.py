@@ -6,6 +6,7 @@ from fitting.activations.catalogue import CATALOGUE
 from fitting.fewbit.curve import Curve
 from fitting.fewbit.solve import Fit
 from fitting.fewbit.table1 import EVEN, printed
+from fitting.words import counted, percent
 
 KIND_NAMES = {
     "best": "shared between intervals",
@@ -41,9 +42,9 @@ def _title(fit: Fit) -> str:
     params = ", ".join(f"{key}={value:g}" for key, value in fit.activation.params.items())
     name = f"{fit.activation.name}({params})" if params else fit.activation.name
     lo, hi = fit.domain
-    levels, intervals = _count(len(fit.steps.levels), "level"), _count(len(fit.steps.codes), "interval")
+    levels, intervals = counted(len(fit.steps.levels), "level"), counted(len(fit.steps.codes), "interval")
     return (
-        f"{name}': {_count(fit.bits, 'bit')}, {levels} on {intervals}; "
+        f"{name}': {counted(fit.bits, 'bit')}, {levels} on {intervals}; "
         f"weight {fit.weight.label}, domain [{lo:g}, {hi:g}]"
     )
 
@@ -51,7 +52,7 @@ def _title(fit: Fit) -> str:
 def _facts(fit: Fit) -> list[str]:
     error = fit.error
     if all(run.flat for run in Curve(fit.activation, *fit.domain).runs) and error.linf == 0:
-        return [f"error   exactly 0: f' takes {_count(len(fit.steps.levels), 'value')} here, and each has its level"]
+        return [f"error   exactly 0: f' takes {counted(len(fit.steps.levels), 'value')} here, and each has its level"]
     if error.linf == 0:
         return ["error   0 to all the digits of float64"]
     kind = KIND_NAMES[fit.levels]
@@ -94,12 +95,3 @@ def _number(value: float) -> str:
 def _math(value: float) -> str:
     """As _number, in LaTeX's mathematics: with a true minus sign and powers of ten."""
     return "$" + re.sub(r"e\+?(-?)0*(\d+)", r" \\times 10^{\1\2}", _number(value)) + "$"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
-def percent(share: float) -> str:
-    """A share as a percentage of two digits."""
-    return f"{float(f'{100 * share:.2g}'):g} %"

@@ -103,7 +103,7 @@ def fit_to_error(activation: Activation, max_error: float, **options: object) ->
         if result.error.l2_squared <= max_error:
             return result
     raise InputError(
-        f"max-error must be at least {result.error.l2_squared:.4g}, what {MAX_BITS} bits reach, got {max_error:g}"
+        f"max-error must be at least {result.error.l2_squared!r}, what {MAX_BITS} bits reach, got {max_error:g}"
     )
 
 

@@ -10,6 +10,7 @@ from fitting.invact import listing
 from fitting.invact.bound import Bound
 from fitting.invact.rows import Row
 from fitting.invact.solve import Fit
+from fitting.words import counted, percent, upwards
 
 BEFORE, AFTER = 5, 2  # rows of the front shown around the chosen one
 CHOSEN, PAPER = "*", "paper"
@@ -68,10 +69,10 @@ def as_line(document: Document, path: str) -> str:
     error, options, solution = document["error"], document["options"], document["solution"]
     engines = "+".join(dict.fromkeys(branch["engine"] for branch in solution["branches"]))
     count = solution["price"]["instructions"]
-    bounds = [np.inf if bound is None else bound for bound in error["bound"]]
+    bound = upwards(max(np.inf if bound is None else bound for bound in error["bound"]), 3)
     return (
-        f"{document['function']['name']:12} {options['dtype']:8}  {engines:16} {_counted(count, 'instruction'):15} "
-        f"rms {error['rms']:<8.3g} {beside(error['rms'], error['floor_rms']):21} |q - g| <= {max(bounds):<8.3g} {path}"
+        f"{document['function']['name']:12} {options['dtype']:8}  {engines:16} {counted(count, 'instruction'):15} "
+        f"rms {error['rms']:<8.3g} {beside(error['rms'], error['floor_rms']):21} |q - g| <= {bound:8} {path}"
     )
 
 
@@ -80,11 +81,6 @@ def beside(error: float, floor: float) -> str:
     if error <= floor:
         return "at the floor"
     return f"{percent(error / floor - 1)} above the floor" if error < 3 * floor else f"floor {floor:.3g}"
-
-
-def percent(share: float) -> str:
-    """A share as a percentage of two digits."""
-    return f"{float(f'{100 * share:.2g}'):g} %"
 
 
 def _title(fit: Fit) -> str:
@@ -133,7 +129,7 @@ def _facts(fit: Fit) -> list[str]:
     lines = [f"price   {row.price} instructions", f"rule    {fit.rule.text}"]
     if fit.exact:
         forms = "closed form" if len(row.candidates) == 1 else "closed forms"
-        lines.append(f"exact   {forms}; in float32 |q - g| <= {row.pointwise:.2g} at stored outputs")
+        lines.append(f"exact   {forms}; in float32 |q - g| <= {upwards(row.pointwise)} at stored outputs")
     at = f" at y = {row.linf_at:.6g}" if row.linf else ""
     dtype = floor.format.name
     lines += [
@@ -142,7 +138,9 @@ def _facts(fit: Fit) -> list[str]:
     ]
     for i, (name, bound) in enumerate(zip(listing.names(fit), fit.bounds, strict=True)):
         where = f" on the {name}" if len(fit.bounds) == 2 else ""
-        found = f"= 0{where}, a closed form" if bound.upper == 0 else f"<= {bound.upper:.6g}{where}, {_sampled(bound)}"
+        found = (
+            f"<= {upwards(bound.upper, 6)}{where}, {_sampled(bound)}" if bound.upper else f"= 0{where}, a closed form"
+        )
         lines.append(f"{'' if i else 'proof':8}|q - g| {found}")
     return lines
 
@@ -190,7 +188,3 @@ def _subscript(name: str) -> str:
     head, _, tail = name.partition("_")
     shown = head if len(head) == 1 else f"\\mathrm{{{head}}}"
     return f"{shown}_{{\\mathrm{{{tail}}}}}" if tail else shown
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"

@@ -63,7 +63,7 @@ def rule_for(floor: Floor, max_error: float | None = None) -> Rule:
     largest = max(float(abs(cells.middle).max()) for cells in floor.cells)
     if max_error is not None:
         if max_error < (least := largest * 2.0**-24):
-            raise InputError(f"max-error must be at least {least:.2g}, where float32 rounds, got {max_error:g}")
+            raise InputError(f"max-error must be at least {least!r}, where float32 rounds, got {max_error:g}")
         return Rule(f"max |q - g| at most {max_error:g}", pointwise=max_error)
     if floor.format.precision > 16:
         most = FLOAT32 * 2.0 ** math.floor(math.log2(largest)) if largest > 0 else FLOAT32

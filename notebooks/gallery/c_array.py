@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from fitting.words import counted
 from notebooks.gallery.fits import Fit
-from notebooks.gallery.numbers import count
 
 ACROSS = 4  # numbers a line
 
@@ -22,8 +22,8 @@ def _steps(fit: Fit) -> str:
     lo, hi = fit.document["options"]["domain"]
     parts = [
         _comment(
-            f"{fit.entry.function}' by {fit.setting}: {count(len(levels), 'level')}"
-            f" on {count(len(codes), 'interval')}; fitted on [{lo:g}, {hi:g}]",
+            f"{fit.entry.function}' by {fit.setting}: {counted(len(levels), 'level')}"
+            f" on {counted(len(codes), 'interval')}; fitted on [{lo:g}, {hi:g}]",
             *_origin(fit),
             "q(x) = levels[codes[i]] for borders[i - 1] < x <= borders[i]; the first and the last interval go on.",
             "The float borders are rounded down: every float x has the code that it has with the double ones.",

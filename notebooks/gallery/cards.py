@@ -3,12 +3,13 @@
 from pathlib import Path
 
 from fitting.fewbit.report import KIND_NAMES
+from fitting.words import counted
 from notebooks.gallery.c_array import as_c, sides
 from notebooks.gallery.curves import window
 from notebooks.gallery.fits import Fit, Shelf
 from notebooks.gallery.latex import as_latex
 from notebooks.gallery.markup import Html, tag
-from notebooks.gallery.numbers import DOWN, MUCH, UP, count, percent, short
+from notebooks.gallery.numbers import DOWN, MUCH, UP, percent, short
 from notebooks.gallery.pictures import fit_picture, function_picture
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "generated"
@@ -106,8 +107,8 @@ def _fewbit_facts(fit: Fit) -> list[tuple[str, object]]:
     return [
         *facts,
         ("max |f′ − q|", short(error["linf"], 4) + place),
-        ("keeps", f"{count(fit.kept_bits, 'bit')} an element"),
-        ("table", f"{count(len(solution['levels']), 'level')}, {count(len(solution['codes']), 'interval')}"),
+        ("keeps", f"{counted(fit.kept_bits, 'bit')} an element"),
+        ("table", f"{counted(len(solution['levels']), 'level')}, {counted(len(solution['codes']), 'interval')}"),
         ("weight", f"{WEIGHTS.get(weight, weight)} on [{short(lo)}, {short(hi)}]"),
     ]
 
@@ -116,7 +117,7 @@ def _least(fit: Fit) -> str:
     """The proven bound, and how near this table is to it. Rounded to the side on which both hold."""
     if fit.above is None:
         return "no bound above 0 found"
-    levels = f"{count(2**fit.kept_bits, 'level')} {KIND_NAMES[fit.document['options']['levels']]}"
+    levels = f"{counted(2**fit.kept_bits, 'level')} {KIND_NAMES[fit.document['options']['levels']]}"
     if fit.error == 0:
         near = "exact"
     elif fit.above > MUCH:
@@ -139,8 +140,8 @@ def _invact_facts(fit: Fit) -> list[tuple[str, object]]:
     return [
         *facts,
         ("|q − g| at most", _bounds(error["bound"]) + ", in parts of max(1, |g|)" * fit.is_relative),
-        ("price", f"{count(price['instructions'], 'instruction')} an element: {parts}"),
-        ("keeps", "the output" + f" and {count(fit.kept_bits, 'bit')} an element" * bool(fit.kept_bits)),
+        ("price", f"{counted(price['instructions'], 'instruction')} an element: {parts}"),
+        ("keeps", "the output" + f" and {counted(fit.kept_bits, 'bit')} an element" * bool(fit.kept_bits)),
         ("rule", solution["rule"]),
         ("weight", WEIGHTS.get(weight, weight)),
     ]

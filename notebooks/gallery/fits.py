@@ -13,7 +13,7 @@ from fitting.activations.catalogue import CATALOGUE
 from fitting.fewbit.table1 import EVEN, printed
 from fitting.invact.papers import ENGINE as PUBLISHED
 from fitting.provenance import own_params, stored_function
-from notebooks.gallery.numbers import count
+from fitting.words import counted
 
 DTYPES = ("bfloat16", "float16", "float32")
 
@@ -55,7 +55,7 @@ class Fit:
     def setting(self) -> str:
         """Bits or dtype."""
         options = self.document["options"]
-        return count(options["bits"], "bit") if self.is_fewbit else str(options["dtype"])
+        return counted(options["bits"], "bit") if self.is_fewbit else str(options["dtype"])
 
     @property
     def label(self) -> str:

@@ -7,9 +7,9 @@ from sympy import Expr, Symbol
 from sympy.printing.latex import LatexPrinter
 
 from fitting.invact.text import read
+from fitting.words import counted
 from notebooks.gallery.c_array import setting, sides
 from notebooks.gallery.fits import Fit
-from notebooks.gallery.numbers import count
 
 ROWS = 45  # of a table, which cannot break between pages
 DIGITS = 10  # of borders and levels, as the command shows them
@@ -30,10 +30,8 @@ def _steps(fit: Fit) -> list[str]:
         f"  ${lo}$ & ${hi}$ & ${number(levels[code], DIGITS)}$ & {code:0{bits}b} \\\\"
         for lo, hi, code in zip(edges, edges[1:], codes, strict=False)
     ]
-    head = (
-        f"% {fit.entry.function}' by {fit.setting}: {count(len(levels), 'level')} on {count(len(codes), 'interval')};"
-    )
-    lines = [f"{head} each holds from < x <= to"]
+    table = f"{counted(len(levels), 'level')} on {counted(len(codes), 'interval')}"
+    lines = [f"% {fit.entry.function}' by {fit.setting}: {table}; each holds from < x <= to"]
     for first in range(0, len(rows), ROWS):
         lines += _tabular("rrrr", "from & to & level & code", rows[first : first + ROWS])
     return lines

@@ -30,8 +30,3 @@ def percent(share: float, rounding: str = NEAREST) -> str:
 
 def _rounded(value: float | Decimal, digits: int, rounding: str) -> Decimal:
     return Context(digits, rounding).create_decimal(value)
-
-
-def count(number: int, noun: str) -> str:
-    """1 level, 2 levels."""
-    return f"{number} {noun}{'s' * (number != 1)}"
