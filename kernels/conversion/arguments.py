@@ -23,7 +23,9 @@ def check(
     if not isinstance(model, nn.Module):
         raise KernelError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if isinstance(model, torch.jit.ScriptModule):
-        raise KernelError("model must be converted before torch.jit makes a script of it, got a ScriptModule")
+        raise KernelError(
+            "model must be a module in Python, got a script of torch.jit; nor can what is converted be one"
+        )
     if accounting not in ACCOUNTINGS:
         raise KernelError(f"accounting must be one of {', '.join(ACCOUNTINGS)}, got {accounting!r}")
     if not isinstance(method, str):

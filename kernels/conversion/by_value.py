@@ -18,6 +18,7 @@ from kernels.stock import FUNCTIONS, STOCK
 # Formulas written out in float32 may be off by some units: 2^-20 is 16 of them. The functions differ by far more.
 _TOLERANCE = 2.0**-20
 _SHAPE = (48, 80)
+_FAR = torch.tensor([1e3, 2e4, 6e4, 1e6, 1e9, 1e30, torch.inf, torch.nan], dtype=torch.float64, device="cpu")
 OWN = (
     "it computes a function of its own: keep its derivative by method='forward-ad', or fit it by python -m"
     " fitting.fewbit --expr and emit kernels by python -m codegen emit --expr"
@@ -25,18 +26,19 @@ OWN = (
 
 
 def by_value(one: nn.Module) -> Known | str | None:
-    """What a module without parameters computes, judged by values and derivatives at 3840 points.
+    """What a module without parameters computes, judged by values and derivatives at 3840 points, and values far out.
 
     It is run on a copy, so that it stays as it is. A reason, if a module of ours would lack what it has. None: it is
     not element-wise, or cannot be run on one tensor.
     """
     with unset_fake_temporarily():
         try:
-            y, slope, keeps_dtype = _judged(copy.deepcopy(one))
+            trial = copy.deepcopy(one)
+            y, slope, keeps_dtype = _judged(trial)
+            names = (name for name in FUNCTIONS if all(map(_alike, (y, slope), _stock_curve(name))))
+            found = next((name for name in names if _everywhere(trial, name)), None)
         except Exception:  # whatever a stranger's module raises when it is given such a tensor
             return None
-        names = (name for name in FUNCTIONS if all(map(_alike, (y, slope), _stock_curve(name))))
-        found = next(names, None)
     if found is None:
         return OWN
     if not keeps_dtype:
@@ -73,6 +75,24 @@ def _judged(trial: nn.Module) -> tuple[Tensor, Tensor, bool]:
     if bool((slope == slope.flatten()[0]).all()):
         raise KernelError("a straight line")
     return y, slope, narrow.dtype == torch.bfloat16
+
+
+def _everywhere(trial: nn.Module, name: str) -> bool:
+    """Whether values are that function's in each dtype, far out and with more dimensions, too: no guard is at work.
+
+    Where what is written out overflows by itself, ours may be finite.
+    """
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        x = torch.cat([_points().flatten()[::16], _FAR, -_FAR]).to(dtype)
+        exact = _stock(name, x.double())
+        most = max(_TOLERANCE, 16 * torch.finfo(dtype).eps) * (1 + exact.abs() + x.double().abs())
+        for shape in ((4, 8, 8), (2, 4, 4, 8)):
+            with torch.no_grad():
+                y = trial(x.reshape(shape)).double().flatten()
+            close = (y == exact) | (((y - exact).abs() <= most) & most.isfinite())
+            if not bool((close | ~y.isfinite()).all()):
+                return False
+    return True
 
 
 @cache

@@ -134,7 +134,15 @@ class Held(Act):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the function gives."""
-        return super().forward(self.call, args, {**self.keywords, **kwargs})
+        kwargs = {**self.keywords, **kwargs}
+        if torch.compiler.is_exporting():  # as Rerouted has it
+            return super().forward(self.call, args, kwargs)
+        running = _running()
+        running.append(self)  # what runs here is not called by a forward around it
+        try:
+            return super().forward(self.call, args, kwargs)
+        finally:
+            running.pop()
 
 
 class Rerouted(Forwarding):
@@ -158,13 +166,13 @@ class Rerouted(Forwarding):
 
 class _Running(threading.local):
     def __init__(self) -> None:
-        self.stack: list[Rerouted] = []
+        self.stack: list[Rerouted | Held] = []
 
 
-_eager, _traced = _Running(), list[Rerouted]()
+_eager, _traced = _Running(), list[Rerouted | Held]()
 
 
-def _running() -> list[Rerouted]:
+def _running() -> list[Rerouted | Held]:
     """Those whose forward runs in this thread, innermost last: a call belongs to the innermost."""
     return _traced if torch.compiler.is_compiling() else _eager.stack
 

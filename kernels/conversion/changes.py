@@ -111,15 +111,18 @@ def _reroute(place: Place, act: Act) -> None:
     present.acts[place.key] = act
 
 
-def fence(sites: Iterable[Site]) -> list[Change]:
+def fence(sites: Iterable[Site], changes: list[Change]) -> None:
     """Keep calls of activations that are left alone from those who reroute calls of the same function around them."""
-    changes = []
-    for site in sites:
-        inner = site.places[0].owner if site.kind == "call" else site.original
-        if isinstance(inner, nn.Module) and "forward" not in vars(inner):
-            inner.forward = Rerouted(inner, {})
-            changes.append(Change(Place(inner, ""), "call", None, None))
-    return changes
+    alone = list(sites)
+    for call in [one for one in changes if one.kind == "call"]:
+        inside = set(call.place.owner.modules()) - {call.place.owner}
+        for site in alone:
+            inner = site.places[0].owner if site.kind == "call" else site.original
+            around = bool(inside & {site.original, *(place.owner for place in site.places)})
+            same = site.function.removesuffix("_tanh") == call.place.key
+            if around and same and isinstance(inner, nn.Module) and "forward" not in vars(inner):
+                inner.forward = Rerouted(inner, {})
+                changes.append(Change(Place(inner, ""), "call", None, None))
 
 
 def build(known: Known, **how: Any) -> Remembering:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.conversion.changes import Change, put, undo
+from kernels.conversion.changes import Change, fence, put, undo
 from kernels.conversion.known import Known
 from kernels.conversion.layers import METHOD
 from kernels.conversion.sites import Site, within
@@ -58,9 +58,14 @@ def error_of(known: Known, dtype: torch.dtype, how: How) -> float:
 
 
 def allowed(known: Known, dtype: torch.dtype, bound: float | None) -> float:
-    """The bound on the error of f'; by default that of invact, which is on the floor of the dtype, or of forward-ad."""
+    """The bound on the error of f'; by default that of invact, which is on the floor of the dtype, or of forward-ad.
+
+    In float64, too, formulas are those of float32: their error is no rounding there.
+    """
     if bound is not None:
         return bound
+    if dtype == torch.float64:
+        return SLACK * error_of(known, dtype, {"method": "forward-ad"})
     try:
         return SLACK * error_of(known, dtype, {"method": "invact"})
     except KernelError:
@@ -102,12 +107,13 @@ Measure = Callable[..., Saved]  # of modules' names that the model does not list
 
 
 def try_out(sites: Sequence[Site], how: Mapping[str, How], measure: Measure) -> Trial:
-    """Measure a model with `how` at its sites, by name; afterwards all is as before."""
+    """Measure a model with `how` at some of its sites, by name; afterwards all is as before."""
     changes: list[Change] = []
     try:
         for site in sites:
             if site.name in how:
                 put(site, changes, **how[site.name])
+        fence((site for site in sites if site.name not in how), changes)
         return look(sites, measure)
     finally:
         undo(changes)
@@ -130,21 +136,22 @@ def look(sites: Sequence[Site], measure: Measure) -> Trial:
 
 
 def best(
+    wanted: Sequence[Site],
     sites: Sequence[Site],
     stock: Trial,
     measure: Measure,
     bound: float | None,
 ) -> dict[str, How]:
-    """How each site is to remember, by its name; sites that are to stay as they are say why.
+    """How each of the sites wanted is to remember, by its name; those that are to stay as they are say why.
 
     Four runs are enough for any number of sites: in each all of them remember in one way, and what a site alone keeps
     is told apart.
     """
     exact: How = {"method": "forward-ad"}
-    first = try_out(sites, {site.name: exact for site in sites}, measure)
+    first = try_out(sites, {site.name: exact for site in wanted}, measure)
     meeting = {
         site.name: [exact] if site.known is None else candidates(site.known, first.dtypes[site.name], bound)
-        for site in sites
+        for site in wanted
         if site.name in first.ours
     }
     runs = {"forward-ad": first}
@@ -152,7 +159,7 @@ def best(
         hows = {name: next((how for how in them if how["method"] == method), exact) for name, them in meeting.items()}
         runs[method] = try_out(sites, hows, measure)
     chosen = {}
-    for site in sites:
+    for site in wanted:
         options = {how["method"]: how for how in meeting.get(site.name, ())}
         possible = [method for method in options if site.name not in runs[method].changed]
         least = min(possible, key=lambda method: runs[method].alone[site.name], default=None)

@@ -69,7 +69,7 @@ def convert(
     wanted = _out_of_place(model, wanted, measure)
     before = None if measure is None else _baseline(sites, wanted, measure)
     if method == "auto" and measure is not None and before is not None:
-        hows = best(wanted, before, measure, max_gradient_error)
+        hows = best(wanted, sites, before, measure, max_gradient_error)
     else:
         hows = _all(wanted, method, bits, scheme, coefficients)
     changes: list[Change] = []
@@ -187,11 +187,7 @@ def _install(sites: list[Site], hows: dict[str, How], changes: list[Change]) -> 
             except KernelError as error:
                 site.why_not = str(error)
                 del hows[site.name]
-    for change in [one for one in changes if one.kind == "call"]:
-        inside = set(change.place.owner.modules()) - {change.place.owner}
-        left = [site for site in sites if site.why_not and site.function.removesuffix("_tanh") == change.place.key]
-        around = [site for site in left if inside & {site.original, *(place.owner for place in site.places)}]
-        changes += fence(around)
+    fence((site for site in sites if site.name not in hows), changes)
 
 
 def _mend(

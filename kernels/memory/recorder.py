@@ -165,6 +165,8 @@ class Recorder:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             for module, name in self._named().items():
+                if isinstance(module, torch.jit.ScriptModule):  # has no such hooks: what it keeps is told of its parent
+                    continue
                 stack.callback(module.register_forward_pre_hook(self._entering(name), prepend=True).remove)
                 leave = module.register_forward_hook(self._leave, always_call=True)
                 stack.callback(leave.remove)

@@ -101,6 +101,7 @@ WRITTEN_OUT = {
     "hardswish": lambda x: x * F.relu6(x + 3) / 6,
     "softsign": lambda x: x / (1 + abs(x)),
     "elu": lambda x: torch.where(x > 0, x, torch.expm1(x)),
+    "softplus": lambda x: torch.log1p(torch.exp(x)),  # overflows where the function does not
 }
 
 
@@ -131,6 +132,12 @@ class Noisy(nn.Module):
         Formula(lambda x: F.gelu(x).clamp(max=10)),
         Formula(lambda x: F.relu(x).clamp(max=300)),
         Formula(lambda x: F.gelu(x) + 1e-3 * F.relu(x - 15)),
+        Formula(lambda x: F.gelu(x).clamp(-60000, 60000)),
+        Formula(lambda x: F.gelu(x).clamp(max=torch.finfo(x.dtype).max)),
+        Formula(lambda x: torch.nan_to_num(F.silu(x))),
+        Formula(lambda x: F.silu(x).clamp(max=6e4) if x.dtype == torch.float16 else F.silu(x)),
+        Formula(lambda x: F.gelu(x - x.mean(-1, keepdim=True)) if x.dim() == 3 else F.gelu(x)),
+        Formula(lambda x: F.gelu(x) if x.dim() < 4 else F.gelu(x, approximate="tanh") * 1.1),
         Formula(lambda x: x * x),
         Formula(torch.sin),
     ],

@@ -187,6 +187,62 @@ def test_each_site_gets_its_own() -> None:
     assert report.before.total - report.after.total == gain
 
 
+class Around(nn.Module):
+    """Calls a function, and has parts that do so, too: modules, or a layer of torch's that holds the function."""
+
+    def __init__(self, *parts: nn.Module) -> None:
+        super().__init__()
+        self.stem, self.parts = nn.Linear(WIDTH, WIDTH), nn.ModuleList(parts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.gelu(self.stem(x))
+        for part in self.parts:
+            x = x + part(x)
+        return x
+
+
+@pytest.mark.parametrize("act", [nn.GELU, lambda: nn.GELU("tanh")])
+def test_what_runs_within_a_part_is_not_told_of_the_call_around_it(act: Any) -> None:
+    x = torch.randn(ROWS, WIDTH)
+    for exclude, acts, call in ((None, 2, 1), ("gelu()", 2, 0), ("parts.*", 0, 1)):
+        model = Around(Net(act()), Net(act()))
+        report = convert(model, inputs=x, exclude=exclude)
+        kept = {site.name: (site.before, site.after) for site in report.sites}
+        hidden, narrow = 4 * UNIT, UNIT
+        assert not call or kept["gelu()"] == (narrow, narrow // 32)  # left alone it is not told from the rest
+        for name in ("parts.0.act", "parts.1.act"):
+            assert kept[name] == (hidden, hidden // 32 if acts else hidden)
+        less = acts * (hidden - hidden // 32) + call * (narrow - narrow // 32)
+        # The stem's GELU is followed by a sum and a linear layer: its output is kept by the latter anyway.
+        assert report.before.total - report.after.total == less
+        assert report.after.total == saved_bytes(model, x).total
+        report.revert()
+        assert all("forward" not in vars(one) for one in model.modules())
+
+
+def test_a_layer_that_holds_a_function_is_one_site_within_calls_of_it() -> None:
+    def layer() -> nn.Module:
+        return nn.TransformerEncoderLayer(WIDTH, 2, 4 * WIDTH, dropout=0.0, activation="gelu", batch_first=True)
+
+    x = torch.randn(2, ROWS // 2, WIDTH)
+    alone = convert(layer(), inputs=x)
+    assert [(site.name, site.now) for site in alone.sites] == [("activation", "invact")]
+    within = convert(Around(layer()), inputs=x)
+    assert {site.name: site.now for site in within.sites}["parts.0.activation"] == "invact"
+    told = [{site.name.rpartition(".")[2]: site for site in one.sites}["activation"] for one in (alone, within)]
+    assert told[0].before == told[1].before == 4 * UNIT
+    assert told[0].after == told[1].after == 4 * UNIT // 32
+
+
+def test_in_float64_nothing_less_than_rounding_is_the_default() -> None:
+    x = torch.randn(ROWS, WIDTH, dtype=torch.float64)
+    model = Net(nn.GELU()).double()
+    report = convert(model, inputs=x)
+    assert report.converted == []
+    assert "within the bound" in report.sites[0].reason
+    assert convert(model, inputs=x, max_gradient_error=1e-6).sites[0].now == "invact"
+
+
 def test_a_shared_activation_is_chosen_once() -> None:
     act = nn.GELU()
     net = nn.Sequential(Net(act), Net(act, "dropout"))

@@ -384,9 +384,20 @@ def test_nothing_within_the_bound_is_left_alone() -> None:
 def test_scripts_are_refused_or_left_alone() -> None:
     with pytest.warns(DeprecationWarning, match=r"torch\.jit\.script"):
         script = torch.jit.script(nn.Sequential(nn.GELU()))
-    with pytest.raises(KernelError, match=r"before torch\.jit"):
+    with pytest.raises(KernelError, match=r"got a script of torch\.jit"):
         convert(script, "invact")
     assert [site.name for site in convert(nn.Sequential(script, nn.GELU()), "invact").converted] == ["1"]
+
+
+def test_a_model_with_a_script_in_it_is_measured() -> None:
+    with pytest.warns(DeprecationWarning, match=r"torch\.jit\.script"):
+        script = torch.jit.script(nn.Linear(8, 8))
+    net = nn.Sequential(script, nn.GELU(), nn.Linear(8, 8))
+    plain = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))
+    assert saved_bytes(net, x()).total == saved_bytes(plain, x()).total
+    report, same = convert(net, inputs=x()), convert(plain, inputs=x())
+    assert [site.name for site in report.converted] == ["1"]
+    assert report.after.total == same.after.total
 
 
 def test_nothing_is_measured_in_inference_mode() -> None:
