@@ -8,6 +8,7 @@ from fitting.words import counted
 from notebooks.gallery.fits import Fit
 
 ACROSS = 4  # numbers a line
+FLOAT_MAX = float(np.finfo(np.float32).max)
 
 
 def as_c(fit: Fit) -> str:
@@ -33,6 +34,8 @@ def _steps(fit: Fit) -> str:
         parts.append(_array("double", f"{name}_borders", map(repr, borders)))
     parts.append(_array("unsigned char", f"{name}_codes", map(str, codes), across=16))
     parts.append(_array("double", f"{name}_levels", map(repr, levels)))
+    if max(map(abs, (*borders, *levels))) > FLOAT_MAX:
+        return "\n\n".join([*parts, _comment("There are no float arrays, as some of the numbers are none.")]) + "\n"
     if borders:
         parts.append(_array("float", f"{name}_borders_f", map(single, map(rounded_down, borders))))
     parts.append(_array("float", f"{name}_levels_f", map(single, map(np.float32, levels))))

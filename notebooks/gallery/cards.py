@@ -15,13 +15,14 @@ from notebooks.gallery.pictures import fit_picture, function_picture
 KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "generated"
 TARGETS = ("triton", "torch")
 WEIGHTS = {"norm": "x from N(0, 1)"}  # others go by their own names
-FIRST = "fewbit-3bit"  # the fit that a card shows at first, unless fewer bits are exact
+FIRST = 3  # bits of the table that a card shows at first, unless fewer are exact
 
 
 def card(shelf: Shelf) -> Html:
     """The card of a function."""
     x_range = window(shelf.fits)
-    shown = next((i for i, fit in enumerate(shelf.fits) if fit.error == 0 or fit.entry.name == FIRST), 0)
+    tables = (i for i, fit in enumerate(shelf.fits) if fit.is_fewbit and (fit.error == 0 or fit.kept_bits == FIRST))
+    shown = next(tables, 0)
     return tag(
         "article",
         _head(shelf),
@@ -30,8 +31,8 @@ def card(shelf: Shelf) -> Html:
         tag("div", *(_fit(fit, x_range) for fit in shelf.fits), class_="panels"),
         _kernels(shelf),
         class_="card",
-        id=shelf.name,
-        data_words=f"{shelf.name} {shelf.activation.expr}".lower(),
+        id=shelf.id,
+        data_words=f"{shelf.title} {shelf.activation.expr}".lower(),
     )
 
 
@@ -39,8 +40,9 @@ def _head(shelf: Shelf) -> Html:
     params = ", ".join(f"{key} = {value:g}" for key, value in shelf.activation.params.items())
     facts = [tag("code", f"f(x) = {shelf.activation.expr}")]
     facts += [tag("code", params)] if params else []
-    torch = tag("code", shelf.torch) if shelf.torch else "no function of PyTorch’s"
-    return tag("header", tag("h3", shelf.name), tag("p", torch, class_="torch"), tag("p", *facts, class_="expression"))
+    none = "no function of PyTorch’s" * (shelf.title == shelf.name)  # with other parameters it may have one
+    torch = tag("code", shelf.torch) if shelf.torch else none
+    return tag("header", tag("h3", shelf.title), tag("p", torch, class_="torch"), tag("p", *facts, class_="expression"))
 
 
 def _key(*lines: tuple[str, str]) -> Html:
@@ -53,11 +55,11 @@ def _chooser(shelf: Shelf, shown: int) -> Html:
     groups: dict[str, list[Html]] = {}
     for i, fit in enumerate(shelf.fits):
         group = "Few bits" if fit.is_fewbit else "The paper’s" if fit.is_published else "From the output"
-        words = str(fit.document["options"]["bits"]) if fit.is_fewbit else fit.setting
+        words = fit.setting.replace(fit.kind, str(fit.kept_bits), 1) if fit.is_fewbit else fit.setting
         button = tag(
             "input",
             type="radio",
-            name=f"{shelf.name}-fit",
+            name=f"{shelf.id}-fit",
             id=f"{fit.id}-choice",
             value=i,
             checked=i == shown,
@@ -65,7 +67,7 @@ def _chooser(shelf: Shelf, shown: int) -> Html:
         )
         groups.setdefault(group, []).append(tag("label", button, tag("span", words + _version(fit))))
     lines = [tag("div", tag("span", name, class_="group"), *buttons) for name, buttons in groups.items()]
-    return tag("fieldset", tag("legend", f"Fits of {shelf.name}", class_="unseen"), *lines, class_="chooser")
+    return tag("fieldset", tag("legend", f"Fits of {shelf.title}", class_="unseen"), *lines, class_="chooser")
 
 
 def _version(fit: Fit) -> str:
@@ -210,7 +212,7 @@ def copyable(id_: str, name: str, of: str, text: str) -> Html:
 def _kernels(shelf: Shelf) -> Html:
     """The modules that codegen emitted. They stand on the page, which may be moved away from the repository."""
     texts = []
-    for target in TARGETS:
+    for target in TARGETS if shelf.is_usual else ():
         path = KERNELS / f"{shelf.name}_{target}.py"
         if path.is_file():
             text = path.read_text(encoding="utf-8")

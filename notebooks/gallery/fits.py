@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -52,14 +52,26 @@ class Fit:
         return "few-bit" if self.is_fewbit else "InvAct, the paper’s" if self.is_published else "InvAct"
 
     @property
-    def setting(self) -> str:
+    def kind(self) -> str:
         """Bits or dtype."""
         options = self.document["options"]
         return counted(options["bits"], "bit") if self.is_fewbit else str(options["dtype"])
 
     @property
+    def manner(self) -> str:
+        """What is not as by default, as the file's name has it after method and kind: norm, domain=-4.0_4.0."""
+        options = self.document["options"]
+        usual = f"fewbit-{options['bits']}bit" if self.is_fewbit else f"invact-{options['dtype']}"
+        return self.entry.name.removeprefix(usual).removeprefix(f"-{PUBLISHED}").removeprefix("-")
+
+    @property
+    def setting(self) -> str:
+        """Kind and manner: 3 bits, norm."""
+        return ", ".join(filter(None, (self.kind, self.manner)))
+
+    @property
     def label(self) -> str:
-        """What tells the fit from the others of its function."""
+        """What tells the fit from the others of its shelf."""
         return f"{self.method}, {self.setting}" + f", version {self.entry.version}" * (self.entry.version > 1)
 
     @property
@@ -118,10 +130,25 @@ class Fit:
 
 @dataclass(frozen=True)
 class Shelf:
-    """All fits of one function."""
+    """All fits of one function with the same parameters; `id`: a name that no other shelf has."""
 
-    name: str
+    id: str
     fits: tuple[Fit, ...]
+
+    @property
+    def name(self) -> str:
+        return self.fits[0].entry.function
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether this is the catalogue's function, with its own parameters."""
+        return self.name in CATALOGUE and not own_params(self.activation)
+
+    @property
+    def title(self) -> str:
+        """The name, and the parameters that are not as by default: softplus, beta = 2."""
+        own = own_params(self.activation) if self.name in CATALOGUE else {}
+        return ", ".join([self.name, *(f"{key} = {value:g}" for key, value in own.items())])
 
     @property
     def two_bits(self) -> Fit | None:
@@ -134,8 +161,8 @@ class Shelf:
 
     @property
     def torch(self) -> str | None:
-        """The same function in PyTorch."""
-        row = CATALOGUE.get(self.name)
+        """The same function in PyTorch; None where it has none, and for other parameters than the usual ones."""
+        row = CATALOGUE[self.name] if self.is_usual else None
         if row is None or row.torch is None:
             return None
         options = "".join(f", {key}={value!r}" for key, value in row.torch_options.items())
@@ -143,39 +170,38 @@ class Shelf:
 
 
 def shelves(root: Path | None = None) -> list[Shelf]:
-    """The fits below root (default: the packaged ones), function by function.
+    """The fits below root (default: the packaged ones), function by function, each with its parameters by itself.
 
     By name, but last come those whose f' is a step function, which few bits hold exactly.
 
     Raises `CoefficientError` or `InputError` for a file that is not valid, OSError for one that cannot be read.
     """
-    entries = available(root)
-    found = [
-        Shelf(name, _fits([entry for entry in entries if entry.function == name]))
-        for name in sorted({entry.function for entry in entries})
-    ]
-    return sorted(found, key=lambda shelf: shelf.activation.step_values is not None)
-
-
-def _fits(entries: Sequence[Entry]) -> tuple[Fit, ...]:
-    """Few-bit tables by bits, then formulas by dtype, the paper's last."""
-    known: dict[tuple[Any, ...], Activation] = {}
-    fits = []
-    for entry in entries:
+    found: dict[str, dict[tuple[Any, ...], list[Fit]]] = {}
+    for entry in available(root):
         document = load(entry.path)
         function = document["function"]
-        key = (function["expr"], *sorted(function["params"].items()))
-        activation = known.setdefault(key, stored_function(function)) if key not in known else known[key]
-        fits.append(Fit(entry, entry.path.read_text(encoding="utf-8"), document, activation))
-    papers = {fit.document["options"]["dtype"]: fit.error for fit in fits if fit.is_published}
-    fits = [_with_paper(fit, papers) for fit in fits]
-    return tuple(sorted(fits, key=_place))
+        shelf = found.setdefault(entry.function, {}).setdefault((function["expr"], *function["params"].items()), [])
+        activation = shelf[0].activation if shelf else stored_function(function)
+        shelf.append(Fit(entry, entry.path.read_text(encoding="utf-8"), document, activation))
+    # Further shelves of a function: minus signs are in no function's name.
+    made = [
+        Shelf(f"{name}-{i}" if i > 1 else name, _arranged(fits))
+        for name, like in sorted(found.items())
+        for i, fits in enumerate(sorted(like.values(), key=_unusual), 1)
+    ]
+    return sorted(made, key=lambda shelf: shelf.activation.step_values is not None)
 
 
-def _with_paper(fit: Fit, papers: dict[str, float]) -> Fit:
-    if fit.is_fewbit or fit.is_published:
-        return fit
-    return Fit(fit.entry, fit.text, fit.document, fit.activation, papers.get(fit.document["options"]["dtype"]))
+def _unusual(fits: Sequence[Fit]) -> tuple[bool, str]:
+    """By which the usual parameters come first."""
+    return bool(own_params(fits[0].activation)), fits[0].entry.name
+
+
+def _arranged(fits: Sequence[Fit]) -> tuple[Fit, ...]:
+    """Few-bit tables by bits, then formulas by dtype, the paper's last; formulas know of the paper's error."""
+    papers = {fit.kind: fit.error for fit in fits if fit.is_published}
+    told = (fit if fit.is_fewbit or fit.is_published else replace(fit, paper=papers.get(fit.kind)) for fit in fits)
+    return tuple(sorted(told, key=_place))
 
 
 def _place(fit: Fit) -> tuple[Any, ...]:

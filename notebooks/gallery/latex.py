@@ -44,18 +44,15 @@ def _formulas(fit: Fit) -> list[str]:
     if solution["border"] is not None:
         sign = "<" if solution["border_side"] == "right" else "<="
         lines.append(f"% the left side is x {sign} {solution['border']!r}")
-    lines.append(r"\begin{align*}")
-    rows = []
-    for side, branch in zip(sides(branches), branches, strict=True):
-        mark = f"_{{\\text{{{side}}}}}" if side else ""
-        if branch["variable"] is not None:
-            rows.append(f"  s{mark} &= {_maths(branch['variable'], branch['constants'])}")
-        rows.append(f"  q{mark} &= {_maths(branch['expression'], branch['constants'])}")
-    lines += [" \\\\\n".join(rows), r"\end{align*}"]
-    for side, branch in zip(sides(branches), branches, strict=True):
-        if branch["constants"]:
-            constants = [f"  ${_symbol(key)}$ & ${number(value)}$ \\\\" for key, value in branch["constants"].items()]
-            lines += _tabular("lr", f"constant & {side or 'value'}", constants)
+    for side, branch in zip(sides(branches), branches, strict=True):  # s and the constants are others on each
+        variable, constants = branch["variable"], branch["constants"]
+        rows = [] if variable is None else [f"  s &= {_maths(variable, constants)}"]
+        mark = rf"_{{\text{{{side}}}}}" if side else ""
+        rows.append(f"  q{mark} &= {_maths(branch['expression'], constants)}")
+        lines += [r"\begin{align*}", " \\\\\n".join(rows), r"\end{align*}"]
+        if constants:
+            values = [f"  ${_symbol(key)}$ & ${number(value)}$ \\\\" for key, value in constants.items()]
+            lines += _tabular("lr", f"constant & {side or 'value'}", values)
     return lines
 
 

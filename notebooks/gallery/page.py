@@ -31,7 +31,7 @@ def page(
     """
     found, cards = [], []
     for shelf in shelves(root):
-        progress(shelf.name)
+        progress(shelf.title)
         found.append(shelf)
         cards.append(card(shelf))
     if not found:
@@ -42,7 +42,7 @@ def page(
         script=(HERE / "gallery.js").read_text(encoding="utf-8"),
         functions=str(len(found)),
         fits=str(sum(len(shelf.fits) for shelf in found)),
-        jumps=Html("".join(tag("a", shelf.name, href=f"#{shelf.name}") for shelf in found)),
+        jumps=Html("".join(tag("a", shelf.title, href=f"#{shelf.id}") for shelf in found)),
         drawn=_drawn(found),
         index=Html("".join(tag("li", _entry(shelf)) for shelf in found)),
         notebooks=_notebooks(beside),
@@ -59,7 +59,7 @@ def _choices(most: int) -> str:
 
 def _entry(shelf: Shelf) -> Html:
     """A small picture that leads to a card."""
-    return tag("a", thumbnail(shelf, window(shelf.fits)), tag("span", shelf.name), href=f"#{shelf.name}")
+    return tag("a", thumbnail(shelf, window(shelf.fits)), tag("span", shelf.title), href=f"#{shelf.id}")
 
 
 def _drawn(found: Sequence[Shelf]) -> str:

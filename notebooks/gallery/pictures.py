@@ -22,7 +22,7 @@ def function_picture(shelf: Shelf, x_range: tuple[float, float]) -> Html:
     panel = Panel(x_range, widened(min(f.min(), slope.min()), max(f.max(), slope.max())), 18, 136)
     panel.curve(x, f, "curve f")
     panel.curve(x, slope, "curve slope")
-    return picture(f"{shelf.name} and its derivative", f"{shelf.name}-picture", 184, panel.drawn("x", "f, f′"))
+    return picture(f"{shelf.title} and its derivative", f"{shelf.id}-picture", 184, panel.drawn("x", "f, f′"))
 
 
 def thumbnail(shelf: Shelf, x_range: tuple[float, float]) -> Html:

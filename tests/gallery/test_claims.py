@@ -5,17 +5,21 @@ import json
 import re
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from coefficients.document import SEALED, dumps, seal
 from coefficients.store import DATA
+from fitting.fewbit.table1 import EVEN, TABLE_1
 from notebooks.gallery.cards import card
+from notebooks.gallery.curves import formulas
 from notebooks.gallery.fits import shelves
 from notebooks.gallery.numbers import DOWN, NEAREST, UP, percent, short
 from notebooks.gallery.page import page
 from notebooks.gallery.table import COLUMNS, table
 
 POWERS = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
+KINDS = ("", "in contiguous intervals")
 NAMES = [name for name, _ in COLUMNS]
 
 
@@ -97,6 +101,90 @@ def test_bounds_in_the_table_hold_as_printed(found):
             assert value(line[share]) >= Fraction(error["gap"]), fit.id
         else:
             assert value(line[bound]) >= max(map(Fraction, error["bound"])), fit.id
+
+
+def near(words: str, number: float, digits: int = 3) -> bool:
+    """Whether a printed number is the nearest of so many digits: half a unit of the last one away at most."""
+    shown = value(words)
+    return abs(shown - Fraction(number)) <= abs(Fraction(number)) * Fraction(1, 2) / 10 ** (digits - 1)
+
+
+def papers_error(fit) -> float | None:
+    """Of the InvAct paper's formulas for the same function and dtype."""
+    name = f"invact-{fit.document['options']['dtype']}-published"
+    path = DATA / fit.entry.function / f"{name}.v1.json"
+    return json.loads(path.read_text(encoding="utf-8"))["error"]["rms"] if path.is_file() else None
+
+
+def test_numbers_on_cards_are_those_of_the_files(found):
+    text = "".join(card(shelf) for shelf in found)
+    shown, compared = facts(text), 0
+    for fit in (fit for shelf in found for fit in shelf.fits):
+        error, solution, said = fit.document["error"], fit.document["solution"], shown[fit.id]
+        keeps = re.search(r"(\d+) bits? an element", said["keeps"])
+        assert (int(keeps[1]) if keeps else 0) == fit.kept_bits
+        if fit.is_fewbit:
+            bits, paper = fit.document["options"]["bits"], TABLE_1.get(fit.entry.function, ())
+            assert near(said["∫(f′ − q)²w"], error["l2_squared"], 4)
+            assert ("paper" in said) == (len(paper) >= bits)
+            assert said.get("paper", "").partition(" ")[0] == (paper[bits - 1] if len(paper) >= bits else "")
+            assert said.get("paper", "").partition(" ")[2] in (("for |x|",) if fit.entry.function in EVEN else KINDS)
+            largest, _, at = said["max |f′ − q|"].partition(" at x = ")
+            assert near(largest, error["linf"], 4)
+            assert (at == "") == (error["linf_at"] is None)
+            assert at == "" or near(at, error["linf_at"], 4)
+            counts = re.fullmatch(r"(\d+) levels?, (\d+) intervals?", said["table"])
+            assert [*map(int, counts.groups())] == [len(solution["levels"]), len(solution["codes"])]
+        else:
+            assert near(said["RMS error"].partition(";")[0], error["rms"])
+            assert near(said["largest"].partition(";")[0], error["linf"])
+            paper = None if fit.is_published else papers_error(fit)
+            assert ("paper’s" in said) == (paper is not None)
+            assert paper is None or near(said["paper’s"].partition(" ")[0], paper)
+            assert said["rule"] == solution["rule"]
+            parts = {
+                kind: int(number) for number, kind in re.findall(r"(\d+) (fma|other|special|division)", said["price"])
+            }
+            price = solution["price"]
+            assert parts == {kind: price[kind] for kind in ("fma", "other", "special", "division") if price[kind]}
+            assert said["price"].startswith(f"{price['instructions']} instruction")
+        compared += 1
+    assert compared > 150
+    sides = re.findall(r'id="([^"]*)" class="panel">.*?<p>left, x (\S+) ([^:]*):</p>', text.replace("</section>", "\n"))
+    borders = {fit.id: fit.document["solution"] for shelf in found for fit in shelf.fits if not fit.is_fewbit}
+    assert len(sides) == sum(one["border"] is not None for one in borders.values()) > 0
+    for name, sign, border in sides:
+        assert html.unescape(sign) == {"right": "<", "left": "≤"}[borders[name]["border_side"]]
+        assert near(border, borders[name]["border"], 5)
+
+
+def test_what_is_drawn_is_below_what_is_proven(found):
+    drawn = 0
+    for fit in (fit for shelf in found for fit in shelf.fits if not fit.is_fewbit):
+        for side in formulas(fit, -3.0, 3.0):
+            scale = np.maximum(1.0, np.abs(side.g).max())  # errors are computed in float64, from numbers of that size
+            assert np.nanmax(side.error) <= side.bound + 8 * np.finfo(float).eps * scale
+            drawn += 1
+    assert drawn > 72
+
+
+def test_numbers_in_the_table_are_those_of_the_files(found):
+    cells = rows(table(found))
+    for fit in (fit for shelf in found for fit in shelf.fits):
+        line, error = dict(zip(NAMES, cells[fit.id], strict=True)), fit.document["error"]
+        assert near(line["Error"], error["l2_squared" if fit.is_fewbit else "rms"], 4)
+        assert near(line["Largest"], error["linf"])
+        bits = fit.document["options"].get("bits", 0)
+        if fit.is_fewbit:
+            printed = TABLE_1.get(fit.entry.function, ())
+            assert line["Paper’s"] == (printed[bits - 1] if len(printed) >= bits else "–")
+        else:
+            paper = None if fit.is_published else papers_error(fit)
+            assert line["Paper’s"] == "–" if paper is None else near(line["Paper’s"], paper)
+        price = None if fit.is_fewbit else fit.document["solution"]["price"]["instructions"]
+        assert line["Instr."] == ("–" if price is None else str(price))
+        assert line["Bits"] == str(bits if fit.is_fewbit else len(fit.document["solution"]["branches"]) - 1)
+        assert line["Version"] == str(fit.document["version"])
 
 
 def test_printed_bounds_are_no_looser_than_their_digits(found):
