@@ -10,6 +10,8 @@ import torch
 
 from coefficients import command
 
+MOST_RUNS = 10_000
+
 
 def parser(module: str, doc: str | None, kinds: Sequence[str], runs: str) -> command.Parser:
     """Of a benchmark that measures several kinds of rows, each into a file of its own; `runs`: how many by default."""
@@ -49,6 +51,11 @@ def whole(option: str, word: str, most: int) -> int:
     return value
 
 
+def runs(text: str | None, default: int) -> int:
+    """How many rounds; raises Misuse for what is no number of them."""
+    return default if text is None else whole("runs", text, MOST_RUNS)
+
+
 def can_compile(device: torch.device) -> bool:
     """Whether torch.compile works: for a CPU it needs a C++ compiler."""
     return device.type == "cuda" or any(map(shutil.which, (os.environ.get("CXX", "g++"), "g++", "clang++")))
@@ -56,7 +63,8 @@ def can_compile(device: torch.device) -> bool:
 
 def device(kind: str | None) -> torch.device:
     """cuda or cpu; for None, cuda where there is one. Raises Misuse for another, or one that is not there."""
-    found = one("device", kind or ("cuda" if torch.cuda.is_available() else "cpu"), ("cuda", "cpu"))
+    usual = "cuda" if torch.cuda.is_available() else "cpu"
+    found = one("device", usual if kind is None else kind, ("cuda", "cpu"))
     if found == "cuda" and not torch.cuda.is_available():
         raise command.Misuse("device must be there, got 'cuda', and torch sees no GPU; use --device cpu")
     return torch.device(found)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from benchmarks.options import whole
+from benchmarks.options import runs as runs_of
 from benchmarks.pages import Rows, read, table
 from benchmarks.rows import Row, record, summary
 
@@ -46,7 +46,7 @@ COMMANDS = (
     "codegen emit --fn silu",
     "kernels.memory --model mlp",
 )
-RUNS, QUICK_RUNS, MOST_RUNS = 5, 1, 1000
+RUNS, QUICK_RUNS = 5, 1
 
 
 def _parser() -> command.Parser:
@@ -59,13 +59,13 @@ def _parser() -> command.Parser:
     return parser
 
 
-def measure(runs: int) -> list[Row]:
+def measure(rounds: int) -> list[Row]:
     """All rows; in each round all take turns, after one that is not counted."""
     built = distribution()
     calls = {("import", one): ["-c", one] for one in STATEMENTS}
     calls |= {("command", f"python -m {line}"): ["-m", *shlex.split(line)] for line in COMMANDS}
     found: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
-    for turn in tqdm(range(runs + 1), unit="round", disable=None):
+    for turn in tqdm(range(rounds + 1), unit="round", disable=None):
         for key, words in calls.items():
             seconds = _seconds(words)
             if turn:
@@ -120,10 +120,8 @@ def _table(rows: Rows) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
     options = _parser().parse_args(arguments)
-    default = QUICK_RUNS if options.quick else RUNS
-    runs = default if options.runs is None else whole("runs", options.runs, MOST_RUNS)
     out = None if options.out is None else command.output_path("out", options.out)
-    record([("package", measure(runs))], out, options.quick)
+    record([("package", measure(runs_of(options.runs, QUICK_RUNS if options.quick else RUNS)))], out, options.quick)
     return command.GOOD
 
 

@@ -11,18 +11,21 @@ def lazily(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of a package, whose public `names` are in modules `homes` of it.
 
-    All of them come with the first that is asked for. `homes` and `modules` are attributes of the package, too, as they
-    are once they are imported.
+    All of them come with the first that is asked for, but for those that the package has got meanwhile. Modules right
+    in the package, of `homes` and `modules`, are attributes of it, too, as they are once they are imported.
     """
+    direct = {name for name in (*homes, *modules) if "." not in name}
 
     def find(name: str) -> Any:
         if name in names:
+            known = vars(sys.modules[package])
             for home in homes:
-                found = vars(import_module(f"{package}.{home}"))
-                vars(sys.modules[package]).update((key, value) for key, value in found.items() if key in names)
-            return vars(sys.modules[package])[name]
-        if name in homes or name in modules:
+                for key, value in vars(import_module(f"{package}.{home}")).items():
+                    if key in names:
+                        known.setdefault(key, value)
+            return known[name]
+        if name in direct:
             return import_module(f"{package}.{name}")
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
-    return find, lambda: sorted({*vars(sys.modules[package]), *names})
+    return find, lambda: sorted({*vars(sys.modules[package]), *names, *direct})

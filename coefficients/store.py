@@ -6,7 +6,8 @@ import errno
 import os
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -102,14 +103,24 @@ def write(document: Document, path: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file, whole or not at all. Raises OSError when it cannot be written."""
-    # Not by tempfile, whose files only the owner may read.
-    partial = path.with_name(f".{uuid.uuid4().hex}.tmp")
+    with whole(path) as partial, partial.open("x", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A file of the same ending to write to, which takes the place of `path` where all goes well, and else is gone.
+
+    Raises OSError, with the name `path`, when it cannot be written.
+    """
+    place = path.resolve()  # a link stays, and what it points to is written
+    # Its own name, as others may write here, too. Not by tempfile, whose files only the owner may read.
+    partial = place.with_name(f".{uuid.uuid4().hex}.tmp{path.suffix}")
     try:
-        with partial.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
+        yield partial
+        os.replace(partial, place)
     except OSError as error:
         error.filename = str(path)  # and not the partial, which nobody has named
         raise

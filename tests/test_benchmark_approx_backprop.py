@@ -226,6 +226,7 @@ def test_a_quick_run(tmp_path, monkeypatch, capsys):
     ("options", "word"),
     [
         (("--device", "tpu"), "device"),
+        (("--device", "cpu", "--runs", ""), "runs"),
         (("--what", "speed"), "what"),
         (("--runs", "0"), "runs"),
         (("--runs", "many"), "runs"),

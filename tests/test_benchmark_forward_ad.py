@@ -145,6 +145,7 @@ def test_the_device_is_asked_for_bytes(monkeypatch):
     ("options", "word"),
     [
         (("--device", "tpu"), "device"),
+        (("--device", "cpu", "--runs", ""), "runs"),
         (("--what", "speed"), "what"),
         (("--runs", "0"), "runs"),
         (("--runs", "many"), "runs"),

@@ -133,6 +133,8 @@ def test_quick_leaves_what_is_committed(capsys):
         ((*QUICK, "--sizes", "0"), "got '0'"),
         ((*QUICK, "--sizes", "8,,9"), "got ''"),
         ((*QUICK, "--runs", "-1"), "runs must be a whole number"),
+        ((*QUICK, "--runs", ""), "runs must be a whole number from 1 to 10000, got ''"),
+        (("--device", ""), "device must be cuda or cpu, got ''"),
         (("--device", "cpu", "--dtypes", "float64"), "dtypes must be of bfloat16, float16, float32, got 'float64'"),
         (("--device", "cpu", "--fn", "relu"), "fn must be gelu or silu, got 'relu'"),
         ((*QUICK, "--methods", "fewbit-5"), "methods must be of"),
@@ -156,7 +158,7 @@ def test_an_unknown_option(capsys):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there(capsys):
-    assert run() == command.MISUSED
+    assert run("--device", "cuda") == command.MISUSED
     assert "use --device cpu" in capsys.readouterr().err
 
 

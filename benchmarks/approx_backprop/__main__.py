@@ -37,6 +37,7 @@ from benchmarks.approx_backprop import times as timed
 from benchmarks.clock import origin
 from benchmarks.options import device as device_of
 from benchmarks.options import names, parser, whole
+from benchmarks.options import runs as runs_of
 from benchmarks.rows import Row, record
 from kernels import KernelError
 
@@ -46,7 +47,7 @@ GIB = 2**30
 MEMORY = 11  # GiB, of the paper's GeForce GTX 1080 Ti
 RUNS, QUICK_RUNS = 21, 2
 QUICK_MODELS, QUICK_NETS, QUICK_WAYS = ("ResNet-20, 8×8",), ("164",), ("4 bits",)
-MOST = {"runs": 10_000, "memory": 10_000}
+MOST_MEMORY = 10_000  # GiB
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,8 @@ def plan(options: argparse.Namespace) -> Plan:
     return Plan(
         kinds=names("what", options.what, KINDS),
         device=device,
-        runs=whole("runs", options.runs or str(QUICK_RUNS if options.quick else RUNS), MOST["runs"]),
-        memory=whole("memory", options.memory, MOST["memory"]) * GIB,
+        runs=runs_of(options.runs, QUICK_RUNS if options.quick else RUNS),
+        memory=whole("memory", options.memory, MOST_MEMORY) * GIB,
         quick=options.quick,
         out=None if options.out is None else command.output_path("out", options.out),
     )

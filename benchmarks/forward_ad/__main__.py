@@ -36,6 +36,7 @@ from benchmarks.forward_ad import times as timed
 from benchmarks.forward_ad.cases import CHAINS, METHODS
 from benchmarks.options import can_compile, names, parser, whole
 from benchmarks.options import device as device_of
+from benchmarks.options import runs as runs_of
 from benchmarks.rows import Row, record
 from kernels import KernelError
 
@@ -47,7 +48,7 @@ MOST_LAYERS = {"cuda": 1 << 26, "cpu": 1 << 21}  # of a chain between layers, wh
 QUICK_SIZES = (1 << 16,)  # the least that nested forward AD takes up
 QUICK_CHAINS, QUICK_MODELS = ("mish", "relu"), ("ResNet, mish",)
 REPEATS, QUICK_REPEATS = 41, 3
-MOST = {"runs": 10_000, "threads": 256}
+MOST_THREADS = 256
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,8 @@ def plan(options: argparse.Namespace) -> Plan:
     return Plan(
         kinds=names("what", options.what, KINDS),
         device=device,
-        repeats=whole("runs", options.runs or str(QUICK_REPEATS if options.quick else REPEATS), MOST["runs"]),
-        threads=[whole("threads", word, MOST["threads"]) for word in dict.fromkeys(options.threads.split(","))],
+        repeats=runs_of(options.runs, QUICK_REPEATS if options.quick else REPEATS),
+        threads=[whole("threads", word, MOST_THREADS) for word in dict.fromkeys(options.threads.split(","))],
         methods=[name for name in METHODS if compiles or name != "compiled"],
         quick=options.quick,
         out=None if options.out is None else command.output_path("out", options.out),

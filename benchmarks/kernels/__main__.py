@@ -39,6 +39,7 @@ from benchmarks.kernels.check import wrong
 from benchmarks.kernels.runs import Bench
 from benchmarks.options import device as device_of
 from benchmarks.options import names, whole
+from benchmarks.options import runs as runs_of
 from benchmarks.rows import Row, record
 from kernels import KernelError, backend
 
@@ -78,7 +79,7 @@ def _parser() -> command.Parser:
     parser.add_argument("--what", metavar="W,...", help=f"default: {','.join(WHATS)}")
     parser.add_argument("--sizes", metavar="N,...", help="elements, as in 2^12,100003 (default: 2^12, 2^14, ... 2^28)")
     parser.add_argument("--runs", metavar="N", help="rounds that count (default: 40 on a GPU, 10 on a CPU)")
-    parser.add_argument("--device", metavar="D", default="cuda", help="cuda or cpu, sizes up to 2^22 (default: cuda)")
+    parser.add_argument("--device", metavar="D", help="cuda, or cpu, with sizes up to 2^22 (default: cuda if there)")
     parser.add_argument("--quick", action="store_true", help="two sizes, few rounds: to see that all of it runs")
     parser.add_argument("-o", "--out", metavar="FILE", help="instead of benchmarks/results/<device>/kernels-time.jsonl")
     return parser
@@ -93,9 +94,6 @@ def plan(options: argparse.Namespace) -> Plan:
         if options.sizes is None
         else [whole("sizes", n, CAP[kind]) for n in dict.fromkeys(options.sizes.split(","))]
     )
-    runs = (QUICK_RUNS if options.quick else RUNS)[kind]
-    if options.runs is not None:
-        runs = whole("runs", options.runs, 1 << 20)
     # On a CPU, what is asked is what the twin costs against eager; whoever wants torch.compile there names it.
     methods = [name for name in METHODS if kind == "cuda" or name != "compile"]
     asked = names("methods", options.methods, METHODS) if options.methods is not None else methods
@@ -107,12 +105,12 @@ def plan(options: argparse.Namespace) -> Plan:
         sizes=sizes,
         layers=(QUICK_LAYERS if options.quick else LAYERS)[kind],
         device=torch.device(kind),
-        runs=runs,
+        runs=runs_of(options.runs, (QUICK_RUNS if options.quick else RUNS)[kind]),
         out=None if options.out is None else command.output_path("out", options.out),
     )
 
 
-def _kind(device: str) -> str:
+def _kind(device: str | None) -> str:
     kind = device_of(device).type
     if kind == "cpu" and backend("cpu") != "torch":
         raise command.Misuse("TRITON_INTERPRET must not be set: what the interpreter takes says nothing; unset it")

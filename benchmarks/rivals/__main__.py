@@ -30,8 +30,9 @@ from torch import Tensor, nn
 from benchmarks.baselines.blocks import EAGER, MLP, Block, Rivals
 from benchmarks.clock import CpuClock, GpuClock, origin, ratio_rows, rounds
 from benchmarks.kernels.cases import DTYPES
-from benchmarks.options import can_compile, names, parser, whole
+from benchmarks.options import can_compile, names, parser
 from benchmarks.options import device as device_of
+from benchmarks.options import runs as runs_of
 from benchmarks.rows import Row, record, summary
 from kernels import KernelError, saved_bytes
 
@@ -44,7 +45,6 @@ TIMED = {"cuda": ((8192, 1024), (8192, 4096)), "cpu": ((512, 256),)}
 QUICK_TIMED = (64, 32)
 RUNS = {"cuda": 40, "cpu": 41}
 QUICK_RUNS = 2
-MOST_RUNS = 10_000
 
 
 def made(block: Block, tokens: int, dtype: str, device: torch.device) -> tuple[nn.Module, Tensor, Tensor]:
@@ -123,7 +123,7 @@ def _gradients(runs: nn.Module, x: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
     return torch.autograd.grad(runs(x), (x, *weights), grad)
 
 
-def speed(rivals: Rivals, sizes: Sequence[tuple[int, int]], runs: int, where: dict[str, Any]) -> Iterator[list[Row]]:
+def speed(rivals: Rivals, sizes: Sequence[tuple[int, int]], repeats: int, where: dict[str, Any]) -> Iterator[list[Row]]:
     """Each kind of block's times."""
     dtype = DTYPE if rivals.device.type == "cuda" else "float32"
     for tokens, width in sizes:
@@ -132,7 +132,7 @@ def speed(rivals: Rivals, sizes: Sequence[tuple[int, int]], runs: int, where: di
             clock = GpuClock() if rivals.device.type == "cuda" else CpuClock()
             blocks = [block for block in rivals.blocks(width) if block.kind == kind]
             calls = {one.implementation: _step(*made(one, tokens, dtype, rivals.device)) for one in blocks}
-            seconds = {name: found for name, (found, _) in rounds(clock, calls, runs).items()}
+            seconds = {name: found for name, (found, _) in rounds(clock, calls, repeats).items()}
             base = _base(blocks[0], tokens, dtype, where)
             del base["implementation"]
             yield ratio_rows({**base, "mode": "both"}, seconds, EAGER)
@@ -159,8 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser(PROG, __doc__, WHATS, "about 40").parse_args(arguments)
     whats = names("what", options.what, WHATS)
     device = device_of(options.device)
-    default = QUICK_RUNS if options.quick else RUNS[device.type]
-    runs = default if options.runs is None else whole("runs", options.runs, MOST_RUNS)
+    repeats = runs_of(options.runs, QUICK_RUNS if options.quick else RUNS[device.type])
     out: Path | None = None if options.out is None else command.output_path("out", options.out)
     compiles = can_compile(device)
     if not compiles:
@@ -175,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if what == "accuracy":
             return accuracy(rivals, where)
         rows = []
-        for found in speed(rivals, sizes, runs, where):
+        for found in speed(rivals, sizes, repeats, where):
             print(described(found), flush=True)
             rows += found
         return rows

@@ -90,7 +90,8 @@ def split(activation: Activation) -> Split:
     limits = activation.limits
     if math.isnan(limits.left) or math.isnan(limits.right):
         raise InputError(
-            f"{activation.name} must be defined everywhere and have limits at -inf and +inf that can be found"
+            f"{activation.name} must be defined everywhere and have limits at -inf and +inf that sympy finds;"
+            " python -m fitting.fewbit fits others"
         )
     groups: list[list[Branch]] = []
     for branch in activation.branches:

@@ -1,11 +1,11 @@
 """Pictures as files."""
 
-import uuid
 from pathlib import Path
 
 import matplotlib
 from matplotlib.figure import Figure
 
+from coefficients.store import whole
 from fitting.errors import InputError
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -19,15 +19,6 @@ def check_path(path: Path) -> None:
 
 def save(figure: Figure, path: Path) -> None:
     """Write the picture whole or not at all, without a date in it. Raises OSError where it cannot be written."""
-    asked, path = path, path.resolve()  # a link stays, and what it points to is written
-    partial = path.with_name(f".{uuid.uuid4().hex}.tmp{path.suffix}")  # its own: others may write here, too
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower())
-    try:
-        with matplotlib.rc_context({"svg.hashsalt": "actfit"}):  # names in the file are drawn by lot otherwise
-            figure.savefig(partial, dpi=150, metadata=metadata)
-        partial.replace(path)
-    except OSError as error:
-        error.filename = str(asked)  # and not the partial, which nobody has named
-        raise
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole(path) as partial, matplotlib.rc_context({"svg.hashsalt": "actfit"}):  # else names in it are drawn by lot
+        figure.savefig(partial, dpi=150, metadata=metadata)

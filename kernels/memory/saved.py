@@ -8,8 +8,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from coefficients.store import whole
 from kernels.errors import KernelError
 
+FORMATS = (".png", ".svg", ".pdf")
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -33,13 +35,11 @@ def common(names: Iterable[str]) -> str:
 
 
 def picture(path: str | PathLike[str]) -> Any:
-    """What draws into a file such as `path`. Raises KernelError for a folder, and an ending that is no picture's."""
+    """What draws into a file such as `path`. Raises KernelError for a folder, and an ending not in FORMATS."""
+    if Path(path).suffix.lower() not in FORMATS or Path(path).is_dir():
+        raise KernelError(f"plot must be a file that ends in one of {', '.join(FORMATS)}, got {str(path)!r}")
     from matplotlib.figure import Figure  # a second to import, and only pictures need it
 
-    known = Figure().canvas.get_supported_filetypes()
-    ending = Path(path).suffix.removeprefix(".").lower()
-    if ending not in known or Path(path).is_dir():
-        raise KernelError(f"plot must be a file that ends in one of {', '.join(sorted(known))}, got {str(path)!r}")
     return Figure
 
 
@@ -156,27 +156,22 @@ class Saved:
         return json.dumps({**totals, **besides, "groups": groups, "tensors": tensors}, indent=1) + "\n"
 
     def plot(self, path: str | PathLike[str], rows: int = 12) -> None:
-        """The largest groups as bars, written to `path` in the format of its ending, whole or not at all.
+        """The largest groups as bars, written to `path` in the format of its ending, whole or not at all, undated.
 
-        Raises KernelError for an ending that is no picture's, OSError where it cannot be written.
+        Raises KernelError for an ending not in FORMATS, OSError where it cannot be written.
         """
         figure_of = picture(path)
+        from matplotlib import rc_context
+
         groups = self.groups()[:rows][::-1]
         figure = figure_of(figsize=(8, 1 + 0.3 * len(groups)), layout="constrained")
         axes = figure.add_subplot()
         bars = axes.barh([f"{one.module} {one.operation}" for one in groups], [one.bytes / 2**20 for one in groups])
         axes.bar_label(bars, [f"{one.bytes / self.total:.0%}" for one in groups], padding=2)
         axes.set_xlabel(f"MiB kept for backward; {size(self.total)} in all")
-        whole = Path(path).resolve()  # a link stays, and what it points to is written
-        partial = whole.with_name(f".{whole.stem}.partial{whole.suffix}")
-        try:
-            figure.savefig(partial)
-            partial.replace(whole)
-        except OSError as error:
-            error.filename = str(path)
-            raise
-        finally:
-            partial.unlink(missing_ok=True)
+        metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(Path(path).suffix.lower())
+        with whole(Path(path)) as partial, rc_context({"svg.hashsalt": "actfit"}):  # else names in it are drawn by lot
+            figure.savefig(partial, metadata=metadata)
 
     def _row(self, module: str, operation: str, tensors: int, count: int) -> str:
         share = count / self.total if self.total else 0.0

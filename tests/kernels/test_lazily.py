@@ -36,6 +36,17 @@ def test_modules_are_there_as_names_are(name: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, name.rpartition(".")[2] + "\n", "")
 
 
+def test_what_was_put_there_stays() -> None:
+    code = (
+        "import kernels, coefficients\n"
+        "kernels.convert = coefficients.load = None\n"
+        "print(kernels.GELU.__name__, coefficients.available.__name__, kernels.convert, coefficients.load)\n"
+        "print({'GELU', 'functional', 'forward_ad', '__name__'} <= {*dir(kernels)}, hasattr(kernels, 'memory.measure'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "GELU available None None\nTrue False\n", "")
+
+
 def test_nothing_is_imported_before() -> None:
     code = (
         "import sys, coefficients, kernels, kernels.memory\n"

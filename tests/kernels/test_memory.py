@@ -3,7 +3,9 @@
 import gc
 import json
 import math
+import os
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -424,11 +426,27 @@ def test_sizes_for_readers(count: float, text: str) -> None:
     assert size(count) == text
 
 
-def test_a_picture(tmp_path: Any) -> None:
-    path = tmp_path / "kept.svg"
-    saved_bytes(mlp(nn.GELU()), X).plot(path)
-    text = path.read_text("utf-8")
-    assert text.count("<svg") == 1
+@pytest.mark.parametrize(("ending", "head"), [("svg", b"<?xml"), ("png", b"\x89PNG"), ("PDF", b"%PDF")])
+def test_a_picture_has_the_same_bytes_each_time(ending: str, head: bytes, tmp_path: Any) -> None:
+    paths = tmp_path / f"kept.{ending}", tmp_path / f"again.{ending}"
+    with mock.patch.dict("os.environ"):
+        for path, epoch in zip(paths, ("0", "100000000"), strict=True):
+            os.environ["SOURCE_DATE_EPOCH"] = epoch  # the date that matplotlib would write
+            saved_bytes(mlp(nn.GELU()), X).plot(path)
+    first, second = (path.read_bytes() for path in paths)
+    assert first == second
+    assert first.startswith(head)
+    assert sorted(tmp_path.iterdir()) == sorted(paths)
+
+
+def test_a_picture_that_cannot_be(tmp_path: Any) -> None:
+    saved = saved_bytes(mlp(nn.GELU()), X)
+    for wrong in ("kept.jpg", "kept", ".svg"):
+        with pytest.raises(KernelError, match=r"plot must be a file that ends in one of \.png, \.svg, \.pdf"):
+            saved.plot(tmp_path / wrong)
+    with pytest.raises(OSError, match=r"kept\.svg") as caught:
+        saved.plot(tmp_path / "nowhere" / "kept.svg")
+    assert caught.value.filename == str(tmp_path / "nowhere" / "kept.svg")
 
 
 def test_fake_tensors_of_ones_own_mode() -> None:
