@@ -79,8 +79,8 @@ def distribution() -> Row:
     if find_spec("hatchling") is None:
         raise command.Misuse("hatchling must be installed, to build the wheel: pip install -e '.[test]'")
     with tempfile.TemporaryDirectory() as folder:
-        build = [sys.executable, "-m", "pip", "wheel", "-qq", "--no-deps", "--no-build-isolation", "-w", folder, "."]
-        subprocess.run(build, cwd=ROOT, check=True)
+        build = ["-m", "pip", "wheel", "-qq", "--no-deps", "--no-build-isolation", "-w", folder, "."]
+        _seconds(build)
         (wheel,) = Path(folder).glob("*.whl")
         return Row("distribution", "wheel", "once", {}, "", "B", **summary([float(wheel.stat().st_size)]))
 
@@ -89,7 +89,8 @@ def _seconds(words: Sequence[str]) -> float:
     begun = _of_children()
     done = subprocess.run([sys.executable, *words], cwd=ROOT, check=False, capture_output=True, text=True)
     if done.returncode:
-        raise command.Misuse(f"{shlex.join(words)} must run, and ends with: {done.stderr.strip()}")
+        last = done.stderr.strip().splitlines()[-1:]
+        raise command.Misuse(f"python {shlex.join(words)} must run, and ends with: {''.join(last)}")
     return _of_children() - begun
 
 

@@ -3,11 +3,9 @@
 No number there is typed by hand; a test holds that the pages say what the rows say.
 """
 
-import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks import package
 from benchmarks.accuracy import page as accuracy
@@ -16,9 +14,8 @@ from benchmarks.baselines.papers import INVACT_SAVINGS
 from benchmarks.forward_ad import page as forward_ad
 from benchmarks.kernels import page as kernel_times
 from benchmarks.memory import ACTS, CONVERSIONS, MODELS, MODES
-from benchmarks.pages import of_any, table
+from benchmarks.pages import Rows, of_any, read, table
 from benchmarks.rivals import page as rivals
-from benchmarks.rows import RESULTS
 from codegen.chosen import DIRECTIONS, choose
 from codegen.machine import GPUS
 from coefficients import command, load
@@ -30,10 +27,12 @@ APPROXIMATE = "approx-backprop-models"
 ROOT = Path(__file__).parents[1]
 
 
-def section(rows: Iterable[dict[str, Any]], folder: str) -> str:
-    """The Markdown between the markers."""
-    rows = list(rows)
+def fewbit_section() -> str:
+    """The search beside the published one, of each device."""
+    return "\n".join(_search(rows, device) for device, rows in read("fewbit").items())
 
+
+def _search(rows: Rows, folder: str) -> str:
     def median(what: str, implementation: str, unit: str, mode: str = "contiguous", n: int | None = None) -> float:
         wanted = (what, implementation, unit, mode, n)
         keys = ((row["what"], row["implementation"], row["unit"], row["mode"], row["size"].get("n")) for row in rows)
@@ -86,8 +85,7 @@ def kernels_section() -> str:
     """Instructions an element of GELU's and SiLU's kernels, and the share of memory's time that they need."""
     lines = ["| | forward: instructions | H100 | H200 | backward: instructions | H100 | H200 |", "|---" * 7 + "|"]
     found = {}
-    for line in (RESULTS / "sm_90" / "kernels.jsonl").read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
+    for row in read("kernels")["sm_90"]:
         found[row["implementation"], row["mode"], row["size"]["bits"], row["dtype"]] = row["median"]
     for name, title in (("gelu", "GELU"), ("silu", "SiLU")):
         for method, bits in (("invact", 0), ("fewbit", 3), ("forward-ad", 0)):
@@ -104,9 +102,7 @@ def kernels_section() -> str:
 
 
 def _memory() -> dict[tuple[str, str, str], float]:
-    path = sorted(RESULTS.glob("*/memory.jsonl"))[0]
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return {(row["what"], row["implementation"], row["mode"]): float(row["median"]) for row in rows}
+    return {(row["what"], row["implementation"], row["mode"]): float(row["median"]) for row in of_any("memory")}
 
 
 def models_section() -> str:
@@ -154,15 +150,10 @@ def mlp_section() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _newest() -> str:
-    path = sorted(RESULTS.glob("*/fewbit.jsonl"))[0]
-    return section([json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()], path.parent.name)
-
-
 # Where each section stands, and what makes it.
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"savings": savings_section, "rivals": rivals.section},
-    "docs/fewbit.md": {"fewbit": _newest},
+    "docs/fewbit.md": {"fewbit": fewbit_section},
     "docs/invact.md": {"invact": invact_section},
     "docs/kernels.md": {"kernel-times": kernel_times.section},
     "docs/performance.md": {"kernels": kernels_section, "rivals": rivals.every_section, "package": package.section},
@@ -183,7 +174,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
 
 
 def rendered(page: str) -> str:
-    """A page with its sections made from the newest committed rows and the shipped files."""
+    """A page with its sections made from the committed rows and the shipped files."""
     text = (ROOT / page).read_text(encoding="utf-8")
     for name, make in PAGES[page].items():
         text = _put(text, name, make())

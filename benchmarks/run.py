@@ -7,7 +7,7 @@
     fit        time, memory and error of the searches and the engines; the prices of instructions
     training   does a training change? an hour and a half on two cores
 
-What takes times is not run where the tests of what is timed fail. Each step is a command of its own, `python -m
+What is counted or timed is not where its tests fail. Each step is a command of its own, `python -m
 benchmarks.STEP`, whose --help says what its rows are; rows go to benchmarks/results/<device>/, one format for all, and
 `python -m benchmarks.report` makes the tables in README and docs from them. --quick measures little, tests nothing
 and keeps no rows: to see that all of it runs. The status is 1 where tests or a step failed.
@@ -73,8 +73,9 @@ SUITES = {
     ),
     "training": (Step("training"),),
 }
-# What holds that which is timed: a time of something wrong is worth nothing.
+# What holds that which is counted and timed: numbers of something wrong are worth nothing.
 TESTS = {
+    "memory": ("kernels/test_approx_backprop.py", "test_benchmark_rivals.py"),
     "speed": (
         *("kernels/test_exhaustive.py", "kernels/test_torch_ops.py", "kernels/test_fused.py"),
         *("kernels/test_torch_compile.py", "kernels/test_forward_ad_eager.py", "kernels/test_approx_kernels.py"),
@@ -96,15 +97,15 @@ def _parser() -> command.Parser:
 
 
 def green(suite: str) -> bool:
-    """Whether the tests of what a suite times pass; True where it takes no times."""
+    """Whether the tests of what a suite measures pass; True where it is itself the test."""
     files = [str(ROOT / "tests" / name) for name in TESTS.get(suite, ())]
     if not files:
         return True
     if find_spec("pytest") is None:
         raise command.Misuse(
-            f"{suite} must be tested before it is timed, and pytest is missing: pip install -e '.[test]'"
+            f"{suite} must be tested before it is measured, and pytest is missing: pip install -e '.[test]'"
         )
-    command.say(PROG, f"{suite}: the tests of what is timed")
+    command.say(PROG, f"{suite}: the tests of what is measured")
     return subprocess.run([sys.executable, "-m", "pytest", "-q", "-x", *files], cwd=ROOT, check=False).returncode == 0
 
 

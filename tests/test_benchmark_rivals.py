@@ -169,7 +169,9 @@ def test_the_page_shows_whom_only_a_gpu_has(monkeypatch, tmp_path):
         [row(name, "allocated", "B", value, gpu, large) for name, value in ((EAGER, 4096.0), (LIGER, 2048.0))],
         "rivals-memory",
     )
-    rows.save([row(EAGER, "first.weight", "relative error", 0.002, cpu)], "rivals-accuracy")
+    for where, found in ((cpu, {EAGER: 0.002}), (gpu, {EAGER: 0.003, LIGER: 0.004})):
+        errors = [row(name, "first.weight", "relative error", value, where) for name, value in found.items()]
+        rows.save(errors, "rivals-accuracy")
     rows.save(
         [
             row(EAGER, "both", "s", 1.0, gpu, large),
@@ -179,12 +181,13 @@ def test_the_page_shows_whom_only_a_gpu_has(monkeypatch, tmp_path):
     )
     head, _, *lines = rivals_page.every_section().splitlines()
     assert head == (
-        "| SwiGLU | keeps, × its input | less | error of the gradient | allocated on gpu | time on gpu, × eager |"
+        "| SwiGLU | keeps, × its input | less | error of the gradient on cpu | error of the gradient on gpu "
+        "| allocated on gpu | time on gpu, × eager |"
     )
     assert lines[:3] == [
-        "| PyTorch, eager | 17 | – | 0.2 % | 4.0 KiB | 1 |",
-        "| **ours**, exact | 13 | 24 % | – | – | – |",
-        "| Liger-Kernel | – | – | – | 2.0 KiB | 0.50 (0.50–0.50) |",
+        "| PyTorch, eager | 17 | – | 0.2 % | 0.3 % | 4.0 KiB | 1 |",
+        "| **ours**, exact | 13 | 24 % | – | – | – | – |",
+        "| Liger-Kernel | – | – | – | 0.4 % | 2.0 KiB | 0.50 (0.50–0.50) |",
     ]
     assert "on gpu with torch 2, 8 × 4 inputs of bfloat16" in lines[-1]
 

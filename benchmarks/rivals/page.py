@@ -43,20 +43,24 @@ def every_section() -> str:
 
 
 def _table(kind: str) -> list[str]:
-    """One kind of block: what is kept, how far gradients are off; of each device bytes and times."""
+    """One kind of block: what is kept; of each device how far gradients are off, bytes and times."""
     kept = _by_name(of_any("rivals-memory", mode="counted"), kind)
-    errors = _by_name(of_any("rivals-accuracy"), kind, mode=WEIGHT, dtype=DTYPE)
+    errors = {
+        device: _by_name(rows, kind, mode=WEIGHT, dtype=DTYPE) for device, rows in read("rivals-accuracy").items()
+    }
     books = {device: _by_name(largest(rows), kind) for device, rows in read("rivals-memory", mode=ALLOCATED).items()}
     times = {device: _by_name(largest(rows), kind) for device, rows in read("rivals-speed").items()}
     timed = {name.removesuffix(f" / {EAGER}") for found in times.values() for name in found}
     lines = []
-    for name in dict.fromkeys([*kept, *(name for found in books.values() for name in found), *sorted(timed)]):
+    judged = (name for found in (*errors.values(), *books.values()) for name in found)
+    for name in dict.fromkeys([*kept, *judged, *sorted(timed)]):
         cells = [NAMES.get(name, f"**ours**, {name}"), *_kept(kept, name)]
-        cells.append(f"{100 * errors[name]['median']:.2g} %" if name in errors else "–")
+        cells += [f"{100 * found[name]['median']:.2g} %" if name in found else "–" for found in errors.values()]
         cells += [size(found[name]["median"]) if name in found else "–" for found in books.values()]
         cells += ["1" if name == EAGER else spread(found.get(f"{name} / {EAGER}")) for found in times.values()]
         lines.append(cells)
-    head = [kind, "keeps, × its input", "less", "error of the gradient"]
+    head = [kind, "keeps, × its input", "less"]
+    head += [f"error of the gradient on {device}" for device in errors]
     head += [f"allocated on {device}" for device in books]
     head += [f"time on {device}, × eager" for device in times]
     return table(head, lines)

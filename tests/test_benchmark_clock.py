@@ -1,0 +1,96 @@
+"""The clock of a GPU, before one is at hand: a machine that counts its own time stands in for it."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from benchmarks import clock
+
+
+class Gpu:
+    """Works through what it is given, in order, each piece in its time; the host waits only where it is told to."""
+
+    READING = 0.1  # milliseconds
+
+    def __init__(self):
+        self.host = self.free = 0.0  # when the host, and when the GPU is through with all it was given
+        self.readings = 0
+
+    def work(self, milliseconds):
+        self.free = max(self.free, self.host) + milliseconds
+
+    def read(self):
+        self.readings += 1
+        self.work(self.READING)
+
+    def event(self, **_):
+        at = SimpleNamespace(time=None)
+
+        def record():
+            at.time = max(self.free, self.host)
+
+        def synchronize():
+            self.host = max(self.host, at.time)
+
+        return SimpleNamespace(
+            at=at,
+            record=record,
+            synchronize=synchronize,
+            query=lambda: at.time <= self.host,
+            elapsed_time=lambda end: end.at.time - at.time,
+        )
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    found = Gpu()
+    buffer = SimpleNamespace(sum=found.read)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: SimpleNamespace(L2_cache_size=1))
+    monkeypatch.setattr(torch.cuda, "Event", found.event)
+    monkeypatch.setattr(torch, "zeros", lambda *_, **__: buffer)
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: found.host / 1000)
+    return found
+
+
+def call(gpu, host, device):
+    """Takes the host so long to give out, and then the GPU so long."""
+
+    def run():
+        gpu.host += host
+        gpu.work(device)
+
+    return run
+
+
+def test_a_call_that_is_given_out_in_time_takes_what_the_gpu_takes(gpu):
+    seconds, host = clock.GpuClock()(call(gpu, host=0.05, device=0.7))
+    assert seconds == pytest.approx(0.0007)
+    assert host == pytest.approx(0.00005)
+    assert gpu.readings == clock.GpuClock.LEAST
+
+
+def test_the_gpu_is_kept_busy_for_as_long_as_the_host_takes(gpu):
+    slow = clock.GpuClock()
+    seconds, _ = slow(call(gpu, host=1.0, device=0.7))  # 4 readings are over by then, 8 too, 16 are not
+    assert seconds == pytest.approx(0.0007)
+    assert slow.readings == 16
+    assert gpu.readings == 4 + 8 + 16
+    assert slow(call(gpu, host=1.0, device=0.2))[0] == pytest.approx(0.0002)  # it is known from now on
+    assert gpu.readings == 4 + 8 + 16 + 16
+
+
+def test_where_the_host_is_slower_than_all_readings_its_time_is_told(gpu):
+    slow = clock.GpuClock()
+    seconds, host = slow(call(gpu, host=10.0, device=0.7))
+    assert slow.readings == clock.GpuClock.MOST
+    assert host == pytest.approx(0.010)
+    most = clock.GpuClock.MOST * gpu.READING / 1000
+    assert seconds == pytest.approx(0.010 - most + 0.0007)  # the GPU waited for the rest of it
+
+
+def test_rounds_on_a_gpu_leave_out_the_first_ones(gpu):
+    found = clock.rounds(clock.GpuClock(), {"one": call(gpu, 0.01, 0.5), "two": call(gpu, 0.01, 0.25)}, 3)
+    assert {name: len(seconds) for name, (seconds, _) in found.items()} == {"one": 3, "two": 3}
+    assert found["one"][0] == pytest.approx([0.0005] * 3)
+    assert found["two"][0] == pytest.approx([0.00025] * 3)
