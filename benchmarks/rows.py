@@ -31,13 +31,16 @@ def device() -> str:
 
 
 def revision() -> str:
-    """The commit measured, with a + where the tree differed from it; `unknown` outside git."""
-    describe = ["git", "describe", "--always", "--dirty=+"]
+    """The commit measured, with a + where the tree differed from it, but for results; `unknown` outside git."""
+    differs = ["git", "diff", "--quiet", "HEAD", "--", ":(top)", ":(top,exclude)benchmarks/results"]
     try:
-        done = subprocess.run(describe, cwd=RESULTS.parent, capture_output=True, text=True, check=False)
+        commit, changed = (
+            subprocess.run(words, cwd=RESULTS.parent, capture_output=True, text=True, check=False)
+            for words in (["git", "describe", "--always"], differs)
+        )
     except OSError:  # no git there
         return "unknown"
-    return done.stdout.strip() or "unknown"
+    return commit.stdout.strip() + "+" * (changed.returncode == 1) or "unknown"
 
 
 @cache

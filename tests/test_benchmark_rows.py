@@ -77,6 +77,31 @@ def test_a_row_says_where_it_comes_from(monkeypatch):
     assert rows.revision() == "unknown"
 
 
+def test_a_tree_that_differs_is_told_unless_by_results(tmp_path, monkeypatch):
+    def git(*words):
+        who = ["-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    results = tmp_path / "benchmarks" / "results"
+    results.mkdir(parents=True)
+    monkeypatch.setattr(rows, "RESULTS", results)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert rows.revision() == "unknown"
+    code, row = tmp_path / "code.py", results / "rows.jsonl"
+    code.write_text("1")
+    row.write_text("1")
+    git("init")
+    git("add", "-A")
+    git("commit", "-m", "one")
+    clean = rows.revision()
+    assert len(clean) >= 7
+    assert not clean.endswith("+")
+    row.write_text("2")
+    assert rows.revision() == clean
+    code.write_text("2")
+    assert rows.revision() == f"{clean}+"
+
+
 def test_coefficients_are_told_apart_by_every_byte_and_name(tmp_path, monkeypatch):
     shutil.copytree(DATA / "tanh", tmp_path / "tanh")
     monkeypatch.setattr(rows, "DATA", tmp_path)
