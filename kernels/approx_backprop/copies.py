@@ -101,7 +101,7 @@ _stale: list[set[str]] = []  # one for each `watching`
 def attach(x: Tensor, copy: Copy) -> Tensor:
     """x, and its copy goes along."""
     if not torch.compiler.is_compiling():
-        x._actfit_copy = x._version, _hooks(), copy
+        x._actfit_copy = x._version, saving_hooks(), copy
     elif copy.form.how.trusting:
         x = x.view_as(x)  # Dynamo has attributes on some tensors only
         x._actfit_copy = None, None, copy
@@ -124,11 +124,11 @@ def along(x: Tensor, how: How) -> Copy | None:
         unchanged = version == x._version
         for places in () if unchanged or version is None else _stale:
             places.add(copy.form.how.place)
-        unchanged = unchanged and hooks == _hooks()
+        unchanged = unchanged and hooks == saving_hooks()
     return copy if unchanged and copy.form.how.like(how) else None
 
 
-def _hooks() -> object:
+def saving_hooks() -> object:
     """What packs the tensors that autograd saves now."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False)
 

@@ -83,6 +83,11 @@ class BatchNorm(torch.autograd.Function):
         return *(None if one is None else once(one, tie) for one in found), None, None, None, None, None
 
 
+def _summed(x: Tensor, over: list[int]) -> Tensor:
+    """Over these dimensions; over none, and not as torch has it over all, where there are none."""
+    return x.sum(over) if over else x
+
+
 class RowNorm(torch.autograd.Function):
     """A norm of the last dimensions, of kind "layer", "rms" or, an RMS norm that is written out, "written"."""
 
@@ -129,8 +134,8 @@ class RowNorm(torch.autograd.Function):
         a = a - a.mean(over, keepdim=True) if ctx.centered else a  # as that of a batch norm
         rows = list(range(grad.dim() - len(ctx.dims)))
         needs_x, needs_gain, needs_bias = ctx.needs_input_grad[:3]
-        dgain = (g * a).sum(rows) if needs_gain else None
-        dbias = g.sum(rows) if needs_bias else None
+        dgain = _summed(g * a, rows) if needs_gain else None
+        dbias = _summed(g, rows) if needs_bias else None
         dx = None
         if needs_x:
             dx = g if gain is None else g * gain

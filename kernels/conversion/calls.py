@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from kernels.approx_backprop.copies import saving_hooks
 from kernels.approx_backprop.layers import rectified
 from kernels.choice import choose
 from kernels.conversion import recognise
@@ -96,13 +97,14 @@ class Act(nn.Module):
         """What function(*args, **kwargs) gives. Where there is no kernel for that call, the function itself runs."""
         known = recognise.call(function, args, kwargs)
         input = args[0] if args else kwargs.get("input")
-        if known is None or not self._fits(known, input):
+        if known is None or not self.fits(known, input):
             return function(*args, **kwargs)
         if "how" in self.how:
             return rectified(input, known.params.get("negative_slope", 0.0), self.how["how"])
         return activation(known.function, input, **self.how, **known.params)
 
-    def _fits(self, known: Known, input: Any) -> bool:
+    def fits(self, known: Known, input: Any) -> bool:
+        """Whether there is a kernel for a call of `known` with that input."""
         if known.function not in self.takes or not isinstance(input, Tensor):
             return False
         if input.dtype not in DTYPES or input.layout != torch.strided:
@@ -183,14 +185,20 @@ class _Route(TorchFunctionMode):
         self.owner = owner
         self.sigmoid: tuple[Any, Any] | None = None  # the last one's input and output; weakly, where they take memory
         self.versions = (0, 0)
+        self.hooks = None if torch.compiler.is_compiling() else saving_hooks()
+
+    def _same_hooks(self) -> bool:
+        """Whether tensors are saved as when forward began. If not, a checkpoint began within it: what runs there runs
+        again in backward, after forward, when no call is rerouted, and must save the same."""
+        return torch.compiler.is_compiling() or self.hooks == saving_hooks()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         running = _running()
         if running and running[-1] is not self.owner:
             return func(*args, **kwargs)
-        acts, input = self.owner.acts, args[0] if args else kwargs.get("input")
-        if "silu" in acts and (x := self._gated(func, args)) is not None:
+        acts, input = self.owner.acts if self._same_hooks() else {}, args[0] if args else kwargs.get("input")
+        if "silu" in acts and (x := self._gated(func, args)) is not None and acts["silu"].fits(Known("silu"), x):
             return acts["silu"](F.silu, (x,), {})
         known = recognise.call(func, args, kwargs)
         act = acts.get(known.function.removesuffix("_tanh")) if known is not None else None

@@ -1,6 +1,6 @@
 """Which method keeps least at each site of a model, within a bound on the error of f'."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -93,11 +93,13 @@ def _meets(known: Known, dtype: torch.dtype, how: How, limit: float) -> bool:
 
 @dataclass(frozen=True)
 class Trial:
-    """A run of a model, and by the names of its sites: how many bytes each alone keeps; the dtypes it keeps; which were
-    seen to remember by a kernel of ours; of which a tensor that is kept was changed in place."""
+    """A run of a model, and by the names of its sites: how many bytes each alone keeps, and several and nobody else;
+    the dtypes it keeps; which were seen to remember by a kernel of ours; of which a kept tensor was changed.
+    """
 
     saved: Saved
     alone: dict[str, int]
+    shared: dict[frozenset[str], int]
     dtypes: dict[str, torch.dtype]
     ours: set[str]
     changed: set[str]
@@ -122,14 +124,17 @@ def try_out(sites: Sequence[Site], how: Mapping[str, How], measure: Measure) -> 
 def look(sites: Sequence[Site], measure: Measure) -> Trial:
     """Measure a model as it stands."""
     saved = measure({site.placed: site.name for site in sites if site.kind == "call" and site.placed})
-    trial = Trial(saved, dict.fromkeys((site.name for site in sites), 0), {}, set(), set())
+    trial = Trial(saved, dict.fromkeys((site.name for site in sites), 0), {}, {}, set(), set())
     for kept in saved.tensors:
         owners = {site.name for site in sites for saver in kept.by if within(saver.module, site.name)}
         for name in owners:
             if kept.dtype in ("float16", "bfloat16", "float32", "float64"):
                 trial.dtypes.setdefault(name, getattr(torch, kept.dtype))
-        if len(owners) == 1 and all(within(saver.module, *owners) for saver in kept.by):
-            trial.alone[next(iter(owners))] += kept.bytes
+        if all(any(within(saver.module, owner) for owner in owners) for saver in kept.by):
+            if len(owners) == 1:
+                trial.alone[next(iter(owners))] += kept.bytes
+            elif owners:
+                trial.shared[frozenset(owners)] = trial.shared.get(frozenset(owners), 0) + kept.bytes
         trial.ours.update(saver.module for saver in kept.by if saver.operation.partition(", ")[2] in OURS)
     trial.changed.update(saver.module for saver in saved.changed)
     return trial
@@ -171,4 +176,44 @@ def best(
             chosen[site.name] = options[least]
         else:
             site.why_not = "nothing keeps less within the bound on the error of f'"
+    for group in _groups(stock.shared):
+        if all(name in meeting for name in group):
+            _choose_together(group, [site for site in wanted if site.name in group], stock, runs, meeting, chosen)
     return chosen
+
+
+def _groups(shared: Iterable[frozenset[str]]) -> list[frozenset[str]]:
+    """Sites that keep a tensor together, also by way of others."""
+    groups: list[frozenset[str]] = []
+    for owners in shared:
+        joined = [group for group in groups if group & owners]
+        groups = [group for group in groups if group not in joined] + [owners.union(*joined)]
+    return groups
+
+
+def _together(group: frozenset[str], trial: Trial) -> int:
+    """The bytes that sites keep, and nobody else."""
+    return sum(trial.alone[name] for name in group) + sum(
+        count for owners, count in trial.shared.items() if owners <= group
+    )
+
+
+def _choose_together(
+    group: frozenset[str],
+    sites: Sequence[Site],
+    stock: Trial,
+    runs: Mapping[str, Trial],
+    meeting: Mapping[str, Sequence[How]],
+    chosen: dict[str, How],
+) -> None:
+    """One way for sites that keep a tensor together, where that is less: none can let go of it alone."""
+    hows = {
+        method: {name: how for name in group for how in meeting[name] if how["method"] == method} for method in runs
+    }
+    possible = [method for method in runs if hows[method].keys() == group and not runs[method].changed & group]
+    least = min(possible, key=lambda method: _together(group, runs[method]), default=None)
+    gained = sum(stock.alone[name] - runs[chosen[name]["method"]].alone[name] for name in group & chosen.keys())
+    if least is not None and _together(group, runs[least]) < _together(group, stock) - gained:
+        chosen |= hows[least]
+        for site in sites:
+            site.why_not = ""

@@ -120,9 +120,9 @@ def call(one: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Known | 
     return Known(name, {**DEFAULTS[name], **given})
 
 
-def torchs() -> set[str]:
-    """The names of torch's functions that are known."""
-    return {one.__name__ for one in _TORCH}
+def torchs() -> dict[str, str]:
+    """The names of torch's functions that are known, each with the catalogue's."""
+    return {one.__name__: function for one, (function, _) in _TORCH.items()}
 
 
 def _hashable(one: Any) -> bool:

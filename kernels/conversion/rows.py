@@ -5,28 +5,28 @@ from kernels.conversion.choose import How, Trial, error_of
 from kernels.conversion.layers import METHOD
 from kernels.conversion.report import Converted
 from kernels.conversion.sites import Site, within
-from kernels.memory.saved import Saver
 
 
 def unreached(sites: list[Site], before: Trial | None) -> list[Converted]:
     """Activations that were seen to keep something where none was found to stand."""
-    names = recognise.torchs()
+    functions = recognise.torchs()
     found: dict[tuple[str, str], int] = {}
     for kept in before.saved.tensors if before is not None else ():
-        first = kept.by[0]
-        name = f"{first.module}.{first.operation}()" if first.module else f"{first.operation}()"
-        known = any(_leads(site, one, first, name) for site in sites for one in site.names)
-        if first.operation in names and not known:
-            found[name, first.operation] = found.get((name, first.operation), 0) + kept.bytes
-    why_not = "it is called where convert does not look, as in a helper or another method than forward"
+        module, function = kept.by[0].module, functions.get(kept.by[0].operation)
+        if function is None:
+            continue
+        name = f"{module}.{function}()" if module else f"{function}()"
+        if not any(_leads(site, one, module, function) for site in sites for one in site.names):
+            found[name, function] = found.get((name, function), 0) + kept.bytes
+    why_not = "it is called where convert does not look: in a helper, another method than forward, or in place"
     return [Converted(*who, "a call", "a call", count, count, reason=why_not) for who, count in found.items()]
 
 
-def _leads(site: Site, place: str, saver: Saver, call: str) -> bool:
-    """Whether what is kept there is of the site: a module's or a call's by its name, an attribute's by its owner."""
-    if site.kind == "attribute" and place.rpartition(".")[0] == saver.module:
-        return site.function.removesuffix("_tanh") == saver.operation
-    return within(saver.module, place) or place == call
+def _leads(site: Site, place: str, module: str, function: str) -> bool:
+    """Whether what a function keeps in a module is of the site: a module's by its name, others' by their owner's."""
+    if site.kind in ("attribute", "call") and place.rpartition(".")[0] == module:
+        return site.function.removesuffix("_tanh") == function
+    return within(module, place)
 
 
 def converted(site: Site, how: How | None, before: Trial | None, after: Trial | None) -> Converted:

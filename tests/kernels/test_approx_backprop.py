@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from kernels import KernelError, saved_bytes
+from kernels import KernelError, convert, saved_bytes
 from kernels.approx_backprop import How, NormLinear, PreActivation, QLinear, avg_pool2d
 from kernels.approx_backprop.codes import copied, restored
 from kernels.approx_backprop.forwards import Approximate
@@ -295,6 +295,20 @@ def test_norms_of_rows(name: str, scheme: str) -> None:
         # fused: sums of some hundred products. By 8 bits of 64 numbers in a range of six deviations, a step is 1/40.
         bound = 1e4 * EPS if scheme == "fused" else 0.05
         assert (one - other).abs().max() <= bound * (1 + other.abs().max())
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_norm_of_a_single_row(name: str) -> None:
+    norm = ROWS[name]().double()
+    for one in norm.parameters():
+        nn.init.normal_(one)
+    ours, x = nn.Sequential(copy.deepcopy(norm)), torch.randn(norm.normalized_shape, dtype=torch.float64)
+    assert len(convert(ours, "approx-backprop", scheme="fused", inputs=x).converted) == 1
+    outputs, got = gradients(ours, x)
+    expected, exact = gradients(norm, x)
+    assert all(map(torch.equal, outputs, expected))
+    for one, other in zip(got, exact, strict=True):
+        assert (one - other).abs().max() <= 1e4 * EPS * (1 + other.abs().max())  # as above
 
 
 class Llama(nn.Module):

@@ -234,6 +234,35 @@ def test_a_layer_that_holds_a_function_is_one_site_within_calls_of_it() -> None:
     assert told[0].after == told[1].after == 4 * UNIT // 32
 
 
+class Several(nn.Module):
+    """Activations of one tensor, each before a linear layer of its own."""
+
+    def __init__(self, *acts: nn.Module) -> None:
+        super().__init__()
+        self.up, self.acts = nn.Linear(WIDTH, 4 * WIDTH), nn.ModuleList(acts)
+        self.down = nn.ModuleList(nn.Linear(4 * WIDTH, WIDTH) for _ in acts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.up(x)
+        total: Tensor = sum(down(act(h)) for act, down in zip(self.acts, self.down, strict=True))
+        return total
+
+
+@pytest.mark.parametrize("acts", [(nn.GELU, nn.SiLU), (nn.SiLU,) * 4, (nn.GELU, nn.SiLU, nn.Mish)])
+def test_what_several_keep_together_they_let_go_of_together(acts: tuple[Any, ...]) -> None:
+    x = torch.randn(ROWS, WIDTH)
+    report = convert(Several(*(act() for act in acts)), inputs=x)
+    assert [site.now for site in report.sites] == ["invact"] * len(acts)
+    assert report.before.total - report.after.total == 4 * UNIT - len(acts) * 4 * UNIT // 32
+
+
+def test_what_several_keep_stays_where_one_of_them_must_stay() -> None:
+    x = torch.randn(ROWS, WIDTH)
+    report = convert(Several(nn.GELU(), nn.SiLU()), inputs=x, exclude="acts.0")
+    assert report.converted == []
+    assert report.before.total == report.after.total
+
+
 def test_in_float64_nothing_less_than_rounding_is_the_default() -> None:
     x = torch.randn(ROWS, WIDTH, dtype=torch.float64)
     model = Net(nn.GELU()).double()
