@@ -7,7 +7,7 @@
     fit        time, memory and error of the searches and the engines; the prices of instructions
     training   does a training change? an hour and a half on two cores
 
-What is counted or timed is not where its tests fail. Each step is a command of its own, `python -m
+Nothing is counted or timed while its tests fail. Each step is a command of its own, `python -m
 benchmarks.STEP`, whose --help says what its rows are; rows go to benchmarks/results/<device>/, one format for all, and
 `python -m benchmarks.report` makes the tables in README and docs from them. --quick measures little, tests nothing
 and keeps no rows: to see that all of it runs. The status is 1 where tests or a step failed.

@@ -1,9 +1,10 @@
 """Pictures of fits. The only package here that imports matplotlib; draws on Figure objects, never on pyplot's state."""
 
+from coefficients.pictures import FORMATS
 from fitting.plots.bits import bits_figure, overview_figure
 from fitting.plots.curves import error_figure
 from fitting.plots.fewbit import fewbit_figure
-from fitting.plots.files import FORMATS, check_path, save
+from fitting.plots.files import check_path, save
 from fitting.plots.invact import floor_figure, invact_figure
 from fitting.plots.memory import memory_figure
 from fitting.plots.slopes import fronts_figure, root_figure

@@ -5,10 +5,8 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-from coefficients.store import whole
+from coefficients.pictures import FORMATS, SALT, undated
 from fitting.errors import InputError
-
-FORMATS = (".png", ".svg", ".pdf")
 
 
 def check_path(path: Path) -> None:
@@ -19,6 +17,5 @@ def check_path(path: Path) -> None:
 
 def save(figure: Figure, path: Path) -> None:
     """Write the picture whole or not at all, without a date in it. Raises OSError where it cannot be written."""
-    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower())
-    with whole(path) as partial, matplotlib.rc_context({"svg.hashsalt": "actfit"}):  # else names in it are drawn by lot
+    with undated(path) as (partial, metadata), matplotlib.rc_context(SALT):
         figure.savefig(partial, dpi=150, metadata=metadata)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels.approx_backprop.how import How
+from kernels.hooks import saving_hooks
 
 
 @dataclass(frozen=True)
@@ -126,11 +127,6 @@ def along(x: Tensor, how: How) -> Copy | None:
             places.add(copy.form.how.place)
         unchanged = unchanged and hooks == saving_hooks()
     return copy if unchanged and copy.form.how.like(how) else None
-
-
-def saving_hooks() -> object:
-    """What packs the tensors that autograd saves now."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(False)
 
 
 @contextmanager

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from kernels.approx_backprop.copies import saving_hooks
 from kernels.approx_backprop.layers import rectified
 from kernels.choice import choose
 from kernels.conversion import recognise
@@ -26,6 +25,7 @@ from kernels.conversion.known import LIMITS, Known
 from kernels.errors import KernelError
 from kernels.forwarding import Forwarding
 from kernels.functional import activation
+from kernels.hooks import saving_hooks
 from kernels.kernel import DTYPES
 
 _SIGMOIDS = (torch.sigmoid, Tensor.sigmoid, F.sigmoid)
@@ -201,7 +201,7 @@ class _Route(TorchFunctionMode):
         if "silu" in acts and (x := self._gated(func, args)) is not None and acts["silu"].fits(Known("silu"), x):
             return acts["silu"](F.silu, (x,), {})
         known = recognise.call(func, args, kwargs)
-        act = acts.get(known.function.removesuffix("_tanh")) if known is not None else None
+        act = acts.get(known.called) if known is not None else None
         result = func(*args, **kwargs) if act is None else act(func, args, kwargs)
         if "silu" in acts and func in _SIGMOIDS:
             pair = input, result

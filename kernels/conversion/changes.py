@@ -117,10 +117,11 @@ def fence(sites: Iterable[Site], changes: list[Change]) -> None:
     for call in [one for one in changes if one.kind == "call"]:
         inside = set(call.place.owner.modules()) - {call.place.owner}
         for site in alone:
+            if site.known is None or site.known.called != call.place.key:
+                continue
             inner = site.places[0].owner if site.kind == "call" else site.original
             around = bool(inside & {site.original, *(place.owner for place in site.places)})
-            same = site.function.removesuffix("_tanh") == call.place.key
-            if around and same and isinstance(inner, nn.Module) and "forward" not in vars(inner):
+            if around and isinstance(inner, nn.Module) and "forward" not in vars(inner):
                 inner.forward = Rerouted(inner, {})
                 changes.append(Change(Place(inner, ""), "call", None, None))
 

@@ -17,3 +17,8 @@ class Known:
 
     function: str
     params: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def called(self) -> str:
+        """By the name that torch's function has, which is one for both kinds of GELU."""
+        return self.function.removesuffix("_tanh")

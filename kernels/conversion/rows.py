@@ -25,7 +25,7 @@ def unreached(sites: list[Site], before: Trial | None) -> list[Converted]:
 def _leads(site: Site, place: str, module: str, function: str) -> bool:
     """Whether what a function keeps in a module is of the site: a module's by its name, others' by their owner's."""
     if site.kind in ("attribute", "call") and place.rpartition(".")[0] == module:
-        return site.function.removesuffix("_tanh") == function
+        return site.known is not None and site.known.called == function
     return within(module, place)
 
 

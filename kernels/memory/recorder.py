@@ -165,8 +165,6 @@ class Recorder:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             for module, name in self._named().items():
-                if isinstance(module, torch.jit.ScriptModule):  # has no such hooks: what it keeps is told of its parent
-                    continue
                 stack.callback(module.register_forward_pre_hook(self._entering(name), prepend=True).remove)
                 leave = module.register_forward_hook(self._leave, always_call=True)
                 stack.callback(leave.remove)
@@ -216,8 +214,10 @@ class Recorder:
         )
 
     def _named(self) -> dict[nn.Module, str]:
-        listed = {} if self.model is None else {module: name for name, module in self.model.named_modules()}
-        return {**listed, **self.names}
+        """But scripted modules, which have no hooks of forward: what they keep is told of who calls them."""
+        listed = () if self.model is None else self.model.named_modules()
+        plain = {module: name for name, module in listed if not isinstance(module, torch.jit.ScriptModule)}
+        return {**plain, **self.names}
 
     def _entering(self, name: str) -> Callable[..., None]:
         def enter(*_: Any) -> None:

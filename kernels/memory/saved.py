@@ -8,10 +8,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from coefficients.store import whole
+from coefficients.pictures import FORMATS, SALT, undated
 from kernels.errors import KernelError
 
-FORMATS = (".png", ".svg", ".pdf")
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -169,8 +168,7 @@ class Saved:
         bars = axes.barh([f"{one.module} {one.operation}" for one in groups], [one.bytes / 2**20 for one in groups])
         axes.bar_label(bars, [f"{one.bytes / self.total:.0%}" for one in groups], padding=2)
         axes.set_xlabel(f"MiB kept for backward; {size(self.total)} in all")
-        metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(Path(path).suffix.lower())
-        with whole(Path(path)) as partial, rc_context({"svg.hashsalt": "actfit"}):  # else names in it are drawn by lot
+        with undated(Path(path)) as (partial, metadata), rc_context(SALT):
             figure.savefig(partial, metadata=metadata)
 
     def _row(self, module: str, operation: str, tensors: int, count: int) -> str:

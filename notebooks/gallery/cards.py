@@ -55,7 +55,7 @@ def _chooser(shelf: Shelf, shown: int) -> Html:
     groups: dict[str, list[Html]] = {}
     for i, fit in enumerate(shelf.fits):
         group = "Few bits" if fit.is_fewbit else "The paper’s" if fit.is_published else "From the output"
-        words = fit.setting.replace(fit.kind, str(fit.kept_bits), 1) if fit.is_fewbit else fit.setting
+        words = ", ".join(filter(None, (str(fit.kept_bits) if fit.is_fewbit else fit.kind, fit.manner)))
         button = tag(
             "input",
             type="radio",

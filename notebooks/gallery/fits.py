@@ -180,7 +180,9 @@ def shelves(root: Path | None = None) -> list[Shelf]:
     for entry in available(root):
         document = load(entry.path)
         function = document["function"]
-        shelf = found.setdefault(entry.function, {}).setdefault((function["expr"], *function["params"].items()), [])
+        shelf = found.setdefault(entry.function, {}).setdefault(
+            (function["expr"], *sorted(function["params"].items())), []
+        )
         activation = shelf[0].activation if shelf else stored_function(function)
         shelf.append(Fit(entry, entry.path.read_text(encoding="utf-8"), document, activation))
     # Further shelves of a function: minus signs are in no function's name.

@@ -22,6 +22,12 @@ def test_every_public_name_is_there(package: object) -> None:
         _ = package.nothing  # type: ignore[attr-defined]
 
 
+def ran(code: str) -> tuple[int, str, str]:
+    """The status and what was printed by a Python of its own."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
 SPELLED = (
     *("kernels.functional.gelu", "kernels.modules.GELU", "kernels.memory.Recorder", "kernels.memory.saved.Saved"),
     *("kernels.conversion.convert", "kernels.forward_ad.wrap", "kernels.approx_backprop.How"),
@@ -32,8 +38,7 @@ SPELLED = (
 @pytest.mark.parametrize("name", SPELLED)
 def test_modules_are_there_as_names_are(name: str) -> None:
     code = f"import {name.partition('.')[0]}; print({name}.__name__)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, name.rpartition(".")[2] + "\n", "")
+    assert ran(code) == (0, name.rpartition(".")[2] + "\n", "")
 
 
 def test_what_was_put_there_stays() -> None:
@@ -43,8 +48,7 @@ def test_what_was_put_there_stays() -> None:
         "print(kernels.GELU.__name__, coefficients.available.__name__, kernels.convert, coefficients.load)\n"
         "print({'GELU', 'functional', 'forward_ad', '__name__'} <= {*dir(kernels)}, hasattr(kernels, 'memory.measure'))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "GELU available None None\nTrue False\n", "")
+    assert ran(code) == (0, "GELU available None None\nTrue False\n", "")
 
 
 def test_nothing_is_imported_before() -> None:
@@ -54,5 +58,4 @@ def test_nothing_is_imported_before() -> None:
         "from kernels import *\n"
         "print(GELU(method='fewbit').method, 'torch' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "\nfewbit True\n", "")
+    assert ran(code) == (0, "\nfewbit True\n", "")
