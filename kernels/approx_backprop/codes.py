@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import kernels.approx_backprop.ops  # noqa: F401 - registers the ops
 from kernels.approx_backprop.copies import Copy, Form, Kept, Layout
-from kernels.approx_backprop.how import GROUP, How
+from kernels.approx_backprop.how import How
 from kernels.approx_backprop.reference import computed
 
 _INTEGERS = {
@@ -20,26 +20,33 @@ _INTEGERS = {
 }
 
 
-def copied(x: Tensor, how: How) -> Copy:
+def affordable(x: Tensor, how: How, layout: Layout) -> How:
+    """`how` by groups; or by fused, where codes of so few tokens would take as much as the tensor itself."""
+    if how.scheme == "fused" or layout.bytes_of(how.bits) >= x.numel() * x.element_size():
+        return replace(how, scheme="fused", clip=None)
+    return replace(how, scheme="group", clip=None)
+
+
+def copied(x: Tensor, how: How, layout: Layout) -> Copy:
     """A copy of any tensor by groups, or by fused the tensor."""
     x = x.detach()
-    if how.scheme != "fused":
-        how = replace(how, scheme="group", clip=None)
-    form = Form(how, Layout.of(x), x.dtype)
-    return Copy(form, Kept(x) if how.scheme == "fused" else Kept(*grouped(x, how, form.layout)))
+    how = affordable(x, how, layout)
+    form = Form(how, layout, x.dtype)
+    return Copy(form, Kept(x) if how.scheme == "fused" else Kept(*grouped(x, how, layout)))
 
 
 def grouped(x: Tensor, how: How, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
     """Codes, least and step by groups, of any tensor."""
     flat = layout.flat(x)
-    least, step = torch.ops.actfit.ends(flat, GROUP, how.bits)
+    least, step = torch.ops.actfit.ends(flat, *layout.group, how.bits)
     shape = flat.shape if how.rounding == "stochastic" else (1,)
     noise = torch.full(shape, 0.5, dtype=computed(x.dtype), device=x.device)
     if how.rounding == "stochastic":
         noise = torch.rand_like(noise)
     width = step.to(noise.dtype)
     scale = torch.where(width > 0, 1 / width, 0)
-    return torch.ops.actfit.encode(flat, least, scale, torch.zeros_like(least), noise, GROUP, how.bits), least, step
+    zeros = torch.zeros_like(least)
+    return torch.ops.actfit.encode(flat, least, scale, zeros, noise, *layout.group, how.bits), least, step
 
 
 def fixed(x: Tensor, mean: Tensor, invstd: Tensor, how: How, layout: Layout) -> Tensor:
@@ -47,7 +54,8 @@ def fixed(x: Tensor, mean: Tensor, invstd: Tensor, how: How, layout: Layout) -> 
     wide = computed(x.dtype)
     scale = invstd.to(wide) * (2**how.bits / (2 * how.reach))
     offset = torch.full_like(scale, 2 ** (how.bits - 1))
-    codes: Tensor = torch.ops.actfit.encode(layout.flat(x), mean.to(wide), scale, offset, None, layout.inner, how.bits)
+    rows = layout.inner, 1, layout.inner
+    codes: Tensor = torch.ops.actfit.encode(layout.flat(x), mean.to(wide), scale, offset, None, *rows, how.bits)
     return codes
 
 
@@ -56,8 +64,8 @@ def by_paper(y: Tensor, gain: Tensor | None, bias: Tensor | None, how: How, layo
     like = torch.ones(layout.shape[1], dtype=computed(y.dtype), device=y.device)
     _, _, scale, floor = _paper(gain, bias, how, like)
     offset = 2 ** (how.bits - 1) - floor
-    zeros = torch.zeros_like(scale)
-    codes: Tensor = torch.ops.actfit.encode(layout.flat(y), zeros, scale, offset, None, layout.inner, how.bits)
+    zeros, rows = torch.zeros_like(scale), (layout.inner, 1, layout.inner)
+    codes: Tensor = torch.ops.actfit.encode(layout.flat(y), zeros, scale, offset, None, *rows, how.bits)
     return codes
 
 
@@ -81,19 +89,22 @@ def restored(form: Form, kept: Kept, *, normal: bool = False) -> Tensor:
         return _whole(form, kept, normal)
     wide, count = computed(form.dtype), prod(form.layout.shape)
     gain, bias = (None if one is None or normal else one.flatten() for one in (kept.gain, kept.bias))
+    rows = form.inner, 1, form.inner
     if kept.least is not None and kept.step is not None:
-        step, base, run = kept.step, kept.least, GROUP
+        step, base, rows = kept.step, kept.least, form.layout.group
     elif form.how.scheme == "paper":
         step, base = _paper_steps(form, kept, normal)
-        gain, bias, run = None, None, form.inner
+        gain, bias = None, None
     else:
-        width = 2 * form.how.reach / 2**form.how.bits
+        width = 2 * form.how.reach / 2**form.how.bits / form.how.shrinkage
         step = torch.full((1,), width, dtype=wide, device=kept.codes.device)
-        base, run = step * (0.5 - 2 ** (form.how.bits - 1)), max(count, 1)
+        base = step * (0.5 - 2 ** (form.how.bits - 1))
     signs, slope = (None, 0.0) if normal or form.slope is None else (kept.signs, form.slope)
+    clamp = form.how.rounding == "nearest"
     half = form.dtype == torch.float16
     dtype = wide if half else form.dtype
-    flat = torch.ops.actfit.decode(kept.codes, step, base, run, gain, bias, form.inner, signs, slope, count, dtype)
+    signed = gain, bias, form.inner, signs, slope, clamp
+    flat = torch.ops.actfit.decode(kept.codes, step, base, *rows, *signed, count, dtype)
     if half:  # the last step may reach further than there are numbers
         most = torch.finfo(torch.float16).max
         flat = flat.clamp_(-most, most).to(torch.float16)

@@ -1,6 +1,7 @@
 """How tensors are to be kept: the arguments that all of this package take."""
 
 from dataclasses import dataclass
+from math import exp, pi, sqrt
 from typing import Any
 
 from kernels.errors import KernelError
@@ -8,7 +9,7 @@ from kernels.errors import KernelError
 SCHEMES = ("robust", "paper", "group", "fused")
 ROUNDINGS = ("nearest", "stochastic")
 BITS = range(2, 9)
-GROUP = 64  # elements that have a least and a step of their own: two bfloat16 are half a bit an element
+GROUP = 64  # elements at most that have a least and a step of their own: two bfloat16 are half a bit an element
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class How:
 
         robust  its normalised input in K bits on a fixed range; and a bit, whether what a ReLU gets is above 0
         paper   K bits by the paper's eq. 9, which tell the sign too if |shift / scale| is below 3
-        group   its normalised input in K bits between the least and the largest of each 64 elements; and that bit
+        group   its normalised input in K bits between the least and the largest of 64 elements of a channel; and that bit
         fused   its normalised input whole: exact, the fair baseline
 
     bits: K, 2 to 8. clip: the fixed range ends there, in standard deviations (default: 1 + K/2). rounding: of group,
@@ -52,9 +53,23 @@ class How:
         what networks have reaches further out, and costs more than finer steps bring."""
         return 1 + self.bits / 2 if self.clip is None else float(self.clip)
 
+    @property
+    def shrinkage(self) -> float:
+        """E[x q(x)] for x from N(0, 1), by which the values that codes of the fixed range stand for are divided.
+
+        Each border b of q, where it rises by a step, adds step * E[x; x > b] = step * phi(b), phi the density of
+        N(0, 1): a sum over the borders. So decoded values q / shrinkage have the slope 1 on x, and a gain's gradient is
+        no less than it should be in the mean: without it by 12 % at 2 bits, 0.5 % at 4 and 6e-7 at 8, most of all
+        since what lies beyond the ends is brought in. (Vargaftik et al., DRIVE, 2021, scale by the data's own sum.)
+        """
+        count = 2**self.bits
+        step = 2 * self.reach / count
+        borders = (step * (k - count // 2) for k in range(1, count))
+        return step * sum(exp(-border * border / 2) for border in borders) / sqrt(2 * pi)
+
     def like(self, other: "How") -> bool:
         """Whether a copy made by one is good enough for the other."""
-        return self.bits == other.bits and (self.scheme == "fused") == (other.scheme == "fused")
+        return self.scheme == "fused" or (self.bits == other.bits and other.scheme != "fused")
 
     def __str__(self) -> str:
         return "fused" if self.scheme == "fused" else f"{self.bits} bits, {self.scheme}"

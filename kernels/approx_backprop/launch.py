@@ -35,15 +35,19 @@ def _sizes(count: int) -> tuple[tuple[int], dict[str, Any]]:
     return (-(-count // (8 * rows)),), {"ROWS": rows, "num_warps": WARPS, **_EXACT}
 
 
-def _how(vector: Tensor | None, inner: int) -> str:
+def _how(vector: Tensor | None, run: int, wide: int = 1, tokens: int = 1, count: int = 0) -> str:
     """Where a row finds its entries of the vector, in the template's words."""
     if vector is None:
         return "none"
     if len(vector) == 1:
         return "one"
-    if inner >= 8:
-        return "two" if inner % 8 else "row"
-    return "eight" if inner == 1 and len(vector) % 8 == 0 else "each"
+    if wide % 8 == 0:
+        return "wide"
+    if wide > 1 or (tokens % run and tokens < count):
+        return "any"
+    if run >= 8:
+        return "two" if run % 8 else "row"
+    return "eight" if run == 1 and len(vector) % 8 == 0 else "each"
 
 
 def _like(vector: Tensor, other: Tensor) -> Tensor:
@@ -51,26 +55,35 @@ def _like(vector: Tensor, other: Tensor) -> Tensor:
     return vector.expand(len(other)).contiguous()
 
 
-def ends(x: Tensor, group: int, bits: int) -> tuple[Tensor, Tensor]:
-    """The least of each `group` elements of x, and the step of codes of `bits` bits over it: bfloat16 each."""
+def ends(x: Tensor, run: int, wide: int, tokens: int, bits: int) -> tuple[Tensor, Tensor]:
+    """The least of each group of x, and the step of codes of `bits` bits over it: bfloat16 each."""
     count = x.numel()
-    groups = -(-count // group)
+    groups = count // tokens * -(-tokens // run)
     least, step = (x.new_empty(groups, dtype=torch.bfloat16) for _ in range(2))
     if count:
-        small = group <= 8 * ROWS
+        small = run <= 8 * ROWS
         tile = 8 * _rows(count) if small or interpreting() else _TILE
-        width = min(1 << (group - 1).bit_length(), tile)
+        # In a row of memory lie the elements of a group, or, if wide, those of neighbouring groups.
+        width = min(1 << (run - 1).bit_length(), tile if wide == 1 else 8)
         grid = (-(-groups // (tile // width)),)
         with torch.cuda.device_of(x):
             _template().ends_kernel[grid](
-                x, least, step, group, groups, count,
+                x, least, step, run, wide, tokens, groups, count,
                 BITS=bits, GROUPS=tile // width, WIDTH=width, num_warps=WARPS if small else 16, **_EXACT
             )  # fmt: skip
     return least, step
 
 
 def encode(
-    x: Tensor, center: Tensor, scale: Tensor, offset: Tensor, noise: Tensor | None, inner: int, bits: int
+    x: Tensor,
+    center: Tensor,
+    scale: Tensor,
+    offset: Tensor,
+    noise: Tensor | None,
+    run: int,
+    wide: int,
+    tokens: int,
+    bits: int,
 ) -> Tensor:
     """Bit planes uint8 [bits, ceil(n/8)] of the codes of x; vectors of one length, or of one entry."""
     count = x.numel()
@@ -86,10 +99,12 @@ def encode(
                 _like(offset, center),
                 x if noise is None else noise.contiguous(),
                 planes,
-                inner,
+                run,
+                wide,
+                tokens,
                 len(center),
                 count,
-                HOW=_how(center, inner),
+                HOW=_how(center, run, wide, tokens, count),
                 NOISE=kind,
                 BITS=bits,
                 WIDE=count > _NARROW,
@@ -103,11 +118,14 @@ def decode(
     step: Tensor,
     base: Tensor,
     run: int,
+    wide: int,
+    tokens: int,
     gain: Tensor | None,
     bias: Tensor | None,
     inner: int,
     signs: Tensor | None,
     slope: float,
+    clamp: bool,
     count: int,
     dtype: torch.dtype,
 ) -> Tensor:
@@ -126,16 +144,19 @@ def decode(
                 values,
                 float(slope),
                 run,
+                wide,
+                tokens,
                 len(step),
                 inner,
                 1 if gain is None else len(gain),
                 1 if bias is None else len(bias),
                 count,
-                HOW=_how(step, run),
+                HOW=_how(step, run, wide, tokens, count),
                 GAIN=_how(gain, inner),
                 BIAS=_how(bias, inner),
                 SIGNS=signs is not None,
                 SLOPED=slope != 0,
+                CLAMP=clamp,
                 BITS=len(planes),
                 WIDE=count > _NARROW,
                 **constants,

@@ -126,12 +126,16 @@ def convolution_of(module: nn.Module) -> Convolution | str | None:
 def weighted(module: nn.Module, x: Tensor, how: How) -> Tensor:
     """What a module in LINEAR gives; keeps the copy that came along with x, or makes one. x has a batch."""
     weight, bias, kind = module.weight, module.bias, x.device.type
+    convolution = convolution_of(module)
+    layout = Layout.of(x) if isinstance(convolution, Convolution) else Layout.of_rows(x)
     copy = along(x, how)
+    if copy is not None and copy.kept.least is not None and not copy.form.layout.separates(layout):
+        copy = None  # its groups mix features of this layer
     if copy is None and weight.requires_grad:
-        copy = copied(x, how)
-    form = Form(how, Layout.of(x), x.dtype) if copy is None else copy.form
+        copy = copied(x, how, layout)
+    form = Form(how, layout, x.dtype) if copy is None else copy.form
     kept = (None,) * len(Kept._fields) if copy is None else copy.kept
-    run = partial(Weighted.apply, x, weight, bias, convolution_of(module))
+    run = partial(Weighted.apply, x, weight, bias, convolution)
     if not torch.amp.is_autocast_available(kind):  # meta
         return run(None, form, *kept)[0]
     narrow = torch.is_autocast_enabled(kind) and x.dtype != torch.float64

@@ -9,7 +9,6 @@ mean, neither of x nor of the gradient.
 """
 
 import copy
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from kernels.approx_backprop.codes import by_paper, fixed, grouped, marked, restored
+from kernels.approx_backprop.codes import affordable, by_paper, fixed, grouped, marked, restored
 from kernels.approx_backprop.copies import Copy, Form, Kept, Layout, attach
 from kernels.approx_backprop.how import How
 from kernels.approx_backprop.reference import computed
@@ -167,22 +166,24 @@ def batch_norm(module: _BatchNorm, x: Tensor, how: How) -> Tensor:
         if module.momentum is None:  # the mean of all batches
             momentum = 1.0 / float(module.num_batches_tracked)
     running = (module.running_mean, module.running_var) if tracks else (None, None)
-    form = Form(how, layout := Layout.of(x), x.dtype, normed=True, inner=layout.inner)
+    layout = Layout.of(x)
+    how = affordable(x, how, layout) if how.scheme == "group" else how
+    form = Form(how, layout, x.dtype, normed=True, inner=layout.inner)
     y, _, *codes = BatchNorm.apply(x, module.weight, module.bias, *running, momentum, module.eps, form)
     return attach(y, Copy(form, _kept(codes, *_read(module.weight, module.bias))))
 
 
 def row_norm(module: nn.Module, x: Tensor, how: How) -> Tensor:
     """What `module`, in ROWS or as `writes_rms_norm` says, gives; a copy goes along. x: [..., *its weight's shape]."""
-    if how.scheme != "fused":
-        how = replace(how, scheme="group", clip=None)  # channels of transformers have ranges of their own
     weight, bias = module.weight, getattr(module, "bias", None)
     if isinstance(module, ROWS):
         kind = "layer" if isinstance(module, nn.LayerNorm) else "rms"
         dims, eps = [*module.normalized_shape], module.eps
     else:
         kind, dims, eps = "written", [*weight.shape], _eps(module)
-    form = Form(how, Layout(tuple(x.shape), last=False), x.dtype, normed=True)
+    layout = Layout.of_rows(x, len(dims))
+    how = affordable(x, how, layout)  # by groups: features of transformers have ranges of their own
+    form = Form(how, layout, x.dtype, normed=True)
     y, _, *codes = RowNorm.apply(x, weight, bias, dims, eps, kind, form)
     return attach(y, Copy(form, _kept(codes, *_read(weight, bias))))
 

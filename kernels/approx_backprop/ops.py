@@ -24,14 +24,15 @@ def _decode(planes: Tensor, *others: Any) -> Tensor:
     return found
 
 
-def _ends_fake(x: Tensor, group: int, bits: int) -> tuple[Tensor, Tensor]:
-    groups = (x.numel() + group - 1) // group
+def _ends_fake(x: Tensor, run: int, wide: int, tokens: int, bits: int) -> tuple[Tensor, Tensor]:
+    groups = x.numel() // tokens * ((tokens + run - 1) // run)
     return x.new_empty(groups, dtype=torch.bfloat16), x.new_empty(groups, dtype=torch.bfloat16)
 
 
 def _encode_fake(
-    x: Tensor, center: Tensor, scale: Tensor, offset: Tensor, noise: Tensor | None, inner: int, bits: int
+    x: Tensor, center: Tensor, scale: Tensor, offset: Tensor, noise: Tensor | None, *others: int
 ) -> Tensor:
+    bits = others[-1]
     return x.new_empty((bits, plane_bytes(x.numel())), dtype=torch.uint8)
 
 
@@ -50,15 +51,20 @@ def _rectify_backward_fake(grad: Tensor, signs: Tensor, slope: float) -> Tensor:
 
 register(
     {
-        "ends": ("(Tensor x, int group, int bits) -> (Tensor, Tensor)", _either("ends"), _ends_fake),
+        "ends": (
+            "(Tensor x, SymInt run, SymInt wide, SymInt tokens, int bits) -> (Tensor, Tensor)",
+            _either("ends"),
+            _ends_fake,
+        ),
         "encode": (
-            "(Tensor x, Tensor center, Tensor scale, Tensor offset, Tensor? noise, SymInt inner, int bits) -> Tensor",
+            "(Tensor x, Tensor center, Tensor scale, Tensor offset, Tensor? noise,"
+            " SymInt run, SymInt wide, SymInt tokens, int bits) -> Tensor",
             _either("encode"),
             _encode_fake,
         ),
         "decode": (
-            "(Tensor planes, Tensor step, Tensor base, SymInt run, Tensor? gain, Tensor? bias, SymInt inner,"
-            " Tensor? signs, float slope, SymInt count, ScalarType dtype) -> Tensor",
+            "(Tensor planes, Tensor step, Tensor base, SymInt run, SymInt wide, SymInt tokens, Tensor? gain,"
+            " Tensor? bias, SymInt inner, Tensor? signs, float slope, bool clamp, SymInt count, ScalarType dtype) -> Tensor",
             _decode,
             _decode_fake,
         ),

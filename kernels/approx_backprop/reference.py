@@ -1,7 +1,10 @@
-"""The ops of `kernels.approx_backprop.ops` in plain PyTorch: what CPU tensors run, and the measure of the kernels.
+"""The ops of `kernels.approx_backprop.ops` in plain PyTorch: what CPU tensors run, and the reference of the kernels.
 
-Vectors belong to channels or groups: element i of a flat tensor takes entry (i // inner) % len(vector) of them. They
-have any floating-point type; all is computed in float32, or in float64 for float64.
+A flat tensor is [outer, tokens, wide], and `run` tokens in a row share an entry of a vector: element i takes entry
+((i // (tokens * wide)) * ceil(tokens / run) + i % (tokens * wide) // wide // run) * wide + i % wide of it, modulo its
+length. So a group has elements of one feature only, `wide` apart; with wide = 1 and tokens = run it is entry
+(i // run) % length, as channels have it. Vectors have any floating-point type, and one entry, or as many as there are
+groups or channels; all is computed in float32, or in float64 for float64.
 """
 
 import torch
@@ -16,23 +19,44 @@ def computed(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def _rows(flat: Tensor, vector: Tensor, inner: int) -> Tensor:
-    """[outer, len(vector), inner], filled up with zeros; `vector[:, None]` goes along it."""
-    missing = -flat.numel() % (len(vector) * inner)
-    return (F.pad(flat, (0, missing)) if missing else flat).view(-1, len(vector), inner)
+def _split(flat: Tensor, length: int, run: int, wide: int, tokens: int) -> Tensor:
+    """[-1, outer, groups, run, wide], filled up with zeros, along which a vector from `_entries` goes."""
+    groups = -(-tokens // run)
+    outer = max(length // (groups * wide), 1)
+    missing = -flat.numel() % (outer * tokens * wide)
+    flat = (F.pad(flat, (0, missing)) if missing else flat).view(-1, outer, tokens, wide)
+    if tokens % run:
+        flat = F.pad(flat, (0, 0, 0, groups * run - tokens))
+    return flat.view(-1, outer, groups, run, wide)
 
 
-def ends(x: Tensor, group: int, bits: int) -> tuple[Tensor, Tensor]:
+def _entries(vector: Tensor, run: int, wide: int, tokens: int) -> Tensor:
+    """The vector as it goes along what `_split` gives."""
+    groups = -(-tokens // run)
+    return vector if len(vector) == 1 else vector.view(-1, groups, 1, wide)
+
+
+def _joined(split: Tensor, tokens: int, count: int) -> Tensor:
+    """The first `count` elements of a flat tensor that was split."""
+    _, outer, groups, run, wide = split.shape
+    if groups * run != tokens:
+        split = split.reshape(-1, outer, groups * run, wide)[:, :, :tokens]
+    return split.reshape(-1)[:count]
+
+
+def ends(x: Tensor, run: int, wide: int, tokens: int, bits: int) -> tuple[Tensor, Tensor]:
     """The least of each group, rounded down to bfloat16, and the step from code to code, rounded up: bfloat16 each.
 
     So 2^bits codes from the least on, a step apart, reach over the whole group.
     """
-    flat = x.reshape(-1).float()
-    count = flat.numel() // group * group
-    low, high = torch.aminmax(flat[:count].view(-1, group), dim=1)
-    if count < flat.numel():
-        last_low, last_high = torch.aminmax(flat[count:])
-        low, high = torch.cat([low, last_low[None]]), torch.cat([high, last_high[None]])
+    flat, groups = x.reshape(-1, tokens, wide).float(), -(-tokens // run)
+    if tokens % run:  # the last token again changes no minimum and no maximum
+        flat = torch.cat([flat, flat[:, -1:].expand(-1, groups * run - tokens, -1)], 1)
+    split = flat.view(-1, groups, run, wide)
+    if wide == 1:
+        low, high = torch.aminmax(split.view(-1, run), dim=1)
+    else:  # along another dimension than the last, two passes take half as long
+        low, high = split.amin(2).view(-1), split.amax(2).view(-1)
     least = -_up(-low)
     step = _up((high - least) / ((1 << bits) - 1))
     return least.bfloat16(), step.bfloat16()
@@ -45,19 +69,28 @@ def _up(values: Tensor) -> Tensor:
 
 
 def encode(
-    x: Tensor, center: Tensor, scale: Tensor, offset: Tensor, noise: Tensor | None, inner: int, bits: int
+    x: Tensor,
+    center: Tensor,
+    scale: Tensor,
+    offset: Tensor,
+    noise: Tensor | None,
+    run: int,
+    wide: int,
+    tokens: int,
+    bits: int,
 ) -> Tensor:
     """Bit planes of floor((x - center) * scale + noise) + offset, not below 0 and below 2**bits; NaN has code 0.
 
     noise: from [0, 1) and as many as x has, or one for all, or none.
     """
     flat = x.reshape(-1).to(computed(x.dtype))
-    center, scale, offset = (one.to(flat.dtype) for one in (center, scale, offset))
-    places = (_rows(flat, center, inner) - center[:, None]).mul_(scale[:, None])
+    length, place = len(center), (run, wide, tokens)
+    center, scale, offset = (_entries(one.to(flat.dtype), *place) for one in (center, scale, offset))
+    places = (_split(flat, length, *place) - center).mul_(scale)
     if noise is not None:
-        places += noise if noise.numel() == 1 else _rows(noise.reshape(-1), center, inner)
-    codes = places.floor_().add_(offset[:, None]).nan_to_num_(0.0).clamp_(0, (1 << bits) - 1)
-    return pack(codes.view(-1)[: flat.numel()].to(torch.uint8), bits)
+        places += noise if noise.numel() == 1 else _split(noise.reshape(-1), length, *place)
+    codes = places.floor_().add_(offset).nan_to_num_(0.0).clamp_(0, (1 << bits) - 1)
+    return pack(_joined(codes, tokens, flat.numel()).to(torch.uint8), bits)
 
 
 def decode(
@@ -65,32 +98,39 @@ def decode(
     step: Tensor,
     base: Tensor,
     run: int,
+    wide: int,
+    tokens: int,
     gain: Tensor | None,
     bias: Tensor | None,
     inner: int,
     signs: Tensor | None,
     slope: float,
+    clamp: bool,
     count: int,
     dtype: torch.dtype,
 ) -> Tensor:
     """Flat values (code * step + base) * gain + bias.
 
-    step and base belong to groups of `run` elements, gain and bias to channels of `inner`. signs: one plane, set where
-    the value is known to be above 0; there it is not below, and elsewhere it is not above, and times `slope`.
+    step and base belong to groups, gain and bias to channels of `inner` elements. signs: one plane, set where the value
+    is known to be above 0; elsewhere it is times `slope`. clamp: a value with the wrong sign becomes 0 before, which
+    makes the error of codes to nearest less, and the mean of stochastic ones wrong.
     """
-    values = unpack(planes, count).to(computed(dtype))
-    values = _rows(values, step, run).mul_(step.to(values.dtype)[:, None]).add_(base.to(values.dtype)[:, None])
-    values = values.view(-1)[:count]
+    values, place = unpack(planes, count).to(computed(dtype)), (run, wide, tokens)
+    step, length, base = _entries(step.to(values.dtype), *place), len(step), _entries(base.to(values.dtype), *place)
+    values = _joined(_split(values, length, *place).mul_(step).add_(base), tokens, count)
     if gain is not None:
-        values = _rows(values, gain, inner).mul_(gain.to(values.dtype)[:, None]).view(-1)[:count]
+        values = _split(values, len(gain), inner, 1, inner).mul_(_entries(gain.to(values.dtype), inner, 1, inner))
+        values = values.view(-1)[:count]
     if bias is not None:
-        values = _rows(values, bias, inner).add_(bias.to(values.dtype)[:, None]).view(-1)[:count]
+        values = _split(values, len(bias), inner, 1, inner).add_(_entries(bias.to(values.dtype), inner, 1, inner))
+        values = values.view(-1)[:count]
     if signs is not None:
         above = unpack(signs, count)
         if slope:
-            values = torch.where(above.bool(), values.clamp(min=0), slope * values.clamp(max=0))
+            over, under = (values.clamp(min=0), values.clamp(max=0)) if clamp else (values, values)
+            values = torch.where(above.bool(), over, slope * under)
         else:
-            values = values.clamp_(min=0).mul_(above)
+            values = (values.clamp_(min=0) if clamp else values).mul_(above)
     return values.to(dtype)
 
 

@@ -4,14 +4,19 @@ Rows, programs and bit planes are those of `kernels.template`: eight consecutive
 offsets of 64 bits, float32 until the store. They are launched without fused multiply-adds, so that each operation
 rounds as it does in the reference.
 
-Entry (i // inner) % length of a vector belongs to element i. HOW says where the entries of a row's elements are, so
-that integers are divided once a row where that will do:
+The reference says which entry of a vector belongs to element i. HOW says where the entries of a row's elements are,
+so that integers are divided once a row where that will do. With entry (i // run) % length:
 
     one     the vector has one entry
-    row     inner is a multiple of 8: a row has one entry
-    two     inner is not below 8: a row has one entry or two in a row
-    eight   inner is 1 and 8 divides the length: a row has eight in a row
+    row     run is a multiple of 8: a row has one entry
+    two     run is not below 8: a row has one entry or two in a row
+    eight   run is 1 and 8 divides the length: a row has eight in a row
     each    else
+
+and where groups have elements of one feature:
+
+    wide    8 divides the number of features: a row has eight in a row
+    any     else
 """
 
 import triton
@@ -20,16 +25,21 @@ import triton.language as tl
 
 @triton.jit
 def ends_kernel(
-    x_ptr, least_ptr, step_ptr, group, groups, n, BITS: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr
+    x_ptr, least_ptr, step_ptr, run, wide, tokens, groups, n,
+    BITS: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The least of each group of `group` elements and the step of its codes, GROUPS a program, WIDTH at a time."""
+    """The least of each group of `run` tokens and the step of its codes, GROUPS a program, WIDTH tokens at a time."""
     index = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
+    line = index // wide  # of all features
+    lines = (tokens - 1) // run + 1
+    past = line % lines * run  # tokens before the group's
+    origin = (line // lines * tokens + past) * wide + index % wide
     low = tl.full([GROUPS, WIDTH], 0x7FFFFFFF, dtype=tl.int32)
     high = tl.full([GROUPS, WIDTH], -0x80000000, dtype=tl.int32)
-    for start in range(0, group, WIDTH):
+    for start in range(0, run, WIDTH):
         place = start + tl.arange(0, WIDTH)[None, :]
-        at = index[:, None] * group + place
-        inside = (place < group) & (at < n)
+        at = origin[:, None] + place * wide
+        inside = (place < run) & (past[:, None] + place < tokens) & (at < n)
         key = ordered(tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32).to(tl.int32, bitcast=True))
         low = tl.minimum(low, tl.where(inside, key, 0x7FFFFFFF))
         high = tl.maximum(high, tl.where(inside, key, -0x80000000))
@@ -46,7 +56,7 @@ def ends_kernel(
 
 @triton.jit
 def encode_kernel(
-    x_ptr, center_ptr, scale_ptr, offset_ptr, noise_ptr, planes_ptr, inner, length, n,
+    x_ptr, center_ptr, scale_ptr, offset_ptr, noise_ptr, planes_ptr, run, wide, tokens, length, n,
     HOW: tl.constexpr, NOISE: tl.constexpr, BITS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Bit planes of the codes of n elements. NOISE: "none", "one" for all or "each" its own."""
@@ -55,13 +65,13 @@ def encode_kernel(
     at = row[:, None] * 8 + k
     inside = at < n
     x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    place = x - entries(center_ptr, row, k, inner, length, HOW, WIDE)
-    place = place * entries(scale_ptr, row, k, inner, length, HOW, WIDE)
+    place = x - entries(center_ptr, row, k, run, wide, tokens, length, HOW, WIDE)
+    place = place * entries(scale_ptr, row, k, run, wide, tokens, length, HOW, WIDE)
     if NOISE == "one":
         place += tl.load(noise_ptr).to(tl.float32)
     if NOISE == "each":
         place += tl.load(noise_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    code = tl.floor(place) + entries(offset_ptr, row, k, inner, length, HOW, WIDE)
+    code = tl.floor(place) + entries(offset_ptr, row, k, run, wide, tokens, length, HOW, WIDE)
     code = tl.minimum(tl.maximum(code, 0.0), (1 << BITS) - 1.0)  # of NaN and a number, the number
     store_planes(planes_ptr, code.to(tl.int32), row, k, n, BITS)
 
@@ -69,29 +79,32 @@ def encode_kernel(
 @triton.jit
 def decode_kernel(
     planes_ptr, step_ptr, base_ptr, gain_ptr, bias_ptr, signs_ptr, values_ptr,
-    slope, run, groups, inner, gains, biases, n,
+    slope, run, wide, tokens, groups, inner, gains, biases, n,
     HOW: tl.constexpr, GAIN: tl.constexpr, BIAS: tl.constexpr, SIGNS: tl.constexpr, SLOPED: tl.constexpr,
-    BITS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
+    CLAMP: tl.constexpr, BITS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """(code * step + base) * gain + bias of n elements, its sign put right. GAIN and BIAS: their HOW, or "none".
 
-    SLOPED: the slope is not 0.
+    SLOPED: the slope is not 0. CLAMP: what has the wrong sign is 0 first.
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     k = tl.arange(0, 8)[None, :]
     at = row[:, None] * 8 + k
     value = load_planes(planes_ptr, row, k, n, BITS).to(tl.float32)
-    value = value * entries(step_ptr, row, k, run, groups, HOW, WIDE)
-    value = value + entries(base_ptr, row, k, run, groups, HOW, WIDE)
+    value = value * entries(step_ptr, row, k, run, wide, tokens, groups, HOW, WIDE)
+    value = value + entries(base_ptr, row, k, run, wide, tokens, groups, HOW, WIDE)
     if GAIN != "none":
-        value = value * entries(gain_ptr, row, k, inner, gains, GAIN, WIDE)
+        value = value * entries(gain_ptr, row, k, inner, 1, inner, gains, GAIN, WIDE)
     if BIAS != "none":
-        value = value + entries(bias_ptr, row, k, inner, biases, BIAS, WIDE)
+        value = value + entries(bias_ptr, row, k, inner, 1, inner, biases, BIAS, WIDE)
     if SIGNS:
         sign = load_planes(signs_ptr, row, k, n, 1)
-        above = tl.maximum(value, 0.0, propagate_nan=tl.PropagateNan.ALL)
-        if SLOPED:
+        above = value
+        below = value
+        if CLAMP:
+            above = tl.maximum(value, 0.0, propagate_nan=tl.PropagateNan.ALL)
             below = tl.minimum(value, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        if SLOPED:
             value = tl.where(sign != 0, above, slope * below)
         else:
             value = above * sign.to(tl.float32)
@@ -126,7 +139,7 @@ def rectify_backward_kernel(
 
 
 @triton.jit
-def entries(vector_ptr, row, k, inner, length, HOW: tl.constexpr, WIDE: tl.constexpr):
+def entries(vector_ptr, row, k, run, wide, tokens, length, HOW: tl.constexpr, WIDE: tl.constexpr):
     """The rows' entries of a vector, to go along [ROWS, 8]; a row past the end has entries too, of others.
 
     WIDE: elements are counted in 64 bits, which are divided slowly.
@@ -137,18 +150,30 @@ def entries(vector_ptr, row, k, inner, length, HOW: tl.constexpr, WIDE: tl.const
     if HOW == "one":
         found = tl.load(vector_ptr)
     elif HOW == "row":
-        found = tl.load(vector_ptr + first // inner % length)
+        found = tl.load(vector_ptr + first // run % length)
     elif HOW == "two":
-        whole = first // inner
+        whole = first // run
         here = whole % length
         there = tl.where(here + 1 == length, 0, here + 1)
-        in_the_next = first - whole * inner + k >= inner
+        in_the_next = first - whole * run + k >= run
         found = tl.where(in_the_next, tl.load(vector_ptr + there), tl.load(vector_ptr + here))
     elif HOW == "eight":
         found = tl.load(vector_ptr + (first % length + k))
+    elif HOW == "wide":
+        found = tl.load(vector_ptr + (of_group(first, run, wide, tokens) % length + k))
+    elif HOW == "any":
+        found = tl.load(vector_ptr + of_group(first + k, run, wide, tokens) % length)
     else:
-        found = tl.load(vector_ptr + (first + k) // inner % length)
+        found = tl.load(vector_ptr + (first + k) // run % length)
     return found.to(tl.float32)
+
+
+@triton.jit
+def of_group(i, run, wide, tokens):
+    """The group of element i."""
+    token = i // wide
+    outer = token // tokens
+    return (outer * ((tokens - 1) // run + 1) + (token - outer * tokens) // run) * wide + (i - token * wide)
 
 
 @triton.jit

@@ -30,6 +30,7 @@ several = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], 
 seeds = st.integers(0, 2**31)
 counts = st.one_of(st.sampled_from(EDGES), st.integers(0, 400))
 inners = st.one_of(st.sampled_from((1, 1, 2, 7, 8, 9, 16, 40)), st.integers(1, 450))
+outers, wides = st.integers(1, 4), st.one_of(st.sampled_from((1, 8, 16)), st.integers(1, 20))
 lengths = st.one_of(st.sampled_from((1, 8, 16)), st.integers(1, 20))
 
 
@@ -56,23 +57,33 @@ def to(device: str, *tensors: Tensor | None) -> Iterator[Tensor | None]:
     return (None if one is None else one.to(device) for one in tensors)
 
 
-def check_ends(x: Tensor, group: int, bits: int, device: str) -> tuple[Tensor, Tensor]:
-    made = tuple(one.cpu() for one in launch.ends(x.to(device), group, bits))
-    assert all(map(same, made, reference.ends(x, group, bits)))
+def check_ends(
+    x: Tensor, run: int, bits: int, device: str, wide: int = 1, tokens: int | None = None
+) -> tuple[Tensor, Tensor]:
+    place = run, wide, max(len(x), 1) if tokens is None else tokens
+    made = tuple(one.cpu() for one in launch.ends(x.to(device), *place, bits))
+    assert all(map(same, made, reference.ends(x, *place, bits)))
     return made
 
 
-@given(
-    seeds, counts, st.one_of(st.sampled_from((1, 8, 64, 256)), st.integers(1, 500)), st.integers(1, 8), st.booleans()
-)
-@example(0, 399, 100_000, 4, False)
+def groups_of(count: int, run: int, wide: int, tokens: int) -> Tensor:
+    """Of each element, as if each had been put in its place by hand: outer, then runs of tokens, then features."""
+    place = torch.arange(count)
+    outer, token, feature = place // (tokens * wide), place // wide % tokens, place % wide
+    return (outer * math.ceil(tokens / run) + token // run) * wide + feature
+
+
+@given(seeds, st.tuples(outers, st.integers(1, 90), wides), st.integers(1, 100), st.integers(1, 8), st.booleans())
+@example(0, (1, 399, 1), 100_000, 4, False)
+@example(0, (2, 67, 8), 64, 4, False)
 @several
-def test_ends(device, seed, count, group, bits, hostile):
-    generator = torch.Generator().manual_seed(seed)
+def test_ends(device, seed, shape, run, bits, hostile):
+    generator, (outer, tokens, wide) = torch.Generator().manual_seed(seed), shape
+    count = outer * tokens * wide
     x = numbers(count, generator, DTYPES[seed % 3], hostile)
-    least, step = check_ends(x, group, bits, device)
+    least, step = check_ends(x, run, bits, device, wide, tokens)
     if not hostile:
-        each = torch.arange(count) // group
+        each = groups_of(count, run, wide, tokens)
         assert (least.double()[each] <= x.double()).all()
         top = least.double() + ((1 << bits) - 1) * step.double()
         # The division by 2**bits - 1 may have rounded down to a number of bfloat16.
@@ -94,7 +105,7 @@ def test_nan_of_any_bits_is_seen(device):
     for bits in (0x7FC00000, -0x400000, 0x7F800001, -0x7FFFFF, 0x7FFFFFFF, -1):
         x = torch.arange(16, dtype=torch.float32)
         x.view(torch.int32)[11] = bits
-        for made in launch.ends(x.to(device), 8, 4):
+        for made in launch.ends(x.to(device), 8, 1, 16, 4):
             assert made.isnan().tolist() == [False, True]
 
 
@@ -135,8 +146,8 @@ def test_encode(device, seed, count, inner, length, bits, hostile, kind):
     offset = torch.randint(-20, 300, (length,), generator=generator) / 2
     scale, offset = scale[: 1 if seed % 5 == 0 else None], offset[: 1 if seed % 7 == 0 else None]
     noise = {"none": None, "one": torch.rand(1, generator=generator)}.get(kind, torch.rand(count, generator=generator))
-    made = launch.encode(*to(device, x, center, scale, offset, noise), inner, bits)
-    expected = reference.encode(x, center, scale, offset, noise, inner, bits)
+    made = launch.encode(*to(device, x, center, scale, offset, noise), inner, 1, inner, bits)
+    expected = reference.encode(x, center, scale, offset, noise, inner, 1, inner, bits)
     assert torch.equal(codes(made, count, bits), codes(expected, count, bits))
 
 
@@ -144,10 +155,10 @@ def test_encode(device, seed, count, inner, length, bits, hostile, kind):
 def test_every_code_is_packed_and_unpacked(device, bits):
     x = torch.arange(-3, (1 << bits) + 3, dtype=torch.float32)
     zero, one = torch.zeros(1, device=device), torch.ones(1, device=device)
-    planes = launch.encode(x.to(device), zero, one, zero, None, 1, bits)
+    planes = launch.encode(x.to(device), zero, one, zero, None, 1, 1, 1, bits)
     expected = x.clamp(0, (1 << bits) - 1)
     assert codes(planes, len(x), bits).tolist() == expected.tolist()
-    made = launch.decode(planes, one, zero, len(x), None, None, 1, None, 0.0, len(x), torch.float32)
+    made = launch.decode(planes, one, zero, 1, 1, 1, None, None, 1, None, 0.0, True, len(x), torch.float32)
     assert torch.equal(made.cpu(), expected)
 
 
@@ -173,12 +184,35 @@ def test_decode(device, drawn, places, kinds, signed):
         None if sizes[kind] is None else numbers(sizes[kind], generator, VECTORS[seed % 4], hostile) for kind in kinds
     )
     signs = pack(torch.randint(2, (count,), generator=generator, dtype=torch.uint8), 1) if with_signs else None
-    others = slope, count, dtype
+    others, place = (slope, seed % 2 == 0, count, dtype), (run, 1, run)
     device_vectors = list(to(device, planes, step, base, gain, bias, signs))
-    made = launch.decode(*device_vectors[:3], run, *device_vectors[3:5], inner, device_vectors[5], *others)
-    expected = reference.decode(planes, step, base, run, gain, bias, inner, signs, *others)
+    made = launch.decode(*device_vectors[:3], *place, *device_vectors[3:5], inner, device_vectors[5], *others)
+    expected = reference.decode(planes, step, base, *place, gain, bias, inner, signs, *others)
     # The same operations in float32, each rounded, and one rounding to the dtype: nothing may differ.
     assert same(made.cpu(), expected)
+
+
+@given(seeds, st.tuples(outers, st.integers(1, 90), wides), st.integers(1, 100), st.integers(1, 8), st.booleans())
+@example(0, (3, 67, 8), 34, 4, False)
+@example(1, (3, 67, 1), 34, 4, True)
+@example(2, (1, 67, 5), 34, 8, False)
+@several
+def test_groups_of_features(device, seed, shape, run, bits, hostile):
+    """Codes and values of groups that lie along tokens, there and back; the reference by the definition of a group."""
+    generator, (outer, tokens, wide) = torch.Generator().manual_seed(seed), shape
+    count, place = outer * tokens * wide, (run, wide, tokens)
+    x = numbers(count, generator, DTYPES[seed % 3], hostile)
+    each = groups_of(count, *place)
+    least, step = reference.ends(x, *place, bits)
+    scale, offset, half = torch.where(step > 0, 1 / step.float(), 0), torch.zeros_like(least), torch.full((1,), 0.5)
+    made = launch.encode(*to(device, x, least, scale, offset, half), *place, bits)
+    expected = (((x.float() - least.float()[each]) * scale[each]) + 0.5).floor().nan_to_num(0).clamp(0, 2**bits - 1)
+    assert torch.equal(codes(made, count, bits).float(), expected)
+    planes = reference.encode(x, least, scale, offset, half, *place, bits)
+    rest = None, None, 1, None, 0.0, True, count, torch.float32
+    values = reference.decode(planes, step, least, *place, *rest)
+    assert same(values, expected * step.float()[each] + least.float()[each])
+    assert same(launch.decode(*to(device, planes, step, least), *place, *rest).cpu(), values)
 
 
 @given(seeds, counts, st.booleans(), st.sampled_from((0, 0.01, 0.3, -0.5, 1.0)))
@@ -211,7 +245,7 @@ def test_shapes_stay(device):
     assert (y.shape, signs.shape) == (x.shape, (1, 14))
     assert launch.rectify_backward(x, signs, 0.1).shape == x.shape
     vectors = (torch.ones(5, device=device) for _ in range(3))
-    assert launch.encode(x, *vectors, torch.rand_like(x), 7, 3).shape == (3, 14)
+    assert launch.encode(x, *vectors, torch.rand_like(x), 7, 1, 7, 3).shape == (3, 14)
 
 
 def test_offsets_of_64_bits(device, monkeypatch):
@@ -219,11 +253,16 @@ def test_offsets_of_64_bits(device, monkeypatch):
     vectors = [torch.randn(5, generator=torch.Generator().manual_seed(1)).to(device) for _ in range(3)]
 
     def run() -> list[Tensor]:
-        planes = [launch.encode(x, *vectors, None, inner, 4) for inner in (1, 3, 8, 12)]
+        planes = [launch.encode(x, *vectors, None, inner, 1, inner, 4) for inner in (1, 3, 8, 12)]
         others = [
-            launch.decode(planes[0], *vectors[:2], 100, *vectors[1:], inner, None, 0.0, 500, torch.float32)
+            launch.decode(
+                planes[0], *vectors[:2], 100, 1, 100, *vectors[1:], inner, None, 0.0, True, 500, torch.float32
+            )
             for inner in (1, 3, 8, 12)
         ]
+        for place in ((10, 4, 25), (10, 10, 50)):
+            least, step = launch.ends(x, *place, 4)
+            planes.append(launch.encode(x, least, step, step, None, *place, 4))
         return [*(codes(one, 500, 4) for one in planes), *others]
 
     narrow = run()
@@ -237,9 +276,9 @@ def test_the_ops_run_the_kernels(device, monkeypatch):
 
     def run() -> list[Tensor]:
         y, signs = ops.rectify(x, 0.1)
-        planes = ops.encode(x, zero, one, zero, None, 1, 4)
-        values = ops.decode(planes, one, zero, 40, None, None, 1, signs, 0.1, 40, torch.float16)
-        return [*ops.ends(x, 16, 4), planes, values, y, signs, ops.rectify_backward(y, signs, 0.1)]
+        planes = ops.encode(x, zero, one, zero, None, 1, 1, 1, 4)
+        values = ops.decode(planes, one, zero, 40, 1, 40, None, None, 1, signs, 0.1, True, 40, torch.float16)
+        return [*ops.ends(x, 16, 1, 40, 4), planes, values, y, signs, ops.rectify_backward(y, signs, 0.1)]
 
     called = set()
 
@@ -312,24 +351,36 @@ print(json.dumps(found))
 """
 # A kernel, its constants, and the numbers that are multiples of 16, for which Triton compiles another one.
 VARIANTS = [
-    ("ends", {"BITS": 4, "GROUPS": 4, "WIDTH": 256}, ["n", "group"]),
-    ("ends", {"BITS": 4, "GROUPS": 1, "WIDTH": 8192, "warps": 16}, ["n", "group"]),
+    ("ends", {"wide": 1, "BITS": 4, "GROUPS": 4, "WIDTH": 256}, ["n", "run", "tokens"]),
+    ("ends", {"wide": 1, "BITS": 4, "GROUPS": 1, "WIDTH": 8192, "warps": 16}, ["n", "run", "tokens"]),
+    ("ends", {"BITS": 4, "GROUPS": 128, "WIDTH": 8}, ["n", "run", "tokens", "wide"]),
     ("encode", {"HOW": "one", "NOISE": "one", "BITS": 4}, ["n"]),
-    ("encode", {"HOW": "row", "NOISE": "each", "BITS": 4}, ["n", "inner"]),
+    ("encode", {"HOW": "row", "NOISE": "each", "BITS": 4}, ["n", "run"]),
     ("encode", {"HOW": "two", "NOISE": "none", "BITS": 8}, ["n"]),
     ("encode", {"HOW": "eight", "NOISE": "one", "BITS": 4}, ["n", "length"]),
     ("encode", {"HOW": "each", "NOISE": "one", "BITS": 4}, ["n"]),
+    ("encode", {"HOW": "wide", "NOISE": "one", "BITS": 4}, ["n", "run", "tokens", "wide"]),
+    ("encode", {"HOW": "any", "NOISE": "one", "BITS": 8}, ["n"]),
     (
         "decode",
-        {"HOW": "row", "GAIN": "none", "BIAS": "none", "SIGNS": False, "SLOPED": False, "BITS": 2},
+        {"HOW": "row", "GAIN": "none", "BIAS": "none", "SIGNS": False, "SLOPED": False, "CLAMP": True, "BITS": 2},
         ["n", "run"],
     ),
     (
         "decode",
-        {"HOW": "row", "GAIN": "row", "BIAS": "row", "SIGNS": True, "SLOPED": False, "BITS": 4},
+        {"HOW": "row", "GAIN": "row", "BIAS": "row", "SIGNS": True, "SLOPED": False, "CLAMP": True, "BITS": 4},
         ["n", "run", "inner"],
     ),
-    ("decode", {"HOW": "two", "GAIN": "each", "BIAS": "eight", "SIGNS": True, "SLOPED": True, "BITS": 8}, ["n"]),
+    (
+        "decode",
+        {"HOW": "two", "GAIN": "each", "BIAS": "eight", "SIGNS": True, "SLOPED": True, "CLAMP": True, "BITS": 8},
+        ["n"],
+    ),
+    (
+        "decode",
+        {"HOW": "wide", "GAIN": "eight", "BIAS": "eight", "SIGNS": True, "SLOPED": False, "CLAMP": False, "BITS": 8},
+        ["n", "run", "tokens", "wide"],
+    ),
     *((name, {"SLOPED": sloped}, ["n"]) for name in ("rectify", "rectify_backward") for sloped in (False, True)),
 ]
 
@@ -338,7 +389,7 @@ def variants() -> list[tuple[int, str, dict[str, object], str, list[str]]]:
     """With the GPU and the type of the element count."""
     wide = {name: {"WIDE": False} if name in ("encode", "decode") else {} for name, _, _ in VARIANTS}
     found = [(arch, name, {**one, **wide[name]}, "i32", many) for arch in (80, 90) for name, one, many in VARIANTS]
-    for name, one, many in (VARIANTS[0], VARIANTS[4], VARIANTS[9]):
+    for name, one, many in (VARIANTS[0], VARIANTS[5], VARIANTS[12]):
         found.append((90, name, {**one, **dict.fromkeys(wide[name], True)}, "i64", many))
         found.append((90, name, {**one, **wide[name]}, "i32", []))
     return found
