@@ -13,7 +13,7 @@ import torch
 
 from coefficients import CoefficientError, load
 from kernels.errors import KernelError
-from kernels.kernel import DTYPES, MAX_BITS, METHODS, Kernel, facts, parse
+from kernels.kernel import DTYPES, MAX_BITS, METHODS, Kernel, facts, parse, unbounded
 from kernels.stock import FUNCTIONS
 
 DEFAULT_BITS = 3
@@ -117,6 +117,13 @@ def _fewbit(function: str, values: dict[str, float], bits: int | None, file: str
     known = facts(function)
     if file is not None:
         return _own_table(function, values, bits, file)
+    if unbounded(function):
+        raise KernelError(
+            f"method='fewbit' must have a function whose f' has a bound, got {function}: the last level of a table is"
+            " as good as none beyond it; use method='invact' or 'forward-ad', or fit a table for the range of your"
+            f" data: python -m fitting.fewbit --fn {function} --bits {bits or DEFAULT_BITS} --domain A B --out"
+            " mine.json, and give coefficients='mine.json'"
+        )
     if values != known.PARAMETERS:
         given = ", ".join(f"{name}={value:g}" for name, value in values.items())
         flags = " ".join(f"--param {name}={value!r}" for name, value in values.items())

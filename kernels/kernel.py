@@ -91,6 +91,18 @@ def facts(function: str) -> ModuleType:
     return import_module(f"kernels.generated.{function}_torch")
 
 
+@cache
+def unbounded(function: str) -> bool:
+    """Whether f' of a function with its default parameters has no bound: no few-bit table serves every x then.
+
+    A bounded one has come to its limits where |x| is 1e30, and one without bound is beyond any of them.
+    """
+    found = facts(function)
+    with torch._subclasses.fake_tensor.unset_fake_temporarily():
+        far = torch.tensor([1e30, -1e30], dtype=torch.float64, device="cpu")
+        return bool((found.derivative(far, list(found.PARAMETERS.values())).abs() > 1e15).any())
+
+
 @dataclass(frozen=True)
 class Table:
     """A few-bit table: q(x) = levels[codes[i]] for borders[i-1] < x <= borders[i]."""

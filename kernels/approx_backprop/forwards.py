@@ -1,12 +1,16 @@
 """What stands for the forward of one of torch's modules, so that it keeps few bits; the module stays the same."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from kernels.approx_backprop.how import How
-from kernels.approx_backprop.layers import approximately, kind_of
+from kernels.approx_backprop.layers import activated, approximately, kind_of
 from kernels.forwarding import Forwarding
+from kernels.kernel import DTYPES
 
 
 class Approximate(Forwarding):
@@ -21,3 +25,24 @@ class Approximate(Forwarding):
         if len(given) != 1:  # as with an output_size
             return self.original(*args, **kwargs)
         return approximately(self.module, given[0], self.how, self.kind)
+
+
+class Activated(Forwarding):
+    """Stands for the forward of a module that computes a function of the catalogue, and keeps its derivative."""
+
+    def __init__(self, module: nn.Module, function: str, params: Mapping[str, float], how: How) -> None:
+        super().__init__(module)
+        self.function, self.params, self.how = function, dict(params), how
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = [*args, *kwargs.values()]
+        if not self.module.training or len(given) != 1 or not _is_plain(given[0]):
+            return self.original(*args, **kwargs)
+        return activated(self.function, self.params, given[0], self.how)
+
+
+def _is_plain(x: Any) -> bool:
+    """Whether the ops take it: no DTensor nor the like, of which they know nothing."""
+    if not isinstance(x, Tensor) or is_traceable_wrapper_subclass(x):
+        return False
+    return x.layout == torch.strided and x.dtype in DTYPES

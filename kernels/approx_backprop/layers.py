@@ -4,6 +4,7 @@ All keep torch's own modules, so names in state dicts are theirs, and do what th
 backward, they keep where gradients are wanted and they are in training mode; else the modules themselves run.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from kernels.approx_backprop.derivatives import approximate_derivative
 from kernels.approx_backprop.how import How
 from kernels.approx_backprop.linears import LINEAR, convolution_of, is_addmm, weighted
 from kernels.approx_backprop.norms import BATCH, ROWS, batch_norm, row_norm, writes_rms_norm
@@ -21,6 +23,7 @@ from kernels.errors import KernelError
 from kernels.functional import stock_runs
 from kernels.kernel import DTYPES
 from kernels.modules import Remembering
+from kernels.stock import STOCK
 
 RECTIFIERS = (nn.ReLU, nn.LeakyReLU)
 KINDS: dict[str, tuple[type[nn.Module], ...]] = {
@@ -91,6 +94,16 @@ def rectified(x: Tensor, slope: float, how: How) -> Tensor:
     if x.numel() == 0 or stock_runs(x):
         return F.leaky_relu(x, slope) if slope else F.relu(x)
     return rectify(x, slope, how)
+
+
+def activated(function: str, params: Mapping[str, float], x: Tensor, how: How) -> Tensor:
+    """A function of the catalogue with all its parameters, kept as `how` says: one bit of a ReLU, f'(x) of others."""
+    if function in ("relu", "leaky_relu"):
+        return rectified(x, params.get("negative_slope", 0.0), how)
+    if x.numel() == 0 or stock_runs(x):
+        result: Tensor = STOCK[function](x, *params.values())
+        return result
+    return approximate_derivative(function, [float(value) for value in params.values()], x, how)
 
 
 def _stock(kind: str, x: Any, own: list[Tensor]) -> bool:

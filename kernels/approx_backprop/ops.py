@@ -64,7 +64,8 @@ register(
         ),
         "decode": (
             "(Tensor planes, Tensor step, Tensor base, SymInt run, SymInt wide, SymInt tokens, Tensor? gain,"
-            " Tensor? bias, SymInt inner, Tensor? signs, float slope, bool clamp, SymInt count, ScalarType dtype) -> Tensor",
+            " Tensor? bias, SymInt inner, Tensor? signs, float slope, bool clamp, SymInt count,"
+            " ScalarType dtype) -> Tensor",
             _decode,
             _decode_fake,
         ),

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from kernels.approx_backprop.layers import rectified
+from kernels.approx_backprop.layers import activated
 from kernels.choice import choose
 from kernels.conversion import recognise
-from kernels.conversion.known import LIMITS, Known
+from kernels.conversion.known import DEFAULTS, LIMITS, Known
 from kernels.errors import KernelError
 from kernels.forwarding import Forwarding
 from kernels.functional import activation
@@ -100,7 +100,7 @@ class Act(nn.Module):
         if known is None or not self.fits(known, input):
             return function(*args, **kwargs)
         if "how" in self.how:
-            return rectified(input, known.params.get("negative_slope", 0.0), self.how["how"])
+            return activated(known.function, {**DEFAULTS[known.function], **known.params}, input, self.how["how"])
         return activation(known.function, input, **self.how, **known.params)
 
     def fits(self, known: Known, input: Any) -> bool:
@@ -119,6 +119,8 @@ class Act(nn.Module):
 
 
 def _can(function: str, how: dict[str, Any]) -> bool:
+    if "how" in how:
+        return True
     try:
         choose(function, {}, **how)
     except KernelError:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from kernels import modules
-from kernels.approx_backprop.forwards import Approximate
+from kernels.approx_backprop.forwards import Activated, Approximate
 from kernels.conversion.calls import Act, Held, Rerouted
 from kernels.conversion.known import Known
 from kernels.conversion.sites import Place, Site
@@ -88,6 +88,11 @@ def put(site: Site, changes: list[Change], **how: Any) -> None:
         return
     if site.known is None:
         raise KernelError(site.why_not)
+    if site.kind == "module" and "how" in how:
+        site.placed = site.original
+        site.original.forward = Activated(site.original, site.known.function, site.known.params, how["how"])
+        changes.append(Change(Place(site.original, site.name), "layer", None, site.original.forward))
+        return
     if site.kind == "module":
         site.placed = build(site.known, **how)
         site.placed.training = site.original.training

@@ -11,9 +11,9 @@ from kernels.approx_backprop.forwards import Approximate
 from kernels.approx_backprop.how import How
 from kernels.approx_backprop.layers import RECTIFIERS, kind_of, why_not
 from kernels.conversion import recognise
-from kernels.conversion.known import Known
+from kernels.conversion.known import DEFAULTS, Known
 from kernels.conversion.sites import Place, Site
-from kernels.kernel import facts
+from kernels.kernel import facts, unbounded
 
 METHOD = "approx-backprop"
 # What keeps whole tensors, and goes on to.
@@ -47,18 +47,27 @@ def _site(module: nn.Module, names: list[str]) -> Site:
 
 def how_of(site: Site, how: How) -> dict[str, Any]:
     """What is put at a site, as long as nobody has looked at the model; may say why nothing can be."""
-    bits = _bits(site.known, how.bits) if site.known is not None else 0
+    placed = replace(how, place=site.name, trusting=False)
     if site.known is None or (site.function in ("relu", "leaky_relu") and site.kind != "module"):
-        return {"method": METHOD, "how": replace(how, place=site.name, trusting=False)}
-    if how.scheme == "fused" and bits > 1:
+        return {"method": METHOD, "how": placed}
+    bits = _table(site.known, how.bits)
+    if how.scheme == "fused" and bits != 1:
         site.why_not = "its derivative in few bits is not exact, as all is by fused"
-    return {"method": "fewbit", "bits": bits}
+    if bits:
+        return {"method": "fewbit", "bits": bits}
+    return {"method": METHOD, "how": replace(placed, scheme="group", clip=None)}
 
 
-def _bits(known: Known, most: int) -> int:
-    """Of f': as many as there are tables for; 1 where that is exact, as of functions made of two slopes."""
+def _table(known: Known, bits: int) -> int:
+    """Bits of a few-bit table that is as good as was asked for; 0 where f' is to be kept by groups.
+
+    That is one for just as many bits, or one that tells all values f' has in fewer, where there are no more than that.
+    """
     tables: dict[int, int] = facts(known.function).TABLES
-    return max(bits for bits in tables.values() if bits <= most)
+    if unbounded(known.function) or dict(known.params) != DEFAULTS[known.function]:
+        return 0
+    most = max(tables)
+    return tables[bits] if bits in tables else tables[most] * (tables[most] < most)
 
 
 def seen(how: dict[str, Any], changed: set[str]) -> dict[str, Any]:

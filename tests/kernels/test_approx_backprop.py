@@ -307,8 +307,8 @@ def test_shrinkage_is_that_of_a_normal_distribution() -> None:
     """Against the definition: E[x q(x)], by sums over quantiles of N(0, 1)."""
     count = 1 << 20
     x = torch.special.ndtri((torch.arange(count, dtype=torch.float64) + 0.5) / count)
-    for given in ({"bits": 2}, {"bits": 4}, {"bits": 8}, {"bits": 3, "clip": 0.1}, {"bits": 5, "clip": 20}):
-        how = How(**given)
+    for bits, clip in ((2, None), (4, None), (8, None), (3, 0.1), (5, 20)):
+        how = How(bits=bits, clip=clip)
         codes = (x * (2**how.bits / (2 * how.reach))).floor().clamp(-(2 ** (how.bits - 1)), 2 ** (how.bits - 1) - 1)
         values = (codes + 0.5) * (2 * how.reach / 2**how.bits)
         # Quantiles in the middle of equal shares leave out some 4 / count of what lies in the tails.

@@ -1,0 +1,184 @@
+"""Functions that keep f'(x) by groups: where no table serves, because f' has no bound or no table has the bits."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import kernels.functional as functional
+from kernels import KernelError, convert, saved_bytes
+from kernels.approx_backprop import How
+from kernels.approx_backprop.layers import activated
+from kernels.conversion.known import DEFAULTS
+from kernels.kernel import facts, unbounded
+from kernels.stock import FUNCTIONS, STOCK
+
+METHOD = "approx-backprop"
+pytestmark = [
+    pytest.mark.usefixtures("afresh", "one_thread"),
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+]
+
+
+class Squared(nn.Module):
+    """As transformers and Primer have it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.square(F.relu(x))
+
+
+class Block(nn.Module):
+    """An MLP of Nemotron's kind, on numbers of any size."""
+
+    def __init__(self, act: nn.Module) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.act, self.down = nn.Linear(32, 64), act, nn.Linear(64, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.act(self.up(x)))
+
+
+def input_gradient(net: nn.Module, x: Tensor) -> Tensor:
+    x = x.clone().requires_grad_()
+    y = net(x)
+    (dx,) = torch.autograd.grad(y, x, torch.randn(y.shape, generator=torch.Generator().manual_seed(1)))
+    return dx
+
+
+def squared_of(name: str) -> nn.Module:
+    if name == "own":
+        return Squared()
+    activations = pytest.importorskip("transformers", reason="transformers is not installed").activations
+    return activations.ReLUSquaredActivation() if name == "module" else activations.ACT2FN["relu2"]
+
+
+@pytest.mark.parametrize("name", ["own", "module", "ACT2FN"])
+@pytest.mark.parametrize("size", [1e-3, 1, 10, 1000])
+@pytest.mark.parametrize("bits", [8, 4])
+def test_the_square_of_a_relu_at_any_scale(name: str, size: float, bits: int) -> None:
+    net, x = Block(squared_of(name)), torch.randn(256, 32) * size
+    net.up.bias.data.zero_()  # so that all scales with x
+    exact = input_gradient(net, x)
+    report = convert(net, METHOD, bits=bits, inputs=x)
+    assert {site.name: site.now for site in report.converted}["act"] == f"approx-backprop, {bits} bits, group"
+    error = float((input_gradient(net, x) - exact).norm() / exact.norm())
+    # f' = 2 max(u, 0) is off by step / sqrt(12) where u > 0, of a group's range of three deviations of u at most, and
+    # |f'| is that of 2u there: 3 / (2^bits - 1) / sqrt(12), twice that for groups with more. dx is linear in f'.
+    assert error <= 2 * 3 / (2**bits - 1) / 12**0.5
+    report.revert()
+    assert torch.equal(input_gradient(net, x), exact)
+
+
+def test_few_bit_tables_are_refused_where_the_derivative_has_no_bound() -> None:
+    assert [name for name in FUNCTIONS if unbounded(name)] == ["relu2"]
+    x = torch.randn(8, requires_grad=True)
+    for bits in (None, 1, 4):
+        with pytest.raises(KernelError, match="method='fewbit' must have a function whose f' has a bound, got relu2"):
+            functional.relu2(x, method="fewbit", bits=bits)
+    net = nn.Sequential(nn.Linear(4, 4), Squared(), nn.Linear(4, 4))
+    (left,) = convert(net, "fewbit", bits=4).left
+    assert "must have a function whose f' has a bound" in left.reason
+    (made,) = convert(net, inputs=torch.randn(64, 4)).converted
+    assert made.now in ("invact", "forward-ad")  # f' = 2 sqrt(y) is exact
+
+
+@pytest.mark.parametrize("function", [name for name in FUNCTIONS if name not in ("relu", "leaky_relu")])
+@pytest.mark.parametrize("bits", [3, 8])
+def test_every_function_is_off_by_half_a_step(function: str, bits: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = (3 * torch.randn(130, 6, generator=generator, dtype=torch.float64)).requires_grad_()
+    params = DEFAULTS[function]
+    y = activated(function, params, x, How(bits=bits, scheme="group"))
+    (got,) = torch.autograd.grad(y.sum(), x)
+    exact = facts(function).derivative(x.detach(), list(params.values()))
+    ours, groups = exact.split(44), got.split(44)  # 130 tokens of a feature are three groups
+    for one, other in zip(groups, ours, strict=True):
+        low, high = other.amin(0), other.amax(0)
+        # Half a step over the range, of which bfloat16 widens the ends by 2^-7 at most, and the step, too.
+        step = (high - low + 2**-7 * (low.abs() + high.abs())) / (2**bits - 1) * (1 + 2**-7)
+        assert ((one - other).abs() <= step / 2 + 1e-12).all()
+    stock = STOCK[function](x, *params.values())
+    assert torch.allclose(y, stock, rtol=1e-6, atol=1e-6)  # ours compute in another order than torch's
+
+
+def test_bits_asked_for_are_given() -> None:
+    """Where no table has so many, or parameters are not those of a table, f' is kept by groups."""
+    made = {
+        "mish": (nn.Mish(), {4: "fewbit, 4 bits", 5: "approx-backprop, 5 bits, group"}),
+        "gelu": (nn.GELU(), {4: "fewbit, 4 bits", 8: "fewbit, 8 bits"}),
+        "elu": (nn.ELU(0.5), {4: "approx-backprop, 4 bits, group"}),
+        "relu6": (nn.ReLU6(), {4: "fewbit, 1 bit", 8: "fewbit, 1 bit"}),
+        "hardtanh": (nn.Hardtanh(-2, 3), {4: "approx-backprop, 4 bits, group"}),
+    }
+    for module, by_bits in made.values():
+        for bits, now in by_bits.items():
+            net = nn.Sequential(nn.Linear(8, 8), copy.deepcopy(module))
+            assert convert(net, METHOD, bits=bits).converted[0].now == now
+    net = nn.Sequential(nn.Linear(8, 8), nn.ELU(0.5))
+    assert "is not exact" in convert(net, METHOD, scheme="fused").left[0].reason
+
+
+class Called(nn.Module):
+    """Functions called in a forward, one with parameters that no table is made for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.mish(F.elu(self.linear(x), alpha=0.3))
+
+
+LAYOUTS = {
+    "a number": lambda x: x[0, 0, 0, 0],
+    "a vector": lambda x: x[0, 0, 0],
+    "rows": lambda x: x[0],
+    "images": lambda x: x,
+    "channels last": lambda x: x.to(memory_format=torch.channels_last),
+    "strides": lambda x: x.transpose(1, 3),
+    "expanded": lambda x: x[:, :1].expand(-1, 3, -1, -1),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts(name: str) -> None:
+    x = LAYOUTS[name](torch.randn(2, 3, 70, 5))
+    leaf = x.clone(memory_format=torch.preserve_format).requires_grad_()
+    y = activated("softsign", {}, leaf * 1, How(bits=8, scheme="group"))
+    (dx,) = torch.autograd.grad(y, leaf, torch.ones_like(y))
+    assert y.shape == x.shape
+    assert y.stride() == F.softsign(leaf * 1).stride()
+    assert (dx - 1 / (1 + x.abs()) ** 2).abs().max() <= 1 / 255  # f' lies between 0 and 1
+
+
+def test_called_and_compiled() -> None:
+    x = torch.randn(96, 8)
+    net, stock = Called(), Called()
+    report = convert(net, METHOD, bits=6, inputs=x)
+    assert [site.now for site in report.converted] == ["approx-backprop, 6 bits, group"] * 2 + [
+        "approx-backprop, 6 bits, robust"
+    ]
+    exact, got = input_gradient(stock, x), input_gradient(net, x)
+    assert float((got - exact).norm() / exact.norm()) <= 2 / 63 / 12**0.5 * 2  # two functions, ranges of about 1
+    compiled: Any = torch.compile(net, backend="aot_eager", fullgraph=True)
+    assert torch.equal(input_gradient(compiled, x), got)
+    kept = saved_bytes(net, x.requires_grad_())
+    assert kept.total == report.after.total  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_bytes_and_evaluation(dtype: torch.dtype) -> None:
+    net = nn.Sequential(nn.Hardtanh(-99, 99), nn.Mish()).to(dtype)
+    x = torch.randn(130, 16, dtype=dtype, requires_grad=True)
+    convert(net, METHOD, bits=5, include="1")
+    assert saved_bytes(nn.Sequential(net[1]), x).total == math.ceil(5 * 130 * 16 / 8) + 4 * 16 * 3
+    net.eval()
+    assert torch.equal(net[1](x), F.mish(x))
+    with pytest.raises(KernelError, match="differentiated once only"):
+        torch.autograd.grad(torch.autograd.grad(net.train()[1](x).sum(), x, create_graph=True)[0].sum(), x)
