@@ -25,7 +25,9 @@ BATCH, CHANNELS, OUT, SIDE = 16, 32, 48, 16
 TOKENS, WIDTH, WIDER = 128, 64, 256
 FAR = 8  # channels with a bias far above 0, and as many far below
 ZERO, CONSTANT = 0, 1  # the channel whose gain is 0, and the one that is the same everywhere
+OUTLIER, LARGE = 17, 1000  # the feature that is so many times as large as the others
 SEEDS = 10
+WORST = ", worst column"  # of a weight's gradient: of what one of the features is multiplied by
 LOST = "seeds whose gradient is not finite"
 
 
@@ -69,6 +71,16 @@ def _dead(layers: Layers, x: Tensor) -> None:
         norm.weight[CONSTANT] = norm.eps**0.5  # so that its dx, of which 1/std is a factor, is like that of others
 
 
+def _outlier(layers: Layers, x: Tensor) -> None:
+    x[:, OUTLIER] *= LARGE
+
+
+def _outlying_gain(layers: Layers, x: Tensor) -> None:
+    _friendly(layers, x)
+    with torch.no_grad():
+        layers[0].weight[OUTLIER] = LARGE
+
+
 def _normed() -> Layers:
     return [nn.BatchNorm2d(CHANNELS), nn.ReLU(), nn.Conv2d(CHANNELS, OUT, 3, padding=1)]
 
@@ -96,6 +108,17 @@ PIECES = {
     ),
     "linear": Piece(
         (TOKENS, WIDTH), lambda: [nn.Linear(WIDTH, WIDER)], QLinear, (STOCK, EIGHT, FOUR), {"0.weight": "dW"}
+    ),
+    "LayerNorm – linear, a gain of 1000": Piece(
+        (TOKENS, WIDTH),
+        lambda: [nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDER)],
+        NormLinear,
+        (STOCK, EIGHT, FOUR),
+        {"0.weight": "dγ", "0.bias": "dβ", "1.weight": "dW"},
+        _outlying_gain,
+    ),
+    "linear, a feature 1000 times the others": Piece(
+        (TOKENS, WIDTH), lambda: [nn.Linear(WIDTH, WIDER)], QLinear, (STOCK, EIGHT, FOUR), {"0.weight": "dW"}, _outlier
     ),
     "GELU – linear": Piece(
         (TOKENS, WIDER),
@@ -142,7 +165,10 @@ def kept(piece: Piece, way: str) -> int:
 
 
 def errors(piece: Piece, seed: int, device: torch.device) -> dict[tuple[str, str], float]:
-    """By way and gradient: |found - g| / |g|, g by torch in float64; not finite where what is found is not."""
+    """By way and gradient: |found - g| / |g|, g by torch in float64; not finite where what is found is not.
+
+    Of weights also the worst column by itself: one large feature hides what happens to all others.
+    """
     torch.manual_seed(seed)
     x, stock = torch.randn(piece.shape), piece.stock()
     if piece.spoil is not None:
@@ -159,7 +185,15 @@ def errors(piece: Piece, seed: int, device: torch.device) -> dict[tuple[str, str
         for name, got, want in zip(names, given, wanted, strict=True):
             if name:
                 found[way, name] = float((got.double() - want).norm() / want.norm())
+            if name == "dW":
+                found[way, name + WORST] = _worst(got.double(), want)
     return found
+
+
+def _worst(got: Tensor, want: Tensor) -> float:
+    """The largest error of a column, relative to that column; those that are 0, of features that are, do not count."""
+    off, whole = ((one.movedim(1, 0).flatten(1).norm(dim=1)) for one in (got - want, want))
+    return float((off[whole > 0] / whole[whole > 0]).max())
 
 
 def gradients(module: nn.Module, parameters: Sequence[Tensor], x: Tensor, dy: Tensor) -> tuple[Tensor, ...]:

@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 
 from benchmarks.approx_backprop.batches import NETS
-from benchmarks.approx_backprop.layers import LOST
+from benchmarks.approx_backprop.layers import LOST, WORST
 from benchmarks.approx_backprop.nets import CHECKPOINT, EIGHT, FOUR, FUSED, PAPER, STOCK
 from benchmarks.pages import Rows, by, of_any, place, read, spread, table
 from kernels.memory.saved import size
 
-GRADIENTS = ("dx", "dγ", "dβ", "dW")
+GRADIENTS = ("dx", "dγ", "dβ", "dW", "dW" + WORST)
 GIB = 2**30
 
 

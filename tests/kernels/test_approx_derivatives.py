@@ -168,8 +168,8 @@ def test_called_and_compiled() -> None:
     assert float((got - exact).norm() / exact.norm()) <= 2 / 63 / 12**0.5 * 2  # two functions, ranges of about 1
     compiled: Any = torch.compile(net, backend="aot_eager", fullgraph=True)
     assert torch.equal(input_gradient(compiled, x), got)
-    kept = saved_bytes(net, x.requires_grad_())
-    assert kept.total == report.after.total  # type: ignore[union-attr]
+    assert report.after is not None
+    assert report.after.total == 2 * (6 * 96 + 4 * 8 * 2)  # codes of 768 numbers; two groups of eight features
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
