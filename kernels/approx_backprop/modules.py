@@ -58,7 +58,7 @@ class PreActivation(_Layer):
 class NormLinear(_Layer):
     """linear(norm(x)) for each of `linears`, likewise; norm: nn.LayerNorm or nn.RMSNorm.
 
-    Kept is the normalised x in K bits between the least and the largest of each 64 elements, and 1/std of each row.
+    Kept is the normalised x in K bits between the least and the largest of 64 tokens of a feature, and 1/std of each row.
     """
 
     def __init__(self, norm: nn.Module, *linears: nn.Module, **how: Any) -> None:
@@ -76,7 +76,7 @@ class NormLinear(_Layer):
 
 
 class QLinear(_Layer):
-    """A linear layer or convolution that keeps its input in K bits, between the ends of each 64 elements."""
+    """A linear layer or convolution that keeps its input in K bits, between the ends of 64 tokens of a feature."""
 
     def __init__(self, linear: nn.Module, **how: Any) -> None:
         super().__init__(How(**how))
