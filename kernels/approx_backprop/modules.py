@@ -58,7 +58,7 @@ class PreActivation(_Layer):
 class NormLinear(_Layer):
     """linear(norm(x)) for each of `linears`, likewise; norm: nn.LayerNorm or nn.RMSNorm.
 
-    Kept is the normalised x in K bits between the least and the largest of 64 tokens of a feature, and 1/std of each row.
+    Kept is the normalised x in K bits between the least and the largest of 64 tokens of a feature, and 1/std of rows.
     """
 
     def __init__(self, norm: nn.Module, *linears: nn.Module, **how: Any) -> None:

@@ -269,7 +269,7 @@ def test_stochastic_rounding_has_the_right_mean_behind_a_relu(bits: int, slope: 
     norm, linear = nn.BatchNorm1d(4), nn.Linear(4, 1, bias=False)
     norm.bias.data.uniform_(-1, 1)
     act = nn.LeakyReLU(slope) if slope else nn.ReLU()
-    x, rounds = torch.randn(64, 4, requires_grad=True), 2000
+    x, rounds = torch.randn(64, 4, requires_grad=True), 400
     h = act(norm(x)).detach()
     how = {"bits": bits, "scheme": "group", "rounding": "stochastic"}
     layer = PreActivation(norm, act, linear, **how)
@@ -286,11 +286,11 @@ def test_stochastic_rounding_has_the_right_mean_behind_a_relu(bits: int, slope: 
     assert ((total / rounds - h.sum(0)).abs() <= allowed).all()
 
 
-@pytest.mark.parametrize("bits", [2, 4, 8])
-def test_a_gains_gradient_is_not_shrunk_by_rounding_to_nearest(bits: int) -> None:
+@pytest.mark.parametrize(("bits", "deviation"), [(2, 0.53), (4, 0.15), (8, 0.012)])
+def test_a_gains_gradient_is_not_shrunk_by_rounding_to_nearest(bits: int, deviation: float) -> None:
     """With a gradient of a itself, dgamma is the sum of a * (what codes stand for): of numbers from N(0, 1), N.
 
-    By 2 bits it was 0.883 of that, by what lies beyond the ends.
+    By 2 bits it was 0.883 of that, by 4 0.995, by what lies beyond the ends.
     """
     generator = torch.Generator().manual_seed(0)
     n = 1 << 18
@@ -299,8 +299,9 @@ def test_a_gains_gradient_is_not_shrunk_by_rounding_to_nearest(bits: int) -> Non
     a = F.batch_norm(x, None, None, training=True)
     y = approximately(norm, x.requires_grad_(), How(bits=bits))
     (dgain,) = torch.autograd.grad(y, norm.weight, a)
-    # a * (q(a) / shrinkage - a) has a deviation below 1 (0.67 by 2 bits): five of the mean's.
-    assert abs(float(dgain) / n - 1) <= 5 / n**0.5
+    # `deviation` is above that of a * (q(a) / shrinkage - a), whose second factor is off by half a step but for the
+    # ends: 0.527, 0.145 and 0.0113. Five of the mean's.
+    assert abs(float(dgain) / n - 1) <= 5 * deviation / n**0.5
 
 
 def test_shrinkage_is_that_of_a_normal_distribution() -> None:
