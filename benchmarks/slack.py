@@ -16,9 +16,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from joblib import Parallel, delayed
-from tqdm import tqdm
-
 from benchmarks.rows import RESULTS, Row, revision, summary
 from codegen.chosen import DIRECTIONS, KERNELS, METHODS, TEMPLATE, facts
 from codegen.inspect import Report, inspect
@@ -194,6 +191,9 @@ def main() -> int:
     if importlib.util.find_spec("triton") is None:
         print(MISSING, file=sys.stderr)
         return 2
+    from joblib import Parallel, delayed  # not for who only reads the rows
+    from tqdm import tqdm
+
     begun, todo, before = time.monotonic(), tasks(), _sources()
     runs = Parallel(n_jobs=options.jobs, return_as="generator")(delayed(inspect)(*task) for task in todo)
     reports = [report for pair in tqdm(runs, total=len(todo), unit="kernel", disable=None) for report in pair]

@@ -1,9 +1,13 @@
-"""What every 16-bit input should give: f and f' in float64, or in balls where float64 loses digits."""
+"""What every 16-bit input should give: f and f' in float64, or at 400 bits where float64 loses digits.
 
+By mpmath, so that it is the same where python-flint is not installed.
+"""
+
+import math
 from functools import cache
 from typing import NamedTuple
 
-import flint
+import mpmath
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,7 +16,9 @@ from fitting.activations import get
 from fitting.activations.tape import Tape
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-CANCELLING = ("gelu_tanh", "tanhshrink")  # their catalogue spelling loses digits in float64: 1 + tanh(u), x - tanh(x)
+# Where a catalogue spelling loses digits in float64: 1 + tanh(u), x - tanh(x).
+CANCELLING = {"gelu_tanh": (-40.0, 0.0), "tanhshrink": (-1.0, 1.0)}
+BITS = 400
 
 
 class Truth(NamedTuple):
@@ -32,21 +38,24 @@ def all_inputs(dtype: torch.dtype) -> Tensor:
 def truth(function: str, dtype: torch.dtype) -> Truth:
     """Of a function of the catalogue with its default parameters."""
     x = all_inputs(dtype)
-    activation = get(function)
     points = x.double().numpy()
-    f, df = activation.f(points), activation.df(points)
-    if function in CANCELLING:
-        for values, expression in ((f, activation.f_expression), (df, activation.d1_expression)):
-            _by_balls(values, points, Tape(expression))
-    f[np.isnan(points)] = np.nan
+    activation = get(function)
+    span = CANCELLING.get(function, (0.0, 0.0))
+    f, df = (_values(Tape(one), points, span) for one in (activation.f_expression, activation.d1_expression))
     return Truth(x, torch.from_numpy(f).to(dtype), torch.from_numpy(df))
 
 
-def _by_balls(values: np.ndarray, points: np.ndarray, tape: Tape) -> None:
-    """Recompute where |x| < 40, at 400 bits: beyond, the two terms that cancel are too far apart to."""
-    with flint.ctx.workprec(400):
-        for i in np.flatnonzero((np.abs(points) < 40) & (points != 0)):
-            values[i] = float(tape.arb(flint.arb(float(points[i]))).mid())
+def _values(tape: Tape, points: np.ndarray, span: tuple[float, float]) -> np.ndarray:
+    """In float64; at BITS bits where something on the way overflows, and within the span; limits at infinity."""
+    values, overflow = tape.numpy_checked(points)
+    anew = (overflow & np.isfinite(points)) | ((span[0] < points) & (points < span[1]) & (points != 0))
+    with mpmath.workprec(BITS):
+        for i in np.flatnonzero(anew):
+            values[i] = float(tape.mp(mpmath.mpf(float(points[i]))))
+        for end in (-np.inf, np.inf):  # no function of the catalogue has structure that far out
+            values[points == end] = float(tape.mp(mpmath.mpf(math.copysign(2, end)) ** 1101))
+    values[np.isnan(points)] = np.nan  # a condition is false there and would choose the last branch
+    return values
 
 
 def ulps(got: Tensor, expected: Tensor) -> Tensor:

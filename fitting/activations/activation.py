@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
-import flint
 import numpy as np
 from numpy.typing import ArrayLike
 from sympy import Expr
 
 from fitting.activations import calculus
+from fitting.activations.balls import flint
 from fitting.activations.calculus import Piece
 from fitting.activations.grammar import parse
 from fitting.activations.heads import x

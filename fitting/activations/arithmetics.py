@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
-import flint
 import mpmath
 import numpy as np
 import sympy
@@ -19,6 +18,7 @@ from scipy import special
 from sympy import Expr
 from sympy.functions.elementary.piecewise import ExprCondPair
 
+from fitting.activations.balls import flint
 from fitting.activations.heads import DEFINITIONS, erfc
 
 
@@ -232,7 +232,11 @@ ARB = Arithmetic(
     select=_first_true,
 )
 
-_I = flint.acb(0, 1)
+
+def _atan(u: Any) -> Any:
+    i = flint.acb(0, 1)
+    return ((1 + i * u).log(analytic=True) - (1 - i * u).log(analytic=True)) / (2 * i)
+
 
 # Of a smooth piece only: no conditions or absolute values. log and its kin answer "not finite" on their cuts.
 ACB = Arithmetic(
@@ -243,7 +247,7 @@ ACB = Arithmetic(
         "log": lambda u: u.log(analytic=True),
         "log1p": lambda u: (1 + u).log(analytic=True),
         "softplus": lambda u: (1 + u.exp()).log(analytic=True),
-        "atan": lambda u: ((1 + _I * u).log(analytic=True) - (1 - _I * u).log(analytic=True)) / (2 * _I),
+        "atan": _atan,
     },
     power=lambda base, exponent: base**exponent if isinstance(exponent, int) else base.pow(exponent, analytic=True),
     select=_first_true,

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import flint
 import numpy as np
 import sympy
 from sympy import Expr, Integer, Piecewise
 from sympy.core.relational import Relational
 
+from fitting.activations.balls import flint
 from fitting.activations.heads import softsign, x
 from fitting.activations.tape import Array, Tape
 

@@ -16,10 +16,11 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import flint
+import mpmath
 import sympy
 from sympy import Expr, Piecewise, Rational, Symbol
 
+from fitting.activations.balls import Absent, flint
 from fitting.activations.heads import x
 from fitting.activations.tape import Tape
 from fitting.activations.vocabulary import (
@@ -70,6 +71,9 @@ def parse_formula(
 
 def magnitude(constant: Expr) -> float:
     """An upper bound of the absolute value of an expression without x; inf where it is not a real number."""
+    if isinstance(flint, Absent):  # then no proof rests on it
+        value = mpmath.mpf(Tape(constant).mp(mpmath.mpf(0)))
+        return math.inf if mpmath.isnan(value) else math.nextafter(float(abs(value)), math.inf)
     ball = abs(Tape(constant).arb(flint.arb(0)))
     return float(ball.upper()) if ball.is_finite() else math.inf
 
