@@ -3,17 +3,23 @@
 import importlib
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 from coefficients import command, store
 from coefficients.command import BAD, GOOD, Misuse, Parser, say
+from coefficients.document import check_hash
+from coefficients.reference import check_numbers
 from coefficients.schema import CoefficientError, Document
 
-# Who recomputes a method's errors: verify(document) -> problems. They live above this package and need
-# numpy, so they are looked up when asked for, and only here.
-JUDGES: Final = {"fewbit": "fitting.fewbit.judge", "invact": "fitting.invact.verify"}
+# Who reads expressions by the grammar, read(document) -> problems, and who recomputes what a method's files state,
+# verify(document) -> (problems, what could not be verified). They live above this package and need numpy and sympy, so
+# they are looked up when asked for, and only here.
+READER: Final = "fitting.stored"
+JUDGES: Final = {"fewbit": "fitting.fewbit.verify", "invact": "fitting.invact.verify"}
+Found = tuple[list[str], list[str]]
 
 COLUMNS: Final = {
     "fewbit": ("function", "name", "version", "bits", "levels", "l2_squared", "linf", "gap"),
@@ -33,30 +39,42 @@ COLUMNS: Final = {
 
 
 class _Judges:
-    """Recomputes errors where the package that can do it is installed, and says once where it is not."""
+    """Reads and recomputes where the package that can do it is installed, and says once where it is not."""
 
-    def __init__(self) -> None:
-        self._verifiers: dict[str, Callable[[Document], list[str]] | None] = {}
+    def __init__(self, recompute: bool) -> None:
+        self._recompute = recompute
+        self._modules: dict[str, ModuleType | None] = {}
 
     @property
     def missing(self) -> bool:
-        return None in self._verifiers.values()
+        return not self._recompute or None in self._modules.values()
 
-    def verify(self, document: Document) -> list[str]:
+    def judge(self, path: Path) -> Found:
+        """Problems of one file, and what of it could not be verified. The hash comes last of what is cheap."""
+        document = _read(path)
+        reader = self._module(READER, "expressions of files were not read")
+        problems = list(reader.read(document)) if reader else []
+        for check in (check_numbers, check_hash):
+            try:
+                check(document)
+            except CoefficientError as error:
+                problems.append(str(error))
+        if problems or not self._recompute:
+            return problems, []
         method = document["method"]
-        if method not in self._verifiers:
-            self._verifiers[method] = self._found(method)
-        verifier = self._verifiers[method]
-        return verifier(document) if verifier else []
+        judge = self._module(JUDGES[method], f"errors of {method} files were not recomputed")
+        found: Found = judge.verify(document) if judge else ([], [])
+        return found
 
-    @staticmethod
-    def _found(method: str) -> Callable[[Document], list[str]] | None:
-        try:
-            verify: Callable[[Document], list[str]] = importlib.import_module(JUDGES[method]).verify
-        except ImportError as error:
-            say("coefficients", f"errors of {method} files were not recomputed: {error}")
-            return None
-        return verify
+    def _module(self, name: str, otherwise: str) -> ModuleType | None:
+        if name not in self._modules:
+            try:
+                self._modules[name] = importlib.import_module(name)
+            except ImportError as error:
+                if self._recompute:
+                    say("coefficients", f"{otherwise}: {error}")
+                self._modules[name] = None
+        return self._modules[name]
 
 
 def _packaged() -> list[Path]:
@@ -68,9 +86,9 @@ def _packaged() -> list[Path]:
     return [path.relative_to(here) if path.is_relative_to(here) else path for path in paths]
 
 
-def _loaded(path: Path) -> Document:
+def _read(path: Path) -> Document:
     try:
-        return store.load(path)
+        return store.read_unsealed(path)
     except OSError as error:
         raise Misuse(f"{path}: {error.strerror}") from None
 
@@ -80,19 +98,21 @@ def _check(files: Sequence[Path], recompute: bool) -> int:
         if not path.is_file():
             raise Misuse(f"{path} is not a file" if path.exists() else f"{path} does not exist")
     paths = files or _packaged()
-    judges = _Judges()
-    bad = 0
+    judges = _Judges(recompute)
+    bad = partly = 0
     for i, path in enumerate(paths, start=1):
         if sys.stderr is not None and sys.stderr.isatty():
             print(f"{i}/{len(paths)}", end="\r", file=sys.stderr, flush=True)  # the next line covers it
         try:
-            document = _loaded(path)
-            problems = [f"{path}: {one}" for one in judges.verify(document)] if recompute else []
+            problems, unverified = judges.judge(path)
+            problems = [f"{path}: {one}" for one in problems]
         except CoefficientError as error:
-            problems = [str(error)]
-        print("; ".join(problems) or f"{path}: ok")
+            problems, unverified = [str(error)], []
+        rest = f"; not verified: {', '.join(unverified)}" if unverified else ""
+        print("; ".join(problems) or f"{path}: ok{rest}", flush=True)
         bad += bool(problems)
-    note = "" if recompute and not judges.missing else " (errors not recomputed)"
+        partly += bool(unverified and not problems)
+    note = " (errors not recomputed)" if judges.missing else f", {partly} verified in part" if partly else ""
     print(f"{len(paths)} file{'s' if len(paths) > 1 else ''}, {bad} bad{note}")
     return BAD if bad else GOOD
 
@@ -107,10 +127,11 @@ def _list(function: str | None) -> int:
     status = GOOD
     for entry in entries:
         try:
-            document = _loaded(entry.path)
+            document = _read(entry.path)
+            check_hash(document)
             tables[document["method"]].append(_row(entry, document))
         except CoefficientError as error:
-            say("coefficients", str(error))
+            say("coefficients", str(error) if str(entry.path) in str(error) else f"{entry.path}: {error}")
             status = BAD
     shown = [rows for rows in tables.values() if len(rows) > 1] or [tables["fewbit"]]
     print("\n\n".join(map(_aligned, shown)))

@@ -18,13 +18,24 @@ def validate(document: object) -> Document:
     The hash comes last, so that the field which is wrong is named also when it was not hashed again.
     Raises CoefficientError at the first problem.
     """
+    checked = check_unsealed(document)
+    check_hash(checked)
+    return checked
+
+
+def check_unsealed(document: object) -> Document:
+    """The document itself, when its shape and meaning are right. Raises CoefficientError at the first problem."""
     shaped = check_shape(document)
     check_meaning(shaped)
-    right = digest(shaped)
-    if shaped["sha256"] != right:
-        rule = f"must be the hash of the rest, {right} (was the document changed after it was sealed?)"
-        raise problem("sha256", rule, shaped["sha256"])
     return shaped
+
+
+def check_hash(document: Document) -> None:
+    """Raise CoefficientError unless the hash is that of the rest."""
+    right = digest(document)
+    if document["sha256"] != right:
+        rule = f"must be the hash of the rest, {right} (was the document changed after it was sealed?)"
+        raise problem("sha256", rule, document["sha256"])
 
 
 def seal(document: Document, version: int) -> Document:

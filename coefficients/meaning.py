@@ -13,6 +13,9 @@ def check_meaning(document: Document) -> None:
 
     The document's shape must have been checked.
     """
+    label = document["options"]["weight"]
+    if label.startswith("samples:") and not re.fullmatch("samples:[0-9a-f]{16}", label):
+        raise problem("options.weight", "must be samples: and the first 16 digits of their hash", label)
     METHODS[document["method"]](document)
 
 

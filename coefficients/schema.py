@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 Document = dict[str, Any]
 Check = Callable[[Any, str], None]
 
+HALF: Final = re.compile("[\ud800-\udfff]")  # of a surrogate pair; Python reads a whole one as one character
 SCHEMA_FILE: Final = Path(__file__).with_name("schema.json")
 
 
@@ -41,7 +42,21 @@ def shown(value: object, width: int = 80) -> str:
 def check_shape(document: object) -> Document:
     """The document itself. Raises CoefficientError at the first field that is not as schema.json says."""
     _checker()(document, "")
+    _check_text(document, "")
     return cast(Document, document)
+
+
+def _check_text(value: Any, field: str) -> None:
+    """Half of a surrogate pair is no character: JSON can spell one, and no page can hold it."""
+    if isinstance(value, dict):
+        for key, member in value.items():
+            _check_text(key, _member(field, key))
+            _check_text(member, _member(field, key))
+    elif isinstance(value, list):
+        for i, member in enumerate(value):
+            _check_text(member, f"{field}[{i}]")
+    elif isinstance(value, str) and HALF.search(value):
+        raise problem(field, "must be text, without half a surrogate pair", value)
 
 
 @functools.cache

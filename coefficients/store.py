@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from coefficients.document import canonical, dumps, parse, seal, validate
+from coefficients.document import canonical, check_hash, check_unsealed, dumps, parse, seal
+from coefficients.naming import check_name
 from coefficients.schema import CoefficientError, Document, problem, schema
 
 DATA: Final = Path(__file__).with_name("data")
 """The packaged files."""
 
-_FILE = re.compile(r"(?P<name>.+)\.v(?P<version>[1-9][0-9]{0,8})\.json")
+_FILE: Final = re.compile(r"(?P<name>.+)\.v(?P<version>[1-9][0-9]{0,8})\.json")
 
 
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
@@ -76,10 +77,12 @@ def publish(document: Document, name: str, root: Path) -> Published:
 
     When the newest version has the same content, whatever the library versions, nothing is written. A
     published version is never changed; a name has one publisher at a time. Raises CoefficientError when the
-    name, the document or the newest version is not valid, OSError when the file cannot be written.
+    name, the document or the newest version is not valid, or the name tells of another document, OSError when the file
+    cannot be written.
     """
     _check_name("name", name)
     fit = seal(document, 1)
+    check_name(fit, name)
     function = fit["function"]["name"]
     versions = [e for e in available(root) if (e.function, e.name) == (function, name)]
     if versions:
@@ -159,8 +162,21 @@ def _unknown(what: str, value: str, known: Iterable[str]) -> CoefficientError:
 
 
 def _read(path: Path) -> Document:
+    document = read_unsealed(path)
     try:
-        document = validate(parse(path.read_text(encoding="utf-8")))
+        check_hash(document)
+    except CoefficientError as error:
+        raise CoefficientError(f"{path}: {error}") from None
+    return document
+
+
+def read_unsealed(path: Path) -> Document:
+    """A document whose shape, meaning and place are right, and whose hash nobody has looked at yet.
+
+    Raises CoefficientError when they are not, OSError when the file cannot be read.
+    """
+    try:
+        document = check_unsealed(parse(path.read_text(encoding="utf-8")))
         _check_place(document, path)
     except UnicodeDecodeError as error:
         raise CoefficientError(f"{path}: must be text in UTF-8: {error.reason} at byte {error.start}") from None
@@ -171,12 +187,14 @@ def _read(path: Path) -> Document:
 
 def _check_place(document: Document, path: Path) -> None:
     """A file `<function>/<name>.v<version>.json` says so of itself; other files may be named as one likes."""
-    entry = _entry(path.absolute())
-    if entry is None:
+    match = _FILE.fullmatch(path.name)
+    if match is None:
         return
-    if document["version"] != entry.version:
-        raise problem("version", f"must be that of the file's name, {entry.version}", document["version"])
-    if document["function"]["name"] != entry.function:
+    if document["version"] != int(match["version"]):
+        raise problem("version", f"must be that of the file's name, {match['version']}", document["version"])
+    check_name(document, match["name"])
+    entry = _entry(path.absolute())
+    if entry is not None and document["function"]["name"] != entry.function:
         rule = f"must be the name of the file's folder, {entry.function!r}"
         raise problem("function.name", rule, document["function"]["name"])
 

@@ -1,12 +1,12 @@
 """What every coefficient file says of its origin (function, command, versions), its name, and how it is checked."""
 
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from coefficients.schema import HALF
 from fitting.activations import Activation, from_expression, get, names
 from fitting.activations.catalogue import CATALOGUE
 from fitting.errors import InputError
@@ -25,8 +25,8 @@ def versions(libraries: Sequence[str]) -> dict[str, str]:
     return {"actfit": VERSION, **{library: metadata.version(library) for library in libraries}}
 
 
-def command(module: str, activation: Activation, options: Sequence[str]) -> str:
-    """The command line that fits `activation` with `options` again."""
+def command(module: str, activation: Activation, options: Sequence[str]) -> str | None:
+    """The command line that fits `activation` with `options` again; None where it is no text, as some files' names."""
     words = ["python", "-m", module]
     if activation.name in names():
         words += ["--fn", activation.name]
@@ -36,12 +36,8 @@ def command(module: str, activation: Activation, options: Sequence[str]) -> str:
         words += ["--expr", activation.expr, "--name", activation.name]
     for key, value in own_params(activation).items():
         words += ["--param", f"{key}={value!r}"]
-    return shlex.join([*words, *options])
-
-
-def file_name(parts: Sequence[str]) -> str:
-    """The parts joined by minus signs, in characters that suit any file system."""
-    return re.sub(r"[^A-Za-z0-9._=+-]+", "_", "-".join(parts)).strip("_")
+    line = shlex.join([*words, *options])
+    return None if HALF.search(line) else line
 
 
 def own_params(activation: Activation) -> dict[str, float]:

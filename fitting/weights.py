@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from coefficients import naming
 from fitting.activations.tape import Array
 from fitting.errors import InputError, nearest
 
 Density = Callable[[Array], Array]
-DEFAULT_DOMAIN = (-10.0, 10.0)
+DEFAULT_DOMAIN = naming.DOMAIN
 TAIL = 1e-12  # mass left outside a distribution's default domain, on each side
 UNNAMED = ("samples:", "callable:")  # how the labels of weights begin that a label cannot bring back
 TOO_SLOW = ("kstwo", "levy_stable", "studentized_range")  # a millisecond and more for each point

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from os import PathLike, fspath
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from coefficients import CoefficientError, load
 from kernels.errors import KernelError
-from kernels.kernel import DTYPES, MAX_BITS, METHODS, Kernel, facts, parse, unbounded
+from kernels.kernel import DTYPES, MAX_BITS, METHODS, Kernel, facts, parse, table, unbounded
 from kernels.stock import FUNCTIONS
 
 DEFAULT_BITS = 3
@@ -42,8 +43,21 @@ def choose(
     if not isinstance(coefficients, str | PathLike) or not fspath(coefficients):
         raise KernelError(f"coefficients must be the path of a file, got {coefficients!r}")
     path = Path(coefficients).absolute()
-    written = (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
-    return _choose(function, values, method, bits, str(path), written)
+    written = (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else _WRITTEN.get(str(path))
+    chosen = _choose(function, values, method, bits, str(path), written)
+    if written is not None:
+        _WRITTEN[str(path)] = written
+    return chosen
+
+
+# When files were read that have been: a layer goes on with its table where the file is gone.
+_WRITTEN: dict[str, tuple[int, int]] = {}
+
+
+def resolved(coefficients: Any) -> Any:
+    """The path from the root: a layer's forward may run in another folder. What is no path stays, for `choose`."""
+    given = isinstance(coefficients, str | PathLike) and fspath(coefficients)
+    return os.path.abspath(coefficients) if given else coefficients
 
 
 @lru_cache(maxsize=4096, typed=True)
@@ -163,7 +177,12 @@ def _own_table(function: str, values: dict[str, float], bits: int | None, file: 
         )
     if bits is not None and bits != document["options"]["bits"]:
         raise KernelError(f"bits must be those of the file, {document['options']['bits']}, got {bits}; leave them out")
-    return Kernel(function, "fewbit", document["options"]["bits"], f"{file}#{document['sha256'][:16]}")
+    kernel = Kernel(function, "fewbit", document["options"]["bits"], f"{file}#{document['sha256'][:16]}")
+    try:
+        table(kernel.key)  # read now, and remembered
+    except CoefficientError as error:
+        raise KernelError(f"coefficients must be of {function}: {error}") from None
+    return kernel
 
 
 def _check_limits(function: str, values: dict[str, float], method: str) -> None:

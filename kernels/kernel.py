@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coefficients import load
+from coefficients import CoefficientError, load
+from coefficients.reference import check_function, check_numbers
 from kernels.errors import KernelError
 from kernels.packing import plane_bytes
 from kernels.stock import FUNCTIONS
@@ -146,6 +147,11 @@ def table(key: str) -> Table:
     document: dict[str, Any] = load(path) if path else load(kernel.function, f"fewbit-{kernel.bits}bit")
     if not document["sha256"].startswith(digest):
         raise KernelError(f"coefficients must stay as they were when the layer was made, got another {path}")
+    try:
+        check_function(document)
+        check_numbers(document)
+    except CoefficientError as error:
+        raise CoefficientError(f"{path or f'{kernel.function} fewbit-{kernel.bits}bit'}: {error}") from None
     solution = document["solution"]
     return Table(tuple(solution["borders"]), tuple(solution["codes"]), tuple(solution["levels"]))
 

@@ -10,7 +10,7 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
-from kernels.choice import DEFAULT_BITS, choose
+from kernels.choice import DEFAULT_BITS, choose, resolved
 from kernels.errors import KernelError
 from kernels.functional import Path, activation, check_threshold, gelu_name
 
@@ -37,7 +37,7 @@ class Remembering(nn.Module):
         choose(self.name(), self._params(), method, bits, coefficients)
         if method == "fewbit" and bits is None and coefficients is None:
             bits = DEFAULT_BITS
-        self.method, self.bits, self.coefficients = method, bits, coefficients
+        self.method, self.bits, self.coefficients = method, bits, resolved(coefficients)
 
     def name(self) -> str:
         """Of the function, in the catalogue."""

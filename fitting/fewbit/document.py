@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from coefficients import naming
 from coefficients.store import Published, publish
 from fitting import provenance
 from fitting.fewbit.solve import Fit
@@ -48,12 +49,7 @@ def command(fit: Fit) -> str | None:
 
 def file_name(fit: Fit) -> str:
     """`fewbit-3bit`, and after it whatever is not by default, in characters that suit any file system."""
-    parts = [f"fewbit-{fit.bits}bit"]
-    parts += [fit.levels] if fit.levels != "best" else []
-    parts += [f"{key}={value!r}" for key, value in provenance.own_params(fit.activation).items()]
-    parts += [fit.weight.label] if fit.weight.label != "uniform" else []
-    parts += ["domain={!r}_{!r}".format(*fit.domain)] if fit.domain != fit.weight.domain else []
-    return provenance.file_name(parts)
+    return naming.file_name(to_document(fit), fit.weight.domain)
 
 
 def store(fit: Fit, root: Path = DEFAULT_ROOT) -> Published:

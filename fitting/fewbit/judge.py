@@ -1,6 +1,6 @@
 """The judge of a finished table: its errors from the definition alone, by ball arithmetic.
 
-Knows nothing of how the table was found. `python -m coefficients check` calls `verify` on stored files.
+Knows nothing of how the table was found.
 """
 
 from collections.abc import Iterator
@@ -15,14 +15,12 @@ from fitting.errors import InputError
 from fitting.fewbit.curve import Curve, Run
 from fitting.fewbit.measure import Measure
 from fitting.fewbit.steps import Steps
-from fitting.provenance import differences, stored_function
-from fitting.weights import UNNAMED, Weight, named
+from fitting.weights import Weight
 
 PRECISION = 128  # bits
 FINER = (512, 4096)  # where f' - q is nothing but cancellation
 SHARP = 2.0**-56  # the relative radius of an enclosure that rounds to one float64, but for a rare tie
 WEIGHTED_DIGITS = 12
-WEIGHTED_TOLERANCE = 1e-9  # relative: two quadratures of 1e-15 of the whole, against an error of 1e-6 of it
 
 
 def l2_squared(activation: Activation, weight: Weight, domain: tuple[float, float], steps: Steps) -> float:
@@ -91,25 +89,3 @@ def pieces_of(curve: Curve, steps: Steps) -> Iterator[tuple[Run, Any, Any, Any]]
         levels = steps(np.array(edges[1:]))
         for lo, hi, level in zip(edges, edges[1:], levels.tolist(), strict=False):
             yield run, flint.arb(lo), flint.arb(hi), flint.arb(level)
-
-
-def verify(document: dict[str, Any]) -> list[str]:
-    """What is wrong with the numbers of a fewbit document that passed its schema; empty when nothing is.
-
-    Samples and Python densities are not stored: under them l2_squared is taken on trust. So is lower_bound
-    always.
-    """
-    solution, stored, options = document["solution"], document["error"], document["options"]
-    try:
-        activation = stored_function(document["function"])
-        domain = tuple(options["domain"])
-        weight = None if options["weight"].startswith(UNNAMED) else named(options["weight"])
-        steps = Steps(np.array(solution["borders"]), np.array(solution["codes"]), np.array(solution["levels"]))
-        largest, place = linf(Curve(activation, *domain), steps)
-        problems = differences(stored, {"linf": largest, "linf_at": place}, 0.0)
-        if weight is not None:
-            tolerance = 0.0 if weight.height is not None else WEIGHTED_TOLERANCE
-            problems += differences(stored, {"l2_squared": l2_squared(activation, weight, domain, steps)}, tolerance)
-    except InputError as error:
-        return [str(error)]
-    return problems

@@ -8,6 +8,7 @@ from typing import Any
 
 from sympy import Expr, Rational, Symbol
 
+from coefficients import naming
 from coefficients.store import Published, publish
 from fitting import provenance
 from fitting.activations.tape import Tape
@@ -48,7 +49,7 @@ def to_document(fit: Fit) -> dict[str, Any]:
             "border": split.border,
             "border_side": side,
             "branches": [_branch(one, part) for one, part in zip(fit.chosen.candidates, split.sides, strict=True)],
-            "price": _price(fit.chosen.price),
+            "price": price_counts(fit.chosen.price),
             "front": [_front_row(row) for row in fit.listed],
         },
         "error": _error(fit),
@@ -81,7 +82,8 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _price(price: Price) -> dict[str, int]:
+def price_counts(price: Price) -> dict[str, int]:
+    """The `price` part of a document."""
     return {
         "instructions": price.total,
         "fma": price.fma,
@@ -141,17 +143,10 @@ def _engine_words(fit: Fit) -> list[str]:
 
 def file_name(fit: Fit) -> str:
     """`invact-bfloat16`, and after it whatever is not by default, in characters that suit any file system."""
-    parts = [f"invact-{fit.dtype}"]
     settings = fit.settings
-    parts += ["+".join(fit.engines)] if fit.engines != DEFAULT and not fit.exact else []
-    parts += ["imported"] if settings.imported is not None else []
-    parts += [f"templates={_digest(settings.templates)}"] if settings.templates else []
-    parts += [f"seed={settings.seed}"] if settings.seed else []
-    parts += [f"budget={settings.budget}"] if settings.budget is not None else []
-    parts += [f"{key}={value!r}" for key, value in provenance.own_params(fit.activation).items()]
-    parts += [fit.weight.label] if fit.weight.label != DEFAULT_WEIGHT else []
-    parts += [f"max-error={fit.max_error!r}"] if fit.max_error is not None else []
-    return provenance.file_name(parts)
+    extra = ["imported"] if settings.imported is not None else []
+    extra += [f"templates={_digest(settings.templates)}"] if settings.templates else []
+    return naming.file_name(to_document(fit), extra=extra)
 
 
 def _digest(templates: Sequence[Template]) -> str:

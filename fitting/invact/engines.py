@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from coefficients import naming
 from fitting.activations.tape import Array
 from fitting.errors import InputError, nearest
 from fitting.invact import hall_of_fame, minimax, operon, papers, pysr, template
@@ -72,7 +73,7 @@ def _imported(problem: Problem, settings: Settings) -> list[Form]:
 
 ENGINES: dict[str, Engine] = {"minimax": _minimax, "template": _template, "operon": _operon, "pysr": _pysr}
 IMPORTED: Engine = _imported
-DEFAULT = ("minimax", "template")
+DEFAULT = naming.ENGINES
 SLOW = ("operon", "pysr")
 ALL = (*DEFAULT, "operon")  # PySR needs Julia, and is asked for by name
 

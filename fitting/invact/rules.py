@@ -9,6 +9,7 @@ from fitting.invact.floor import Floor
 from fitting.invact.judge import Score
 
 RMS_SHARE, LINF_SHARE = 0.02, 0.10  # by which the total error may exceed the floor
+RELAXED = f"RMS within {RMS_SHARE:.0%}, largest error within {LINF_SHARE:.0%} of what is possible; the floor is not"
 FLOAT32 = 2.0**-20  # the largest error for float32, times the power of two at or below max |g|
 
 
@@ -48,7 +49,7 @@ def relaxed(floor: Floor, of_g: Sequence[Score], found: Sequence[Sequence[Score]
     least = min((max(score.linf for score in scores) for scores in found), default=0.0)
     largest = max(least, *(score.linf for score in of_g))
     return Rule(
-        f"RMS within {RMS_SHARE:.0%}, largest error within {LINF_SHARE:.0%} of what is possible; the floor is not",
+        RELAXED,
         square=(1.0 + RMS_SHARE) ** 2 * (floor.rms**2 + added) - floor.rms**2,
         linf=(1.0 + LINF_SHARE) * largest,
     )

@@ -8,6 +8,7 @@ from itertools import product
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from coefficients import naming
 from fitting.activations import Activation
 from fitting.errors import InputError
 from fitting.invact import papers, rows
@@ -26,7 +27,7 @@ from fitting.invact.rules import Rule, relaxed, rule_for
 from fitting.invact.unit import unit_of
 from fitting.weights import Weight, named
 
-DEFAULT_WEIGHT = "norm"
+DEFAULT_WEIGHT = naming.WEIGHTS["invact"]
 JOINT = 1e-4  # of max |g|: the least error that one formula for both sides is tried for
 TRIED = 40  # rows that are good enough, for one that is so at many more outputs and has a proven bound
 

@@ -13,7 +13,7 @@ from torch._dynamo.eval_frame import OptimizedModule
 
 from kernels.approx_backprop.copies import watching
 from kernels.approx_backprop.how import How as Copies
-from kernels.choice import DEFAULT_BITS
+from kernels.choice import DEFAULT_BITS, resolved
 from kernels.conversion.arguments import check, patterns
 from kernels.conversion.changes import Change, fence, put, undo
 from kernels.conversion.choose import IDLE, IN_PLACE, UNSEEN, How, Measure, Trial, best, look, try_out
@@ -171,7 +171,7 @@ def _all(sites: list[Site], method: str, bits: int | None, scheme: str | None, c
     how: How = {"method": method}
     if method == "fewbit":
         how |= {"bits": bits if bits is not None or coefficients is not None else DEFAULT_BITS}
-        how |= {"coefficients": coefficients} if coefficients is not None else {}
+        how |= {"coefficients": resolved(coefficients)} if coefficients is not None else {}
     for site in sites:
         if method.startswith("invact") and site.function in KEEPS_OUTPUT:
             site.why_not = "the stock function keeps no more than its output"

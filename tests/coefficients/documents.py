@@ -11,7 +11,7 @@ Document = dict[str, Any]
 def relu_fit() -> Document:
     """The derivative of relu in one bit, which is exact."""
     return {
-        "function": {"name": "relu", "expr": "Max(x, 0)", "params": {}},
+        "function": {"name": "relu", "expr": "where(x > 0, x, 0)", "params": {}},
         "method": "fewbit",
         "options": {"bits": 1, "levels": "best", "weight": "uniform", "domain": [-10.0, 10.0]},
         "solution": {"borders": [0.0], "codes": [0, 1], "levels": [0.0, 1.0]},

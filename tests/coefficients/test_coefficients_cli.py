@@ -15,13 +15,13 @@ from coefficients.__main__ import run
 from tests.coefficients.documents import bump_fit, relu_fit
 
 ROOT = Path(coefficients.__file__).parents[1]
-JUDGE = "fitting.fewbit.judge"
+JUDGE, READER = "fitting.fewbit.verify", "fitting.stored"
 
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A store of two files in place of the packaged ones."""
-    publish(bump_fit(), "fewbit-2bit", tmp_path)
+    publish(bump_fit(), "custom-2bit", tmp_path)
     publish(relu_fit(), "fewbit-1bit", tmp_path)
     monkeypatch.setattr(store, "DATA", tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -30,13 +30,20 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def judge(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """A judge that finds what this list holds."""
+    """A judge that finds what this list holds; what begins with a question mark it cannot verify."""
     findings: list[Any] = []
-    module = types.ModuleType(JUDGE)
-    module.verify = lambda document: list(findings)  # type: ignore[attr-defined]
+    judge, reader = types.ModuleType(JUDGE), types.ModuleType(READER)
+    judge.verify = (
+        lambda document: (  # type: ignore[attr-defined]
+            [one for one in findings if one[0] != "?"],
+            [one[1:] for one in findings if one[0] == "?"],
+        )
+    )
+    reader.read = lambda document: []  # type: ignore[attr-defined]
     for part in ("fitting", "fitting.fewbit"):
         monkeypatch.setitem(sys.modules, part, types.ModuleType(part))
-    monkeypatch.setitem(sys.modules, JUDGE, module)
+    monkeypatch.setitem(sys.modules, JUDGE, judge)
+    monkeypatch.setitem(sys.modules, READER, reader)
     return findings
 
 
@@ -54,7 +61,7 @@ def test_check_of_good_files(data: Path, judge: list[Any], capsys: pytest.Captur
     assert run(["check"]) == 0
     out, err = capsys.readouterr()
     assert out.splitlines() == [
-        "bump/fewbit-2bit.v1.json: ok",
+        "bump/custom-2bit.v1.json: ok",
         "relu/fewbit-1bit.v1.json: ok",
         "2 files, 0 bad",
     ]
@@ -63,13 +70,36 @@ def test_check_of_good_files(data: Path, judge: list[Any], capsys: pytest.Captur
 
 def test_check_reports_the_judge(data: Path, judge: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     judge += ["error.linf must be 0.3, got 0.2", "error.gap ..."]
-    path = "bump/fewbit-2bit.v1.json"
+    path = "bump/custom-2bit.v1.json"
     assert run(["check", path]) == 1
     line, count = capsys.readouterr().out.splitlines()
     assert line == f"{path}: error.linf must be 0.3, got 0.2; {path}: error.gap ..."
     assert count == "1 file, 1 bad"
     assert run(["check", path, "--no-recompute"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "1 file, 0 bad (errors not recomputed)"
+
+
+def test_check_says_what_it_could_not_verify(data: Path, judge: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    judge += ["?error.rms", "?this and that"]
+    assert run(["check"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "bump/custom-2bit.v1.json: ok; not verified: error.rms, this and that",
+        "relu/fewbit-1bit.v1.json: ok; not verified: error.rms, this and that",
+        "2 files, 0 bad, 2 verified in part",
+    ]
+
+
+def test_the_meaning_is_looked_at_before_the_hash(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Expressions by the grammar too, without recomputing anything."""
+    path = data / "bump" / "custom-2bit.v1.json"
+    path.write_text(path.read_text().replace('"x*sigmoid(beta*x)"', '"__import__(beta)"'))
+    monkeypatch.setitem(sys.modules, JUDGE, None)
+    assert run(["check", "--no-recompute", "bump/custom-2bit.v1.json"]) == 1
+    line = capsys.readouterr().out.splitlines()[0]
+    assert "__import__" in line.partition("; ")[0], line
+    assert "; bump/custom-2bit.v1.json: sha256 must be the hash of the rest" in line
 
 
 def test_check_says_once_that_there_is_no_judge(
@@ -84,12 +114,12 @@ def test_check_says_once_that_there_is_no_judge(
 
 
 def test_check_goes_on_after_a_bad_file(data: Path, judge: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
-    path = data / "bump" / "fewbit-2bit.v1.json"
+    path = data / "bump" / "custom-2bit.v1.json"
     path.write_text(path.read_text().replace('"bits": 2', '"bits": 9'))
     (data / "stray.json").write_text("{")  # not where files belong, but seen
     assert run(["check"]) == 1
     bump, relu, stray, count = capsys.readouterr().out.splitlines()
-    assert bump == "bump/fewbit-2bit.v1.json: options.bits must be at most 8, got 9"
+    assert bump == "bump/custom-2bit.v1.json: options.bits must be at most 8, got 9"
     assert relu.endswith(": ok")
     assert stray.startswith("stray.json: must be JSON: ")
     assert count == "3 files, 2 bad"
@@ -99,7 +129,7 @@ def test_check_goes_on_after_a_bad_file(data: Path, judge: list[Any], capsys: py
     ("arguments", "message"),
     [
         (["check", "none.json"], "coefficients: none.json does not exist"),
-        (["check", "bump/fewbit-2bit.v1.json", "bump"], "coefficients: bump is not a file"),
+        (["check", "bump/custom-2bit.v1.json", "bump"], "coefficients: bump is not a file"),
         (["list", "relo"], "coefficients: function must be one that"),
     ],
 )
@@ -137,7 +167,7 @@ def test_list(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "function  name         version  bits  levels  l2_squared  linf     gap",
-        "bump      fewbit-2bit        1     2       3         0.3   0.2  0.6667",
+        "bump      custom-2bit        1     2       3         0.3   0.2  0.6667",
         "relu      fewbit-1bit        1     1       2           0     0       0",
     ]
     assert run(["list", "relu"]) == 0
@@ -164,7 +194,7 @@ def test_ctrl_c(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     def interrupted(path: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(store, "load", interrupted)
+    monkeypatch.setattr(store, "read_unsealed", interrupted)
     assert run(["check"]) == 130
     assert capsys.readouterr() == ("", "coefficients: interrupted; files are whole or not there\n")
 
@@ -175,7 +205,7 @@ def test_a_file_that_cannot_be_read(
     def refused(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(store, "load", refused)
+    monkeypatch.setattr(store, "read_unsealed", refused)
     assert run(["check", "relu/fewbit-1bit.v1.json"]) == 2
     assert capsys.readouterr().err == "coefficients: relu/fewbit-1bit.v1.json: Permission denied\n"
 
@@ -191,7 +221,8 @@ def test_ctrl_c_in_a_process(data: Path) -> None:
     package.mkdir(parents=True)
     for folder in (package, package.parent):
         (folder / "__init__.py").touch()
-    (package / "judge.py").write_text(
+    (package.parent / "stored.py").write_text("def read(document):\n    return []\n")
+    (package / "verify.py").write_text(
         "import signal\n"
         "def verify(document):\n"
         "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"

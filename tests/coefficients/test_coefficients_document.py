@@ -247,3 +247,30 @@ def test_text_that_is_not_json_is_refused(text: str, message: str) -> None:
 def test_numbers_that_are_none_are_refused_in_text(field: str, literal: str) -> None:
     text = dumps(GOOD).replace(f'"{field}": {GOOD["error"][field]!r}', f'"{field}": {literal}')
     assert refusal(parse(text)).startswith(f"error.{field} must be a finite number, got ")
+
+
+def test_half_a_surrogate_pair_is_refused_wherever_text_is() -> None:
+    """JSON spells it as \\ud800; no page and no file name can hold it."""
+    texts = [path for path in paths(GOOD) if isinstance(at(GOOD, path), str) and path != ("sha256",)]
+    assert len(texts) >= 6
+    for path in texts:
+        message = refusal(rehashed(changed(GOOD, path, "\ud800")))
+        assert message.startswith((spelled(path), "options.")), message
+    for path in (("provenance", "command"), ("provenance", "versions", "actfit"), ("function", "expr")):
+        assert refusal(changed(GOOD, path, "a\udfff")).startswith(f"{spelled(path)} must be text, without half a")
+    for path, value in ((("provenance", "versions"), "1"), (("function", "params"), 1.0)):
+        assert "must be text, without half a surrogate pair" in refusal(changed(GOOD, path, {"a\ud800": value}))
+    whole = parse(json.dumps(changed(GOOD, ("provenance", "command"), "\U0001f600")))
+    assert validate(rehashed(whole))  # both halves are one character
+
+
+def at(document: Any, path: tuple[str | int, ...]) -> Any:
+    for key in path:
+        document = document[key]
+    return document
+
+
+@pytest.mark.parametrize("label", ["samples:abc", "samples:", "samples:0123456789ABCDEF", "samples:0123456789abcdef0"])
+def test_samples_are_named_by_sixteen_digits(label: str) -> None:
+    assert refusal(changed(GOOD, ("options", "weight"), label)).startswith("options.weight must be samples: and the")
+    assert validate(rehashed(changed(GOOD, ("options", "weight"), "samples:0123456789abcdef")))

@@ -123,13 +123,13 @@ def test_load_by_function_and_name_takes_the_newest_or_the_named_version(tmp_pat
 
 def test_unknown_names_get_the_nearest(tmp_path: Path) -> None:
     publish(relu_fit(), "fewbit-1bit", tmp_path)
-    publish(bump_fit(), "fewbit-2bit", tmp_path)
+    publish(bump_fit(), "custom-2bit", tmp_path)
     with pytest.raises(CoefficientError, match=r"nearest: relu\), got 'relo'$"):
         load("relo", "fewbit-1bit", root=tmp_path)
     with pytest.raises(CoefficientError, match=r"nearest: bump, relu\), got 'zzz'$"):
         load("zzz", "fewbit-1bit", root=tmp_path)
-    with pytest.raises(CoefficientError, match=r"name of a relu file .*nearest: fewbit-1bit\), got 'fewbit-2bit'$"):
-        load("relu", "fewbit-2bit", root=tmp_path)
+    with pytest.raises(CoefficientError, match=r"name of a relu file .*nearest: fewbit-1bit\), got 'custom-2bit'$"):
+        load("relu", "custom-2bit", root=tmp_path)
     with pytest.raises(CoefficientError, match="there are no files at all"):
         load("relu", "../relu", root=tmp_path / "empty")
 

@@ -3,6 +3,7 @@
 import re
 import shlex
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from coefficients import load
+from coefficients.document import seal
 from coefficients.schema import schema
 from fitting import provenance
 from fitting.activations import from_expression, get
@@ -45,7 +47,7 @@ CASES = {
     ),
     "expression": (
         lambda: fit(from_expression("where(x < 0, a*x, b*x)", "knee", {"b": 2, "a": 1e-9}), 1),
-        "fewbit-1bit-b=2.0-a=1e-09",
+        "fewbit-1bit-a=1e-09-b=2.0",
         "--expr 'where(x < 0, a*x, b*x)' --name knee --param b=2.0 --param a=1e-09 --bits 1",
     ),
     "two minuses": (
@@ -70,6 +72,13 @@ def test_samples() -> None:
     made = fit(get("relu"), 1, weight=weight)
     assert document.command(made) is None  # no file is known to hold them
     assert document.file_name(made) == f"fewbit-1bit-{weight.label.replace(':', '_')}"
+
+
+def test_a_file_whose_name_is_no_text_has_no_command() -> None:
+    weight = replace(from_samples(np.array([-1.0, 0.5, 2.0])), spelling="\udcff.npy")  # as Python spells such names
+    made = fit(get("relu"), 1, weight=weight)
+    assert document.command(made) is None
+    seal(document.to_document(made), 1)
 
 
 def test_a_callable_has_no_command() -> None:

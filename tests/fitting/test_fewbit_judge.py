@@ -20,6 +20,7 @@ from fitting.fewbit import document, judge
 from fitting.fewbit.curve import Curve
 from fitting.fewbit.solve import fit
 from fitting.fewbit.steps import Steps
+from fitting.fewbit.verify import verify
 from fitting.weights import from_callable, from_samples, parse_weight, uniform
 from tests.fitting.plainly import SLOPES, activation_of, fitted, grid
 
@@ -119,7 +120,14 @@ def test_linf_of_what_is_exact():
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.name[:11]}")
 def test_every_shipped_file_passes(path):
-    assert judge.verify(validate(parse(path.read_text()))) == []
+    assert verify(validate(parse(path.read_text()))) == ([], [])
+
+
+def wrong_in(document):
+    """What `verify` finds, where it can verify all."""
+    problems, unverified = verify(document)
+    assert unverified == []
+    return problems
 
 
 def resealed(good, change):
@@ -150,7 +158,7 @@ def test_every_corrupted_number_is_refused(name):
             def nudged(one, kind=kind, i=i, value=value):
                 one["solution"][kind][i] = value * (1 + NUDGE) if value else NUDGE
 
-            assert judge.verify(resealed(good, nudged)), (kind, i)
+            assert wrong_in(resealed(good, nudged)), (kind, i)
     count = len(solution["levels"])
     for i, code in enumerate(solution["codes"]):
         for other in range(count):
@@ -162,7 +170,7 @@ def test_every_corrupted_number_is_refused(name):
             def recoded(one, changed=changed):
                 one["solution"]["codes"] = changed
 
-            assert judge.verify(resealed(good, recoded)), (i, code, other)
+            assert wrong_in(resealed(good, recoded)), (i, code, other)
     for key in ("l2_squared", "linf"):
         for wrong in (math.nextafter(error[key], 9), math.nextafter(error[key], 0), error[key] * 2):
 
@@ -170,26 +178,45 @@ def test_every_corrupted_number_is_refused(name):
                 one["error"][key] = wrong
                 one["error"]["lower_bound"] = 0.0
 
-            [problem] = judge.verify(resealed(good, other))
+            [problem] = wrong_in(resealed(good, other))
             assert key in problem
     for place in (error["linf_at"] + 1e-3, math.nextafter(error["linf_at"], 9), -9.0):
 
         def moved(one, place=place):
             one["error"]["linf_at"] = place
 
-        [problem] = judge.verify(resealed(good, moved))
+        [problem] = wrong_in(resealed(good, moved))
         assert "linf_at" in problem
 
 
 def test_a_wrong_function_is_refused():
     good = load("gelu/fewbit-3bit.v1.json")
     silu = resealed(good, lambda one: one["function"].update(expr="x*sigmoid(x)"))
-    assert "expr" in judge.verify(silu)[0]
+    assert "expr" in wrong_in(silu)[0]
     other = resealed(good, lambda one: one["function"].update(expr="x*sigmoid(x)", name="custom"))
-    assert {problem.split()[0] for problem in judge.verify(other)} >= {"error.l2_squared", "error.linf"}
+    assert {problem.split()[0] for problem in wrong_in(other)} >= {"error.l2_squared", "error.linf"}
     for expr in ("1/x", "x +", "log(x)"):
         broken = resealed(good, lambda one, expr=expr: one["function"].update(expr=expr, name="custom"))
-        assert len(judge.verify(broken)) == 1
+        assert len(wrong_in(broken)) == 1
+
+
+def test_a_forged_lower_bound_is_refused():
+    good = load("gelu/fewbit-3bit.v1.json")
+    squared, bound = good["error"]["l2_squared"], good["error"]["lower_bound"]
+    for forged in (squared, math.nextafter(squared, 0), bound * (1 + 1e-4)):
+        [problem] = wrong_in(resealed(good, lambda one, forged=forged: one["error"].update(lower_bound=forged)))
+        assert problem.startswith(f"error.lower_bound must be at most {bound!r}, which is proven again")
+    # A weaker bound is one, too.
+    assert wrong_in(resealed(good, lambda one: one["error"].update(lower_bound=bound / 2))) == []
+    assert wrong_in(resealed(good, lambda one: one["error"].update(lower_bound=0.0))) == []
+
+
+def test_what_a_file_does_not_hold_is_said_to_be_unverified():
+    samples = np.random.default_rng(1).normal(size=500)
+    result = fit(get("tanh"), 2, weight=from_samples(samples))
+    problems, unverified = verify(seal(document.to_document(result), 1))
+    assert problems == []
+    assert unverified == ["error.l2_squared, error.lower_bound and error.gap, as the weight is not in the file"]
 
 
 def test_a_bound_above_the_error_cannot_be_sealed():
@@ -201,17 +228,17 @@ def test_a_bound_above_the_error_cannot_be_sealed():
 def test_files_under_a_density(tmp_path):
     np.save(tmp_path / "real.npy", np.arange(5.0))
     good = seal(document.to_document(fitted("gelu", 2, "best", "norm")), 1)
-    assert judge.verify(good) == []
+    assert verify(good) == []
     for factor in (1 + 1e-8, 1 - 1e-8):
         wrong = resealed(good, lambda one, f=factor: one["error"].update(l2_squared=one["error"]["l2_squared"] * f))
-        assert "l2_squared" in judge.verify(wrong)[0]
+        assert "l2_squared" in verify(wrong)[0]
     for label, words in [("nrom", "did you mean"), ("norm(0,-1)", "no distribution"), ("callable", "unknown weight")]:
         wrong = resealed(good, lambda one, label=label: one["options"].update(weight=label))
-        [problem] = judge.verify(wrong)
+        [problem] = verify(wrong)
         assert words in problem
     # A label that is a path is no reason to open a file, which is there.
     wrong = resealed(good, lambda one: one["options"].update(weight=str(tmp_path / "real.npy")))
-    [problem] = judge.verify(wrong)
+    [problem] = verify(wrong)
     assert "must be uniform, a distribution" in problem
 
 
@@ -219,9 +246,9 @@ def test_files_under_a_density(tmp_path):
 def test_files_whose_weight_is_not_in_them(weight):
     """l2_squared is taken on trust; what does not depend on the weight is not."""
     good = seal(document.to_document(fit(get("gelu"), 1, weight=weight)), 1)
-    assert judge.verify(good) == []
-    assert judge.verify(resealed(good, lambda one: one["error"].update(l2_squared=9.0))) == []
-    assert judge.verify(resealed(good, lambda one: one["error"].update(linf=one["error"]["linf"] * 1.001)))
+    assert verify(good) == []
+    assert wrong_in(resealed(good, lambda one: one["error"].update(l2_squared=9.0))) == []
+    assert wrong_in(resealed(good, lambda one: one["error"].update(linf=one["error"]["linf"] * 1.001)))
 
 
 def test_weights_by_label_are_the_weights_by_text(tmp_path: Path):

@@ -23,6 +23,7 @@ from fitting.invact.formats import FORMATS
 from fitting.invact.solve import fit
 from fitting.invact.verify import verify
 from fitting.provenance import stored_function
+from fitting.stored import read
 
 FILES = sorted(DATA.glob("*/invact-*.json"))
 SHORT = [f"{path.parent.name}-{path.stem}" for path in FILES]
@@ -137,36 +138,133 @@ def test_the_papers_tables_for_silu_are_swapped():
     assert np.abs(swapped(y[~on_right]) - slope[~on_right]).max() > 0.5
 
 
+def wrong_in(document):
+    return verify(document)[0]
+
+
 @pytest.mark.parametrize("path", FILES[:: max(1, len(FILES) // 12)], ids=SHORT[:: max(1, len(FILES) // 12)])
 def test_the_checker_finds_nothing_in_a_shipped_file_and_something_in_a_changed_one(path):
     document = load(path)
-    assert verify(document) == []
+    problems, unverified = verify(document)
+    assert problems == []
+    others = len(document["solution"]["front"]) - 1
+    assert [line for line in unverified if "solution.front" in line] == (
+        [f"{others} other rows of solution.front, as their formulas are not stored"] if others else []
+    )
     exact = not any(word in str(document["solution"]["branches"]) for word in ("exp", "2**", "1/3"))
     for key in ("floor_rms", "floor_linf", *(("rms", "linf") if exact else ())):
         wrong = copy.deepcopy(document)
         wrong["error"][key] = document["error"][key] * (1 + 1e-8) + (document["error"][key] == 0) * 1e-12
-        assert any(f"error.{key}" in problem for problem in verify(wrong)), key
+        assert any(f"error.{key}" in problem for problem in wrong_in(wrong)), key
 
 
 def test_the_checker_sees_a_changed_constant_and_a_bound_that_does_not_hold():
     document = load("silu", "invact-bfloat16")
     wrong = copy.deepcopy(document)
     wrong["solution"]["branches"][1]["constants"]["c1"] *= 1.01
-    assert verify(wrong)
+    assert wrong_in(wrong)
     wrong = copy.deepcopy(document)
     wrong["error"]["bound"][0] = document["error"]["sampled"][0] * 0.9
-    assert any("bound" in problem for problem in verify(wrong))
+    assert any("bound" in problem for problem in wrong_in(wrong))
     wrong = copy.deepcopy(document)
     wrong["solution"]["border_side"] = "left"
-    assert any("border_side" in problem for problem in verify(wrong))
+    assert any("border_side" in problem for problem in wrong_in(wrong))
     wrong = copy.deepcopy(document)
     wrong["solution"]["branches"][0]["direction"] = 1
-    assert any("direction" in problem for problem in verify(wrong))
+    assert any("direction" in problem for problem in wrong_in(wrong))
     wrong = copy.deepcopy(document)
     wrong["solution"]["border"] = -1.0
-    assert any("border" in problem for problem in verify(wrong))
+    assert any("border" in problem for problem in wrong_in(wrong))
     wrong["function"]["expr"] = "x*sigmoid(2*x)"
-    assert any("function.expr" in problem for problem in verify(wrong))
+    assert any("function.expr" in problem for problem in wrong_in(wrong))
+
+
+def forged(document, path, change):
+    """A copy with the member at `path` changed."""
+    wrong = copy.deepcopy(document)
+    *folders, last = path
+    at = wrong
+    for key in folders:
+        at = at[key]
+    at[last] = change(at[last])
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "said"),
+    [
+        (("solution", "price", "fma"), lambda n: n + 1, "solution.price must be {'instructions': "),
+        (("solution", "price", "special"), lambda n: n + 1, "solution.price must be"),
+        (("solution", "rule"), lambda text: text + " or so", "solution.rule must be 'RMS within 2%, largest error"),
+        (("solution", "rule"), lambda _: "closed", "solution.rule must be 'RMS within 2%"),
+        (("options", "max_error"), lambda _: 1e-4, "solution.rule must be kept by the formulas, and they miss: max |q"),
+        (("error", "bound", 0), lambda bound: bound * 100, "error.bound[0] must be 0.0"),
+        (("error", "bound", 1), lambda bound: bound * 1.01, "error.bound[1] must be 0.0"),
+        (("error", "bound", 1), lambda _: None, "error.bound[1] must be 0.0"),
+        (("error", "sampled", 1), lambda error: error / 2, "error.sampled[1] must be 0.0"),
+        (("error", "linf_at"), lambda y: y + 1, "error.linf_at must be "),
+        (("error", "pointwise"), lambda error: error * 2, "error.pointwise must be "),
+        (("error", "pointwise"), lambda error: error / 2, "error.pointwise must be "),
+        (("solution", "front"), lambda rows: rows[:1], "solution.front must have the row that was chosen"),
+        (("solution", "front", -1, "rms"), lambda _: 9.0, None),
+        (("solution", "front"), lambda rows: [*rows, {**rows[-1]}], "solution.front must have one other row a price"),
+    ],
+)
+def test_forged_fields_are_refused(path, change, said):
+    document = load("silu", "invact-bfloat16")
+    assert wrong_in(document) == []
+    problems = wrong_in(forged(document, path, change))
+    if said is None:  # of other rows only their order can be seen
+        problems = wrong_in(
+            forged(
+                forged(forged(document, path, change), (*path[:-1], "linf"), change), (*path[:-1], "pointwise"), change
+            )
+        )
+        said = "solution.front must have rows that err less as they cost more"
+    assert any(said in problem for problem in problems), problems
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu"])
+def test_the_rule_of_forms_that_were_not_fitted(name):
+    document = load(name, "invact-bfloat16" if name == "relu" else "invact-bfloat16-published")
+    assert document["solution"]["rule"].startswith("closed" if name == "relu" else "published")
+    assert wrong_in(document) == []
+    for text in ("closed; misses: RMS within 1%", "minimax", "RMS within 2%"):
+        assert any(
+            "solution.rule" in problem
+            for problem in wrong_in(forged(document, ("solution", "rule"), lambda _, text=text: text))
+        )
+
+
+def test_a_relaxed_rule_is_said_to_be_unverified():
+    document = load("tanhshrink", "invact-bfloat16")
+    assert verify(document)[1][0] == "solution.rule, as the least error that was found for it is not stored"
+    # Where the dtype's own rule is kept, it must not be relaxed.
+    relaxed = document["solution"]["rule"]
+    other = forged(load("silu", "invact-bfloat16"), ("solution", "rule"), lambda _: relaxed)
+    assert any("solution.rule must be 'RMS within 2%" in problem for problem in wrong_in(other))
+
+
+def test_a_weight_that_is_not_stored_leaves_errors_unverified():
+    document = forged(load("gelu", "invact-bfloat16"), ("options", "weight"), lambda _: "samples:0123456789abcdef")
+    problems, unverified = verify(document)
+    assert problems == []
+    assert unverified[:2] == [
+        "solution.rule, as the weight is not in the file",
+        "error.rms and error.floor_rms, as the weight is not in the file",
+    ]
+
+
+def test_expressions_are_read_by_the_grammar():
+    assert read(load("gelu", "invact-bfloat16")) == []
+    for path, text, said in (
+        (("solution", "branches", 0, "expression"), "open('x')", "solution.branches[0].expression: "),
+        (("solution", "branches", 1, "variable"), "y.real", "solution.branches[1].variable: "),
+        (("function", "expr"), "x*Phi(x", "expression"),
+        (("function", "expr"), "x*sigmoid(x)", "function.expr must be 'x*Phi(x)' for gelu"),
+    ):
+        [problem] = read(forged(load("gelu", "invact-bfloat16"), path, lambda _, text=text: text))
+        assert problem.startswith(said), problem
 
 
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "quick_gelu", "silu", "mish", "tanhshrink"])
@@ -190,7 +288,7 @@ def test_float32_holds_at_stored_outputs_that_no_fit_has_seen(name):
 def test_nothing_in_a_file_is_run_as_code():
     wrong = copy.deepcopy(load("silu", "invact-bfloat16"))
     wrong["solution"]["branches"][0]["expression"] = "__import__('os').getpid()"
-    assert any("unknown" in problem or "allowed" in problem for problem in verify(wrong))
+    assert any("unknown" in problem or "allowed" in problem for problem in wrong_in(wrong))
 
 
 @pytest.mark.parametrize("name", ["mish", "hardswish"])

@@ -1,5 +1,6 @@
 """What may be asked for, what is refused and how, and tables of one's own."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,11 @@ import pytest
 import torch
 
 import kernels
-from kernels import KernelError, functional
+from coefficients import load, store
+from coefficients.document import digest
+from kernels import KernelError, convert, functional
 from kernels.functional import activation
+from kernels.kernel import table
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,6 +68,67 @@ def test_a_relative_path_is_of_the_folder_one_is_in(tmp_path, monkeypatch):
         fit(tmp_path / bits / "t.json", "--fn", "gelu", "--bits", bits)
         monkeypatch.chdir(tmp_path / bits)
         assert len(slopes(X, "gelu", method="fewbit", coefficients="t.json").unique()) == 2 ** int(bits)
+
+
+def test_a_layer_keeps_its_table(tmp_path, monkeypatch):
+    """Made from a relative path, it runs in another folder, and when the file is gone."""
+    path = fit(tmp_path / "t.json", "--fn", "silu", "--bits", "1")
+    monkeypatch.chdir(tmp_path)
+    layer = kernels.SiLU(method="fewbit", coefficients="t.json")
+    net = torch.nn.Sequential(torch.nn.SiLU())
+    convert(net, "fewbit", coefficients="t.json")
+    monkeypatch.chdir(ROOT)
+    path.unlink()
+    for one in (layer, net):
+        x = X.clone().requires_grad_()
+        assert len(torch.autograd.grad(one(x).sum(), x)[0].unique()) == 2
+    with pytest.raises(KernelError, match=r"must be a file that can be read, got .*: No such file"):
+        kernels.SiLU(method="fewbit", coefficients="t.json")
+
+
+def forged(path, name, bits, change):
+    """A packaged table after `change`, with the hash that belongs to it."""
+    document = load(name, f"fewbit-{bits}bit")
+    change(document)
+    path.write_text(json.dumps({**document, "sha256": digest(document)}), "utf-8")
+    return path
+
+
+def test_a_table_of_another_function_is_refused(tmp_path):
+    def renamed(document):
+        document["function"] |= {"name": "gelu", "expr": "x*Phi(x)"}
+
+    cases = [
+        (
+            lambda one: one["function"].update(expr="tanh(x)"),
+            "gelu",
+            "function.expr must be .* where the name is 'gelu'",
+        ),
+        (
+            lambda one: one["solution"]["levels"].__setitem__(7, 1e6),
+            "gelu",
+            "must be a value that the derivative of gelu",
+        ),
+        (renamed, "tanh", "solution must be within error.linf of the derivative of gelu"),
+    ]
+    for i, (change, name, message) in enumerate(cases):
+        path = forged(tmp_path / f"{i}.json", name, 3, change)
+        with pytest.raises(KernelError, match=f"coefficients must be of gelu: .*{message}"):
+            kernels.GELU(method="fewbit", coefficients=path)
+
+
+def test_exchanged_packaged_tables_are_refused(tmp_path, monkeypatch):
+    for bits, other in ((5, 6), (6, 5)):
+        (tmp_path / "gelu").mkdir(exist_ok=True)
+        text = (store.DATA / "gelu" / f"fewbit-{other}bit.v1.json").read_text("utf-8")
+        (tmp_path / "gelu" / f"fewbit-{bits}bit.v1.json").write_text(text, "utf-8")
+    monkeypatch.setattr(store, "DATA", tmp_path)
+    table.cache_clear()
+    try:
+        with pytest.raises(ValueError, match="the file's name must be what the document says, 'fewbit-6bit', got"):
+            slopes(X, "gelu", method="fewbit", bits=5)
+    finally:
+        table.cache_clear()
 
 
 def test_a_table_of_ones_own_in_triton(device, tmp_path):

@@ -1,0 +1,75 @@
+"""What a document is called: its method, its size, and then whatever is not by default: `fewbit-3bit-norm_0_2`."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from coefficients.functions import CATALOGUE
+from coefficients.schema import Document, problem
+
+DOMAIN: Final = (-10.0, 10.0)  # of a weight that has none of its own
+WEIGHTS: Final = {"fewbit": "uniform", "invact": "norm"}
+ENGINES: Final = ("minimax", "template")
+_UNSTORED: Final = re.compile(r"-imported|-templates=[0-9a-f]{8}")  # in a name, and nowhere in the document
+
+
+def file_name(document: Document, domain: Sequence[float] = DOMAIN, extra: Sequence[str] = ()) -> str:
+    """The name, in characters that suit any file system. domain: the weight's own. extra: what no document holds."""
+    row = CATALOGUE.get(document["function"]["name"])
+    defaults = row.params if row else {}
+    given = {key: float(value) for key, value in sorted(document["function"]["params"].items())}  # as files have them
+    params = [f"{key}={value!r}" for key, value in given.items() if defaults.get(key) != value]
+    make = _fewbit if document["method"] == "fewbit" else _invact
+    parts = make(document, params, domain, extra)
+    return re.sub(r"[^A-Za-z0-9._=+-]+", "_", "-".join(parts)).strip("_")
+
+
+def _fewbit(document: Document, params: list[str], domain: Sequence[float], extra: Sequence[str]) -> list[str]:
+    options = document["options"]
+    low, high = map(float, options["domain"])
+    return [
+        f"fewbit-{options['bits']}bit",
+        *([options["levels"]] if options["levels"] != "best" else []),
+        *extra,
+        *params,
+        *_weight(document),
+        *([f"domain={low!r}_{high!r}"] if (low, high) != tuple(domain) else []),
+    ]
+
+
+def _invact(document: Document, params: list[str], domain: Sequence[float], extra: Sequence[str]) -> list[str]:
+    options, seed = document["options"], document["provenance"]["seed"]
+    engine, budget, limit = options["engine"], options["budget"], options["max_error"]
+    return [
+        f"invact-{options['dtype']}",
+        *([engine] if engine not in ("closed", "+".join(ENGINES)) else []),
+        *extra,
+        *([f"seed={seed}"] if seed else []),
+        *([f"budget={budget}"] if budget is not None else []),
+        *params,
+        *_weight(document),
+        *([f"max-error={float(limit)!r}"] if limit is not None else []),
+    ]
+
+
+def _weight(document: Document) -> list[str]:
+    label = document["options"]["weight"]
+    return [] if label == WEIGHTS[document["method"]] else [label]
+
+
+def check_name(document: Document, name: str) -> None:
+    """Raise CoefficientError where a name that begins with a method's tells of another document.
+
+    A name that begins otherwise says nothing. What a document does not hold, such as the domain that a distribution
+    has of itself, may stand in the name or not.
+    """
+    claimed = re.match(r"[a-z]+(?=-)", name)
+    if claimed is None or claimed[0] not in WEIGHTS:
+        return
+    options: dict[str, Any] = document["options"]
+    domains: list[Sequence[float]] = [DOMAIN]
+    if document["method"] == "fewbit" and options["weight"] != WEIGHTS["fewbit"]:
+        domains.append(tuple(map(float, options["domain"])))
+    names = list(dict.fromkeys(file_name(document, domain) for domain in domains))
+    if _UNSTORED.sub("", name) not in names:
+        raise problem("the file's name", f"must be what the document says, {' or '.join(map(repr, names))}", name)

@@ -1,0 +1,114 @@
+"""What a document says of a function of the catalogue, held against the packaged files of that function.
+
+Cheap enough to be asked whenever a file is loaded: nothing is fitted or integrated, only numbers are compared.
+"""
+
+import bisect
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from coefficients import store
+from coefficients.functions import CATALOGUE
+from coefficients.schema import CoefficientError, Document, problem
+
+ROUNDING = 1e-9  # of levels and errors: files of other machines and quadratures differ in the last digits
+
+
+def check_function(document: Document) -> None:
+    """Raise CoefficientError where a name of the catalogue goes with another expression or other parameters."""
+    function = document["function"]
+    row = CATALOGUE.get(function["name"])
+    if row is None:
+        return
+    if function["expr"] != row.expr:
+        rule = f"must be {row.expr!r} where the name is {function['name']!r}"
+        raise problem("function.expr", f"{rule}; call another function by another name", function["expr"])
+    if function["params"].keys() != row.params.keys():
+        raise problem("function.params", f"must be those of {function['name']}: {[*row.params]}", function["params"])
+
+
+def check_numbers(document: Document) -> None:
+    """Raise CoefficientError where the solution cannot be one of the function that the document names.
+
+    Parameters other than the catalogue's, and functions that it does not have, pass.
+    """
+    function = document["function"]
+    row = CATALOGUE.get(function["name"])
+    if row is None or {key: float(value) for key, value in function["params"].items()} != dict(row.params):
+        return
+    if document["method"] == "fewbit":
+        known = _finest(function["name"], store.DATA)
+        if known is not None:
+            _check_levels(document, known)
+            _check_steps(document, known)
+    else:
+        known = _packaged(function["name"], f"invact-{document['options']['dtype']}", store.DATA)
+        if known is not None:
+            _check_branches(document["solution"], known["solution"])
+
+
+def _check_levels(document: Document, known: Document) -> None:
+    """Levels are means of f', which a packaged table encloses: within its largest error of its own levels."""
+    low, high = map(float, document["options"]["domain"])
+    if not known["options"]["domain"][0] <= low < high <= known["options"]["domain"][1]:
+        return  # there f' may be more, or less
+    levels, largest = known["solution"]["levels"], known["error"]["linf"]
+    spare = largest + ROUNDING * max(map(abs, levels))
+    least, most = levels[0] - spare, levels[-1] + spare
+    for i, level in enumerate(document["solution"]["levels"]):
+        if not least <= level <= most:
+            name = document["function"]["name"]
+            rule = f"must be a value that the derivative of {name} has, from {least:.6g} to {most:.6g}"
+            raise problem(f"solution.levels[{i}]", rule, level)
+
+
+def _check_steps(document: Document, known: Document) -> None:
+    """Two tables of one f' differ by no more than their largest errors together."""
+    low = max(float(one["options"]["domain"][0]) for one in (document, known))
+    high = min(float(one["options"]["domain"][1]) for one in (document, known))
+    tables = [one["solution"] for one in (document, known)]
+    edges = sorted({low, high, *(edge for table in tables for edge in table["borders"] if low < edge < high)})
+    allowed = sum(float(one["error"]["linf"]) for one in (document, known))
+    allowed += ROUNDING * max(1.0, *map(abs, known["solution"]["levels"]))
+    for edge in edges[1:]:  # each interval has its right end
+        own, other = (_at(table, edge) for table in tables)
+        if abs(own - other) > allowed:
+            name, largest = document["function"]["name"], document["error"]["linf"]
+            rule = (
+                f"must be within error.linf of the derivative of {name}, which is about {other:.6g} at x = {edge:.6g}"
+            )
+            raise problem("solution", f"{rule}; linf is {largest}", own)
+
+
+def _at(table: dict[str, Any], x: float) -> float:
+    return float(table["levels"][table["codes"][bisect.bisect_left(table["borders"], x)]])
+
+
+def _check_branches(solution: dict[str, Any], known: dict[str, Any]) -> None:
+    """Border, ranges and directions are facts of f, and the same in every file of a dtype."""
+
+    def facts(one: dict[str, Any]) -> list[Any]:
+        return [one["border_side"], *((branch["x"], branch["y"], branch["direction"]) for branch in one["branches"])]
+
+    if facts(solution) != facts(known):
+        raise problem(
+            "solution", f"must have border and branches as the packaged file has, {facts(known)}", facts(solution)
+        )
+
+
+@lru_cache(maxsize=64)
+def _finest(function: str, root: Path) -> Document | None:
+    """The packaged table of most bits."""
+    found = (_packaged(function, f"fewbit-{bits}bit", root) for bits in range(8, 0, -1))
+    return next((document for document in found if document is not None), None)
+
+
+@lru_cache(maxsize=256)
+def _packaged(function: str, name: str, root: Path) -> Document | None:
+    """The newest packaged file of this name, if it is valid: what is wrong with it is said where it is read."""
+    versions = [entry for entry in store.available(root) if (entry.function, entry.name) == (function, name)]
+    try:
+        return store.load(versions[-1].path) if versions else None
+    except (CoefficientError, OSError):
+        return None

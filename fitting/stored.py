@@ -1,0 +1,25 @@
+"""The expressions of stored documents, read by the grammar. `python -m coefficients check` calls `read`."""
+
+from typing import Any
+
+from fitting.errors import InputError
+from fitting.invact.text import read as read_formula
+from fitting.provenance import stored_function
+
+
+def read(document: dict[str, Any]) -> list[str]:
+    """What is wrong with the expressions of a document that passed its schema; empty when nothing is."""
+    problems = []
+    try:
+        stored_function(document["function"])
+    except InputError as error:
+        problems.append(str(error))
+    branches = document["solution"].get("branches", ())
+    for i, branch in enumerate(branches):
+        for key in ("variable", "expression"):
+            try:
+                if branch[key] is not None:
+                    read_formula(branch[key], branch["constants"])
+            except InputError as error:
+                problems.append(f"solution.branches[{i}].{key}: {error}")
+    return problems
