@@ -19,18 +19,13 @@ from typing import Any
 from codegen import disassembly
 from codegen.chosen import DIRECTIONS, TEMPLATE, Choice, choose
 from codegen.costs import Report, as_table
+from codegen.options import ARCHS
 from fitting.errors import InputError
 
 __all__ = ["ARCHS", "ROWS", "WARPS", "Report", "as_table", "inspect", "offsets"]
 
 ROWS = 128  # as kernels.launch has them
 WARPS = 4
-ARCHS = {
-    "sm_80": ("cuda", 80, 32),
-    "sm_90": ("cuda", 90, 32),
-    "sm_100": ("cuda", 100, 32),
-    "gfx942": ("hip", "gfx942", 64),
-}  # -> Triton's backend, its name there, threads a warp
 _POINTEES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 

@@ -8,14 +8,13 @@ from codegen import elements, template
 from codegen.closed import CLOSED
 from codegen.function import Function
 from codegen.module import primitive_function, primitives
+from codegen.options import METHODS, TARGETS
 from codegen.steps import MAX_BITS, code_function, level_function, planes
 from codegen.subject import DTYPES, File, Subject
 from codegen.torch_primitives import TORCH
 from coefficients.schema import Document
 from fitting.errors import InputError
 
-METHODS = ("forward-ad", "fewbit", "invact", "invact-precision-bit")
-TARGETS = ("triton", "torch")
 SAVES = {"forward-ad": "slope", "fewbit": "codes", "invact-precision-bit": "precision-bit"}
 _PACKING = Path(__file__).resolve().parents[1] / "kernels" / "packing.py"
 

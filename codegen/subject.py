@@ -11,6 +11,7 @@ from pathlib import Path
 from sympy import Expr, Symbol
 
 from codegen import passes
+from codegen.options import DTYPES as DTYPES
 from codegen.primitives import TRITON
 from codegen.torch_primitives import TORCH
 from coefficients import load
@@ -24,7 +25,6 @@ from fitting.activations.vocabulary import FUNCTIONS
 from fitting.errors import InputError
 
 _TAKEN = {"x", "y", "s", "side", "left", "right", "params", "tl", "triton", "torch", *TRITON, *TORCH, *FUNCTIONS}
-DTYPES = ("bfloat16", "float16", "float32")
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@
 
 import argparse
 import contextlib
+import functools
 import io
 import os
+import re
 import signal
 import sys
 import threading
@@ -12,6 +14,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
+from coefficients.notes import READING, WRITING
+
+LONGEST = 600  # of a line on stderr, in characters: what was given may be megabytes
 GOOD, BAD, MISUSED, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
 
 
@@ -20,7 +25,11 @@ class Misuse(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with errors of one line, and values such as -1e3 or -x*2 that begin with a minus sign."""
+    """argparse, with --version, errors of one line, and values such as -1e3 or -x*2 that begin with a minus sign."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
 
     def error(self, message: str) -> NoReturn:
         name = self.prog.removeprefix("python -m ").rpartition(".")[2]  # as `run` is told it
@@ -41,6 +50,45 @@ class Parser(argparse.ArgumentParser):
         return found
 
 
+class _Version(argparse.Action):
+    """Looks the version up only where it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        print(f"actfit {version()}")
+        parser.exit()
+
+
+@functools.cache
+def version() -> str:
+    """That of the project's tree, if this is one, else of the installed package."""
+    project = Path(__file__).parents[1] / "pyproject.toml"
+    if project.is_file():
+        import tomllib  # here, as few ask
+
+        found = tomllib.loads(project.read_text(encoding="utf-8")).get("project", {})
+        if found.get("name") == "actfit":
+            return str(found["version"])
+    from importlib import metadata
+
+    return metadata.version("actfit")
+
+
+def whole(text: str) -> int:
+    """An integer in ASCII digits, without underscores; a `type` for argparse."""
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text.strip()):
+        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}")
+    return int(text)
+
+
+def number(text: str) -> float:
+    """A float64 in ASCII digits, without underscores; inf and nan are some, too. Raises ValueError for other text."""
+    if not re.fullmatch(
+        r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?(inf(inity)?|nan)", text.strip(), re.I | re.A
+    ):
+        raise ValueError(f"must be a number, got {text!r}")
+    return float(text)
+
+
 def _unspaced(value: Any) -> Any:
     if isinstance(value, list):
         return [_unspaced(one) for one in value]
@@ -56,6 +104,8 @@ def output_path(what: str, text: str) -> Path:
         raise Misuse(f"{what} must be a file, got {'the folder ' * bool(text)}{text!r}")
     try:
         path.resolve()
+    except FileNotFoundError:  # of the folder one is in; `run` says so
+        raise
     except (OSError, RuntimeError):  # of which kind, depends on Python's version
         raise Misuse(f"{what} must not be a link that leads to itself, got {text!r}") from None
     if not path.parent.is_dir():
@@ -105,6 +155,23 @@ def exit_without(library: str, prog: str, way_out: str) -> None:
         sys.exit(MISUSED)
 
 
+def early(prog: str, check: Callable[[], object], misuse: tuple[type[Exception], ...] = ()) -> None:
+    """Read and check the options of the command before its imports, which take most of the time.
+
+    What cannot be ends the process here, as do --help and --version; after it Ctrl-C does, with one line.
+    """
+
+    def checked() -> int:
+        check()
+        return GOOD
+
+    exit_on_interrupt()
+    status = run(prog, checked, misuse)
+    if status != GOOD:
+        sys.exit(status)
+    exit_on_interrupt()
+
+
 def run(prog: str, main: Callable[[], int], misuse: tuple[type[Exception], ...] = ()) -> int:
     """main's exit status, with misuse, Ctrl-C, a closed pipe and a full disk turned into statuses.
 
@@ -131,10 +198,20 @@ def run(prog: str, main: Callable[[], int], misuse: tuple[type[Exception], ...] 
     except OSError as error:
         if error.errno is None:  # not of the operating system's making
             raise
-        say(prog, f"cannot write {error.filename2 or error.filename or 'the output'}: {error.strerror or error}")
+        say(prog, _failure(error))
         status = MISUSED
     _give_up_output()
     return status
+
+
+def _failure(error: OSError) -> str:
+    """What could not be done with which file."""
+    name = error.filename2 or error.filename
+    if name is None and isinstance(error, FileNotFoundError):
+        return "the folder you are in must be there, and is gone; go to another"
+    notes = getattr(error, "__notes__", ())
+    verb = "write" if name is None or WRITING in notes else "read" if READING in notes else "use"
+    return f"cannot {verb} {name or 'the output'}: {error.strerror or error}"
 
 
 def _give_up_output() -> None:
@@ -150,5 +227,11 @@ def say(prog: str, line: str) -> None:
     """One line on stderr, in the command's name; nothing where there is no stderr to take it."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
-            sys.stderr.write(f"{prog}: {line}\n")
+            sys.stderr.write(f"{prog}: {short(line)}\n")
             sys.stderr.flush()
+
+
+def short(line: str) -> str:
+    """The line, its middle cut out where it is too long: what is wrong stands at one end, and the way out at the other."""
+    half = LONGEST // 2
+    return line if len(line) <= LONGEST else f"{line[:half]} ... {line[-half:]}"

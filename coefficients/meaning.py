@@ -5,7 +5,9 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from coefficients.schema import Document, problem
+from coefficients.schema import Document, member, problem
+
+HALF: Final = re.compile("[\ud800-\udfff]")  # of a surrogate pair; Python reads a whole one as one character
 
 
 def check_meaning(document: Document) -> None:
@@ -13,10 +15,24 @@ def check_meaning(document: Document) -> None:
 
     The document's shape must have been checked.
     """
+    _check_text(document, "")
     label = document["options"]["weight"]
     if label.startswith("samples:") and not re.fullmatch("samples:[0-9a-f]{16}", label):
         raise problem("options.weight", "must be samples: and the first 16 digits of their hash", label)
     METHODS[document["method"]](document)
+
+
+def _check_text(value: Any, field: str) -> None:
+    """Half of a surrogate pair is no character: JSON can spell one, and no page can hold it."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _check_text(key, member(field, key))
+            _check_text(inner, member(field, key))
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            _check_text(inner, f"{field}[{i}]")
+    elif isinstance(value, str) and HALF.search(value):
+        raise problem(field, "must be text, without half a surrogate pair", value)
 
 
 def _fewbit(document: Document) -> None:

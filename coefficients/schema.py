@@ -17,7 +17,6 @@ from typing import Any, Final, cast
 Document = dict[str, Any]
 Check = Callable[[Any, str], None]
 
-HALF: Final = re.compile("[\ud800-\udfff]")  # of a surrogate pair; Python reads a whole one as one character
 SCHEMA_FILE: Final = Path(__file__).with_name("schema.json")
 
 
@@ -42,21 +41,7 @@ def shown(value: object, width: int = 80) -> str:
 def check_shape(document: object) -> Document:
     """The document itself. Raises CoefficientError at the first field that is not as schema.json says."""
     _checker()(document, "")
-    _check_text(document, "")
     return cast(Document, document)
-
-
-def _check_text(value: Any, field: str) -> None:
-    """Half of a surrogate pair is no character: JSON can spell one, and no page can hold it."""
-    if isinstance(value, dict):
-        for key, member in value.items():
-            _check_text(key, _member(field, key))
-            _check_text(member, _member(field, key))
-    elif isinstance(value, list):
-        for i, member in enumerate(value):
-            _check_text(member, f"{field}[{i}]")
-    elif isinstance(value, str) and HALF.search(value):
-        raise problem(field, "must be text, without half a surrogate pair", value)
 
 
 @functools.cache
@@ -140,7 +125,7 @@ def _limit(word: str, bound: Any) -> Check:
     return check
 
 
-def _member(field: str, key: str) -> str:
+def member(field: str, key: str) -> str:
     if not key.isidentifier():
         return f"{field}[{json.dumps(key)}]"
     return f"{field}.{key}" if field else key
@@ -161,7 +146,7 @@ def _required(keys: list[str], part: Document, root: Document) -> Check:
     def check(value: Any, field: str) -> None:
         for key in keys:
             if isinstance(value, dict) and key not in value:
-                raise CoefficientError(f"{_member(field, key)} is required, got only {shown(list(value))}")
+                raise CoefficientError(f"{member(field, key)} is required, got only {shown(list(value))}")
 
     return check
 
@@ -175,8 +160,8 @@ def _additional(rest: bool | Document, part: Document, root: Document) -> Check:
             if key in known:
                 continue
             if check_rest is None:
-                raise problem(_member(field, key), f"is not a field (known: {', '.join(known)})", value[key])
-            check_rest(value[key], _member(field, key))
+                raise problem(member(field, key), f"is not a field (known: {', '.join(known)})", value[key])
+            check_rest(value[key], member(field, key))
 
     return check
 
@@ -187,7 +172,7 @@ def _properties(parts: Document, part: Document, root: Document) -> Check:
     def check(value: Any, field: str) -> None:
         for key, one in checks.items():
             if isinstance(value, dict) and key in value:
-                one(value[key], _member(field, key))
+                one(value[key], member(field, key))
 
     return check
 

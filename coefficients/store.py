@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from coefficients.document import canonical, check_hash, check_unsealed, dumps, parse, seal
 from coefficients.naming import check_name
+from coefficients.notes import READING, WRITING, noted
 from coefficients.schema import CoefficientError, Document, problem, schema
 
 DATA: Final = Path(__file__).with_name("data")
@@ -84,16 +85,30 @@ def publish(document: Document, name: str, root: Path) -> Published:
     fit = seal(document, 1)
     check_name(fit, name)
     function = fit["function"]["name"]
-    versions = [e for e in available(root) if (e.function, e.name) == (function, name)]
-    if versions:
-        newest = versions[-1]
+    newest = _newest(function, name, root)
+    if newest is not None:
         if _content(_read(newest.path)) == _content(fit):
             return Published(newest.path, written=False)
         fit = seal(document, newest.version + 1)
     path = root / function / f"{name}.v{fit['version']}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with noted(WRITING):
+        path.parent.mkdir(parents=True, exist_ok=True)
     write(fit, path)
     return Published(path, written=True)
+
+
+def found_same(document: Document, name: str, root: Path) -> Path | None:
+    """The newest version that `publish` would find to say the same; None where there is none.
+
+    Raises CoefficientError when the document or that version is not valid, OSError when it cannot be read.
+    """
+    newest = _newest(document["function"]["name"], name, root)
+    same = newest is not None and _content(_read(newest.path)) == _content(seal(document, 1))
+    return newest.path if newest is not None and same else None
+
+
+def _newest(function: str, name: str, root: Path) -> Entry | None:
+    return max((e for e in available(root) if (e.function, e.name) == (function, name)), default=None)
 
 
 def write(document: Document, path: Path) -> None:
@@ -122,11 +137,9 @@ def whole(path: Path) -> Iterator[Path]:
     # Its own name, as others may write here, too. Not by tempfile, whose files only the owner may read.
     partial = place.with_name(f".{uuid.uuid4().hex}.tmp{path.suffix}")
     try:
-        yield partial
-        os.replace(partial, place)
-    except OSError as error:
-        error.filename = str(path)  # and not the partial, which nobody has named
-        raise
+        with noted(WRITING, path):  # and not the partial, which nobody has named
+            yield partial
+            os.replace(partial, place)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -176,7 +189,9 @@ def read_unsealed(path: Path) -> Document:
     Raises CoefficientError when they are not, OSError when the file cannot be read.
     """
     try:
-        document = check_unsealed(parse(path.read_text(encoding="utf-8")))
+        with noted(READING):
+            text = path.read_text(encoding="utf-8")
+        document = check_unsealed(parse(text))
         _check_place(document, path)
     except UnicodeDecodeError as error:
         raise CoefficientError(f"{path}: must be text in UTF-8: {error.reason} at byte {error.start}") from None

@@ -1,17 +1,23 @@
-"""Options that the commands of this package share, and how their texts become values."""
+"""Options that the commands of this package share, and how their texts become values.
+
+Imports no more than options need: a command answers to them before its libraries are there.
+"""
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coefficients import command
 from coefficients.document import dumps, seal
+from coefficients.functions import ALIASES, names
+from coefficients.notes import WRITING, noted
 from coefficients.schema import Document
-from coefficients.store import Published, write
-from fitting.activations import Activation, from_expression, get, names
-from fitting.activations.catalogue import ALIASES
-from fitting.errors import InputError
-from fitting.provenance import DEFAULT_ROOT
+from coefficients.store import DATA, Published, found_same, publish, write
+from fitting.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from fitting.activations import Activation
 
 
 def add_function(parser: argparse.ArgumentParser, everything: str) -> None:
@@ -34,14 +40,19 @@ def check_function(options: argparse.Namespace) -> None:
         raise InputError(f"say what to fit by one of --fn, --expr and --all, got {got}")
     if options.name is not None and options.expr is None:
         raise InputError("--name goes with --expr")
+    if options.fn is not None and options.fn not in (known := (*names(), *ALIASES)):
+        raise InputError(f"unknown function {options.fn!r}; {nearest(options.fn, known)}")
 
 
 def add_output(parser: argparse.ArgumentParser, formats: Sequence[str], plot: str) -> argparse._ArgumentGroup:
     """--out, --format, --plot, --quiet; `plot` is the help of --plot. The group, for more of its kind."""
     where = parser.add_argument_group("output")
     where.add_argument(
-        "--out", metavar="PATH", help=f"file to write, - for stdout (default: one below {DEFAULT_ROOT} in this folder)"
+        "--out",
+        metavar="PATH",
+        help="file to write, - for stdout (default: one of the user's data, unless it is shipped)",
     )
+    where.add_argument("--root", metavar="DIR", help="write below this folder, as FUNCTION/NAME.vVERSION.json")
     where.add_argument(
         "--format", metavar="F", default="table", help=f"what is printed: {', '.join(formats)} (default: table)"
     )
@@ -61,6 +72,12 @@ def check_output(options: argparse.Namespace, formats: Sequence[str]) -> None:
     """Raise `InputError` for an unknown --format, and one that --out - has no use for."""
     if options.format not in formats:
         raise InputError(f"format must be one of {', '.join(formats)}, got {options.format!r}")
+    if options.root is not None and options.out is not None:
+        raise InputError("say where to write by one of --root and --out")
+    if options.root is not None and (
+        not options.root or (Path(options.root).exists() and not Path(options.root).is_dir())
+    ):
+        raise InputError(f"root must be a folder, got {options.root!r}")
     if options.out == "-" and options.format in ("csv", "latex"):
         raise InputError(f"--out - prints the JSON file; leave it out to print {options.format}")
 
@@ -82,8 +99,10 @@ def check_workers(options: argparse.Namespace) -> None:
         raise InputError("--jobs and --scheduler go with --all")
 
 
-def activation(options: argparse.Namespace) -> Activation:
+def activation(options: argparse.Namespace) -> "Activation":
     """What --fn or --expr and --param say."""
+    from fitting.activations import from_expression, get  # here, as sympy takes most of a second
+
     params: dict[str, float] = {}
     for text in options.param:
         key, equals, value = (part.strip() for part in text.partition("="))
@@ -126,15 +145,36 @@ def jobs(text: str | None) -> int:
     return count
 
 
-def deliver(fit: Document, out: Path | None, publish: Callable[[], Published]) -> tuple[str, str]:
-    """Write a fit's document to `out`, or publish it where there is none; its text, and a line that says where."""
+def deliver(fit: Document, name: str, out: Path | None, root: str | None) -> tuple[str, str]:
+    """Write a fit's document to `out`, or store it where there is none; its text, and a line that says where."""
     if out is None:
-        published = publish()
+        published = stored(fit, name, root)
         text = published.path.read_text(encoding="ascii")
         return text, f"{'wrote' if published.written else 'found the same in'} {published.path}"
     sealed = seal(fit, 1)
-    if command.is_device(out):
-        out.write_text(dumps(sealed), encoding="ascii")
-    else:
-        write(sealed, out.resolve())  # a link stays, and what it points to is written
+    with noted(WRITING):
+        if command.is_device(out):
+            out.write_text(dumps(sealed), encoding="ascii")
+        else:
+            write(sealed, out.resolve())  # a link stays, and what it points to is written
     return dumps(sealed), f"wrote {out}"
+
+
+def stored(fit: Document, name: str, root: str | None) -> Published:
+    """Publish a fit below `root`; without one among the user's data, unless the packaged files have the same.
+
+    The path is from the current folder where that holds what was found, and whole where something was written.
+    """
+    here = Path.cwd()
+    if root is None:
+        same = found_same(fit, name, DATA)
+        if same is not None:
+            return Published(same.relative_to(here) if same.is_relative_to(here) else same, written=False)
+    return publish(fit, name, user_root() if root is None else Path(root).absolute())
+
+
+def user_root() -> Path:
+    """Where a user's own fits are, of all projects."""
+    from platformdirs import user_data_path  # here, as few runs write
+
+    return user_data_path("actfit", appauthor=False) / "coefficients"

@@ -3,16 +3,13 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
-from coefficients.schema import HALF
+from coefficients.command import version
+from coefficients.meaning import HALF
 from fitting.activations import Activation, from_expression, get, names
 from fitting.activations.catalogue import CATALOGUE
 from fitting.errors import InputError
-
-VERSION = "0.1.0"
-DEFAULT_ROOT = Path("coefficients", "data")  # below the current folder
 
 
 def function(activation: Activation) -> dict[str, Any]:
@@ -22,7 +19,7 @@ def function(activation: Activation) -> dict[str, Any]:
 
 def versions(libraries: Sequence[str]) -> dict[str, str]:
     """Of this package and of the libraries that the numbers pass through."""
-    return {"actfit": VERSION, **{library: metadata.version(library) for library in libraries}}
+    return {"actfit": version(), **{library: metadata.version(library) for library in libraries}}
 
 
 def command(module: str, activation: Activation, options: Sequence[str]) -> str | None:

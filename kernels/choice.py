@@ -15,9 +15,9 @@ import torch
 from coefficients import CoefficientError, load
 from kernels.errors import KernelError
 from kernels.kernel import DTYPES, MAX_BITS, METHODS, Kernel, facts, parse, table, unbounded
+from kernels.names import DEFAULT_BITS as DEFAULT_BITS
 from kernels.stock import FUNCTIONS
 
-DEFAULT_BITS = 3
 ALIASES = {"swish": "silu"}
 DIVISORS = {("softplus", "beta"), ("celu", "alpha")}
 

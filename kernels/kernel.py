@@ -15,12 +15,12 @@ from torch import Tensor
 from coefficients import CoefficientError, load
 from coefficients.reference import check_function, check_numbers
 from kernels.errors import KernelError
+from kernels.names import MAX_BITS as MAX_BITS
+from kernels.names import METHODS as METHODS
 from kernels.packing import plane_bytes
 from kernels.stock import FUNCTIONS
 
-METHODS = ("forward-ad", "fewbit", "invact", "invact-precision-bit")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-MAX_BITS = 8
 WRITTEN_BITS = 4  # of a few-bit table that stands in the emitted code; a larger one is searched in memory
 
 

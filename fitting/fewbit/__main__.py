@@ -1,9 +1,12 @@
 """python -m fitting.fewbit --fn gelu --bits 3: fit, print, prove and store a few-bit derivative."""
 
 from coefficients import command
+from coefficients.schema import CoefficientError
+from fitting.errors import InputError
+from fitting.fewbit.options import bits, check, parser
 
 if __name__ == "__main__":
-    command.exit_on_interrupt()  # before the imports, which take most of the time
+    command.early("fewbit", lambda: check(parser().parse_args()), (InputError,))
 
 import argparse
 import sys
@@ -11,50 +14,21 @@ from contextlib import closing
 
 from tqdm import tqdm
 
-from coefficients import CoefficientError
 from coefficients.document import dumps, seal
+from coefficients.functions import names
+from coefficients.pictures import without_screen
 from fitting import options as shared
-from fitting.activations import names
-from fitting.errors import InputError
 from fitting.fewbit import document, report
-from fitting.fewbit.solve import KINDS, MAX_BITS, Fit, fit, fit_to_error
+from fitting.fewbit.solve import Fit, fit, fit_to_error
 from fitting.fewbit.sweep import shipped, sweep
 from fitting.weights import Weight, parse_weight
 from fitting.words import percent
 
-PROG = "python -m fitting.fewbit"
-FORMATS = ("table", "json", "csv", "latex")
-
-
-def _parser() -> command.Parser:
-    parser = command.Parser(
-        prog=PROG,
-        description="The best approximation of an activation's derivative by 2**bits levels, and a proof of it.",
-        epilog="Memory: a layer keeps `bits` bits an element for backward instead of a whole number.",
-    )
-    shared.add_function(parser, "every table that the project ships (or all functions at --bits)")
-    how = parser.add_argument_group("how")
-    how.add_argument("--bits", metavar="B", help=f"1 to {MAX_BITS}; 2**B levels")
-    how.add_argument(
-        "--max-error", metavar="E", help="instead of --bits: the fewest bits whose squared error is at most E"
-    )
-    how.add_argument("--levels", metavar="KIND", default="best", help=f"{', '.join(KINDS)} (default: best)")
-    how.add_argument(
-        "--weight",
-        metavar="W",
-        default="uniform",
-        help="uniform, a scipy.stats distribution like norm(0,2), or a file of samples",
-    )
-    how.add_argument("--domain", metavar=("A", "B"), nargs=2, help="default: -10 10, or where the weight is")
-    shared.add_output(parser, FORMATS, "draw f', the steps and the error (.png, .svg, .pdf)")
-    shared.add_workers(parser)
-    return parser
-
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; raises `InputError` for bad input, SystemExit(2) for unknown options."""
-    options = _parser().parse_args(arguments)
-    _check_together(options)
+    options = parser().parse_args(arguments)
+    check(options)
     weight = parse_weight(options.weight)
     domain = None
     if options.domain is not None:
@@ -65,6 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     out = None if options.out in (None, "-") else command.output_path("out", options.out)
     if options.plot is not None:
         # Here and not at the top: matplotlib takes as long to import as all the rest.
+        without_screen()
         from fitting import plots
 
         plot = command.output_path("plot", options.plot)
@@ -74,35 +49,16 @@ def main(arguments: list[str] | None = None) -> int:
         limit = shared.number("max-error", options.max_error)
         result = fit_to_error(activation, limit, levels=options.levels, weight=weight, domain=domain)
     else:
-        result = fit(activation, _bits(options), levels=options.levels, weight=weight, domain=domain)
+        result = fit(activation, int(bits(options) or 0), levels=options.levels, weight=weight, domain=domain)
     if options.plot is not None:
         plots.save(plots.fewbit_figure(result), plot)
     if options.out == "-":
         print(dumps(seal(document.to_document(result), 1)), end="")
         return command.GOOD
-    text, where = shared.deliver(document.to_document(result), out, lambda: document.store(result))
+    text, where = shared.deliver(document.to_document(result), document.file_name(result), out, options.root)
     if not options.quiet:
         _print(result, options, text, where)
     return command.GOOD
-
-
-def _check_together(options: argparse.Namespace) -> None:
-    """Options that need or exclude each other."""
-    shared.check_function(options)
-    shared.check_output(options, FORMATS)
-    if options.all:
-        shared.check_alone(options, ("param", "max_error", "out", "plot"))
-        if options.levels == "even":
-            raise InputError("--levels even goes with one function, not with --all: not every f' is even")
-    else:
-        if (options.bits is None) == (options.max_error is None):
-            got = "neither" if options.bits is None else "both"
-            raise InputError(f"one of --bits (1 to 8) and --max-error must say how fine, got {got}")
-    shared.check_workers(options)
-
-
-def _bits(options: argparse.Namespace) -> int:
-    return shared.whole("bits", options.bits, f" from 1 to {MAX_BITS}")
 
 
 def _print(result: Fit, options: argparse.Namespace, text: str, where: str) -> None:
@@ -131,7 +87,8 @@ def _encodable(text: str) -> str:
 
 def _all(options: argparse.Namespace, weight: Weight, domain: tuple[float, float] | None) -> int:
     jobs = shared.jobs(options.jobs)
-    tasks = shipped() if options.bits is None else [(name, _bits(options)) for name in names()]
+    asked = bits(options)
+    tasks = shipped() if asked is None else [(name, asked) for name in names()]
     written, largest = 0, 0.0
     no_bar = True if options.quiet else None  # None: where stderr is no terminal
     with (
@@ -139,7 +96,7 @@ def _all(options: argparse.Namespace, weight: Weight, domain: tuple[float, float
         tqdm(fits, total=len(tasks), unit="table", disable=no_bar, leave=False) as progress,
     ):
         for result in progress:
-            published = document.store(result)
+            published = shared.stored(document.to_document(result), document.file_name(result), options.root)
             written += published.written
             largest = max(largest, result.error.gap)
             if not options.quiet:

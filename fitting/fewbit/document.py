@@ -7,7 +7,6 @@ from coefficients import naming
 from coefficients.store import Published, publish
 from fitting import provenance
 from fitting.fewbit.solve import Fit
-from fitting.provenance import DEFAULT_ROOT
 
 LIBRARIES = ("mpmath", "numba", "numpy", "python-flint", "scipy", "sympy")
 
@@ -52,6 +51,6 @@ def file_name(fit: Fit) -> str:
     return naming.file_name(to_document(fit), fit.weight.domain)
 
 
-def store(fit: Fit, root: Path = DEFAULT_ROOT) -> Published:
+def store(fit: Fit, root: Path) -> Published:
     """Publish `fit` below `root`: a new version unless the newest one already says the same."""
     return publish(to_document(fit), file_name(fit), root)

@@ -12,13 +12,12 @@ from fitting.fewbit.certificate import lower_bound
 from fitting.fewbit.curve import Curve
 from fitting.fewbit.dp import partition
 from fitting.fewbit.measure import MAX_CELLS, Cells, Measure
+from fitting.fewbit.options import KINDS, MAX_BITS
 from fitting.fewbit.polish import NOISE, polish
 from fitting.fewbit.refine import refine
 from fitting.fewbit.steps import Steps, contiguous_steps, nearest_level_steps, tidy
 from fitting.weights import Weight, uniform
 
-KINDS = ("best", "shared", "contiguous", "even")
-MAX_BITS = 8
 FARTHEST = 1e100
 TARGET_GAP = 5e-4
 SHARPEST = 1 / 64  # what a round asks of the next at most: about 8 times the cells

@@ -21,7 +21,6 @@ from fitting.invact.price import Price
 from fitting.invact.rows import Row
 from fitting.invact.solve import DEFAULT_WEIGHT, Fit
 from fitting.invact.text import read, spell
-from fitting.provenance import DEFAULT_ROOT
 
 LIBRARIES = ("mpmath", "numpy", "python-flint", "scipy", "sympy")
 DIGITS = 12  # of errors
@@ -154,7 +153,7 @@ def _digest(templates: Sequence[Template]) -> str:
     return hashlib.sha256(repr([(one.text, dict(one.start)) for one in templates]).encode()).hexdigest()[:8]
 
 
-def store(fit: Fit, root: Path = DEFAULT_ROOT) -> Published:
+def store(fit: Fit, root: Path) -> Published:
     """Publish `fit` below `root`: a new version unless the newest one already says the same."""
     return publish(to_document(fit), file_name(fit), root)
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from coefficients import naming
 from fitting.activations.tape import Array
 from fitting.errors import InputError, nearest
-from fitting.invact import hall_of_fame, minimax, operon, papers, pysr, template
+from fitting.invact import arguments, hall_of_fame, minimax, operon, papers, pysr, template
 from fitting.invact.form import Form
 from fitting.invact.fronts import improving
 from fitting.invact.minimax import Problem
@@ -71,9 +70,9 @@ def _imported(problem: Problem, settings: Settings) -> list[Form]:
     return refitted([form for form in hall_of_fame.read(settings.imported) if sound(form)], problem)
 
 
-ENGINES: dict[str, Engine] = {"minimax": _minimax, "template": _template, "operon": _operon, "pysr": _pysr}
+ENGINES: dict[str, Engine] = dict(zip(arguments.ENGINES, (_minimax, _template, _operon, _pysr), strict=True))
 IMPORTED: Engine = _imported
-DEFAULT = naming.ENGINES
+DEFAULT = arguments.DEFAULT
 SLOW = ("operon", "pysr")
 ALL = (*DEFAULT, "operon")  # PySR needs Julia, and is asked for by name
 

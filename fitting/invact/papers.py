@@ -12,12 +12,13 @@ from functools import cache
 
 from fitting.activations import get
 from fitting.activations.grammar import parse_formula
+from fitting.invact.arguments import PUBLISHED
 from fitting.invact.branches import split
 from fitting.invact.candidate import Candidate
 from fitting.invact.form import Form, S, Y, constant
 from fitting.invact.variable import Variable
 
-ENGINE = "published"
+ENGINE = PUBLISHED
 
 
 @dataclass(frozen=True)

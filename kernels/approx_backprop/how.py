@@ -5,10 +5,11 @@ from math import exp, pi, sqrt
 from typing import Any
 
 from kernels.errors import KernelError
+from kernels.names import APPROX_BITS
+from kernels.names import SCHEMES as SCHEMES
 
-SCHEMES = ("robust", "paper", "group", "fused")
 ROUNDINGS = ("nearest", "stochastic")
-BITS = range(2, 9)
+BITS = APPROX_BITS
 GROUP = 64  # elements at most that have a least and a step of their own: two bfloat16 are half a bit an element
 
 

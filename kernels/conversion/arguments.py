@@ -10,10 +10,7 @@ from torch import Tensor, nn
 from kernels.approx_backprop.how import How
 from kernels.conversion.layers import METHOD
 from kernels.errors import KernelError
-from kernels.kernel import MAX_BITS, METHODS
-from kernels.memory.measure import ACCOUNTINGS
-
-KNOWN = ("auto", *METHODS, METHOD)
+from kernels.names import ACCOUNTINGS, KNOWN, MAX_BITS
 
 
 def check(

@@ -14,8 +14,9 @@ from kernels.conversion import recognise
 from kernels.conversion.known import DEFAULTS, Known
 from kernels.conversion.sites import Place, Site
 from kernels.kernel import facts, unbounded
+from kernels.names import APPROX
 
-METHOD = "approx-backprop"
+METHOD = APPROX
 # What keeps whole tensors, and goes on to.
 OTHERS = (nn.MultiheadAttention, nn.GroupNorm, _InstanceNorm, nn.LocalResponseNorm, nn.Bilinear, nn.AdaptiveMaxPool2d)
 

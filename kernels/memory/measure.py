@@ -16,8 +16,7 @@ from kernels.memory.isolated import forget_fakes, on_copies, on_fakes
 from kernels.memory.making import line
 from kernels.memory.recorder import Births, Recorder, addresses, storages, tensors
 from kernels.memory.saved import Kept, Saved, Saver
-
-ACCOUNTINGS = ("as-run", "cuda")
+from kernels.names import ACCOUNTINGS
 
 
 def saved_bytes(

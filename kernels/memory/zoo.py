@@ -23,10 +23,11 @@ from kernels.memory.making import building, imported
 from kernels.memory.own import Built, own
 from kernels.memory.plain import ACTIVATIONS
 from kernels.memory.recipes import RECIPES, Recipe
+from kernels.names import ATTENTION
+from kernels.names import DTYPES as DTYPE_NAMES
 
-ATTENTION = ("eager", "sdpa")
 SEQUENCES = ("tokens", "tokens and images", "vectors")
-DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+DTYPES = tuple(getattr(torch, name) for name in DTYPE_NAMES)
 RENAMED = {"gelu_tanh": "gelu_pytorch_tanh"}  # ours: transformers'
 
 

@@ -1,0 +1,107 @@
+"""The command's options, and what can be said of them before its libraries are there."""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from coefficients import command
+from coefficients.functions import ALIASES, names
+from fitting.errors import InputError, nearest
+
+PROG = "python -m codegen"
+COMMANDS = "emit | check | list | inspect"
+METHOD = "invact"
+METHODS = ("forward-ad", "fewbit", "invact", "invact-precision-bit")
+TARGETS = ("triton", "torch")
+DTYPES = ("bfloat16", "float16", "float32")
+ARCHS = {
+    "sm_80": ("cuda", 80, 32),
+    "sm_90": ("cuda", 90, 32),
+    "sm_100": ("cuda", 100, 32),
+    "gfx942": ("hip", "gfx942", 64),
+}  # -> Triton's backend, its name there, threads a warp
+DEFAULT_BITS = 3
+
+
+def parser() -> command.Parser:
+    """What the command takes."""
+    found = command.Parser(prog=PROG, description="Triton kernels, and their plain-PyTorch twins, from expressions.")
+    commands = found.add_subparsers(dest="command", required=True, metavar=COMMANDS)
+    emit = commands.add_parser("emit", help="print one module, or write all that the project ships")
+    emit.add_argument("--fn", metavar="NAME", help=f"one of {', '.join(names())}")
+    emit.add_argument("--expr", metavar="TEXT", help='your own f, as in "x*tanh(log(1+exp(x)))"')
+    emit.add_argument("--name", metavar="NAME", help="what to call it (default: custom)")
+    emit.add_argument("--param", metavar="NAME=VALUE", action="append", default=[], help="set a parameter; repeatable")
+    emit.add_argument(
+        "--method", metavar="M", default=METHOD, help=f"{', '.join(METHODS)} (default: {METHOD}), or all, as shipped"
+    )
+    emit.add_argument("--bits", metavar="B", help=f"with fewbit: which table (default: {DEFAULT_BITS})")
+    emit.add_argument("--dtype", metavar="D", help=f"{', '.join(DTYPES)} (default: bfloat16)")
+    emit.add_argument("--coefficients", metavar="FILE", help="a fit of your own instead of the packaged ones")
+    emit.add_argument("--target", metavar="T", default=TARGETS[0], help=f"{', '.join(TARGETS)} (default: {TARGETS[0]})")
+    emit.add_argument("-o", "--out", metavar="PATH", help="file to write (default: print)")
+    emit.add_argument("--all", action="store_true", help="in a checkout: write all of kernels/generated anew")
+    commands.add_parser("check", help="emit everything again and compare, byte for byte")
+    commands.add_parser("list", help="show what is there")
+    inspect = commands.add_parser(
+        "inspect", help="compile without a GPU: instructions, registers, what bounds a kernel"
+    )
+    inspect.add_argument("--fn", metavar="NAME", required=True)
+    inspect.add_argument("--method", metavar="M", default=METHOD, help=f"{', '.join(METHODS)} (default: {METHOD})")
+    inspect.add_argument("--bits", metavar="B", help=f"with fewbit (default: {DEFAULT_BITS})")
+    inspect.add_argument("--dtype", metavar="D", default="bfloat16", help=f"{', '.join(DTYPES)} (default: bfloat16)")
+    inspect.add_argument("--arch", metavar="A", default="sm_90", help=f"{', '.join(ARCHS)} (default: sm_90)")
+    return found
+
+
+def check(options: argparse.Namespace) -> None:
+    """Raise `InputError` for values that are none, and for options that need or exclude each other."""
+    if options.command not in ("emit", "inspect"):
+        return
+    if options.command == "emit" and options.all:
+        _check_alone(options)
+        return
+    if options.fn is not None and options.fn not in (known := (*names(), *ALIASES)):
+        raise InputError(f"unknown function {options.fn!r}; {nearest(options.fn, known)}")
+    if options.command == "emit":
+        if options.target not in TARGETS:
+            raise InputError(f"target must be one of {', '.join(TARGETS)}, got {options.target!r}")
+        if (options.fn is None) == (options.expr is None):
+            got = "none" if options.fn is None else "both"
+            raise InputError(f"say what to emit by one of --fn and --expr (or --all), got {got}")
+        if options.name is not None and options.expr is None:
+            raise InputError("--name goes with --expr")
+        params(options.param)
+    bits(options.bits)
+
+
+def _check_alone(options: argparse.Namespace) -> None:
+    usual: dict[str, Any] = {"param": [], "method": METHOD, "target": TARGETS[0]}
+    usual |= dict.fromkeys(("fn", "expr", "name", "bits", "dtype", "coefficients", "out"))
+    given = [name for name, value in usual.items() if getattr(options, name) != value]
+    if given:
+        raise InputError(f"--all writes what the project ships, and must stand alone, got --{given[0]} too")
+
+
+def params(texts: Sequence[str]) -> dict[str, float]:
+    """What --param says."""
+    found: dict[str, float] = {}
+    for text in texts:
+        key, equals, value = (part.strip() for part in text.partition("="))
+        try:
+            number = command.number(value)
+        except ValueError:
+            equals = ""
+        if not equals or key in found:
+            raise InputError(f"param must be NAME=NUMBER, each name once, got {text!r}")
+        found[key] = number
+    return found
+
+
+def bits(text: str | None) -> int:
+    """What --bits says."""
+    if text is None:
+        return DEFAULT_BITS
+    if text.strip() not in map(str, range(1, 9)):
+        raise InputError(f"bits must be a whole number from 1 to 8, got {text.strip()!r}")
+    return int(text)

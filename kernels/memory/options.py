@@ -1,0 +1,129 @@
+"""The command's options, and what can be said of them before its libraries are there."""
+
+import argparse
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+
+from coefficients import command
+from kernels.errors import KernelError
+from kernels.names import (
+    ACCOUNTINGS,
+    APPROX,
+    APPROX_BITS,
+    ATTENTION,
+    DEFAULT_BITS,
+    DTYPES,
+    KNOWN,
+    MAX_BITS,
+    MODELS,
+    SCHEMES,
+)
+
+PROG = "python -m kernels.memory"
+FORMATS = ("table", "json")
+MOST = 2**30  # of anything: more elements than 2^63 have no size
+
+
+def parser() -> command.Parser:
+    """What the command takes."""
+    found = command.Parser(prog=PROG, description="What a model keeps for backward, without running it for real.")
+    known = ", ".join(MODELS)
+    found.add_argument(
+        "--model", metavar="NAME", required=True, help=f"one of {known}; or module:function that gives model and inputs"
+    )
+    found.add_argument(
+        "--method",
+        metavar="M",
+        action="append",
+        help=f"{', '.join(KNOWN)}; repeatable (default: invact, fewbit and auto)",
+    )
+    found.add_argument(
+        "--bits",
+        metavar="B",
+        help=f"of fewbit (default: {DEFAULT_BITS}) or approx-backprop (8)",
+    )
+    found.add_argument(
+        "--scheme", metavar="S", help=f"of approx-backprop, {', '.join(SCHEMES)} (default: {SCHEMES[0]})"
+    )
+    found.add_argument(
+        "--max-gradient-error", metavar="E", help="of auto: bound on the error of f' (default: invact's)"
+    )
+    found.add_argument("--batch", metavar="N", help="examples (default: 1; mlp and block: 2)")
+    found.add_argument("--seq", metavar="N", help="tokens of each (default: as many as the model takes)")
+    found.add_argument("--dtype", metavar="D", help=f"{', '.join(DTYPES)} (default: the model's usual one)")
+    found.add_argument(
+        "--attention",
+        metavar="A",
+        default="sdpa",
+        help=f"{', '.join(ATTENTION)} (default: sdpa, torch's fused one)",
+    )
+    found.add_argument("--act", metavar="NAME", help="another activation, by the name that the model's library has")
+    found.add_argument(
+        "--accounting",
+        metavar="A",
+        default="cuda",
+        help="cuda: what CUDA keeps; as-run: what the CPU does (default: cuda)",
+    )
+    found.add_argument("--format", metavar="F", default="table", help=f"{', '.join(FORMATS)} (default: table)")
+    found.add_argument("--rows", metavar="N", default="12", help="of the table of who keeps what (default: 12)")
+    found.add_argument("--plot", metavar="FILE", help="draw who keeps what in the model as it is")
+    return found
+
+
+def check(options: argparse.Namespace) -> None:
+    """Raise KernelError for values that are none, and for an option that none of the methods takes."""
+    for name, value, allowed in (
+        ("format", options.format, FORMATS),
+        ("accounting", options.accounting, ACCOUNTINGS),
+        ("dtype", options.dtype, (None, *DTYPES)),
+    ):
+        if value not in allowed:
+            raise KernelError(f"{name} must be one of {', '.join(filter(None, allowed))}, got {value!r}")
+    for name in ("rows", "batch", "seq"):
+        whole(name, getattr(options, name))
+    number("max-gradient-error", options.max_gradient_error)
+    methods = asked(options)
+    for method in methods:
+        if method not in KNOWN:
+            raise KernelError(f"method must be one of {', '.join(KNOWN)}, got {method!r}")
+    _check_goes_with(options, methods)
+    bits(options.bits, methods)
+
+
+def asked(options: argparse.Namespace) -> list[str]:
+    """The methods, each once."""
+    return list(dict.fromkeys(options.method or ("invact", "fewbit", "auto")))
+
+
+def whole(name: str, text: str | None, least: int = 1, most: int = MOST, of: str = "") -> int | None:
+    """A whole number in ASCII digits; None for none."""
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal()) or len(text) > len(str(MOST)) or not least <= int(text) <= most:
+        raise KernelError(f"{name} must be a whole number from {least} to {most}{of}, got {text!r}")
+    return int(text)
+
+
+def bits(text: str | None, methods: Sequence[str]) -> int | None:
+    """As each of the methods that has bits can have them."""
+    few, approx = (1, MAX_BITS, " for fewbit"), (min(APPROX_BITS), max(APPROX_BITS), f" for {APPROX}")
+    return whole("bits", text, *(approx if APPROX in methods else few))
+
+
+def number(name: str, text: str | None) -> float | None:
+    """A number of 0 or more; None for none."""
+    if text is None:
+        return None
+    with suppress(ValueError):
+        if 0 <= command.number(text) < math.inf:
+            return command.number(text)
+    raise KernelError(f"{name} must be a number of 0 or more, got {text!r}")
+
+
+def _check_goes_with(options: argparse.Namespace, methods: Sequence[str]) -> None:
+    """Raise KernelError for an option that none of the methods takes."""
+    for name, of in (("bits", ("fewbit", APPROX)), ("scheme", (APPROX,)), ("max_gradient_error", ("auto",))):
+        if getattr(options, name) is not None and not set(of) & set(methods):
+            option = name.replace("_", "-")
+            raise KernelError(f"{option} must go with --method {' or '.join(of)}, got --method {', '.join(methods)}")
