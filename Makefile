@@ -35,9 +35,9 @@ format: .venv/ready-lint ## format the code and mend what can be mended
 	@$(PY) -m ruff format .
 
 coefficients: .venv/ready-demo ## make all coefficient files again
-	@$(PY) -m fitting.fewbit --all
-	@$(PY) -m fitting.invact --all --jobs -1
-	@$(PY) -m fitting.invact --all --engine published
+	@$(PY) -m fitting.fewbit --all --root coefficients/data
+	@$(PY) -m fitting.invact --all --jobs -1 --root coefficients/data
+	@$(PY) -m fitting.invact --all --engine published --root coefficients/data
 
 kernels: .venv/ready-demo ## emit all kernels again, from the catalogue and the coefficient files
 	@$(PY) -m codegen emit --all
@@ -75,5 +75,7 @@ clean: ## remove what make made: .venv, caches, builds, the demo's picture
 		sys.exit(v < (3, 11) and "$(PYTHON) is %d.%d, but 3.11 or newer is needed: PYTHON=python3.12 make ..." % v[:2])'
 	@$(PY) -m pip --version >/dev/null 2>&1 || { echo "Making .venv ..."; "$(PYTHON)" -m venv --clear .venv; }
 	@echo "Installing what $* needs into .venv (once; a minute or so) ..."
-	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.$(if $(filter test lint,$*),[$*])'
+	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.$(if $(filter test lint,$*),[$*])' \
+		>.venv/install.log 2>&1 || \
+		{ echo "could not install; is there network? (what pip says: .venv/install.log)" >&2; exit 1; }
 	@touch $@

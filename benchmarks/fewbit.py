@@ -7,7 +7,12 @@
 Writes rows and a plot under benchmarks/results/<device>/. Takes some minutes.
 """
 
-import argparse
+from benchmarks import parsers
+from coefficients import command
+
+if __name__ == "__main__":
+    command.early("fewbit", lambda: parsers.fewbit(__doc__).parse_args())
+
 import json
 import subprocess
 import sys
@@ -132,10 +137,7 @@ def plot(rows: list[Row]) -> Figure:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fewbit", description=__doc__)
-    parser.add_argument("--one", nargs=3, metavar=("KIND", "N", "K"), help=argparse.SUPPRESS)
-    parser.add_argument("--runs", type=int, default=3, help="of each size (default: 3)")
-    options = parser.parse_args()
+    options = parsers.fewbit(__doc__).parse_args()
     if options.one:
         kind, n, k = options.one
         print(json.dumps(one(kind, int(n), int(k))))

@@ -5,7 +5,12 @@ of g; its front is held against the exact g at many other points. Writes rows an
 benchmarks/results/<device>/. Takes some minutes, most of them for symbolic regression.
 """
 
-import argparse
+from benchmarks import parsers
+from coefficients import command
+
+if __name__ == "__main__":
+    command.early("invact", lambda: parsers.invact(__doc__).parse_args())
+
 import time
 
 import numpy as np
@@ -95,9 +100,7 @@ def plot(rows: list[Row]) -> Figure:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.invact", description=__doc__)
-    parser.add_argument("--budget", type=int, default=8, help="runs of symbolic regression (default: 8)")
-    options = parser.parse_args()
+    options = parsers.invact(__doc__).parse_args()
     rows = measure(options.budget)
     path = save(rows, "invact")
     plot(rows).savefig(path.with_name("invact-engines.png"), dpi=150)

@@ -4,7 +4,12 @@ Models run on fake tensors and are counted as CUDA keeps them, so the numbers ar
 runs for real, on the CPU. `docs/memory.md` shows both tables: `python -m benchmarks.report` puts them there.
 """
 
-import argparse
+from benchmarks import parsers
+from coefficients import command
+
+if __name__ == "__main__":
+    command.early("memory", lambda: parsers.memory(__doc__).parse_args())
+
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +22,6 @@ from tqdm import tqdm
 import kernels
 from benchmarks.baselines.checkpointed import Checkpointed
 from benchmarks.rows import Row, record, summary
-from coefficients import command
 from kernels import KernelError, convert, saved_bytes
 from kernels.memory import zoo
 
@@ -88,11 +92,7 @@ def mlps() -> list[Row]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
-    parser = command.Parser(
-        prog="python -m benchmarks.memory", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("-o", "--out", metavar="FILE", help="instead of benchmarks/results/<device>/memory.jsonl")
-    out = parser.parse_args(arguments).out
+    out = parsers.memory(__doc__).parse_args(arguments).out
     path = None if out is None else command.output_path("out", out)
     record([("memory", [*models(), *mlps()])], path, quick=False)
     return command.GOOD

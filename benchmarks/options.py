@@ -1,6 +1,5 @@
 """What the command lines of benchmarks share."""
 
-import argparse
 import os
 import re
 import shutil
@@ -11,19 +10,6 @@ import torch
 from coefficients import command
 
 MOST_RUNS = 10_000
-
-
-def parser(module: str, doc: str | None, kinds: Sequence[str], runs: str) -> command.Parser:
-    """Of a benchmark that measures several kinds of rows, each into a file of its own; `runs`: how many by default."""
-    found = command.Parser(
-        prog=f"python -m benchmarks.{module}", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    found.add_argument("--what", metavar="W,...", help=f"default: {','.join(kinds)}")
-    found.add_argument("--device", metavar="D", help="cuda or cpu (default: cuda where there is one)")
-    found.add_argument("--runs", metavar="N", help=f"rounds of times (default: {runs})")
-    found.add_argument("--quick", action="store_true", help="little of each, few rounds: to see that all of it runs")
-    found.add_argument("-o", "--out", metavar="FILE", help="instead of files in benchmarks/results/<device>/")
-    return found
 
 
 def names(option: str, text: str | None, known: Sequence[str]) -> list[str]:

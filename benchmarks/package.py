@@ -6,12 +6,12 @@ benchmarks/results/<device>/package.jsonl, whole or not at all; --quick writes t
 or "distribution"; implementation: which; unit: s, or B of a built file.
 """
 
+from benchmarks import parsers
 from coefficients import command
 
 if __name__ == "__main__":
-    command.exit_on_interrupt()  # before the imports, which take most of the time
+    command.early("package", lambda: parsers.package(__doc__).parse_args())
 
-import argparse
 import resource
 import shlex
 import subprocess
@@ -46,17 +46,7 @@ COMMANDS = (
     "codegen emit --fn silu",
     "kernels.memory --model mlp",
 )
-RUNS, QUICK_RUNS = 5, 1
-
-
-def _parser() -> command.Parser:
-    parser = command.Parser(
-        prog="python -m benchmarks.package", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--runs", metavar="N", help=f"of each (default: {RUNS})")
-    parser.add_argument("--quick", action="store_true", help="one run of each: to see that all of it runs")
-    parser.add_argument("-o", "--out", metavar="FILE", help="instead of benchmarks/results/<device>/package.jsonl")
-    return parser
+RUNS, QUICK_RUNS = parsers.PACKAGE_RUNS, 1
 
 
 def measure(rounds: int) -> list[Row]:
@@ -120,7 +110,7 @@ def _table(rows: Rows) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
-    options = _parser().parse_args(arguments)
+    options = parsers.package(__doc__).parse_args(arguments)
     out = None if options.out is None else command.output_path("out", options.out)
     record([("package", measure(runs_of(options.runs, QUICK_RUNS if options.quick else RUNS)))], out, options.quick)
     return command.GOOD

@@ -8,7 +8,12 @@ Writes rows under benchmarks/results/sm_80/ and sm_90/, and prints them beside `
 Triton, whose package holds the compiler and the disassembler: pip install triton. Half a minute.
 """
 
-import argparse
+from benchmarks import parsers
+from coefficients import command
+
+if __name__ == "__main__":
+    command.early("price", lambda: parsers.plain("price", __doc__).parse_args())
+
 import importlib.util
 import json
 import os
@@ -174,9 +179,7 @@ def load(capability: int) -> dict[str, tuple[float, float]]:
 
 
 def main() -> int:
-    argparse.ArgumentParser(
-        prog="python -m benchmarks.price", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    ).parse_args()
+    parsers.plain("price", __doc__).parse_args()
     if importlib.util.find_spec("triton") is None:
         print(MISSING, file=sys.stderr)
         return 2

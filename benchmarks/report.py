@@ -3,6 +3,12 @@
 No number there is typed by hand; a test holds that the pages say what the rows say.
 """
 
+from benchmarks import parsers
+from coefficients import command
+
+if __name__ == "__main__":
+    command.early("report", lambda: parsers.plain("report", __doc__).parse_args())
+
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +24,7 @@ from benchmarks.pages import Rows, of_any, read, table
 from benchmarks.rivals import page as rivals
 from codegen.chosen import DIRECTIONS, choose
 from codegen.machine import GPUS
-from coefficients import command, load
+from coefficients import load
 from coefficients.store import write_text
 from fitting.words import upwards
 from kernels.memory.saved import size
@@ -190,7 +196,7 @@ def _put(readme: str, name: str, text: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    command.Parser(prog="python -m benchmarks.report", description=__doc__).parse_args(arguments)
+    parsers.plain("report", __doc__).parse_args(arguments)
     texts = {page: rendered(page) for page in PAGES}
     for page, text in texts.items():
         write_text(ROOT / page, text)

@@ -13,12 +13,12 @@ benchmarks.STEP`, whose --help says what its rows are; rows go to benchmarks/res
 and keeps no rows: to see that all of it runs. The status is 1 where tests or a step failed.
 """
 
+from benchmarks import parsers
 from coefficients import command
 
 if __name__ == "__main__":
-    command.exit_on_interrupt()  # before the imports, which take most of the time
+    command.early("run", lambda: parsers.run(__doc__).parse_args())
 
-import argparse
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -86,16 +86,6 @@ TESTS = {
 }
 
 
-def _parser() -> command.Parser:
-    parser = command.Parser(
-        prog="python -m benchmarks.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("suites", metavar="SUITE", nargs="+", help=f"of {', '.join(SUITES)}")
-    parser.add_argument("--device", metavar="D", help="cuda or cpu (default: cuda where there is one)")
-    parser.add_argument("--quick", action="store_true", help="little of each step that can, to see that it runs")
-    return parser
-
-
 def green(suite: str) -> bool:
     """Whether the tests of what a suite measures pass; True where it is itself the test."""
     files = [str(ROOT / "tests" / name) for name in TESTS.get(suite, ())]
@@ -129,7 +119,7 @@ def measured(suite: str, device: torch.device, quick: bool) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
-    options = _parser().parse_args(arguments)
+    options = parsers.run(__doc__).parse_args(arguments)
     suites = list(dict.fromkeys(one("suite", name, tuple(SUITES)) for name in options.suites))
     device = device_of(options.device)
     results = [measured(suite, device, options.quick) for suite in suites]

@@ -5,7 +5,12 @@ rows under benchmarks/results/sm_80/ and sm_90/kernels.jsonl, which tests/codege
 Needs Triton: pip install triton. About ten minutes on two cores.
 """
 
-import argparse
+from benchmarks import parsers
+from coefficients import command
+
+if __name__ == "__main__":
+    command.early("slack", lambda: parsers.slack(__doc__).parse_args())
+
 import importlib.util
 import json
 import platform
@@ -183,11 +188,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.slack", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
-    options = parser.parse_args()
+    options = parsers.slack(__doc__).parse_args()
     if importlib.util.find_spec("triton") is None:
         print(MISSING, file=sys.stderr)
         return 2

@@ -77,11 +77,13 @@ class _Judges:
         return self._modules[name]
 
 
-def _packaged() -> list[Path]:
+def _all(root: Path) -> list[Path]:
     # Not store.available: a file that has a wrong name should be seen here too.
-    paths = sorted(store.DATA.rglob("*.json"))
+    if not root.is_dir():
+        raise Misuse(f"root must be a folder of coefficient files, got {str(root)!r}")
+    paths = sorted(root.rglob("*.json"))
     if not paths:
-        raise Misuse(f"no coefficient files in {store.DATA}")
+        raise Misuse(f"no coefficient files in {root}")
     here = Path.cwd()
     return [path.relative_to(here) if path.is_relative_to(here) else path for path in paths]
 
@@ -93,11 +95,11 @@ def _read(path: Path) -> Document:
         raise Misuse(f"{path}: {error.strerror}") from None
 
 
-def _check(files: Sequence[Path], recompute: bool) -> int:
+def _check(files: Sequence[Path], root: Path, recompute: bool) -> int:
     for path in files:
         if not path.is_file():
             raise Misuse(f"{path} is not a file" if path.exists() else f"{path} does not exist")
-    paths = files or _packaged()
+    paths = files or _all(root)
     judges = _Judges(recompute)
     bad = partly = 0
     for i, path in enumerate(paths, start=1):
@@ -117,10 +119,10 @@ def _check(files: Sequence[Path], recompute: bool) -> int:
     return BAD if bad else GOOD
 
 
-def _list(function: str | None) -> int:
-    _packaged()
+def _list(function: str | None, root: Path) -> int:
+    _all(root)
     try:
-        entries = store.find_function(function) if function else store.available()
+        entries = store.find_function(function, root) if function else store.available(root)
     except CoefficientError as error:
         raise Misuse(str(error)) from None
     tables = {method: [columns] for method, columns in COLUMNS.items()}
@@ -170,10 +172,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check.add_argument("--no-recompute", action="store_true", help="trust the errors that the files state")
     show = commands.add_parser("list", help="show the packaged files")
     show.add_argument("function", nargs="?", metavar="FUNCTION", help="default: all functions")
+    for one in (check, show):
+        one.add_argument("--root", metavar="DIR", help="other files than the packaged ones, such as fits of your own")
     options = parser.parse_args(arguments)
+    root = store.DATA if options.root is None else Path(options.root)
     if options.command == "check":
-        return _check(options.files, not options.no_recompute)
-    return _list(options.function)
+        if options.files and options.root is not None:
+            raise Misuse("say what to check by FILE or by --root, got both")
+        return _check(options.files, root, not options.no_recompute)
+    return _list(options.function, root)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

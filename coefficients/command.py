@@ -165,6 +165,7 @@ def early(prog: str, check: Callable[[], object], misuse: tuple[type[Exception],
         check()
         return GOOD
 
+    os.environ["MPLBACKEND"] = "agg"  # pictures of commands are files, and another's name may be none
     exit_on_interrupt()
     status = run(prog, checked, misuse)
     if status != GOOD:
@@ -232,6 +233,6 @@ def say(prog: str, line: str) -> None:
 
 
 def short(line: str) -> str:
-    """The line, its middle cut out where it is too long: what is wrong stands at one end, and the way out at the other."""
+    """The line, without its middle where it is too long: what is wrong stands at one end, the way out at the other."""
     half = LONGEST // 2
     return line if len(line) <= LONGEST else f"{line[:half]} ... {line[-half:]}"

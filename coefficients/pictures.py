@@ -1,6 +1,5 @@
 """Files of pictures, for the packages that draw them; this one does without matplotlib."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,11 +10,6 @@ from coefficients.store import whole
 FORMATS = (".png", ".svg", ".pdf")
 SALT: Final[Any] = {"svg.hashsalt": "actfit"}  # for `rc_context`: names in the file are drawn by lot otherwise
 _DATES = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-
-
-def without_screen() -> None:
-    """For a command, before matplotlib is imported: pictures are files here, whatever MPLBACKEND says."""
-    os.environ["MPLBACKEND"] = "agg"
 
 
 @contextmanager

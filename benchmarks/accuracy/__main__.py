@@ -10,12 +10,12 @@ at all; --quick writes to --out only. implementation: stock, or the method. mode
                 from N(0, 1), of |x| up to 12
 """
 
+from benchmarks import parsers
 from coefficients import command
 
 if __name__ == "__main__":
-    command.exit_on_interrupt()  # before the imports, which take most of the time
+    command.early("accuracy", lambda: parsers.accuracy(__doc__).parse_args())
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,19 +42,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "forward-ad": {"method": "forward-ad"},
     **{f"fewbit, {bits} bit{'s' * (bits > 1)}": {"method": "fewbit", "bits": bits} for bits in (1, 2, 3, 4)},
 }
-QUICK = ("gelu", "tanh")
+QUICK = parsers.QUICK_FUNCTIONS
 REACH = 12.0  # of x whose derivative is judged: N(0, 1) has nothing beyond
-
-
-def _parser() -> command.Parser:
-    parser = command.Parser(
-        prog="python -m benchmarks.accuracy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--fn", metavar="F,...", help="default: all")
-    parser.add_argument("--device", metavar="D", help="cuda or cpu (default: cuda where there is one)")
-    parser.add_argument("--quick", action="store_true", help=f"{' and '.join(QUICK)} only")
-    parser.add_argument("-o", "--out", metavar="FILE", help="instead of benchmarks/results/<device>/accuracy.jsonl")
-    return parser
 
 
 def judged(function: str, dtype: str, device: torch.device, where: dict[str, Any]) -> list[Row]:
@@ -101,7 +90,7 @@ def derivative(exact: Truth, dx: Tensor) -> dict[str, float]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
-    options = _parser().parse_args(arguments)
+    options = parsers.accuracy(__doc__).parse_args(arguments)
     functions = list(QUICK) if options.quick and options.fn is None else names("fn", options.fn, FUNCTIONS)
     device = device_of(options.device)
     out: Path | None = None if options.out is None else command.output_path("out", options.out)

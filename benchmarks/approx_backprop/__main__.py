@@ -17,10 +17,11 @@ implementation says which way of keeping it is:
 Bytes are counted on fake tensors as CUDA keeps them, and those of what is compiled as it runs on the CPU.
 """
 
+from benchmarks import parsers
 from coefficients import command
 
 if __name__ == "__main__":
-    command.exit_on_interrupt()  # before the imports, which take most of the time
+    command.early("approx_backprop", lambda: parsers.approx_backprop(__doc__).parse_args())
 
 import argparse
 import sys
@@ -36,16 +37,15 @@ from benchmarks.approx_backprop import models
 from benchmarks.approx_backprop import times as timed
 from benchmarks.clock import origin
 from benchmarks.options import device as device_of
-from benchmarks.options import names, parser, whole
+from benchmarks.options import names, whole
 from benchmarks.options import runs as runs_of
 from benchmarks.rows import Row, record
 from kernels import KernelError
 
 PROG = "approx_backprop"
-KINDS = ("layers", "models", "batches", "times")
+KINDS = parsers.APPROX_KINDS
 GIB = 2**30
-MEMORY = 11  # GiB, of the paper's GeForce GTX 1080 Ti
-RUNS, QUICK_RUNS = 21, 2
+RUNS, QUICK_RUNS = parsers.APPROX_RUNS, 2
 QUICK_MODELS, QUICK_NETS, QUICK_WAYS = ("ResNet-20, 8×8",), ("164",), ("4 bits",)
 MOST_MEMORY = 10_000  # GiB
 
@@ -60,14 +60,6 @@ class Plan:
     memory: int
     quick: bool
     out: Path | None
-
-
-def _parser() -> command.Parser:
-    found = parser(PROG, __doc__, KINDS, str(RUNS))
-    found.add_argument(
-        "--memory", metavar="GIB", default=str(MEMORY), help=f"that batches must fit (default: {MEMORY})"
-    )
-    return found
 
 
 def plan(options: argparse.Namespace) -> Plan:
@@ -105,7 +97,7 @@ def measure(kind: str, todo: Plan) -> list[Row]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
-    options = _parser().parse_args(arguments)
+    options = parsers.approx_backprop(__doc__).parse_args(arguments)
     todo = plan(options)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # several wait for each other where others use the cores

@@ -17,10 +17,11 @@ on a CPU are of float32, on a GPU of bfloat16 too. On a CPU with one thread: sev
 others use the cores, that is what is timed. What is compiled gets no time where there is no C++ compiler.
 """
 
+from benchmarks import parsers
 from coefficients import command
 
 if __name__ == "__main__":
-    command.exit_on_interrupt()  # before the imports, which take most of the time
+    command.early("forward_ad", lambda: parsers.forward_ad(__doc__).parse_args())
 
 import argparse
 import sys
@@ -34,20 +35,20 @@ from benchmarks.clock import origin
 from benchmarks.forward_ad import bytes as kept
 from benchmarks.forward_ad import times as timed
 from benchmarks.forward_ad.cases import CHAINS, METHODS
-from benchmarks.options import can_compile, names, parser, whole
+from benchmarks.options import can_compile, names, whole
 from benchmarks.options import device as device_of
 from benchmarks.options import runs as runs_of
 from benchmarks.rows import Row, record
 from kernels import KernelError
 
 PROG = "forward_ad"
-KINDS = ("chains", "models", "times")
+KINDS = parsers.FORWARD_AD_KINDS
 DTYPES = {"cuda": ("float32", "bfloat16"), "cpu": ("float32",)}
 SIZES = {"cuda": (1 << 17, 1 << 21, 1 << 23, 1 << 26), "cpu": (1 << 17, 1 << 21, 1 << 23)}  # elements of a chain
 MOST_LAYERS = {"cuda": 1 << 26, "cpu": 1 << 21}  # of a chain between layers, whose products take seconds on a CPU
 QUICK_SIZES = (1 << 16,)  # the least that nested forward AD takes up
 QUICK_CHAINS, QUICK_MODELS = ("mish", "relu"), ("ResNet, mish",)
-REPEATS, QUICK_REPEATS = 41, 3
+REPEATS, QUICK_REPEATS = parsers.FORWARD_AD_RUNS, 3
 MOST_THREADS = 256
 
 
@@ -62,12 +63,6 @@ class Plan:
     methods: list[str]  # that are timed
     quick: bool
     out: Path | None
-
-
-def _parser() -> command.Parser:
-    found = parser(PROG, __doc__, KINDS, str(REPEATS))
-    found.add_argument("--threads", metavar="N,...", default="1", help="on a CPU, each in turn (default: 1)")
-    return found
 
 
 def plan(options: argparse.Namespace) -> Plan:
@@ -111,7 +106,7 @@ def measure(kind: str, todo: Plan) -> list[Row]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
-    options = _parser().parse_args(arguments)
+    options = parsers.forward_ad(__doc__).parse_args(arguments)
     todo = plan(options)
     record(((f"forward-ad-{kind}", measure(kind, todo)) for kind in todo.kinds), todo.out, todo.quick)
     return command.GOOD

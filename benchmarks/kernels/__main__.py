@@ -19,10 +19,11 @@ round by round. mode: forward, backward, both, kept. unit:
     expected B       by what each method saves; of a layer by torch.compile, which chooses itself, there is none
 """
 
+from benchmarks import parsers
 from coefficients import command
 
 if __name__ == "__main__":
-    command.exit_on_interrupt()  # before the imports, which take most of the time
+    command.early("kernels", lambda: parsers.kernels(__doc__).parse_args())
 
 import argparse
 import sys
@@ -67,22 +68,6 @@ class Plan:
     device: torch.device
     runs: int
     out: Path | None
-
-
-def _parser() -> command.Parser:
-    parser = command.Parser(
-        prog="python -m benchmarks.kernels", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--fn", metavar="F,...", help=f"default: {','.join(MODULES)}")
-    parser.add_argument("--dtypes", metavar="D,...", help=f"default: {','.join(DTYPES)}")
-    parser.add_argument("--methods", metavar="M,...", help=f"of {','.join(METHODS)}; eager and the copy always run")
-    parser.add_argument("--what", metavar="W,...", help=f"default: {','.join(WHATS)}")
-    parser.add_argument("--sizes", metavar="N,...", help="elements, as in 2^12,100003 (default: 2^12, 2^14, ... 2^28)")
-    parser.add_argument("--runs", metavar="N", help="rounds that count (default: 40 on a GPU, 10 on a CPU)")
-    parser.add_argument("--device", metavar="D", help="cuda, or cpu, with sizes up to 2^22 (default: cuda if there)")
-    parser.add_argument("--quick", action="store_true", help="two sizes, few rounds: to see that all of it runs")
-    parser.add_argument("-o", "--out", metavar="FILE", help="instead of benchmarks/results/<device>/kernels-time.jsonl")
-    return parser
 
 
 def plan(options: argparse.Namespace) -> Plan:
@@ -160,7 +145,7 @@ def _one(bench: Bench, subject: tuple[Any, ...], function: str, dtype: str, meth
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
-    options = _parser().parse_args(arguments)
+    options = parsers.kernels(__doc__).parse_args(arguments)
     todo = plan(options)
     torch.manual_seed(0)
     threads = torch.get_num_threads()

@@ -12,10 +12,11 @@ writes to --out only. what: the block. implementation: who. Kinds of rows:
     speed     seconds of forward and backward, in rounds in which all take turns, and the ratio to eager's. mode: "both"
 """
 
+from benchmarks import parsers
 from coefficients import command
 
 if __name__ == "__main__":
-    command.exit_on_interrupt()  # before the imports, which take most of the time
+    command.early("rivals", lambda: parsers.rivals(__doc__).parse_args())
 
 import gc
 import sys
@@ -30,14 +31,14 @@ from torch import Tensor, nn
 from benchmarks.baselines.blocks import EAGER, MLP, Block, Rivals
 from benchmarks.clock import CpuClock, GpuClock, origin, ratio_rows, rounds
 from benchmarks.kernels.cases import DTYPES
-from benchmarks.options import can_compile, names, parser
+from benchmarks.options import can_compile, names
 from benchmarks.options import device as device_of
 from benchmarks.options import runs as runs_of
 from benchmarks.rows import Row, record, summary
 from kernels import KernelError, saved_bytes
 
 PROG = "rivals"
-WHATS = ("memory", "accuracy", "speed")
+WHATS = parsers.RIVAL_WHATS
 DTYPE = "bfloat16"  # but on a CPU, times are of float32, which it is made for
 COUNTED = (128, 64)  # tokens and width of what is counted
 JUDGED = (256, 64)  # and of what is held against float64
@@ -156,7 +157,7 @@ def described(rows: Sequence[Row]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
-    options = parser(PROG, __doc__, WHATS, "about 40").parse_args(arguments)
+    options = parsers.rivals(__doc__).parse_args(arguments)
     whats = names("what", options.what, WHATS)
     device = device_of(options.device)
     repeats = runs_of(options.runs, QUICK_RUNS if options.quick else RUNS[device.type])

@@ -17,10 +17,11 @@ so that one that is broken off is taken up again where it was. --quick writes to
 other revisions too: after a change of the kernels, --fresh measures again.
 """
 
+from benchmarks import parsers
 from coefficients import command
 
 if __name__ == "__main__":
-    command.exit_on_interrupt()  # before the imports, which take most of the time
+    command.early("training", lambda: parsers.training(__doc__).parse_args())
 
 import argparse
 import os
@@ -61,29 +62,6 @@ class Plan:
     processes: int
     out: Path | None
     fresh: bool
-
-
-def _parser() -> command.Parser:
-    parser = command.Parser(
-        prog="python -m benchmarks.training", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--task", metavar="T,...", help=f"default: {','.join(TASKS)}")
-    parser.add_argument("--arms", metavar="A,...", help=f"of {','.join(EVERY[:-1])}; stock always runs")
-    parser.add_argument("--seeds", metavar="N", help="how many, from 0 (default: 3 to 10, by the task)")
-    parser.add_argument("--steps", metavar="N", help="of each training (default: by the size)")
-    parser.add_argument("--size", metavar="S", default="small", help="small or large, for a GPU (default: small)")
-    parser.add_argument("--digits-activation", metavar="F", help="silu or gelu (default: silu)")
-    parser.add_argument("--device", metavar="D", default="cpu", help="cpu or cuda (default: cpu)")
-    parser.add_argument("--amp", action="store_true", help="compute in bfloat16 by autocast")
-    parser.add_argument("--jobs", metavar="N", help="processes (default: 2 on a CPU, 1 on a GPU)")
-    parser.add_argument("--threads", metavar="N", default="1", help="of each process (default: 1)")
-    parser.add_argument("--quick", action="store_true", help="tiny models, few steps: to see that all of it runs")
-    parser.add_argument("--fresh", action="store_true", help="train again what there are rows of")
-    parser.add_argument(
-        "--report", action="store_true", help="train nothing; put the stored rows into docs/training.md"
-    )
-    parser.add_argument("-o", "--out", metavar="FILE", help="instead of benchmarks/results/<device>/training.jsonl")
-    return parser
 
 
 def plan(options: argparse.Namespace) -> Plan:
@@ -160,7 +138,7 @@ def _kept(todo: Plan, every: Sequence[Job]) -> list[Row]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
-    options = _parser().parse_args(arguments)
+    options = parsers.training(__doc__).parse_args(arguments)
     if options.report:
         print("wrote", *training_page.write())
         return command.GOOD

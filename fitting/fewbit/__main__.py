@@ -16,7 +16,6 @@ from tqdm import tqdm
 
 from coefficients.document import dumps, seal
 from coefficients.functions import names
-from coefficients.pictures import without_screen
 from fitting import options as shared
 from fitting.fewbit import document, report
 from fitting.fewbit.solve import Fit, fit, fit_to_error
@@ -39,7 +38,6 @@ def main(arguments: list[str] | None = None) -> int:
     out = None if options.out in (None, "-") else command.output_path("out", options.out)
     if options.plot is not None:
         # Here and not at the top: matplotlib takes as long to import as all the rest.
-        without_screen()
         from fitting import plots
 
         plot = command.output_path("plot", options.plot)

@@ -15,7 +15,6 @@ from contextlib import closing
 from tqdm import tqdm
 
 from coefficients.document import dumps, seal
-from coefficients.pictures import without_screen
 from fitting import options as shared
 from fitting.activations import Activation
 from fitting.invact import document, report
@@ -37,7 +36,6 @@ def main(arguments: list[str] | None = None) -> int:
     out = None if options.out in (None, "-") else command.output_path("out", options.out)
     if options.plot is not None:
         # Here and not at the top: matplotlib takes as long to import as all the rest.
-        without_screen()
         from fitting import plots
 
         plot = command.output_path("plot", options.plot)

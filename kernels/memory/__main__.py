@@ -1,7 +1,6 @@
 """python -m kernels.memory: what a model keeps for backward, as it is and with activations that remember less."""
 
 from coefficients import command
-from coefficients.pictures import without_screen
 from kernels.errors import KernelError
 from kernels.memory.options import asked, bits, check, number, parser, whole
 
@@ -47,7 +46,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plot = command.output_path("--plot", options.plot) if options.plot is not None else None
     if plot is not None:
         picture(plot)
-        without_screen()
     bound = number("max-gradient-error", options.max_gradient_error)
     methods = asked(options)
     hows = _hows(methods, bits(options.bits, methods), options.scheme, bound)

@@ -1,0 +1,189 @@
+"""The command lines of the benchmarks. Nothing is imported here that takes long: options are read before all else.
+
+Each function makes the parser of the module of its name; `doc` is that module's text.
+"""
+
+import argparse
+from collections.abc import Sequence
+
+from coefficients import command
+
+FILES = "files in benchmarks/results/<device>/"
+QUICK_FUNCTIONS = ("gelu", "tanh")
+PACKAGE_RUNS = 5
+FORWARD_AD_KINDS, FORWARD_AD_RUNS = ("chains", "models", "times"), 41
+APPROX_KINDS, APPROX_RUNS, APPROX_MEMORY = ("layers", "models", "batches", "times"), 21, 11  # GiB, of a GTX 1080 Ti
+RIVAL_WHATS = ("memory", "accuracy", "speed")
+SUITES = ("accuracy", "memory", "speed", "fit", "training")
+# Keys of what `benchmarks.kernels` and `benchmarks.training` hold; tests hold that they are the same.
+KERNEL_FUNCTIONS, KERNEL_DTYPES = ("gelu", "silu"), ("bfloat16", "float16", "float32")
+KERNEL_METHODS = (
+    "eager",
+    "compile",
+    "forward-ad",
+    "fewbit-1",
+    "fewbit-2",
+    "fewbit-3",
+    "fewbit-4",
+    "invact",
+    "invact-precision-bit",
+    "act-linear",
+)
+KERNEL_WHATS = (
+    "activation",
+    "linear",
+    "mlp",
+)
+TASKS = (
+    "text",
+    "digits",
+    "resnet20",
+    "resnet56",
+    "resnet164",
+    "vit",
+)
+ARMS = (
+    "stock",
+    "invact",
+    "forward-ad",
+    "fewbit-4",
+    "fewbit-3",
+    "fewbit-2",
+    "fewbit-1",
+    "actnn-4",
+    "actnn-2",
+    "actnn-1",
+    "recompute",
+    "approx-8",
+    "approx-4",
+    "paper-4",
+    "naive-8",
+    "naive-4",
+    "narrow",
+)
+
+
+def plain(module: str, doc: str | None) -> command.Parser:
+    """Of a module without options."""
+    formatter = argparse.RawDescriptionHelpFormatter
+    return command.Parser(prog=f"python -m benchmarks.{module}", description=doc, formatter_class=formatter)
+
+
+def measuring(module: str, doc: str | None, out: str = FILES) -> command.Parser:
+    """Of one that writes rows: --out."""
+    found = plain(module, doc)
+    found.add_argument("-o", "--out", metavar="FILE", help=f"instead of {out}")
+    return found
+
+
+def _file(name: str) -> str:
+    return f"benchmarks/results/<device>/{name}.jsonl"
+
+
+def _device(found: command.Parser) -> None:
+    found.add_argument("--device", metavar="D", help="cuda or cpu (default: cuda where there is one)")
+
+
+def of_kinds(module: str, doc: str | None, kinds: Sequence[str], runs: str) -> command.Parser:
+    """Of a benchmark that measures several kinds of rows, each into a file of its own; `runs`: how many by default."""
+    found = measuring(module, doc)
+    found.add_argument("--what", metavar="W,...", help=f"default: {','.join(kinds)}")
+    _device(found)
+    found.add_argument("--runs", metavar="N", help=f"rounds of times (default: {runs})")
+    found.add_argument("--quick", action="store_true", help="little of each, few rounds: to see that all of it runs")
+    return found
+
+
+def accuracy(doc: str | None) -> command.Parser:
+    found = measuring("accuracy", doc, _file("accuracy"))
+    found.add_argument("--fn", metavar="F,...", help="default: all")
+    _device(found)
+    found.add_argument("--quick", action="store_true", help=f"{' and '.join(QUICK_FUNCTIONS)} only")
+    return found
+
+
+def approx_backprop(doc: str | None) -> command.Parser:
+    found = of_kinds("approx_backprop", doc, APPROX_KINDS, str(APPROX_RUNS))
+    usual = str(APPROX_MEMORY)
+    found.add_argument("--memory", metavar="GIB", default=usual, help=f"that batches must fit (default: {usual})")
+    return found
+
+
+def fewbit(doc: str | None) -> command.Parser:
+    found = plain("fewbit", doc)
+    found.add_argument("--one", nargs=3, metavar=("KIND", "N", "K"), help=argparse.SUPPRESS)
+    found.add_argument("--runs", type=command.whole, default=3, help="of each size (default: 3)")
+    return found
+
+
+def forward_ad(doc: str | None) -> command.Parser:
+    found = of_kinds("forward_ad", doc, FORWARD_AD_KINDS, str(FORWARD_AD_RUNS))
+    found.add_argument("--threads", metavar="N,...", default="1", help="on a CPU, each in turn (default: 1)")
+    return found
+
+
+def invact(doc: str | None) -> command.Parser:
+    found = plain("invact", doc)
+    found.add_argument("--budget", type=command.whole, default=8, help="runs of symbolic regression (default: 8)")
+    return found
+
+
+def kernels(doc: str | None) -> command.Parser:
+    found = measuring("kernels", doc, _file("kernels-time"))
+    found.add_argument("--fn", metavar="F,...", help=f"default: {','.join(KERNEL_FUNCTIONS)}")
+    found.add_argument("--dtypes", metavar="D,...", help=f"default: {','.join(KERNEL_DTYPES)}")
+    methods = ",".join(KERNEL_METHODS)
+    found.add_argument("--methods", metavar="M,...", help=f"of {methods}; eager and the copy always run")
+    found.add_argument("--what", metavar="W,...", help=f"default: {','.join(KERNEL_WHATS)}")
+    found.add_argument("--sizes", metavar="N,...", help="elements, as in 2^12,100003 (default: 2^12, 2^14, ... 2^28)")
+    found.add_argument("--runs", metavar="N", help="rounds that count (default: 40 on a GPU, 10 on a CPU)")
+    found.add_argument("--device", metavar="D", help="cuda, or cpu, with sizes up to 2^22 (default: cuda if there)")
+    found.add_argument("--quick", action="store_true", help="two sizes, few rounds: to see that all of it runs")
+    return found
+
+
+def memory(doc: str | None) -> command.Parser:
+    return measuring("memory", doc, _file("memory"))
+
+
+def package(doc: str | None) -> command.Parser:
+    found = measuring("package", doc, _file("package"))
+    found.add_argument("--runs", metavar="N", help=f"of each (default: {PACKAGE_RUNS})")
+    found.add_argument("--quick", action="store_true", help="one run of each: to see that all of it runs")
+    return found
+
+
+def rivals(doc: str | None) -> command.Parser:
+    return of_kinds("rivals", doc, RIVAL_WHATS, "about 40")
+
+
+def run(doc: str | None) -> command.Parser:
+    found = plain("run", doc)
+    found.add_argument("suites", metavar="SUITE", nargs="+", help=f"of {', '.join(SUITES)}")
+    _device(found)
+    found.add_argument("--quick", action="store_true", help="little of each step that can, to see that it runs")
+    return found
+
+
+def slack(doc: str | None) -> command.Parser:
+    found = plain("slack", doc)
+    found.add_argument("--jobs", type=command.whole, default=2, help="processes (default: 2)")
+    return found
+
+
+def training(doc: str | None) -> command.Parser:
+    found = measuring("training", doc, _file("training"))
+    found.add_argument("--task", metavar="T,...", help=f"default: {','.join(TASKS)}")
+    found.add_argument("--arms", metavar="A,...", help=f"of {','.join(ARMS)}; stock always runs")
+    found.add_argument("--seeds", metavar="N", help="how many, from 0 (default: 3 to 10, by the task)")
+    found.add_argument("--steps", metavar="N", help="of each training (default: by the size)")
+    found.add_argument("--size", metavar="S", default="small", help="small or large, for a GPU (default: small)")
+    found.add_argument("--digits-activation", metavar="F", help="silu or gelu (default: silu)")
+    found.add_argument("--device", metavar="D", default="cpu", help="cpu or cuda (default: cpu)")
+    found.add_argument("--amp", action="store_true", help="compute in bfloat16 by autocast")
+    found.add_argument("--jobs", metavar="N", help="processes (default: 2 on a CPU, 1 on a GPU)")
+    found.add_argument("--threads", metavar="N", default="1", help="of each process (default: 1)")
+    found.add_argument("--quick", action="store_true", help="tiny models, few steps: to see that all of it runs")
+    found.add_argument("--fresh", action="store_true", help="train again what there are rows of")
+    found.add_argument("--report", action="store_true", help="train nothing; put the stored rows into docs/training.md")
+    return found

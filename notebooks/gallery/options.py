@@ -1,0 +1,23 @@
+"""The command's options, and what can be said of them before its libraries are there."""
+
+import argparse
+from pathlib import Path
+
+from coefficients.command import Misuse, Parser
+
+DEFAULT = Path("build", "gallery")
+NAME = "index.html"
+
+
+def parser() -> Parser:
+    """What the command takes."""
+    found = Parser(prog="python -m notebooks.gallery", description=f"Write all stored fits as a page, DIR/{NAME}.")
+    found.add_argument("--out", default=str(DEFAULT), metavar="DIR", help=f"default: {DEFAULT}")
+    found.add_argument("--root", metavar="DIR", help="other coefficient files than the packaged ones")
+    return found
+
+
+def check(options: argparse.Namespace) -> None:
+    """Raise Misuse for a --root that is no folder."""
+    if options.root is not None and not (options.root and Path(options.root).is_dir()):
+        raise Misuse(f"--root must be a folder of coefficient files, got {options.root!r}")

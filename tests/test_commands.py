@@ -1,0 +1,166 @@
+"""Every command answers --help, --version and bad options before the libraries it works with are imported."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import parsers
+from coefficients import command, functions
+from fitting.invact import arguments
+from kernels import names
+
+ROOT = Path(__file__).parents[1]
+HEAVY = {
+    *("sympy", "numpy", "scipy", "numba", "flint", "mpmath", "matplotlib", "joblib", "tqdm", "platformdirs"),
+    *("torch", "triton", "transformers", "nbformat", "nbclient"),
+}
+# command -> what is wrong with it, and how that is said
+BAD = {
+    "fitting.fewbit": ("--fn gelu --bits 9", "fewbit: bits must be a whole number from 1 to 8, got 9"),
+    "fitting.invact": ("--fn gelu --dtype int8", "invact: dtype must be one of bfloat16, float16, float32, got 'int8'"),
+    "codegen": ("emit --fn gelu --bits nine", "codegen: bits must be a whole number from 1 to 8, got 'nine'"),
+    "coefficients": ("list --root nowhere", "coefficients: root must be a folder of coefficient files, got 'nowhere'"),
+    "kernels.memory": ("--model mlp --method fewbit --bits 9", "memory: bits must be a whole number from 1 to 8 for"),
+    "notebooks.gallery": ("--root nowhere", "gallery: --root must be a folder of coefficient files, got 'nowhere'"),
+    "notebooks.render": ("--bits 3", "render: unrecognized arguments: --bits 3; see --help"),
+    **{
+        f"benchmarks.{name}": ("--bits 3", f"{name}: ")
+        for name in (
+            *("accuracy", "approx_backprop", "fewbit", "forward_ad", "invact", "kernels", "memory", "package", "price"),
+            *("report", "rivals", "run", "slack", "training"),
+        )
+    },
+}
+
+
+def run(module: str, *words: str) -> tuple[int, str, str, set[str]]:
+    """Status, output, errors, and the libraries that were imported."""
+    call = [sys.executable, "-W", "error", "-X", "importtime", "-m", module, *words]
+    done = subprocess.run(call, cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
+    times = re.findall(r"^import time:.*\| +(\w[\w.]*)$", done.stderr, re.MULTILINE)
+    said = re.sub(r"^import time:.*\n", "", done.stderr, flags=re.MULTILINE)
+    return done.returncode, done.stdout, said, {name.partition(".")[0] for name in times}
+
+
+def test_every_command_is_here() -> None:
+    found = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
+        for package in ("benchmarks", "codegen", "coefficients", "fitting", "kernels", "notebooks")
+        for path in (ROOT / package).rglob("*.py")
+        if 'if __name__ == "__main__":' in path.read_text(encoding="utf-8")
+    }
+    assert found - {"fitting.invact.operon", "fitting.invact.pysr"} == set(BAD)  # which are workers of another command
+
+
+@pytest.mark.parametrize("module", BAD)
+def test_options_are_read_before_libraries(module: str) -> None:
+    status, out, said, imported = run(module, "--help")
+    assert (status, said) == (0, "")
+    assert out.startswith("usage: python -m " + module)
+    assert "--version" in out
+    assert imported & HEAVY == set()
+    status, out, said, imported = run(module, "--version")
+    assert (status, out, said) == (0, f"actfit {command.version()}\n", "")
+    assert imported & HEAVY == set()
+    words, message = BAD[module]
+    status, out, said, imported = run(module, *words.split())
+    assert (status, out) == (2, "")
+    assert said.startswith(message)
+    assert said.count("\n") == 1
+    assert imported & HEAVY == set()
+
+
+def test_what_help_names_is_what_there_is() -> None:
+    """Libraries are not there yet when options are read, so these names stand apart from what they name."""
+    from benchmarks.kernels import cases, table
+    from benchmarks.training.arms import EVERY
+    from benchmarks.training.jobs import TASKS
+    from fitting.invact.engines import ENGINES
+    from fitting.invact.formats import FORMATS
+    from kernels.memory.recipes import RECIPES
+    from kernels.stock import FUNCTIONS
+
+    assert tuple(cases.MODULES) == parsers.KERNEL_FUNCTIONS
+    assert tuple(cases.DTYPES) == parsers.KERNEL_DTYPES
+    assert cases.METHODS == parsers.KERNEL_METHODS
+    assert ("activation", *table.LAYERS) == parsers.KERNEL_WHATS
+    assert tuple(TASKS) == parsers.TASKS
+    assert EVERY[:-1] == parsers.ARMS
+    assert tuple(ENGINES) == arguments.ENGINES
+    assert tuple(FORMATS) == arguments.DTYPES
+    assert tuple(RECIPES) == names.MODELS
+    assert functions.names() == FUNCTIONS
+
+
+@pytest.mark.parametrize("text", ["٣", "1_0", "", "1.5", "0x10", "x", "9" * 19])
+def test_whole_numbers_have_ascii_digits(text: str) -> None:
+    with pytest.raises(Exception, match="must be a whole number, got"):
+        command.whole(text)
+    assert command.whole(" -12 ") == -12
+
+
+@pytest.mark.parametrize("text", ["٣", "1_0", "", "1e", ".", "0x1p3", "1,5", "1.5٣"])
+def test_numbers_have_ascii_digits(text: str) -> None:
+    with pytest.raises(ValueError, match="must be a number, got"):
+        command.number(text)
+    for good in ("1", "-.5", "1.", "1E-3", " 2 ", "+3e+4", "inf", "-Infinity", "nan"):
+        assert repr(command.number(good)) == repr(float(good))
+
+
+@pytest.mark.parametrize("module", ["fitting.fewbit", "codegen", "kernels.memory", "benchmarks.slack"])
+def test_long_words_are_not_repeated_whole(module: str) -> None:
+    """Words of the shell are at most 128 KiB each; many of them make megabytes."""
+    for words in (["--" + "x" * 100_000], ["y" * 100_000] * 10):
+        status, out, said, _ = run(module, *words)
+        assert (status, out) == (2, "")
+        assert len(said) < command.LONGEST + 40
+        assert said.endswith("see --help\n")
+
+
+def test_a_version_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the project's tree around it, the installed package's."""
+    from importlib import metadata
+
+    monkeypatch.setattr(command, "__file__", str(tmp_path / "coefficients" / "command.py"))
+    monkeypatch.setattr(metadata, "version", lambda name: f"9 of {name}")
+    command.version.cache_clear()
+    assert command.version() == "9 of actfit"
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\nversion = "1"\n', "utf-8")
+    command.version.cache_clear()
+    assert command.version() == "9 of actfit"
+    command.version.cache_clear()
+    monkeypatch.undo()
+    assert re.fullmatch(r"\d+\.\d+\.\d+", command.version())
+
+
+def test_a_folder_that_is_gone(tmp_path: Path) -> None:
+    """A folder can be deleted under the one who is in it."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = f"rmdir {gone}; exec {sys.executable} -m coefficients check"
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(["sh", "-c", script], cwd=gone, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "coefficients: the folder you are in must be there, and is gone; go to another\n"
+
+
+def test_pictures_need_no_screen(tmp_path: Path) -> None:
+    for words in (
+        ["fitting.fewbit", "--fn", "relu", "--bits", "1", "--out", "-"],
+        ["fitting.invact", "--fn", "relu", "--dtype", "float32", "--out", "-"],
+        ["kernels.memory", "--model", "mlp", "--method", "fewbit"],
+    ):
+        picture = tmp_path / f"{words[0]}.png"
+        environment = {
+            "PYTHONPATH": str(ROOT),
+            "PATH": "/usr/bin:/bin",
+            "MPLBACKEND": "nonsense",
+            "HOME": str(tmp_path),
+        }
+        call = [sys.executable, "-m", *words, "--plot", str(picture)]
+        done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert picture.stat().st_size > 1000
