@@ -1,7 +1,11 @@
 """python -m codegen emit | check | list | inspect: kernels from expressions and coefficient files."""
 
-from codegen.options import METHODS, TARGETS, bits, check, params, parser
 from coefficients import command
+
+if __name__ == "__main__":
+    command.exit_on_interrupt()  # before the imports, which take most of the time
+
+from codegen.options import METHODS, TARGETS, bits, check, params, parser
 from coefficients.schema import CoefficientError, Document
 from fitting.errors import InputError
 

@@ -54,7 +54,7 @@ class _Version(argparse.Action):
     """Looks the version up only where it is asked for."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        print(f"actfit {version()}")
+        parser._print_message(f"actfit {version()}\n", sys.stdout)
         parser.exit()
 
 

@@ -2,12 +2,16 @@
 
 import importlib.util
 import os
+import tempfile
 from collections.abc import Iterator
 
 import pytest
 import torch
 from hypothesis import settings
 
+# Fits of tests are none of the user's own; by environment, so that subprocesses have it too.
+_DATA_HOME = tempfile.TemporaryDirectory(prefix="actfit-")
+os.environ["XDG_DATA_HOME"] = _DATA_HOME.name
 os.environ["MPLBACKEND"] = "Agg"  # by environment, so that subprocesses have it too
 
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)

@@ -31,8 +31,8 @@ def blocks(language: str) -> list[object]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder to run in that has the shipped tables where the checkout has them."""
-    shutil.copytree(ROOT / "coefficients" / "data", tmp_path / "coefficients" / "data")
+    """A folder to run in that has the shipped tables where the checkout has them: those are the packaged ones there."""
+    shutil.copytree(ROOT / "coefficients", tmp_path / "coefficients", ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path
 
 

@@ -17,8 +17,12 @@ implementation says which way of keeping it is:
 Bytes are counted on fake tensors as CUDA keeps them, and those of what is compiled as it runs on the CPU.
 """
 
-from benchmarks import parsers
 from coefficients import command
+
+if __name__ == "__main__":
+    command.exit_on_interrupt()  # before the imports, which take most of the time
+
+from benchmarks import parsers
 
 if __name__ == "__main__":
     command.early("approx_backprop", lambda: parsers.approx_backprop(__doc__).parse_args())

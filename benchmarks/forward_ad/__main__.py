@@ -17,8 +17,12 @@ on a CPU are of float32, on a GPU of bfloat16 too. On a CPU with one thread: sev
 others use the cores, that is what is timed. What is compiled gets no time where there is no C++ compiler.
 """
 
-from benchmarks import parsers
 from coefficients import command
+
+if __name__ == "__main__":
+    command.exit_on_interrupt()  # before the imports, which take most of the time
+
+from benchmarks import parsers
 
 if __name__ == "__main__":
     command.early("forward_ad", lambda: parsers.forward_ad(__doc__).parse_args())

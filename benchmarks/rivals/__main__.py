@@ -12,8 +12,12 @@ writes to --out only. what: the block. implementation: who. Kinds of rows:
     speed     seconds of forward and backward, in rounds in which all take turns, and the ratio to eager's. mode: "both"
 """
 
-from benchmarks import parsers
 from coefficients import command
+
+if __name__ == "__main__":
+    command.exit_on_interrupt()  # before the imports, which take most of the time
+
+from benchmarks import parsers
 
 if __name__ == "__main__":
     command.early("rivals", lambda: parsers.rivals(__doc__).parse_args())

@@ -1,6 +1,10 @@
 """python -m fitting.fewbit --fn gelu --bits 3: fit, print, prove and store a few-bit derivative."""
 
 from coefficients import command
+
+if __name__ == "__main__":
+    command.exit_on_interrupt()  # before the imports, which take most of the time
+
 from coefficients.schema import CoefficientError
 from fitting.errors import InputError
 from fitting.fewbit.options import bits, check, parser

@@ -1,6 +1,10 @@
 """python -m fitting.invact --fn silu --dtype bfloat16: f' from the stored output; fit, print, prove and store it."""
 
 from coefficients import command
+
+if __name__ == "__main__":
+    command.exit_on_interrupt()  # before the imports, which take most of the time
+
 from coefficients.schema import CoefficientError
 from fitting.errors import InputError
 from fitting.invact.arguments import check, parser

@@ -1,6 +1,10 @@
 """python -m kernels.memory: what a model keeps for backward, as it is and with activations that remember less."""
 
 from coefficients import command
+
+if __name__ == "__main__":
+    command.exit_on_interrupt()  # before the imports, which take most of the time
+
 from kernels.errors import KernelError
 from kernels.memory.options import asked, bits, check, number, parser, whole
 

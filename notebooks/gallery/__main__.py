@@ -1,6 +1,10 @@
 """python -m notebooks.gallery: all stored fits on one page, which is a file of its own and loads nothing."""
 
 from coefficients import command
+
+if __name__ == "__main__":
+    command.exit_on_interrupt()  # before the imports, which take most of the time
+
 from notebooks.gallery.options import check, parser
 
 if __name__ == "__main__":

@@ -37,6 +37,8 @@ Command = Callable[..., Ended]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to run in."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr("fitting.options.DATA", tmp_path / "none")  # what ships is looked at by tests of its own
     return tmp_path
 
 
@@ -83,7 +85,7 @@ def files(below: str | Path = ".") -> list[str]:
 def test_the_table(fewbit: Command) -> None:
     status, out, err = fewbit("--fn", "gelu", "--bits", "2")
     assert (status, err) == (0, "")
-    path = "coefficients/data/gelu/fewbit-2bit.v1.json"
+    path = "actfit/coefficients/gelu/fewbit-2bit.v1.json"
     found = stored(path)
     borders = [f"{border:.10g}" for border in found["solution"]["borders"]]
     levels = [f"{level:.10g}" for level in found["solution"]["levels"]]
@@ -106,8 +108,10 @@ def test_the_table(fewbit: Command) -> None:
     assert f" {bound:.6g}" in lines[9]
     assert f" {float(f'{100 * gap:.2g}'):g} %" in lines[9]
     assert lines[10] == "paper   0.0406 in contiguous intervals (FewBit, Table 1)"
-    assert lines[11:] == [f"file    wrote {path}"]
-    assert fewbit("--fn", "gelu", "--bits", "2")[1].splitlines()[-1] == f"file    found the same in {path}"
+    assert lines[11:] == [f"file    wrote {Path(path).resolve()}"]
+    assert (
+        fewbit("--fn", "gelu", "--bits", "2")[1].splitlines()[-1] == f"file    found the same in {Path(path).resolve()}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -168,7 +172,7 @@ def test_the_paper_is_quoted_for_its_own_setting_only(words: list[str], paper: s
 def test_csv_holds_every_digit(fewbit: Command) -> None:
     out = fewbit("--fn", "silu", "--bits", "3", "--format", "csv")[1]
     table = list(csv.DictReader(io.StringIO(out)))
-    found = stored("coefficients/data/silu/fewbit-3bit.v1.json")["solution"]
+    found = stored("actfit/coefficients/silu/fewbit-3bit.v1.json")["solution"]
     assert [float(row["from"]) for row in table] == [-10.0, *found["borders"]]
     assert [float(row["to"]) for row in table] == [*found["borders"], 10.0]
     assert [int(row["code"]) for row in table] == found["codes"]
@@ -190,7 +194,7 @@ def test_latex(fewbit: Command) -> None:
 def test_json_is_the_file(fewbit: Command) -> None:
     words = ("--fn", "elu", "--bits", "2")
     out = fewbit(*words, "--format", "json")[1]
-    path = Path("coefficients/data/elu/fewbit-2bit.v1.json")
+    path = Path("actfit/coefficients/elu/fewbit-2bit.v1.json")
     assert out == path.read_text("ascii")
     before = files()
     assert fewbit(*words, "--out", "-") == (0, out, "")
@@ -203,14 +207,14 @@ def test_json_is_the_file(fewbit: Command) -> None:
 def test_json_is_the_file_of_whatever_version(fewbit: Command) -> None:
     fewbit("--expr", "x**2", "--bits", "1")
     out = fewbit("--expr", "x**3", "--bits", "1", "--format", "json")[1]
-    assert out == Path("coefficients/data/custom/fewbit-1bit.v2.json").read_text("ascii")
+    assert out == Path("actfit/coefficients/custom/fewbit-1bit.v2.json").read_text("ascii")
     assert json.loads(out)["version"] == 2
 
 
 def test_quiet(fewbit: Command) -> None:
     assert fewbit("--fn", "relu", "--bits", "1", "--quiet") == (0, "", "")
     assert fewbit("--fn", "relu", "--bits", "2", "--quiet", "--format", "csv", "--out", "r.json") == (0, "", "")
-    assert files() == ["coefficients/data/relu/fewbit-1bit.v1.json", "r.json"]
+    assert files() == ["actfit/coefficients/relu/fewbit-1bit.v1.json", "r.json"]
 
 
 def test_help_is_short_lines(fewbit: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +223,19 @@ def test_help_is_short_lines(fewbit: Command, monkeypatch: pytest.MonkeyPatch) -
     assert (status, err) == (0, "")
     assert max(map(len, out.splitlines())) <= 80
     assert set(re.findall(r"--[a-z][a-z-]*", out)) == {
-        *("--help", "--fn", "--expr", "--name", "--param", "--all", "--bits", "--max-error", "--levels"),
+        *(
+            "--help",
+            "--version",
+            "--root",
+            "--fn",
+            "--expr",
+            "--name",
+            "--param",
+            "--all",
+            "--bits",
+            "--max-error",
+            "--levels",
+        ),
         *("--weight", "--domain", "--out", "--format", "--plot", "--quiet", "--jobs", "--scheduler"),
     }
     assert all(name in out for name in names())
@@ -290,14 +306,14 @@ def test_samples(suffix: str, fewbit: Command) -> None:
 def test_own_function_with_name_and_parameters(fewbit: Command) -> None:
     words = ["--expr", " -x*2 + a*x**2 ", "--name", "square_2", "--param", "a=-1e-1", "--bits", "2"]
     assert fewbit(*words)[0] == 0
-    assert files() == ["coefficients/data/square_2/fewbit-2bit-a=-0.1.v1.json"]
+    assert files() == ["actfit/coefficients/square_2/fewbit-2bit-a=-0.1.v1.json"]
     found = stored(files()[0])["function"]
     assert found == {"name": "square_2", "expr": "-x*2 + a*x**2", "params": {"a": -0.1}}
 
 
 def test_an_alias_is_its_function(fewbit: Command) -> None:
     assert fewbit("--fn", "swish", "--bits", "1", "--quiet") == (0, "", "")
-    assert files() == ["coefficients/data/silu/fewbit-1bit.v1.json"]
+    assert files() == ["actfit/coefficients/silu/fewbit-1bit.v1.json"]
 
 
 # what is refused
@@ -448,12 +464,12 @@ def test_samples_outside_the_domain(fewbit: Command) -> None:
 
 
 def test_a_bad_file_in_the_place_of_the_new_one(fewbit: Command) -> None:
-    path = Path("coefficients/data/relu/fewbit-1bit.v1.json")
+    path = Path("actfit/coefficients/relu/fewbit-1bit.v1.json")
     path.parent.mkdir(parents=True)
     path.write_text("{")
     status, out, err = fewbit("--fn", "relu", "--bits", "1")
     assert (status, out) == (2, "")
-    assert err.startswith(f"fewbit: {path}: must be JSON")
+    assert err.startswith(f"fewbit: {path.resolve()}: must be JSON")
     assert err.count("\n") == 1
 
 
@@ -507,7 +523,7 @@ def test_a_full_disk_leaves_no_half_file(fewbit: Command, monkeypatch: pytest.Mo
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    published = Path("coefficients/data/relu/fewbit-1bit.v1.json")
+    published = Path("actfit/coefficients/relu/fewbit-1bit.v1.json").resolve()
     for words, path in (((), published), (("--out", "x.json"), Path("x.json").resolve())):
         status, out, err = fewbit("--fn", "relu", "--bits", "1", *words)
         assert (status, out, err) == (2, "", f"fewbit: cannot write {path}: No space left on device\n")
@@ -517,7 +533,7 @@ def test_a_full_disk_leaves_no_half_file(fewbit: Command, monkeypatch: pytest.Mo
 def test_the_plot_is_told_of(fewbit: Command) -> None:
     lines = fewbit("--fn", "relu", "--bits", "1", "--plot", "./r.svg")[1].splitlines()
     assert lines[-1] == "plot    wrote ./r.svg"
-    assert files() == ["coefficients/data/relu/fewbit-1bit.v1.json", "r.svg"]
+    assert files() == ["actfit/coefficients/relu/fewbit-1bit.v1.json", "r.svg"]
 
 
 # whole processes
@@ -561,9 +577,11 @@ def test_the_stored_command_makes_the_file_again(
     np.save(again / "my samples.npy", np.random.default_rng(0).normal(size=50))
     if words in AGAIN[3:5]:  # what is hardest to quote goes through a real shell
         line = spelled.replace("python", shlex.quote(sys.executable), 1)
-        subprocess.run(line, shell=True, cwd=again, env=environment(), check=True, stdout=subprocess.DEVNULL)
+        elsewhere = environment(XDG_DATA_HOME=str(again))
+        subprocess.run(line, shell=True, cwd=again, env=elsewhere, check=True, stdout=subprocess.DEVNULL)
     else:
         monkeypatch.chdir(again)
+        monkeypatch.setenv("XDG_DATA_HOME", str(again))
         assert shlex.split(spelled)[:3] == ["python", "-m", "fitting.fewbit"]
         assert fewbit(*shlex.split(spelled)[3:])[0] == 0
     (made,) = again.rglob("*.json")
@@ -578,7 +596,7 @@ def test_freshly_made_files_are_good(
     fewbit("--fn", "tanh", "--bits", "2", "--levels", "even")
     fewbit("--fn", "gelu", "--bits", "2", "--weight", "norm(0,2)")
     fewbit("--expr", "x**3/a", "--param", "a=0.3", "--name", "cube", "--bits", "1")
-    monkeypatch.setattr("coefficients.store.DATA", Path("coefficients/data").resolve())
+    monkeypatch.setattr("coefficients.store.DATA", Path("actfit/coefficients").resolve())
     assert run_coefficients(["check"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "5 files, 0 bad"
@@ -593,7 +611,7 @@ def test_freshly_made_files_are_good(
         ["tanh", "fewbit-2bit-even", "1", "2", "4"],
     ]
     # The judge looks at the numbers: a file that is whole and sealed, but wrong, is found out.
-    path = Path("coefficients/data/silu/fewbit-2bit-domain=-3.0_4.5.v1.json")
+    path = Path("actfit/coefficients/silu/fewbit-2bit-domain=-3.0_4.5.v1.json")
     wrong = stored(path)
     wrong["solution"]["levels"][2] += 1e-9
     unsealed = {key: value for key, value in wrong.items() if key not in ("schema_version", "version", "sha256")}
@@ -660,7 +678,7 @@ def test_ctrl_c(words: list[str], after: float, folder: Path) -> None:
     assert running.returncode == 130
     assert err in ("interrupted\n", "fewbit: interrupted; files are whole or not there\n")
     made = files()
-    assert not [name for name in made if not re.fullmatch(r"coefficients/data/\w+/fewbit-\dbit\.v1\.json", name)]
+    assert not [name for name in made if not re.fullmatch(r"actfit/coefficients/\w+/fewbit-\dbit\.v1\.json", name)]
     assert all(documents.validate(stored(name)) for name in made)
 
 

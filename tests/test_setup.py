@@ -1,0 +1,47 @@
+"""`make` without a network: one line, a status, and a set-up that is taken up again."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="needs make")
+def test_a_set_up_that_failed_says_so_and_is_taken_up_again(tmp_path: Path) -> None:
+    """A stand-in for pip fails as it does where no index answers; then it works."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in\n'
+        '*"pip --version"*) exit 0;;\n'
+        '*"pip install"*) echo "WARNING: Retrying"; echo "ERROR: No matching distribution" >&2; test -e online;;\n'
+        '*) echo "ran $*";;\n'
+        "esac\n"
+    )
+    python.chmod(0o755)
+    environment = {**os.environ, "MAKEFLAGS": ""}
+
+    def make() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["make", "demo"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+
+    done = make()
+    assert done.returncode != 0
+    assert done.stderr.splitlines()[0] == ("could not install; is there network? (what pip says: .venv/install.log)")
+    assert "No matching distribution" not in done.stderr + done.stdout
+    assert "No matching distribution" in (tmp_path / ".venv" / "install.log").read_text()
+    assert not [*tmp_path.glob(".venv/ready-*")]
+    assert not [*tmp_path.glob("*.png")]
+    (tmp_path / "online").touch()
+    done = make()
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / ".venv" / "ready-demo").is_file()
+    assert "ran -m fitting.fewbit --fn gelu --bits 3" in done.stdout
