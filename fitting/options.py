@@ -19,6 +19,8 @@ from fitting.errors import InputError, nearest
 if TYPE_CHECKING:
     from fitting.activations import Activation
 
+LONGEST = 60  # characters of a wrong value that an error quotes
+
 
 def add_function(parser: argparse.ArgumentParser, everything: str) -> None:
     """--fn, --expr, --name, --param, --all; `everything` is the help of --all."""
@@ -121,20 +123,37 @@ def activation(options: argparse.Namespace) -> "Activation":
     return from_expression(options.expr, name, params)
 
 
+def is_plain(text: str) -> bool:
+    """Whether the numbers in `text` are in ASCII: Python also reads other scripts' digits, and underscores."""
+    return text.isascii() and "_" not in text
+
+
 def number(what: str, text: str) -> float:
-    """A float64."""
+    """A float64, from ASCII text."""
     try:
-        return float(text)
+        if is_plain(text):
+            return float(text)
     except ValueError:
-        raise InputError(f"{what} must be a number, got {text.strip()!r}") from None
+        pass
+    raise InputError(f"{what} must be a number, got {_shown(text)}")
 
 
 def whole(what: str, text: str, rule: str = "") -> int:
-    """An integer."""
+    """An integer, from ASCII text."""
     try:
-        return int(text)
+        if is_plain(text):
+            return int(text)
     except ValueError:
-        raise InputError(f"{what} must be a whole number{rule}, got {text.strip()!r}") from None
+        pass
+    raise InputError(f"{what} must be a whole number{rule}, got {_shown(text)}")
+
+
+def _shown(text: str) -> str:
+    """`text` as an error quotes it, in short, and why what looks like a number is none."""
+    word = text.strip()
+    quoted = repr(word) if len(word) <= LONGEST else f"{word[:LONGEST]!r}..."
+    unlike = any(letter.isdigit() for letter in word) and not is_plain(word)
+    return quoted + "; write it in the digits 0 to 9" * unlike
 
 
 def jobs(text: str | None) -> int:

@@ -3,22 +3,27 @@
 import hashlib
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from coefficients import naming
 from fitting.activations.tape import Array
 from fitting.errors import InputError, nearest
+from fitting.options import number
+from fitting.samples import read_samples, real_numbers
 
 Density = Callable[[Array], Array]
 DEFAULT_DOMAIN = naming.DOMAIN
 TAIL = 1e-12  # mass left outside a distribution's default domain, on each side
 UNNAMED = ("samples:", "callable:")  # how the labels of weights begin that a label cannot bring back
 TOO_SLOW = ("kstwo", "levy_stable", "studentized_range")  # a millisecond and more for each point
-_CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\((.*)\))?\s*")
+LONGEST_NAME = 100  # characters: of a name, and of what an error quotes
+_CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\((.*)\))?\s*", re.ASCII)
+_PATH = re.compile(r".*[/\\].*|.*\.[A-Za-z]\w*", re.DOTALL)  # with a separator or a suffix, which no name has
 
 
 @dataclass(frozen=True)
@@ -70,25 +75,17 @@ def from_callable(density: Density, label: str | None = None, landmarks: tuple[f
     return Weight(f"{UNNAMED[1]}{name}", DEFAULT_DOMAIN, density=density, landmarks=tuple(map(float, landmarks)))
 
 
-def from_samples(samples: Array) -> Weight:
+def from_samples(samples: ArrayLike) -> Weight:
     """The empirical distribution of recorded values (any shape, flattened).
 
-    Raises `InputError` where there is none or one is not finite.
+    Raises `InputError` where there is none or one is no finite real number.
     """
-    try:
-        if np.iscomplexobj(samples):
-            raise TypeError
-        values = np.sort(np.asarray(samples, dtype=np.float64).ravel())
-    except (TypeError, ValueError):
-        raise InputError("samples must be real numbers; got an array that does not convert to float64") from None
-    if not values.size:
-        raise InputError("samples must hold at least one number, got none")
-    if not np.isfinite(values).all():
-        raise InputError(f"samples must be finite, got {np.count_nonzero(~np.isfinite(values))} NaN or infinite")
+    values = np.sort(real_numbers(samples))
     digest = hashlib.sha256(values.tobytes()).hexdigest()[:16]
     lo, hi = float(values[0]), float(values[-1])
     if lo == hi:
-        lo, hi = lo - 1.0, hi + 1.0
+        reach = max(1.0, abs(lo) / 2**20)  # enough to be told apart from it
+        lo, hi = lo - reach, hi + reach
     return Weight(f"samples:{digest}", (lo, hi), samples=values)
 
 
@@ -100,26 +97,47 @@ def from_distribution(name: str, arguments: tuple[float, ...] = (), options: dic
     # Here and not at the top: scipy.stats takes longer to import than a uniform fit takes to run.
     from scipy import stats
 
-    known = [key for key in dir(stats) if isinstance(getattr(stats, key), stats.rv_continuous)]
-    if name not in known:
+    family = getattr(stats, name, None)
+    if isinstance(family, stats.rv_discrete):
+        raise InputError(f"weight {name} is discrete: only continuous distributions, or a file of samples")
+    if not isinstance(family, stats.rv_continuous):
+        known = [key for key in dir(stats) if isinstance(getattr(stats, key), stats.rv_continuous)]
         raise InputError(f"unknown weight {name!r}: uniform, a distribution or a file; {nearest(name, known)}")
     if name in TOO_SLOW:
         raise InputError(f"weight {name} has a density too slow to integrate; draw samples from it into a file")
     options = options or {}
+    _check_parameters(name, (*re.findall(r"\w+", family.shapes or ""), "loc", "scale"), arguments, options)
     parts = [_shortest(value) for value in arguments] + [f"{key}={_shortest(value)}" for key, value in options.items()]
+    if name == "uniform" and not parts:  # the name alone stands for `uniform`, on another domain
+        parts = ["0", "1"]
     label = f"{name}({','.join(parts)})" if parts else name
-    try:
-        frozen = getattr(stats, name)(*arguments, **options)
-        with np.errstate(all="ignore"):
-            lower = frozen.ppf([TAIL, 1e-9, 1e-6, 0.001, 0.01, 0.05, 0.25, 0.5])
-            upper = frozen.isf([TAIL, 1e-9, 1e-6, 0.001, 0.01, 0.05, 0.25])
-        lo, hi = float(lower[0]), float(upper[0])
-    except TypeError as error:
-        raise InputError(f"weight {label}: {error}") from None
+    with np.errstate(all="ignore"):
+        frozen = family(*arguments, **options)
+        lower = frozen.ppf([TAIL, 1e-9, 1e-6, 0.001, 0.01, 0.05, 0.25, 0.5])
+        upper = frozen.isf([TAIL, 1e-9, 1e-6, 0.001, 0.01, 0.05, 0.25])
+    lo, hi = float(lower[0]), float(upper[0])
     if not (math.isfinite(lo) and math.isfinite(hi) and lo < hi):
         raise InputError(f"weight {label} is no distribution; check its parameters")
     landmarks = tuple(map(float, [*lower, *upper[::-1]]))
     return Weight(label, (lo, hi), density=frozen.pdf, landmarks=landmarks, spelling=label)
+
+
+def _check_parameters(
+    name: str, known: tuple[str, ...], arguments: tuple[float, ...], options: Mapping[str, float]
+) -> None:
+    """Raise `InputError` unless each of `known`, of which only loc and scale have defaults, is there at most once."""
+    takes = f"weight {name} takes {', '.join(known[:-1])} and {known[-1]} only"
+    if len(arguments) > len(known):
+        raise InputError(f"{takes}, got {len(arguments)} numbers")
+    by_place = known[: len(arguments)]
+    for key in options:
+        if key not in known:
+            raise InputError(f"{takes}, got {key!r}")
+        if key in by_place:
+            raise InputError(f"weight {name}: each parameter once, got {key} by its place and by its name")
+    missing = [key for key in known[:-2] if key not in (*by_place, *options)]
+    if missing:
+        raise InputError(f"weight {name} needs {' and '.join(missing)}, as in {name}({', '.join(known[:-2])})")
 
 
 def _shortest(value: float) -> str:
@@ -127,58 +145,41 @@ def _shortest(value: float) -> str:
     return repr(float(value)).removesuffix(".0")
 
 
-def read_samples(path: Path) -> Array:
-    """Samples from a `.npy`, `.npz` (one array) or text file. Nothing is unpickled."""
-    if not path.is_file():
-        raise InputError(f"sample file must exist, got {str(path)!r}")
-    try:
-        if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as archive:
-                if len(archive.files) != 1:
-                    raise InputError(f"sample file {path} must hold one array, got {len(archive.files)}")
-                return np.asarray(archive[archive.files[0]])
-        if path.suffix == ".npy":
-            return np.asarray(np.load(path, allow_pickle=False))
-        words = path.read_text(encoding="utf-8").replace(",", " ").split()
-        return np.array([float(word) for word in words])
-    except InputError:
-        raise
-    except (OSError, ValueError, EOFError) as error:
-        reason = str(error).partition("\n")[0]
-        if "pickle" in reason:  # numpy's advice would be to trust the file
-            reason = "it is no array of numbers in NumPy's format"
-        raise InputError(f"sample file {path} cannot be read: {reason}") from None
-
-
 def parse_weight(text: str) -> Weight:
-    """`uniform`, a distribution such as `norm(0,2)`, or the path of a sample file.
+    """`uniform`, a distribution such as `norm(0,2)`, or the path of a sample file, with a suffix or a separator.
 
-    Raises `InputError` for anything else.
+    No file can take the place of a name. Raises `InputError` for anything else.
     """
-    if re.search(r"[/\\]|\.(npy|npz|txt|csv|dat)$", text) or Path(text).is_file():
-        return replace(from_samples(read_samples(Path(text))), spelling=Path(text).name)
-    return named(text)
+    if _PATH.fullmatch(text):
+        path = Path(text)
+        spelling = path.name if _PATH.fullmatch(path.name) else f"./{path.name}"
+        return replace(from_samples(read_samples(path)), spelling=spelling)
+    try:
+        return named(text)
+    except InputError as error:
+        # For asking only: what is there changes the advice, not the weight.
+        if len(text) < LONGEST_NAME and "\0" not in text and Path(text).is_file():
+            raise InputError(f"{error}; for the file of that name write ./{text}") from None
+        raise
 
 
 def named(text: str) -> Weight:
     """`uniform` or a distribution, never a file. Raises `InputError` for anything else."""
-    if text == "uniform":
-        return uniform()
     match = _CALL.fullmatch(text)
-    if not match:
-        raise InputError(f"weight must be uniform, a distribution like norm(0,2) or a file, got {text!r}")
+    if not match or len(match[1]) > LONGEST_NAME:
+        shown = repr(text[:LONGEST_NAME]) + "..." * (len(text) > LONGEST_NAME)
+        raise InputError(f"weight must be uniform, a distribution like norm(0,2) or a file, got {shown}")
     name, inside = match.groups()
     arguments, options = [], {}
     for part in filter(None, (part.strip() for part in (inside or "").split(","))):
-        key, equals, value = part.rpartition("=")
-        try:
-            number = float(value)
-        except ValueError:
-            raise InputError(f"weight {name}: parameters must be numbers, got {part!r}") from None
-        if equals and key.strip() in options:
+        key, equals, value = (piece.strip() for piece in part.rpartition("="))
+        what = f"weight {name}: {key or 'each parameter'}"
+        if equals and key in options:
             raise InputError(f"weight {name}: each parameter once, got {part!r} again")
         if equals:
-            options[key.strip()] = number
+            options[key] = number(what, value)
         else:
-            arguments.append(number)
+            arguments.append(number(what, value))
+    if name == "uniform" and not arguments and not options:
+        return uniform()
     return from_distribution(name, tuple(arguments), options)

@@ -115,6 +115,10 @@ def check_arguments(
     if levels not in KINDS:
         raise InputError(f"levels must be one of {', '.join(KINDS)}, got {levels!r}")
     lo, hi = map(float, weight.domain if domain is None else domain)
+    if domain is None and weight.samples is not None and max(-lo, hi) > FARTHEST:
+        raise InputError(
+            f"the samples reach {max(lo, hi, key=abs):g}, and squares overflow beyond {FARTHEST:g}: give --domain"
+        )
     if levels == "even" and domain is None:
         lo, hi = -max(abs(lo), abs(hi)), max(abs(lo), abs(hi))
     if not (math.isfinite(lo) and math.isfinite(hi) and lo < hi):

@@ -340,6 +340,11 @@ REFUSED: list[tuple[str, str]] = [
     ),
     ("--fn gelu --max-error ''", "max-error must be a number, got ''"),
     *(
+        (f"--fn gelu {words}", f"got '{words.split()[-1]}'; write it in the digits 0 to 9")
+        for words in ("--bits \uff13", "--bits 0_3", "--max-error \u0663", "--max-error 1_0", "--bits 1 --domain 0 1_0")
+    ),
+    ("--fn gelu --bits " + 5000 * "3", f"bits must be a whole number from 1 to 8, got '{60 * '3'}'..."),
+    *(
         (f"--fn gelu --bits 1 --domain {ends}", f"domain must be two finite numbers, the lower first, got {ends}")
         for ends in ("1 -1", "1 1", "nan 1", "0 nan", "-inf inf", "0 inf")
     ),
@@ -353,6 +358,7 @@ REFUSED: list[tuple[str, str]] = [
     ("--fn gelu --bits 1 --weight nrom", "unknown weight 'nrom': uniform, a distribution or a file; did you mean"),
     ("--fn gelu --bits 1 --weight ''", "weight must be uniform, a distribution like norm(0,2) or a file, got ''"),
     ("--fn gelu --bits 1 --weight -1", "weight must be uniform, a distribution like norm(0,2) or a file, got '-1'"),
+    ("--fn gelu --bits 1 --weight 'poisson(3)'", "poisson is discrete: only continuous distributions, or a file of"),
     ("--fn gelu --bits 1 --weight 'norm(0,-1)'", "weight norm(0,-1)"),
     ("--fn gelu --bits 1 --weight norm --domain 100 200", "weight norm must not be zero on all of [100, 200]"),
     ("--fn gelu --bits 1 --weight missing.npy", "sample file must exist, got 'missing.npy'"),
