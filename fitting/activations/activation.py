@@ -156,7 +156,11 @@ class Activation:
     @cached_property
     def derivative_runs(self) -> tuple[Branch, ...]:
         """Maximal intervals on which f' is smooth and monotone: like branches, but cut at every break."""
-        return tuple(self._smooth_runs(1))
+        return self.derivative_runs_within(-math.inf, math.inf)
+
+    def derivative_runs_within(self, lo: float, hi: float) -> tuple[Branch, ...]:
+        """Those of the interval [lo, hi] alone: a sine's thousands beyond it are not looked for."""
+        return tuple(self._smooth_runs(1, lo, hi))
 
     def _runs(self, order: int) -> tuple[Branch, ...]:
         merged: list[Branch] = []
@@ -170,15 +174,18 @@ class Activation:
             merged.append(run)
         return tuple(merged)
 
-    def _smooth_runs(self, order: int) -> list[Branch]:
+    def _smooth_runs(self, order: int, least: float = -math.inf, most: float = math.inf) -> list[Branch]:
         runs = []
         for piece in self.pieces:
+            first, last = max(piece.lo, least), min(piece.hi, most)
+            if not first < last:
+                continue
             slope = piece.d2 if order else piece.d1
             if slope.expression == 0:
-                runs.append(Branch(piece.lo, piece.hi, 0))
+                runs.append(Branch(first, last, 0))
                 continue
-            inner = [float(root) + 0.0 for root in calculus.sign_changes(slope, piece.lo, piece.hi)]
-            for lo, hi in pairwise([piece.lo, *inner, piece.hi]):
+            inner = [float(root) + 0.0 for root in calculus.sign_changes(slope, first, last)]
+            for lo, hi in pairwise([first, *inner, last]):
                 runs.append(Branch(lo, hi, calculus.sign_inside(slope, lo, hi)))
         return runs
 
