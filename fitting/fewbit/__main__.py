@@ -7,7 +7,7 @@ if __name__ == "__main__":
 
 from coefficients.schema import CoefficientError
 from fitting.errors import InputError
-from fitting.fewbit.options import bits, check, parser
+from fitting.fewbit.options import bits, budget, check, parser
 
 if __name__ == "__main__":
     command.early("fewbit", lambda: check(parser().parse_args()), (InputError,))
@@ -21,11 +21,15 @@ from tqdm import tqdm
 from coefficients.document import dumps, seal
 from coefficients.functions import names
 from fitting import options as shared
+from fitting import progress
+from fitting.activations import Activation
 from fitting.fewbit import document, report
 from fitting.fewbit.solve import Fit, fit, fit_to_error
 from fitting.fewbit.sweep import shipped, sweep
 from fitting.weights import Weight, parse_weight
 from fitting.words import percent
+
+NOWHERE = "not written: time cut it short"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -47,20 +51,38 @@ def main(arguments: list[str] | None = None) -> int:
         plot = command.output_path("plot", options.plot)
         plots.check_path(plot)
     activation = shared.activation(options)
-    if options.max_error is not None:
-        limit = shared.number("max-error", options.max_error)
-        result = fit_to_error(activation, limit, levels=options.levels, weight=weight, domain=domain)
-    else:
-        result = fit(activation, int(bits(options) or 0), levels=options.levels, weight=weight, domain=domain)
+    result = _fit(options, activation, weight, domain)
     if options.plot is not None:
         plots.save(plots.fewbit_figure(result), plot)
     if options.out == "-":
         print(dumps(seal(document.to_document(result), 1)), end="")
         return command.GOOD
-    text, where = shared.deliver(document.to_document(result), document.file_name(result), out, options.root)
+    if result.budget is not None and out is None:
+        text, where = dumps(seal(document.to_document(result), 1)), f"{NOWHERE}; --out PATH writes it"
+    else:
+        text, where = shared.deliver(document.to_document(result), document.file_name(result), out, options.root)
     if not options.quiet:
         _print(result, options, text, where)
     return command.GOOD
+
+
+def _fit(
+    options: argparse.Namespace, activation: Activation, weight: Weight, domain: tuple[float, float] | None
+) -> Fit:
+    """What --bits or --max-error ask for; on a terminal, a line says what is being done."""
+    with progress.shown(options.quiet) as report:
+        if options.max_error is None:
+            return fit(
+                activation,
+                int(bits(options) or 0),
+                levels=options.levels,
+                weight=weight,
+                domain=domain,
+                budget=budget(options),
+                report=report,
+            )
+        limit = shared.number("max-error", options.max_error)
+        return fit_to_error(activation, limit, levels=options.levels, weight=weight, domain=domain, report=report)
 
 
 def _print(result: Fit, options: argparse.Namespace, text: str, where: str) -> None:
@@ -91,21 +113,25 @@ def _all(options: argparse.Namespace, weight: Weight, domain: tuple[float, float
     jobs = shared.jobs(options.jobs)
     asked = bits(options)
     tasks = shipped() if asked is None else [(name, asked) for name in names()]
-    written, largest = 0, 0.0
+    written, cut, largest = 0, 0, 0.0
     no_bar = True if options.quiet else None  # None: where stderr is no terminal
     with (
-        closing(sweep(tasks, options.levels, weight, domain, jobs, options.scheduler)) as fits,
-        tqdm(fits, total=len(tasks), unit="table", disable=no_bar, leave=False) as progress,
+        closing(sweep(tasks, options.levels, weight, domain, jobs, options.scheduler, budget(options))) as fits,
+        tqdm(fits, total=len(tasks), unit="table", disable=no_bar, leave=False) as bar,
     ):
-        for result in progress:
-            published = shared.stored(document.to_document(result), document.file_name(result), options.root)
-            written += published.written
+        for result in bar:
+            where = NOWHERE
+            if result.budget is None:
+                published = shared.stored(document.to_document(result), document.file_name(result), options.root)
+                written += published.written
+                where = str(published.path)
+            cut += result.budget is not None
             largest = max(largest, result.error.gap)
             if not options.quiet:
-                progress.write(report.as_line(result, str(published.path)))
+                bar.write(report.as_line(result, where))
     if not options.quiet:
-        unchanged = len(tasks) - written
-        print(f"{len(tasks)} tables: {written} written, {unchanged} unchanged; largest gap {percent(largest)}")
+        unchanged = f"{len(tasks) - written - cut} unchanged" + f", {cut} cut short and not written" * (cut > 0)
+        print(f"{len(tasks)} tables: {written} written, {unchanged}; largest gap {percent(largest)}")
     return command.GOOD
 
 

@@ -45,8 +45,7 @@ def lower_bound(
         gain = span * _peak(low, high, cells.spare[held])
     else:
         gain = min(_variation(cells, held, measure.curve.edges), (k - 1) * span) * float(cells.spare.max())
-    doubt = math.fsum(cells.doubt) + ROUNDING * math.fsum(cells.moments.mass) * measure.top * measure.span
-    return max(0.0, math.fsum(cells.moments.spread) + grid_cost - slack - gain - doubt), gain
+    return max(0.0, math.fsum(cells.moments.spread) + grid_cost - slack - gain - measure.doubt), gain
 
 
 def _peak(low: Array, high: Array, spare: Array) -> float:

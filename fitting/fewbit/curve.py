@@ -2,18 +2,21 @@
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import flint
 import numpy as np
 from numpy.typing import NDArray
 
 from fitting.activations import Activation
+from fitting.activations.activation import Branch
 from fitting.activations.calculus import Piece, middle
 from fitting.activations.tape import Array
 from fitting.errors import InputError
 
 Indices = NDArray[np.int64]
 ROUNDING = 16 * float(np.finfo(np.float64).eps)  # of f', relative
+HIGHEST = 1e100
 
 
 @dataclass(frozen=True)
@@ -44,16 +47,21 @@ class Curve:
     def __init__(self, activation: Activation, lo: float, hi: float) -> None:
         self.activation, self.lo, self.hi = activation, lo, hi
         runs = []
-        for branch in activation.derivative_runs:
-            a, b = max(branch.lo, lo), min(branch.hi, hi)
-            if a < b:
-                inside = middle(a, b)
-                piece = next(piece for piece in activation.pieces if piece.lo < inside < piece.hi)
-                first, last = (_finite(piece, end, inside) for end in (a, b))
-                runs.append(Run(a, b, piece, branch.direction, first, last))
+        for branch in _branches(activation, lo, hi):
+            a, b = branch.lo, branch.hi
+            inside = middle(a, b)
+            piece = next(piece for piece in activation.pieces if piece.lo < inside < piece.hi)
+            first, last = (_finite(piece, end, inside) for end in (a, b))
+            runs.append(Run(a, b, piece, branch.direction, first, last))
         self.runs = tuple(runs)
         ends = [end for run in runs for end in (run.first, run.last)]
         self.low, self.high = min(ends), max(ends)
+        top = max(self.low, self.high, key=abs)
+        if abs(top) > HIGHEST:
+            raise InputError(
+                f"f' must lie within {-HIGHEST:g} {HIGHEST:g} on the domain, where squares do not overflow, "
+                f"got {top:g}; scale f, or try --domain"
+            )
         self.edges: Array = np.array([lo, *(run.hi for run in runs)])
 
     @property
@@ -136,6 +144,12 @@ class Curve:
             centre[i] = float(slope.mid()) if finite else 0.0
             width[i] = 2 * float(slope.rad()) * (1 + 1e-12) if finite else math.inf
         return centre, width
+
+
+@lru_cache(maxsize=64)
+def _branches(activation: Activation, lo: float, hi: float) -> tuple[Branch, ...]:
+    """Kept, as the search, the judge and the report each follow the same curve."""
+    return activation.derivative_runs_within(lo, hi)
 
 
 def _hull(lo: float, hi: float) -> flint.arb:

@@ -6,8 +6,10 @@ from typing import Any
 from coefficients import naming
 from coefficients.store import Published, publish
 from fitting import provenance
+from fitting.errors import InputError
 from fitting.fewbit.solve import Fit
 
+UNPUBLISHED = "a fit cut short by its budget depends on the machine, and must not be published"
 LIBRARIES = ("mpmath", "numba", "numpy", "python-flint", "scipy", "sympy")
 
 
@@ -43,6 +45,8 @@ def command(fit: Fit) -> str | None:
         words += ["--weight", fit.weight.spelling]
     if fit.domain != fit.weight.domain:
         words += ["--domain", *map(repr, fit.domain)]
+    if fit.budget is not None:  # says so, though it makes the fit again on a machine as fast only
+        words += ["--budget", repr(fit.budget)]
     return provenance.command("fitting.fewbit", fit.activation, words)
 
 
@@ -52,5 +56,10 @@ def file_name(fit: Fit) -> str:
 
 
 def store(fit: Fit, root: Path) -> Published:
-    """Publish `fit` below `root`: a new version unless the newest one already says the same."""
+    """Publish `fit` below `root`: a new version unless the newest one already says the same.
+
+    Raises `InputError` for one that was cut short: the same command must give the same file everywhere.
+    """
+    if fit.budget is not None:
+        raise InputError(f"{UNPUBLISHED}, got one of {fit.bits} bits after {fit.budget:g} s; use a larger budget")
     return publish(to_document(fit), file_name(fit), root)

@@ -28,16 +28,23 @@ def l2_squared(activation: Activation, weight: Weight, domain: tuple[float, floa
 
     Elsewhere by quadrature, or sums, to `WEIGHTED_DIGITS`: the last ones differ between machines.
     """
+    return l2_and_doubt(activation, weight, domain, steps)[0]
+
+
+def l2_and_doubt(
+    activation: Activation, weight: Weight, domain: tuple[float, float], steps: Steps
+) -> tuple[float, float]:
+    """`l2_squared`, and what it may be wrong by beyond its rounding, for all that its own points of w show."""
     curve = Curve(activation, *domain)
     if weight.height is None:
-        measure = Measure(activation, weight, domain)
+        measure = Measure(activation, weight, domain, independent=True)
         measure.cells(measure.first_spare(len(steps.levels)))
-        return float(f"{steps.error(measure):.{WEIGHTED_DIGITS - 1}e}")
+        return float(f"{steps.error(measure):.{WEIGHTED_DIGITS - 1}e}"), measure.doubt
     for precision in (PRECISION, *FINER):
         with flint.ctx.workprec(precision):
             total = weight.height * _total(curve, steps)
             if total.rad() <= SHARP * abs(total):
-                return max(0.0, float(total))
+                return max(0.0, float(total)), 0.0
     raise InputError(f"the squared error cannot be enclosed, got {total.str(10)}; try another --domain")
 
 

@@ -1,6 +1,7 @@
 """The weighted curve, and the cells of x that the search runs on."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,12 +12,15 @@ from fitting.activations.tape import Array
 from fitting.errors import InputError
 from fitting.fewbit.curve import ROUNDING, Curve
 from fitting.fewbit.moments import Moments, Quadrature, Samples, Source
+from fitting.fewbit.scan import refined
 from fitting.weights import Weight
 
 CONVERGED = 1e-15  # the doubt about one cell, relative to the whole integral, that is as good as none
 NARROWEST = 2.0**-46  # of |x|: below it a cell is not split again
 TINIEST = 2.0**-80  # of the domain: below it the search for a bound of f' is given up
 MAX_CELLS = 200_000
+TOO_ROUGH = 1e-3  # of the mass, unaccounted for: as much as the gap that a fit is to prove
+GOLDEN = (3 - math.sqrt(5)) / 2  # no halving of a cell comes upon a cell cut there
 
 
 @dataclass(frozen=True)
@@ -53,22 +57,30 @@ class Cells:
 class Measure:
     """f' of an activation on a domain under a weight.
 
+    independent: whether cells and the points that look at the weight are others than those of a first measure.
     Raises `InputError` for a weight that is negative, not finite or zero on the domain, and for an f' that
     is not bounded there.
     """
 
-    def __init__(self, activation: Activation, weight: Weight, domain: tuple[float, float]) -> None:
+    def __init__(
+        self, activation: Activation, weight: Weight, domain: tuple[float, float], independent: bool = False
+    ) -> None:
         self.activation, self.weight, self.domain = activation, weight, domain
         self.curve = Curve(activation, *domain)
         self.source: Source = (
             Quadrature(self.curve, weight) if weight.samples is None else Samples(self.curve, weight.samples)
         )
-        inner = [point for point in weight.landmarks if domain[0] < point < domain[1]]
-        edges = np.unique(np.concatenate([self.curve.edges, inner]))
+        edges, unclaimed = self._edges(independent)
         cells = self._measured(edges[:-1], edges[1:])
         self.mass = math.fsum(cells.moments.mass)  # a first estimate
         if not self.mass > 0:
-            raise InputError(f"weight {weight.label} must not be zero on all of [{domain[0]:g}, {domain[1]:g}]")
+            seen = "" if weight.spelling else "; where it is a narrow peak, give landmarks=... there"
+            raise InputError(f"weight {weight.label} must not be zero on all of [{domain[0]:g}, {domain[1]:g}]{seen}")
+        if unclaimed > TOO_ROUGH * self.mass:
+            raise InputError(
+                f"weight {weight.label} varies too fast to be integrated; give landmarks=... where it does, "
+                "or draw samples from it and fit to them"
+            )
         held = cells.moments.mass > 0
         # Where a narrow weight leaves but a part of f', that part's scale is what counts.
         low = max(float(np.min(cells.low[held])), self.curve.low)
@@ -76,6 +88,28 @@ class Measure:
         self.source.focus(low, high)
         self.top, self.span = max(abs(low), abs(high)), high - low
         self._cells = self._measured(edges[:-1], edges[1:])
+
+    def _edges(self, independent: bool) -> tuple[Array, float]:
+        """Where cells begin: at the ends of runs, at landmarks, and around what a look at the density finds.
+
+        And how much mass was seen there that the rules on these cells do not account for.
+        """
+        lo, hi = self.domain
+        marks = np.unique([lo, *(point for point in self.weight.landmarks if lo < point < hi), hi])
+        edges = np.unique(np.concatenate([self.curve.edges, marks]))
+        if self.weight.samples is not None or self.weight.height is not None:
+            return edges, 0.0
+        if independent:
+            edges = np.unique(np.concatenate([edges, edges[:-1] + GOLDEN * np.diff(edges)]))
+        if self.weight.spelling is not None:  # a named distribution: its landmarks are quantiles
+            return edges, 0.0
+        return refined(self.source.density, marks, edges, GOLDEN if independent else 0.5)
+
+    @property
+    def doubt(self) -> float:
+        """A bound on the error of ∫ (f' - q)² w over the cells, for any q between the values of f'."""
+        cells, rounding = self._cells, ROUNDING * self.top
+        return math.fsum(cells.doubt) + rounding * (self.span + rounding) * math.fsum(cells.moments.mass)
 
     def _measured(self, lo: Array, hi: Array) -> Cells:
         runs = self.curve.run_at(hi)
@@ -85,7 +119,8 @@ class Measure:
         if not within[moments.mass > 0].all():
             at, mean = (values[(moments.mass > 0) & ~within][0] for values in (lo, moments.mean))
             raise InputError(
-                f"f' must be bounded on the domain, got a mean of {mean:.6g} near x = {at:.6g}; try --domain"
+                f"f' must be bounded on the domain and turn no oftener than is found, got a mean of {mean:.6g} near "
+                f"x = {at:.6g}, though {self.curve.low:.6g} to {self.curve.high:.6g} where it turns; try --domain"
             )
         return Cells(lo, hi, moments, *self.source.ranges(lo, hi, runs), doubt)
 
@@ -93,13 +128,15 @@ class Measure:
         """What `cells` for k levels may have to spare, to begin with: no feature of f' escapes them."""
         return min(1e-5, 1e-2 / k**2) * self.mass * self.span
 
-    def cells(self, spare: float) -> Cells:
+    def cells(self, spare: float, late: Callable[[], bool] | None = None) -> Cells:
         """Cells none of which has more than `spare` to spare; smaller values refine the same cells.
 
-        They may have more where they cannot be narrower, and where there are `MAX_CELLS` of them.
+        They may have more where they cannot be narrower, where there are `MAX_CELLS` of them, and once `late`.
         """
         while True:
             cells = self._cells
+            if late is not None and late():
+                return cells
             mid = cells.lo + (cells.hi - cells.lo) / 2
             narrow = cells.hi - cells.lo <= NARROWEST * np.maximum(abs(cells.lo), abs(cells.hi))
             narrow |= (mid <= cells.lo) | (cells.hi <= mid)
@@ -140,7 +177,10 @@ class Measure:
         wrong[~wrong] = np.abs(last - first)[~wrong] > self.span / 64
         if wrong.any():
             at = lo[wrong][0]
-            raise InputError(f"f' must be bounded on the domain, and no bound is found near x = {at:.6g}; try --domain")
+            raise InputError(
+                f"f' must be bounded on the domain, and vary no faster than float64 can tell; "
+                f"no bound is found near x = {at:.6g}; try --domain"
+            )
         centre, width = cells.centre.copy(), cells.width.copy()
         centre[chosen], width[chosen] = (first + last) / 2, 2 * np.abs(last - first)
         return replace(cells, centre=centre, width=width)

@@ -33,6 +33,12 @@ def parser() -> command.Parser:
         help="uniform, a scipy.stats distribution like norm(0,2), or a file of samples",
     )
     how.add_argument("--domain", metavar=("A", "B"), nargs=2, help="default: -10 10, or where the weight is")
+    how.add_argument(
+        "--budget",
+        metavar="S",
+        help="seconds after which a search is cut short (with --all: of each table), its gap being what is proven "
+        "by then; the result depends on the machine, and is written by --out only",
+    )
     shared.add_output(found, FORMATS, "draw f', the steps and the error (.png, .svg, .pdf)")
     shared.add_workers(found)
     return found
@@ -50,6 +56,8 @@ def check(options: argparse.Namespace) -> None:
         if (options.bits is None) == (options.max_error is None):
             got = "neither" if options.bits is None else "both"
             raise InputError(f"one of --bits (1 to 8) and --max-error must say how fine, got {got}")
+        if options.max_error is not None and options.budget is not None:
+            raise InputError("--budget goes with --bits: a search cut short does not know the fewest bits")
     shared.check_workers(options)
     if options.levels not in KINDS:
         raise InputError(f"levels must be one of {', '.join(KINDS)}, got {options.levels!r}")
@@ -58,6 +66,7 @@ def check(options: argparse.Namespace) -> None:
         shared.number("domain", end)
     if options.max_error is not None:
         shared.number("max-error", options.max_error)
+    budget(options)
     shared.jobs(options.jobs)
 
 
@@ -69,3 +78,8 @@ def bits(options: argparse.Namespace) -> int | None:
     if not 1 <= found <= MAX_BITS:
         raise InputError(f"bits must be a whole number from 1 to {MAX_BITS}, got {found}")
     return found
+
+
+def budget(options: argparse.Namespace) -> float | None:
+    """What --budget says."""
+    return None if options.budget is None else shared.number("budget", options.budget)

@@ -61,6 +61,10 @@ def _facts(fit: Fit) -> list[str]:
         f"proof   no function of {2**fit.bits} levels {kind} has an error below {error.lower_bound:.6g}, "
         f"{percent(error.gap)} less than this one",
     ]
+    if fit.budget is not None:
+        lines.append(
+            f"budget  the search was cut short after {fit.budget:g} s; given more, it can prove or find better"
+        )
     row = CATALOGUE.get(fit.activation.name)
     paper = printed(fit.activation.name, fit.bits)
     default = row is not None and fit.activation.params == dict(row.params) and fit.weight.label == "uniform"

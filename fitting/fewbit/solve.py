@@ -1,26 +1,25 @@
 """From an activation and a number of bits to the best table there is, with a proof of how good it is."""
 
 import math
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fitting.activations import Activation
 from fitting.errors import InputError
 from fitting.fewbit import judge
-from fitting.fewbit.certificate import lower_bound
 from fitting.fewbit.curve import Curve
-from fitting.fewbit.dp import partition
-from fitting.fewbit.measure import MAX_CELLS, Cells, Measure
+from fitting.fewbit.measure import Measure
 from fitting.fewbit.options import KINDS, MAX_BITS
 from fitting.fewbit.polish import NOISE, polish
-from fitting.fewbit.refine import refine
-from fitting.fewbit.steps import Steps, contiguous_steps, nearest_level_steps, tidy
+from fitting.fewbit.search import TARGET_GAP, Effort, Found, search
+from fitting.fewbit.steps import Steps
 from fitting.weights import Weight, uniform
+from fitting.words import counted, upwards
 
 FARTHEST = 1e100
-TARGET_GAP = 5e-4
-SHARPEST = 1 / 64  # what a round asks of the next at most: about 8 times the cells
 BOUND_DIGITS = 6  # the stored bound is rounded down to these
 
 
@@ -40,7 +39,10 @@ class Errors:
 
 @dataclass(frozen=True)
 class Fit:
-    """A table for one activation, and what it was asked for."""
+    """A table for one activation, and what it was asked for.
+
+    budget: the seconds after which its search was cut short; None where it was not.
+    """
 
     activation: Activation
     bits: int
@@ -49,6 +51,7 @@ class Fit:
     domain: tuple[float, float]
     steps: Steps
     error: Errors
+    budget: float | None = None
 
 
 def fit(
@@ -59,6 +62,8 @@ def fit(
     weight: Weight | None = None,
     domain: tuple[float, float] | None = None,
     target_gap: float = TARGET_GAP,
+    budget: float | None = None,
+    report: Callable[[str], None] | None = None,
 ) -> Fit:
     """The q with at most 2**bits levels that minimises ∫ (f'(x) - q(x))² w(x) dx over the domain.
 
@@ -66,44 +71,97 @@ def fit(
     whose f'(x) is nearest to it; "even": contiguous in |x|, for even f'; "best": the least error of them,
     which is always the shared one, for the others are functions of its kind too.
     weight: uniform by default. domain: by default the weight's own.
-    Raises `InputError` for arguments out of range and for an f' that is not bounded on the domain.
+    budget: seconds after which the search refines no further and its best so far is taken, with the gap that is
+    then proven; what that is depends on the machine. report: is told, in a few words, what is being done.
+    Raises `InputError` for arguments out of range, for an f' that is not bounded on the domain, and for a weight
+    that two grids do not see alike.
     """
-    weight = weight or uniform()
-    domain = check_arguments(activation, bits, levels, weight, domain)
-    if levels == "even":
-        measure = Measure(activation, weight.folded(), (0.0, domain[1]))
-    else:
-        measure = Measure(activation, weight, domain)
-    shared = levels in ("best", "shared")
-    k = 2**bits
-    steps, bound = _exact_steps(measure, k, shared), 0.0
-    if steps is None:
-        steps, bound = _search(measure, k, shared, target_gap)
-        steps = polish(measure, _first_of_twins(measure, steps))
-    half = steps.error(measure)
-    if levels == "even":
-        steps = steps.unfolded()
-    error = _errors(activation, weight, domain, steps, bound)
-    if levels == "even" and error.l2_squared > half * (1 + NOISE) + NOISE * measure.mass * measure.span**2:
-        # Parity is decided at some points near 0: beyond them f' may be another function.
-        raise InputError(f"levels even needs an even f', and that of {activation.name} is not on this domain")
-    return Fit(activation, bits, levels, weight, domain, steps, error)
+    begun = time.monotonic()
+    task = _task(activation, bits, levels, weight, domain)
+    if budget is not None and not (math.isfinite(budget) and budget > 0):
+        raise InputError(f"budget must be a positive number of seconds, got {budget:g}")
+    effort = Effort(target_gap, math.inf if budget is None else begun + budget)
+    return _judged(*_searched(task, effort, report), budget)
 
 
-def fit_to_error(activation: Activation, max_error: float, **options: object) -> Fit:
+def fit_to_error(
+    activation: Activation,
+    max_error: float,
+    *,
+    levels: str = "best",
+    weight: Weight | None = None,
+    domain: tuple[float, float] | None = None,
+    target_gap: float = TARGET_GAP,
+    report: Callable[[str], None] | None = None,
+) -> Fit:
     """The `fit` with the fewest bits whose l2_squared is at most `max_error`.
 
-    Raises `InputError` when 8 bits do not reach it.
+    Bits are given up as soon as a lower bound says that they do not reach it.
+    Raises `InputError` when 8 bits do not.
     """
     if not (math.isfinite(max_error) and max_error >= 0):
         raise InputError(f"max-error must be finite and at least 0, got {max_error}")
+    effort = Effort(target_gap, sought=max_error)
     for bits in range(1, MAX_BITS + 1):
-        result = fit(activation, bits, **options)  # type: ignore[arg-type]
+        task, measure, found = _searched(_task(activation, bits, levels, weight, domain), effort, report)
+        if found.bound > max_error:
+            reached = upwards(found.error * (1 + NOISE), 3)  # a full search finds no worse
+            continue
+        result = _judged(task, measure, found)
         if result.error.l2_squared <= max_error:
             return result
-    raise InputError(
-        f"max-error must be at least {result.error.l2_squared!r}, what {MAX_BITS} bits reach, got {max_error:g}"
-    )
+        reached = repr(result.error.l2_squared)
+    raise InputError(f"max-error must be at least {reached}, what {MAX_BITS} bits reach, got {max_error:g}")
+
+
+@dataclass(frozen=True)
+class _Task:
+    """The checked arguments of a fit."""
+
+    activation: Activation
+    bits: int
+    levels: str
+    weight: Weight
+    domain: tuple[float, float]
+
+
+def _task(
+    activation: Activation, bits: int, levels: str, weight: Weight | None, domain: tuple[float, float] | None
+) -> _Task:
+    weight = weight or uniform()
+    return _Task(activation, bits, levels, weight, check_arguments(activation, bits, levels, weight, domain))
+
+
+def _searched(task: _Task, effort: Effort, report: Callable[[str], None] | None) -> tuple[_Task, Measure, Found]:
+    if report is not None:
+        report_of = report
+        effort = replace(effort, report=lambda text: report_of(f"{counted(task.bits, 'bit')}: {text}"))
+    effort.report("cuts f' where it turns")
+    if task.levels == "even":
+        measure = Measure(task.activation, task.weight.folded(), (0.0, task.domain[1]))
+    else:
+        measure = Measure(task.activation, task.weight, task.domain)
+    found = search(measure, 2**task.bits, task.levels in ("best", "shared"), effort)
+    effort.report("last digits, and the judge")
+    return task, measure, found
+
+
+def _judged(task: _Task, measure: Measure, found: Found, budget: float | None = None) -> Fit:
+    """The fit of what was found: polished, and its error integrated anew, from the definition."""
+    activation, domain, steps, bound = task.activation, task.domain, found.steps, found.bound
+    if not (found.exact or found.cut_short):
+        steps = polish(measure, _first_of_twins(measure, steps))
+    half = steps.error(measure)
+    if task.levels == "even":
+        steps = steps.unfolded()
+    l2, doubt = judge.l2_and_doubt(activation, task.weight, domain, steps)
+    if task.levels == "even" and l2 > half * (1 + NOISE) + NOISE * measure.mass * measure.span**2:
+        # Parity is decided at some points near 0: beyond them f' may be another function.
+        raise InputError(f"levels even needs an even f', and that of {activation.name} is not on this domain")
+    _check_agreement(task, (l2, half, bound), doubt + measure.doubt)
+    error = _errors(activation, domain, steps, l2, bound)
+    cut = budget if found.cut_short else None
+    return Fit(activation, task.bits, task.levels, task.weight, domain, steps, error, cut)
 
 
 def check_arguments(
@@ -148,62 +206,29 @@ def _first_of_twins(measure: Measure, steps: Steps) -> Steps:
     return min(equals, key=lambda q: np.round(q.borders / (measure.curve.hi - measure.curve.lo), 9).tolist())
 
 
-def _exact_steps(measure: Measure, k: int, shared: bool) -> Steps | None:
-    """f' itself, where it is a step function with few enough values (or intervals, for contiguous)."""
-    runs = measure.curve.runs
-    if not measure.curve.is_step:
-        return None
-    values, codes = np.unique([run.first for run in runs], return_inverse=True)
-    steps = tidy(np.array([run.lo for run in runs[1:]]), codes, values)
-    needed = len(steps.levels) if shared else len(steps.codes)
-    return steps if needed <= k else None
+def _check_agreement(task: _Task, found: tuple[float, float, float], doubt: float) -> None:
+    """Raise `InputError` where the judge's error, the search's and the lower bound contradict each other.
+
+    They rest on two sets of points, at which f' and w were looked at: what contradicts them lies between.
+    """
+    judged, searched, bound = found
+    by_call = task.weight.density is not None and task.weight.spelling is None
+    allowed = doubt + (TARGET_GAP / 5 if by_call else judge.WEIGHTED_TOLERANCE) * judged
+    if abs(judged - searched) <= allowed and bound <= judged + allowed:
+        return
+    got = f"got an error of {judged:.6g} on one grid, {searched:.6g} on another, and a bound of {bound:.6g}"
+    if task.weight.density is None or task.weight.height is not None:
+        name = task.activation.name
+        raise InputError(f"f' of {name} must be one that a grid can follow, {got}; try a smaller --domain")
+    raise InputError(
+        f"weight {task.weight.label} must have no feature that a grid steps over, {got}; "
+        "give landmarks=... at its peaks, kinks and jumps"
+    )
 
 
-def _search(measure: Measure, k: int, shared: bool, target_gap: float) -> tuple[Steps, float]:
-    """Grid optimum, refined; on finer cells until the gap to the lower bound is small enough."""
-    spare, count = measure.first_spare(k), 0
-    best: tuple[float, Steps] | None = None
-    bound = 0.0
-    while True:
-        cells = measure.cells(spare)
-        steps, cost, slack = _grid_optimum(measure, cells, k, shared)
-        steps = refine(measure, steps, shared)
-        error = steps.error(measure)
-        if best is None or error < best[0]:
-            best = (error, steps)
-        reached, gain = lower_bound(measure, cells, k, cost, slack, shared)
-        bound, target = max(bound, reached), target_gap * best[0]
-        if best[0] - bound <= target or gain <= target / 4 or len(cells.lo) in (count, MAX_CELLS):
-            return best[1], bound
-        # Finer cells lessen the gain, in proportion to `spare`, but not the rounding that keeps the two apart too.
-        rest = max(0.0, best[0] - reached - gain)
-        sharper = 0.8 * max(target - rest, target / 4) / gain
-        spare = min(spare, float(cells.spare.max())) * min(0.5, max(sharper, SHARPEST))
-        count = len(cells.lo)
-
-
-def _grid_optimum(measure: Measure, cells: Cells, k: int, shared: bool) -> tuple[Steps, float, float]:
-    """The cheapest K-level function that is constant on cells, its cost between cells, and rounding slack."""
-    held = np.flatnonzero(cells.moments.mass > 0)
-    order = held[np.argsort(cells.moments.mean[held], kind="stable")] if shared else held
-    found = partition(cells.moments.mean[order], cells.moments.mass[order], k)
-    groups = np.zeros(len(order), dtype=np.int64)
-    groups[found.cuts] = 1
-    groups = np.cumsum(groups)
-    levels = cells.moments[order].merged(groups, len(found.cuts) + 1).mean
-    if shared:
-        steps = nearest_level_steps(measure.curve, levels)
-    else:
-        steps = contiguous_steps(
-            measure.curve, Steps(cells.lo[order][found.cuts], np.arange(len(levels)), levels), levels
-        )
-    return steps, found.cost, found.slack
-
-
-def _errors(activation: Activation, weight: Weight, domain: tuple[float, float], steps: Steps, bound: float) -> Errors:
-    l2 = judge.l2_squared(activation, weight, domain, steps)
+def _errors(activation: Activation, domain: tuple[float, float], steps: Steps, l2: float, bound: float) -> Errors:
     largest, at = judge.linf(Curve(activation, *domain), steps)
-    bound = min(_round_down(bound, BOUND_DIGITS), l2)
+    bound = min(_round_down(bound, BOUND_DIGITS), l2)  # above it by no more than rounding, as was checked
     return Errors(l2, largest, at, bound, (l2 - bound) / l2 if l2 else 0.0)
 
 

@@ -23,10 +23,21 @@ def sweep(
     domain: tuple[float, float] | None,
     jobs: int = 1,
     scheduler: str | None = None,
+    budget: float | None = None,
 ) -> Generator[Fit, None, None]:
-    """The fits of `tasks`, in their order, as they get done; `jobs` and `scheduler` as in `fitting.sweep.run`."""
-    return run(_fit, [(name, bits, levels, weight, domain) for name, bits in tasks], jobs, scheduler)
+    """The fits of `tasks`, in their order, as they get done; `jobs` and `scheduler` as in `fitting.sweep.run`.
+
+    budget: as in `fit`, for each of them.
+    """
+    return run(_fit, [(name, bits, levels, weight, domain, budget) for name, bits in tasks], jobs, scheduler)
 
 
-def _fit(name: str, bits: int, levels: str, weight: Weight | None, domain: tuple[float, float] | None) -> Fit:
-    return fit(get(name), bits, levels=levels, weight=weight, domain=domain)
+def _fit(
+    name: str,
+    bits: int,
+    levels: str,
+    weight: Weight | None,
+    domain: tuple[float, float] | None,
+    budget: float | None,
+) -> Fit:
+    return fit(get(name), bits, levels=levels, weight=weight, domain=domain, budget=budget)

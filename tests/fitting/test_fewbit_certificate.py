@@ -3,17 +3,22 @@
 import itertools
 import math
 
+import flint
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fitting.activations import from_expression, get
+from fitting.activations import calculus, from_expression, get
+from fitting.activations.tape import Tape
 from fitting.errors import InputError
+from fitting.fewbit import judge, scan
 from fitting.fewbit.certificate import _variation, lower_bound
-from fitting.fewbit.measure import Measure
-from fitting.fewbit.solve import _grid_optimum, fit
+from fitting.fewbit.curve import Curve
+from fitting.fewbit.measure import GOLDEN, Measure
+from fitting.fewbit.search import TARGET_GAP, grid_optimum
+from fitting.fewbit.solve import _check_agreement, _task, fit
 from fitting.weights import from_callable, from_samples, parse_weight, uniform
 from tests.fitting.plainly import HI, LO, SLOPES, activation_of, allowance, dense_error, fitted, grid, lloyd, nearest
 
@@ -26,7 +31,7 @@ def bound_on(name, cells_to_spare, k, shared, weight=None, domain=(LO, HI)):
     """(bound, optimum on the grid) on fresh cells, as coarse as asked for."""
     measure = Measure(activation_of(name), weight or uniform(), domain)
     cells = measure.cells(cells_to_spare * measure.mass * measure.span)
-    _, cost, slack = _grid_optimum(measure, cells, k, shared)
+    _, cost, slack = grid_optimum(measure, cells, k, shared)
     bound, gain = lower_bound(measure, cells, k, cost, slack, shared)
     assert gain >= 0
     return bound, math.fsum(cells.moments.spread) + cost
@@ -62,7 +67,7 @@ def test_finer_cells_are_never_worse(name, shared):
     last = math.inf
     for to_spare in (1e-2, 1e-3, 1e-4, 1e-5, 1e-6):
         cells = measure.cells(to_spare * measure.mass * measure.span)
-        _, cost, slack = _grid_optimum(measure, cells, 5, shared)
+        _, cost, slack = grid_optimum(measure, cells, 5, shared)
         total = math.fsum(cells.moments.spread) + cost
         assert total <= last + 2 * slack + 2 * math.fsum(cells.doubt)
         last = total
@@ -363,5 +368,132 @@ def test_a_wrong_weight_is_named():
             fit(get("gelu"), 2, weight=from_callable(density))
     with pytest.raises(InputError, match="samples must lie in the domain"):
         fit(get("gelu"), 2, weight=from_samples([20.0, 30.0]), domain=(LO, HI))
-    with pytest.raises(InputError, match="unknown weight"):
-        fit(get("gelu"), 2, weight=parse_weight("poisson(3)"))
+
+
+# weights that only a call can tell about
+
+
+def bump(centre, width, beneath=1.0):
+    """A density of mass about 2.5 on the line, and a peak of as much that no wider grid falls on."""
+    return lambda x: beneath * np.exp(-x * x / 2) + np.exp(-(((x - centre) / width) ** 2) / 2) / width
+
+
+@pytest.mark.parametrize("beneath", [1.0, 0.0])
+@pytest.mark.parametrize("centre", [-8.7025, -4.1438, 2.4653, 5.6389])
+@pytest.mark.parametrize("width", [1e-3, 1e-4, 2e-5])
+def test_a_narrow_peak_of_a_callable_is_found(width, centre, beneath):
+    """Without landmarks. What is printed is the error that landmarks around the peak show, and the bound is below.
+
+    A peak of width 1e-4 was stepped over: the error printed was a third of the true one, the gap 0.
+    """
+    density = bump(centre, width, beneath)
+    error = (result := fit(get("gelu"), 3, weight=from_callable(density))).error
+    marked = from_callable(density, landmarks=[centre + width * away for away in (-8, -4, -2, 0, 2, 4, 8)])
+    true = judge.l2_squared(get("gelu"), marked, (LO, HI), result.steps)
+    # Beneath 1e-12 of the whole, tails of the peak that no rule tells from 0 count.
+    assert error.l2_squared == pytest.approx(true, rel=1e-9, abs=1e-12)
+    assert error.lower_bound <= true
+    assert error.gap <= GAP or error.l2_squared < 1e-12  # said as it is where f' hardly varies
+
+
+def needle(offset):
+    """A peak so narrow that one point of one grid alone meets it, and landmarks around it."""
+    centre = LO + (HI - LO) / scan.POINTS * (round(scan.POINTS * 0.47) + offset)
+    return bump(centre, 2e-8), [centre + 2e-8 * away for away in (-8, -4, -2, 0, 2, 4, 8)]
+
+
+def test_a_peak_that_the_judge_alone_sees_is_refused():
+    density, marks = needle(GOLDEN)
+    with pytest.raises(
+        InputError, match=r"^weight callable:n must have no feature that a grid steps over.*landmarks=\.\."
+    ):
+        fit(get("gelu"), 3, weight=from_callable(density, "n"))
+    assert fit(get("gelu"), 3, weight=from_callable(density, landmarks=marks)).error.gap <= GAP
+
+
+def test_a_peak_that_the_search_alone_sees_has_a_level_of_its_own():
+    """So the judge, who misses it, is right all the same, to the fifth of a gap by which the two may differ."""
+    density, marks = needle(0.5)
+    result = fit(get("gelu"), 3, weight=from_callable(density))
+    true = judge.l2_squared(get("gelu"), from_callable(density, landmarks=marks), (LO, HI), result.steps)
+    assert result.error.l2_squared == pytest.approx(true, rel=TARGET_GAP / 5)
+    assert result.error.lower_bound <= true
+
+
+@pytest.mark.parametrize("wrong", ["judged", "searched", "bound"])
+def test_a_contradiction_is_an_error(wrong):
+    """Of a search, a judge and a bound, whichever is off by more than quadrature leaves open."""
+    task = _task(get("gelu"), 3, "best", parse_weight("norm"), None)
+    values = {"judged": 1.0, "searched": 1.0, "bound": 1.0}
+    _check_agreement(task, tuple(values.values()), 0.0)
+    values[wrong] = 1 + 1e-6
+    with pytest.raises(InputError, match="give landmarks"):
+        _check_agreement(task, tuple(values.values()), 0.0)
+    _check_agreement(task, tuple(values.values()), 2e-6)
+
+
+def test_noise_is_no_density():
+    with pytest.raises(InputError, match=r"varies too fast to be integrated; give landmarks"):
+        fit(get("gelu"), 2, weight=from_callable(lambda x: 1 + np.sin(1e9 * x)))
+    rough = from_callable(lambda x: np.exp(np.float32(-x * x / 2)).astype(np.float64))
+    smooth = from_callable(lambda x: np.exp(-x * x / 2))
+    # float32's rounding is 6e-8 of the density, and as often up as down.
+    one, other = (fit(get("gelu"), 2, weight=weight).error.l2_squared for weight in (rough, smooth))
+    assert one == pytest.approx(other, rel=6e-8)
+
+
+def test_samples_on_either_side_of_equally_near_crossings():
+    """f' = x, and x - 2 after 0: the crossings of a mid-level at -1.625 and 0.375 are as far from the grid's border."""
+    error = fit(
+        activation_of(SAW), 1, levels="contiguous", weight=from_samples([0.0, -3.0, -0.5]), domain=(-5, 5)
+    ).error
+    assert error.l2_squared == pytest.approx(1 / 24, rel=1e-11)  # of -0.5 and 0 about their mean, of three samples
+    assert error.gap <= GAP
+
+
+@pytest.mark.parametrize(
+    "name", ["tanh(100000000*x)", "tanh(1000000*x)", "sigmoid(10**9*x)", "x*sigmoid(10**8*x)", "exp(-(10**6*x)**2)"]
+)
+def test_a_turn_that_float64_cannot_see_is_found(name):
+    """f'' is 0 in float64 all around; its sign is known in balls. It was taken for an f' without a bound."""
+    error = fit(from_expression(name), 3).error
+    assert 0 < error.lower_bound <= error.l2_squared
+    if name.startswith("tanh"):  # f' = a·g(ax) has the levels of g times a, and the squared error times a
+        a = float(name[5:-3])
+        one = fitted("tanh", 3, "best", "uniform", (-1e4, 1e4)).error
+        # Each error is within its gap of the optimum on the line; the domains end where f' is below 1e-300.
+        assert error.l2_squared / a == pytest.approx(one.l2_squared, rel=error.gap + one.gap)
+
+
+@pytest.mark.parametrize("name", ["10**308*x", "10**200*tanh(x)", "x**300"])
+def test_squares_beyond_float64_are_refused(name):
+    with pytest.raises(InputError, match=r"^f' must lie within -1e\+100 1e\+100 on the domain.*scale f"):
+        fit(from_expression(name), 2)
+
+
+def test_turns_are_looked_for_on_the_domain_alone(monkeypatch):
+    """relu(sin(10*x)) turns 32,000 times as far as a search goes, and 64 times here: it took 103 seconds."""
+    calls = []
+    halved = calculus.bisect
+    monkeypatch.setattr(calculus, "bisect", lambda *arguments: calls.append(arguments[1:]) or halved(*arguments))
+    curve = Curve(from_expression("sin(10*x)"), LO, HI)
+    # f' = 10 cos(10 x) turns at the multiples of pi/10: 31 on each side, and at 0.
+    assert len(calls) == len(curve.runs) - 1 == 63
+    assert curve.edges[1:-1] == pytest.approx(np.pi / 10 * np.arange(-31, 32), rel=2.0**-52, abs=0)
+    assert len(Curve(curve.activation, LO, HI).runs) == 64
+    assert len(calls) == 63  # the judge and the report ask again
+
+
+@pytest.mark.parametrize(
+    ("text", "a", "b"), [("x**2 - 2", 1.0, 2.0), ("cos(x)", 1.0, 2.0), ("cos(x)", 9988.0, 9990.0), ("x**3", -1.0, 0.7)]
+)
+def test_a_root_has_fifty_digits_in_few_steps(text, a, b):
+    tape, steps = Tape(from_expression(text).f_expression), []
+    ball = tape.arb
+    tape.arb = lambda point: steps.append(point) or ball(point)
+    found = calculus.bisect(tape, a, b)
+    with flint.ctx.workprec(2 * calculus.PRECISION):
+        reach = flint.arb(10) ** -50
+        assert ball(found - reach) * ball(found + reach) < 0  # proven by a change of sign
+    # A root of third order, where secants crawl, is halved to the end.
+    assert len(steps) <= (calculus.PRECISION + calculus.SECANTS + 8 if text == "x**3" else 50)

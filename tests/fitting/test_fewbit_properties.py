@@ -21,7 +21,8 @@ from fitting.errors import InputError
 from fitting.fewbit import document, judge
 from fitting.fewbit.curve import Curve
 from fitting.fewbit.measure import Measure
-from fitting.fewbit.solve import _search, fit, fit_to_error
+from fitting.fewbit.search import Effort, search
+from fitting.fewbit.solve import fit, fit_to_error
 from fitting.fewbit.steps import Steps, contiguous_steps
 from fitting.weights import from_samples, parse_weight, uniform
 from tests.fitting.plainly import HI, LO, SLOPES, activation_of, fitted, grid
@@ -40,7 +41,7 @@ def error_of(name, steps):
 def test_a_level_more_is_never_worse(name, shared):
     """For every K and not only powers of two; the found error of K is within a millionth of the bound's gap anyway."""
     measure = Measure(activation_of(name), uniform(), DOMAIN)
-    errors = [_search(measure, k, shared, 1e-3)[0].error(measure) for k in range(1, 10)]
+    errors = [search(measure, k, shared, Effort(1e-3)).steps.error(measure) for k in range(1, 10)]
     whole = float((measure.cells(np.inf).moments.mean ** 2 * measure.cells(np.inf).moments.mass).sum())
     assert all(more <= fewer + ROUNDING * whole for fewer, more in pairwise(errors))
     assert errors[-1] < errors[0] / 8

@@ -1,0 +1,122 @@
+"""The best function of K levels on a grid of cells, on ever finer grids until a bound shows how good it is."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fitting.fewbit.certificate import lower_bound
+from fitting.fewbit.dp import partition
+from fitting.fewbit.measure import MAX_CELLS, Cells, Measure
+from fitting.fewbit.polish import NOISE
+from fitting.fewbit.refine import refine
+from fitting.fewbit.steps import Steps, contiguous_steps, nearest_level_steps, tidy
+from fitting.words import counted, percent
+
+TARGET_GAP = 5e-4
+SHARPEST = 1 / 64  # what a round asks of the next at most: about 8 times the cells
+
+
+def _silent(_: str) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How far a search goes.
+
+    gap: relative, at which it ends. deadline: of `time.monotonic`, after which no further round begins.
+    sought: the error that would do; the search ends once the lower bound is above it. report: is told of rounds.
+    """
+
+    gap: float = TARGET_GAP
+    deadline: float = math.inf
+    sought: float = math.inf
+    report: Callable[[str], None] = _silent
+
+    def late(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() > self.deadline
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best steps of a search, their error by its measure, and a lower bound.
+
+    exact: whether they are f' itself. cut_short: whether time was up before the search was done.
+    """
+
+    steps: Steps
+    error: float
+    bound: float
+    exact: bool = False
+    cut_short: bool = False
+
+
+def search(measure: Measure, k: int, shared: bool, effort: Effort) -> Found:
+    """f' itself where it can be had, else the grid optimum, refined; on finer cells until the gap is small enough."""
+    steps = _exact_steps(measure, k, shared)
+    if steps is not None:
+        return Found(steps, 0.0, 0.0, exact=True)
+    spare, count, rounds = measure.first_spare(k), 0, 0
+    best: tuple[float, Steps] | None = None
+    bound = 0.0
+    while True:
+        cells = measure.cells(spare, effort.late if best else None)
+        if best is not None and effort.late():
+            return Found(best[1], best[0], bound, cut_short=True)
+        rounds += 1
+        gap = f", gap {percent((best[0] - bound) / best[0])}" if best and best[0] else ""
+        effort.report(f"round {rounds} on {counted(len(cells.lo), 'cell')}{gap}")
+        grid_steps, cost, slack = grid_optimum(measure, cells, k, shared)
+        steps = _refined(measure, grid_steps, shared)
+        error = steps.error(measure)
+        if best is None or error < best[0]:
+            best = (error, steps)
+        reached, gain = lower_bound(measure, cells, k, cost, slack, shared)
+        bound, target = max(bound, reached), effort.gap * best[0]
+        done = best[0] - bound <= target or gain <= target / 4 or len(cells.lo) in (count, MAX_CELLS)
+        if done or bound > effort.sought:
+            return Found(best[1], best[0], bound)
+        # Finer cells lessen the gain, in proportion to `spare`, but not the rounding that keeps the two apart too.
+        rest = max(0.0, best[0] - reached - gain)
+        sharper = 0.8 * max(target - rest, target / 4) / gain
+        spare = min(spare, float(cells.spare.max())) * min(0.5, max(sharper, SHARPEST))
+        count = len(cells.lo)
+
+
+def _exact_steps(measure: Measure, k: int, shared: bool) -> Steps | None:
+    """f' itself, where it is a step function with few enough values (or intervals, for contiguous)."""
+    runs = measure.curve.runs
+    if not measure.curve.is_step:
+        return None
+    values, codes = np.unique([run.first for run in runs], return_inverse=True)
+    steps = tidy(np.array([run.lo for run in runs[1:]]), codes, values)
+    needed = len(steps.levels) if shared else len(steps.codes)
+    return steps if needed <= k else None
+
+
+def _refined(measure: Measure, steps: Steps, shared: bool) -> Steps:
+    """`steps` refined, but as they are where that parts samples worse than the grid does."""
+    if shared:
+        return refine(measure, nearest_level_steps(measure.curve, steps.levels), shared)
+    moved = refine(measure, contiguous_steps(measure.curve, steps, steps.levels), shared)
+    return steps if steps.error(measure) < moved.error(measure) * (1 - NOISE) else moved
+
+
+def grid_optimum(measure: Measure, cells: Cells, k: int, shared: bool) -> tuple[Steps, float, float]:
+    """The cheapest K-level function that is constant on cells, its cost between cells, and rounding slack.
+
+    Shared levels come without borders: each x uses the level nearest to f'(x).
+    """
+    held = np.flatnonzero(cells.moments.mass > 0)
+    order = held[np.argsort(cells.moments.mean[held], kind="stable")] if shared else held
+    found = partition(cells.moments.mean[order], cells.moments.mass[order], k)
+    groups = np.zeros(len(order), dtype=np.int64)
+    groups[found.cuts] = 1
+    groups = np.cumsum(groups)
+    levels = cells.moments[order].merged(groups, len(found.cuts) + 1).mean
+    borders = np.zeros(0) if shared else cells.lo[order][found.cuts]
+    return Steps(borders, np.arange(len(levels)), levels), found.cost, found.slack

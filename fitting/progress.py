@@ -1,0 +1,42 @@
+"""What a long piece of work is doing: one line on a terminal, and nothing anywhere else."""
+
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+PATIENCE = 2.0  # seconds in which most work is done
+PERIOD = 0.5
+
+
+@contextmanager
+def shown(quiet: bool = False) -> Iterator[Callable[[str], None] | None]:
+    """A function to say what is being done; after `PATIENCE` seconds stderr shows what it was last told.
+
+    None where `quiet`, or where stderr is no terminal: nobody is there to be told.
+    """
+    if quiet or sys.stderr is None or not sys.stderr.isatty():
+        yield None
+        return
+    latest, done, begun = [""], threading.Event(), time.monotonic()
+
+    def show() -> None:
+        wait = PATIENCE
+        while not done.wait(wait):
+            width = shutil.get_terminal_size().columns - 1
+            sys.stderr.write("\r" + f"{latest[0]} ({time.monotonic() - begun:.0f} s)"[:width].ljust(width))
+            sys.stderr.flush()
+            wait = PERIOD
+        if wait == PERIOD:  # a line is there
+            sys.stderr.write("\r" + " " * (shutil.get_terminal_size().columns - 1) + "\r")
+            sys.stderr.flush()
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield lambda text: latest.__setitem__(0, text)
+    finally:
+        done.set()
+        thread.join()
