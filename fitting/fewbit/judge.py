@@ -21,6 +21,7 @@ PRECISION = 128  # bits
 FINER = (512, 4096)  # where f' - q is nothing but cancellation
 SHARP = 2.0**-56  # the relative radius of an enclosure that rounds to one float64, but for a rare tie
 WEIGHTED_DIGITS = 12
+WEIGHTED_TOLERANCE = 1e-9  # relative: two quadratures of 1e-15 of the whole, against an error of 1e-6 of it
 
 
 def l2_squared(activation: Activation, weight: Weight, domain: tuple[float, float], steps: Steps) -> float:

@@ -6,13 +6,12 @@ import numpy as np
 
 from fitting.errors import InputError
 from fitting.fewbit.curve import Curve
-from fitting.fewbit.judge import l2_squared, linf
+from fitting.fewbit.judge import WEIGHTED_TOLERANCE, l2_squared, linf
 from fitting.fewbit.solve import BOUND_DIGITS, fit
 from fitting.fewbit.steps import Steps
 from fitting.provenance import differences, stored_function
 from fitting.weights import UNNAMED, named
 
-WEIGHTED_TOLERANCE = 1e-9  # relative: two quadratures of 1e-15 of the whole, against an error of 1e-6 of it
 ROUNDED = 10.0 ** (1 - BOUND_DIGITS)  # by how much two machines' bounds may differ
 
 
