@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from kernels.choice import DEFAULT_BITS, choose, resolved
 from kernels.errors import KernelError
+from kernels.forwarding import SCRIPT
 from kernels.functional import Path, activation, check_threshold, gelu_name
 
 torch.fx.wrap("activation")  # in a traced graph it stays one call
@@ -56,6 +57,9 @@ class Remembering(nn.Module):
             coefficients=self.coefficients,
             **self._params(),
         )
+
+    def __prepare_scriptable__(self) -> None:
+        raise KernelError(SCRIPT)
 
     def extra_repr(self) -> str:
         """torch's own, then method and bits."""

@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from kernels.approx_backprop.how import How
 from kernels.approx_backprop.layers import activated, approximately, kind_of
+from kernels.approx_backprop.written_norms import written_norm
 from kernels.forwarding import Forwarding
 from kernels.kernel import DTYPES
 
@@ -17,28 +18,28 @@ class Approximate(Forwarding):
     """Stands for the forward of `module`."""
 
     def __init__(self, module: nn.Module, how: How) -> None:
-        super().__init__(module)
-        self.how, self.kind = how, kind_of(module)
+        kind = kind_of(module)
+        super().__init__(module, how=how, kind=kind, written=written_norm(module) if kind == "written" else None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = [*args, *kwargs.values()]
         if len(given) != 1:  # as with an output_size
             return self.original(*args, **kwargs)
-        return approximately(self.module, given[0], self.how, self.kind)
+        options = self.options
+        return approximately(self.module, given[0], options.how, options.kind, options.written, self.original)
 
 
 class Activated(Forwarding):
     """Stands for the forward of a module that computes a function of the catalogue, and keeps its derivative."""
 
     def __init__(self, module: nn.Module, function: str, params: Mapping[str, float], how: How) -> None:
-        super().__init__(module)
-        self.function, self.params, self.how = function, dict(params), how
+        super().__init__(module, function=function, params=dict(params), how=how)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = [*args, *kwargs.values()]
         if not self.module.training or len(given) != 1 or not _is_plain(given[0]):
             return self.original(*args, **kwargs)
-        return activated(self.function, self.params, given[0], self.how)
+        return activated(self.options.function, self.options.params, given[0], self.options.how)
 
 
 def _is_plain(x: Any) -> bool:

@@ -4,7 +4,8 @@ All keep torch's own modules, so names in state dicts are theirs, and do what th
 backward, they keep where gradients are wanted and they are in training mode; else the modules themselves run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,9 +17,10 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from kernels.approx_backprop.derivatives import approximate_derivative
 from kernels.approx_backprop.how import How
 from kernels.approx_backprop.linears import LINEAR, convolution_of, is_addmm, weighted
-from kernels.approx_backprop.norms import BATCH, ROWS, batch_norm, row_norm, writes_rms_norm
+from kernels.approx_backprop.norms import BATCH, ROWS, batch_norm, row_norm
 from kernels.approx_backprop.pooling import POOLS, pooled
 from kernels.approx_backprop.rectifiers import rectify
+from kernels.approx_backprop.written_norms import WrittenNorm, is_like_a_norm, written_norm
 from kernels.errors import KernelError
 from kernels.functional import stock_runs
 from kernels.kernel import DTYPES
@@ -36,13 +38,20 @@ KINDS: dict[str, tuple[type[nn.Module], ...]] = {
 
 
 def kind_of(module: nn.Module) -> str:
-    """One of KINDS, or "written" for a module of others that writes an RMS norm out, or "" for none of these."""
+    """One of KINDS, or "written" for a module of others that writes a norm out, or "" for none of these."""
     if isinstance(module, Remembering | NonDynamicallyQuantizableLinear):  # ours; within attention, and never called
         return ""
     found = next((name for name, kinds in KINDS.items() if isinstance(module, kinds)), "")
     if not found and is_addmm(module):
         return "linear"
-    return found or ("written" if writes_rms_norm(module) else "")
+    if found and not (found == "rows" and _own_forward(module)):
+        return found
+    return "written" if written_norm(module) is not None else found
+
+
+def _own_forward(module: nn.Module) -> bool:
+    torchs = next((one for kinds in KINDS.values() for one in kinds if isinstance(module, one)), None)
+    return torchs is not None and type(module).forward is not torchs.forward
 
 
 def why_not(module: nn.Module) -> str:
@@ -50,10 +59,11 @@ def why_not(module: nn.Module) -> str:
     kind = kind_of(module)
     if isinstance(module, nn.SyncBatchNorm):
         return "it takes its statistics from several processes; nn.BatchNorm2d takes each one's own"
+    if not kind and is_like_a_norm(module):
+        return "it is no layer or RMS norm of the last dimension, going by what it computes of one tensor"
     if not kind:
         return "it is no batch, layer or RMS norm, ReLU, linear layer, convolution or pooling"
-    torchs = next((one for kinds in KINDS.values() for one in kinds if isinstance(module, one)), None)
-    if torchs is not None and type(module).forward is not torchs.forward:
+    if kind != "written" and _own_forward(module):
         return "it has a forward of its own"
     if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
         return "its parameters are not there yet: run it once"
@@ -69,19 +79,31 @@ def why_not(module: nn.Module) -> str:
     return ""
 
 
-def approximately(module: nn.Module, x: Tensor, how: How, kind: str = "") -> Tensor:
-    """What `module`, one that `why_not` has nothing against, gives for x; kept as `how` says. kind: of it, if known."""
+def approximately(
+    module: nn.Module,
+    x: Tensor,
+    how: How,
+    kind: str = "",
+    written: WrittenNorm | None = None,
+    run: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    """What `module`, a supported one, gives for x; kept as `how` says.
+
+    kind, written: of it, if known. run: what stands for its forward where nothing is to be kept, if not its class's.
+    """
     kind = kind or kind_of(module)
+    run = run or partial(type(module).forward, module)
     if not module.training or hasattr(module, "parametrizations"):  # which are computed each time one asks for them
-        return type(module).forward(module, x)
-    own = [one for one in (getattr(module, "weight", None), getattr(module, "bias", None)) if one is not None]
+        return run(x)
+    names = ("weight", "bias") if written is None else (written.weight, written.bias)
+    own = [getattr(module, name) for name in names if getattr(module, name, None) is not None]
     if _stock(kind, x, own):
-        return type(module).forward(module, x)
+        return run(x)
     match kind:
         case "batch":
             return batch_norm(module, x, how)
         case "rows" | "written":
-            return row_norm(module, x, how)
+            return row_norm(module, x, how, written, run)
         case "rectifier":
             return rectify(x, getattr(module, "negative_slope", 0.0), how)
         case "pool":

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from kernels.approx_backprop.how import How
-from kernels.approx_backprop.layers import RECTIFIERS, approximately, why_not
+from kernels.approx_backprop.layers import RECTIFIERS, approximately, kind_of, why_not
 from kernels.approx_backprop.linears import LINEAR
 from kernels.approx_backprop.norms import BATCH, ROWS
 from kernels.errors import KernelError
@@ -21,7 +21,7 @@ class _Layer(nn.Module):
     def _given(self, argument: str, module: nn.Module, kinds: tuple[type[nn.Module], ...], names: str) -> nn.Module:
         if not isinstance(module, kinds):
             raise KernelError(f"{argument} must be {names}, got {type(module).__name__}")
-        if reason := why_not(module):
+        if reason := why_not(module) or "it has a forward of its own" * (kind_of(module) == "written"):
             kind = type(module).__name__
             raise KernelError(f"{argument} must be one that can be kept by few bits, got {kind}: {reason}")
         return module

@@ -8,19 +8,18 @@ So of dx one term of three is approximate, and dbias is exact (Chakrabarti and M
 mean, neither of x nor of the gradient.
 """
 
-import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from kernels.approx_backprop.codes import affordable, by_paper, fixed, grouped, marked, restored
 from kernels.approx_backprop.copies import Copy, Form, Kept, Layout, attach
 from kernels.approx_backprop.how import How
 from kernels.approx_backprop.reference import computed
+from kernels.approx_backprop.written_norms import WrittenNorm
 from kernels.autograd import once
 
 BATCH = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -88,7 +87,7 @@ def _summed(x: Tensor, over: list[int]) -> Tensor:
 
 
 class RowNorm(torch.autograd.Function):
-    """A norm of the last dimensions, of kind "layer", "rms" or, an RMS norm that is written out, "written"."""
+    """A norm of the last dimensions, whose result `run` gives. centred: whether the mean is subtracted."""
 
     @staticmethod
     def forward(
@@ -98,34 +97,33 @@ class RowNorm(torch.autograd.Function):
         bias: Tensor | None,
         dims: list[int],
         eps: float | None,
-        kind: str,
+        centred: bool,
+        run: Callable[[Tensor], Tensor],
         form: Form,
     ) -> tuple[Tensor, ...]:
-        wide = x.float() if kind == "written" else x.to(computed(x.dtype))
+        wide = x.to(computed(x.dtype))
         over = list(range(-len(dims), 0))
-        mean = wide.mean(over, keepdim=True) if kind == "layer" else 0
+        mean = wide.mean(over, keepdim=True) if centred else 0
         wide = wide - mean
         least = torch.finfo(wide.dtype).eps if eps is None else eps  # as F.rms_norm has it
         invstd = torch.rsqrt(wide.square().mean(over, keepdim=True) + least)
-        a = wide * invstd
-        match kind:
-            case "layer":
-                y = F.layer_norm(x, dims, gain, bias, least)
-            case "rms":
-                y = F.rms_norm(x, dims, gain, eps)
-            case _:
-                y = _written(gain, a.to(x.dtype))
+        a, y = wide * invstd, run(x)
         codes = (marked(a.to(x.dtype), y),) if form.how.scheme == "fused" else grouped(a, form.how, form.layout)
-        ctx.dims, ctx.centered, ctx.form, tie = dims, kind == "layer", form, x.new_empty(0)
+        ctx.dims, ctx.centered, ctx.form, tie = dims, centred, form, x.new_empty(0)
         ctx.mark_non_differentiable(*codes)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(gain, tie, invstd, *codes)
         return y, tie, *codes
 
     @staticmethod
+    def label(x: Tensor, gain: Any, bias: Any, dims: Any, eps: Any, centred: bool, *_: Any) -> str:
+        """How it goes by where bytes are counted."""
+        return f"{'layer' if centred else 'rms'}_norm, approx-backprop"
+
+    @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         if grad is None:
-            return (None,) * 7
+            return (None,) * 8
         gain, tie, invstd, *codes = ctx.saved_tensors
         wide = computed(grad.dtype)
         g, a = grad.to(wide), restored(ctx.form, _kept(codes), normal=True).to(wide)
@@ -141,7 +139,7 @@ class RowNorm(torch.autograd.Function):
             along_a = a * (dx * a).mean(over, keepdim=True)
             dx = (dx - dx.mean(over, keepdim=True) - along_a if ctx.centered else dx - along_a) * invstd
         found = (dx, dgain, dbias)
-        return *(None if one is None else once(one, tie) for one in found), None, None, None, None
+        return *(None if one is None else once(one, tie) for one in found), None, None, None, None, None
 
 
 def _kept(codes: list[Tensor], gain: Tensor | None = None, bias: Tensor | None = None) -> Kept:
@@ -173,57 +171,20 @@ def batch_norm(module: _BatchNorm, x: Tensor, how: How) -> Tensor:
     return attach(y, Copy(form, _kept(codes, *_read(module.weight, module.bias))))
 
 
-def row_norm(module: nn.Module, x: Tensor, how: How) -> Tensor:
-    """What `module`, in ROWS or as `writes_rms_norm` says, gives; a copy goes along. x: [..., *its weight's shape]."""
-    weight, bias = module.weight, getattr(module, "bias", None)
-    if isinstance(module, ROWS):
-        kind = "layer" if isinstance(module, nn.LayerNorm) else "rms"
+def row_norm(
+    module: nn.Module, x: Tensor, how: How, written: WrittenNorm | None, run: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """What `module`, in ROWS or as `written` says, gives by `run`; a copy goes along. x: [..., *its weight's shape]."""
+    if written is None:
+        weight, bias, centred = module.weight, getattr(module, "bias", None), isinstance(module, nn.LayerNorm)
         dims, eps = [*module.normalized_shape], module.eps
     else:
-        kind, dims, eps = "written", [*weight.shape], _eps(module)
+        (weight, bias), centred, dims, eps = written.parameters(module), written.centred, [x.shape[-1]], written.eps
     layout = Layout.of_rows(x, len(dims))
     how = affordable(x, how, layout)  # by groups: features of transformers have ranges of their own
     form = Form(how, layout, x.dtype, normed=True)
-    y, _, *codes = RowNorm.apply(x, weight, bias, dims, eps, kind, form)
+    y, _, *codes = RowNorm.apply(x, weight, bias, dims, eps, centred, run, form)
     return attach(y, Copy(form, _kept(codes, *_read(weight, bias))))
-
-
-def _written(gain: Tensor, a: Tensor) -> Tensor:
-    """An RMS norm's result as it is written out for Llama (Touvron et al. 2023): the gain after the rounding."""
-    return gain * a
-
-
-def _eps(module: nn.Module) -> float:
-    """Of a module that writes an RMS norm out; NaN if it tells none."""
-    return float(getattr(module, "variance_epsilon", getattr(module, "eps", torch.nan)))
-
-
-def writes_rms_norm(module: nn.Module) -> bool:
-    """Whether a module is called an RMS norm, and writes it out so that it gives `_written` bit by bit.
-
-    That is judged with another weight, and inputs of its own.
-    """
-    if "RMSNorm" not in type(module).__name__:
-        return False
-    names = [*(name for name, _ in module.named_parameters()), *(name for name, _ in module.named_buffers())]
-    if names != ["weight"] or module.weight.dim() != 1 or any(True for _ in module.children()):
-        return False
-    trial = copy.copy(module)
-    generator = torch.Generator().manual_seed(0)
-    with unset_fake_temporarily(), torch.no_grad(), torch.device("cpu"):
-        for dtype in (torch.float64, torch.float32, torch.bfloat16):
-            gain = torch.rand(module.weight.shape, generator=generator).to(dtype)
-            x = torch.randn(8, len(gain), generator=generator).to(dtype)
-            trial._parameters = {"weight": nn.Parameter(gain)}
-            wide = x.float()
-            a = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + _eps(module))
-            try:
-                given = type(module).forward(trial, x)
-            except Exception:  # whatever a stranger's module raises
-                return False
-            if not isinstance(given, Tensor) or not torch.equal(given, _written(gain, a.to(dtype))):
-                return False
-    return True
 
 
 def _read(*parameters: Tensor | None) -> list[Tensor | None]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from kernels.approx_backprop.how import How
 from kernels.conversion.layers import METHOD
 from kernels.errors import KernelError
+from kernels.memory.measure import has_forward
 from kernels.names import ACCOUNTINGS, KNOWN, MAX_BITS
 
 
@@ -22,6 +23,11 @@ def check(
     if isinstance(model, torch.jit.ScriptModule):
         raise KernelError(
             "model must be a module in Python, got a script of torch.jit; nor can what is converted be one"
+        )
+    if inputs is not None and not has_forward(model):
+        raise KernelError(
+            f"model must have a forward to be run with inputs, got {type(model).__name__}; give the model that it is"
+            " part of, or leave inputs out and name a method"
         )
     if accounting not in ACCOUNTINGS:
         raise KernelError(f"accounting must be one of {', '.join(ACCOUNTINGS)}, got {accounting!r}")

@@ -4,17 +4,15 @@ The instance gets a `forward` of its own, which runs the class's under a TorchFu
 whatever torch.fx can trace of it, and neither the class nor torch is touched.
 """
 
-import dis
-import inspect
 import threading
-from collections.abc import Iterator, Mapping
 from functools import partial
-from types import CodeType, FunctionType, ModuleType
 from typing import Any
 from weakref import ref
 
 import torch
+import torch.fx
 from torch import Tensor, nn
+from torch.fx import Proxy
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -28,54 +26,9 @@ from kernels.functional import activation
 from kernels.hooks import saving_hooks
 from kernels.kernel import DTYPES
 
+torch.fx.wrap("activation")  # in a traced graph it stays one call
 _SIGMOIDS = (torch.sigmoid, Tensor.sigmoid, F.sigmoid)
 _PRODUCTS = (torch.mul, torch.multiply, Tensor.mul, Tensor.multiply, Tensor.__mul__)
-_METHODS = ("relu", "sigmoid", "tanh")  # of tensors
-
-
-def called(module: nn.Module) -> dict[str, bool]:
-    """The catalogue's names of the activations that the forward of a module's class calls, as its code says; and
-    whether that is sure: x.relu() is the tensor's, or a submodule of x, and x * sigmoid(y) may be silu or not."""
-    forward = inspect.unwrap(type(module).forward)
-    if not isinstance(forward, FunctionType):
-        return {}
-    found: dict[str, bool] = {}
-    for name, sure in _named(forward.__code__, forward.__globals__):
-        found[name] = sure or found.get(name, False)
-    if "sigmoid" in found and _multiplies(forward.__code__):
-        found.setdefault("silu", False)
-    return found
-
-
-def _named(code: CodeType, names: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    value: Any = None  # of the expression read so far; a tensor's attribute is not known
-    for one in dis.get_instructions(code):
-        if one.opname == "LOAD_GLOBAL":
-            value = names.get(one.argval)
-        elif one.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-            if value is None and one.argval in _METHODS:
-                yield one.argval, False
-            if value is not _SELF:
-                value = getattr(value, one.argval, None) if isinstance(value, ModuleType) else None
-        elif one.opname.startswith(("LOAD_FAST", "LOAD_DEREF")):  # some Pythons load two at once
-            last = one.argval[-1] if isinstance(one.argval, tuple) else one.argval
-            value = _SELF if last == "self" else None
-        if (known := recognise.function(value)) is not None:
-            yield known.function, True
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _named(constant, names)
-
-
-_SELF = object()  # its attributes are no tensors, or not known to be
-
-
-def _multiplies(code: CodeType) -> bool:
-    """Whether there are products of what nothing changes in place meanwhile."""
-    signs = {one.argrepr for one in dis.get_instructions(code) if one.opname == "BINARY_OP"}
-    in_place = any(name.endswith("_") and not name.endswith("__") for name in code.co_names)
-    stores = any(one.opname == "STORE_SUBSCR" for one in dis.get_instructions(code))
-    return "*" in signs and not in_place and not stores and not any(sign.endswith("=") for sign in signs)
 
 
 class Act(nn.Module):
@@ -105,6 +58,8 @@ class Act(nn.Module):
 
     def fits(self, known: Known, input: Any) -> bool:
         """Whether there is a kernel for a call of `known` with that input."""
+        if isinstance(input, Proxy):  # symbolic_trace, whose graph gets one call of ours
+            return "how" not in self.how and known.params == self.takes.get(known.function)
         if known.function not in self.takes or not isinstance(input, Tensor):
             return False
         if input.dtype not in DTYPES or input.layout != torch.strided:
@@ -181,6 +136,12 @@ def _running() -> list[Rerouted | Held]:
     return _traced if torch.compiler.is_compiling() else _eager.stack
 
 
+def _run(act: Act, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What an act gives. It is no module of the model, of which torch.fx would ask for the name."""
+    traced = any(isinstance(one, Proxy) for one in (*args, *kwargs.values()))
+    return (act.forward if traced else act)(function, args, kwargs)
+
+
 class _Route(TorchFunctionMode):
     def __init__(self, owner: Rerouted) -> None:
         super().__init__()
@@ -201,11 +162,11 @@ class _Route(TorchFunctionMode):
             return func(*args, **kwargs)
         acts, input = self.owner.acts if self._same_hooks() else {}, args[0] if args else kwargs.get("input")
         if "silu" in acts and (x := self._gated(func, args)) is not None and acts["silu"].fits(Known("silu"), x):
-            return acts["silu"](F.silu, (x,), {})
+            return _run(acts["silu"], F.silu, (x,), {})
         known = recognise.call(func, args, kwargs)
         act = acts.get(known.called) if known is not None else None
-        result = func(*args, **kwargs) if act is None else act(func, args, kwargs)
-        if "silu" in acts and func in _SIGMOIDS:
+        result = func(*args, **kwargs) if act is None else _run(act, func, args, kwargs)
+        if "silu" in acts and func in _SIGMOIDS and isinstance(result, Tensor):
             pair = input, result
             self.sigmoid = pair if torch.compiler.is_compiling() else (ref(input), ref(result))
             self.versions = (0, 0) if torch.compiler.is_compiling() else (input._version, result._version)

@@ -39,17 +39,10 @@ class Change:
             unwrap(owner)
             return
         if self.kind == "layer":
-            if vars(owner).get("forward") is not self.new:
-                raise KernelError(f"{key} must be as convert left it, but its forward was replaced since")
-            del owner.forward
+            self.new.remove(key)
             return
         if self.kind == "call":
-            present = vars(owner).get("forward")
-            if not isinstance(present, Rerouted) or present.acts.get(key) is not self.new:
-                raise KernelError(f"{key}() must be as convert left it, but its forward was replaced since")
-            present.acts.pop(key, None)
-            if not present.acts:
-                del vars(owner)["forward"]
+            _unroute(owner, key, self.new)
             return
         if owner._modules.get(key) is not self.new:
             raise KernelError(f"{key} must be as convert left it, but was replaced since")
@@ -83,15 +76,15 @@ def put(site: Site, changes: list[Change], **how: Any) -> None:
         return
     if site.kind == "layer":
         site.placed = site.original
-        site.original.forward = Approximate(site.original, how["how"])
-        changes.append(Change(Place(site.original, site.name), "layer", None, site.original.forward))
+        approximate = Approximate(site.original, how["how"]).install()
+        changes.append(Change(Place(site.original, site.name), "layer", None, approximate))
         return
     if site.known is None:
         raise KernelError(site.why_not)
     if site.kind == "module" and "how" in how:
         site.placed = site.original
-        site.original.forward = Activated(site.original, site.known.function, site.known.params, how["how"])
-        changes.append(Change(Place(site.original, site.name), "layer", None, site.original.forward))
+        activated = Activated(site.original, site.known.function, site.known.params, how["how"]).install()
+        changes.append(Change(Place(site.original, site.name), "layer", None, activated))
         return
     if site.kind == "module":
         site.placed = build(site.known, **how)
@@ -110,10 +103,18 @@ def put(site: Site, changes: list[Change], **how: Any) -> None:
 
 def _reroute(place: Place, act: Act) -> None:
     present = vars(place.owner).get("forward")
-    if present is None:
-        present = Rerouted(place.owner, {})
-        place.owner.forward = present
+    if not isinstance(present, Rerouted):
+        present = Rerouted(place.owner, {}).install()
     present.acts[place.key] = act
+
+
+def _unroute(owner: nn.Module, function: str, act: Act | None) -> None:
+    present = vars(owner).get("forward")
+    if not isinstance(present, Rerouted) or present.acts.get(function) is not act:
+        raise KernelError(f"{function}() must be as convert left it, but its forward was replaced since")
+    present.acts.pop(function, None)
+    if not present.acts:
+        present.remove(f"{function}()")
 
 
 def fence(sites: Iterable[Site], changes: list[Change]) -> None:
@@ -127,7 +128,7 @@ def fence(sites: Iterable[Site], changes: list[Change]) -> None:
             inner = site.places[0].owner if site.kind == "call" else site.original
             around = bool(inside & {site.original, *(place.owner for place in site.places)})
             if around and isinstance(inner, nn.Module) and "forward" not in vars(inner):
-                inner.forward = Rerouted(inner, {})
+                Rerouted(inner, {}).install()
                 changes.append(Change(Place(inner, ""), "call", None, None))
 
 

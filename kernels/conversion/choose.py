@@ -1,7 +1,6 @@
 """Which method keeps least at each site of a model, within a bound on the error of f'."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -12,12 +11,12 @@ from kernels.conversion.changes import Change, fence, put, undo
 from kernels.conversion.known import Known
 from kernels.conversion.layers import METHOD
 from kernels.conversion.sites import Site, within
+from kernels.conversion.together import How, Trial, choose_for_all, choose_together, groups
 from kernels.errors import KernelError
 from kernels.functional import activation
 from kernels.kernel import MAX_BITS, METHODS
-from kernels.memory.saved import Saved
+from kernels.memory.saved import Saved, like
 
-How = dict[str, Any]
 POINTS = 4096
 IDLE = "it keeps nothing for backward with these inputs: it is not called, works in place, or gets no gradient"
 UNSEEN = (
@@ -27,6 +26,7 @@ IN_PLACE = "its output is changed in place afterwards, and this way to remember 
 # What invact may be exceeded by and still be called as good: its formulas are within 2 % of the floor themselves.
 SLACK = 1.1
 OURS = (*METHODS, METHOD)
+SMALL = 8  # bytes: no activation
 
 
 @cache
@@ -91,20 +91,6 @@ def _meets(known: Known, dtype: torch.dtype, how: How, limit: float) -> bool:
         return False
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A run of a model, and by the names of its sites: how many bytes each alone keeps, and several and nobody else;
-    the dtypes it keeps; which were seen to remember by a kernel of ours; of which a kept tensor was changed.
-    """
-
-    saved: Saved
-    alone: dict[str, int]
-    shared: dict[frozenset[str], int]
-    dtypes: dict[str, torch.dtype]
-    ours: set[str]
-    changed: set[str]
-
-
 Measure = Callable[..., Saved]  # of modules' names that the model does not list, and of what to run it under
 
 
@@ -124,12 +110,15 @@ def try_out(sites: Sequence[Site], how: Mapping[str, How], measure: Measure) -> 
 def look(sites: Sequence[Site], measure: Measure) -> Trial:
     """Measure a model as it stands."""
     saved = measure({site.placed: site.name for site in sites if site.kind == "call" and site.placed})
-    trial = Trial(saved, dict.fromkeys((site.name for site in sites), 0), {}, {}, set(), set())
+    trial = Trial(saved, dict.fromkeys((site.name for site in sites), 0), {}, {}, set(), set(), {})
     for kept in saved.tensors:
         owners = {site.name for site in sites for saver in kept.by if within(saver.module, site.name)}
         for name in owners:
             if kept.dtype in ("float16", "bfloat16", "float32", "float64"):
                 trial.dtypes.setdefault(name, getattr(torch, kept.dtype))
+            beside = [saver for saver in kept.by if not within(saver.module, name)]
+            others = [f"{like(saver.module) or 'the model'} ({saver.operation})" for saver in beside]
+            trial.others.setdefault(name, []).extend(others if kept.bytes > SMALL else [])
         if all(any(within(saver.module, owner) for owner in owners) for saver in kept.by):
             if len(owners) == 1:
                 trial.alone[next(iter(owners))] += kept.bytes
@@ -175,45 +164,15 @@ def best(
         elif runs[least].alone[site.name] < stock.alone[site.name]:
             chosen[site.name] = options[least]
         else:
-            site.why_not = "nothing keeps less within the bound on the error of f'"
-    for group in _groups(stock.shared):
+            site.why_not = _no_less(list(dict.fromkeys(stock.others.get(site.name, ()))))
+    for group in groups(stock.shared):
         if all(name in meeting for name in group):
-            _choose_together(group, [site for site in wanted if site.name in group], stock, runs, meeting, chosen)
+            choose_together(group, [site for site in wanted if site.name in group], stock, runs, meeting, chosen)
+    if not chosen and meeting:
+        choose_for_all(wanted, stock, runs, meeting, chosen)
     return chosen
 
 
-def _groups(shared: Iterable[frozenset[str]]) -> list[frozenset[str]]:
-    """Sites that keep a tensor together, also by way of others."""
-    groups: list[frozenset[str]] = []
-    for owners in shared:
-        joined = [group for group in groups if group & owners]
-        groups = [group for group in groups if group not in joined] + [owners.union(*joined)]
-    return groups
-
-
-def _together(group: frozenset[str], trial: Trial) -> int:
-    """The bytes that sites keep, and nobody else."""
-    return sum(trial.alone[name] for name in group) + sum(
-        count for owners, count in trial.shared.items() if owners <= group
-    )
-
-
-def _choose_together(
-    group: frozenset[str],
-    sites: Sequence[Site],
-    stock: Trial,
-    runs: Mapping[str, Trial],
-    meeting: Mapping[str, Sequence[How]],
-    chosen: dict[str, How],
-) -> None:
-    """One way for sites that keep a tensor together, where that is less: none can let go of it alone."""
-    hows = {
-        method: {name: how for name in group for how in meeting[name] if how["method"] == method} for method in runs
-    }
-    possible = [method for method in runs if hows[method].keys() == group and not runs[method].changed & group]
-    least = min(possible, key=lambda method: _together(group, runs[method]), default=None)
-    gained = sum(stock.alone[name] - runs[chosen[name]["method"]].alone[name] for name in group & chosen.keys())
-    if least is not None and _together(group, runs[least]) < _together(group, stock) - gained:
-        chosen |= hows[least]
-        for site in sites:
-            site.why_not = ""
+def _no_less(others: Sequence[str]) -> str:
+    reason = "nothing keeps less within the bound on the error of f'"
+    return f"{reason}: what it keeps is kept by {' and '.join(others)}, too" if others else reason

@@ -10,13 +10,18 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from kernels.approx_backprop.forwards import Approximate
 from kernels.approx_backprop.how import How
 from kernels.approx_backprop.layers import RECTIFIERS, kind_of, why_not
+from kernels.approx_backprop.written_norms import is_like_a_norm
 from kernels.conversion import recognise
 from kernels.conversion.known import DEFAULTS, Known
 from kernels.conversion.sites import Place, Site
+from kernels.forwarding import standing
 from kernels.kernel import facts, unbounded
 from kernels.names import APPROX
 
 METHOD = APPROX
+OTHERWISE = (
+    "with these inputs it is not called by one tensor alone: what it is given besides is not known, as of a gate"
+)
 # What keeps whole tensors, and goes on to.
 OTHERS = (nn.MultiheadAttention, nn.GroupNorm, _InstanceNorm, nn.LocalResponseNorm, nn.Bilinear, nn.AdaptiveMaxPool2d)
 
@@ -29,21 +34,26 @@ def with_layers(model: nn.Module, activations: Sequence[Site]) -> list[Site]:
     for name, module in model.named_modules(remove_duplicate=False):
         if module in names:
             names[module].append(name)
-        elif module not in known and (kind_of(module) or isinstance(module, OTHERS)):
+        elif module not in known and (kind_of(module) or isinstance(module, OTHERS) or is_like_a_norm(module)):
             names[module] = [name]
     return sites + [_site(module, found) for module, found in names.items()]
 
 
 def _site(module: nn.Module, names: list[str]) -> Site:
-    present = vars(module).get("forward")
+    forwards, replaced = standing(module)
     reason = why_not(module)
     if isinstance(module, OTHERS):
         reason = "it is not one of the layers that can keep few bits"
-    elif isinstance(present, Approximate):
+    elif any(isinstance(one, Approximate) for one in forwards):
         reason = f"it goes by {METHOD} already; revert that first"
-    elif present is not None:
+    elif replaced:
         reason = "its forward was replaced"
     return Site(names, "layer", None, recognise.describe(module), [Place(module, names[0])], reason, original=module)
+
+
+def is_written(module: nn.Module) -> bool:
+    """Whether a converted layer is a norm that is written out."""
+    return any(one.options.kind == "written" for one in standing(module)[0] if isinstance(one, Approximate))
 
 
 def how_of(site: Site, how: How) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from kernels.conversion.arguments import check, patterns
 from kernels.conversion.changes import Change, fence, put, undo
 from kernels.conversion.choose import IDLE, IN_PLACE, UNSEEN, How, Measure, Trial, best, look, try_out
 from kernels.conversion.in_place import Rereads
-from kernels.conversion.layers import METHOD, how_of, seen, with_layers
+from kernels.conversion.layers import METHOD, OTHERWISE, how_of, is_written, seen, with_layers
 from kernels.conversion.report import Report
 from kernels.conversion.rows import converted, unreached
 from kernels.conversion.sites import Site, chosen, find
@@ -85,7 +85,7 @@ def convert(
     except BaseException:
         undo(changes)
         raise
-    rows += unreached(sites, before)
+    rows += unreached(sites, after)
     totals = (one.saved if one is not None else None for one in (before, after))
     return Report(rows, next(totals), next(totals), changes)
 
@@ -218,6 +218,8 @@ def _drop_failing(sites: list[Site], hows: dict[str, How], before: Trial | None,
             site.why_not = IN_PLACE
         elif site.kind in ("attribute", "call") and site.name not in after.ours:
             site.why_not = UNSEEN
+        elif before is not None and _called_otherwise(site, before, after):
+            site.why_not = OTHERWISE
         elif before is not None and _lost_in_a_chain(site, hows[site.name], before, after):
             site.why_not = (
                 "it is one of a chain of operations, and would keep more by itself; the chain keeps one tensor by"
@@ -227,6 +229,13 @@ def _drop_failing(sites: list[Site], hows: dict[str, How], before: Trial | None,
             continue
         del hows[site.name]
     return len(hows) < failing
+
+
+def _called_otherwise(site: Site, before: Trial, after: Trial) -> bool:
+    """Whether a norm that is written out runs as it did, as one that a gate is given besides."""
+    if site.kind != "layer" or not is_written(site.original) or site.name in after.ours:
+        return False
+    return before.alone[site.name] > 0
 
 
 def _lost_in_a_chain(site: Site, how: How, before: Trial, after: Trial) -> bool:

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from kernels.conversion.changes import Change, undo
 from kernels.memory.saved import Saved, common, like, size
 
+SHOWN = 0.02  # of all that is kept: a share that is worth a line
+
 
 @dataclass(frozen=True)
 class Converted:
@@ -77,7 +79,20 @@ class Report:
             for group in _groups(self.left):
                 times = f" ({len(group)} times)" if len(group) > 1 else ""
                 lines.append(f"- {_name(group)}{times}, {group[0].was}: {group[0].reason}")
+        lines += self._kept_whole()
         return "\n".join(lines)
+
+    def _kept_whole(self) -> list[str]:
+        """Operations without a rule, which keep whole tensors, after a conversion that is to change layers too."""
+        if self.after is None or not any(not site.function for site in self.converted):
+            return []
+        ours = {like(site.name) for site in self.converted}
+        whole = [one for one in self.after.groups() if ", " not in one.operation and one.module not in ours]
+        large = [group for group in whole if group.bytes >= SHOWN * self.after.total]
+        rows = [f"- {one.module or '(model)'}, {one.operation}: {size(one.bytes)}" for one in large]
+        rest = sum(group.bytes for group in whole) - sum(group.bytes for group in large)
+        rows += [f"- others: {size(rest)}"] if rest and rows else []
+        return ["", "Kept whole, by operations without a rule:", *rows] if rows else []
 
     def to_json(self) -> str:
         """The sites and, if inputs were given, the bytes in all."""

@@ -7,16 +7,17 @@ from kernels.conversion.report import Converted
 from kernels.conversion.sites import Site, within
 
 
-def unreached(sites: list[Site], before: Trial | None) -> list[Converted]:
-    """Activations that were seen to keep something where none was found to stand."""
+def unreached(sites: list[Site], after: Trial | None) -> list[Converted]:
+    """Activations that were seen to keep something after conversion, where none stands that was left alone."""
     functions = recognise.torchs()
+    left = [site for site in sites if site.why_not]
     found: dict[tuple[str, str], int] = {}
-    for kept in before.saved.tensors if before is not None else ():
+    for kept in after.saved.tensors if after is not None else ():
         module, function = kept.by[0].module, functions.get(kept.by[0].operation)
         if function is None:
             continue
         name = f"{module}.{function}()" if module else f"{function}()"
-        if not any(_leads(site, one, module, function) for site in sites for one in site.names):
+        if not any(_leads(site, one, module, function) for site in left for one in site.names):
             found[name, function] = found.get((name, function), 0) + kept.bytes
     why_not = "it is called where convert does not look: in a helper, another method than forward, or in place"
     return [Converted(*who, "a call", "a call", count, count, reason=why_not) for who, count in found.items()]

@@ -11,10 +11,12 @@ from torch import nn
 
 from kernels.conversion import recognise
 from kernels.conversion.by_value import OWN
-from kernels.conversion.calls import Act, Rerouted, called
+from kernels.conversion.calls import Act, Rerouted
 from kernels.conversion.known import DEFAULTS, Known
+from kernels.conversion.named import called, held
 from kernels.errors import KernelError
 from kernels.forward_ad.wrapping import Wrapped
+from kernels.forwarding import standing
 from kernels.modules import Remembering
 
 
@@ -82,7 +84,7 @@ def find(model: nn.Module, own: Callable[[nn.Module], bool] = lambda _: False) -
             site.places.append(place)
             found[module] = site
             if site.why_not == OWN and own(module):
-                wrapped = isinstance(vars(module).get("forward"), Wrapped)
+                wrapped = any(isinstance(one, Wrapped) for one in standing(module)[0])
                 site.kind, site.why_not = "own", "it runs in nested forward AD already; unwrap it first" * wrapped
     for name, module in model.named_modules():
         if module not in found or found[module].why_not == OWN:
@@ -104,11 +106,11 @@ def _of_module(name: str, module: nn.Module) -> Site | None:
         return None
     if isinstance(what, str):
         return Site([name], "module", None, was, why_not=what, original=module)
-    present = vars(module).get("forward")
+    forwards, replaced = standing(module)
     why_not = ""
     if not name:
         why_not = "it is the model itself, which cannot be put in another's place; use the module of kernels"
-    elif present is not None and not isinstance(present, Rerouted):
+    elif replaced or any(not isinstance(one, Rerouted) for one in forwards):
         why_not = "its forward was replaced"
     elif any(them for key, them in vars(module).items() if key.endswith("_hooks") and "state_dict" not in key):
         why_not = "it has hooks, which would not be called any more"
@@ -123,13 +125,14 @@ def _functions(name: str, module: nn.Module) -> Iterator[Site]:
             yield Site([prefix + key], "attribute", known, was, [Place(module, key)], original=value)
     if type(module).__module__.startswith("torch.nn.") or isinstance(module, torch.jit.ScriptModule | Act):
         return
-    present = vars(module).get("forward")
-    for function, sure in sorted(called(module).items()):
+    forwards, replaced = standing(module)
+    acts = {key: act for one in forwards if isinstance(one, Rerouted) for key, act in one.acts.items()}
+    for function, sure in sorted((held(module) | called(module)).items()):
         known, place = Known(function, DEFAULTS[function]), Place(module, function)
         site = Site([f"{prefix}{function}()"], "call", known, "a call", [place], guessed=not sure)
-        if isinstance(present, Rerouted) and function in present.acts:
-            site.why_not = f"it remembers by {present.acts[function].how['method']} already; revert that first"
-        elif present is not None and not isinstance(present, Rerouted):
+        if function in acts:
+            site.why_not = f"it remembers by {acts[function].how['method']} already; revert that first"
+        elif replaced or any(isinstance(one, Wrapped) for one in forwards):
             site.why_not = "the forward that calls it was replaced by another"
         yield site
 

@@ -21,14 +21,12 @@ class Wrapped(Forwarding):
         super().__init__(module)
         nested_forward_ad(min_numel=min_numel)  # refuses what it cannot be
         self.min_numel = min_numel
-        self.before = vars(module).get("forward")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        run = self.before or self.original
         if torch.compiler.is_compiling():
-            return run(*args, **kwargs)
+            return self.original(*args, **kwargs)
         with nested_forward_ad(min_numel=self.min_numel) as mode:
-            return mode.end(run(*args, **kwargs))
+            return mode.end(self.original(*args, **kwargs))
 
 
 def wrap(model: nn.Module, *, min_numel: int = MIN_NUMEL) -> nn.Module:

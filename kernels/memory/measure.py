@@ -1,5 +1,6 @@
 """How many bytes a model or a function keeps for backward."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -32,13 +33,19 @@ def saved_bytes(
     A module runs as a copy on fake tensors, which need neither memory nor time, if it can, or else for real, and with
     fake=False always; it is left as it was. A function runs for real. What is compiled runs for real twice, and is
     counted by what its graph holds and by the allocator's books. accounting="cuda" counts tensors on the CPU as CUDA
-    would keep them, see `kernels.memory.accounting`. Gradients are on, autocast is as it is when called, and so is
-    training or evaluation.
+    would keep them, see `kernels.memory.accounting`. One mapping alone is taken for keyword arguments, as `convert`
+    takes `inputs`, if the module's forward takes these names. Gradients are on, autocast is as it is when called, and
+    so is training or evaluation.
 
     Raises KernelError for what it cannot do; else what the model raises.
     """
     if not callable(model):
         raise KernelError(f"model must be a module or a function, got {type(model).__name__}")
+    if isinstance(model, nn.Module) and not has_forward(model):
+        raise KernelError(
+            f"model must have a forward, got {type(model).__name__}; give the model that it is part of, or a function"
+        )
+    args, kwargs = _by_name(model, args, kwargs)
     if accounting not in ACCOUNTINGS:
         raise KernelError(f"accounting must be one of {', '.join(ACCOUNTINGS)}, got {accounting!r}")
     if is_compiled(model):
@@ -54,6 +61,25 @@ def saved_bytes(
     if fake:
         raise KernelError("fake=True must go with a module, whose parameters can be found; got a function")
     return _recorded(model, args, kwargs, {}, within)[0]
+
+
+def has_forward(model: nn.Module) -> bool:
+    """Whether it can be called: not a list of modules."""
+    return "forward" in vars(model) or type(model).forward is not nn.Module.forward
+
+
+def _by_name(
+    model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments; a mapping alone as keyword arguments, if a module takes these, as `convert(inputs=...)` has it."""
+    if kwargs or len(args) != 1 or not isinstance(args[0], Mapping) or not isinstance(model, nn.Module):
+        return args, kwargs
+    named = {name: value for name, value in args[0].items() if isinstance(name, str)}
+    try:
+        inspect.signature(model.forward).bind(**named)
+    except (TypeError, ValueError):  # it takes a mapping itself
+        return args, kwargs
+    return ((), named) if len(named) == len(args[0]) else (args, kwargs)
 
 
 def trial(

@@ -15,8 +15,9 @@ import kernels
 from coefficients import load
 from kernels import KernelError, convert, saved_bytes
 from kernels.conversion import recognise
-from kernels.conversion.calls import Rerouted, called
+from kernels.conversion.calls import Rerouted
 from kernels.conversion.known import Known
+from kernels.conversion.named import called
 from kernels.kernel import facts
 from kernels.modules import Remembering
 from kernels.stock import FUNCTIONS, KEEPS_OUTPUT, STOCK
