@@ -16,12 +16,13 @@ from kernels.approx_backprop.how import How as Copies
 from kernels.choice import DEFAULT_BITS, resolved
 from kernels.conversion.arguments import check, patterns
 from kernels.conversion.changes import Change, fence, put, undo
-from kernels.conversion.choose import IDLE, IN_PLACE, UNSEEN, How, Measure, Trial, best, look, try_out
+from kernels.conversion.choose import IDLE, IN_PLACE, UNSEEN, Measure, best, look, try_out
 from kernels.conversion.in_place import Rereads
 from kernels.conversion.layers import METHOD, OTHERWISE, how_of, is_written, seen, with_layers
 from kernels.conversion.report import Report
 from kernels.conversion.rows import converted, unreached
 from kernels.conversion.sites import Site, chosen, find
+from kernels.conversion.together import How, Trial
 from kernels.errors import KernelError
 from kernels.memory.accounting import CudaLike
 from kernels.memory.making import line

@@ -1,10 +1,11 @@
 """The rows of a report: what was done at each site, and where activations were seen to which none leads."""
 
 from kernels.conversion import recognise
-from kernels.conversion.choose import How, Trial, error_of
+from kernels.conversion.choose import error_of
 from kernels.conversion.layers import METHOD
 from kernels.conversion.report import Converted
 from kernels.conversion.sites import Site, within
+from kernels.conversion.together import How, Trial
 
 
 def unreached(sites: list[Site], after: Trial | None) -> list[Converted]:
