@@ -165,7 +165,8 @@ def test_other_functions_are_left_alone_with_the_way_to_kernels_of_ones_own(stra
 )
 def test_what_is_no_activation_is_no_site(stranger: nn.Module) -> None:
     assert recognise.module(stranger) is None
-    assert len(convert(mlp(stranger), "fewbit").sites) == 0
+    # A function that it calls, also by a lambda that it holds, is a site of its own.
+    assert {site.name for site in convert(mlp(stranger), "fewbit").sites} <= {"1.gelu()"}
 
 
 def test_another_function_in_evaluation_is_no_activation() -> None:
