@@ -5,33 +5,47 @@ from typing import Any
 import numpy as np
 from sympy import Expr, Piecewise, Rational, Symbol
 
-from codegen import passes
+from codegen import ends, passes
 from codegen.closed import CLOSED, Closed
 from codegen.function import Function, Writer
 from codegen.steps import below
 from codegen.subject import Subject
-from fitting.activations.catalogue import CATALOGUE
+from fitting.activations.catalogue import CATALOGUE, Row
 from fitting.activations.grammar import parse_formula
 from fitting.activations.heads import x
 from fitting.errors import InputError
 
 Y, S = Symbol("y", real=True), Symbol("s", real=True)
+_COMPOSED = ("softsign", "tanhshrink")  # torch computes them operation by operation
+
+
+def _stock(subject: Subject) -> Row | None:
+    """The row of the catalogue, where torch has the function."""
+    row = CATALOGUE.get(subject.name)
+    return row if row is not None and row.torch and subject.activation.expr == row.expr else None
+
+
+def rounds_once(subject: Subject) -> bool:
+    """Whether forward for PyTorch is one operation, which rounds its result alone, also in 16 bits."""
+    return _stock(subject) is not None and subject.name not in _COMPOSED
 
 
 def forward(subject: Subject, target: str) -> Function:
     """y = f(x); for PyTorch the stock function where there is one, in the tensor's own dtype."""
-    row = CATALOGUE.get(subject.name)
-    if target == "torch" and row is not None and row.torch and subject.activation.expr == row.expr:
+    row = _stock(subject)
+    if target == "torch" and row is not None:
         options = [f"{name}={value!r}" for name, value in row.torch_options.items()]
         values = subject.parameters or tuple(subject.activation.params)
         given = [
             f"{name}=params[{i}]" if subject.parameters else f"{name}={subject.activation.params[name]!r}"
             for i, name in enumerate(values)
         ]
-        call = f"return torch.nn.functional.{row.torch}({', '.join(['x', *given, *options])})"
-        return Function("forward", ("x", "params"), f"{subject.name}(x): the stock function.", (call,), jit=False)
+        call = f"torch.nn.functional.{row.torch}({', '.join(['x', *given, *options])})"
+        lines = ends.stock(subject.name, call, subject.activation.limits)
+        doc = f"{subject.name}(x): the stock function{', its limits where that gives NaN' if len(lines) > 1 else ''}."
+        return Function("forward", ("x", "params"), doc, tuple(lines), jit=False)
     writer = Writer(target, params=subject.symbols)
-    expression = subject.forward
+    expression = ends.forward(subject, writer)
     if expression.has(Piecewise):  # a comparison with NaN is false: the last case would hold
         writer.assign("y", expression)
         writer.lines.append(
@@ -45,7 +59,7 @@ def forward(subject: Subject, target: str) -> Function:
 def derivative(subject: Subject, target: str) -> Function:
     """f'(x)."""
     writer = Writer(target, params=subject.symbols)
-    writer.give(subject.derivative)
+    writer.give(ends.derivative(subject, writer))
     if target == "torch" and not subject.derivative.has(x):
         writer.lines[-1] = f"return torch.full_like(x, {writer.lines[-1].removeprefix('return ')})"
     return writer.function("derivative", ("x", "params"), f"{subject.name}'(x).")

@@ -59,7 +59,7 @@ class Writer:
     def _shared(self, expressions: list[Expr]) -> list[Expr]:
         """The expressions with common parts replaced by names."""
         expressions = [numbers(one) for one in expressions]
-        names = (Symbol(self._free(f"t{i}"), real=True) for i in range(1000))
+        names = (Symbol(self.free(f"t{i}"), real=True) for i in range(1000))
         parts, rest = sympy.cse(expressions, symbols=names, order="canonical", list=True)
         cheap: dict[Expr, Expr] = {}  # a multiple of a name: as a part of its own it may overflow, and reads worse
         for symbol, part in parts:
@@ -83,7 +83,7 @@ class Writer:
             return expression
         if expression.is_Pow and expression.args[1].is_Integer and expression.args[1] < -1:
             # The reciprocal first: its square may be subnormal where that of what it divides is infinite.
-            name = self._free("r")
+            name = self.free("r")
             self.assign(name, 1 / expression.args[0])
             return Symbol(name, real=True) ** -expression.args[1]
         return expression.func(*(self._unchained(argument) for argument in expression.args))
@@ -110,10 +110,10 @@ class Writer:
 
     def _polynomial(self, variable: Expr, coefficients: list[Expr]) -> Symbol:
         if not variable.is_Symbol:
-            name = self._free("u")
+            name = self.free("u")
             self.assign(name, variable)
             variable = Symbol(name, real=True)
-        name = self._free(next(one for one in "pqrvwz" if one not in self.taken))
+        name = self.free(next(one for one in "pqrvwz" if one not in self.taken))
         *rest, last = (self.printer._print(one) for one in coefficients)
         for constant in reversed(rest):
             form = self.printer.fused if last != name else self.printer.fused_in_place
@@ -121,7 +121,7 @@ class Writer:
             last = name
         return Symbol(name, real=True)
 
-    def _free(self, name: str) -> str:
+    def free(self, name: str) -> str:
         """The name, or one like it that is not taken; it is, from now on."""
         free = next(one for one in (name, *(f"{name}_{i}" for i in range(2, 99))) if one not in self.taken)
         self.taken.add(free)

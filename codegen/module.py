@@ -66,6 +66,7 @@ def _facts(subject: Subject) -> str:
         f"PARAMETERS = {dict(row.params)!r}",
         f"LIMITS = {dict(closed.at_least or {}) if closed else {}!r}  # of parameters, for f' to follow from y",
         f"ROUNDED = {bool(closed and closed.rounded)}  # whether parameters are rounded to the dtype of y",
+        f"ROUNDS_ONCE = {elements.rounds_once(subject)}  # forward, of x in any dtype",
         f"SIDES = {1 if side is None else 2}  # of f, which y alone cannot tell apart",
         f"MINIMUM = {minimum if isfinite(minimum) else None!r}",
         f"TABLES = { {bits: planes(file.document['solution']) for bits, file in subject.fewbit().items()} }"

@@ -230,11 +230,12 @@ def _torch(request: Request) -> str:
         texts.append(_PACKING.read_text(encoding="utf-8").partition("from torch import Tensor\n")[2].strip())
     saved, slope = (part.format(bits=planes(solution) if saves == "codes" else 1) for part in _TORCH_PASSES[saves])
     kept = "y, " if saves in ("side", "output") else ""
+    result = "forward(x, params)" if elements.rounds_once(request.subject) else "forward(wide, params).to(x.dtype)"
     texts.append(
         f"def forward_pass(x, params={defaults}):\n"
         '    """y = f(x), and what backward needs besides."""\n'
         "    wide = x if x.dtype == torch.float64 else x.float()\n"
-        f"    return forward(wide, params).to(x.dtype), {saved}"
+        f"    return {result}, {saved}"
     )
     texts.append(
         f"def backward_pass(grad, {kept}saved, params={defaults}):\n"

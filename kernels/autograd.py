@@ -21,36 +21,38 @@ _TWICE = (
 
 
 class Elementwise(torch.autograd.Function):
-    """y = f(x); keeps for backward what the kernel's method says, and nothing else.
+    """y = f(x), its dimensions in `order`; keeps for backward what the kernel's method says, and nothing else.
 
     The last output has no elements: it ties the gradient to x, so that a second differentiation finds `once`.
     """
 
     @staticmethod
-    def forward(x: Tensor, kernel: str, params: Sequence[float]) -> tuple[Tensor, Tensor, Tensor]:
-        y, saved = torch.ops.actfit.forward(x, kernel, params)
+    def forward(
+        x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        y, saved = torch.ops.actfit.forward(x, kernel, params, order)
         return y, saved, x.new_empty(0)
 
     @staticmethod
-    def label(x: Tensor, kernel: str, params: Sequence[float]) -> str:
+    def label(x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int]) -> str:
         """How it goes by where bytes are counted."""
         return f"{parse(kernel).function}, {parse(kernel).method}"
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        _, ctx.kernel, ctx.params = inputs
+        _, ctx.kernel, ctx.params, ctx.order = inputs
         y, saved, tie = output
         ctx.mark_non_differentiable(saved)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(tie, saved, *([y] if parse(ctx.kernel).keeps_output else []))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, None, None]:
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, None, None, None]:
         if grad is None:
-            return None, None, None
+            return None, None, None, None
         tie, saved, *y = _saved(ctx)
         dx = torch.ops.actfit.backward(grad.contiguous(), y[0] if y else None, saved, ctx.kernel, ctx.params)
-        return once(dx, tie), None, None
+        return once(_undone(dx, ctx.order), tie), None, None, None
 
 
 class _Once(torch.autograd.Function):
@@ -91,7 +93,8 @@ def _saved(ctx: Any) -> tuple[Tensor, ...]:
 
 def elementwise(x: Tensor, kernel: str, params: Sequence[float]) -> Tensor:
     """f(x) of any strides, laid out as x is; differentiable once."""
-    return in_memory_order(lambda rows: Elementwise.apply(rows, kernel, list(params))[0], x)
+    order = _memory_order(x)
+    return _undone(Elementwise.apply(x, kernel, list(params), order)[0], order)
 
 
 def in_memory_order(run: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
@@ -101,10 +104,21 @@ def in_memory_order(run: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
 
 def all_in_memory_order(run: Callable[..., Sequence[Tensor]], *tensors: Tensor) -> tuple[Tensor, ...]:
     """Likewise where `run` has several results."""
-    first = tensors[0]
-    if all(one.is_contiguous() for one in tensors) or 0 in first.stride():
-        return tuple(run(*(one.contiguous() for one in tensors)))
-    # In the order of memory it is contiguous, or becomes so: a dimension with larger strides comes first.
-    order = sorted(range(first.dim()), key=first.stride, reverse=True)
-    back = [order.index(dim) for dim in range(first.dim())]
-    return tuple(result.permute(back) for result in run(*(one.permute(order).contiguous() for one in tensors)))
+    order = _memory_order(tensors[0])
+    rows = (one.permute(order) if order else one for one in tensors)
+    return tuple(_undone(result, order) for result in run(*(one.contiguous() for one in rows)))
+
+
+def _memory_order(x: Tensor) -> list[int]:
+    """The dimensions by their strides, larger ones first: in this order x is contiguous, or a copy is that lies alike.
+
+    Empty where x is contiguous as it stands, and where elements share memory.
+    """
+    if x.is_contiguous() or 0 in x.stride():
+        return []
+    return sorted(range(x.dim()), key=x.stride, reverse=True)
+
+
+def _undone(result: Tensor, order: Sequence[int]) -> Tensor:
+    """`result`, whose dimensions are in `order`, as they were."""
+    return result.permute([list(order).index(dim) for dim in range(result.dim())]) if order else result

@@ -93,13 +93,13 @@ class ActLinear(nn.Module):
             return F.linear(STOCK[self.function](input), weight, bias)
         kind = input.device.type
         if not torch.amp.is_autocast_available(kind):  # meta
-            return _ActLinear.apply(input.contiguous(), weight, bias, self.kernel, self.minimum)[0]
+            return _ActLinear.apply(input, weight, bias, self.kernel, self.minimum)[0]
         if torch.is_autocast_enabled(kind) and input.dtype != torch.float64:  # which autocast leaves alone
             narrow = torch.get_autocast_dtype(kind)
             input, weight = input.to(narrow), weight.to(narrow)
             bias = None if bias is None else bias.to(narrow)
         with torch.autocast(kind, enabled=False):
-            out, *_ = _ActLinear.apply(input.contiguous(), weight, bias, self.kernel, self.minimum)
+            out, *_ = _ActLinear.apply(input, weight, bias, self.kernel, self.minimum)
         return out
 
     def extra_repr(self) -> str:

@@ -38,9 +38,14 @@ def runs_triton(tensor: Tensor) -> bool:
     return tensor.dtype != torch.float64 and backend(tensor.device) != "torch"
 
 
-def _forward(x: Tensor, kernel: str, params: Sequence[float]) -> tuple[Tensor, Tensor]:
-    run = launch.forward if runs_triton(x) else reference.forward
-    return run(parse(kernel), x, params)
+def _ordered(x: Tensor, order: Sequence[int]) -> Tensor:
+    return x.permute(*order) if order else x
+
+
+def _forward(x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+    if runs_triton(x):
+        return launch.forward(parse(kernel), _ordered(x, order).contiguous(), params)
+    return reference.forward(parse(kernel), x, params, order)
 
 
 def _backward(grad: Tensor, y: Tensor | None, saved: Tensor, kernel: str, params: Sequence[float]) -> Tensor:
@@ -68,8 +73,9 @@ def _fused_backward(grads: Sequence[Tensor], slopes: Sequence[Tensor]) -> Tensor
     return run(grads, slopes)
 
 
-def _forward_fake(x: Tensor, kernel: str, params: Sequence[float]) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(x), parse(kernel).empty(x)
+def _forward_fake(x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+    y = torch.empty_like(_ordered(x, order), memory_format=torch.contiguous_format)
+    return y, parse(kernel).empty(y)
 
 
 def _backward_fake(grad: Tensor, y: Tensor | None, saved: Tensor, kernel: str, params: Sequence[float]) -> Tensor:
@@ -94,7 +100,9 @@ def _fused_backward_fake(grads: Sequence[Tensor], slopes: Sequence[Tensor]) -> T
 
 Op = tuple[str, Callable[..., Any], Callable[..., Any]]
 _OPS: dict[str, Op] = {
-    "forward": ("(Tensor x, str kernel, float[] params) -> (Tensor, Tensor)", _forward, _forward_fake),
+    "forward": (
+        "(Tensor x, str kernel, float[] params, int[] order=[]) -> (Tensor, Tensor)", _forward, _forward_fake
+    ),
     "backward": (
         "(Tensor grad, Tensor? y, Tensor saved, str kernel, float[] params) -> Tensor", _backward, _backward_fake
     ),
@@ -106,7 +114,7 @@ _OPS: dict[str, Op] = {
     "fused_backward": ("(Tensor[] grads, Tensor[] slopes) -> Tensor", _fused_backward, _fused_backward_fake),
 }  # fmt: skip
 
-# Kernels take contiguous tensors: Inductor must not lay them out as it likes.
+# Kernels take contiguous tensors, or strides that decide bits: Inductor must not lay them out as it likes.
 _CONTIGUOUS = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
 
 

@@ -4,6 +4,7 @@ Works through the tensor piece by piece, so that what is computed on the way tak
 """
 
 from collections.abc import Iterator, Sequence
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -22,23 +23,43 @@ _BITS_OF = {
 }
 
 
+def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The type that is computed in: float32, or float64 for float64."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
 def _wide(values: Tensor) -> Tensor:
-    """In the type that is computed in: float32, or float64 for float64."""
-    return values if values.dtype == torch.float64 else values.float()
+    return values.to(_wide_dtype(values.dtype))
 
 
 def _pieces(count: int) -> Iterator[slice]:
     return (slice(start, min(start + PIECE, count)) for start in range(0, count, PIECE))
 
 
-def forward(kernel: Kernel, x: Tensor, params: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """y = f(x) and what is saved, of a contiguous x."""
-    y, saved = torch.empty_like(x), kernel.empty(x)
+def _values(known: ModuleType, x: Tensor, params: Sequence[float]) -> Tensor:
+    """f(x) by PyTorch's own function, of x as a whole and as it lies: its vector and scalar code, and oneDNN's, differ
+    in the last bits. Where that rounds more than once, in 16 bits, f(x) in float32, contiguous."""
+    if known.ROUNDS_ONCE or x.dtype == _wide_dtype(x.dtype):
+        y: Tensor = known.forward(x, params)
+        return y.to(x.dtype)  # autocast lets some functions give float32
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    flat_x, flat_y = x.reshape(-1), y.view(-1)
+    for piece in _pieces(x.numel()):
+        flat_y[piece] = known.forward(_wide(flat_x[piece]), params)
+    return y
+
+
+def forward(
+    kernel: Kernel, x: Tensor, params: Sequence[float], order: Sequence[int] = ()
+) -> tuple[Tensor, Tensor]:
+    """y = f(x) and what is saved, of an x of any strides; both contiguous, the dimensions of y in `order`."""
+    y = _values(kernel.facts, x, params)
+    x, y = (one.permute(*order) if order else one for one in (x, y))
+    y = y.contiguous()
+    saved = kernel.empty(y)
     flat_x, flat_y = x.reshape(-1), y.view(-1)
     for piece in _pieces(x.numel()):
         wide = _wide(flat_x[piece])
-        values = kernel.facts.forward(wide, params)
-        flat_y[piece] = values
         match kernel.saves:
             case "slope":
                 saved.view(-1)[piece] = kernel.facts.derivative(wide, params)
@@ -46,12 +67,13 @@ def forward(kernel: Kernel, x: Tensor, params: Sequence[float]) -> tuple[Tensor,
                 codes = kernel.facts.side(wide, params).byte() if kernel.saves == "side" else _codes(kernel, wide)
                 saved[:, piece.start // 8 : plane_bytes(piece.stop)] = pack(codes, kernel.stored_bits)
             case "precision-bit":
-                flat_y[piece] = values + 0.0  # -0 becomes 0: with its lowest bit set it would lie below all of f
+                flat_y[piece] += 0.0  # -0 becomes 0: with its lowest bit set it would lie below all of f
                 left = ~kernel.facts.side(wide, params)
                 bits = flat_y[piece].view(_BITS_OF[x.dtype])
                 bits.copy_(torch.where(left, bits | 1, bits & ~1))
             case "sign-bit":
-                above = (values - kernel.facts.MINIMUM).clamp(min=0)
+                # Of f(x) before it is rounded to y: near the minimum the difference has more digits than y.
+                above = (kernel.facts.forward(wide, params) - kernel.facts.MINIMUM).clamp(min=0)
                 saved.view(-1)[piece] = torch.where(kernel.facts.side(wide, params), above, -above)
     return y, saved
 

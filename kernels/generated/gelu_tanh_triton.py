@@ -58,29 +58,33 @@ def sigmoid_float32(x):
 @triton.jit
 def forward_16bit(x, params):
     """gelu_tanh(x) = x*(1 + tanh(sqrt(2/pi)*(x + 0.044715*x**3)))/2."""
-    return sigmoid_16bit(tl.fma(1.5957691216057308, x, 0.07135481627260025 * (x * x * x))) * x
+    z = maximum(x, -8.507059173023462e+37)
+    return sigmoid_16bit(tl.fma(1.5957691216057308, x, 0.07135481627260025 * (x * x * x))) * z
 
 
 @triton.jit
 def forward_float32(x, params):
     """gelu_tanh(x) = x*(1 + tanh(sqrt(2/pi)*(x + 0.044715*x**3)))/2."""
-    return sigmoid_float32(tl.fma(1.5957691216057308, x, 0.07135481627260025 * (x * x * x))) * x
+    z = maximum(x, -8.507059173023462e+37)
+    return sigmoid_float32(tl.fma(1.5957691216057308, x, 0.07135481627260025 * (x * x * x))) * z
 
 
 @triton.jit
 def derivative_16bit(x, params):
     """gelu_tanh'(x)."""
-    t1 = tl.fma(1.5957691216057308, x, 0.07135481627260025 * (x * x * x))
-    t2 = sigmoid_16bit(t1)
-    return tl.fma(1.5957691216057308 * sigmoid_16bit(-t1) * t2 * x, tl.fma(0.134145 * x, x, 1.0), t2)
+    z = minimum(maximum(x, -4.611686018427388e+18), 4.611686018427388e+18)
+    t0 = tl.fma(1.5957691216057308, x, 0.07135481627260025 * (x * x * x))
+    t1 = sigmoid_16bit(t0)
+    return tl.fma(1.5957691216057308 * sigmoid_16bit(-t0) * t1 * z, tl.fma(0.134145 * z, z, 1.0), t1)
 
 
 @triton.jit
 def derivative_float32(x, params):
     """gelu_tanh'(x)."""
-    t1 = tl.fma(1.5957691216057308, x, 0.07135481627260025 * (x * x * x))
-    t2 = sigmoid_float32(t1)
-    return tl.fma(1.5957691216057308 * sigmoid_float32(-t1) * t2 * x, tl.fma(0.134145 * x, x, 1.0), t2)
+    z = minimum(maximum(x, -4.611686018427388e+18), 4.611686018427388e+18)
+    t0 = tl.fma(1.5957691216057308, x, 0.07135481627260025 * (x * x * x))
+    t1 = sigmoid_float32(t0)
+    return tl.fma(1.5957691216057308 * sigmoid_float32(-t0) * t1 * z, tl.fma(0.134145 * z, z, 1.0), t1)
 
 
 @triton.jit

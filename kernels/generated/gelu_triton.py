@@ -88,19 +88,22 @@ def Phi_float32(x):
 @triton.jit
 def forward_bfloat16(x, params):
     """gelu(x) = x*Phi(x)."""
-    return Phi_bfloat16(x) * x
+    z = maximum(x, -8.507059173023462e+37)
+    return Phi_bfloat16(x) * z
 
 
 @triton.jit
 def forward_float16(x, params):
     """gelu(x) = x*Phi(x)."""
-    return Phi_float16(x) * x
+    z = maximum(x, -8.507059173023462e+37)
+    return Phi_float16(x) * z
 
 
 @triton.jit
 def forward_float32(x, params):
     """gelu(x) = x*Phi(x)."""
-    return Phi_float32(x) * x
+    z = maximum(x, -8.507059173023462e+37)
+    return Phi_float32(x) * z
 
 
 @triton.jit
@@ -143,13 +146,15 @@ def phi_float32(x):
 @triton.jit
 def derivative_16bit(x, params):
     """gelu'(x)."""
-    return tl.fma(phi_16bit(x), x, fine_Phi_16bit(x))
+    z = minimum(maximum(x, -8.507059173023462e+37), 8.507059173023462e+37)
+    return tl.fma(phi_16bit(x), z, fine_Phi_16bit(x))
 
 
 @triton.jit
 def derivative_float32(x, params):
     """gelu'(x)."""
-    return tl.fma(phi_float32(x), x, fine_Phi_float32(x))
+    z = minimum(maximum(x, -8.507059173023462e+37), 8.507059173023462e+37)
+    return tl.fma(phi_float32(x), z, fine_Phi_float32(x))
 
 
 @triton.jit

@@ -14,6 +14,7 @@ import torch
 PARAMETERS = {'lambd': 0.5}
 LIMITS = {'lambd': 0.0}  # of parameters, for f' to follow from y
 ROUNDED = False  # whether parameters are rounded to the dtype of y
+ROUNDS_ONCE = True  # forward, of x in any dtype
 SIDES = 1  # of f, which y alone cannot tell apart
 MINIMUM = None
 TABLES = {1: 1, 2: 1, 3: 1, 4: 1}  # few-bit tables by bits asked for: bits stored

@@ -14,6 +14,7 @@ import torch
 PARAMETERS = {'min_val': -1.0, 'max_val': 1.0}
 LIMITS = {}  # of parameters, for f' to follow from y
 ROUNDED = True  # whether parameters are rounded to the dtype of y
+ROUNDS_ONCE = True  # forward, of x in any dtype
 SIDES = 1  # of f, which y alone cannot tell apart
 MINIMUM = -1.0
 TABLES = {1: 1, 2: 1, 3: 1, 4: 1}  # few-bit tables by bits asked for: bits stored

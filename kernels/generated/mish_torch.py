@@ -14,6 +14,7 @@ import torch
 PARAMETERS = {}
 LIMITS = {}  # of parameters, for f' to follow from y
 ROUNDED = False  # whether parameters are rounded to the dtype of y
+ROUNDS_ONCE = True  # forward, of x in any dtype
 SIDES = 2  # of f, which y alone cannot tell apart
 MINIMUM = -0.30884341301725043
 TABLES = {1: 1, 2: 2, 3: 3, 4: 4}  # few-bit tables by bits asked for: bits stored
@@ -30,13 +31,15 @@ def tanh_softplus(x):
 
 
 def forward(x, params):
-    """mish(x): the stock function."""
-    return torch.nn.functional.mish(x)
+    """mish(x): the stock function, its limits where that gives NaN."""
+    y = torch.nn.functional.mish(x)
+    return y.masked_fill_(x == -torch.inf, 0.0)
 
 
 def derivative(x, params):
     """mish'(x)."""
-    return sech2_softplus(x) * torch.sigmoid(x) * x + tanh_softplus(x)
+    z = torch.clamp(x, min=-8.507059173023462e+37, max=8.507059173023462e+37)
+    return sech2_softplus(x) * torch.sigmoid(x) * z + tanh_softplus(x)
 
 
 def slope_bfloat16(y, side, params):

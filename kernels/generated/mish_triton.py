@@ -68,13 +68,15 @@ def tanh_softplus_float32(x):
 @triton.jit
 def forward_16bit(x, params):
     """mish(x) = x*tanh(softplus(x))."""
-    return tanh_softplus_16bit(x) * x
+    z = maximum(x, -8.507059173023462e+37)
+    return tanh_softplus_16bit(x) * z
 
 
 @triton.jit
 def forward_float32(x, params):
     """mish(x) = x*tanh(softplus(x))."""
-    return tanh_softplus_float32(x) * x
+    z = maximum(x, -8.507059173023462e+37)
+    return tanh_softplus_float32(x) * z
 
 
 @triton.jit
@@ -117,13 +119,15 @@ def sigmoid_float32(x):
 @triton.jit
 def derivative_16bit(x, params):
     """mish'(x)."""
-    return tl.fma(sech2_softplus_16bit(x) * sigmoid_16bit(x), x, tanh_softplus_16bit(x))
+    z = minimum(maximum(x, -8.507059173023462e+37), 8.507059173023462e+37)
+    return tl.fma(sech2_softplus_16bit(x) * sigmoid_16bit(x), z, tanh_softplus_16bit(x))
 
 
 @triton.jit
 def derivative_float32(x, params):
     """mish'(x)."""
-    return tl.fma(sech2_softplus_float32(x) * sigmoid_float32(x), x, tanh_softplus_float32(x))
+    z = minimum(maximum(x, -8.507059173023462e+37), 8.507059173023462e+37)
+    return tl.fma(sech2_softplus_float32(x) * sigmoid_float32(x), z, tanh_softplus_float32(x))
 
 
 @triton.jit

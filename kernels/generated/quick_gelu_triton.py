@@ -58,27 +58,31 @@ def sigmoid_float32(x):
 @triton.jit
 def forward_16bit(x, params):
     """quick_gelu(x) = x*sigmoid(1.702*x)."""
-    return sigmoid_16bit(1.702 * x) * x
+    z = maximum(x, -8.507059173023462e+37)
+    return sigmoid_16bit(1.702 * x) * z
 
 
 @triton.jit
 def forward_float32(x, params):
     """quick_gelu(x) = x*sigmoid(1.702*x)."""
-    return sigmoid_float32(1.702 * x) * x
+    z = maximum(x, -8.507059173023462e+37)
+    return sigmoid_float32(1.702 * x) * z
 
 
 @triton.jit
 def derivative_16bit(x, params):
     """quick_gelu'(x)."""
+    z = minimum(maximum(x, -8.507059173023462e+37), 8.507059173023462e+37)
     t1 = sigmoid_16bit(1.702 * x)
-    return tl.fma(1.702 * sigmoid_16bit(-1.702 * x) * t1, x, t1)
+    return tl.fma(1.702 * sigmoid_16bit(-1.702 * x) * t1, z, t1)
 
 
 @triton.jit
 def derivative_float32(x, params):
     """quick_gelu'(x)."""
+    z = minimum(maximum(x, -8.507059173023462e+37), 8.507059173023462e+37)
     t1 = sigmoid_float32(1.702 * x)
-    return tl.fma(1.702 * sigmoid_float32(-1.702 * x) * t1, x, t1)
+    return tl.fma(1.702 * sigmoid_float32(-1.702 * x) * t1, z, t1)
 
 
 @triton.jit

@@ -58,27 +58,31 @@ def sigmoid_float32(x):
 @triton.jit
 def forward_16bit(x, params):
     """silu(x) = x*sigmoid(x)."""
-    return sigmoid_16bit(x) * x
+    z = maximum(x, -8.507059173023462e+37)
+    return sigmoid_16bit(x) * z
 
 
 @triton.jit
 def forward_float32(x, params):
     """silu(x) = x*sigmoid(x)."""
-    return sigmoid_float32(x) * x
+    z = maximum(x, -8.507059173023462e+37)
+    return sigmoid_float32(x) * z
 
 
 @triton.jit
 def derivative_16bit(x, params):
     """silu'(x)."""
+    z = minimum(maximum(x, -8.507059173023462e+37), 8.507059173023462e+37)
     t0 = sigmoid_16bit(x)
-    return tl.fma(sigmoid_16bit(-x) * t0, x, t0)
+    return tl.fma(sigmoid_16bit(-x) * t0, z, t0)
 
 
 @triton.jit
 def derivative_float32(x, params):
     """silu'(x)."""
+    z = minimum(maximum(x, -8.507059173023462e+37), 8.507059173023462e+37)
     t0 = sigmoid_float32(x)
-    return tl.fma(sigmoid_float32(-x) * t0, x, t0)
+    return tl.fma(sigmoid_float32(-x) * t0, z, t0)
 
 
 @triton.jit

@@ -14,14 +14,17 @@ import torch
 PARAMETERS = {}
 LIMITS = {}  # of parameters, for f' to follow from y
 ROUNDED = False  # whether parameters are rounded to the dtype of y
+ROUNDS_ONCE = False  # forward, of x in any dtype
 SIDES = 1  # of f, which y alone cannot tell apart
 MINIMUM = -1.0
 TABLES = {1: 1, 2: 2, 3: 3, 4: 4}  # few-bit tables by bits asked for: bits stored
 
 
 def forward(x, params):
-    """softsign(x): the stock function."""
-    return torch.nn.functional.softsign(x)
+    """softsign(x): the stock function, its limits where that gives NaN."""
+    y = torch.nn.functional.softsign(x)
+    y.masked_fill_(x == -torch.inf, -1.0)
+    return y.masked_fill_(x == torch.inf, 1.0)
 
 
 def derivative(x, params):

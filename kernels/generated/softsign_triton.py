@@ -17,6 +17,18 @@ import triton.language as tl
 
 
 @triton.jit
+def maximum(x, y):
+    """The larger of two; NaN if one is."""
+    return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def minimum(x, y):
+    """The smaller of two; NaN if one is."""
+    return tl.minimum(x, y, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def softsign_16bit(x):
     """x / (1 + |x|)."""
     r = tl.rsqrt(1.0 + tl.abs(x))
@@ -32,13 +44,15 @@ def softsign_float32(x):
 @triton.jit
 def forward_16bit(x, params):
     """softsign(x) = softsign(x)."""
-    return softsign_16bit(x)
+    z = minimum(maximum(x, -8.507059173023462e+37), 8.507059173023462e+37)
+    return softsign_16bit(z)
 
 
 @triton.jit
 def forward_float32(x, params):
     """softsign(x) = softsign(x)."""
-    return softsign_float32(x)
+    z = minimum(maximum(x, -8.507059173023462e+37), 8.507059173023462e+37)
+    return softsign_float32(z)
 
 
 @triton.jit

@@ -14,6 +14,7 @@ import torch
 PARAMETERS = {}
 LIMITS = {}  # of parameters, for f' to follow from y
 ROUNDED = False  # whether parameters are rounded to the dtype of y
+ROUNDS_ONCE = True  # forward, of x in any dtype
 SIDES = 1  # of f, which y alone cannot tell apart
 MINIMUM = -1.0
 TABLES = {1: 1, 2: 2, 3: 3, 4: 4}  # few-bit tables by bits asked for: bits stored

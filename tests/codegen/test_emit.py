@@ -31,9 +31,11 @@ def request(name, method="invact", dtype="bfloat16", bits=3):
 
 
 def sample(dtype, count=2048):
-    """Numbers of all sizes, of a count that 8 does not divide."""
+    """Numbers of all sizes, infinities among them, of a count that 8 does not divide."""
     torch.manual_seed(3)
-    return (torch.randn(count - 3) * torch.exp(torch.randn(count - 3) * 2)).to(TORCH_DTYPES[dtype])
+    numbers = torch.randn(count - 3) * torch.exp(torch.randn(count - 3) * 2)
+    numbers[::100], numbers[1::100] = torch.inf, -torch.inf
+    return numbers.to(TORCH_DTYPES[dtype])
 
 
 def run_triton(emitted, x, params, saves, bits):
@@ -104,6 +106,32 @@ def test_a_function_of_ones_own(tmp_path):
     np.testing.assert_allclose(y.numpy(), exact, rtol=4 * 2.0**-24, atol=45 * 2.0**-23)
     np.testing.assert_allclose(dx.numpy(), slope_, rtol=4 * 2.0**-24, atol=1.5 * 45 * 2.0**-22)
     assert torch.equal(dx, saved)
+
+
+@pytest.mark.parametrize("target", ["triton", "torch"])
+@pytest.mark.usefixtures("interpreter")
+def test_a_function_of_ones_own_has_its_limits_at_infinity(target, tmp_path):
+    """Where they are finite, and the text as it stands gives NaN: -inf*0, inf/inf."""
+    x = torch.tensor([torch.inf, -torch.inf, torch.nan, 3e38, -3e38])
+    for expr, f, df in (
+        ("x*sigmoid(2*x)", [torch.inf, 0.0], [1.0, 0.0]),
+        ("x/(1 + abs(x))", [1.0, -1.0], [0.0, 0.0]),
+        ("x*exp(-x**2)", [0.0, 0.0], [0.0, 0.0]),
+    ):
+        own = Request(Subject(from_expression(expr), (), {}), "forward-ad", "float32", 0, ("python",))
+        emitted = module(emit(own, target), tmp_path)
+        if target == "triton":
+            with np.errstate(all="ignore"):
+                y, _, dx = run_triton(emitted, x, (), "slope", 0)
+        else:
+            y, saved = emitted.forward_pass(x)
+            dx = emitted.backward_pass(torch.ones_like(x), saved)
+        assert y[:2].tolist() == f
+        assert dx[:2].tolist() == df
+        assert torch.isnan(y[2])
+        assert torch.isnan(dx[2])
+        assert dx[3:].tolist() == df
+        assert torch.isfinite(y[3:]).all()
 
 
 @pytest.mark.parametrize("name", CLOSED)
