@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from coefficients import CoefficientError, load
-from kernels.errors import KernelError
+from kernels.errors import KernelError, shown
 from kernels.kernel import DTYPES, MAX_BITS, METHODS, Kernel, facts, parse, table, unbounded
 from kernels.names import DEFAULT_BITS as DEFAULT_BITS
+from kernels.parameters import LEAST, check_range, number
 from kernels.stock import FUNCTIONS
 
 ALIASES = {"swish": "silu"}
@@ -33,15 +34,14 @@ def choose(
 
     Raises KernelError for what there is not, and for what the method cannot do, with the reason.
     """
-    function = ALIASES.get(function, function)
-    values = tuple((name, _number(name, value)) for name, value in params.items())
-    if bits is not None and (isinstance(bits, bool) or not hasattr(bits, "__index__")):
-        raise KernelError(f"bits must be a whole number from 1 to {MAX_BITS}, got {bits!r}")
-    bits = None if bits is None else operator.index(bits)
+    function = ALIASES.get(_word("function", function), function)
+    _word("method", method)
+    values = tuple((name, number(name, value)) for name, value in params.items())
+    bits = None if bits is None else _whole(bits)
     if coefficients is None:
         return _choose(function, values, method, bits, None, None)
     if not isinstance(coefficients, str | PathLike) or not fspath(coefficients):
-        raise KernelError(f"coefficients must be the path of a file, got {coefficients!r}")
+        raise KernelError(f"coefficients must be the path of a file, got {shown(coefficients)}")
     path = Path(coefficients).absolute()
     written = (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else _WRITTEN.get(str(path))
     chosen = _choose(function, values, method, bits, str(path), written)
@@ -72,7 +72,7 @@ def _choose(
     """`choose`, remembered as long as the file stays as it was when `written`."""
     if function not in FUNCTIONS:
         raise KernelError(
-            f"function must be one of {', '.join(FUNCTIONS)}, got {function!r}{_near(function, FUNCTIONS)}"
+            f"function must be one of {', '.join(FUNCTIONS)}, got {shown(function)}{_near(function, FUNCTIONS)}"
         )
     known = facts(function)
     for name in dict(params):
@@ -83,11 +83,20 @@ def _choose(
     for name, value in values.items():
         if not math.isfinite(value):
             raise KernelError(f"{name} must be finite, got {value}")
+        check_range(name, value, torch.float32)
         if value == 0 and (function, name) in DIVISORS:
             raise KernelError(f"{name} must not be 0: {function} divides by it")
+        if abs(value) < LEAST and (function, name) in DIVISORS:
+            raise KernelError(f"{name} must be at least {LEAST:.3g} in size, got {value:.3g}: {function} divides by it")
+    if function == "hardtanh" and values["min_val"] > values["max_val"]:
+        raise KernelError(
+            f"max_val must be at least min_val, got min_val={values['min_val']:g} and max_val={values['max_val']:g}"
+        )
+    if function == "softshrink" and values["lambd"] < 0:
+        raise KernelError(f"lambd must be at least 0, got {values['lambd']:g}")
     if method not in ("stock", *METHODS):
         names = ("stock", *METHODS)
-        raise KernelError(f"method must be one of {', '.join(names)}, got {method!r}{_near(method, names)}")
+        raise KernelError(f"method must be one of {', '.join(names)}, got {shown(method)}{_near(method, names)}")
     if method != "fewbit" and (bits is not None or file is not None):
         raise KernelError(f"bits and coefficients must go with method='fewbit', got method={method!r}")
     if method == "stock":
@@ -101,15 +110,17 @@ def _choose(
     return kernel.key, tuple(values.values())
 
 
-def _number(name: str, value: object) -> float:
-    if isinstance(value, torch.Tensor) and value.requires_grad:
-        raise KernelError(f"{name} must be a number, got a tensor that wants a gradient, which it would not get")
-    if isinstance(value, str | bytes):
-        raise KernelError(f"{name} must be a number, got {value!r}")
+def _word(what: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise KernelError(f"{what} must be a name, got {shown(value)}")
+    return value
+
+
+def _whole(bits: object) -> int:
     try:
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise KernelError(f"{name} must be a number, got {value!r}") from None
+        return operator.index(bits if not isinstance(bits, bool) else None)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):
+        raise KernelError(f"bits must be a whole number from 1 to {MAX_BITS}, got {shown(bits)}") from None
 
 
 def sign_bit(function: str, params: Mapping[str, float]) -> tuple[str, tuple[float, ...]]:
@@ -148,7 +159,7 @@ def _fewbit(function: str, values: dict[str, float], bits: int | None, file: str
         )
     wanted = DEFAULT_BITS if bits is None else bits
     if not 1 <= wanted <= MAX_BITS:
-        raise KernelError(f"bits must be a whole number from 1 to {MAX_BITS}, got {wanted!r}")
+        raise KernelError(f"bits must be a whole number from 1 to {MAX_BITS}, got {shown(wanted)}")
     if wanted not in known.TABLES:
         there = ", ".join(map(str, known.TABLES))
         raise KernelError(
@@ -201,7 +212,7 @@ def _check_limits(function: str, values: dict[str, float], method: str) -> None:
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(str(name).lower(), list(known), n=2, cutoff=0.5)
+    close = difflib.get_close_matches(name.lower()[:80], list(known), n=2, cutoff=0.5)
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
@@ -211,6 +222,8 @@ def numbers_for(key: str, params: tuple[float, ...], dtype: torch.dtype) -> list
     if dtype not in DTYPES:
         names = ", ".join(str(one).removeprefix("torch.") for one in DTYPES)
         raise KernelError(f"input must be a tensor of {names}, got {str(dtype).removeprefix('torch.')}")
+    for name, value in zip(kernel.facts.PARAMETERS, params, strict=True):
+        check_range(name, value, dtype)
     if kernel.method.startswith("invact") and kernel.facts.ROUNDED:
         return [float(torch.tensor(value, dtype=torch.float64, device="cpu").to(dtype)) for value in params]
     return list(params)

@@ -17,7 +17,9 @@ from torch import Tensor
 
 from kernels.autograd import elementwise
 from kernels.choice import ALIASES, choose, numbers_for
-from kernels.errors import KernelError
+from kernels.errors import KernelError, shown
+from kernels.kernel import facts
+from kernels.parameters import check_range, number
 from kernels.stock import STOCK
 
 Path = str | PathLike[str]
@@ -55,9 +57,12 @@ def _remembering(
         raise KernelError(f"input must be a strided tensor, got {input.layout}; use input.to_dense()")
     params = {name: float(value) if isinstance(value, torch.SymFloat) else value for name, value in params.items()}
     bits = int(bits) if isinstance(bits, torch.SymInt) else bits
-    function = ALIASES.get(function, function)
     key, values = choose(function, params, method, bits, coefficients)
+    function = ALIASES.get(function, function)
     if method == "stock":
+        if input.is_floating_point():
+            for name, value in zip(facts(function).PARAMETERS, values, strict=True):
+                check_range(name, value, input.dtype)
         return _stock(function, input, values)
     numbers = numbers_for(key, values, input.dtype)
     return _stock(function, input, values) if stock else elementwise(input, key, numbers)
@@ -221,12 +226,12 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0, **how: U
 
 def gelu_name(approximate: str) -> str:
     """The catalogue's name of gelu, approximate or not. Raises KernelError for another word."""
-    if approximate not in ("none", "tanh"):
-        raise KernelError(f"approximate must be 'none' or 'tanh', got {approximate!r}")
+    if not isinstance(approximate, str) or approximate not in ("none", "tanh"):
+        raise KernelError(f"approximate must be 'none' or 'tanh', got {shown(approximate)}")
     return "gelu" if approximate == "none" else "gelu_tanh"
 
 
 def check_threshold(threshold: float) -> None:
     """Raise KernelError for a threshold of softplus that changes what it gives."""
-    if not threshold >= 20:
-        raise KernelError(f"threshold must be at least 20, where it changes no digit of float32, got {threshold}")
+    if not (value := number("threshold", threshold)) >= 20:
+        raise KernelError(f"threshold must be at least 20, where it changes no digit of float32, got {value:g}")

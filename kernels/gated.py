@@ -16,7 +16,7 @@ from torch import Tensor
 
 import kernels.ops  # noqa: F401 - registers the ops
 from kernels.autograd import in_memory_order, once
-from kernels.errors import KernelError
+from kernels.errors import KernelError, shown
 from kernels.functional import Table, activation, stock_runs
 from kernels.kernel import DTYPES, METHODS
 from kernels.stock import STOCK
@@ -58,8 +58,8 @@ def _gated(function: str, a: Tensor, b: Tensor, method: str, how: Table) -> Tens
     if unknown := set(how) - {"bits", "coefficients"}:
         names = ", ".join(sorted(unknown))
         raise KernelError(f"a gated activation must be given a, b, method, bits or coefficients, got {names}")
-    if method not in ("exact", "stock", *METHODS):
-        raise KernelError(f"method must be one of exact, stock, {', '.join(METHODS)}, got {method!r}")
+    if not isinstance(method, str) or method not in ("exact", "stock", *METHODS):
+        raise KernelError(f"method must be one of exact, stock, {', '.join(METHODS)}, got {shown(method)}")
     if a.dtype not in DTYPES:
         raise KernelError(f"a must be a tensor of float16, bfloat16, float32 or float64, got {a.dtype}")
     if method != "exact":

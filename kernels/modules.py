@@ -11,9 +11,10 @@ import torch.fx
 from torch import Tensor, nn
 
 from kernels.choice import DEFAULT_BITS, choose, resolved
-from kernels.errors import KernelError
+from kernels.errors import KernelError, shown
 from kernels.forwarding import SCRIPT
 from kernels.functional import Path, activation, check_threshold, gelu_name
+from kernels.parameters import number
 
 torch.fx.wrap("activation")  # in a traced graph it stays one call
 
@@ -33,8 +34,9 @@ class Remembering(nn.Module):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        if getattr(self, "inplace", False):
-            raise KernelError("inplace must be False, got True: use the stock module for that")
+        inplace = getattr(self, "inplace", False)
+        if not isinstance(inplace, int) or inplace:
+            raise KernelError(f"inplace must be False, got {shown(inplace)}: use the stock module for that")
         choose(self.name(), self._params(), method, bits, coefficients)
         if method == "fewbit" and bits is None and coefficients is None:
             bits = DEFAULT_BITS
@@ -100,6 +102,12 @@ class Hardtanh(Remembering, nn.Hardtanh):
 
     function = "hardtanh"
     arguments = ("min_val", "max_val")
+
+    def __init__(self, min_val: float = -1.0, max_val: float = 1.0, *args: Any, **kwargs: Any) -> None:
+        low, high = number("min_val", min_val), number("max_val", max_val)
+        if not low < high:  # which torch asserts
+            raise KernelError(f"max_val must be above min_val, got min_val={low:g} and max_val={high:g}")
+        super().__init__(min_val, max_val, *args, **kwargs)
 
 
 class Hardsigmoid(Remembering, nn.Hardsigmoid):

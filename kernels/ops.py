@@ -15,12 +15,20 @@ from torch import Tensor
 
 from kernels import launch, reference
 from kernels.emitted import find
+from kernels.errors import KernelError, shown
 from kernels.kernel import parse
 
 
 def backend(device: torch.device | str | None = None) -> str:
     """Which code runs tensors of a device: "triton", "triton interpreter" or "torch". Default: CUDA if there is one."""
-    kind = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")).type
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if not isinstance(device, str | torch.device):
+        raise KernelError(f"device must be a torch.device or its name, got {shown(device)}")
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise KernelError(f"device must be one that torch knows, such as 'cpu' or 'cuda:0', got {shown(device)}") from None
     if kind not in ("cuda", "cpu") or not _triton_is_there():
         return "torch"
     if launch.interpreting():

@@ -130,7 +130,7 @@ def test_a_function_of_ones_own_has_its_limits_at_infinity(target, tmp_path):
         assert dx[:2].tolist() == df
         assert torch.isnan(y[2])
         assert torch.isnan(dx[2])
-        assert dx[3:].tolist() == df
+        torch.testing.assert_close(dx[3:], torch.tensor(df), rtol=0, atol=2.0**-126)  # 1/|x| there
         assert torch.isfinite(y[3:]).all()
 
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from coefficients import load, store
 from coefficients.document import digest
 from kernels import KernelError, convert, functional
 from kernels.functional import activation
-from kernels.kernel import table
+from kernels.kernel import facts, table
+from kernels.stock import FUNCTIONS
 
 ROOT = Path(__file__).parents[2]
 
@@ -216,6 +218,68 @@ def test_what_cannot_be_is_refused_in_one_line(ask, message):
     with pytest.raises(KernelError, match=message) as refused:
         ask()
     assert "\n" not in str(refused.value)
+
+
+HUGE, DTYPES = 10**5000, (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+PARAMETERS = [(name, parameter) for name in FUNCTIONS for parameter in facts(name).PARAMETERS]
+
+
+@pytest.mark.parametrize("method", ["invact", "forward-ad", "fewbit", "stock"])
+@pytest.mark.parametrize(("name", "parameter"), PARAMETERS)
+def test_what_is_no_number_is_refused_as_a_parameter(name, parameter, method):
+    """In one short line, with a gradient and without, also what Python cannot print or torch cannot convert."""
+    values = [HUGE, -(10**400), float("nan"), float("inf"), 1e300, "1", b"1", None, 1j, np.complex64(1), [1.0], object()]
+    values += [torch.ones(2), np.ones(2), np.ones(1), torch.ones((), device="meta"), torch.tensor(1j), Fraction(10**400)]
+    for value in values:
+        for dtype in DTYPES:
+            for x in (X.to(dtype), X.to(dtype).requires_grad_()):
+                with pytest.raises(KernelError, match=rf"{parameter} must be [^\n]*, got [^\n]*$") as refused:
+                    activation(name, x, method=method, **{**facts(name).PARAMETERS, parameter: value})
+                assert len(str(refused.value)) < 200
+
+
+@pytest.mark.parametrize("value", [True, np.float32(1), np.int64(1), torch.tensor(1.0), Fraction(1), 1])
+def test_numbers_of_any_kind_are_parameters(value):
+    assert torch.equal(functional.celu(X.clone().requires_grad_(), value), torch.nn.functional.celu(X, 1.0))
+
+
+def test_parameters_must_be_numbers_of_the_dtype():
+    for x in (X.half(), X.half().requires_grad_()):
+        for method in ("invact", "stock"):
+            with pytest.raises(KernelError, match="value must be at most 65504 .*, the largest number of float16, got"):
+                functional.threshold(x, 0.1, 1e5, method=method)
+    with pytest.raises(KernelError, match=r"beta must be at least 1.18e-38 in size, got 1e-310: softplus divides by"):
+        functional.softplus(X, beta=1e-310)
+    with pytest.raises(KernelError, match="max_val must be at least min_val, got min_val=1 and max_val=-1"):
+        functional.hardtanh(X, 1, -1)
+    with pytest.raises(KernelError, match="lambd must be at least 0, got -1"):
+        functional.softshrink(X, -1)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [HUGE, float("nan"), "x" * 10**6, "a\nb", b"1", 1j, [1], {}, object(), np.ones(2), torch.ones(2)],
+    ids=["huge", "nan", "long", "lines", "bytes", "complex", "list", "dict", "object", "array", "tensor"],
+)
+def test_what_is_no_word_or_whole_number_is_refused_in_one_short_line(value):
+    asks = [
+        lambda: kernels.GELU(method="fewbit", bits=value),
+        lambda: kernels.GELU(method=value),
+        lambda: kernels.GELU(approximate=value),
+        lambda: functional.softplus(X, threshold=value if value != HUGE else None),
+        lambda: kernels.Hardtanh(value, 1.0),
+        lambda: kernels.Hardtanh(-1.0, value if value != HUGE else -2.0),
+        lambda: kernels.ReLU(inplace=value),
+        lambda: activation(value, X),
+        lambda: kernels.swiglu(X, X, method=value),
+        lambda: kernels.ActLinear(value, torch.nn.Linear(2, 2)),
+        lambda: kernels.backend(value),
+    ]
+    for ask in asks:
+        with pytest.raises(KernelError) as refused:
+            ask()
+        assert "\n" not in str(refused.value)
+        assert len(str(refused.value)) < 400
 
 
 def test_whole_numbers_of_any_kind_and_aliases():
