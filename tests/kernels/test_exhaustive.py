@@ -52,12 +52,12 @@ def test_forward_is_within_one_unit_and_f_prime_too(case):
     stock = facts(name).forward(x.float(), params).to(x.dtype)
     apart = finite & (ulps(y, stock) > 1)
     assert (ulps(stock, f)[apart] >= distance[apart]).all()
-    # At infinity and NaN: as stock, but the limit where stock gives NaN or another zero.
+    # At infinity: as stock, whose NaN `forward` makes the limit. More of it in test_extremes.
     ends = torch.isinf(x)
-    assert ((y[ends] == stock[ends]) | torch.isnan(stock[ends])).all()
+    assert torch.equal(y[ends], stock[ends])
+    assert torch.equal(y[ends], f[ends])
     assert torch.isnan(y[torch.isnan(x)]).all()
-    # f': in huge numbers whose square overflows gelu_tanh has NaN, as stock has.
-    usual = finite & (x.abs().float() < 1e19) if name == "gelu_tanh" else finite
+    usual = ~torch.isnan(x)
     exact = df.to(x.dtype)
     near = (ulps(saved, exact) <= 1) | ((saved.double() - df).abs() <= CANCELLED)
     assert near[usual].all(), worst(x[usual], saved[usual], exact[usual], ulps(saved, exact)[usual])

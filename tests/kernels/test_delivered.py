@@ -1,0 +1,60 @@
+"""The error of the gradient that invact delivers with PyTorch's own output, as on a CPU, beside what its file says."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.baselines.oracle import DTYPES, truth
+from coefficients import load
+from fitting.activations import get
+from kernels import reference
+from kernels.kernel import Kernel, facts
+from kernels.stock import FUNCTIONS
+
+TWO_SIDED = [name for name in FUNCTIONS if facts(name).SIDES == 2 and name != "threshold"]
+
+
+def delivered(name: str, x: Tensor) -> tuple[Tensor, Tensor]:
+    """y and the gradient of y.sum()."""
+    kernel, params = Kernel(name, "invact"), tuple(facts(name).PARAMETERS.values())
+    y, saved = reference.forward(kernel, x, params)
+    return y, reference.backward(kernel, torch.ones_like(x), y, saved, params)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_16_bits_deliver_what_the_file_says(name: str, dtype: str) -> None:
+    """At all inputs: the file's largest error, 2**-19 for float32 arithmetic, half a unit for rounding f'."""
+    x, f, df = truth(name, DTYPES[dtype])
+    y, dx = delivered(name, x)
+    told = torch.isfinite(x) & torch.isfinite(f) & torch.isfinite(y)
+    limit = load(name, f"invact-{dtype}")["error"]["linf"] + 2.0**-19 + torch.finfo(x.dtype).eps / 2 * dx.double().abs()
+    error = (dx.double() - df).abs()
+    worst = int(torch.where(told, error / limit, 0.0).argmax())
+    assert (error <= limit)[told].all(), (x[worst], y[worst], f[worst], dx[worst], df[worst], error[worst])
+
+
+WORST_FLOAT32 = 2e-4  # docs/accuracy.md says so, measured at ten times as many points
+
+
+@pytest.mark.parametrize("name", TWO_SIDED)
+def test_float32_delivers_what_stocks_output_tells(name: str) -> None:
+    """y that is off by d moves f' by sqrt(2 d max|f''|) at most, as (f'**2)' is 2 f'' by y; next to the minimum it does.
+
+    Stock's y is off by some units, where the file takes it to be the nearest number.
+    """
+    activation, document = get(name), load(name, "invact-float32")
+    border = torch.tensor(document["solution"]["border"], dtype=torch.float32)
+    beside = (border.view(torch.int32) + torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32)).view(torch.float32)
+    x = torch.cat([beside, border + torch.linspace(-0.03, 0.03, 1 << 15), torch.linspace(-12, 12, 1 << 15)])
+    f, df = (torch.from_numpy(values(x.double().numpy())) for values in (activation.f, activation.df))
+    grid = torch.linspace(-12, 12, 24001).double()
+    steepest = torch.from_numpy(activation.df(grid.numpy())).diff().abs().max() / (grid[1] - grid[0])
+    vector, scalar = x, torch.stack([x, x], 1)[:, 0]
+    for laid in (vector, scalar):
+        y, dx = delivered(name, laid)
+        error, off = (dx.double() - df).abs(), (y.double() - f).abs()
+        # One part in a thousand for f'' between the points where it was taken.
+        assert (error <= document["error"]["linf"] + (2 * off * steepest * 1.001).sqrt()).all()
+        assert document["error"]["linf"] < error.max() <= WORST_FLOAT32
+        assert error[-(1 << 15) :].pow(2).mean().sqrt() <= 1e-6
