@@ -27,9 +27,7 @@ class Elementwise(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int]
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
         y, saved = torch.ops.actfit.forward(x, kernel, params, order)
         return y, saved, x.new_empty(0)
 

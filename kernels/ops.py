@@ -28,7 +28,9 @@ def backend(device: torch.device | str | None = None) -> str:
     try:
         kind = torch.device(device).type
     except RuntimeError:
-        raise KernelError(f"device must be one that torch knows, such as 'cpu' or 'cuda:0', got {shown(device)}") from None
+        raise KernelError(
+            f"device must be one that torch knows, such as 'cpu' or 'cuda:0', got {shown(device)}"
+        ) from None
     if kind not in ("cuda", "cpu") or not _triton_is_there():
         return "torch"
     if launch.interpreting():

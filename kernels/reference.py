@@ -49,9 +49,7 @@ def _values(known: ModuleType, x: Tensor, params: Sequence[float]) -> Tensor:
     return y
 
 
-def forward(
-    kernel: Kernel, x: Tensor, params: Sequence[float], order: Sequence[int] = ()
-) -> tuple[Tensor, Tensor]:
+def forward(kernel: Kernel, x: Tensor, params: Sequence[float], order: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
     """y = f(x) and what is saved, of an x of any strides; both contiguous, the dimensions of y in `order`."""
     y = _values(kernel.facts, x, params)
     x, y = (one.permute(*order) if order else one for one in (x, y))

@@ -228,8 +228,28 @@ PARAMETERS = [(name, parameter) for name in FUNCTIONS for parameter in facts(nam
 @pytest.mark.parametrize(("name", "parameter"), PARAMETERS)
 def test_what_is_no_number_is_refused_as_a_parameter(name, parameter, method):
     """In one short line, with a gradient and without, also what Python cannot print or torch cannot convert."""
-    values = [HUGE, -(10**400), float("nan"), float("inf"), 1e300, "1", b"1", None, 1j, np.complex64(1), [1.0], object()]
-    values += [torch.ones(2), np.ones(2), np.ones(1), torch.ones((), device="meta"), torch.tensor(1j), Fraction(10**400)]
+    values = [
+        HUGE,
+        -(10**400),
+        float("nan"),
+        float("inf"),
+        1e300,
+        "1",
+        b"1",
+        None,
+        1j,
+        np.complex64(1),
+        [1.0],
+        object(),
+    ]
+    values += [
+        torch.ones(2),
+        np.ones(2),
+        np.ones(1),
+        torch.ones((), device="meta"),
+        torch.tensor(1j),
+        Fraction(10**400),
+    ]
     for value in values:
         for dtype in DTYPES:
             for x in (X.to(dtype), X.to(dtype).requires_grad_()):
@@ -246,7 +266,7 @@ def test_numbers_of_any_kind_are_parameters(value):
 def test_parameters_must_be_numbers_of_the_dtype():
     for x in (X.half(), X.half().requires_grad_()):
         for method in ("invact", "stock"):
-            with pytest.raises(KernelError, match="value must be at most 65504 .*, the largest number of float16, got"):
+            with pytest.raises(KernelError, match=r"value must be at most 65504 .* largest number of float16, got"):
                 functional.threshold(x, 0.1, 1e5, method=method)
     with pytest.raises(KernelError, match=r"beta must be at least 1.18e-38 in size, got 1e-310: softplus divides by"):
         functional.softplus(X, beta=1e-310)

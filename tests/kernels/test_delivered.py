@@ -39,7 +39,7 @@ WORST_FLOAT32 = 2e-4  # docs/accuracy.md says so, measured at ten times as many 
 
 @pytest.mark.parametrize("name", TWO_SIDED)
 def test_float32_delivers_what_stocks_output_tells(name: str) -> None:
-    """y that is off by d moves f' by sqrt(2 d max|f''|) at most, as (f'**2)' is 2 f'' by y; next to the minimum it does.
+    """y that is off by d moves f' by sqrt(2 d max|f''|) at most, as d(f'**2)/dy = 2 f''; next to the minimum it does.
 
     Stock's y is off by some units, where the file takes it to be the nearest number.
     """

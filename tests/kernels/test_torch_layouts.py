@@ -52,7 +52,7 @@ def in_rows(x: Tensor, how: dict, cotangent: Tensor | None = None) -> tuple[Tens
 
 
 def all_layouts(x: Tensor) -> dict[str, Tensor]:
-    """One tensor of four dimensions, as it may lie in memory. Vector code, scalar code and oneDNN's take their parts."""
+    """One tensor of four dimensions, as it may lie in memory: for vector code, scalar code and oneDNN."""
     return {
         "contiguous": x,
         "channels_last": x.to(memory_format=torch.channels_last),
