@@ -9,7 +9,9 @@ import sympy
 from sympy import Add, Expr, Mul, erf, exp, log, sqrt
 
 from codegen.choices import quotient, select
-from fitting.activations.heads import Head, Phi, expm1, sigmoid, softplus, tanh
+from codegen.growth import hyperbolic
+from codegen.operands import negated
+from fitting.activations.heads import Head, Phi, expm1, sigmoid, softplus, tanh, x
 
 
 class erfc(Head):
@@ -57,31 +59,48 @@ def _complemented(total: Expr) -> Expr:
 
 
 def reciprocals(expression: Expr) -> Expr:
-    """1/(1 + exp(u))**k is sigmoid(-u)**k, which does not overflow."""
-    return expression.replace(
-        lambda node: node.is_Pow and node.args[1].is_negative and _logistic(node.args[0]) is not None,
-        lambda node: _logistic(node.args[0]) ** -node.args[1],
-    )
+    """1/(1 + exp(u))**k is sigmoid(-u)**k, which does not overflow; with numbers above 0 for the ones likewise."""
+    return expression.replace(lambda node: node.is_Pow and node.args[1].is_negative, _logistic)
 
 
-def _logistic(base: Expr) -> Expr | None:
-    """Its reciprocal, where the base is 1 + exp(u)."""
-    rest = base - 1
-    return sigmoid(-rest.args[0]) if isinstance(rest, exp) else None
+def _logistic(reciprocal: Expr) -> Expr:
+    base, exponent = reciprocal.args
+    c, rest = base.as_coeff_Add()
+    k, power = rest.as_coeff_Mul()
+    if not isinstance(power, exp) or not (c.is_positive and k.is_positive):
+        return reciprocal
+    return (sigmoid(negated(power.args[0]) - log(k / c)) / c) ** -exponent
 
 
 def exponentials(expression: Expr) -> Expr:
-    """exp(u)*sigmoid(-u) is sigmoid(u): a product of what overflows and what vanishes."""
+    """exp(u)*sigmoid(c - u) is exp(c)*sigmoid(u - c), for a number c: a product of what overflows and what vanishes."""
     return expression.replace(lambda node: node.is_Mul, _one_sided)
 
 
 def _one_sided(product: Expr) -> Expr:
     factors = list(product.args)
+    grown = next((factor for factor in factors if isinstance(factor, exp)), None)
+    if grown is None:
+        return product
     for factor in factors:
         base, power = factor.as_base_exp()
-        if isinstance(base, sigmoid) and exp(-base.args[0]) in factors and power == 1:
-            rest = [one for one in factors if one not in (factor, exp(-base.args[0]))]
-            return Mul(*rest, sigmoid(-base.args[0]))
+        if isinstance(base, sigmoid) and power.is_positive and (base.args[0] + grown.args[0]).is_number:
+            rest = [one for one in factors if one not in (factor, grown)]
+            constant = exp(base.args[0] + grown.args[0])
+            return Mul(*rest, base ** (power - 1), constant * sigmoid(negated(base.args[0])))
+    return product
+
+
+def half_tangents(expression: Expr) -> Expr:
+    """expm1(u)*sigmoid(-u) is tanh(u/2): what overflows by what vanishes, and a derivative without cancellation."""
+    return expression.replace(lambda node: node.is_Mul, _half_tangent)
+
+
+def _half_tangent(product: Expr) -> Expr:
+    for factor in product.args:
+        if isinstance(factor, expm1) and sigmoid(negated(factor.args[0])) in product.args:
+            u = factor.args[0]
+            return Mul(*(one for one in product.args if one not in (factor, sigmoid(negated(u)))), tanh(u / 2))
     return product
 
 
@@ -91,16 +110,19 @@ def logarithms(expression: Expr) -> Expr:
     return expression.replace(log(sigmoid(u)), -softplus(-u))
 
 
+_DIVIDES = (-1, -sympy.Rational(1, 2))
+
+
 def quotients(expression: Expr) -> Expr:
     """n/d as one head, where d depends on x: its derivative does not overflow where n/d does not."""
     if expression.is_Atom:
         return expression
     factors = Mul.make_args(expression)
-    under = [factor for factor in factors if factor.is_Pow and factor.args[1] == -1 and factor.free_symbols]
+    under = [factor for factor in factors if factor.is_Pow and factor.args[1] in _DIVIDES and factor.has(x)]
     if not under:
         return expression.func(*map(quotients, expression.args))
     above = Mul(*(factor for factor in factors if factor not in under))
-    return quotient(quotients(above), quotients(Mul(*(factor.args[0] for factor in under))))
+    return quotient(quotients(above), quotients(Mul(*(1 / factor for factor in under))))
 
 
 def masked(expression: Expr) -> Expr:
@@ -120,6 +142,6 @@ def _masked(product: Expr) -> Expr:
 
 def by_hand(expression: Expr) -> Expr:
     """All but `masked`, which is for derivatives."""
-    for one in (reciprocals, exponentials, complements, logarithms):
+    for one in (hyperbolic, reciprocals, exponentials, complements, half_tangents, logarithms):
         expression = one(expression)
     return expression

@@ -7,10 +7,7 @@ from dataclasses import dataclass, field, replace
 import sympy
 from sympy import Expr, Float, Mul, Symbol
 
-from codegen.printer import ElementwisePrinter, TritonPrinter
-from codegen.torch_printer import TorchPrinter
-
-PRINTERS: dict[str, type[ElementwisePrinter]] = {"triton": TritonPrinter, "torch": TorchPrinter}
+from codegen.choices import PRINTERS
 
 
 @dataclass(frozen=True)
@@ -148,3 +145,8 @@ def numbers(expression: Expr) -> Expr:
         if constant not in (1, -1) and not constant.is_Rational:
             return Mul(Float(constant.evalf(30), 30), numbers(rest))
     return expression.func(*(numbers(argument) for argument in expression.args))
+
+
+def quotable(text: str) -> str:
+    """The text as it may stand in a docstring."""
+    return ascii(text)[1:-1].replace("\\'", "'").replace('"', '\\"')

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 
-import sympy
 from sympy import Expr, Float
 from sympy.core.parameters import distribute
 from sympy.printing.str import StrPrinter
 
 from codegen import passes, template
-from codegen.choices import PRINTERS, like, select, unless_nan
+from codegen.choices import like, select, unless_nan
 from codegen.complements import by_hand, masked, quotients
-from codegen.function import Function, Writer, numbers
+from codegen.function import Function, Writer
 from codegen.module import primitive_function, primitives
+from codegen.overflow import check_numbers
 from codegen.subject import DTYPES
 from codegen.torch_primitives import TORCH
 from codegen.traced import trace_recorded
@@ -28,7 +28,6 @@ from fitting.activations.heads import x
 from fitting.errors import InputError
 
 TARGETS = ("triton", "torch")
-LARGEST, LEAST = 3.4028234663852886e38, 1.1754943508222875e-38  # of float32, the least normal one
 
 
 class _Text(StrPrinter):
@@ -36,14 +35,6 @@ class _Text(StrPrinter):
 
     def _print_Float(self, expr: Float) -> str:
         return repr(float(expr))
-
-
-class _Writer(Writer):
-    """One that knows choices."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.printer = PRINTERS[self.target]()
 
 
 @dataclass(frozen=True)
@@ -61,6 +52,12 @@ class Fused:
         """The derivatives."""
         with distribute(False):  # as in `codegen.traced`
             return tuple(passes.derivative(masked(by_hand(value.diff(x)))) for value in self.values)
+
+    @cached_property
+    def results(self) -> tuple[Expr, ...]:
+        """The values as kernels compute them."""
+        with distribute(False):
+            return tuple(map(passes.value, self.values))
 
     @property
     def count(self) -> int:
@@ -88,7 +85,7 @@ class Fused:
             return self._triton(dtype) if target == "triton" else self._torch(dtype)
 
     def _element(self, target: str) -> Function:
-        return _function("element", (*self.values, *self.slopes), self.count, target, "All results, then the slopes.")
+        return _function("element", (*self.results, *self.slopes), self.count, target, "All results, then the slopes.")
 
     def _triton(self, dtype: str) -> str:
         element = self._element("triton")
@@ -109,7 +106,7 @@ class Fused:
 
     def _torch(self, dtype: str) -> str:
         functions = [
-            _function("values", self.values, self.count, "torch", "All results."),
+            _function("values", self.results, self.count, "torch", "All results."),
             self._element("torch"),
         ]
         called = sorted(set().union(*(function.calls for function in functions)) & set(TORCH))
@@ -160,22 +157,13 @@ def fuse(
     fused = Fused(name[:64] if name.isidentifier() else "function", values, found.kinds, found.several)
     with distribute(False):
         for expression in (*fused.values, *fused.slopes):
-            _check_numbers(numbers(expression))
+            check_numbers(expression)
     return fused
-
-
-def _check_numbers(expression: Expr) -> None:
-    for number in expression.atoms(sympy.Number):
-        if number and not LEAST <= abs(number) <= LARGEST:
-            raise InputError(
-                f"a formula's numbers must be 0 or from {LEAST:.2g} to {LARGEST:.2g} in size, as float32 has them, got"
-                f" {float(number):g} in it or in its derivative"
-            )
 
 
 def _function(name: str, results: tuple[Expr, ...], values: int, target: str, doc: str) -> Function:
     """The function of an element; the first `values` of its results are NaN at NaN, whatever branches they have."""
-    writer = _Writer(target)
+    writer = Writer(target)
     writer.give(*(_result(one, target, guarded=place < values) for place, one in enumerate(results)))
     writer.lines[-1] = f"{writer.lines[-1]}," if len(results) == 1 else writer.lines[-1]
     return writer.function(name, ("x",), doc)

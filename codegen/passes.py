@@ -1,6 +1,6 @@
 """Rewrites on the way from a definition to a kernel. Each has a name, and says what digits or instructions it saves.
 
-`DEFINITION` runs on f before it is differentiated, `DERIVATIVE` on f' and on formulas.
+`DEFINITION` runs on f before it is differentiated, `VALUE` on f afterwards, `DERIVATIVE` on f' and on formulas.
 """
 
 from collections.abc import Callable
@@ -9,6 +9,8 @@ import sympy
 from sympy import Expr, Wild, exp, log
 
 from codegen import heads
+from codegen.complements import reciprocals
+from codegen.growth import balanced, hyperbolic, logarithms_of_growth
 from fitting.activations.heads import Phi, log1p, phi, sech, sigmoid, softplus, tanh
 
 Pass = Callable[[Expr], Expr]
@@ -95,12 +97,22 @@ def without_zero_sides(expression: Expr) -> Expr:
 DEFINITION: dict[str, Pass] = {
     one.__name__: one for one in (softplus_by_name, sigmoid_by_name, logistic, quotient_of_exponentials, shrink)
 }
-DERIVATIVE: dict[str, Pass] = {one.__name__: one for one in (pythagoras, finer, without_zero_sides)}
+VALUE: dict[str, Pass] = {one.__name__: one for one in (logarithms_of_growth, balanced)}
+DERIVATIVE: dict[str, Pass] = {
+    one.__name__: one for one in (pythagoras, hyperbolic, reciprocals, balanced, finer, without_zero_sides)
+}
 
 
 def definition(expression: Expr) -> Expr:
-    """f as kernels compute it."""
+    """f, as it is differentiated."""
     for one in DEFINITION.values():
+        expression = one(expression)
+    return expression
+
+
+def value(expression: Expr) -> Expr:
+    """f, after `definition`, as kernels compute it."""
+    for one in VALUE.values():
         expression = one(expression)
     return expression
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from codegen import elements, template
 from codegen.closed import CLOSED
-from codegen.function import Function
+from codegen.function import Function, quotable
 from codegen.module import primitive_function, primitives
 from codegen.options import METHODS, TARGETS
+from codegen.overflow import check_numbers, notes_on_reach
 from codegen.steps import MAX_BITS, code_function, level_function, planes
 from codegen.subject import DTYPES, File, Subject
 from codegen.torch_primitives import TORCH
@@ -107,6 +108,8 @@ def emit(request: Request, target: str) -> str:
     """The text of the module. Raises `InputError` for what cannot be emitted, with the reason."""
     if target not in TARGETS:
         raise InputError(f"target must be one of {', '.join(TARGETS)}, got {target!r}")
+    for expression in (request.subject.forward, request.subject.derivative):
+        check_numbers(expression)
     return _triton(request) if target == "triton" else _torch(request)
 
 
@@ -124,16 +127,11 @@ def _header(request: Request, notes: list[str]) -> str:
         f"Method {request.method}, dtype {request.dtype}.",
         f"Backward is left with {saved}.",
         *notes,
-        *([f"Coefficients: {_safe(file.origin)}"] if file is not None else []),
-        f"Made by: {_safe(shlex.join(request.command))}",
+        *([f"Coefficients: {quotable(file.origin)}"] if file is not None else []),
+        f"Made by: {quotable(shlex.join(request.command))}",
         '"""',
     ]
     return "\n".join(lines)
-
-
-def _safe(text: str) -> str:
-    """The text as it may stand in a docstring."""
-    return ascii(text)[1:-1].replace("\\'", "'").replace('"', '\\"')
 
 
 def _functions(request: Request, target: str) -> tuple[list[Function], dict[str, str]]:
@@ -155,6 +153,7 @@ def _functions(request: Request, target: str) -> tuple[list[Function], dict[str,
 
 def _triton(request: Request) -> str:
     functions, names = _functions(request, "triton")
+    limits = notes_on_reach(request.subject, request.dtype, "triton", functions)
     called = set().union(*(function.calls for function in functions))
     found = primitives(called, request.dtype)
     free = request.subject.parameters
@@ -176,6 +175,7 @@ def _triton(request: Request) -> str:
     closed = CLOSED.get(request.subject.name)
     if free and closed is not None and closed.rounded and request.method == "invact":
         notes.append(f"They must be numbers of {request.dtype}, as y is compared with them.")
+    notes += limits
     imports = "import triton\nimport triton.language as tl"
     return _header(request, notes) + f"\n\n{imports}\n\n\n" + "\n\n\n".join(texts) + "\n"
 
@@ -223,6 +223,7 @@ def _torch(request: Request) -> str:
         functions = [elements.forward(request.subject, "torch")]
     else:
         functions, _ = _functions(request, "torch")
+    limits = notes_on_reach(request.subject, request.dtype, "torch", functions)
     called = sorted(set().union(*(function.calls for function in functions)) & set(TORCH))
     texts += [primitive_function(name, TORCH[name], jit=False).text() for name in called]
     texts += [function.text() for function in functions]
@@ -244,4 +245,4 @@ def _torch(request: Request) -> str:
         f"    return (wide * {slope}).to(grad.dtype)"
     )
     imports = "import torch\nfrom torch import Tensor" if saves in ("codes", "side") else "import torch"
-    return _header(request, []) + f"\n\n{imports}\n\n\n" + "\n\n\n".join(texts) + "\n"
+    return _header(request, limits) + f"\n\n{imports}\n\n\n" + "\n\n\n".join(texts) + "\n"

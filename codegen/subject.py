@@ -11,6 +11,7 @@ from pathlib import Path
 from sympy import Expr, Symbol
 
 from codegen import passes
+from codegen.complements import by_hand, quotients
 from codegen.options import DTYPES as DTYPES
 from codegen.primitives import TRITON
 from codegen.torch_primitives import TORCH
@@ -59,16 +60,22 @@ class Subject:
         return tuple(Symbol(name, real=True) for name in self.parameters)
 
     @cached_property
+    def definition(self) -> Expr:
+        """f(x), as it is differentiated."""
+        expression = self.activation.f_expression
+        if self.parameters:
+            expression = parse_formula(self.activation.expr, (x, *self.symbols))
+        return quotients(by_hand(passes.definition(expression)))
+
+    @cached_property
     def forward(self) -> Expr:
         """f(x), as kernels compute it."""
-        if not self.parameters:
-            return passes.definition(self.activation.f_expression)
-        return passes.definition(parse_formula(self.activation.expr, (x, *self.symbols)))
+        return passes.value(self.definition)
 
     @cached_property
     def derivative(self) -> Expr:
         """f'(x), as kernels compute it."""
-        return passes.derivative(self.forward.diff(x))
+        return passes.derivative(self.definition.diff(x))
 
     def fewbit(self) -> dict[int, File]:
         """The tables, by the bits that were asked for."""

@@ -5,15 +5,33 @@ import numpy as np
 import pytest
 import sympy
 import torch
-from sympy import Abs, And, Eq, Float, Function, Not, Or, Piecewise, Rational, Symbol, exp, log, pi, sqrt
+from sympy import (
+    Abs,
+    And,
+    Eq,
+    Float,
+    Function,
+    Not,
+    Or,
+    Piecewise,
+    Rational,
+    Symbol,
+    cosh,
+    exp,
+    log,
+    pi,
+    sign,
+    sinh,
+    sqrt,
+)
 
-from codegen import heads, passes
+from codegen import complements, growth, heads, passes
 from codegen.function import Writer, numbers
 from codegen.printer import TritonPrinter
 from codegen.torch_printer import TorchPrinter
 from fitting.activations import get, names
 from fitting.activations.grammar import parse, parse_formula
-from fitting.activations.heads import maximum, minimum, sech, sigmoid, softplus, tanh, x
+from fitting.activations.heads import expm1, log1p, maximum, minimum, phi, sech, sigmoid, softplus, tanh, x
 from fitting.activations.tape import Tape
 from fitting.errors import InputError
 from tests.codegen.run import module
@@ -173,6 +191,27 @@ PASSES = [
     (passes.sigmoid_by_name, 1 / (1 + exp(-x)), sigmoid(x)),
     (passes.quotient_of_exponentials, x * tanh(softplus(x)), x * heads.tanh_softplus(x)),
     (passes.shrink, x - tanh(x), heads.tanhshrink(x)),
+    (growth.hyperbolic, 1 / cosh(2 * x), sech(2 * x)),
+    (growth.hyperbolic, x / cosh(x) ** 3, x * sech(x) ** 3),
+    (growth.hyperbolic, sinh(x) / cosh(x), tanh(x)),
+    (growth.hyperbolic, sinh(x) ** 3 / cosh(x) ** 2, sinh(x) * tanh(x) ** 2),
+    (growth.hyperbolic, 3 * x * exp(x) + 3 * x * exp(-x), 6 * x * cosh(x)),
+    (growth.hyperbolic, (exp(x) - exp(-x)) / (exp(x) + exp(-x)), tanh(x)),
+    (growth.hyperbolic, x / (1 + sinh(x) ** 2), x * sech(x) ** 2),
+    (growth.logarithms_of_growth, log(2 * cosh(3 * x)), 3 * Abs(x) + log1p(expm1(-6 * Abs(x)) / 2) + log(2)),
+    (growth.balanced, exp(x) * phi(x) * x, x * exp(x - x**2 / 2) / sqrt(2 * pi)),
+    (growth.balanced, sinh(x) * sech(2 * x), exp(-Abs(x)) * tanh(x) * sigmoid(4 * Abs(x)) / sigmoid(2 * Abs(x))),
+    (growth.balanced, exp(3 * x) * sigmoid(-x), exp(5 * x / 2 - Abs(x) / 2) * sigmoid(Abs(x))),
+    (
+        growth.balanced,
+        expm1(x) * sech(x),
+        -2 * exp(x / 2 - Abs(x) / 2) * expm1(-Abs(x)) * sign(x) * sigmoid(2 * Abs(x)),
+    ),
+    (growth.balanced, cosh(x) * sinh(x), cosh(x) * sinh(x)),
+    (growth.balanced, sigmoid(x) * sigmoid(-x) * sech(x), sigmoid(x) * sigmoid(-x) * sech(x)),
+    (complements.reciprocals, x / (2 + 3 * exp(-x)) ** 2, x * sigmoid(x - log(Rational(3, 2))) ** 2 / 4),
+    (complements.half_tangents, x * expm1(2 * x) * sigmoid(-2 * x), x * tanh(x)),
+    (complements.exponentials, exp(x) * sigmoid(3 - x) ** 2, exp(3) * sigmoid(x - 3) * sigmoid(3 - x)),
     (passes.pythagoras, 1 - sech(2 * x) ** 2, tanh(2 * x) ** 2),
 ]
 
@@ -193,7 +232,7 @@ def meaning(expression, at):
     name = type(expression).__name__
     if name in heads.MEANING:
         return heads.MEANING[name](*values)
-    return {"Add": mpmath.fsum, "Mul": mpmath.fprod, "Pow": lambda v: v[0] ** v[1]}.get(
+    return {"Add": mpmath.fsum, "Mul": mpmath.fprod, "Pow": lambda v: v[0] ** v[1], "Abs": lambda v: abs(v[0])}.get(
         name, lambda v: getattr(mpmath, name)(*v)
     )(values)
 

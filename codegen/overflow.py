@@ -1,0 +1,115 @@
+"""Whether what is emitted overflows on the way to a value that does not: run on numbers of all sizes, and compared.
+
+A derivative may be 0.04 where the text computes inf*0, and PyTorch's own backward may be finite there. What no rewrite
+mends is refused, with the point, or said in the module's header where it is farther out than an activation gets.
+"""
+
+import math
+from collections.abc import Sequence
+
+import flint
+import numpy as np
+import sympy
+from numpy.typing import NDArray
+from sympy import Expr
+
+from codegen.emulation import Emulation
+from codegen.function import Function, numbers
+from codegen.module import primitive_function, primitives
+from codegen.subject import Subject
+from codegen.torch_primitives import TORCH
+from fitting.activations.calculus import PRECISION, values
+from fitting.activations.tape import Tape
+from fitting.errors import InputError
+
+LARGEST, LEAST = 3.4028234663852886e38, 1.1754943508222875e-38  # of float32, the least normal one
+CLEAR = 2.0**118  # a thousandth of float32's: next to it sums of what is finite may overflow
+FARTHEST = 65504.0  # the largest float16: activations of any dtype are meant to be within
+AGREEMENT = 2.0**-6  # of a value that overflowed on the way; float32 itself is far better
+Points = NDArray[np.float64]
+
+
+def points(dtype: str) -> Points:
+    """Numbers of all sizes that float32 has, or the dtype; denser where exponentials overflow."""
+    near = np.concatenate([np.arange(0.0, 120.0, 0.25), np.arange(120.0, 800.0, 2.0)])
+    sizes = 2.0 ** np.arange(-24.0 if dtype == "float16" else -126.0, 16.0 if dtype == "float16" else 128.0)
+    right = np.concatenate([near, sizes, [FARTHEST]])
+    return np.unique(np.concatenate([-right, right]))
+
+
+def notes_on_reach(subject: Subject, dtype: str, target: str, functions: Sequence[Function]) -> list[str]:
+    """A line for the module's header where `reach` is finite."""
+    limit = reach(subject, dtype, target, functions)
+    return [f"For |x| below {limit:.4g}: from there on float32 overflows on the way."] if limit < math.inf else []
+
+
+def reach(subject: Subject, dtype: str, target: str, functions: Sequence[Function]) -> float:
+    """Up to which |x| the emitted forward and derivative, among `functions`, have the values that they should.
+
+    Raises `InputError` where that is not as far as `FARTHEST`.
+    """
+    known = _with_primitives(dtype, target, functions)
+    expressions = {"forward": subject.activation.f_expression, "derivative": subject.activation.d1_expression}
+    x, found = points(dtype), math.inf
+    x = x[np.abs(values(Tape(subject.activation.f_expression), x)) <= CLEAR]
+    for function in functions:
+        if function.name in expressions and "torch.nn.functional" not in function.body[-1]:
+            wrong = _wrong(Emulation(known), function.name, expressions[function.name], x, _params(subject))
+            if wrong is not None:
+                found = min(found, _judged(function.name, subject, *wrong))
+    return found
+
+
+def _params(subject: Subject) -> tuple[float, ...]:
+    return tuple(subject.activation.params[name] for name in subject.parameters)
+
+
+def _with_primitives(dtype: str, target: str, functions: Sequence[Function]) -> dict[str, Function]:
+    called = set().union(*(function.calls for function in functions))
+    if target == "triton":
+        found = {name: primitive_function(name, one) for name, one in primitives(called, dtype).items()}
+    else:
+        found = {name: primitive_function(name, TORCH[name], jit=False) for name in called & set(TORCH)}
+    return found | {function.name: function for function in functions}
+
+
+def _wrong(
+    emulation: Emulation, name: str, expression: Expr, x: Points, params: tuple[float, ...]
+) -> tuple[float, float, float] | None:
+    """The point next to 0 at which the text is wrong by overflow, what it gives, and the value."""
+    got = emulation.run(name, x, params).astype(np.float64)
+    tape = Tape(expression)
+    exact = np.broadcast_to(values(tape, x), x.shape)
+    with np.errstate(all="ignore"):
+        held = np.abs(exact) <= CLEAR
+        scale = np.max(np.abs(exact[held & (np.abs(x) <= 8)]), initial=0.0)
+        far = emulation.lost & ~(np.abs(got - exact) <= AGREEMENT * np.abs(exact) + AGREEMENT**2 * scale)
+    for i in sorted(np.flatnonzero(held & (~np.isfinite(got) | far)), key=lambda i: (abs(x[i]), x[i])):
+        with flint.ctx.workprec(PRECISION):  # float64 may have lost digits, or underflowed
+            ball = tape.arb(flint.arb(float(x[i])))
+        value = float(ball.mid())
+        if not ball.is_finite() or ball.rad() > 1e-9 * abs(ball.mid()):
+            continue
+        if not abs(got[i] - value) <= AGREEMENT * abs(value) + AGREEMENT**2 * scale:
+            return float(x[i]), float(got[i]), value
+    return None
+
+
+def _judged(name: str, subject: Subject, at: float, got: float, value: float) -> float:
+    what = "f" if name == "forward" else "f'"
+    if abs(at) <= FARTHEST:
+        raise InputError(
+            f"expression must not overflow on the way to {what}, got {got:g} for {value:.4g} at x = {at:g} in"
+            f" {subject.activation.expr}; write it with sigmoid, softplus, tanh, sech or expm1, or exponents below 0"
+        )
+    return abs(at)
+
+
+def check_numbers(expression: Expr) -> None:
+    """Raise `InputError` for a number that float32 does not have."""
+    for number in numbers(expression).atoms(sympy.Number):
+        if number and not LEAST <= abs(number) <= LARGEST:
+            raise InputError(
+                f"a formula's numbers must be 0 or from {LEAST:.2g} to {LARGEST:.2g} in size, as float32 has them, got"
+                f" {str(sympy.Float(number, 3)).lower()} in it or in its derivative"
+            )
