@@ -20,7 +20,7 @@ from codegen.subject import Subject
 from codegen.torch_primitives import TORCH
 from fitting.activations.calculus import PRECISION, values
 from fitting.activations.tape import Tape
-from fitting.errors import InputError
+from fitting.errors import InputError, shortened
 
 LARGEST, LEAST = 3.4028234663852886e38, 1.1754943508222875e-38  # of float32, the least normal one
 CLEAR = 2.0**118  # a thousandth of float32's: next to it sums of what is finite may overflow
@@ -111,5 +111,5 @@ def check_numbers(expression: Expr) -> None:
         if number and not LEAST <= abs(number) <= LARGEST:
             raise InputError(
                 f"a formula's numbers must be 0 or from {LEAST:.2g} to {LARGEST:.2g} in size, as float32 has them, got"
-                f" {str(sympy.Float(number, 3)).lower()} in it or in its derivative"
+                f" {shortened(str(sympy.Float(number, 3)).lower(), 40)} in it or in its derivative"
             )

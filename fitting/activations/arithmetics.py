@@ -1,20 +1,17 @@
 """The number systems of a tape, each a table from sympy's heads to functions.
 
-numpy float64 (fast, over arrays), mpmath (50 digits, the oracle), arb balls (rigorous enclosures over whole
-intervals; also machine-independent correctly rounded results) and acb, the same in the complex plane.
+mpmath (50 digits, the oracle), arb balls (rigorous enclosures over whole intervals; also machine-independent correctly
+rounded results) and acb, the same in the complex plane. Those of numpy are in `fitting.activations.floats`.
 """
 
-import math
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
 import mpmath
-import numpy as np
 import sympy
-from scipy import special
 from sympy import Expr
 from sympy.functions.elementary.piecewise import ExprCondPair
 
@@ -49,35 +46,15 @@ class Arithmetic:
         return self.functions[type(node).__name__]
 
 
-def _numpy_select(*branches: tuple[Any, Any]) -> Any:
-    values, conditions = zip(*branches, strict=True)
-    shape = np.broadcast_shapes(*map(np.shape, values), *map(np.shape, conditions))
-    return np.select([np.broadcast_to(c, shape) for c in conditions], [np.broadcast_to(v, shape) for v in values])
-
-
-def _numpy_power(base: Any, exponent: Any) -> Any:
-    if isinstance(exponent, int):
-        # numpy's array**int goes through pow(); repeated products are exact in order and much faster.
-        power = (
-            np.multiply.reduce([base] * abs(exponent)) if 0 < abs(exponent) <= 4 else np.power(base, float(exponent))
-        )
-        return 1 / power if -4 <= exponent < 0 else power
-    return np.sqrt(base) if np.isscalar(exponent) and exponent == 0.5 else np.power(base, exponent)
+# What sympy may make of a branch that is not defined: 0**c has such a derivative.
+NOT_REAL = (sympy.nan, sympy.zoo, sympy.oo, -sympy.oo, sympy.I)
 
 
 def _first_true(*branches: tuple[Any, Any]) -> Any:
     return next(value for value, condition in branches if condition)
 
 
-def _both(*conditions: Any) -> Any:
-    return np.logical_and.reduce(np.broadcast_arrays(*conditions))
-
-
-def _either(*conditions: Any) -> Any:
-    return np.logical_or.reduce(np.broadcast_arrays(*conditions))
-
-
-_COMPARISONS: dict[str, Callable[..., Any]] = {
+COMPARISONS: dict[str, Callable[..., Any]] = {
     "StrictLessThan": operator.lt,
     "LessThan": operator.le,
     "StrictGreaterThan": operator.gt,
@@ -91,45 +68,12 @@ _LOGIC: dict[str, Callable[..., Any]] = {
     "Not": operator.not_,
 }
 
-NUMPY = Arithmetic(
-    "numpy",
-    constant=lambda node: bool(node) if node in (sympy.true, sympy.false) else float(node),
-    functions={
-        **{name: getattr(np, name) for name in ("exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "sign")},
-        "expm1": np.expm1,
-        "log1p": np.log1p,
-        "Abs": np.abs,
-        "atan": np.arctan,
-        "erf": special.erf,
-        "erfc": special.erfc,
-        "sigmoid": special.expit,
-        "softplus": lambda u: np.logaddexp(0.0, u),
-        "sech": lambda u: 1 / np.cosh(u),
-        "Phi": special.ndtr,
-        "phi": lambda u: np.exp(-0.5 * u * u) / math.sqrt(2 * math.pi),
-        "softsign": lambda u: u / (1 + np.abs(u)),
-        "maximum": np.maximum,
-        "minimum": np.minimum,
-        "And": _both,
-        "Or": _either,
-        "Not": np.logical_not,
-        **_COMPARISONS,
-    },
-    power=_numpy_power,
-    select=_numpy_select,
-)
-
-# The same over float32: numpy keeps the type of what it is given.
-NUMPY32 = replace(
-    NUMPY,
-    name="numpy32",
-    constant=lambda node: bool(node) if node in (sympy.true, sympy.false) else np.float32(float(node)),
-)
-
 
 def _mp_constant(node: Expr) -> Any:
     if node in (sympy.true, sympy.false):
         return bool(node)
+    if node in NOT_REAL:
+        return mpmath.nan
     if node.is_Rational:
         return mpmath.mpf(node.p) / node.q
     return {sympy.pi: mpmath.mp.pi, sympy.E: mpmath.mp.e}[node] * 1
@@ -161,7 +105,7 @@ MPMATH = Arithmetic(
         "maximum": max,
         "minimum": min,
         **_LOGIC,
-        **_COMPARISONS,
+        **COMPARISONS,
     },
     power=_real(operator.pow),
     select=_first_true,
@@ -171,6 +115,8 @@ MPMATH = Arithmetic(
 def _arb_constant(node: Expr) -> Any:
     if node in (sympy.true, sympy.false):
         return bool(node)
+    if node in NOT_REAL:
+        return flint.arb("nan")
     if node.is_Rational:
         return flint.arb(node.p) / node.q
     return {sympy.pi: flint.arb.pi, sympy.E: flint.arb.const_e}[node]()
@@ -226,7 +172,7 @@ ARB = Arithmetic(
         "softplus": _softplus,
         "softsign": lambda u: u / (1 + abs(u)),
         **_LOGIC,
-        **{name: _of_middle(comparison) for name, comparison in _COMPARISONS.items()},
+        **{name: _of_middle(comparison) for name, comparison in COMPARISONS.items()},
     },
     power=_arb_power,
     select=_first_true,

@@ -24,19 +24,23 @@ from fitting.activations.balls import Absent, flint
 from fitting.activations.heads import x
 from fitting.activations.tape import Tape
 from fitting.activations.vocabulary import (
+    CALLS,
     CONSTANTS,
     FUNCTIONS,
     MAX_CASES,
+    NOT_NUMBERS,
     OF_FORMULAS,
+    OPERATORS,
     RESERVED,
     Functions,
     TooManyCases,
     unfold,
 )
-from fitting.errors import InputError, nearest
+from fitting.errors import InputError, nearest, shortened
 
 MAX_LENGTH = 2000
 MAX_DEPTH = 60
+SHOWN = 100  # characters of the text in an error
 MAX_BITS = 4000  # of a number's numerator or denominator
 LARGEST = 1.7976931348623157e308
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
@@ -87,37 +91,49 @@ class _Parser:
         self.functions = functions
         self.symbols = {name: Rational(float(value)) for name, value in parameters.items()}
         self.symbols |= {variable.name: variable for variable in variables}
-        self.depth = 0
+        self.above: list[ast.AST] = []  # the nodes around the one that is read
 
     def expression(self) -> Expr:
+        if not self.text:
+            raise InputError("expression is empty: write one of x, such as x*sigmoid(x)")
         if len(self.text) > MAX_LENGTH:
             raise InputError(f"expression must have at most {MAX_LENGTH} characters, got {len(self.text)}")
         if not self.text.isascii() or not self.text.isprintable():
-            raise InputError(f"expression must be one line of plain ASCII, got {self.text!r}")
+            raise InputError(f"expression must be one line of plain ASCII, got {shortened(self.text, SHOWN)!r}")
         if "#" in self.text:
-            raise InputError(f"expression: no comments, at position {self.text.index('#') + 1} of {self.text!r}")
+            raise InputError(f"expression: no comments, {self.around(self.text.index('#'))}")
         try:
             with warnings.catch_warnings(action="ignore"):  # Python warns of "1if": refused or not, that is ours to say
                 tree = ast.parse(self.text, mode="eval").body
         except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
             offset = getattr(error, "offset", 1) or len(self.text) + 1  # Python's 0 is the end
             reason = getattr(error, "msg", None) or "too deeply nested"
-            raise InputError(f"expression is malformed at position {offset} of {self.text!r}: {reason}") from None
+            where = self.around(offset - 1)
+            raise InputError(f"expression is malformed {where}: {shortened(reason, SHOWN)}") from None
         return self.value(tree)
 
     def refuse(self, node: ast.AST, why: str) -> InputError:
-        return InputError(f"expression: {why} at position {getattr(node, 'col_offset', 0) + 1} of {self.text!r}")
+        return InputError(f"expression: {why} {self.around(getattr(node, 'col_offset', 0))}")
+
+    def around(self, offset: int) -> str:
+        """Where that is, and the text around it."""
+        start = max(0, min(offset - SHOWN // 2, len(self.text) - SHOWN))
+        part = self.text[start : start + SHOWN]
+        shown = f"{'...' * (start > 0)}{part}{'...' * (start + SHOWN < len(self.text))}"
+        return f"at position {offset + 1} of {shown!r}"
 
     def value(self, node: ast.AST) -> Expr:
         """The number-valued expression at `node`."""
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise self.refuse(node, f"nested more than {MAX_DEPTH} deep")
+        self.above.append(node)
+        if len(self.above) > MAX_DEPTH:
+            sums = sum(isinstance(one, ast.BinOp) and not isinstance(one.op, ast.Pow) for one in self.above)
+            in_a_row = f"more than {MAX_DEPTH} terms in a row: group them with parentheses,"
+            raise self.refuse(node, in_a_row if sums > MAX_DEPTH // 2 else f"nested more than {MAX_DEPTH} deep")
         try:
             result = self._value(node)
         except TooManyCases:
             raise self.refuse(node, f"conditions on conditions of more than {MAX_CASES} cases") from None
-        self.depth -= 1
+        self.above.pop()
         if result.has(sympy.nan, sympy.zoo, sympy.oo, sympy.I):
             raise self.refuse(node, "not a real number")
         for number in result.atoms(Rational):
@@ -137,7 +153,10 @@ class _Parser:
             case ast.Name(id=name) if name in CONSTANTS:
                 return CONSTANTS[name]
             case ast.Name(id=name):
-                raise self.refuse(node, f"unknown name {name!r} ({nearest(name, {*self.symbols, *RESERVED})})")
+                if name in self.functions or name == "Piecewise":
+                    raise self.refuse(node, f"{name} is a function: write {CALLS.get(name, f'{name}(x)')},")
+                known = nearest(name, {*self.symbols, *RESERVED})
+                raise self.refuse(node, f"unknown name {shortened(name, SHOWN)!r} ({known})")
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return -self.value(operand)
             case ast.UnaryOp(op=ast.UAdd(), operand=operand):
@@ -146,7 +165,7 @@ class _Parser:
                 return self.binary(node, op, self.value(left), self.value(right))
             case ast.Call():
                 return self.call(node)
-        raise self.refuse(node, f"{type(node).__name__} is not allowed")
+        raise self.refuse(node, NOT_NUMBERS.get(type(node), f"{type(node).__name__} is not allowed"))
 
     def number(self, node: ast.Constant) -> Expr:
         literal = self.text[node.col_offset : node.end_col_offset]
@@ -167,8 +186,7 @@ class _Parser:
             if b.has(*self.variables) and not a.has(*self.variables) and not Tape(a).arb(flint.arb(0)) > 0:
                 raise self.refuse(node, "a number to a power that varies must be positive")
             return a**b
-        way_out = "; write ** for powers" if isinstance(op, ast.BitXor) else ""
-        raise self.refuse(node, f"operator {type(op).__name__} is not allowed{way_out}")
+        raise self.refuse(node, f"operator {OPERATORS[type(op)]} is not allowed")
 
     def modest_power(self, base: Expr, exponent: Expr) -> bool:
         """Whether base**exponent stays within float64: sympy would compute 9**9**9**9 exactly."""
@@ -177,13 +195,16 @@ class _Parser:
         return bool(base.has(*self.variables) or base.is_zero or magnitude(exponent * sympy.log(abs(base))) < 710)
 
     def call(self, node: ast.Call) -> Expr:
+        if isinstance(node.func, ast.Constant) or getattr(node.func, "id", "") in {*self.symbols, *CONSTANTS}:
+            raise self.refuse(node, f"{ast.unparse(node.func)} is no function: write * for products,")
         if not isinstance(node.func, ast.Name) or node.keywords:
             raise self.refuse(node, "only plain calls like exp(x) are allowed")
         name = node.func.id
         if name == "Piecewise":
             return self.piecewise(node)
         if name not in self.functions:
-            raise self.refuse(node, f"unknown function {name!r} ({nearest(name, [*self.functions, 'Piecewise'])})")
+            known = nearest(name, [*self.functions, "Piecewise"])
+            raise self.refuse(node, f"unknown function {shortened(name, SHOWN)!r} ({known})")
         count, function = self.functions[name]
         if len(node.args) != count:
             raise self.refuse(node, f"{name} takes {count} argument{'s'[: count > 1]}, got {len(node.args)}")

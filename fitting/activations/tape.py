@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sympy import Expr, Symbol
 
-from fitting.activations.arithmetics import ACB, ARB, MPMATH, NUMPY, NUMPY32, Arithmetic
+from fitting.activations.arithmetics import ACB, ARB, MPMATH, Arithmetic
+from fitting.activations.floats import NUMPY, NUMPY32
 from fitting.activations.heads import x
 
 Array = NDArray[np.float64]

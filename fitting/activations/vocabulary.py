@@ -1,5 +1,6 @@
 """The words of the grammar: its functions and constants, and conditions on them."""
 
+import ast
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -74,3 +75,29 @@ FUNCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {
 OF_FORMULAS = {"max": (2, maximum), "min": (2, minimum), "abs": (1, sympy.Abs), "Abs": (1, sympy.Abs)}
 CONSTANTS = {"pi": sympy.pi, "E": sympy.E}
 RESERVED = {"x", "Piecewise", *FUNCTIONS, *CONSTANTS}
+
+# How calls are written, where not NAME(x), and what is refused by what name.
+OPERATORS = {
+    ast.Mod: "%",
+    ast.FloorDiv: "//",
+    ast.MatMult: "@",
+    ast.LShift: "<<",
+    ast.RShift: ">>",
+    ast.BitAnd: "& outside of a condition",
+    ast.BitOr: "| outside of a condition",
+    ast.BitXor: "^ (write ** for powers)",
+}
+CALLS = {
+    "where": "where(condition, a, b)",
+    "Piecewise": "Piecewise((a, condition), ..., (b, True))",
+    "max": "max(a, b)",
+    "min": "min(a, b)",
+}
+NOT_NUMBERS: dict[type[ast.AST], str] = {
+    ast.BoolOp: "'and' and 'or' must stand in a condition: use where(condition, a, b),",
+    ast.Compare: "a comparison must stand in a condition: use where(condition, a, b),",
+    ast.IfExp: "'if' is not allowed: use where(condition, a, b),",
+    ast.Attribute: "a dot after a name is not allowed",
+    ast.Subscript: "[ ] is not allowed",
+    ast.JoinedStr: "text is not allowed",
+}

@@ -15,8 +15,8 @@ from fitting.activations.tape import Array
 from fitting.errors import InputError
 
 Indices = NDArray[np.int64]
+STEEPEST, FLATTEST = 1e100, 1e-100  # of the largest |f'|
 ROUNDING = 16 * float(np.finfo(np.float64).eps)  # of f', relative
-HIGHEST = 1e100
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,10 @@ class Curve:
         self.runs = tuple(runs)
         ends = [end for run in runs for end in (run.first, run.last)]
         self.low, self.high = min(ends), max(ends)
-        top = max(self.low, self.high, key=abs)
-        if abs(top) > HIGHEST:
+        if 0 < max(-self.low, self.high) < FLATTEST:
             raise InputError(
-                f"f' must lie within {-HIGHEST:g} {HIGHEST:g} on the domain, where squares do not overflow, "
-                f"got {top:g}; scale f, or try --domain"
+                f"f' must reach {FLATTEST:g} in size on the domain, where squares do not underflow, got"
+                f" {max(-self.low, self.high):g}; try --domain, or scale f up"
             )
         self.edges: Array = np.array([lo, *(run.hi for run in runs)])
 
@@ -158,7 +157,12 @@ def _hull(lo: float, hi: float) -> flint.arb:
 
 def _finite(piece: Piece, end: float, inside: float) -> float:
     """f' at the end of a run, approached from inside it."""
-    for value in (piece.f.numpy(np.array(inside)), piece.d1.numpy(np.array(end))):
+    for value, at in ((piece.f.numpy(np.array(inside)), inside), (piece.d1.numpy(np.array(end)), end)):
         if not np.isfinite(value):
-            raise InputError(f"f and f' must be finite on the domain, got {value} near x = {end:g}; try --domain")
-    return float(piece.d1.numpy(np.array(end)))
+            raise InputError(f"f and f' must be finite on the domain, got {value} near x = {at:g}; try --domain")
+    if abs(value) > STEEPEST:
+        raise InputError(
+            f"f' must be at most {STEEPEST:g} in size, where squares do not overflow, got {value:g} near x = {end:g};"
+            " try --domain, or scale f down"
+        )
+    return float(value)

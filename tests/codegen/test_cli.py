@@ -171,3 +171,45 @@ def test_a_file_that_is_no_fit_is_refused(capsys, tmp_path):
     status, _, err = ask(capsys, "emit", "--fn", "gelu", "--coefficients", str(path))
     assert status == 2
     assert err.count("\n") == 1
+
+
+HOSTILE = [
+    "exp(50*x)",
+    "sinh(50*x)",
+    "1e300*tanh(x)",
+    "1e308*x",
+    "1e-300*tanh(x)",
+    "1e200*tanh(1e200*x)",
+    "(relu(x + 1)*x)**softsign(Phi(1e-300))",
+    "where(0 <= x, phi(1e308), min(x, 709))",
+    "4.9e-324*x",
+]
+
+
+@pytest.mark.parametrize("expression", HOSTILE)
+def test_hostile_numbers_are_one_line_in_every_command(expression, capsys, tmp_path, monkeypatch):
+    from fitting.fewbit.__main__ import run as fewbit
+    from fitting.invact.__main__ import run as invact
+
+    monkeypatch.chdir(tmp_path)
+    for command, words in (
+        (fewbit, ["--bits", "1", "--out", "-"]),
+        (invact, ["--dtype", "bfloat16", "--out", "-"]),
+        (run, None),
+    ):
+        words = (
+            ["emit", "--method", "forward-ad", "--expr", expression]
+            if words is None
+            else ["--expr", expression, *words]
+        )
+        status = command(words)
+        _, err = capsys.readouterr()
+        assert (status, err.count("\n")) in ((0, 0), (2, 1)), err
+        assert len(err) < 700
+
+
+def test_hostile_parameters_are_one_line(capsys):
+    for value in ("1e308", "-1e308", "5e-324", "0", "nan", "inf", "1_000", "\uff11", "x", ""):
+        status, _, err = ask(capsys, "emit", "--expr", "a*x", "--param", f"a={value}", "--method", "forward-ad")
+        assert status == 2
+        assert err.count("\n") == 1

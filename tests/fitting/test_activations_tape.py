@@ -306,3 +306,16 @@ def test_roots_are_good_to_fifty_digits_and_zero_is_zero():
     assert calculus.sign_changes(Tape(parse("x")), 1.0, 1.0) == []
     near = calculus.sign_changes(Tape(parse("x - 1e-7")), 0.0, 1.0)
     assert [float(root) for root in near] == [1e-7]
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [("(relu(x + 1)*x)**softsign(Phi(1e-300))", -2), ("1e200*tanh(1e200*x)", 0)],
+)
+def test_numbers_of_a_derivative_that_are_none(text, at):
+    """0**c, whose derivative has a NaN in it, and 1e400: not finite in any arithmetic, and no exception."""
+    (piece, *_) = (one for one in from_expression(text).pieces if one.lo < at <= one.hi or at < one.hi)
+    derivative = piece.d1
+    assert not np.isfinite(derivative.numpy(np.array([float(at)]))).any()
+    assert not mpmath.isfinite(derivative.mp(mpmath.mpf(at))) or derivative.mp(mpmath.mpf(at)) > 1e308
+    assert not derivative.arb(flint.arb(at)).is_finite() or derivative.arb(flint.arb(at)) > 1e308
