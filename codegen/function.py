@@ -4,10 +4,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import mpmath
 import sympy
 from sympy import Expr, Float, Mul, Symbol
 
 from codegen.choices import PRINTERS
+from fitting.activations.tape import Tape
 
 
 @dataclass(frozen=True)
@@ -137,14 +139,22 @@ class Writer:
 def numbers(expression: Expr) -> Expr:
     """The expression with each constant part that is no fraction as one number: sqrt(2/pi) is 0.79..."""
     if expression.is_Atom:
-        return Float(expression.evalf(30), 30) if expression.is_NumberSymbol else expression
+        return _number(expression) if expression.is_NumberSymbol else expression
     if expression.is_number and not expression.is_Rational:
-        return Float(expression.evalf(30), 30)
+        return _number(expression)
     if expression.is_Mul:
         constant, rest = expression.as_independent(*expression.free_symbols, as_Add=False)
         if constant not in (1, -1) and not constant.is_Rational:
-            return Mul(Float(constant.evalf(30), 30), numbers(rest))
+            return Mul(_number(constant), numbers(rest))
     return expression.func(*(numbers(argument) for argument in expression.args))
+
+
+def _number(constant: Expr) -> Expr:
+    try:
+        return Float(constant.evalf(30), 30)
+    except ValueError:  # a part of it is too small for sympy to add, such as phi(1e308)
+        with mpmath.workdps(35):
+            return Float(Tape(constant).mp(mpmath.mpf(0)), 30)
 
 
 def quotable(text: str) -> str:

@@ -1,7 +1,7 @@
 """Heads that exist on the way to a kernel only: what a rewrite puts where a plainer spelling would lose digits."""
 
 import mpmath
-from sympy import Expr
+from sympy import Expr, Function
 
 from fitting.activations.heads import DEFINITIONS, Head, sigmoid, tanh
 
@@ -33,6 +33,18 @@ class tanhshrink(EmittedHead):
 
 class fine_Phi(EmittedHead):
     """Phi, to more digits where 16 bits ask for few: in f' of gelu it is one of two terms that cancel."""
+
+
+class patched(Function):
+    """A plain quotient, and the `removable` of the same value, which counts next to where the quotient is 0/0."""
+
+    nargs = 2
+
+    def _eval_is_extended_real(self) -> bool:
+        return True
+
+    def _eval_derivative(self, symbol: Expr) -> Expr:
+        return patched(*(part.diff(symbol) for part in self.args))
 
 
 def _softplus(u: object) -> object:

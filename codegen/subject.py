@@ -14,6 +14,7 @@ from codegen import passes
 from codegen.complements import by_hand, quotients
 from codegen.options import DTYPES as DTYPES
 from codegen.primitives import TRITON
+from codegen.quotients import patches, polynomials
 from codegen.torch_primitives import TORCH
 from coefficients import load
 from coefficients.schema import Document
@@ -65,17 +66,21 @@ class Subject:
         expression = self.activation.f_expression
         if self.parameters:
             expression = parse_formula(self.activation.expr, (x, *self.symbols))
-        return quotients(by_hand(passes.definition(expression)))
+
+        def spelled(part: Expr) -> Expr:
+            return quotients(by_hand(passes.definition(part)))
+
+        return patches(expression, spelled)
 
     @cached_property
     def forward(self) -> Expr:
         """f(x), as kernels compute it."""
-        return passes.value(self.definition)
+        return passes.value(polynomials(self.definition))
 
     @cached_property
     def derivative(self) -> Expr:
         """f'(x), as kernels compute it."""
-        return passes.derivative(self.definition.diff(x))
+        return passes.derivative(polynomials(self.definition.diff(x)))
 
     def fewbit(self) -> dict[int, File]:
         """The tables, by the bits that were asked for."""

@@ -16,6 +16,7 @@ from fitting.activations.balls import flint
 from fitting.activations.calculus import Piece
 from fitting.activations.grammar import parse
 from fitting.activations.heads import x
+from fitting.activations.singularities import settled
 from fitting.activations.tape import Array, Tape
 from fitting.activations.vocabulary import RESERVED
 from fitting.errors import InputError
@@ -68,8 +69,8 @@ class Activation:
 
     @cached_property
     def f_expression(self) -> Expr:
-        """f with its parameters put in."""
-        return parse(self.expr, self.params)
+        """f with its parameters put in, and quotients such as sin(x)/x made functions of all x."""
+        return settled(parse(self.expr, self.params))
 
     @cached_property
     def d1_expression(self) -> Expr:

@@ -120,6 +120,23 @@ class minimum(Function):
         return Piecewise((Integer(1), a < b), (Integer(0), True))
 
 
+class removable(Function):
+    """above / base**power in x, where `base` is 0 at `point` to the order `order` and `above` to power*order at least.
+
+    So sin(x)/x is a function of all x, and so is each derivative: `fitting.activations.removable` gives its values.
+    """
+
+    nargs = 5
+
+    def _eval_is_extended_real(self) -> bool:
+        return True
+
+    def _eval_derivative(self, symbol: Expr) -> Expr:
+        above, base, power, point, order = self.args
+        slope = above.diff(symbol) * base - power * above * base.diff(symbol)
+        return removable(slope, base, power + 1, point, order)
+
+
 HEADS: dict[str, Any] = {
     head.__name__: head for head in (sigmoid, softplus, tanh, sech, Phi, phi, softsign, expm1, log1p)
 }

@@ -1,7 +1,7 @@
 """Evaluate a sympy expression without generating code: a list of instructions, run in one of four arithmetics."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,8 @@ from sympy import Expr, Symbol
 
 from fitting.activations.arithmetics import ACB, ARB, MPMATH, Arithmetic
 from fitting.activations.floats import NUMPY, NUMPY32
-from fitting.activations.heads import x
+from fitting.activations.heads import removable, x
+from fitting.activations.removable import Near, near, value_of
 
 Array = NDArray[np.float64]
 
@@ -31,7 +32,8 @@ class Tape:
 
     def _add(self, node: Expr) -> int:
         if node not in self._index:
-            operands = tuple(self._add(argument) for argument in node.args)
+            inside = (x,) if isinstance(node, removable) else node.args
+            operands = tuple(self._add(argument) for argument in inside)
             self._nodes.append((node, operands))
             self._index[node] = len(self._nodes) - 1
         return self._index[node]
@@ -44,7 +46,7 @@ class Tape:
         inputs = dict(zip(self.variables, values, strict=True))
         if arithmetic.name not in self._programs:
             self._programs[arithmetic.name] = [
-                (arithmetic.operation(node), operands) if operands else (partial(arithmetic.constant, node), ())
+                (_operation(node, arithmetic), operands) if operands else (partial(arithmetic.constant, node), ())
                 for node, operands in self._nodes
             ]
         cells: list[Any] = []
@@ -91,3 +93,23 @@ class Tape:
     def acb(self, *balls: Any) -> Any:
         """The same over complex `acb`; not finite wherever the expression is not analytic on it."""
         return self.run(ACB, *balls)
+
+
+def _operation(node: Expr, arithmetic: Arithmetic) -> Callable[..., Any]:
+    if isinstance(node, removable):
+        return lambda value: value_of(node, arithmetic, value, _run)
+    return arithmetic.operation(node)
+
+
+@lru_cache(maxsize=4096)
+def _tape_of(expression: Expr) -> Tape:
+    return Tape(expression)
+
+
+def _run(expression: Expr, arithmetic: Arithmetic, value: Any) -> Any:
+    return _tape_of(expression).run(arithmetic, value)
+
+
+def near_point(node: removable) -> Near:
+    """The polynomial that a `removable` is next to its point."""
+    return near(node, _run)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fitting.activations import Activation
 from fitting.activations.activation import Branch
 from fitting.activations.calculus import Piece, middle
+from fitting.activations.singularities import singular
 from fitting.activations.tape import Array
 from fitting.errors import InputError
 
@@ -46,6 +47,7 @@ class Curve:
 
     def __init__(self, activation: Activation, lo: float, hi: float) -> None:
         self.activation, self.lo, self.hi = activation, lo, hi
+        _check_poles(activation, lo, hi)
         runs = []
         for branch in _branches(activation, lo, hi):
             a, b = branch.lo, branch.hi
@@ -56,10 +58,11 @@ class Curve:
         self.runs = tuple(runs)
         ends = [end for run in runs for end in (run.first, run.last)]
         self.low, self.high = min(ends), max(ends)
-        if 0 < max(-self.low, self.high) < FLATTEST:
+        top = max(-self.low, self.high)
+        if top < FLATTEST and (top > 0 or not self.is_step):
             raise InputError(
-                f"f' must reach {FLATTEST:g} in size on the domain, where squares do not underflow, got"
-                f" {max(-self.low, self.high):g}; try --domain, or scale f up"
+                f"f' must reach {FLATTEST:g} in size on the domain, where squares do not underflow, got at most"
+                f" {top:g}; try --domain, or scale f up"
             )
         self.edges: Array = np.array([lo, *(run.hi for run in runs)])
 
@@ -153,6 +156,16 @@ def _branches(activation: Activation, lo: float, hi: float) -> tuple[Branch, ...
 
 def _hull(lo: float, hi: float) -> flint.arb:
     return flint.arb(lo / 2 + hi / 2, (hi - lo) / 2 * (1 + 1e-9) + 1e-300)
+
+
+def _check_poles(activation: Activation, lo: float, hi: float) -> None:
+    for piece in activation.pieces:
+        for pole in map(float, singular(piece.f.expression)):
+            if max(lo, piece.lo) <= pole <= min(hi, piece.hi):
+                raise InputError(
+                    f"f and f' must be finite on the domain, and at x = {pole:g} a divisor of f is 0: leave it out by"
+                    " --domain"
+                )
 
 
 def _finite(piece: Piece, end: float, inside: float) -> float:

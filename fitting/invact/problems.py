@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from fitting.activations.tape import Array
+from fitting.errors import InputError
 from fitting.invact.floor import Cells, Floor
 from fitting.invact.minimax import Problem
 from fitting.invact.refit import Squares, Target
@@ -102,6 +103,8 @@ def target_of_samples(unit: Unit, variable: Variable) -> Target:
             y = np.concatenate([y, end - (end - at) * np.geomspace(1e-9, 1e-2, SAMPLES // 8)])
     y = np.clip(y, low, high)
     y = np.unique(y[np.isfinite(y)])
+    if not y.size:
+        raise InputError("f must have more than one finite output on each side, of those of the dtype: scale it down")
     s, value = variable(y), unit.g(y)
     for sign, end in ((1, -1), (-1, 0)):
         limit = unit.limit(sign)

@@ -192,6 +192,8 @@ def _least_squares(model: Model, target: Target, start: Array) -> Array:
         within = np.abs(model.error(constants)) < HUGE
         return np.where(within[:, None], weight[:, None] * model.slopes(constants), 0.0)
 
+    if not np.isfinite(residuals(start)).all():
+        return start
     found = least_squares(residuals, start, slopes, method="lm", x_scale="jac", max_nfev=TRIALS)
     return np.asarray(found.x)
 

@@ -180,7 +180,6 @@ HOSTILE = [
     "1e308*x",
     "1e-300*tanh(x)",
     "1e200*tanh(1e200*x)",
-    "(relu(x + 1)*x)**softsign(Phi(1e-300))",
     "where(0 <= x, phi(1e308), min(x, 709))",
     "4.9e-324*x",
 ]

@@ -181,3 +181,18 @@ def test_agreement_is_what_tells():
     wrong = replace(good, body=("return 1.0 / (1.0 + torch.exp(x * x))",))  # right at 0 alone
     with pytest.raises(InputError, match="got 0 for"):
         reach(asked, "float16", "torch", [wrong])
+
+
+@pytest.mark.usefixtures("interpreter")
+@pytest.mark.parametrize("target", ["triton", "torch"])
+@pytest.mark.parametrize(
+    "expression", ["sin(x)/x", "(1 - cos(x))/x", "tanh(x)/x", "x/sinh(x)", "1/tanh(x) - 1/x", "sin(2*x - 2)/(x - 1)"]
+)
+def test_removable_singularities_are_emitted(expression, target, tmp_path):
+    activation = from_expression(expression)
+    x = np.float32(np.concatenate([np.linspace(-4, 4, 161), [1e-30, -1e-9, 1e-4, 0.0, 1.0, 1 + 2.0**-20, -1e-3]]))
+    exact = values(Tape(activation.d1_expression), x.astype(np.float64))
+    got = gradients(expression, "float32", target, torch.from_numpy(x), tmp_path).double().numpy()
+    # The plain spelling of f' begins where |t| is a quarter of the radius of convergence, 0.39 for tanh(x)/x: 1/t**2
+    # magnifies the rounding of its parts, some six of them, 7 times.
+    np.testing.assert_allclose(got, exact, rtol=0, atol=8 * 7 * 2.0**-24)

@@ -1,0 +1,57 @@
+"""Quotients such as sin(x)/x: a polynomial next to where they are 0/0, the plain quotient elsewhere.
+
+`patches` runs before a definition is differentiated, `polynomials` on what comes of it. The plain quotient is spelled
+and differentiated as any other, so that it does not overflow where its value does not.
+"""
+
+from collections.abc import Callable
+
+from sympy import Abs, Expr, Float, Function, Integer
+
+from codegen.choices import below, select
+from codegen.heads import patched
+from fitting.activations.heads import removable, x
+from fitting.activations.tape import near_point
+
+LEAST = 2.0**-30  # of the first coefficient, where a term is left out
+
+
+def patches(expression: Expr, spelled: Callable[[Expr], Expr]) -> Expr:
+    """The expression as `spelled` writes it, each `removable` left as it is beside its plain quotient, so written."""
+    slots = {node: Function(f"slot{i}")(x) for i, node in enumerate(_removables(expression))}
+    back = {}
+    for node, slot in slots.items():
+        above, base, power, *_ = node.args
+        back[slot] = patched(spelled(above / base**power), node)
+    return spelled(expression.xreplace(slots)).xreplace(back)
+
+
+def _removables(expression: Expr) -> list[Expr]:
+    if isinstance(expression, removable):
+        return [expression]
+    return list(dict.fromkeys(node for part in expression.args for node in _removables(part)))
+
+
+def polynomials(expression: Expr) -> Expr:
+    """Each `patched` as a choice: the polynomial in x - point within its radius, the plain quotient beyond."""
+    if isinstance(expression, patched):
+        plain, node = expression.args
+        if not isinstance(node, removable):
+            return node
+        close = near_point(node)
+        t = x - node.args[3]
+        return select(below(Abs(t), Float(close.radius, 17)), _polynomial(close.coefficients, close.radius, t), plain)
+    return expression.func(*map(polynomials, expression.args)) if expression.args else expression
+
+
+def _polynomial(coefficients: tuple[float, ...], radius: float, t: Expr) -> Expr:
+    """By Horner's rule; of an even or odd one in t**2."""
+    sizes = [abs(one) * radius**k for k, one in enumerate(coefficients)]
+    last = max(k for k, size in enumerate(sizes) if size > LEAST * max(sizes))
+    found = list(coefficients[: last + 1])
+    start = next(k for k, one in enumerate(found) if one)
+    step = 2 if not any(found[start + 1 :: 2]) else 1
+    total: Expr = Integer(0)
+    for one in reversed(found[start::step]):
+        total = Float(one, 17) + t**step * total if total else Float(one, 17)
+    return t**start * total

@@ -1,0 +1,151 @@
+"""Values of quotients such as sin(x)/x also where both parts are 0, in every arithmetic.
+
+With t = x - a, above = t**M * n(x) and base = t**m * d(x), and the quotient is n/d**k. By the integral form of Taylor's
+remainder n(x) is a mean of above⁽ᴹ⁾/M! over the way from a to x. So a ball that holds this on the hull of a and x
+holds n(x), and likewise coefficient j of n about x is a mean of above⁽ᴹ⁺ʲ⁾/(M + j)!: exact enclosures, without a
+division by 0. Away from a the plain quotient is better; of two enclosures the narrower one counts.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import flint
+import mpmath
+import numpy as np
+from sympy import Expr
+
+from fitting.activations.arithmetics import Arithmetic
+from fitting.activations.enclosures import SERIES
+from fitting.activations.heads import removable, x
+
+TERMS = 26  # of the polynomial next to the point: with NEAREST to the TERMSth power left out, below float64's eps
+NEAREST = 1 / 4  # of the radius of convergence
+WIDEST = 0.5
+FAR = 1.0  # from the point, where the plain quotient is narrow enough
+_BITS = 400
+Run = Callable[[Expr, Arithmetic, Any], Any]
+
+
+def value_of(node: removable, arithmetic: Arithmetic, value: Any, run: Run) -> Any:
+    """The value of `node` where x is `value`; `run` gives that of a plain expression."""
+    if isinstance(value, flint.arb_series):
+        return _narrower_series(_direct(node, arithmetic, value, run), _series(node, value[0], value.prec, run), value)
+    if isinstance(value, flint.arb | flint.acb):
+        plain = _direct(node, arithmetic, value, run)
+        if plain.is_finite() and abs(value - arithmetic.constant(node.args[3])).lower() > FAR:
+            return plain
+        return _narrower(plain, _by_mean(node, arithmetic, value, run))
+    if arithmetic.name.startswith("numpy"):
+        return _floats(node, arithmetic, value, run)
+    return _digits(node, arithmetic, value, run)
+
+
+def _direct(node: removable, arithmetic: Arithmetic, value: Any, run: Run) -> Any:
+    above, base = (run(part, arithmetic, value) for part in node.args[:2])
+    return above * arithmetic.power(base, -int(node.args[2]))
+
+
+def _by_mean(node: removable, arithmetic: Arithmetic, ball: Any, run: Run) -> Any:
+    above, base, power, point, order = node.args
+    a = arithmetic.constant(point)
+    hull = ball.union(a)
+    parts = [
+        run(_derivative(part, count), arithmetic, hull) / math.factorial(count)
+        for part, count in ((above, int(power * order)), (base, int(order)))
+    ]
+    return parts[0] * arithmetic.power(parts[1], -int(power))
+
+
+@lru_cache(maxsize=1024)
+def _derivative(expression: Expr, count: int) -> Expr:
+    return expression.diff(x, count) if count else expression
+
+
+def _narrower(one: Any, other: Any) -> Any:
+    if not (one.is_finite() and other.is_finite()):
+        return one if one.is_finite() else other
+    return one if one.rad() <= other.rad() else other
+
+
+def _series(node: removable, ball: Any, length: int, run: Run) -> Any:
+    """Coefficients about the points of a ball, from those over the hull of it and the point."""
+    above, base, power, point, order = node.args
+    hull = ball.union(SERIES.constant(point))
+    before = flint.ctx.cap
+    flint.ctx.cap = length + int(power * order)
+    try:
+        parts = [
+            _shifted(run(part, SERIES, flint.arb_series([hull, 1], length + shift)), shift, length)
+            for part, shift in ((above, int(power * order)), (base, int(order)))
+        ]
+        whole = parts[0] * SERIES.power(parts[1], -int(power))
+        if not whole[0].is_finite():  # a NaN times a short series is a short one, and what it lacks reads as 0
+            return flint.arb_series([flint.arb("nan")] * length, length)
+        return flint.arb_series(list(whole), length)
+    finally:
+        flint.ctx.cap = before
+
+
+def _shifted(series: Any, shift: int, length: int) -> Any:
+    if not isinstance(series, flint.arb_series):  # a constant
+        series = flint.arb_series([series])
+    return flint.arb_series([series[k] for k in range(shift, shift + length)], length)
+
+
+def _narrower_series(one: Any, other: Any, value: Any) -> Any:
+    length = value.prec
+    if not (value[1] == 1 and isinstance(other, flint.arb_series)):
+        return one
+    if not isinstance(one, flint.arb_series) or not one[0].is_finite():  # as in `_series`
+        return other
+    if not other[0].is_finite():
+        return one
+    return flint.arb_series([_narrower(one[k], other[k]) for k in range(length)], length)
+
+
+def _digits(node: removable, arithmetic: Arithmetic, at: Any, run: Run) -> Any:
+    """By mpmath, with as many more digits as the quotient cancels."""
+    above, base, power, point, order = node.args
+    lost = int(power * order)
+    near = at - arithmetic.constant(point)
+    if near == 0:
+        top = run(_derivative(above, lost), arithmetic, at) / math.factorial(lost)
+        return top / (run(_derivative(base, int(order)), arithmetic, at) / math.factorial(int(order))) ** int(power)
+    with mpmath.workprec(mpmath.mp.prec + 10 + lost * max(0, -int(mpmath.mag(near)))):
+        result = _direct(node, arithmetic, at, run)
+    return +result
+
+
+@dataclass(frozen=True)
+class Near:
+    """The polynomial in x - point that is the quotient to float64's precision for |x - point| < radius."""
+
+    point: float
+    radius: float
+    coefficients: tuple[float, ...]
+
+
+@lru_cache(maxsize=256)
+def near(node: removable, run: Run) -> Near:
+    """Next to the point."""
+    with flint.ctx.workprec(_BITS):
+        series = _series(node, SERIES.constant(node.args[3]), TERMS, run)
+        found = [0.0 if series[k].contains(0) else float(series[k].mid()) for k in range(TERMS)]
+    sizes = [abs(one) ** (-1 / k) for k, one in enumerate(found) if k >= TERMS // 2 and one]
+    return Near(float(node.args[3]), min([WIDEST, *(NEAREST * size for size in sizes)]), tuple(found))
+
+
+def _floats(node: removable, arithmetic: Arithmetic, at: Any, run: Run) -> Any:
+    value = np.asarray(at)
+    above, base = (run(part, arithmetic, value) for part in node.args[:2])
+    under = arithmetic.power(base, int(node.args[2]))
+    far = np.where(
+        np.isfinite(under) & np.isfinite(above), above / under, np.nan
+    )  # of n/inf more may be said elsewhere
+    close = near(node, run)
+    t = value - value.dtype.type(close.point)
+    polynomial = np.polynomial.polynomial.polyval(t, np.asarray(close.coefficients, dtype=value.dtype))
+    return np.where(np.abs(t) < close.radius, polynomial, far)
