@@ -61,6 +61,11 @@ class CpuClock:
         return seconds, seconds
 
 
+def clock_of(device: torch.device) -> GpuClock | CpuClock:
+    """The clock for what runs there."""
+    return GpuClock() if device.type == "cuda" else CpuClock()
+
+
 def rounds(clock: GpuClock | CpuClock, calls: Mapping[str, Call], runs: int) -> dict[str, Times]:
     """`runs` rounds in each of which every rival runs once, in an order drawn anew: what is before hits all alike."""
     names, order = list(calls), random.Random(0)

@@ -154,7 +154,10 @@ def package(doc: str | None) -> command.Parser:
 
 
 def rivals(doc: str | None) -> command.Parser:
-    return of_kinds("rivals", doc, RIVAL_WHATS, "about 40")
+    found = of_kinds("rivals", doc, RIVAL_WHATS, "about 40")
+    found.add_argument("--dtypes", metavar="D,...", help="of times (default: bfloat16, on a CPU float32)")
+    found.add_argument("--sizes", metavar="TxW,...", help="tokens and widths of times, as in 64x256,8192x1024")
+    return found
 
 
 def run(doc: str | None) -> command.Parser:

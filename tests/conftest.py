@@ -22,6 +22,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # a process for each core: what a test 
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
 
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else torch warns where algorithms are to be deterministic
+
 if not torch.cuda.is_available() and importlib.util.find_spec("triton"):
     # Triton decides while it is imported how its own functions run; afterwards, fixtures say when they do.
     os.environ["TRITON_INTERPRET"] = "1"
@@ -34,6 +36,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--programs", type=int, default=600, help="how many random programs are run (make programs: 10000)"
     )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """ACTFIT_SHARD=2/8: the tests whose number is 2 modulo 8, for `benchmarks.gpu.tests`."""
+    shard, _, count = os.environ.get("ACTFIT_SHARD", "0/1").partition("/")
+    kept = items[int(shard) :: int(count)]
+    config.hook.pytest_deselected(items=[item for at, item in enumerate(items) if at % int(count) != int(shard)])
+    items[:] = kept
 
 
 @pytest.fixture

@@ -127,14 +127,14 @@ def largest_of_line(peak: Callable[[int], int], memory: int) -> tuple[int, float
     return batch, each, besides
 
 
-def largest_that_runs(runs: Callable[[int], bool], guess: int) -> int:
-    """The largest batch that runs, 0 if none does: the one after it does not. guess: where to begin.
+def largest_that_runs(runs: Callable[[int], bool], guess: int, grain: int = 1) -> int:
+    """The largest batch that runs, 0 if none does: the one `grain` after it does not. guess: where to begin.
 
     Steps that double lead to one that runs and one that does not, halves to the border between them.
     """
     good, bad, trial = 0, MOST, max(1, guess)
     step = max(1, trial // 16)
-    while bad - good > 1:
+    while bad - good > (grain if good else 1):
         if runs(trial):
             good, trial = trial, trial + step
         else:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.approx_backprop.nets import CHECKPOINT, CLASSES, EIGHT, FOUR, FUSED, STOCK, cifar, digits, keep
-from benchmarks.clock import CpuClock, GpuClock, ratio_rows, rounds
+from benchmarks.clock import clock_of, ratio_rows, rounds
 from benchmarks.kernels.cases import Call
 from benchmarks.rows import Row
 from benchmarks.training.nets import ViT
@@ -70,7 +70,7 @@ def times(names: Sequence[str], runs: int, device: torch.device, where: Mapping[
     for name in names:
         for mode in (EAGER, COMPILED) if device.type == "cuda" else (EAGER,):
             torch.compiler.reset()
-            clock = GpuClock() if device.type == "cuda" else CpuClock()
+            clock = clock_of(device)
             taken = rounds(clock, calls(NETS[device.type][name], mode, device), runs)
             seconds = {way: found for way, (found, _) in taken.items()}
             yield ratio_rows({"what": name, "mode": mode, "size": {}, "dtype": "float32", **where}, seconds, STOCK)

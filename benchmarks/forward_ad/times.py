@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.clock import CpuClock, GpuClock, origin, rounds
+from benchmarks.clock import clock_of, origin, rounds
 from benchmarks.forward_ad.cases import METHODS, run_by, shape
 from benchmarks.kernels.cases import DTYPES, Call, call
 from benchmarks.rows import Row, summary
@@ -51,7 +51,7 @@ def times(
     for one in runs:
         for count in threads if one.device.type == "cpu" else [torch.get_num_threads()]:
             with _threads(count):
-                clock = GpuClock() if one.device.type == "cuda" else CpuClock()
+                clock = clock_of(one.device)
                 found = {
                     name: seconds for name, (seconds, _) in rounds(clock, one.calls("both", methods), repeats).items()
                 }

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.clock import CpuClock, GpuClock, origin, rounds, time_rows
+from benchmarks.clock import CpuClock, GpuClock, clock_of, origin, rounds, time_rows
 from benchmarks.kernels import cases
 from benchmarks.kernels.cases import DTYPES, MODES, WIDER, Call
 from benchmarks.rows import Row, summary
@@ -23,7 +23,7 @@ class Bench:
     origin: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.clock = GpuClock() if self.device.type == "cuda" else CpuClock()
+        self.clock = clock_of(self.device)
         self.origin = origin(self.device)
 
     def activation(self, function: str, dtype: str, n: int, methods: Sequence[str]) -> list[Row]:

@@ -9,7 +9,8 @@ writes to --out only. what: the block. implementation: who. Kinds of rows:
               which counts, too. On a GPU by the allocator's books, in B: "allocated", with the result and without the
               input; and "peak", the most during both passes
     accuracy  relative error of the gradient of a weight or the input against float64, root of mean squares. mode: which
-    speed     seconds of forward and backward, in rounds in which all take turns, and the ratio to eager's. mode: "both"
+    speed     seconds in rounds in which all take turns, and the ratio to eager's. mode: "forward", "both" with backward,
+              and "backward", by which both takes longer than forward, round by round
 """
 
 from coefficients import command
@@ -33,9 +34,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.baselines.blocks import EAGER, MLP, Block, Rivals
-from benchmarks.clock import CpuClock, GpuClock, origin, ratio_rows, rounds
-from benchmarks.kernels.cases import DTYPES
-from benchmarks.options import can_compile, names
+from benchmarks.clock import clock_of, origin, ratio_rows, rounds
+from benchmarks.kernels.cases import DTYPES, Call
+from benchmarks.options import can_compile, names, whole
 from benchmarks.options import device as device_of
 from benchmarks.options import runs as runs_of
 from benchmarks.rows import Row, record, summary
@@ -50,6 +51,7 @@ TIMED = {"cuda": ((8192, 1024), (8192, 4096)), "cpu": ((512, 256),)}
 QUICK_TIMED = (64, 32)
 RUNS = {"cuda": 40, "cpu": 41}
 QUICK_RUNS = 2
+MOST = {"tokens": 1 << 20, "width": 1 << 16}
 
 
 def made(block: Block, tokens: int, dtype: str, device: torch.device) -> tuple[nn.Module, Tensor, Tensor]:
@@ -128,23 +130,50 @@ def _gradients(runs: nn.Module, x: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
     return torch.autograd.grad(runs(x), (x, *weights), grad)
 
 
-def speed(rivals: Rivals, sizes: Sequence[tuple[int, int]], repeats: int, where: dict[str, Any]) -> Iterator[list[Row]]:
+def speed(
+    rivals: Rivals,
+    sizes: Sequence[tuple[int, int]],
+    repeats: int,
+    where: dict[str, Any],
+    dtypes: Sequence[str] | None = None,
+) -> Iterator[list[Row]]:
     """Each kind of block's times."""
-    dtype = DTYPE if rivals.device.type == "cuda" else "float32"
-    for tokens, width in sizes:
-        for kind in rivals.kinds:
-            torch.compiler.reset()  # before any of them is made: they run side by side
-            clock = GpuClock() if rivals.device.type == "cuda" else CpuClock()
-            blocks = [block for block in rivals.blocks(width) if block.kind == kind]
-            calls = {one.implementation: _step(*made(one, tokens, dtype, rivals.device)) for one in blocks}
-            seconds = {name: found for name, (found, _) in rounds(clock, calls, repeats).items()}
-            base = _base(blocks[0], tokens, dtype, where)
-            del base["implementation"]
-            yield ratio_rows({**base, "mode": "both"}, seconds, EAGER)
+    for dtype in dtypes or [DTYPE if rivals.device.type == "cuda" else "float32"]:
+        for tokens, width in sizes:
+            for kind in rivals.kinds:
+                blocks = [block for block in rivals.blocks(width) if block.kind == kind]
+                base = _base(blocks[0], tokens, dtype, where)
+                del base["implementation"]
+                rows = []
+                for mode, seconds in _seconds(rivals.device, blocks, tokens, dtype, repeats).items():
+                    rows += ratio_rows({**base, "mode": mode}, seconds, EAGER)
+                yield rows
 
 
-def _step(runs: nn.Module, x: Tensor, grad: Tensor):  # type: ignore[no-untyped-def]
+def _seconds(
+    device: torch.device, blocks: Sequence[Block], tokens: int, dtype: str, repeats: int
+) -> dict[str, dict[str, list[float]]]:
+    """By mode and implementation."""
+    torch.compiler.reset()  # before any of them is made: they run side by side
+    clock, found = clock_of(device), {}
+    ready = {one.implementation: made(one, tokens, dtype, device) for one in blocks}
+    for mode in ("both", "forward"):
+        calls = {name: _step(mode, *one) for name, one in ready.items()}
+        found[mode] = {name: seconds for name, (seconds, _) in rounds(clock, calls, repeats).items()}
+    # What is compiled may use again what backward has read: it cannot be run by itself, twice.
+    backward = {
+        name: [whole - part for whole, part in zip(both, found["forward"][name], strict=True)]
+        for name, both in found["both"].items()
+    }
+    if min(min(seconds) for seconds in backward.values()) > 0:  # else rounds differ by more than it takes
+        found["backward"] = backward
+    return found
+
+
+def _step(mode: str, runs: nn.Module, x: Tensor, grad: Tensor) -> Call:
     weights = [*runs.parameters()]
+    if mode == "forward":
+        return lambda: runs(x)
     return lambda: torch.autograd.grad(runs(x), (x, *weights), grad)
 
 
@@ -155,8 +184,9 @@ def _base(block: Block, tokens: int, dtype: str, where: dict[str, Any]) -> dict[
 
 def described(rows: Sequence[Row]) -> str:
     """A line for who waits."""
+    rows = [row for row in rows if row.mode == "both"]
     ratios = [f"{row.implementation} {row.median:.2f}" for row in rows if row.unit == "ratio of times"]
-    return f"{rows[0].what}, {rows[0].size}: {EAGER} {1000 * rows[0].median:.2f} ms; {', '.join(ratios)}"
+    return f"{rows[0].what}, {rows[0].dtype}, {rows[0].size}: {EAGER} {1000 * rows[0].median:.2f} ms; {', '.join(ratios)}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -170,7 +200,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not compiles:
         command.say(PROG, "torch.compile is left out: there is no C++ compiler")
     rivals = Rivals(device, compiles and not options.quick, (MLP,) if options.quick else Rivals.kinds)
-    sizes = (QUICK_TIMED,) if options.quick else TIMED[device.type]
+    sizes = _sizes(options.sizes) or ((QUICK_TIMED,) if options.quick else TIMED[device.type])
+    dtypes = None if options.dtypes is None else names("dtypes", options.dtypes, tuple(DTYPES))
 
     def measure(what: str) -> list[Row]:
         where = origin(device)
@@ -179,7 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if what == "accuracy":
             return accuracy(rivals, where)
         rows = []
-        for found in speed(rivals, sizes, repeats, where):
+        for found in speed(rivals, sizes, repeats, where, dtypes):
             print(described(found), flush=True)
             rows += found
         return rows
@@ -187,6 +218,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with _one_thread():
         record(((f"rivals-{what}", measure(what)) for what in whats), out, options.quick)
     return command.GOOD
+
+
+def _sizes(text: str | None) -> list[tuple[int, int]]:
+    """Tokens and widths; raises Misuse for what are none."""
+    found = []
+    for word in [] if text is None else dict.fromkeys(text.split(",")):
+        tokens, times, width = word.partition("x")
+        if not times:
+            raise command.Misuse(f"sizes must be tokens and widths as in 8192x1024, got {word!r}")
+        found.append((whole("sizes", tokens, MOST["tokens"]), whole("sizes", width, MOST["width"])))
+    return found
 
 
 @contextmanager

@@ -1,0 +1,181 @@
+"""python -m benchmarks.gpu: on a GPU, the tests of the kernels, then speed, memory and training, for all tables.
+
+    tests      the kernels' tests on the device, all 16-bit inputs among them, and modules that stand alone
+    speed      every method and rival, forward and backward, beside eager and a copy; issue slots as predicted
+    memory     what models keep and their peaks, by the allocator and by the accounting, and where these differ
+    training   steps a second, peak and largest batch of four models, by every method
+
+About 25 minutes in all. A step is made of parts that take less than ten minutes each; what a call has done is kept in
+build/gpu/<device>/, and the next call goes on there, as long as the sources are the same. A part that fails keeps no
+other, but those that rest on tests that fail. Rows go to benchmarks/results/<device>/; afterwards
+`python -m benchmarks.report` makes the tables in README and docs. The status is 0 where all that was asked for is done,
+1 where something failed, is blocked or is left for the next call.
+"""
+
+from coefficients import command
+
+if __name__ == "__main__":
+    command.exit_on_interrupt()  # before the imports, which take most of the time
+    command.exit_without("torch", "gpu", "install PyTorch and Triton")
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import rows
+from benchmarks.clock import origin
+from benchmarks.gpu import running
+from benchmarks.gpu.progress import BLOCKED, DONE, FAILED, Outcome, Progress, resumed
+from benchmarks.gpu.remarks import only_a_device_shows
+from benchmarks.gpu.steps import STEPS, Part, parts, root
+from benchmarks.options import device as device_of
+from benchmarks.options import one, whole
+
+PROG = "gpu"
+DAY = 86_400
+PATIENCE = 2.5  # times what is expected, and no less than a minute, before a part is given up
+MOST = 590  # seconds of one part
+
+
+def _parser() -> command.Parser:
+    parser = command.Parser(
+        prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--steps", metavar='"S ..."', default=" ".join(STEPS), help=f"of {', '.join(STEPS)}")
+    parser.add_argument("--dry", action="store_true", help="every step, tiny, without a GPU: to see that all of it runs")
+    parser.add_argument("--limit", metavar="SECONDS", help="begin no part that is not expected to end within them")
+    parser.add_argument("--again", action="store_true", help="forget what earlier calls have done")
+    return parser
+
+
+class Call:
+    """One call of the command: what it does with parts, one after the other."""
+
+    def __init__(self, progress: Progress, steps: Sequence[Part], limit: float, results: Path) -> None:
+        self.progress, self.parts, self.limit, self.results = progress, steps, limit, results
+        self.begun = time.monotonic()
+        self.left: list[str] = []
+
+    def all(self) -> None:
+        """Every part that is not done, is not blocked and is expected to end in time."""
+        for number, part in enumerate(self.parts, 1):
+            name = f"{part.step}/{part.name}"
+            if self.progress.done(name):
+                said = f"done before, in {self.progress.outcomes[name].seconds:.0f} s"
+            elif time.monotonic() - self.begun + part.seconds > self.limit:
+                self.left.append(name)
+                said = f"left for the next call: about {part.seconds} s are expected"
+            else:
+                command.say(PROG, f"{number} of {len(self.parts)}, {name}: about {part.seconds} s ...")
+                outcome = self._one(name, part)
+                self.progress.note(name, outcome)
+                said = f"{outcome.state}, {outcome.seconds:.0f} s{f'; {outcome.said}' if outcome.said else ''}"
+                if outcome.state == DONE and part.rows:
+                    self._publish(part.rows)
+            command.say(PROG, f"{number} of {len(self.parts)}, {name}: {said}")
+
+    def _one(self, name: str, part: Part) -> Outcome:
+        without: list[str] = []
+        for rest in part.rests_on:
+            group = self.progress.outcomes.get(f"tests/{rest.group}")
+            if group is None or group.state == DONE:
+                continue
+            found = [match for test in group.failed if (match := re.search(rest.pattern, test))]
+            ended = [test for test in group.failed if "::" not in test]  # no test's name: the group broke off
+            if ended or (found and not rest.leaves_out):
+                return Outcome(BLOCKED, said=f"it rests on {ended[0] if ended else found[0].string}")
+            without += [match.expand(rest.leaves_out) for match in found]
+        return self._ran(name, part, ",".join(dict.fromkeys(without)))
+
+    def _ran(self, name: str, part: Part, without: str) -> Outcome:
+        out, log = self.progress.rows(name), self.progress.log(name)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.unlink(missing_ok=True)
+        begun = time.monotonic()
+        words = [*part.command, "--out", str(out), *(["--without", without] if without else [])]
+        timeout = min(max(60.0, PATIENCE * part.seconds), MOST, max(30.0, self.limit - (begun - self.begun)))
+        status = running.run(words, log, timeout)
+        took = time.monotonic() - begun
+        if part.step == "tests":
+            failed = tuple(out.read_text("utf-8").splitlines()) if out.is_file() else (f"{name} broke off",)
+            if status == command.GOOD and not failed:
+                return Outcome(DONE, took, _last(log))
+            self._show(log)
+            return Outcome(FAILED, took, f"{len(failed)} tests failed, {failed[0] if failed else ''}", failed)
+        said = f"without {without}" if without else ""
+        if status == command.GOOD and (not part.rows or out.is_file()):
+            return Outcome(DONE, took, said)
+        self._show(log)
+        if status == command.BAD and out.is_file():  # measured, and some of it is said to be wrong or left out
+            self._publish(part.rows)
+        what = f"no end after {timeout:.0f} s" if status == running.TIMED_OUT else f"status {status}"
+        return Outcome(FAILED, took, f"{what}; all it said is in {log}")
+
+    def _show(self, log: Path) -> None:
+        for line in running.tail(log, 15):
+            command.say(PROG, f"    {line[:400]}")
+
+    def _publish(self, kind: str) -> None:
+        """All rows of a kind that there are, of all parts, in one file where the tables look for them."""
+        every = [self.progress.rows(f"{part.step}/{part.name}") for part in self.parts_of(kind)]
+        text = "".join(path.read_text("utf-8") for path in every if path.is_file())
+        self.results.mkdir(parents=True, exist_ok=True)
+        rows.write_text(self.results / f"{kind}.jsonl", text)
+
+    def parts_of(self, kind: str) -> list[Part]:
+        """Those whose rows belong together, of all steps."""
+        return [part for part in parts(STEPS, self.progress.folder.name == "dry") if part.rows == kind]
+
+
+def _last(log: Path) -> str:
+    return "".join(running.tail(log, 1)).strip("= ")
+
+
+def _ended(call: Call, dry: bool) -> int:
+    """Say what was made and what was not; the exit status."""
+    states: dict[str, list[str]] = {}
+    for part in call.parts:
+        name = f"{part.step}/{part.name}"
+        outcome = call.progress.outcomes.get(name)
+        state = "left for the next call" if name in call.left or outcome is None else outcome.state
+        states.setdefault(state, []).append(name)
+    for state, names in states.items():
+        print(f"{state}: {', '.join(names)}")
+    made = sorted(call.results.glob("*.jsonl"))
+    print(f"rows: {', '.join(path.name for path in made) or 'none'} in {call.results}")
+    if dry:
+        print("\nOnly a real device can show:", *(f"  - {line}" for line in only_a_device_shows()), sep="\n")
+    else:
+        print("tables: python -m benchmarks.report")
+    return command.GOOD if set(states) <= {DONE} else command.BAD
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status; raises Misuse for bad options."""
+    options = _parser().parse_args(arguments)
+    steps = [one("steps", name, STEPS) for name in options.steps.split()]
+    if not steps:
+        raise command.Misuse(f"steps must be of {', '.join(STEPS)}, got {options.steps!r}")
+    limit = float("inf") if options.limit is None else whole("limit", options.limit, DAY)
+    where = origin(device_of("cpu" if options.dry else "cuda"))
+    folder = root() / "build" / "gpu" / ("dry" if options.dry else where["device"])
+    progress, said = resumed(folder, again=options.again)
+    if said:
+        command.say(PROG, said)
+    results = folder / "results" if options.dry else rows.RESULTS / where["device"]
+    versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
+    command.say(PROG, f"{where['device']}; {versions}; revision {where['revision']}, sources {progress.sources}")
+    call = Call(progress, parts(steps, options.dry), limit, results)
+    try:
+        call.all()
+    except KeyboardInterrupt:
+        command.say(PROG, f"interrupted; what is done is kept in {progress.folder}: the same command goes on")
+        return command.INTERRUPTED
+    return _ended(call, options.dry)
+
+
+if __name__ == "__main__":
+    sys.exit(command.run(PROG, main))

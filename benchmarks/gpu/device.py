@@ -1,0 +1,123 @@
+"""The one place that knows whether there is a GPU: time and bytes, by CUDA's events and allocator, or counted.
+
+Without CUDA the processor's clock runs, and storages are counted as they are born and die, so that the same code runs.
+"""
+
+import gc
+import time
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from benchmarks.approx_backprop.batches import Living
+
+
+class CudaBooks:
+    """A context manager: `grown()` is by how many bytes the allocator was asked for more than at the beginning, now, and
+    `most()` at most; what it rounds up is left out."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def __enter__(self) -> Self:
+        gc.collect()
+        torch.cuda.synchronize(self.device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        self.before = self._asked("current")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def _asked(self, when: str) -> int:
+        torch.cuda.synchronize(self.device)
+        return int(torch.cuda.memory_stats(self.device)[f"requested_bytes.all.{when}"])
+
+    def grown(self) -> int:
+        return self._asked("current") - self.before
+
+    def most(self) -> int:
+        return self._asked("peak") - self.before
+
+
+class CountedBooks(Living):
+    """The same by births and deaths; where memory is said to be `limit` bytes, more of them are refused as CUDA does."""
+
+    def __init__(self, limit: float = float("inf")) -> None:
+        super().__init__()
+        self.limit = limit
+
+    def __enter__(self) -> Self:
+        gc.collect()
+        super().__enter__()
+        return self
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for given in tree_leaves((args, kwargs)):
+            if isinstance(given, Tensor):
+                self._there(given.untyped_storage())
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        if self.now > self.limit:
+            raise torch.OutOfMemoryError(f"out of memory: {self.now} bytes of {self.limit}")
+        return result
+
+    def _there(self, storage: torch.UntypedStorage) -> None:
+        """What an operation is given and none has made was there before: it does not count, nor do views of it."""
+        if storage._cdata not in self.known:
+            self.known.add(storage._cdata)
+            weakref.finalize(storage, self.known.discard, storage._cdata)
+
+    def grown(self) -> int:
+        return self.now
+
+    def most(self) -> int:
+        return self.peak
+
+
+Books = CudaBooks | CountedBooks
+
+
+def books(device: torch.device, limit: float = float("inf")) -> Books:
+    """Of what runs there. limit: for what is counted; CUDA has its own."""
+    return CudaBooks(device) if device.type == "cuda" else CountedBooks(limit)
+
+
+def seconds(device: torch.device, call: Callable[[], object], count: int) -> list[float]:
+    """Of each of so many calls, one after the other, as the device runs them: the host may be ahead."""
+    if device.type != "cuda":
+        found = []
+        for _ in range(count):
+            begun = time.perf_counter()
+            call()
+            found.append(time.perf_counter() - begun)
+        return found
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+    torch.cuda.synchronize(device)
+    events[0].record()
+    for event in events[1:]:
+        call()
+        event.record()
+    torch.cuda.synchronize(device)
+    return [events[at].elapsed_time(events[at + 1]) / 1000 for at in range(count)]
+
+
+def settle(device: torch.device) -> None:
+    """Let go of what is unused, so that the next to come finds the memory free."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
+
+
+def memory(device: torch.device, counted: int) -> int:
+    """Bytes that can be had; counted: what is said where there is no GPU."""
+    if device.type != "cuda":
+        return counted
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free + torch.cuda.memory_reserved(device))

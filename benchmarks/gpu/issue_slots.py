@@ -1,0 +1,151 @@
+"""python -m benchmarks.gpu.issue_slots: does the share of issue slots that a kernel needs say how long it takes?
+
+docs/slack.md predicts, from counted instructions: a kernel takes as long as its bytes, or, where its instructions need
+more than the issue slots of that time, their share of it. Here each kernel is timed beside a copy of as many bytes.
+Rows, as JSON lines, for --out or in benchmarks/results/<device>/issue-slots.jsonl. what: the function; implementation:
+the method; mode: forward or backward; size: elements and, for few bits, bits. unit:
+
+    s                   seconds, in rounds in which the kernels of a function take turns with their copies
+    ratio of times      implementation "method / copy": to the copy, round by round
+    predicted share     of the issue slots that there are while memory delivers the bytes: the counted instructions, for
+                        the GPU of that name in codegen/machine.py, or an H200 where it has none
+
+On a CPU the twin runs, to see that all of it does; --quick takes two functions.
+"""
+
+from coefficients import command
+
+if __name__ == "__main__":
+    command.exit_on_interrupt()  # before the imports, which take most of the time
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import slack
+from benchmarks.clock import clock_of, origin, rounds
+from benchmarks.kernels.cases import DTYPES, Call, copy
+from benchmarks.options import device as device_of
+from benchmarks.options import names
+from benchmarks.rows import Row, record, summary
+from codegen.chosen import DIRECTIONS, Choice
+from codegen.chosen import choose as chosen
+from codegen.machine import GPU, GPUS
+from kernels import KernelError, launch, reference
+from kernels.choice import choose
+from kernels.kernel import Kernel, parse
+from kernels.stock import FUNCTIONS
+
+PROG = "gpu.issue_slots"
+METHODS = {"invact": 0, "fewbit": 3, "forward-ad": 0}  # and bits
+MEASURED = ("bfloat16", "float32")
+SIZE, RUNS = {"cuda": 1 << 26, "cpu": 1 << 12}, {"cuda": 20, "cpu": 3}
+QUICK = ("gelu", "relu")
+
+
+def model(device: torch.device) -> GPU:
+    """The GPU of the table that this is, or an H200."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    known = (gpu for gpu in GPUS if all(word in name for word in gpu.name.split()))
+    return next(known, GPUS[-1])
+
+
+def predicted(choice: Choice, direction: str, gpu: GPU) -> float:
+    """The share of issue slots, 1 for all that there are while memory delivers the bytes."""
+    key = (choice.function, f"{choice.method} {direction}", choice.bits, choice.dtype)
+    count = float(_counted(gpu.arch)[key]["median"])
+    return count / gpu.lanes["issue"] / (choice.moved(direction) / gpu.bytes_per_clock)
+
+
+def _counted(arch: str) -> dict[tuple[str, str, int, str], dict[str, Any]]:
+    if arch not in _COUNTED:
+        _COUNTED[arch] = slack.load(arch)
+    return _COUNTED[arch]
+
+
+_COUNTED: dict[str, dict[tuple[str, str, int, str], dict[str, Any]]] = {}
+
+
+def calls(kernel: Kernel, x: torch.Tensor, grad: torch.Tensor) -> dict[str, Call]:
+    """Forward and backward, as the ops run them."""
+    params = tuple(kernel.facts.PARAMETERS.values())
+    run = launch if x.is_cuda else reference
+    y, saved = run.forward(kernel, x, params)
+    needed = y if kernel.keeps_output else None
+    return {
+        "forward": lambda: run.forward(kernel, x, params),
+        "backward": lambda: run.backward(kernel, grad, needed, saved, params),
+    }
+
+
+def measure(functions: Sequence[str], device: torch.device, dtypes: Sequence[str] = MEASURED) -> Iterator[list[Row]]:
+    """The rows of each function and dtype."""
+    where, gpu, n, clock = origin(device), model(device), SIZE[device.type], clock_of(device)
+    for function in functions:
+        for dtype in dtypes:
+            x, grad = (torch.randn(n, device=device, dtype=DTYPES[dtype]) for _ in range(2))
+            rows = []
+            for method, bits in METHODS.items():
+                asked = {"method": method, "bits": bits} if bits else {"method": method}
+                kernel = parse(choose(function, {}, **asked)[0])
+                choice = chosen(function, method, bits, dtype)
+                base = {"what": function, "dtype": dtype, "size": {"n": n, "bits": bits}, **where}
+                for direction, call in calls(kernel, x, grad).items():
+                    bytes_moved = int(choice.moved(direction) * n)
+                    pair = {method: call, "copy": copy(bytes_moved, device)}
+                    times = {name: found for name, (found, _) in rounds(clock, pair, RUNS[device.type]).items()}
+                    ratios = [one / other for one, other in zip(times[method], times["copy"], strict=True)]
+                    share = predicted(choice, direction, gpu)
+                    rows += [
+                        Row(implementation=name, mode=direction, unit=unit, **base, **summary(values))
+                        for name, unit, values in (
+                            (method, "s", times[method]),
+                            (f"{method} / copy", "ratio of times", ratios),
+                            (method, "predicted share", [share]),
+                        )
+                    ]
+            yield rows
+
+
+def described(rows: Sequence[Row]) -> str:
+    """A line for who waits."""
+    shares = {(row.implementation, row.mode): row.median for row in rows if row.unit == "predicted share"}
+    ratios = {(row.implementation, row.mode): row.median for row in rows if row.unit == "ratio of times"}
+    parts = [
+        f"{method} {mode} {share:.0%} -> {ratios[f'{method} / copy', mode]:.2f}"
+        for (method, mode), share in shares.items()
+    ]
+    return f"{rows[0].what}, {rows[0].dtype}, predicted share -> time, x copy: {'; '.join(parts)}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status; raises Misuse for bad options."""
+    parser = command.Parser(
+        prog="python -m benchmarks.gpu.issue_slots",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--fn", metavar="F,...", help="default: all")
+    parser.add_argument("--without", metavar="F,...", help="those whose tests fail")
+    parser.add_argument("--device", metavar="D", help="cuda or cpu (default: cuda where there is one)")
+    parser.add_argument("--quick", action="store_true", help=f"{' and '.join(QUICK)} only")
+    parser.add_argument("-o", "--out", metavar="FILE", help="instead of benchmarks/results/<device>/issue-slots.jsonl")
+    options = parser.parse_args(arguments)
+    asked = list(QUICK) if options.quick and options.fn is None else names("fn", options.fn, FUNCTIONS)
+    without = [] if options.without is None else names("without", options.without, FUNCTIONS)
+    device = device_of(options.device)
+    out: Path | None = None if options.out is None else command.output_path("out", options.out)
+    rows: list[Row] = []
+    for found in measure([name for name in asked if name not in without], device):
+        print(described(found), flush=True)
+        rows += found
+    record([("issue-slots", rows)] if rows else [], out, options.quick)
+    return command.GOOD
+
+
+if __name__ == "__main__":
+    sys.exit(command.run(PROG, main, (KernelError,)))

@@ -1,0 +1,163 @@
+"""python -m benchmarks.gpu.memory: what models keep for backward and their peaks, by the allocator and as accounted.
+
+Each model runs on the device as it is and converted; weights are random. Rows, as JSON lines, for --out or in
+benchmarks/results/<device>/gpu-memory.jsonl. implementation: the way; mode: the model; unit: B. what:
+
+    kept, accounted     by `saved_bytes` on fake tensors "as CUDA keeps it": what the tables in docs/memory.md have
+    kept, recorded      by `saved_bytes` of the run on the device
+    kept, allocated     by the allocator: what it was asked for after forward, the results gone, and not before it
+    peak, accounted     the most bytes of both passes, beside weights and inputs, on fake tensors
+    peak, allocated     by the allocator
+    kept by OPERATION, accounted or recorded    where the two differ by more than a hundredth of all that is kept
+
+On a CPU, which counts as it runs, storages stand for the allocator; --quick makes the models tiny.
+"""
+
+from coefficients import command
+
+if __name__ == "__main__":
+    command.exit_on_interrupt()  # before the imports, which take most of the time
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses import FakeTensorMode
+from torch.autograd.graph import get_gradient_edge
+
+from benchmarks.clock import origin
+from benchmarks.gpu.device import CountedBooks, books, settle
+from benchmarks.gpu.ways import NESTED, STOCK, TINY, Model, loss, prepare
+from benchmarks.memory import MODELS
+from benchmarks.options import device as device_of
+from benchmarks.options import names
+from benchmarks.rows import Row, record, summary
+from kernels import KernelError, saved_bytes
+from kernels.memory.recorder import tensors
+from kernels.memory.saved import Saved, size
+
+PROG = "gpu.memory"
+WAYS = (STOCK, "auto", "fewbit, 3 bits", "8 bits", "4 bits", NESTED)
+APART = 0.01  # of all that is kept, from which on an operation is listed
+SEQ = 16  # of tiny models
+ACCOUNTED, RECORDED, ALLOCATED = "accounted", "recorded", "allocated"
+
+
+def models(asked: Sequence[str], ways: Sequence[str], device: torch.device, tiny: bool) -> Iterator[list[Row]]:
+    """The rows of each model."""
+    for name in asked:
+        changed = TINY[name] if tiny else {}
+        seq = SEQ if tiny and "max_position_embeddings" in changed else None
+        found = Model(name, device, seq=seq, changed=changed)
+        rows = []
+        for way in ways:
+            rows += _of_way(found, way, origin(device))
+            settle(device)
+        yield rows
+
+
+def _of_way(found: Model, way: str, where: dict[str, Any]) -> list[Row]:
+    """The rows of a model by one way; none where it changes nothing."""
+    model, args, kwargs = found.built()
+    if prepare(model, way, args, kwargs) is None:
+        return []
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    recorded = saved_bytes(model, *args, fake=False, **kwargs)
+    kept, peak = allocated(model, args, kwargs, found.device)
+    examples = {"batch": len(next(iter(tensors((args, kwargs)))))}
+    del model, args, kwargs
+    accounted, counted = accounts(found, way)
+    numbers = {
+        f"kept, {ACCOUNTED}": accounted.total,
+        f"kept, {RECORDED}": recorded.total,
+        f"kept, {ALLOCATED}": kept,
+        f"peak, {ACCOUNTED}": counted,
+        f"peak, {ALLOCATED}": peak,
+    }
+    for operation, pair in apart(accounted, recorded).items():
+        for by, value in zip((ACCOUNTED, RECORDED), pair, strict=True):
+            numbers[f"kept by {operation}, {by}"] = value
+    return [
+        Row(what, way, found.name, examples, dtype, "B", **where, **summary([float(value)]))
+        for what, value in numbers.items()
+    ]
+
+
+def apart(accounted: Saved, recorded: Saved) -> dict[str, tuple[int, int]]:
+    """By operation, both numbers where they differ by more than APART of what is kept."""
+    one, other = accounted.by_operation(), recorded.by_operation()
+    pairs = {name: (one.get(name, 0), other.get(name, 0)) for name in dict.fromkeys([*one, *other])}
+    limit = APART * max(accounted.total, recorded.total)
+    return {name: pair for name, pair in pairs.items() if abs(pair[0] - pair[1]) > limit}
+
+
+def allocated(model: nn.Module, args: Any, kwargs: Any, device: torch.device) -> tuple[int, int]:
+    """Bytes after forward, the results gone but for what backward needs of them; and the most during both passes."""
+    loss(model(*args, **kwargs)).backward()  # libraries take workspaces at their first use, and kernels are compiled
+    model.zero_grad(set_to_none=True)
+    settle(device)
+    with books(device) as found:
+        # Edges hold the graph; a custom function's grad_fn does not by itself, in torch 2.11.
+        graph = [get_gradient_edge(one) for one in tensors(model(*args, **kwargs)) if one.requires_grad]
+        kept = found.grown()
+    del graph
+    settle(device)
+    with books(device) as found:
+        loss(model(*args, **kwargs)).backward()
+        peak = found.most()
+    return kept, peak
+
+
+def accounts(found: Model, way: str) -> tuple[Saved, int]:
+    """What is kept and the peak by the accounting, on fake tensors."""
+    accounting = "cuda" if found.device.type == "cuda" else "as-run"
+    fakes = FakeTensorMode()
+    with fakes:
+        model, args, kwargs = replace(found, device=torch.device("cpu")).built()
+    prepare(model, way, args, kwargs)
+    saved = saved_bytes(model, *args, fake=True, accounting=accounting, **kwargs)
+    with fakes, CountedBooks() as counted:
+        loss(model(*args, **kwargs)).backward()
+    return saved, counted.most()
+
+
+def described(rows: Sequence[Row]) -> str:
+    """A line for each way, for who waits."""
+    lines = []
+    for way in dict.fromkeys(row.implementation for row in rows):
+        found = {row.what: row.median for row in rows if row.implementation == way}
+        parts = [f"{what} {size(value)}" for what, value in found.items()]
+        lines.append(f"{rows[0].mode}, {way}: {'; '.join(parts)}")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status; raises Misuse for bad options."""
+    parser = command.Parser(
+        prog="python -m benchmarks.gpu.memory", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", metavar="M,...", help=f"default: {','.join(MODELS)}; tiny: {','.join(TINY)}")
+    parser.add_argument("--without", metavar="W,...", help=f"ways whose tests fail, of {'; '.join(WAYS[1:])}")
+    parser.add_argument("--device", metavar="D", help="cuda or cpu (default: cuda where there is one)")
+    parser.add_argument("--quick", action="store_true", help="tiny models, to see that all of it runs")
+    parser.add_argument("-o", "--out", metavar="FILE", help="instead of benchmarks/results/<device>/gpu-memory.jsonl")
+    options = parser.parse_args(arguments)
+    asked = names("models", options.models, tuple(TINY) if options.quick else MODELS)
+    without = [] if options.without is None else names("without", options.without, WAYS[1:])
+    device = device_of(options.device)
+    out: Path | None = None if options.out is None else command.output_path("out", options.out)
+    rows: list[Row] = []
+    for found in models(asked, [way for way in WAYS if way not in without], device, options.quick):
+        print(described(found), flush=True)
+        rows += found
+    record([("gpu-memory", rows)] if rows else [], out, options.quick)
+    return command.GOOD
+
+
+if __name__ == "__main__":
+    sys.exit(command.run(PROG, main, (KernelError,)))

@@ -1,0 +1,170 @@
+"""What `benchmarks.gpu` runs: parts of four steps, how long each is expected to take, and which tests it rests on.
+
+A part is a command of its own that takes less than ten minutes. Its seconds are expected of a GPU that moves 4 TB/s:
+starting Python, compiling, and moving bytes; nobody has measured them.
+"""
+
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+STEPS = ("tests", "speed", "memory", "training")
+START, GRAPH, KERNEL, BANDWIDTH = 15, 6.0, 0.5, 4e12  # seconds: a process, a graph of torch.compile, a Triton kernel; B/s
+SHARDS = 8  # processes that share a group of tests
+FUNCTION = r"\[(?:\d+-)?([a-z0-9_]+?)-b?float16"  # of an exhaustive test, in its name
+ACTIVATIONS = r"\[(?:\d+-)?(?:gelu|silu)-"  # the functions that speed is measured of
+APPROXIMATE = "8 bits,4 bits"
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Tests that a part rests on: those of a group whose names match. Where one fails, the part is blocked, or runs
+    without `leaves_out`, in which \\1 stands for what the pattern found."""
+
+    group: str
+    pattern: str = ""
+    leaves_out: str = ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A command, in words after `python -m`, that takes `-o FILE`; rows: the file that its rows belong to, if any."""
+
+    step: str
+    name: str
+    words: tuple[str, ...]
+    seconds: int
+    rows: str = ""
+    rests_on: tuple[Rest, ...] = ()
+
+    @property
+    def command(self) -> list[str]:
+        """What to run, but for where rows go."""
+        return [sys.executable, "-m", *self.words]
+
+
+def _seconds(graphs: int = 0, kernels: int = 0, moved: float = 0, besides: float = 0) -> int:
+    return round(START + graphs * GRAPH + kernels * KERNEL + moved / BANDWIDTH + besides)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Tests that are run together; `dry`: what pytest runs of them where there is no GPU."""
+
+    files: tuple[str, ...]
+    kernels: int  # that are compiled, in all shards together
+    besides: int  # seconds
+    dry: tuple[str, ...]
+    marked: str = ""  # only those of pytest's mark
+
+
+GROUPS = {
+    # Every function by six methods, both ways, in two dtypes; besides, what the judge of all inputs takes.
+    "exhaustive": Group(
+        ("kernels/test_exhaustive.py", "kernels/test_fused.py"),
+        kernels=24 * 7 * 2 * 2,
+        besides=45,
+        dry=("kernels/test_exhaustive.py", "-k", "silu-bfloat16 and (forward or stored)"),
+    ),
+    "standalone": Group(
+        ("kernels/test_standalone.py",), 48, 15, ("kernels/test_standalone.py", "-k", "silu and bfloat16 and invact")
+    ),
+    "kernels": Group(
+        (
+            *("kernels/test_properties.py", "kernels/test_arguments.py"),
+            *("kernels/test_approx_kernels.py", "kernels/test_torch_ops.py"),
+        ),
+        kernels=400,
+        besides=30,
+        dry=("kernels/test_approx_kernels.py", "-k", "rectify or shapes_stay"),
+    ),
+    "elementwise": Group(
+        ("kernels/test_forward_ad_elementwise.py",),
+        kernels=150,
+        besides=30,
+        dry=("kernels/test_forward_ad_elementwise.py", "-k", "triton and mish and float32"),
+    ),
+    "device": Group(
+        ("kernels/test_on_gpu.py", "kernels/test_memory.py", "test_benchmark_kernels.py"),
+        kernels=60,
+        besides=40,
+        dry=("kernels/test_on_gpu.py",),
+        marked="gpu",
+    ),
+}
+
+
+def _tests(dry: bool) -> Iterable[Part]:
+    for name, group in GROUPS.items():
+        words = ("benchmarks.gpu.tests", name, *["--dry"] * dry)
+        seconds = _seconds(kernels=group.kernels // SHARDS, besides=group.besides)
+        yield Part("tests", name, words, seconds)
+
+
+EXHAUSTIVE = Rest("exhaustive", ACTIVATIONS)
+DEVICE = Rest("device", "test_on_gpu")
+SIZES = (16, 20, 26, 28)  # exponents of 2
+
+
+def _speed(dry: bool) -> Iterable[Part]:
+    quick = ("--device", "cpu", "--quick") if dry else ("--device", "cuda")
+    sizes = () if dry else ("--sizes", ",".join(f"2^{size}" for size in SIZES))
+    functions, methods = 2, 10
+    for dtype, itemsize in (("bfloat16", 2), ("float32", 4)):
+        words = ("benchmarks.kernels", *quick, "--dtypes", dtype, *sizes, *(("--fn", "gelu") if dry else ()))
+        # 42 rounds of each method, two tensors forward, three backward, five for both; and the cache read four times.
+        moved = functions * methods * 42 * sum(10 * itemsize * 2.0**size + 12 * 2.0**28 for size in SIZES)
+        # In one shape and, besides, in two of layers; each is compiled for itself.
+        seconds = _seconds(functions * (len(SIZES) + 3), functions * 8 * 2 * 2, moved)
+        rests = (EXHAUSTIVE, *[Rest("device", "agree")] * (dtype == "float32"))
+        yield Part("speed", f"kernels-{dtype}", words, seconds, "kernels-time", rests)
+    words = ("benchmarks.gpu.issue_slots", *quick)
+    function = Rest("exhaustive", FUNCTION, r"\1")
+    yield Part("speed", "issue-slots", words, _seconds(kernels=24 * 4 * 2 * 2, besides=20), "issue-slots", (function,))
+    for dtype, shapes in (("bfloat16", 3), ("float32", 1)):
+        asked = () if dry else ("--dtypes", dtype, "--sizes", RIVALS[dtype])
+        words = ("benchmarks.rivals", "--what", "speed", *quick, *asked)
+        if not dry or dtype == "float32":
+            yield Part("speed", f"rivals-{dtype}", words, _seconds(9 * shapes), "rivals-speed", (EXHAUSTIVE,))
+
+
+RIVALS = {"bfloat16": "64x256,8192x1024,16384x4096", "float32": "8192x1024"}  # 2^16 to 2^28 elements between layers
+
+
+def _memory(dry: bool) -> Iterable[Part]:
+    quick = ("--device", "cpu", "--quick") if dry else ("--device", "cuda")
+    rests = (DEVICE, Rest("kernels", "approx", APPROXIMATE))
+    # Three runs of each of six ways, once of them on fake tensors; Llama's 7 billion weights take longer.
+    parts = {"bert": 40, "gpt2,vit,clip,ast": 80, "roberta-large": 35, "llama": 60, "resnet50,efficientnet-b0": 45}
+    for models, seconds in {"bert,resnet50": 20}.items() if dry else parts.items():
+        words = ("benchmarks.gpu.memory", *quick, "--models", models)
+        yield Part("memory", f"models-{models.partition(',')[0]}", words, seconds, "gpu-memory", rests)
+    words = ("benchmarks.rivals", "--what", "memory", *quick)
+    yield Part("memory", "rivals", words, _seconds(9 * 2 // 2), "rivals-memory", (EXHAUSTIVE,))
+
+
+def _training(dry: bool) -> Iterable[Part]:
+    quick = ("--device", "cpu", "--quick") if dry else ("--device", "cuda")
+    rests = (DEVICE, Rest("exhaustive", r"\[(?:\d+-)?(?:gelu|silu|relu)-"), Rest("kernels", "approx", APPROXIMATE))
+    for model, seconds in {"llama": 100, "bert": 100, "vit": 90, "resnet50": 110}.items():
+        words = ("benchmarks.gpu.training", *quick, "--models", model)
+        yield Part("training", model, words, seconds, "gpu-training", rests)
+
+
+_OF_STEP: dict[str, Callable[[bool], Iterable[Part]]] = {
+    "tests": _tests,
+    "speed": _speed,
+    "memory": _memory,
+    "training": _training,
+}
+
+
+def parts(steps: Iterable[str], dry: bool) -> list[Part]:
+    """Those of some steps, in order; dry: tiny, on the CPU."""
+    return [part for step in STEPS if step in steps for part in _OF_STEP[step](dry)]
+
+
+def root() -> Path:
+    """Of the project."""
+    return Path(__file__).parents[2]
