@@ -90,13 +90,19 @@ def stock_runs(*inputs: Tensor) -> bool:
     return not torch.is_grad_enabled() or not any(one.requires_grad for one in inputs) or transformed()
 
 
+def exporting() -> bool:
+    """Whether torch.export is at work. Not by `torch.compiler.is_exporting`: Dynamo takes that for True, in any compiled
+    code, up to torch 2.12."""
+    return bool(torch.compiler._is_exporting_flag)
+
+
 def transformed() -> bool:
     """Whether what runs is to be taken down or transformed.
 
     In an export and a trace the stock function is what others can read; in torch.func's transforms (grad, vmap, jvp)
     it is what they can differentiate as often and whichever way they like.
     """
-    if torch.compiler.is_exporting() or torch.jit.is_tracing():
+    if exporting() or torch.jit.is_tracing():
         return True
     if torch.compiler.is_compiling():
         return False

@@ -22,7 +22,7 @@ from kernels.conversion import recognise
 from kernels.conversion.known import DEFAULTS, LIMITS, Known
 from kernels.errors import KernelError
 from kernels.forwarding import Forwarding
-from kernels.functional import activation
+from kernels.functional import activation, exporting
 from kernels.hooks import saving_hooks
 from kernels.kernel import DTYPES
 
@@ -94,7 +94,7 @@ class Held(Act):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the function gives."""
         kwargs = {**self.keywords, **kwargs}
-        if torch.compiler.is_exporting():  # as Rerouted has it
+        if exporting():  # as Rerouted has it
             return super().forward(self.call, args, kwargs)
         running = _running()
         running.append(self)  # what runs here is not called by a forward around it
@@ -112,7 +112,7 @@ class Rerouted(Forwarding):
         self.acts = acts
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_exporting():  # to torch's own operations
+        if exporting():  # to torch's own operations
             return self.original(*args, **kwargs)
         running = _running()
         running.append(self)
