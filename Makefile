@@ -6,7 +6,7 @@ PYTHON ?= python3
 PY = .venv/bin/python
 PACKAGES = $(wildcard coefficients fitting codegen kernels) notebooks/gallery
 
-.PHONY: help demo test programs lint format coefficients kernels check gallery docs benchmarks training clean
+.PHONY: help demo test programs lint format coefficients kernels check gallery docs benchmarks gpu training clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -57,6 +57,10 @@ docs: .venv/ready-test ## build the pages of docs as a site: build/site/index.ht
 benchmarks: .venv/ready-test ## measure accuracy, memory, speed and fits, for the tables in README and docs; two hours
 	@$(PY) -m benchmarks.run accuracy memory speed fit
 	@$(PY) -m benchmarks.report
+
+gpu: ## on a GPU: tests, speed, memory, training, for all tables; some of it: STEPS="tests speed"; without a GPU: DRY=1
+	@$(if $(wildcard .venv/ready-test),$(PY),$(PYTHON)) -m benchmarks.gpu $(if $(STEPS),--steps "$(STEPS)") \
+		$(if $(LIMIT),--limit $(LIMIT)) $(if $(DRY),--dry) $(if $(AGAIN),--again)
 
 training: .venv/ready-test ## train with every method, compare with stock, write docs/training.md
 	@$(PY) -m benchmarks.run training

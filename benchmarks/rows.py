@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import platform
 import re
 import statistics
@@ -31,7 +32,9 @@ def device() -> str:
 
 
 def revision() -> str:
-    """The commit measured, with a + where the tree differed from it, but for results; `unknown` outside git."""
+    """The commit measured, with a + where the tree differed from it, but for results. Outside git, what ACTFIT_REVISION
+    in the environment says, or `unknown`."""
+    told = os.environ.get("ACTFIT_REVISION", "unknown")
     differs = ["git", "diff", "--quiet", "HEAD", "--", ":(top)", ":(top,exclude)benchmarks/results"]
     try:
         commit, changed = (
@@ -39,8 +42,8 @@ def revision() -> str:
             for words in (["git", "describe", "--always"], differs)
         )
     except OSError:  # no git there
-        return "unknown"
-    return commit.stdout.strip() + "+" * (changed.returncode == 1) or "unknown"
+        return told
+    return commit.stdout.strip() + "+" * (changed.returncode == 1) if commit.returncode == 0 else told
 
 
 @cache
