@@ -19,6 +19,11 @@ def read(name: str, mode: str | None = None) -> dict[str, Rows]:
     return {device: rows for device, rows in found.items() if rows}
 
 
+def on_gpus(name: str, mode: str | None = None) -> dict[str, Rows]:
+    """The rows of a file, by the GPUs that have any: they name CUDA's version."""
+    return {device: rows for device, rows in read(name, mode).items() if "cuda" in rows[0]["versions"]}
+
+
 def of_any(name: str, mode: str | None = None) -> Rows:
     """Those of any device, of what is the same on all: bytes that are counted."""
     return next(iter(read(name, mode).values()))

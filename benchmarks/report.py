@@ -22,6 +22,7 @@ from benchmarks.accuracy import page as accuracy
 from benchmarks.approx_backprop import page as approx_backprop
 from benchmarks.baselines.papers import INVACT_SAVINGS
 from benchmarks.forward_ad import page as forward_ad
+from benchmarks.gpu import notes
 from benchmarks.gpu import page as gpu
 from benchmarks.kernels import page as kernel_times
 from benchmarks.memory import ACTS, CONVERSIONS, MODELS, MODES
@@ -163,20 +164,20 @@ def mlp_section() -> str:
 
 # Where each section stands, and what makes it.
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
-    "README.md": {"savings": savings_section, "rivals": rivals.section, "gpu-note": gpu.readme_note},
+    "README.md": {"savings": savings_section, "rivals": rivals.section, "gpu-note": notes.readme},
     "docs/fewbit.md": {"fewbit": fewbit_section},
     "docs/invact.md": {"invact": invact_section},
     "docs/kernels.md": {"kernel-times": kernel_times.section},
     "docs/performance.md": {
-        "gpu-note": gpu.performance_note,
+        "gpu-note": notes.performance,
         "kernels": kernels_section,
         "rivals": rivals.every_section,
         "gpu-speed": gpu.speed_section,
         "package": package.section,
     },
-    "docs/accuracy.md": {"accuracy": accuracy.section, "gpu-note": gpu.accuracy_note},
+    "docs/accuracy.md": {"accuracy": accuracy.section, "gpu-note": notes.accuracy},
     "docs/memory.md": {"models": models_section, "mlp": mlp_section, "gpu-memory": gpu.memory_section},
-    "docs/trainers.md": {"gpu-note": gpu.trainers_note, "gpu-training": gpu.training_section},
+    "docs/trainers.md": {"gpu-note": notes.trainers, "gpu-training": gpu.training_section},
     "docs/forward_ad.md": {
         "forward-ad-chains": forward_ad.chains_section,
         "forward-ad-models": forward_ad.models_section,
@@ -187,7 +188,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "approx-models": approx_backprop.models_section,
         "approx-batches": approx_backprop.batches_section,
         "approx-times": approx_backprop.times_section,
-        "gpu-note": gpu.approximate_note,
+        "gpu-note": notes.approximate,
     },
 }
 

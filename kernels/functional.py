@@ -91,8 +91,8 @@ def stock_runs(*inputs: Tensor) -> bool:
 
 
 def exporting() -> bool:
-    """Whether torch.export is at work. Not by `torch.compiler.is_exporting`: Dynamo takes that for True, in any compiled
-    code, up to torch 2.12."""
+    """Whether torch.export is at work. Not by `torch.compiler.is_exporting`: up to torch 2.12 Dynamo takes that for
+    True in any compiled code."""
     return bool(torch.compiler._is_exporting_flag)
 
 

@@ -45,7 +45,9 @@ def _parser() -> command.Parser:
         prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--steps", metavar='"S ..."', default=" ".join(STEPS), help=f"of {', '.join(STEPS)}")
-    parser.add_argument("--dry", action="store_true", help="every step, tiny, without a GPU: to see that all of it runs")
+    parser.add_argument(
+        "--dry", action="store_true", help="every step, tiny, without a GPU: to see that all of it runs"
+    )
     parser.add_argument("--limit", metavar="SECONDS", help="begin no part that is not expected to end within them")
     parser.add_argument("--again", action="store_true", help="forget what earlier calls have done")
     return parser

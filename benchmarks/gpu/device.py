@@ -18,8 +18,8 @@ from benchmarks.approx_backprop.batches import Living
 
 
 class CudaBooks:
-    """A context manager: `grown()` is by how many bytes the allocator was asked for more than at the beginning, now, and
-    `most()` at most; what it rounds up is left out."""
+    """A context manager: `grown()` is by how many bytes the allocator was asked for more than at the beginning, now,
+    and `most()` at most; what it rounds up is left out."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -47,7 +47,7 @@ class CudaBooks:
 
 
 class CountedBooks(Living):
-    """The same by births and deaths; where memory is said to be `limit` bytes, more of them are refused as CUDA does."""
+    """The same by births and deaths; where memory is said to be `limit` bytes, more are refused, as CUDA does."""
 
     def __init__(self, limit: float = float("inf")) -> None:
         super().__init__()

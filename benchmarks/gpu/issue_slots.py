@@ -32,7 +32,7 @@ from benchmarks.kernels.cases import DTYPES, Call, copy
 from benchmarks.options import device as device_of
 from benchmarks.options import names
 from benchmarks.rows import Row, record, summary
-from codegen.chosen import DIRECTIONS, Choice
+from codegen.chosen import Choice
 from codegen.chosen import choose as chosen
 from codegen.machine import GPU, GPUS
 from kernels import KernelError, launch, reference
@@ -42,7 +42,7 @@ from kernels.stock import FUNCTIONS
 
 PROG = "gpu.issue_slots"
 METHODS = {"invact": 0, "fewbit": 3, "forward-ad": 0}  # and bits
-MEASURED = ("bfloat16", "float32")
+MEASURED = {"bfloat16": FUNCTIONS, "float32": ("gelu", "silu", "mish", "tanh")}
 SIZE, RUNS = {"cuda": 1 << 26, "cpu": 1 << 12}, {"cuda": 20, "cpu": 3}
 QUICK = ("gelu", "relu")
 
@@ -82,11 +82,11 @@ def calls(kernel: Kernel, x: torch.Tensor, grad: torch.Tensor) -> dict[str, Call
     }
 
 
-def measure(functions: Sequence[str], device: torch.device, dtypes: Sequence[str] = MEASURED) -> Iterator[list[Row]]:
+def measure(functions: Sequence[str], device: torch.device) -> Iterator[list[Row]]:
     """The rows of each function and dtype."""
     where, gpu, n, clock = origin(device), model(device), SIZE[device.type], clock_of(device)
     for function in functions:
-        for dtype in dtypes:
+        for dtype in (dtype for dtype, of in MEASURED.items() if function in of):
             x, grad = (torch.randn(n, device=device, dtype=DTYPES[dtype]) for _ in range(2))
             rows = []
             for method, bits in METHODS.items():

@@ -139,7 +139,9 @@ def described(rows: Sequence[Row]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
     parser = command.Parser(
-        prog="python -m benchmarks.gpu.memory", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks.gpu.memory",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--models", metavar="M,...", help=f"default: {','.join(MODELS)}; tiny: {','.join(TINY)}")
     parser.add_argument("--without", metavar="W,...", help=f"ways whose tests fail, of {'; '.join(WAYS[1:])}")

@@ -10,7 +10,7 @@ def only_a_device_shows() -> list[str]:
         "torch.compile for CUDA: what Inductor fuses, with and without the flag, and Liger-Kernel's gates",
         "CUDA's events, the flushed cache, GB/s and shares of a copy: here the processor's clock runs",
         "whether the predicted shares of issue slots say what takes time",
-        "the allocator's books: here births and deaths of storages are counted; its rounding, cuBLAS's and cuDNN's memory",
+        "the allocator's books: here storages are counted; its rounding, cuBLAS's and cuDNN's memory",
         "FlashAttention and what it keeps; fused AdamW; autocast as CUDA has it",
         "the largest batch: here memory is said to be small, and no allocator breaks off",
         "whether the expected seconds hold, and with them 25 minutes for all of it",

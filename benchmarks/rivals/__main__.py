@@ -9,8 +9,8 @@ writes to --out only. what: the block. implementation: who. Kinds of rows:
               which counts, too. On a GPU by the allocator's books, in B: "allocated", with the result and without the
               input; and "peak", the most during both passes
     accuracy  relative error of the gradient of a weight or the input against float64, root of mean squares. mode: which
-    speed     seconds in rounds in which all take turns, and the ratio to eager's. mode: "forward", "both" with backward,
-              and "backward", by which both takes longer than forward, round by round
+    speed     seconds in rounds in which all take turns, and the ratio to eager's. mode: "forward", "both" with
+              backward, and "backward", by which both takes longer than forward, round by round
 """
 
 from coefficients import command
@@ -186,7 +186,9 @@ def described(rows: Sequence[Row]) -> str:
     """A line for who waits."""
     rows = [row for row in rows if row.mode == "both"]
     ratios = [f"{row.implementation} {row.median:.2f}" for row in rows if row.unit == "ratio of times"]
-    return f"{rows[0].what}, {rows[0].dtype}, {rows[0].size}: {EAGER} {1000 * rows[0].median:.2f} ms; {', '.join(ratios)}"
+    return (
+        f"{rows[0].what}, {rows[0].dtype}, {rows[0].size}: {EAGER} {1000 * rows[0].median:.2f} ms; {', '.join(ratios)}"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""What CUDA alone can get wrong: large tensors, streams, compiled models, training. Tiny, in eager, where there is none."""
+"""What CUDA alone can get wrong: large tensors, streams, compiled models, training. Tiny where there is none."""
 
 from collections.abc import Callable
 
@@ -85,8 +85,8 @@ def test_compiled_as_in_eager(options: dict[str, object]) -> None:
     convert(model, **options)
     expected = gradients(model, x)
     found = gradients(torch.compile(model, dynamic=False, backend="inductor" if CUDA else "aot_eager"), x)
-    # Products of matrices may be summed in another order: by that, of 8192 activations some next to a border of few bits
-    # take the other step, which is 0.3 at most. Eight of them move a gradient by 0.3 * sqrt(8 / 8192) of its size.
+    # Products of matrices may be summed in another order: by that, of 8192 activations some next to a border of few
+    # bits take the other step, which is 0.3 at most. Eight of them move a gradient by 0.3 * sqrt(8 / 8192) of its size.
     limit = 0.01 if options["method"] == "fewbit" else 1e-4
     for got, wanted in zip(found, expected, strict=True):
         assert (got - wanted).norm() <= limit * wanted.norm()

@@ -1,0 +1,76 @@
+"""The sentences about GPUs in README and docs, for as long as there are no rows of any, and once there are."""
+
+from benchmarks.pages import on_gpus
+
+
+def timed() -> list[str]:
+    """The GPUs that kernels were timed on."""
+    return list(on_gpus("kernels-time"))
+
+
+def _listed(devices: list[str]) -> str:
+    return " and ".join(devices)
+
+
+def readme() -> str:
+    """Who has timed the kernels, and where it stands."""
+    tested = (
+        "their arithmetic is tested in Triton's interpreter, at all 65,536 inputs of the 16-bit dtypes,\n"
+        "their machine code is [counted](docs/slack.md)"
+    )
+    if devices := timed():
+        return (
+            f"The kernels were timed on {_listed(devices)}: [speed](docs/performance.md#on-a-gpu),"
+            " [memory](docs/memory.md#on-a-gpu), [training](docs/trainers.md#on-a-gpu). On a\n"
+            "CPU their plain-PyTorch twin runs.\n"
+        )
+    return (
+        f"No GPU has timed the kernels yet: {tested}, and `make gpu` measures them where there is a GPU. On a\n"
+        "CPU their plain-PyTorch twin is timed.\n"
+    )
+
+
+def performance() -> str:
+    """What is on docs/performance.md."""
+    if devices := timed():
+        return (
+            f"Timings on {_listed(devices)} are [below](#on-a-gpu). First the model by which kernels were"
+            " written, and counted, in\n"
+        )
+    return (
+        "**No GPU timings are on this page, as none were taken.** It has the model by which kernels were written and"
+        " counted, in\n"
+    )
+
+
+def trainers() -> str:
+    """What to expect of time, for docs/trainers.md."""
+    if devices := list(on_gpus("gpu-training")):
+        return f"- **Time on a GPU**: measured on {_listed(devices)}, [below](#on-a-gpu).\n"
+    return (
+        "- **Time on a GPU**: not measured yet. The kernels are one pass over memory each way, and most are [bound by\n"
+        "  it](performance.md), by count of instructions.\n"
+    )
+
+
+def accuracy() -> str:
+    """What was seen of outputs on a GPU, for docs/accuracy.md."""
+    if devices := timed():
+        return (
+            f"- On {_listed(devices)}: the kernels' tests, at all 16-bit inputs; before a time was taken each kernel was"
+            " held to its\n  twin. Other GPUs: nothing.\n"
+        )
+    return (
+        "- On a GPU: nothing yet. The interpreter does what the kernel's text says; it does not show races or what a"
+        " compiler makes of it.\n"
+    )
+
+
+def approximate() -> str:
+    """What was measured of approximate backprop, for docs/approx_backprop.md."""
+    if devices := list(on_gpus("gpu-training")):
+        return f"- Timed on {_listed(devices)}, in [steps of training](trainers.md#on-a-gpu), and on no other GPU.\n"
+    return (
+        "- No GPU was at hand. The Triton kernels equal their PyTorch twin in Triton's interpreter, bit for bit, and compile"
+        " for sm_80\n  and sm_90 without spills; they have not been timed.\n"
+    )
