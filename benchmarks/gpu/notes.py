@@ -57,8 +57,8 @@ def accuracy() -> str:
     """What was seen of outputs on a GPU, for docs/accuracy.md."""
     if devices := timed():
         return (
-            f"- On {_listed(devices)}: the kernels' tests, at all 16-bit inputs; before a time was taken each kernel was"
-            " held to its\n  twin. Other GPUs: nothing.\n"
+            f"- On {_listed(devices)}: the kernels' tests, at all 16-bit inputs; before a time was taken each kernel"
+            " was held to its\n  twin. Other GPUs: nothing.\n"
         )
     return (
         "- On a GPU: nothing yet. The interpreter does what the kernel's text says; it does not show races or what a"
@@ -71,6 +71,6 @@ def approximate() -> str:
     if devices := list(on_gpus("gpu-training")):
         return f"- Timed on {_listed(devices)}, in [steps of training](trainers.md#on-a-gpu), and on no other GPU.\n"
     return (
-        "- No GPU was at hand. The Triton kernels equal their PyTorch twin in Triton's interpreter, bit for bit, and compile"
-        " for sm_80\n  and sm_90 without spills; they have not been timed.\n"
+        "- No GPU was at hand. The Triton kernels equal their PyTorch twin in Triton's interpreter, bit for bit, and"
+        " compile for sm_80\n  and sm_90 without spills; they have not been timed.\n"
     )
