@@ -92,6 +92,8 @@ def _series(node: removable, ball: Any, length: int, run: Run) -> Any:
 def _shifted(series: Any, shift: int, length: int) -> Any:
     if not isinstance(series, flint.arb_series):  # a constant
         series = flint.arb_series([series])
+    if not series[0].is_finite():  # what is not analytic says so by its first coefficient, which goes here
+        return flint.arb_series([flint.arb("nan")] * length, length)
     return flint.arb_series([series[k] for k in range(shift, shift + length)], length)
 
 

@@ -97,6 +97,24 @@ def test_balls_and_series_hold_what_they_must(expression, data):
             assert not series[k].is_finite() or (series[k] * (2 if k == 2 else 1)).overlaps(exact)
 
 
+@every
+@given(data=st.data())
+def test_series_over_wide_balls_know_when_they_know_nothing(expression, data):
+    """Each coefficient over a ball overlaps that at its middle, or is not finite: also where tanh has a pole nearby."""
+    tape = from_expression(expression).pieces[0].f
+    middle = data.draw(st.sampled_from([1, -1])) * 10 ** data.draw(st.floats(-4, 2))
+    radius = abs(middle) * 10 ** data.draw(st.floats(-3, 0.3))
+    count = data.draw(st.sampled_from([4, 8, 12]))
+    before, flint.ctx.cap = flint.ctx.cap, count
+    try:
+        with flint.ctx.workprec(data.draw(st.sampled_from([53, 128, 200]))):
+            wide, thin = (tape.run(SERIES, flint.arb_series([flint.arb(middle, r), 1], count)) for r in (radius, 0))
+            for k in range(count):
+                assert not wide[0].is_finite() or not wide[k].is_finite() or wide[k].overlaps(thin[k])
+    finally:
+        flint.ctx.cap = before
+
+
 def test_a_wrong_quotient_is_told_from_a_right_one():
     """The tests above can fail: with the order of the zero taken one too low the values are others."""
     right = settled(parse("(1 - cos(x))/x"))
@@ -148,3 +166,12 @@ def test_they_are_fitted_with_a_certificate(expression):
     steps = levels[np.searchsorted(found.steps.borders, grid, side="left")]
     # The trapezoidal rule on 4000 cells: at each of the few jumps it is off by a cell's share of the largest square.
     assert np.trapezoid((values - steps) ** 2, grid) == pytest.approx(found.error.l2_squared, rel=0.02)
+
+
+def test_f_prime_from_the_output_has_a_proven_bound():
+    """x/(exp(x) - 1) falls from infinity to 0: one side, whose series at 0 the bound rests on."""
+    from fitting.invact.solve import fit as fit_output
+
+    found = fit_output(from_expression("x/(exp(x) - 1)"), "bfloat16")
+    assert len(found.bounds) == 1
+    assert found.bounds[0].upper < 0.1
