@@ -194,6 +194,18 @@ def test_steps_run_by_themselves(driven):
     assert driven.ran == ["one", "three"]
 
 
+def test_on_a_gpu_patience_is_a_multiple_of_what_is_expected(driven, monkeypatch):
+    given = []
+    monkeypatch.setattr(gpu.running, "run", lambda words, log, timeout: given.append(timeout) or command.BAD)
+    call = gpu.Call(
+        progress.Progress(driven.folder / "a-gpu", "s"), [part("speed", "one", seconds=100)], 180, driven.results
+    )
+    call.all()
+    driven.parts = [part("speed", "one", seconds=100)]
+    driven()
+    assert given == [pytest.approx(180, abs=5), gpu.MOST]
+
+
 def test_a_part_that_does_not_end_is_ended(driven, monkeypatch, capfd):
     monkeypatch.setattr(gpu, "MOST", 2)
     driven.parts = [part("speed", "slow"), part("speed", "one")]

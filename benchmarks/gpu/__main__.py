@@ -60,6 +60,7 @@ class Call:
         self.progress, self.parts, self.limit, self.results = progress, steps, limit, results
         self.begun = time.monotonic()
         self.left: list[str] = []
+        self.dry = progress.folder.name == "dry"
 
     def all(self) -> None:
         """Every part that is not done, is not blocked and is expected to end in time."""
@@ -98,7 +99,8 @@ class Call:
         out.unlink(missing_ok=True)
         begun = time.monotonic()
         words = [*part.command, "--out", str(out), *(["--without", without] if without else [])]
-        timeout = min(max(60.0, PATIENCE * part.seconds), MOST, max(30.0, self.limit - (begun - self.begun)))
+        patience = MOST if self.dry else max(60.0, PATIENCE * part.seconds)  # who knows what else a CPU does
+        timeout = min(patience, MOST, max(30.0, self.limit - (begun - self.begun)))
         status = running.run(words, log, timeout)
         took = time.monotonic() - begun
         if part.step == "tests":
@@ -129,7 +131,7 @@ class Call:
 
     def parts_of(self, kind: str) -> list[Part]:
         """Those whose rows belong together, of all steps."""
-        return [part for part in parts(STEPS, self.progress.folder.name == "dry") if part.rows == kind]
+        return [part for part in parts(STEPS, self.dry) if part.rows == kind]
 
 
 def _last(log: Path) -> str:

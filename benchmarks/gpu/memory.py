@@ -44,7 +44,7 @@ from kernels.memory.saved import Saved, size
 PROG = "gpu.memory"
 WAYS = (STOCK, "auto", "fewbit, 3 bits", "8 bits", "4 bits", NESTED)
 APART = 0.01  # of all that is kept, from which on an operation is listed
-SEQ = 16  # of tiny models
+QUICK_WAYS, SEQ = (STOCK, "auto", "4 bits"), 16  # of tiny models
 ACCOUNTED, RECORDED, ALLOCATED = "accounted", "recorded", "allocated"
 
 
@@ -154,7 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     device = device_of(options.device)
     out: Path | None = None if options.out is None else command.output_path("out", options.out)
     rows: list[Row] = []
-    for found in models(asked, [way for way in WAYS if way not in without], device, options.quick):
+    ways = [way for way in (QUICK_WAYS if options.quick else WAYS) if way not in without]
+    for found in models(asked, ways, device, options.quick):
         print(described(found), flush=True)
         rows += found
     record([("gpu-memory", rows)] if rows else [], out, options.quick)
