@@ -90,10 +90,12 @@ def test_shape_strides_and_gradient_change_nothing(method, backend):
                 a for a, size in zip(stock, x.shape, strict=True) if size > 1
             ]
         flat_y, flat_dx = both(x.flatten().to(backend), grad.flatten().to(backend), name, method, ())
-        # PyTorch's vectorised functions differ by units in the last place from what they give at a tensor's end.
-        # Through y, f' next to the minimum is moved by the root of that, times sqrt(2 f'') < 1.5.
+        # PyTorch's vector code, scalar code and oneDNN's differ by units in the last place, and where 1 + erf cancels
+        # by units of that, times x. Through y, f' next to the minimum is moved by the root, times sqrt(2 f'') < 1.5.
         eps = torch.finfo(x.dtype).eps
-        torch.testing.assert_close(y.flatten(), flat_y, rtol=4 * eps, atol=0)
+        assert (
+            (y.flatten() - flat_y).abs() <= 4 * eps * torch.maximum(flat_y.abs(), x.flatten().to(backend).abs())
+        ).all()
         moved = 1.5 * (4 * eps) ** 0.5 if method.startswith("invact") else 4 * eps
         assert ((dx.flatten() - flat_dx).abs() <= moved * (1 + grad.flatten().to(backend).abs())).all()
 
