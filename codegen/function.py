@@ -4,12 +4,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-import mpmath
 import sympy
 from sympy import Expr, Float, Mul, Symbol
 
 from codegen.choices import PRINTERS
-from fitting.activations.tape import Tape
+from fitting.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -152,9 +151,11 @@ def numbers(expression: Expr) -> Expr:
 def _number(constant: Expr) -> Expr:
     try:
         return Float(constant.evalf(30), 30)
-    except ValueError:  # a part of it is too small for sympy to add, such as phi(1e308)
-        with mpmath.workdps(35):
-            return Float(Tape(constant).mp(mpmath.mpf(0)), 30)
+    except ValueError:  # a part of it is too small for sympy to add
+        raise InputError(
+            f"a formula's constants must be numbers of ordinary sizes, got {constant}; leave out what is next to 0, such"
+            " as phi(1e308)"
+        ) from None
 
 
 def quotable(text: str) -> str:

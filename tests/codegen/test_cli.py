@@ -182,6 +182,7 @@ HOSTILE = [
     "1e200*tanh(1e200*x)",
     "where(0 <= x, phi(1e308), min(x, 709))",
     "4.9e-324*x",
+    "x*(softplus(Phi(2) + phi(1e308)) + 2)",
 ]
 
 
