@@ -153,8 +153,8 @@ def _number(constant: Expr) -> Expr:
         return Float(constant.evalf(30), 30)
     except ValueError:  # a part of it is too small for sympy to add
         raise InputError(
-            f"a formula's constants must be numbers of ordinary sizes, got {constant}; leave out what is next to 0, such"
-            " as phi(1e308)"
+            f"a formula's constants must be numbers of ordinary sizes, got {constant}; leave out what is almost 0, as"
+            " phi(1e308) is"
         ) from None
 
 
