@@ -281,6 +281,9 @@ def test_the_groups_files_are_there_and_patterns_find_their_tests() -> None:
     assert found[1] == "gelu_tanh"
     assert re.search(steps.ACTIVATIONS, "x::test[silu-bfloat16]")
     assert not re.search(steps.ACTIVATIONS, "x::test[quick_gelu-bfloat16]")
+    of_device = "tests/kernels/test_on_gpu.py::test_devices_agree_in_float32[{}-invact]"
+    assert re.search(steps.DEVICE.pattern, of_device.format("gelu"))
+    assert not re.search(steps.DEVICE.pattern, of_device.format("threshold"))
 
 
 def test_failures_are_read_from_pytests_summary(tmp_path):

@@ -111,7 +111,7 @@ def _tests(dry: bool) -> Iterable[Part]:
 
 
 EXHAUSTIVE = Rest("exhaustive", ACTIVATIONS)
-DEVICE = Rest("device", "test_on_gpu")
+DEVICE = Rest("device", r"test_on_gpu.*(twice|autocast|agree.*\[(gelu|silu|relu)-)")
 SIZES = (16, 22, 26, 28)  # exponents of 2
 
 
@@ -125,7 +125,7 @@ def _speed(dry: bool) -> Iterable[Part]:
         moved = functions * methods * 42 * sum(10 * itemsize * 2.0**size + 12 * 2.0**28 for size in SIZES)
         # In one shape and, besides, in two of layers; each is compiled for itself.
         seconds = _seconds(functions * (len(SIZES) + 3), functions * 8 * 2 * 2, moved)
-        rests = (EXHAUSTIVE, *[Rest("device", "agree")] * (dtype == "float32"))
+        rests = (EXHAUSTIVE, *[Rest("device", r"agree.*\[(gelu|silu)-")] * (dtype == "float32"))
         yield Part("speed", f"kernels-{dtype}", words, seconds, "kernels-time", rests)
     words = ("benchmarks.gpu.issue_slots", *quick)
     function = Rest("exhaustive", FUNCTION, r"\1")
