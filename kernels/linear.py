@@ -15,6 +15,7 @@ from kernels.autograd import once
 from kernels.choice import sign_bit
 from kernels.errors import KernelError
 from kernels.functional import stock_runs
+from kernels.hooks import autocasts
 from kernels.kernel import DTYPES, facts
 from kernels.modules import Remembering
 from kernels.stock import STOCK
@@ -92,7 +93,7 @@ class ActLinear(nn.Module):
         if stock_runs(input, weight, *(() if bias is None else (bias,))):
             return F.linear(STOCK[self.function](input), weight, bias)
         kind = input.device.type
-        if not torch.amp.is_autocast_available(kind):  # meta
+        if not autocasts(kind):
             return _ActLinear.apply(input, weight, bias, self.kernel, self.minimum)[0]
         if torch.is_autocast_enabled(kind) and input.dtype != torch.float64:  # which autocast leaves alone
             narrow = torch.get_autocast_dtype(kind)

@@ -15,6 +15,7 @@ from kernels.approx_backprop.copies import Form, Kept, Layout, along
 from kernels.approx_backprop.how import How
 from kernels.autograd import once
 from kernels.errors import KernelError
+from kernels.hooks import autocasts
 
 CONVOLUTIONS = (
     *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
@@ -136,7 +137,7 @@ def weighted(module: nn.Module, x: Tensor, how: How) -> Tensor:
     form = Form(how, layout, x.dtype) if copy is None else copy.form
     kept = (None,) * len(Kept._fields) if copy is None else copy.kept
     run = partial(Weighted.apply, x, weight, bias, convolution)
-    if not torch.amp.is_autocast_available(kind):  # meta
+    if not autocasts(kind):
         return run(None, form, *kept)[0]
     narrow = torch.is_autocast_enabled(kind) and x.dtype != torch.float64
     with torch.autocast(kind, enabled=False):
