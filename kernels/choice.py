@@ -43,7 +43,7 @@ def choose(
     if not isinstance(coefficients, str | PathLike) or not fspath(coefficients):
         raise KernelError(f"coefficients must be the path of a file, got {shown(coefficients)}")
     path = Path(coefficients).absolute()
-    written = (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else _WRITTEN.get(str(path))
+    written = (path.stat().st_mtime_ns, path.stat().st_size) if os.path.isfile(path) else _WRITTEN.get(str(path))
     chosen = _choose(function, values, method, bits, str(path), written)
     if written is not None:
         _WRITTEN[str(path)] = written
