@@ -145,13 +145,13 @@ def test_it_is_small(built: Path) -> None:
         ("codegen emit --fn silu --target torch --out silu.py", "wrote silu.py\n", ("silu.py",)),
         ("kernels.memory --model mlp --method fewbit", "| fewbit, 3 bits | 76.0 MiB | 40.62% | 1 of 1 |", ()),
         (
-            "fitting.fewbit --fn relu --bits 1",
-            "wrote coefficients/data/relu/fewbit-1bit.v1.json\n",
+            "fitting.fewbit --fn relu --bits 1 --root coefficients/data",
+            "coefficients/data/relu/fewbit-1bit.v1.json\n",
             ("coefficients/data/relu/fewbit-1bit.v1.json",),
         ),
         (
-            "fitting.invact --fn tanh --dtype float16",
-            "wrote coefficients/data/tanh/invact-float16.v1.json\n",
+            "fitting.invact --fn tanh --dtype float16 --root coefficients/data",
+            "coefficients/data/tanh/invact-float16.v1.json\n",
             ("coefficients/data/tanh/invact-float16.v1.json",),
         ),
     ],
@@ -234,13 +234,18 @@ def test_transformers_does_not_take_us_for_the_package_that_it_probes_for(instal
 # Without PyTorch.
 
 
-@pytest.mark.parametrize("words", ["kernels.memory --model mlp", "kernels.memory --help", "codegen inspect --fn gelu"])
+@pytest.mark.parametrize("words", ["kernels.memory --model mlp", "codegen inspect --fn gelu"])
 def test_a_command_that_needs_more_says_so(words: str, bare: Installed, tmp_path: Path) -> None:
     done = bare.run(tmp_path, "-m", *words.split())
     library = "Triton" if "inspect" in words else "torch"
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert library in done.stderr
     assert "pip install" in done.stderr
+
+
+def test_help_needs_nothing(bare: Installed, tmp_path: Path) -> None:
+    done = bare.run(tmp_path, "-m", "kernels.memory", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("statement", ["import kernels", "from kernels.forward_ad import elementwise"])

@@ -70,6 +70,11 @@ class Weighted(torch.autograd.Function):
         return torch.ops.aten._unsafe_view(y, y.shape), tie
 
     @staticmethod
+    def label(x: Tensor, weight: Tensor, bias: Any, convolution: Convolution | str | None, *_: Any) -> str:
+        """How it goes by where bytes are counted."""
+        return f"{'convolution' if isinstance(convolution, Convolution) else 'linear'}, approx-backprop"
+
+    @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         rest = (None,) * (3 + len(Kept._fields))
         if grad is None:

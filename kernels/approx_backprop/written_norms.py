@@ -160,8 +160,10 @@ def _eps(module: nn.Module, kind: WrittenNorm, params: dict[str, Tensor], width:
 
 
 def _trial(module: nn.Module, params: dict[str, Tensor]) -> nn.Module:
-    """A copy with these parameters."""
+    """A copy with these parameters, which shares nothing with the module: what it caches is not the module's."""
     trial = copy.copy(module)
+    own = {name: value for name, value in vars(module).items() if name not in ("_parameters", "forward")}
+    vars(trial).update(copy.deepcopy(own, {id(module): trial}))
     trial._parameters = {name: nn.Parameter(one.clone()) for name, one in params.items()}
     trial.forward = partial(type(module).forward, trial)  # not what stands for it, nor hooks
     return trial

@@ -62,6 +62,8 @@ def how_of(site: Site, how: How) -> dict[str, Any]:
     if site.known is None or (site.function in ("relu", "leaky_relu") and site.kind != "module"):
         return {"method": METHOD, "how": placed}
     bits = _table(site.known, how.bits)
+    if site.kind != "module" and site.function == "gelu":  # by one name in torch: what is called may be gelu_tanh
+        bits = min(bits, _table(Known("gelu_tanh"), how.bits))
     if how.scheme == "fused" and bits != 1:
         site.why_not = "its derivative in few bits is not exact, as all is by fused"
     if bits:

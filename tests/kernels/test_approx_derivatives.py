@@ -182,3 +182,32 @@ def test_bytes_and_evaluation(dtype: torch.dtype) -> None:
     assert torch.equal(net[1](x), F.mish(x))
     with pytest.raises(KernelError, match="differentiated once only"):
         torch.autograd.grad(torch.autograd.grad(net.train()[1](x).sum(), x, create_graph=True)[0].sum(), x)
+
+
+class CalledGelu(nn.Module):
+    """The kind of GELU is told by the call alone: torch has one name for both."""
+
+    def __init__(self, approximate: str) -> None:
+        super().__init__()
+        self.a, self.b, self.approximate = nn.Linear(64, 256), nn.Linear(256, 64), approximate
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(F.gelu(self.a(x), approximate=self.approximate))
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+@pytest.mark.parametrize("bits", [4, 5, 8])
+def test_both_kinds_of_gelu_that_is_called_are_converted(approximate: str, bits: int) -> None:
+    """gelu alone has tables of 5 to 8 bits; the report must not name a conversion that does not happen."""
+    report = convert(CalledGelu(approximate), "approx-backprop", bits=bits, inputs=torch.randn(64, 64))
+    assert [site.name for site in report.converted if site.function == "gelu"] == ["gelu()"]
+    assert report.after is not None
+    assert not [group for group in report.after.groups() if group.operation == "gelu"]
+
+
+def test_nothing_of_ours_is_listed_as_kept_whole() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+    net.extend([nn.Linear(8 * 7 * 7, 16), nn.GELU(), nn.Linear(16, 4)])
+    report = convert(net, "approx-backprop", bits=4, inputs=torch.randn(16, 3, 16, 16))
+    assert "approx-backprop" in str(report)
+    assert "Kept whole" not in str(report)

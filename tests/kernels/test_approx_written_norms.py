@@ -237,3 +237,24 @@ def test_a_norm_that_is_written_out_is_compiled_in_one_graph() -> None:
     got = torch.autograd.grad(compiled(x).sin().sum(), list(net.parameters()))
     for one, other in zip(got, exact, strict=True):
         torch.testing.assert_close(one, other)
+
+
+class Caching(nn.Module):
+    """In evaluation it keeps its weight in the dtype of its input, and it counts its calls."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(width))
+        self.cache: dict[torch.dtype, Tensor] = {}
+        self.calls: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.append(x.dim())
+        weight = self.weight if self.training else self.cache.setdefault(x.dtype, self.weight.detach())
+        return weight * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6))
+
+
+def test_what_a_module_holds_is_not_touched_by_judging_it() -> None:
+    norm = Caching(32)
+    written_norm(norm)
+    assert (norm.cache, norm.calls) == ({}, [])

@@ -505,7 +505,7 @@ def test_own_coefficients_go_to_their_function(tmp_path: Any) -> None:
     path.write_text(json.dumps(load("gelu", "fewbit-2bit")), "utf-8")
     net = mlp(nn.GELU(), nn.SiLU())
     report = convert(net, "fewbit", coefficients=path)
-    assert net[1].coefficients == path
+    assert net[1].coefficients == str(path)
     assert "coefficients must be a fewbit file of silu, got fewbit of gelu" in reasons(report)["2"]
     for wrong in (tmp_path / "typo.json", tmp_path, path):
         net = mlp(nn.SiLU())

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import kernels
 from kernels import convert
 from kernels.functional import activation
-from kernels.kernel import facts
+from kernels.kernel import facts, unbounded
 from kernels.stock import FUNCTIONS, STOCK
 
 CUDA = torch.cuda.is_available()
@@ -35,6 +35,8 @@ def test_devices_agree_in_float32(name: str, method: str) -> None:
     """As benchmarks.kernels holds them to the twin: 4 eps and 2**-17, where f' is about 1."""
     x, grad = (torch.randn(10_007, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
     options = METHODS[method]
+    if options["method"] == "fewbit" and unbounded(name):
+        pytest.skip("its f' has no bound: no table serves every x")
     there = both(lambda x: activation(name, x, **options), x.to(PLACE), grad.to(PLACE))
     here = both(lambda x: activation(name, x, **options), x, grad)
     for got, expected, scale in zip(there, here, (1.0, 1.0 + grad.abs()), strict=True):

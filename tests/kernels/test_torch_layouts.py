@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 import kernels
 from kernels import functional
-from kernels.kernel import facts
+from kernels.kernel import facts, unbounded
 from kernels.stock import FUNCTIONS, STOCK
 from tests.kernels.saved import METHODS
 
@@ -80,6 +80,8 @@ def test_forward_is_stocks_bit_for_bit(name: str, dtype: torch.dtype) -> None:
         narrow = name in WIDE_IN_16_BITS and dtype in (torch.float16, torch.bfloat16)
         expected = STOCK[name](x.float() if narrow else x, *params.values()).to(dtype)
         for method in ("invact", "fewbit", "forward-ad"):
+            if method == "fewbit" and unbounded(name):
+                continue
             y = functional.activation(name, x.detach().requires_grad_(), method=method, **params)
             assert torch.equal(y, expected), layout
 

@@ -12,7 +12,13 @@ NAMED = re.compile(r"`(test_\w+)::(test_\w+)`")
 def there() -> set[tuple[str, str]]:
     return {
         (file.stem, node.name)
-        for pattern in ("test_torch_*.py", "test_conversion*.py", "test_forward_ad*.py", "test_approx_*.py")
+        for pattern in (
+            "test_torch_*.py",
+            "test_extremes.py",
+            "test_conversion*.py",
+            "test_forward_ad*.py",
+            "test_approx_*.py",
+        )
         for file in HERE.glob(pattern)
         for node in ast.parse(file.read_text(encoding="utf-8")).body
         if isinstance(node, ast.FunctionDef)
