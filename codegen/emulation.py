@@ -31,6 +31,7 @@ _COMPARE: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
     ast.NotEq: operator.ne,
+    ast.Eq: operator.eq,
 }
 
 
@@ -95,6 +96,10 @@ class Emulation:
     def _value(self, node: ast.expr, space: Mapping[str, Any]) -> Any:
         match node:
             case ast.Constant(value=int() | float() as number):
+                return self.dtype(number)
+            case ast.Attribute(value=ast.Name(id="torch"), attr="inf"):
+                return self.dtype(np.inf)
+            case ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value="inf" | "-inf" as number)]):
                 return self.dtype(number)
             case ast.Name(id=name):
                 return space[name]

@@ -13,6 +13,7 @@ import sympy
 from numpy.typing import NDArray
 from sympy import Expr
 
+from codegen import ends
 from codegen.emulation import Emulation
 from codegen.function import Function, numbers
 from codegen.module import primitive_function, primitives
@@ -53,11 +54,22 @@ def reach(subject: Subject, dtype: str, target: str, functions: Sequence[Functio
     x, found = points(dtype), math.inf
     x = x[np.abs(values(Tape(subject.activation.f_expression), x)) <= CLEAR]
     for function in functions:
-        if function.name in expressions and "torch.nn.functional" not in function.body[-1]:
+        if function.name in expressions and not _stock(function):
             wrong = _wrong(Emulation(known), function.name, expressions[function.name], x, _params(subject))
             if wrong is not None:
                 found = min(found, _judged(function.name, subject, *wrong))
     return found
+
+
+def _stock(function: Function) -> bool:
+    """Whether it calls torch's own, which the emulation does not know."""
+    return any("torch.nn.functional" in line for line in function.body)
+
+
+def with_limits(subject: Subject, dtype: str, target: str, functions: Sequence[Function]) -> list[Function]:
+    """The functions, those of them that are NaN at an infinity where there is a limit with that."""
+    known = _with_primitives(dtype, target, functions)
+    return [ends.given(subject, function.name, known) for function in functions]
 
 
 def _params(subject: Subject) -> tuple[float, ...]:

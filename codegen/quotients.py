@@ -12,6 +12,7 @@ from codegen.choices import below, select
 from codegen.heads import patched
 from fitting.activations.heads import removable, x
 from fitting.activations.tape import near_point
+from fitting.errors import InputError
 
 LEAST = 2.0**-30  # of the first coefficient, where a term is left out
 
@@ -47,6 +48,11 @@ def polynomials(expression: Expr) -> Expr:
 def _polynomial(coefficients: tuple[float, ...], radius: float, t: Expr) -> Expr:
     """By Horner's rule; of an even or odd one in t**2."""
     sizes = [abs(one) * radius**k for k, one in enumerate(coefficients)]
+    if not any(sizes):
+        raise InputError(
+            f"a quotient must not vanish so fast where it is 0/0, got one whose first {len(sizes)} Taylor"
+            " coefficients are 0 there; write it without the quotient"
+        )
     last = max(k for k, size in enumerate(sizes) if size > LEAST * max(sizes))
     found = list(coefficients[: last + 1])
     start = next(k for k, one in enumerate(found) if one)

@@ -9,7 +9,7 @@ from codegen.closed import CLOSED
 from codegen.function import Function, quotable
 from codegen.module import primitive_function, primitives
 from codegen.options import METHODS, TARGETS
-from codegen.overflow import check_numbers, notes_on_reach
+from codegen.overflow import check_numbers, notes_on_reach, with_limits
 from codegen.steps import MAX_BITS, code_function, level_function, planes
 from codegen.subject import DTYPES, File, Subject
 from codegen.torch_primitives import TORCH
@@ -153,6 +153,7 @@ def _functions(request: Request, target: str) -> tuple[list[Function], dict[str,
 
 def _triton(request: Request) -> str:
     functions, names = _functions(request, "triton")
+    functions = with_limits(request.subject, request.dtype, "triton", functions)
     limits = notes_on_reach(request.subject, request.dtype, "triton", functions)
     called = set().union(*(function.calls for function in functions))
     found = primitives(called, request.dtype)
@@ -223,6 +224,7 @@ def _torch(request: Request) -> str:
         functions = [elements.forward(request.subject, "torch")]
     else:
         functions, _ = _functions(request, "torch")
+    functions = with_limits(request.subject, request.dtype, "torch", functions)
     limits = notes_on_reach(request.subject, request.dtype, "torch", functions)
     called = sorted(set().union(*(function.calls for function in functions)) & set(TORCH))
     texts += [primitive_function(name, TORCH[name], jit=False).text() for name in called]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from codegen import ends
 from codegen.__main__ import run
 from codegen.emulation import Emulation
 from codegen.module import primitive_function
@@ -39,6 +40,18 @@ MENDED = [
     "x/(1 + x**2)",
     "exp(-exp(x))",
 ]
+# What is NaN at an infinity as it is written, and has a limit there, or its derivative has.
+ENDED = [
+    "x/sqrt(1 + x**2)",
+    "x*atan(x)/(1 + x**2)",
+    "x/(1 + exp(-x))",
+    "x*exp(x)/(1 + exp(x))",
+    "x*tanh(log(1 + exp(x)))",
+    "x/(1 + abs(x))",
+    "x*exp(-exp(x))",
+    "sin(x)/x",
+    "where(x > 1, x/(1 + x**2), x/2)",
+]
 
 
 def subject(expression):
@@ -73,6 +86,43 @@ def test_the_derivative_is_finite_and_right_where_it_is_finite(expression, targe
         # two terms of size 2 cancel, as for expm1(x)/cosh(x), four roundings of each.
         rounding = {"bfloat16": 2.0**-8, "float16": 2.0**-11}.get(dtype, 0.0) + 2.0**-15
         np.testing.assert_allclose(got, exact, rtol=rounding, atol=8 * 2.0**-24)
+
+
+@pytest.mark.usefixtures("interpreter")
+@pytest.mark.parametrize("target", ["triton", "torch"])
+@pytest.mark.parametrize("expression", [*MENDED, *ENDED])
+def test_at_the_infinities_are_the_limits(expression, target, tmp_path):
+    activation = from_expression(expression)
+    x = torch.tensor([-np.inf, np.inf, np.nan, 0.5, 1.0, 2.0, 3.0, 4.0])
+    for dtype in ("float32", "bfloat16"):
+        emitted = module(text(expression, dtype, target), tmp_path)
+        given = x.to(getattr(torch, dtype))
+        if target == "torch":
+            y, saved = emitted.forward_pass(given)
+            dx = emitted.backward_pass(torch.ones_like(given), saved)
+        else:
+            with np.errstate(all="ignore"):
+                y, _, dx = run_triton(emitted, given, (), "slope", 0)
+        for got, limits in ((y, activation.limits), (dx, activation.derivative_limits)):
+            for one, limit in zip(got.tolist(), (limits.left, limits.right), strict=False):
+                if np.isfinite(limit):
+                    assert one == pytest.approx(limit, rel=2.0**-8, abs=2.0**-24)
+            assert torch.isfinite(got[3:]).all()
+        assert torch.isnan(y[2])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ends.STOCK_NAN)
+def test_stock_functions_that_need_their_limits_are_emitted(name, dtype, tmp_path):
+    emitted = module(emit(Request(of_catalogue(name), "forward-ad", dtype, 0, ("python",)), "torch"), tmp_path)
+    got, _ = emitted.forward_pass(torch.tensor([-np.inf, np.inf], dtype=TORCH_DTYPES[dtype]))
+    limits = of_catalogue(name).activation.limits
+    assert got.tolist() == [limits.left, limits.right]
+
+
+def test_a_quotient_that_vanishes_too_fast_is_refused():
+    with pytest.raises(InputError, match="must not vanish so fast where it is 0/0"):
+        _ = subject("(exp(x**30)-1)/x").forward
 
 
 def test_what_a_quotient_was_today(tmp_path):
