@@ -4,12 +4,15 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
-
-import torch
+from typing import TYPE_CHECKING
 
 from coefficients import command
 
+if TYPE_CHECKING:
+    import torch
+
 MOST_RUNS = 10_000
+DEVICES = ("cuda", "cpu")
 
 
 def names(option: str, text: str | None, known: Sequence[str]) -> list[str]:
@@ -42,15 +45,17 @@ def runs(text: str | None, default: int) -> int:
     return default if text is None else whole("runs", text, MOST_RUNS)
 
 
-def can_compile(device: torch.device) -> bool:
+def can_compile(device: "torch.device") -> bool:
     """Whether torch.compile works: for a CPU it needs a C++ compiler."""
     return device.type == "cuda" or any(map(shutil.which, (os.environ.get("CXX", "g++"), "g++", "clang++")))
 
 
-def device(kind: str | None) -> torch.device:
+def device(kind: str | None) -> "torch.device":
     """cuda or cpu; for None, cuda where there is one. Raises Misuse for another, or one that is not there."""
+    import torch  # here, as `parsers` reads options before it
+
     usual = "cuda" if torch.cuda.is_available() else "cpu"
-    found = one("device", usual if kind is None else kind, ("cuda", "cpu"))
+    found = one("device", usual if kind is None else kind, DEVICES)
     if found == "cuda" and not torch.cuda.is_available():
         raise command.Misuse("device must be there, got 'cuda', and torch sees no GPU; use --device cpu")
     return torch.device(found)

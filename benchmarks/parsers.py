@@ -6,7 +6,8 @@ Each function makes the parser of the module of its name; `doc` is that module's
 import argparse
 from collections.abc import Sequence
 
-from coefficients import command
+from benchmarks.options import DEVICES, names, one, whole
+from coefficients import command, functions
 
 FILES = "files in benchmarks/results/<device>/"
 QUICK_FUNCTIONS = ("gelu", "tanh")
@@ -61,6 +62,15 @@ ARMS = (
     "naive-4",
     "narrow",
 )
+DAY = 86_400
+GPU_STEPS = ("tests", "speed", "memory", "training")
+GPU_GROUPS = ("exhaustive", "standalone", "kernels", "elementwise", "device")
+GPU_TINY = ("bert", "llama", "vit", "resnet50")
+GPU_MODELS = ("bert", "roberta-large", "gpt2", "vit", "clip", "ast", "llama", "resnet50", "efficientnet-b0")
+GPU_MEMORY_WAYS = ("stock", "auto", "fewbit-3", "8 bits", "4 bits", "nested forward AD")
+GPU_TRAINED = ("llama", "bert", "vit", "resnet50")
+GPU_TRAINING_WAYS = ("stock", "compile", "checkpoint", "auto", "invact", "fewbit-3", "forward-ad", "8 bits", "4 bits")
+SLOTS_QUICK = ("gelu", "relu")
 
 
 def plain(module: str, doc: str | None) -> command.Parser:
@@ -120,6 +130,82 @@ def forward_ad(doc: str | None) -> command.Parser:
     found = of_kinds("forward_ad", doc, FORWARD_AD_KINDS, str(FORWARD_AD_RUNS))
     found.add_argument("--threads", metavar="N,...", default="1", help="on a CPU, each in turn (default: 1)")
     return found
+
+
+def gpu(doc: str | None, words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Its options, checked; steps: a list."""
+    found = plain("gpu", doc)
+    steps = ", ".join(GPU_STEPS)
+    found.add_argument("--steps", metavar='"S ..."', default=" ".join(GPU_STEPS), help=f"of {steps}")
+    found.add_argument("--dry", action="store_true", help="every step, tiny, without a GPU: to see that all of it runs")
+    found.add_argument("--limit", metavar="SECONDS", help="begin no part that is not expected to end within them")
+    found.add_argument("--again", action="store_true", help="forget what earlier calls have done")
+    options = found.parse_args(words)
+    asked = [one("steps", name, GPU_STEPS) for name in options.steps.split()]
+    if not asked:
+        raise command.Misuse(f"steps must be of {steps}, got {options.steps!r}")
+    options.steps = asked
+    options.limit = float("inf") if options.limit is None else whole("limit", options.limit, DAY)
+    return options
+
+
+def gpu_tests(doc: str | None, words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Its options, checked; out: a path."""
+    found = plain("gpu.tests", doc)
+    found.add_argument("group", metavar="GROUP", help=f"of {', '.join(GPU_GROUPS)}")
+    found.add_argument("--dry", action="store_true", help="a few of them, in Triton's interpreter")
+    found.add_argument("-o", "--out", metavar="FILE", required=True, help="for the names of those that fail")
+    options = found.parse_args(words)
+    one("group", options.group, GPU_GROUPS)
+    options.out = command.output_path("out", options.out)
+    return options
+
+
+def _gpu_part(found: command.Parser, words: Sequence[str] | None) -> argparse.Namespace:
+    _device(found)
+    options = found.parse_args(words)
+    if options.device is not None:
+        one("device", options.device, DEVICES)
+    options.out = None if options.out is None else command.output_path("out", options.out)
+    return options
+
+
+def gpu_memory(doc: str | None, words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Its options, checked; models and without: lists, out: a path or None."""
+    found, ways = measuring("gpu.memory", doc, _file("gpu-memory")), GPU_MEMORY_WAYS[1:]
+    usual, tiny = ",".join(GPU_MODELS), ",".join(GPU_TINY)
+    found.add_argument("--models", metavar="M,...", help=f"default: {usual}; tiny: {tiny}")
+    found.add_argument("--without", metavar="W,...", help=f"ways whose tests fail, of {','.join(ways)}")
+    found.add_argument("--quick", action="store_true", help="tiny models, a few ways: to see that all of it runs")
+    options = _gpu_part(found, words)
+    options.models = names("models", options.models, GPU_TINY if options.quick else GPU_MODELS)
+    options.without = [] if options.without is None else names("without", options.without, ways)
+    return options
+
+
+def gpu_training(doc: str | None, words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Its options, checked; models and without: lists, out: a path or None."""
+    found, ways = measuring("gpu.training", doc, _file("gpu-training")), GPU_TRAINING_WAYS[1:]
+    found.add_argument("--models", metavar="M,...", help=f"default: {','.join(GPU_TRAINED)}")
+    found.add_argument("--without", metavar="W,...", help=f"ways whose tests fail, of {','.join(ways)}")
+    found.add_argument("--quick", action="store_true", help="tiny models, a few ways: to see that all of it runs")
+    options = _gpu_part(found, words)
+    options.models = names("models", options.models, GPU_TRAINED)
+    options.without = [] if options.without is None else names("without", options.without, ways)
+    return options
+
+
+def issue_slots(doc: str | None, words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Its options, checked; fn: the list of functions to measure, out: a path or None."""
+    found, known = measuring("gpu.issue_slots", doc, _file("issue-slots")), functions.names()
+    found.add_argument("--fn", metavar="F,...", help="default: all")
+    found.add_argument("--without", metavar="F,...", help="those whose tests fail")
+    found.add_argument("--quick", action="store_true", help=f"{' and '.join(SLOTS_QUICK)} only")
+    options = _gpu_part(found, words)
+    asked = [*SLOTS_QUICK] if options.quick and options.fn is None else names("fn", options.fn, known)
+    without = [] if options.without is None else names("without", options.without, known)
+    options.fn = [name for name in asked if name not in without]
+    return options
 
 
 def invact(doc: str | None) -> command.Parser:

@@ -188,6 +188,35 @@ def test_other_sources_and_a_damaged_file_begin_anew(driven, capfd):
     assert driven.ran == ["one"] * 4
 
 
+@pytest.mark.parametrize("how", ["--again", "sources", "damaged"])
+def test_rows_of_other_sources_are_not_published(how, driven):
+    driven.parts = [
+        part("tests", "test-a"),
+        part("speed", "one", of="times"),
+        part("speed", "two", Rest("test-a", "gelu"), of="times"),
+    ]
+    assert driven() == command.GOOD
+    assert (driven.results / "times.jsonl").read_text() == '{"of": "one"}\n{"of": "two"}\n'
+    driven.tests.write_text("tests/x.py::test[gelu]\n")
+    if how == "sources":
+        driven.sources = "two"
+    elif how == "damaged":
+        (driven.folder / "build" / "gpu" / "dry" / "progress.json").write_text("{")
+    assert driven(*["--again"] * (how == "--again")) == command.BAD
+    assert (driven.results / "times.jsonl").read_text() == '{"of": "one"}\n'
+
+
+def test_rows_of_a_part_that_failed_in_some_of_it_are_published_with_others(driven):
+    driven.parts = [part("speed", "half", of="times"), part("speed", "one", of="times")]
+    script = driven.script.read_text()
+    driven.script.write_text(script + 'sys.exit(kind == "half")\n')
+    assert driven() == command.BAD
+    assert (driven.results / "times.jsonl").read_text() == '{"of": "half"}\n{"of": "one"}\n'
+    driven.script.write_text(script + "sys.exit(3)\n")  # what ends so may have left anything
+    assert driven() == command.BAD
+    assert not (driven.folder / "build" / "gpu" / "dry" / "rows" / "speed-half.jsonl").exists()
+
+
 def test_steps_run_by_themselves(driven):
     driven.parts = [part("speed", "one"), part("memory", "two"), part("training", "three")]
     assert driven("--steps", "training speed") == command.GOOD
@@ -233,7 +262,9 @@ def test_broken_off_by_ctrl_c_it_goes_on_where_it_was(driven, monkeypatch, capfd
     try:
         assert driven() == command.INTERRUPTED
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        monkeypatch.setattr(gpu.running, "run", run)  # else the next call's alarm rings in another test, and ends it
     assert "interrupted; what is done is kept" in capfd.readouterr().err
     driven.script.write_text(driven.script.read_text().replace("time.sleep(60)", "pass"))
     assert driven() == command.GOOD
@@ -273,14 +304,50 @@ def test_names_of_parts_are_one_each_and_rest_on_groups_that_run_before() -> Non
         assert all(rest.group in GROUPS for part in found for rest in part.rests_on)
 
 
+# Names of tests as pytest has them, and the function that each is of.
+FAILED = {
+    "tests/kernels/test_exhaustive.py::test_fewbit_gradient_is_the_table[gelu_tanh-float16-1]": "gelu_tanh",
+    "tests/kernels/test_exhaustive.py::test_fewbit_gradient_is_the_table[relu-bfloat16-1]": "relu",
+    "tests/kernels/test_exhaustive.py::test_forward_is_within_one_unit_and_f_prime_too[silu-bfloat16]": "silu",
+    "tests/kernels/test_exhaustive.py::test_forward_is_within_one_unit_and_f_prime_too[quick_gelu-float16]": (
+        "quick_gelu"
+    ),
+    "tests/kernels/test_exhaustive.py::test_a_table_in_memory_is_searched_right[bfloat16-gelu-5]": "gelu",
+    "tests/kernels/test_exhaustive.py::test_precision_bit_moves_y_by_one_unit_at_most[bfloat16-gelu]": "gelu",
+    "tests/kernels/test_exhaustive.py::test_precision_bit_moves_y_by_one_unit_at_most[bfloat16-hardswish]": "hardswish",
+    "tests/kernels/test_fused.py::test_act_linear_is_linear_of_act[torch-gelu]": "gelu",
+    "tests/kernels/test_fused.py::test_gated_gradients[torch-swiglu-torch.float32-exact]": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "blocked", "without"),
+    [
+        ("exhaustive", "tests/kernels/test_fused.py::test_gated_gradients[torch-swiglu-torch.float32-exact]",
+         {"kernels-bfloat16", "kernels-float32", "rivals-bfloat16", "rivals-float32", "rivals"}, {}),
+        ("device", "tests/kernels/test_on_gpu.py::test_approximate_backprop_trains[8]", set(), {"8 bits,4 bits"}),
+        ("elementwise", "tests/kernels/test_forward_ad_elementwise.py::test_random_functions",
+         set(), {"nested forward AD"}),
+        ("elementwise", "elementwise: pytest ended with -11", set(), {"nested forward AD"}),
+    ],
+)  # fmt: skip
+def test_what_rests_on_a_test_is_blocked_or_runs_without_it(group, name, blocked, without, tmp_path, monkeypatch):
+    found = progress.Progress(tmp_path, "s", {f"tests/{group}": progress.Outcome(progress.FAILED, failed=(name,))})
+    call = gpu.Call(found, [], 60, tmp_path)
+    ran = {}
+    monkeypatch.setattr(call, "_ran", lambda name, _, out: ran.update({name: out}))
+    outcomes = {one.name: call._one(one.name, one) for one in parts(STEPS, False) if one.step != "tests"}
+    assert {name for name, one in outcomes.items() if one is not None} == blocked
+    assert {out for out in ran.values() if out} == set(without)
+
+
 def test_the_groups_files_are_there_and_patterns_find_their_tests() -> None:
     for group in GROUPS.values():
         assert all((ROOT / "tests" / name).is_file() for name in group.files)
-    found = re.search(steps.FUNCTION, "test_exhaustive.py::test_fewbit_gradient_is_the_table[1-gelu_tanh-float16]")
-    assert found is not None
-    assert found[1] == "gelu_tanh"
-    assert re.search(steps.ACTIVATIONS, "x::test[silu-bfloat16]")
-    assert not re.search(steps.ACTIVATIONS, "x::test[quick_gelu-bfloat16]")
+    for name, function in FAILED.items():
+        found = re.search(steps.FUNCTION, name)
+        assert (found and found[1]) == function, name
+        assert bool(re.search(steps.ACTIVATIONS, name)) == (function in ("gelu", "silu")), name
     of_device = "tests/kernels/test_on_gpu.py::test_devices_agree_in_float32[{}-invact]"
     assert re.search(steps.DEVICE.pattern, of_device.format("gelu"))
     assert not re.search(steps.DEVICE.pattern, of_device.format("threshold"))
@@ -343,6 +410,35 @@ def test_the_largest_batch_is_the_largest_that_runs() -> None:
     again = training.Training(task, ways.STOCK)
     assert again.runs(int(largest.median), task.counted)
     assert not again.runs(int(too_large.median), task.counted)
+
+
+def test_where_twice_the_batch_does_not_fit_what_is_measured_is_kept(monkeypatch):
+    peak, seen = training.Training.peak, []
+
+    def full(self: training.Training, batch: int, limit: float = float("inf")) -> int:
+        seen.append(batch)
+        if batch > 2:
+            raise torch.OutOfMemoryError("no room")
+        return peak(self, batch)
+
+    monkeypatch.setattr(training.Training, "peak", full)
+    task = training.tasks(CPU, True)["llama"]
+    found = {row.what: row.median for row in training.measured(task, ways.STOCK, {"device": "d"}, 1)}
+    assert seen[:3] == [2, 4, 2]
+    assert (found["largest batch"], found["batch too large"]) == (2, 3)
+    assert {"step", "peak"} < set(found)
+
+
+def test_a_way_that_raises_makes_the_status_and_loses_no_rows(monkeypatch, tmp_path, capsys):
+    def broken(*_: object) -> list[Row]:
+        raise RuntimeError("no way")
+
+    monkeypatch.setattr(training, "_largest", broken)
+    monkeypatch.setattr(training, "QUICK_WAYS", (ways.STOCK,))
+    out = tmp_path / "rows.jsonl"
+    assert training.main(["--device", "cpu", "--quick", "--models", "llama", "--out", str(out)]) == command.BAD
+    assert [json.loads(line)["what"] for line in out.read_text().splitlines()] == ["step", "peak"]
+    assert "llama, stock: RuntimeError: no way" in capsys.readouterr().err
 
 
 # Pages.

@@ -24,6 +24,11 @@ BAD = {
     "codegen": ("emit --fn gelu --bits nine", "codegen: bits must be a whole number from 1 to 8, got 'nine'"),
     "coefficients": ("list --root nowhere", "coefficients: root must be a folder of coefficient files, got 'nowhere'"),
     "kernels.memory": ("--model mlp --method fewbit --bits 9", "memory: bits must be a whole number from 1 to 8 for"),
+    "benchmarks.gpu": ("--steps nothing", "gpu: steps must be of tests, speed, memory, training, got 'nothing'"),
+    "benchmarks.gpu.issue_slots": ("--fn none", "gpu.issue_slots: fn must be of relu, leaky_relu,"),
+    "benchmarks.gpu.memory": ("--models none", "gpu.memory: models must be of bert, roberta-large,"),
+    "benchmarks.gpu.tests": ("none --out x", "gpu.tests: group must be of exhaustive, standalone,"),
+    "benchmarks.gpu.training": ("--without stock", "gpu.training: without must be of compile, checkpoint,"),
     "notebooks.gallery": ("--root nowhere", "gallery: --root must be a folder of coefficient files, got 'nowhere'"),
     "notebooks.render": ("--bits 3", "render: unrecognized arguments: --bits 3; see --help"),
     **{
@@ -75,6 +80,11 @@ def test_options_are_read_before_libraries(module: str) -> None:
 
 def test_what_help_names_is_what_there_is() -> None:
     """Libraries are not there yet when options are read, so these names stand apart from what they name."""
+    import torch
+
+    from benchmarks import memory
+    from benchmarks.gpu import memory as gpu_memory
+    from benchmarks.gpu import steps, training, ways
     from benchmarks.kernels import cases, table
     from benchmarks.training.arms import EVERY
     from benchmarks.training.jobs import TASKS
@@ -88,6 +98,16 @@ def test_what_help_names_is_what_there_is() -> None:
     assert cases.METHODS == parsers.KERNEL_METHODS
     assert ("activation", *table.LAYERS) == parsers.KERNEL_WHATS
     assert tuple(TASKS) == parsers.TASKS
+    assert steps.STEPS == parsers.GPU_STEPS
+    assert tuple(steps.GROUPS) == parsers.GPU_GROUPS
+    assert tuple(ways.TINY) == parsers.GPU_TINY
+    assert memory.MODELS == parsers.GPU_MODELS
+    assert gpu_memory.WAYS == parsers.GPU_MEMORY_WAYS
+    assert tuple(training.tasks(torch.device("cpu"), tiny=False)) == parsers.GPU_TRAINED
+    assert tuple(way for way in ways.WAYS if way != ways.NESTED) == parsers.GPU_TRAINING_WAYS
+    assert steps.NESTED == ways.NESTED
+    assert set(steps.APPROXIMATE.split(",")) < set(parsers.GPU_TRAINING_WAYS)
+    assert not any("," in way for way in ways.WAYS)  # --without has commas between them
     assert EVERY[:-1] == parsers.ARMS
     assert tuple(ENGINES) == arguments.ENGINES
     assert tuple(FORMATS) == arguments.DTYPES

@@ -16,9 +16,13 @@ from coefficients import command
 
 if __name__ == "__main__":
     command.exit_on_interrupt()  # before the imports, which take most of the time
+
+from benchmarks import parsers
+
+if __name__ == "__main__":
+    command.early("gpu", lambda: parsers.gpu(__doc__))
     command.exit_without("torch", "gpu", "install PyTorch and Triton")
 
-import argparse
 import re
 import sys
 import time
@@ -32,25 +36,10 @@ from benchmarks.gpu.progress import BLOCKED, DONE, FAILED, Outcome, Progress, re
 from benchmarks.gpu.remarks import only_a_device_shows
 from benchmarks.gpu.steps import STEPS, Part, parts, root
 from benchmarks.options import device as device_of
-from benchmarks.options import one, whole
 
 PROG = "gpu"
-DAY = 86_400
 PATIENCE = 2.5  # times what is expected, and no less than a minute, before a part is given up
 MOST = 590  # seconds of one part
-
-
-def _parser() -> command.Parser:
-    parser = command.Parser(
-        prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--steps", metavar='"S ..."', default=" ".join(STEPS), help=f"of {', '.join(STEPS)}")
-    parser.add_argument(
-        "--dry", action="store_true", help="every step, tiny, without a GPU: to see that all of it runs"
-    )
-    parser.add_argument("--limit", metavar="SECONDS", help="begin no part that is not expected to end within them")
-    parser.add_argument("--again", action="store_true", help="forget what earlier calls have done")
-    return parser
 
 
 class Call:
@@ -76,7 +65,7 @@ class Call:
                 outcome = self._one(name, part)
                 self.progress.note(name, outcome)
                 said = f"{outcome.state}, {outcome.seconds:.0f} s{f'; {outcome.said}' if outcome.said else ''}"
-                if outcome.state == DONE and part.rows:
+                if part.rows and outcome.state != BLOCKED and self.progress.rows(name).is_file():
                     self._publish(part.rows)
             command.say(PROG, f"{number} of {len(self.parts)}, {name}: {said}")
 
@@ -88,7 +77,9 @@ class Call:
                 continue
             found = [match for test in group.failed if (match := re.search(rest.pattern, test))]
             ended = [test for test in group.failed if "::" not in test]  # no test's name: the group broke off
-            if ended or (found and not rest.leaves_out):
+            if ended and rest.leaves_out and "\\" not in rest.leaves_out:
+                without.append(rest.leaves_out)
+            elif ended or (found and not rest.leaves_out):
                 return Outcome(BLOCKED, said=f"it rests on {ended[0] if ended else found[0].string}")
             without += [match.expand(rest.leaves_out) for match in found]
         return self._ran(name, part, ",".join(dict.fromkeys(without)))
@@ -113,8 +104,8 @@ class Call:
         if status == command.GOOD and (not part.rows or out.is_file()):
             return Outcome(DONE, took, said)
         self._show(log)
-        if status == command.BAD and out.is_file():  # measured, and some of it is said to be wrong or left out
-            self._publish(part.rows)
+        if status != command.BAD:  # else what was measured counts, and some of it is said to be wrong or left out
+            out.unlink(missing_ok=True)
         what = f"no end after {timeout:.0f} s" if status == running.TIMED_OUT else f"status {status}"
         return Outcome(FAILED, took, f"{what}; all it said is in {log}")
 
@@ -123,8 +114,10 @@ class Call:
             command.say(PROG, f"    {line[:400]}")
 
     def _publish(self, kind: str) -> None:
-        """All rows of a kind that there are, of all parts, in one file where the tables look for them."""
-        every = [self.progress.rows(f"{part.step}/{part.name}") for part in self.parts_of(kind)]
+        """All rows of a kind that parts have made of these sources, in one file where the tables look for them."""
+        names = [f"{part.step}/{part.name}" for part in self.parts_of(kind)]
+        outcomes = self.progress.outcomes
+        every = [self.progress.rows(name) for name in names if name in outcomes and outcomes[name].state != BLOCKED]
         text = "".join(path.read_text("utf-8") for path in every if path.is_file())
         self.results.mkdir(parents=True, exist_ok=True)
         rows.write_text(self.results / f"{kind}.jsonl", text)
@@ -159,11 +152,7 @@ def _ended(call: Call, dry: bool) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
-    options = _parser().parse_args(arguments)
-    steps = [one("steps", name, STEPS) for name in options.steps.split()]
-    if not steps:
-        raise command.Misuse(f"steps must be of {', '.join(STEPS)}, got {options.steps!r}")
-    limit = float("inf") if options.limit is None else whole("limit", options.limit, DAY)
+    options = parsers.gpu(__doc__, arguments)
     where = origin(device_of("cpu" if options.dry else "cuda"))
     folder = root() / "build" / "gpu" / ("dry" if options.dry else where["device"])
     progress, said = resumed(folder, again=options.again)
@@ -172,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = folder / "results" if options.dry else rows.RESULTS / where["device"]
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
     command.say(PROG, f"{where['device']}; {versions}; revision {where['revision']}, sources {progress.sources}")
-    call = Call(progress, parts(steps, options.dry), limit, results)
+    call = Call(progress, parts(options.steps, options.dry), options.limit, results)
     try:
         call.all()
     except KeyboardInterrupt:

@@ -18,10 +18,13 @@ from coefficients import command
 if __name__ == "__main__":
     command.exit_on_interrupt()  # before the imports, which take most of the time
 
-import argparse
+from benchmarks import parsers
+
+if __name__ == "__main__":
+    command.early("gpu.issue_slots", lambda: parsers.issue_slots(__doc__))
+
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,7 +33,6 @@ from benchmarks import slack
 from benchmarks.clock import clock_of, origin, rounds
 from benchmarks.kernels.cases import DTYPES, Call, copy
 from benchmarks.options import device as device_of
-from benchmarks.options import names
 from benchmarks.rows import Row, record, summary
 from codegen.chosen import Choice
 from codegen.chosen import choose as chosen
@@ -44,7 +46,6 @@ PROG = "gpu.issue_slots"
 METHODS = {"invact": 0, "fewbit": 3, "forward-ad": 0}  # and bits
 MEASURED = {"bfloat16": FUNCTIONS, "float32": ("gelu", "silu", "mish", "tanh")}
 SIZE, RUNS = {"cuda": 1 << 26, "cpu": 1 << 12}, {"cuda": 20, "cpu": 3}
-QUICK = ("gelu", "relu")
 
 
 def model(device: torch.device) -> GPU:
@@ -124,26 +125,13 @@ def described(rows: Sequence[Row]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
-    parser = command.Parser(
-        prog="python -m benchmarks.gpu.issue_slots",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--fn", metavar="F,...", help="default: all")
-    parser.add_argument("--without", metavar="F,...", help="those whose tests fail")
-    parser.add_argument("--device", metavar="D", help="cuda or cpu (default: cuda where there is one)")
-    parser.add_argument("--quick", action="store_true", help=f"{' and '.join(QUICK)} only")
-    parser.add_argument("-o", "--out", metavar="FILE", help="instead of benchmarks/results/<device>/issue-slots.jsonl")
-    options = parser.parse_args(arguments)
-    asked = list(QUICK) if options.quick and options.fn is None else names("fn", options.fn, FUNCTIONS)
-    without = [] if options.without is None else names("without", options.without, FUNCTIONS)
+    options = parsers.issue_slots(__doc__, arguments)
     device = device_of(options.device)
-    out: Path | None = None if options.out is None else command.output_path("out", options.out)
     rows: list[Row] = []
-    for found in measure([name for name in asked if name not in without], device):
+    for found in measure(options.fn, device):
         print(described(found), flush=True)
         rows += found
-    record([("issue-slots", rows)] if rows else [], out, options.quick)
+    record([("issue-slots", rows)] if rows else [], options.out, options.quick)
     return command.GOOD
 
 

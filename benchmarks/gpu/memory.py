@@ -18,11 +18,14 @@ from coefficients import command
 if __name__ == "__main__":
     command.exit_on_interrupt()  # before the imports, which take most of the time
 
-import argparse
+from benchmarks import parsers
+
+if __name__ == "__main__":
+    command.early("gpu.memory", lambda: parsers.gpu_memory(__doc__))
+
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,16 +36,14 @@ from torch.autograd.graph import get_gradient_edge
 from benchmarks.clock import origin
 from benchmarks.gpu.device import CountedBooks, books, settle
 from benchmarks.gpu.ways import NESTED, STOCK, TINY, Model, loss, prepare
-from benchmarks.memory import MODELS
 from benchmarks.options import device as device_of
-from benchmarks.options import names
 from benchmarks.rows import Row, record, summary
 from kernels import KernelError, saved_bytes
 from kernels.memory.recorder import tensors
 from kernels.memory.saved import Saved, size
 
 PROG = "gpu.memory"
-WAYS = (STOCK, "auto", "fewbit, 3 bits", "8 bits", "4 bits", NESTED)
+WAYS = (STOCK, "auto", "fewbit-3", "8 bits", "4 bits", NESTED)
 APART = 0.01  # of all that is kept, from which on an operation is listed
 QUICK_WAYS, SEQ = (STOCK, "auto", "4 bits"), 16  # of tiny models
 ACCOUNTED, RECORDED, ALLOCATED = "accounted", "recorded", "allocated"
@@ -138,27 +139,14 @@ def described(rows: Sequence[Row]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
-    parser = command.Parser(
-        prog="python -m benchmarks.gpu.memory",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--models", metavar="M,...", help=f"default: {','.join(MODELS)}; tiny: {','.join(TINY)}")
-    parser.add_argument("--without", metavar="W,...", help=f"ways whose tests fail, of {'; '.join(WAYS[1:])}")
-    parser.add_argument("--device", metavar="D", help="cuda or cpu (default: cuda where there is one)")
-    parser.add_argument("--quick", action="store_true", help="tiny models, to see that all of it runs")
-    parser.add_argument("-o", "--out", metavar="FILE", help="instead of benchmarks/results/<device>/gpu-memory.jsonl")
-    options = parser.parse_args(arguments)
-    asked = names("models", options.models, tuple(TINY) if options.quick else MODELS)
-    without = [] if options.without is None else names("without", options.without, WAYS[1:])
+    options = parsers.gpu_memory(__doc__, arguments)
     device = device_of(options.device)
-    out: Path | None = None if options.out is None else command.output_path("out", options.out)
     rows: list[Row] = []
-    ways = [way for way in (QUICK_WAYS if options.quick else WAYS) if way not in without]
-    for found in models(asked, ways, device, options.quick):
+    ways = [way for way in (QUICK_WAYS if options.quick else WAYS) if way not in options.without]
+    for found in models(options.models, ways, device, options.quick):
         print(described(found), flush=True)
         rows += found
-    record([("gpu-memory", rows)] if rows else [], out, options.quick)
+    record([("gpu-memory", rows)] if rows else [], options.out, options.quick)
     return command.GOOD
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -67,16 +68,24 @@ class Progress:
 
 def resumed(folder: Path, *, again: bool = False) -> tuple[Progress, str]:
     """The progress in a folder, and what there is to say of it: begun anew where asked for, or of other sources."""
-    found = Progress(folder, sources())
-    if again or not found.path.is_file():
-        return found, ""
+    found, said = Progress(folder, sources()), ""
+    if found.path.is_file() and not again:
+        said = _take_up(found)
+    if not found.outcomes:  # rows of what is forgotten must not be published with new ones
+        found.path.unlink(missing_ok=True)
+        shutil.rmtree(folder / "rows", ignore_errors=True)
+    return found, said
+
+
+def _take_up(found: Progress) -> str:
+    """Fill in the outcomes of the file, or say why not."""
     try:
         known = json.loads(found.path.read_text(encoding="utf-8"))
         parts = {name: Outcome(**{**one, "failed": tuple(one["failed"])}) for name, one in known["parts"].items()}
         of = known["sources"]
     except (ValueError, KeyError, TypeError, AttributeError):
-        return found, f"{found.path} is damaged: all begins anew"
+        return f"{found.path} is damaged: all begins anew"
     if of != found.sources:
-        return found, "the sources are not those of the last call: all begins anew"
+        return "the sources are not those of the last call: all begins anew"
     found.outcomes = parts
-    return found, ""
+    return ""

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from coefficients import functions
+
 STEPS = ("tests", "speed", "memory", "training")
 START, GRAPH, KERNEL, BANDWIDTH = (
     12,
@@ -17,9 +19,17 @@ START, GRAPH, KERNEL, BANDWIDTH = (
     4e12,
 )  # seconds: a process, a graph of torch.compile, a Triton kernel; B/s
 SHARDS = 8  # processes that share a group of tests
-FUNCTION = r"\[(?:\d+-)?([a-z0-9_]+?)-b?float16"  # of an exhaustive test, in its name
-ACTIVATIONS = r"\[(?:\d+-)?(?:gelu|silu)-"  # the functions that speed is measured of
-APPROXIMATE = "8 bits,4 bits"
+APPROXIMATE, NESTED = "8 bits,4 bits", "nested forward AD"
+
+
+def _of(*functions: str) -> str:
+    """What finds a test of one of some functions: it stands between the minus signs of the test's name."""
+    return rf"\[(?:[^\]]*-)?({'|'.join(functions)})(?=[-\]])"
+
+
+FUNCTION = _of(*functions.names())
+ACTIVATIONS = _of("gelu", "silu")  # the functions that speed is measured of
+TRAINED = _of("gelu", "silu", "relu")
 
 
 @dataclass(frozen=True)
@@ -70,7 +80,7 @@ GROUPS = {
         ("kernels/test_exhaustive.py", "kernels/test_fused.py"),
         kernels=24 * 7 * 2 * 2,
         besides=35,
-        dry=("kernels/test_exhaustive.py", "-k", "silu-bfloat16 and (forward or stored)"),
+        dry=("kernels/test_exhaustive.py", "-k", "silu-bfloat16 and stored"),
     ),
     "standalone": Group(
         ("kernels/test_standalone.py",),
@@ -85,7 +95,7 @@ GROUPS = {
         ),
         kernels=400,
         besides=30,
-        dry=("kernels/test_approx_kernels.py", "-k", "rectify or shapes_stay"),
+        dry=("kernels/test_approx_kernels.py", "-k", "rectify"),
     ),
     "elementwise": Group(
         ("kernels/test_forward_ad_elementwise.py",),
@@ -97,7 +107,7 @@ GROUPS = {
         ("kernels/test_on_gpu.py", "kernels/test_memory.py", "test_benchmark_kernels.py"),
         kernels=60,
         besides=40,
-        dry=("kernels/test_on_gpu.py", "-k", "not agree or silu"),
+        dry=("kernels/test_on_gpu.py", "-k", "twice_the_same and invact"),
         marked="gpu",
     ),
 }
@@ -110,22 +120,23 @@ def _tests(dry: bool) -> Iterable[Part]:
         yield Part("tests", name, words, seconds)
 
 
-EXHAUSTIVE = Rest("exhaustive", ACTIVATIONS)
+EXHAUSTIVE = (Rest("exhaustive", ACTIVATIONS), Rest("exhaustive", "test_fused"))
 DEVICE = Rest("device", r"test_on_gpu.*(twice|autocast|agree.*\[(gelu|silu|relu)-)")
+APPROX = (Rest("kernels", "approx", APPROXIMATE), Rest("device", "approximate_backprop_trains", APPROXIMATE))
 SIZES = (16, 22, 26, 28)  # exponents of 2
 
 
 def _speed(dry: bool) -> Iterable[Part]:
     quick = ("--device", "cpu", "--quick") if dry else ("--device", "cuda")
     sizes = () if dry else ("--sizes", ",".join(f"2^{size}" for size in SIZES))
-    functions, methods = 2, 10
+    count, methods = 2, 10
     for dtype, itemsize in (("bfloat16", 2), ("float32", 4)):
         words = ("benchmarks.kernels", *quick, "--dtypes", dtype, *sizes, *(("--fn", "gelu") if dry else ()))
         # 42 rounds of each method, two tensors forward, three backward, five for both; and the cache read four times.
-        moved = functions * methods * 42 * sum(10 * itemsize * 2.0**size + 12 * 2.0**28 for size in SIZES)
+        moved = count * methods * 42 * sum(10 * itemsize * 2.0**size + 12 * 2.0**28 for size in SIZES)
         # In one shape and, besides, in two of layers; each is compiled for itself.
-        seconds = _seconds(functions * (len(SIZES) + 3), functions * 8 * 2 * 2, moved)
-        rests = (EXHAUSTIVE, *[Rest("device", r"agree.*\[(gelu|silu)-")] * (dtype == "float32"))
+        seconds = _seconds(count * (len(SIZES) + 3), count * 8 * 2 * 2, moved)
+        rests = (*EXHAUSTIVE, *[Rest("device", r"agree.*\[(gelu|silu)-")] * (dtype == "float32"))
         yield Part("speed", f"kernels-{dtype}", words, seconds, "kernels-time", rests)
     words = ("benchmarks.gpu.issue_slots", *quick)
     function = Rest("exhaustive", FUNCTION, r"\1")
@@ -136,7 +147,7 @@ def _speed(dry: bool) -> Iterable[Part]:
         asked = () if dry else ("--dtypes", dtype, "--sizes", RIVALS[dtype])
         words = ("benchmarks.rivals", "--what", "speed", *quick, *asked)
         if not dry or dtype == "float32":
-            yield Part("speed", f"rivals-{dtype}", words, _seconds(9 * shapes), "rivals-speed", (EXHAUSTIVE,))
+            yield Part("speed", f"rivals-{dtype}", words, _seconds(9 * shapes), "rivals-speed", EXHAUSTIVE)
 
 
 RIVALS = {"bfloat16": "64x256,8192x1024,16384x4096", "float32": "8192x1024"}  # 2^16 to 2^28 elements between layers
@@ -144,19 +155,19 @@ RIVALS = {"bfloat16": "64x256,8192x1024,16384x4096", "float32": "8192x1024"}  # 
 
 def _memory(dry: bool) -> Iterable[Part]:
     quick = ("--device", "cpu", "--quick") if dry else ("--device", "cuda")
-    rests = (DEVICE, Rest("kernels", "approx", APPROXIMATE))
+    rests = (DEVICE, *APPROX, Rest("elementwise", "", NESTED))
     # Three runs of each of six ways, once of them on fake tensors; Llama's 7 billion weights take longer.
     parts = {"bert": 35, "gpt2,vit,clip,ast": 80, "roberta-large": 35, "llama": 60, "resnet50,efficientnet-b0": 45}
     for models, seconds in {"bert": 20}.items() if dry else parts.items():
         words = ("benchmarks.gpu.memory", *quick, "--models", models)
         yield Part("memory", f"models-{models.partition(',')[0]}", words, seconds, "gpu-memory", rests)
     words = ("benchmarks.rivals", "--what", "memory", *quick)
-    yield Part("memory", "rivals", words, _seconds(9 * 2 // 2), "rivals-memory", (EXHAUSTIVE,))
+    yield Part("memory", "rivals", words, _seconds(9 * 2 // 2), "rivals-memory", EXHAUSTIVE)
 
 
 def _training(dry: bool) -> Iterable[Part]:
     quick = ("--device", "cpu", "--quick") if dry else ("--device", "cuda")
-    rests = (DEVICE, Rest("exhaustive", r"\[(?:\d+-)?(?:gelu|silu|relu)-"), Rest("kernels", "approx", APPROXIMATE))
+    rests = (DEVICE, Rest("exhaustive", TRAINED), *APPROX)
     # Eight ways of about five seconds each, to build, to take eleven steps and to look for the largest batch; and
     # what torch.compile takes for the blocks of one.
     each = {"llama": 95, "bert": 95, "vit": 85, "resnet50": 100}

@@ -3,6 +3,16 @@
 Without pytest-xdist, which may be missing. The names of tests that fail are written to --out, a line each.
 """
 
+from coefficients import command
+
+if __name__ == "__main__":
+    command.exit_on_interrupt()
+
+from benchmarks import parsers
+
+if __name__ == "__main__":
+    command.early("gpu.tests", lambda: parsers.gpu_tests(__doc__))
+
 import os
 import sys
 from collections.abc import Sequence
@@ -11,8 +21,6 @@ from pathlib import Path
 
 from benchmarks.gpu import running
 from benchmarks.gpu.steps import GROUPS, SHARDS, Group
-from benchmarks.options import one
-from coefficients import command
 
 PROG = "gpu.tests"
 TIMEOUT = 580
@@ -38,13 +46,8 @@ def failures(log: Path) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
-    parser = command.Parser(prog="python -m benchmarks.gpu.tests", description=__doc__)
-    parser.add_argument("group", metavar="GROUP", help=f"of {', '.join(GROUPS)}")
-    parser.add_argument("--dry", action="store_true", help="a few of them, in Triton's interpreter")
-    parser.add_argument("-o", "--out", metavar="FILE", required=True, help="for the names of those that fail")
-    options = parser.parse_args(arguments)
-    group = GROUPS[one("group", options.group, tuple(GROUPS))]
-    out = command.output_path("out", options.out)
+    options = parsers.gpu_tests(__doc__, arguments)
+    group, out = GROUPS[options.group], options.out
     shards = 1 if options.dry else max(1, min(SHARDS, (os.cpu_count() or 2) // 2))
     logs = [out.with_suffix(f".{shard}.txt") for shard in range(shards)]
 

@@ -20,11 +20,14 @@ from coefficients import command
 if __name__ == "__main__":
     command.exit_on_interrupt()  # before the imports, which take most of the time
 
-import argparse
+from benchmarks import parsers
+
+if __name__ == "__main__":
+    command.early("gpu.training", lambda: parsers.gpu_training(__doc__))
+
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,7 +37,6 @@ from benchmarks.clock import origin
 from benchmarks.gpu.device import books, memory, seconds, settle
 from benchmarks.gpu.ways import CHECKPOINT, COMPILE, NESTED, STOCK, TINY, WAYS, Model, loss, prepare
 from benchmarks.options import device as device_of
-from benchmarks.options import names
 from benchmarks.rows import Row, record, summary
 from kernels import KernelError
 
@@ -134,41 +136,51 @@ class Training:
         except torch.OutOfMemoryError:
             return False
         finally:
-            self.optimiser.zero_grad(set_to_none=True)
-            self.given, self.samples = [], 0
-            settle(self.device)
+            self.forget()
         return True
 
+    def forget(self) -> None:
+        """Let go of samples and gradients."""
+        self.optimiser.zero_grad(set_to_none=True)
+        self.given, self.samples = [], 0
+        settle(self.device)
 
-def measured(task: Task, way: str, where: dict[str, Any], steps: int) -> list[Row]:
+
+def measured(task: Task, way: str, where: dict[str, Any], steps: int) -> Iterator[Row]:
     """The rows of a task by one way; none where it changes nothing."""
     training = Training(task, way)
     if not training.applies:
-        return []
+        return
     batch = task.model.batch or 1
     training.feed(batch)
     for _ in range(WARM_UP):
         training.step()
     size = {"batch": batch} | ({} if task.model.seq is None else {"seq": task.model.seq})
     base = {"implementation": way, "mode": task.model.name, "dtype": "bfloat16", **where}
-    rows = [Row("step", unit="s", size=size, **base, **summary(seconds(task.model.device, training.step, steps)))]
+    yield Row("step", unit="s", size=size, **base, **summary(seconds(task.model.device, training.step, steps)))
     there = training.there()
     peak = training.peak(batch)
-    rows.append(Row("peak", unit="B", size=size, **base, **summary([float(there + peak)])))
+    yield Row("peak", unit="B", size=size, **base, **summary([float(there + peak)]))
     if way != COMPILE:
-        rows += _largest(training, {**base, "size": {**size, "memory": memory(task.model.device, task.counted)}}, peak)
-    return rows
+        yield from _largest(
+            training, {**base, "size": {**size, "memory": memory(task.model.device, task.counted)}}, peak
+        )
 
 
 def _largest(training: Training, base: dict[str, Any], peak: int) -> list[Row]:
     """The largest batch that runs, and the least that does not."""
     batch, device = base["size"].pop("batch"), training.device
-    # Where gradients or the loss, not activations, make the peak, it does not grow yet.
-    while (twice := training.peak(2 * batch)) < GROWS * peak and batch < MOST:
-        batch, peak = 2 * batch, twice
-    each = max(1.0, (twice - peak) / batch)
-    room = base["size"]["memory"] - (training.there() if device.type == "cuda" else 0)
-    guess = max(1, int((SAFE * room - (peak - each * batch)) / each))
+    guess = batch
+    try:
+        # Where gradients or the loss, not activations, make the peak, it does not grow yet.
+        while (twice := training.peak(2 * batch)) < GROWS * peak and batch < MOST:
+            guess = batch = 2 * batch
+            peak = twice
+        each = max(1.0, (twice - peak) / batch)
+        room = base["size"]["memory"] - (training.there() if device.type == "cuda" else 0)
+        guess = max(1, int((SAFE * room - (peak - each * batch)) / each))
+    except torch.OutOfMemoryError:  # so few fit that there is no line to follow: the last that ran is where to begin
+        training.forget()
     tried: dict[int, bool] = {}
 
     def runs(samples: int) -> bool:
@@ -191,47 +203,39 @@ def described(rows: Sequence[Row]) -> str:
     return f"{first.mode}, {first.implementation}, {first.size}: {'; '.join(parts)}"
 
 
-def models(asked: Sequence[str], ways: Sequence[str], device: torch.device, tiny: bool) -> Iterator[list[Row]]:
-    """The rows of each model and way; what does not run is said, and keeps no other."""
+def models(
+    asked: Sequence[str], ways: Sequence[str], device: torch.device, tiny: bool, failed: list[str]
+) -> Iterator[list[Row]]:
+    """The rows of each model and way; what does not run is said, put into `failed`, and keeps no other."""
     of_all = tasks(device, tiny)
     for name in asked:
         for way in ways:
             torch.compiler.reset()
+            rows: list[Row] = []
             try:
-                rows = measured(of_all[name], way, origin(device), 2 if tiny else STEPS)
+                for row in measured(of_all[name], way, origin(device), 2 if tiny else STEPS):
+                    rows.append(row)  # what was measured before an error counts
             except Exception as error:  # whatever stops one way must not stop the others
                 command.say(PROG, f"{name}, {way}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
-                rows = []
+                failed.append(f"{name}, {way}")
             settle(device)
             yield rows
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
-    known = tuple(tasks(torch.device("cpu"), False))
+    options = parsers.gpu_training(__doc__, arguments)
     ways = tuple(way for way in WAYS if way != NESTED)  # none of the four has a chain that is written out
-    parser = command.Parser(
-        prog="python -m benchmarks.gpu.training", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    parser.add_argument("--models", metavar="M,...", help=f"default: {','.join(known)}")
-    parser.add_argument("--without", metavar="W,...", help=f"ways whose tests fail, of {'; '.join(ways[1:])}")
-    parser.add_argument("--device", metavar="D", help="cuda or cpu (default: cuda where there is one)")
-    parser.add_argument("--quick", action="store_true", help="tiny models, a few ways: to see that all of it runs")
-    parser.add_argument("-o", "--out", metavar="FILE", help="instead of benchmarks/results/<device>/gpu-training.jsonl")
-    options = parser.parse_args(arguments)
-    asked = names("models", options.models, known)
-    without = [] if options.without is None else names("without", options.without, ways[1:])
     device = device_of(options.device)
-    out: Path | None = None if options.out is None else command.output_path("out", options.out)
     rows: list[Row] = []
-    taken = [way for way in (QUICK_WAYS if options.quick else ways) if way not in without]
-    for found in models(asked, taken, device, options.quick):
+    failed: list[str] = []
+    taken = [way for way in (QUICK_WAYS if options.quick else ways) if way not in options.without]
+    for found in models(options.models, taken, device, options.quick, failed):
         if found:
             print(described(found), flush=True)
         rows += found
-    record([("gpu-training", rows)] if rows else [], out, options.quick)
-    return command.GOOD if rows else command.BAD
+    record([("gpu-training", rows)] if rows else [], options.out, options.quick)
+    return command.GOOD if rows and not failed else command.BAD
 
 
 if __name__ == "__main__":

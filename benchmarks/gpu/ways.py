@@ -19,7 +19,7 @@ STOCK, COMPILE, CHECKPOINT, NESTED = "stock", "compile", "checkpoint", "nested f
 CONVERSIONS: dict[str, dict[str, Any]] = {
     "auto": {"method": "auto"},
     "invact": {"method": "invact"},
-    "fewbit, 3 bits": {"method": "fewbit", "bits": 3},
+    "fewbit-3": {"method": "fewbit", "bits": 3},
     "forward-ad": {"method": "forward-ad"},
     "8 bits": {"method": "approx-backprop", "bits": 8},
     "4 bits": {"method": "approx-backprop", "bits": 4},
