@@ -7,7 +7,6 @@ mends is refused, with the point, or said in the module's header where it is far
 import math
 from collections.abc import Sequence
 
-import flint
 import numpy as np
 import sympy
 from numpy.typing import NDArray
@@ -19,6 +18,7 @@ from codegen.function import Function, numbers
 from codegen.module import primitive_function, primitives
 from codegen.subject import Subject
 from codegen.torch_primitives import TORCH
+from fitting.activations.balls import flint
 from fitting.activations.calculus import PRECISION, values
 from fitting.activations.tape import Tape
 from fitting.errors import InputError, shortened

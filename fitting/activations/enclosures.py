@@ -14,11 +14,13 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any
 
-import flint
-
 from fitting.activations.arithmetics import ARB, Arithmetic
+from fitting.activations.balls import flint
 
-_NAN = flint.arb("nan")
+
+def _nan() -> Any:
+    return flint.arb("nan")  # not of this module: flint may not be there
+
 
 # A condition is True or False where it is so on all of the ball, None where it may be either.
 Verdict = bool | None
@@ -42,12 +44,12 @@ def _either_sign(positive: Callable[[Any], Any], negative: Callable[[Any], Any])
 
 def _by_sign(positive: Callable[[Any], Any], negative: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A function that is analytic on each side of 0 only."""
-    return lambda u: positive(u) if (sign := _sign(u)) > 0 else negative(u) if sign else _NAN
+    return lambda u: positive(u) if (sign := _sign(u)) > 0 else negative(u) if sign else _nan()
 
 
 def _quotient(a: Any, b: Any) -> Any:
     # flint raises where the divisor's ball holds 0.
-    return a / b if _sign(b) else _NAN
+    return a / b if _sign(b) else _nan()
 
 
 def _whole_power(base: Any, exponent: int) -> Any:
@@ -89,7 +91,7 @@ def _extreme(sign: int) -> Callable[[Any, Any], Any]:
 
     def choose(a: Any, b: Any) -> Any:
         order = _sign(leading(a) - leading(b)) * sign
-        return a if order > 0 else b if order < 0 else _NAN
+        return a if order > 0 else b if order < 0 else _nan()
 
     return choose
 
@@ -134,11 +136,11 @@ def _possible(*branches: tuple[Any, Verdict]) -> list[Any]:
 
 def _only(*branches: tuple[Any, Verdict]) -> Any:
     found = _possible(*branches)
-    return found[0] if len(found) == 1 else _NAN
+    return found[0] if len(found) == 1 else _nan()
 
 
 def _union(*branches: tuple[Any, Verdict]) -> Any:
-    return reduce(lambda a, b: a.union(b), _possible(*branches) or [_NAN])
+    return reduce(lambda a, b: a.union(b), _possible(*branches) or [_nan()])
 
 
 def _clipped_power(base: Any, exponent: Any) -> Any:
@@ -148,7 +150,7 @@ def _clipped_power(base: Any, exponent: Any) -> Any:
     if not base.is_finite() or base > 0 or not exponent > 0:
         return base**exponent
     upper = base.upper()
-    return flint.arb(0).union(upper**exponent) if upper > 0 else flint.arb(0) if upper == 0 else _NAN
+    return flint.arb(0).union(upper**exponent) if upper > 0 else flint.arb(0) if upper == 0 else _nan()
 
 
 def _method(name: str) -> Callable[[Any], Any]:

@@ -6,10 +6,10 @@ Slow and sure. Fits, printed formulas and kernels are all compared with this and
 import math
 from typing import Any
 
-import flint
 import mpmath
 
 from fitting.activations.activation import Activation, Branch
+from fitting.activations.balls import flint
 from fitting.activations.tape import Tape
 from fitting.errors import InputError
 

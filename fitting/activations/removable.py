@@ -12,18 +12,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import flint
 import mpmath
 import numpy as np
 from sympy import Expr
 
 from fitting.activations.arithmetics import Arithmetic
+from fitting.activations.balls import flint
 from fitting.activations.enclosures import SERIES
 from fitting.activations.heads import removable, x
 
 TERMS = 26  # of the polynomial next to the point: with NEAREST to the TERMSth power left out, below float64's eps
 NEAREST = 1 / 4  # of the radius of convergence
-WIDEST = 0.5
+WIDE = 0.5  # a radius from which on more is asked of the polynomial than that the terms left out are small
+_FLOAT32 = -126 * math.log(2)  # below whose exponential a coefficient is lost in float32
 FAR = 1.0  # from the point, where the plain quotient is narrow enough
 _BITS = 400
 Run = Callable[[Expr, Arithmetic, Any], Any]
@@ -31,6 +32,8 @@ Run = Callable[[Expr, Arithmetic, Any], Any]
 
 def value_of(node: removable, arithmetic: Arithmetic, value: Any, run: Run) -> Any:
     """The value of `node` where x is `value`; `run` gives that of a plain expression."""
+    if arithmetic.name.startswith("numpy"):
+        return _floats(node, arithmetic, value, run)
     if isinstance(value, flint.arb_series):
         return _narrower_series(_direct(node, arithmetic, value, run), _series(node, value[0], value.prec, run), value)
     if isinstance(value, flint.arb | flint.acb):
@@ -38,8 +41,6 @@ def value_of(node: removable, arithmetic: Arithmetic, value: Any, run: Run) -> A
         if plain.is_finite() and abs(value - arithmetic.constant(node.args[3])).lower() > FAR:
             return plain
         return _narrower(plain, _by_mean(node, arithmetic, value, run))
-    if arithmetic.name.startswith("numpy"):
-        return _floats(node, arithmetic, value, run)
     return _digits(node, arithmetic, value, run)
 
 
@@ -136,8 +137,26 @@ def near(node: removable, run: Run) -> Near:
     with flint.ctx.workprec(_BITS):
         series = _series(node, SERIES.constant(node.args[3]), TERMS, run)
         found = [0.0 if series[k].contains(0) else float(series[k].mid()) for k in range(TERMS)]
-    sizes = [abs(one) ** (-1 / k) for k, one in enumerate(found) if k >= TERMS // 2 and one]
-    return Near(float(node.args[3]), min([WIDEST, *(NEAREST * size for size in sizes)]), tuple(found))
+        logs = {k: float(abs(series[k].mid()).log()) for k in range(TERMS) if not series[k].contains(0)}
+    radius = min([math.log(WIDE), *(math.log(NEAREST) - log / k for k, log in logs.items() if k >= TERMS // 2)])
+    if radius == math.log(WIDE):
+        radius = max(radius, _wide(logs))
+    return Near(float(node.args[3]), math.exp(radius), tuple(found))
+
+
+def _wide(logs: dict[int, float]) -> float:
+    """The log of a radius to which the polynomial is good in parts of its first term, by logs of coefficients.
+
+    The terms left out are small there, no term is above the first, and none counts whose coefficient float32 lacks.
+    """
+    first = min(logs, default=0)
+    found = []
+    for k, log in logs.items():
+        if k > first:
+            less = math.log(NEAREST) * (k - first) if k >= TERMS // 2 else 0.0
+            less = min(less, math.log(2) * -26) if log < _FLOAT32 else less
+            found.append((less + logs[first] - log) / (k - first))
+    return min([*found, 69.0]) if len(found) > 1 else -math.inf  # 1e30, whose square is a float32's no more
 
 
 def _floats(node: removable, arithmetic: Arithmetic, at: Any, run: Run) -> Any:

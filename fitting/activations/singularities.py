@@ -5,10 +5,10 @@
 
 from functools import cache
 
-import flint
 import sympy
 from sympy import Add, Expr, Integer, Mul, Piecewise, Poly, Rational
 
+from fitting.activations.balls import flint
 from fitting.activations.enclosures import SERIES
 from fitting.activations.heads import Head, maximum, minimum, removable, softsign, x
 from fitting.activations.tape import Tape

@@ -7,7 +7,7 @@ if __name__ == "__main__":
 
 from coefficients.schema import CoefficientError
 from fitting.errors import InputError
-from fitting.fewbit.options import bits, budget, check, parser
+from fitting.fewbit.options import bits, budget, check, ends, max_error, parser
 
 if __name__ == "__main__":
     command.early("fewbit", lambda: check(parser().parse_args()), (InputError,))
@@ -37,10 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     check(options)
     weight = parse_weight(options.weight)
-    domain = None
-    if options.domain is not None:
-        lo, hi = (shared.number("domain", end) + 0.0 for end in options.domain)  # + 0.0 makes 0 of -0
-        domain = lo, hi
+    domain = ends(options)
     if options.all:
         return _all(options, weight, domain)
     out = None if options.out in (None, "-") else command.output_path("out", options.out)
@@ -59,6 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
         return command.GOOD
     if result.budget is not None and out is None:
         text, where = dumps(seal(document.to_document(result), 1)), f"{NOWHERE}; --out PATH writes it"
+        command.say("fewbit", where)  # whatever the format, and with --quiet too
     else:
         text, where = shared.deliver(document.to_document(result), document.file_name(result), out, options.root)
     if not options.quiet:
@@ -81,7 +79,7 @@ def _fit(
                 budget=budget(options),
                 report=report,
             )
-        limit = shared.number("max-error", options.max_error)
+        limit = float(max_error(options) or 0)
         return fit_to_error(activation, limit, levels=options.levels, weight=weight, domain=domain, report=report)
 
 
@@ -132,6 +130,8 @@ def _all(options: argparse.Namespace, weight: Weight, domain: tuple[float, float
     if not options.quiet:
         unchanged = f"{len(tasks) - written - cut} unchanged" + f", {cut} cut short and not written" * (cut > 0)
         print(f"{len(tasks)} tables: {written} written, {unchanged}; largest gap {percent(largest)}")
+    elif cut:
+        command.say("fewbit", f"{cut} of {len(tasks)} tables {NOWHERE}")
     return command.GOOD
 
 

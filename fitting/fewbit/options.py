@@ -1,6 +1,7 @@
 """The command's options, and what can be said of them before its libraries are there."""
 
 import argparse
+import math
 
 from coefficients import command
 from fitting import options as shared
@@ -62,10 +63,8 @@ def check(options: argparse.Namespace) -> None:
     if options.levels not in KINDS:
         raise InputError(f"levels must be one of {', '.join(KINDS)}, got {options.levels!r}")
     bits(options)
-    for end in options.domain or ():
-        shared.number("domain", end)
-    if options.max_error is not None:
-        shared.number("max-error", options.max_error)
+    ends(options)
+    max_error(options)
     budget(options)
     shared.jobs(options.jobs)
 
@@ -82,4 +81,29 @@ def bits(options: argparse.Namespace) -> int | None:
 
 def budget(options: argparse.Namespace) -> float | None:
     """What --budget says."""
-    return None if options.budget is None else shared.number("budget", options.budget)
+    if options.budget is None:
+        return None
+    found = shared.number("budget", options.budget)
+    if not (math.isfinite(found) and found > 0):
+        raise InputError(f"budget must be a positive number of seconds, got {found:g}")
+    return found
+
+
+def max_error(options: argparse.Namespace) -> float | None:
+    """What --max-error says."""
+    if options.max_error is None:
+        return None
+    found = shared.number("max-error", options.max_error)
+    if not (math.isfinite(found) and found >= 0):
+        raise InputError(f"max-error must be finite and at least 0, got {found}")
+    return found
+
+
+def ends(options: argparse.Namespace) -> tuple[float, float] | None:
+    """What --domain says."""
+    if options.domain is None:
+        return None
+    lo, hi = (shared.number("domain", end) + 0.0 for end in options.domain)  # + 0.0 makes 0 of -0
+    if not (math.isfinite(lo) and math.isfinite(hi) and lo < hi):
+        raise InputError(f"domain must be two finite numbers, the lower first, got {lo:g} {hi:g}")
+    return lo, hi

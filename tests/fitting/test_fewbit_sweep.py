@@ -24,12 +24,15 @@ from fitting.fewbit.sweep import shipped, sweep
 from fitting.weights import uniform
 
 ROOT = Path(coefficients.__file__).parents[1]
+STORED = "actfit/coefficients"  # below the folder that a test runs in
 TASKS = [("relu", 1), ("silu", 2), ("relu", 2), ("tanh", 1)]
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr("fitting.options.DATA", tmp_path / "none")  # what ships is looked at by tests of its own
     return tmp_path
 
 
@@ -74,14 +77,12 @@ def test_fits_come_in_order_and_are_those_of_fit() -> None:
 def test_what_is_printed(few: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.run(["--all"]) == 0
     out, err = capsys.readouterr()
-    lines = out.splitlines()
-    silu, tanh = (
-        load(f"coefficients/data/{name}.v1.json")["error"] for name in ("silu/fewbit-2bit", "tanh/fewbit-1bit")
-    )
-    assert lines[0] == f"relu         1 bit   {'0':12} gap      0 %  coefficients/data/relu/fewbit-1bit.v1.json"
+    lines, below = out.splitlines(), Path(STORED).resolve()
+    silu, tanh = (load(f"{STORED}/{name}.v1.json")["error"] for name in ("silu/fewbit-2bit", "tanh/fewbit-1bit"))
+    assert lines[0] == f"relu         1 bit   {'0':12} gap      0 %  {below}/relu/fewbit-1bit.v1.json"
     assert lines[1].startswith(f"silu         2 bits  {silu['l2_squared']:<12.6g} gap  0.0")
-    assert lines[1].endswith(" %  coefficients/data/silu/fewbit-2bit.v1.json")
-    assert len({line.index("coefficients") for line in lines[:4]}) == 1
+    assert lines[1].endswith(f" %  {below}/silu/fewbit-2bit.v1.json")
+    assert len({line.index(str(below)) for line in lines[:4]}) == 1
     largest = 100 * max(silu["gap"], tanh["gap"])
     assert lines[4:] == [f"4 tables: 4 written, 0 unchanged; largest gap {largest:.2g} %"]
     assert err == ""
@@ -98,7 +99,7 @@ def test_all_functions_at_some_bits(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.run(["--all", "--bits", "1", "--weight", "norm", "--domain", "-1", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:3] for line in lines[:-1]] == [[name, "1", "bit"] for name in names()]
-    assert set(contents()) == {f"coefficients/data/{name}/fewbit-1bit-norm-domain=-1.0_1.0.v1.json" for name in names()}
+    assert set(contents()) == {f"{STORED}/{name}/fewbit-1bit-norm-domain=-1.0_1.0.v1.json" for name in names()}
 
 
 def test_an_interrupted_sweep_keeps_what_is_done_and_is_taken_up_again(
@@ -117,7 +118,7 @@ def test_an_interrupted_sweep_keeps_what_is_done_and_is_taken_up_again(
     assert command.run(["--all"]) == 130
     assert capsys.readouterr().err == "fewbit: interrupted; files are whole or not there\n"
     first = contents()
-    assert set(first) == {f"coefficients/data/{name}.v1.json" for name in ("relu/fewbit-1bit", "silu/fewbit-2bit")}
+    assert set(first) == {f"{STORED}/{name}.v1.json" for name in ("relu/fewbit-1bit", "silu/fewbit-2bit")}
     assert list(Path().rglob("*.tmp")) == []
     assert command.run(["--all"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("4 tables: 2 written, 2 unchanged; ")

@@ -166,7 +166,7 @@ def test_monotone_functions_without_a_closed_form_need_no_bit(expr):
         ("x*exp(x)", "finite limits"),
         ("where(x > 0, x*Phi(x), x*sigmoid(x))", "pieces on one side"),
         ("max(x*sigmoid(x), -0.1)", "flat part"),
-        ("0.3*x*sigmoid(1e6*x)", "a turn was not found"),
+        ("softplus(x) - 0.001*tanh(1e5*(x - 0.0013))", "a turn was not found"),  # two, nearer than the scan looks
     ],
 )
 def test_what_cannot_be_told_from_the_output_is_refused_with_the_reason(expr, reason):
