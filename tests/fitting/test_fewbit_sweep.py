@@ -54,6 +54,14 @@ def process(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
     )
 
 
+def again(words: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The command in another folder, with data of its own. Its status."""
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_DATA_HOME", str(folder))
+    return command.run([*words])
+
+
 def contents() -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in Path().rglob("*.json")}
 
@@ -130,15 +138,14 @@ def test_bad_input_in_a_sweep_is_one_line(few: None, capsys: pytest.CaptureFixtu
     assert capsys.readouterr() == ("", "fewbit: weight norm must not be zero on all of [100, 200]\n")
 
 
-def test_two_workers_make_the_same_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_workers_make_the_same_files(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = ("--all", "--bits", "1")
     assert command.run([*words]) == 0
     printed, alone = capsys.readouterr().out, contents()
-    (folder / "two").mkdir()
-    os.chdir("two")  # the fixture's chdir is undone at its end all the same
-    done = process("-m", "fitting.fewbit", *words, "--jobs", "2")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == printed
+    assert again((*words, "--jobs", "2"), folder / "two", monkeypatch) == 0
+    assert capsys.readouterr() == (printed.replace(str(folder), str(folder / "two")), "")
     assert contents() == alone
 
 
@@ -212,15 +219,14 @@ def cluster(tmp_path: Path) -> Iterator[str]:
         yield local.scheduler_address
 
 
-def test_a_cluster_makes_the_same_files(cluster: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cluster_makes_the_same_files(
+    cluster: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = ("--all", "--bits", "1")
     assert command.run([*words]) == 0
     printed, alone = capsys.readouterr().out, contents()
-    (folder / "cluster").mkdir()
-    os.chdir("cluster")
-    done = process("-m", "fitting.fewbit", *words, "--scheduler", cluster)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == printed
+    assert again((*words, "--scheduler", cluster), folder / "cluster", monkeypatch) == 0
+    assert capsys.readouterr() == (printed.replace(str(folder), str(folder / "cluster")), "")
     assert contents() == alone
     done = process("-m", "fitting.fewbit", *words, "--scheduler", cluster, "--weight", "norm", "--domain", "100", "200")
     assert (done.returncode, done.stdout) == (2, "")

@@ -228,16 +228,16 @@ def test_shares_are_rounded_to_the_side_asked_for():
 def changed(tmp_path):
     """Puts a packaged file, changed, into a folder: the page of that folder, and what the card says of the fit."""
 
-    def make(name, change=lambda document: None, function="gelu"):
-        path = tmp_path / "data" / function / f"{name}.v1.json"
+    def make(name, change=lambda document: None, function="gelu", now=None):
+        path = tmp_path / "data" / function / f"{now or name}.v1.json"  # a file is named for what it says
         path.parent.mkdir(parents=True, exist_ok=True)
-        document = json.loads((DATA / function / path.name).read_text(encoding="utf-8"))
+        document = json.loads((DATA / function / f"{name}.v1.json").read_text(encoding="utf-8"))
         change(document)
         for key in SEALED:
             del document[key]
         path.write_text(dumps(seal(document, 1)), encoding="utf-8")
         text = page(tmp_path / "data")
-        return text, facts(text)[f"{function}-{name}.v1"]
+        return text, facts(text)[f"{function}-{now or name}.v1"]
 
     return make
 
@@ -282,7 +282,11 @@ def test_weak_bounds_are_told_as_they_are(changed, bound, words):
 
 
 def test_a_bound_is_said_to_be_of_its_kind_of_tables(changed):
-    _, said = changed("fewbit-3bit", lambda document: document["options"].update(levels="contiguous"))
+    _, said = changed(
+        "fewbit-3bit",
+        lambda document: document["options"].update(levels="contiguous"),
+        now="fewbit-3bit-contiguous",
+    )
     assert " with 8 levels in contiguous intervals, proven" in said["at least"]
     _, said = changed("fewbit-3bit")
     assert " with 8 levels shared between intervals, proven" in said["at least"]
