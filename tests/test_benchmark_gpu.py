@@ -527,11 +527,12 @@ def test_ranks_that_are_alike_and_ranks_that_are_not() -> None:
 
 
 def test_predicted_shares_are_those_of_the_page() -> None:
-    """docs/performance.md's table: 72 % of an H200's slots for GELU by invact, forward."""
+    """docs/performance.md's table of GELU by invact, forward."""
     choice = issue_slots.chosen("gelu", "invact", 0, "bfloat16")
     assert issue_slots.model(CPU).name == "H200"
     share = issue_slots.predicted(choice, "forward", issue_slots.model(CPU))
-    assert f"| GELU, invact | 23.1 | 56 % | {100 * share:.0f} % |" in report.kernels_section()
+    [row] = [line for line in report.kernels_section().splitlines() if line.startswith("| GELU, invact |")]
+    assert row.split(" | ")[3] == f"{100 * share:.0f} %"
 
 
 @pytest.mark.slow

@@ -158,10 +158,10 @@ def test_options_are_constants_to_the_compiler(kind: Any, dynamic: bool | None, 
                 torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("how", ["invact", "fewbit", "approx-backprop"])
-def test_fx_traces_calls_in_submodules_as_calls_of_ours(how: str) -> None:
+@pytest.mark.parametrize(("how", "bits"), [("invact", None), ("fewbit", None), ("approx-backprop", 4)])
+def test_fx_traces_calls_in_submodules_as_calls_of_ours(how: str, bits: int | None) -> None:
     net, inputs = Stack(), x()
-    convert(net, how)
+    convert(net, how, bits=bits)
     graph = torch.fx.symbolic_trace(net)
     names = [node.target.__name__ for node in graph.graph.nodes if node.op == "call_function"]
     assert names.count("activation") == 2
