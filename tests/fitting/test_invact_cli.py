@@ -131,7 +131,8 @@ def test_the_table(invact: Command) -> None:
     found = stored(path)
     solution, error = found["solution"], found["error"]
     assert out.isascii()
-    assert max(map(len, out.splitlines())) < 110
+    table, _ = out.rstrip().rsplit("\n", 1)  # the last line is as long as the folder's name
+    assert max(map(len, table.splitlines())) < 110
     assert out.startswith("mish: q(y) for f'(x) from y = f(x) in bfloat16, 1 bit; weight norm\n\n")
     branches = [line.split() for line in section(out, "branch")]
     assert branches[1] == ["left", "0", "-inf", "-1.192431215", "falling", "-0.308843413", "0"]
