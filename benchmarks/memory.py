@@ -34,7 +34,7 @@ CONVERSIONS: dict[str, dict[str, Any]] = {
     "invact": {"method": "invact"},
     "fewbit, 3 bits": {"method": "fewbit", "bits": 3},
     "auto": {"method": "auto"},
-    "auto, error 0.05": {"method": "auto", "max_gradient_error": 0.05},
+    "auto, error 0.05": {"method": "auto", "max_derivative_error": 0.05},
 }
 WIDTH, ROWS = 64, 128  # the tensor between layers is four times as wide
 

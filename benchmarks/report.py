@@ -28,12 +28,15 @@ from benchmarks.kernels import page as kernel_times
 from benchmarks.memory import ACTS, CONVERSIONS, MODELS, MODES
 from benchmarks.pages import Rows, of_any, read, table
 from benchmarks.rivals import page as rivals
-from codegen.chosen import DIRECTIONS, choose
+from codegen.inspect import DIRECTIONS, kernel
 from codegen.machine import GPUS
 from coefficients import load
 from coefficients.store import write_text
 from fitting.words import upwards
 from kernels.memory.saved import size
+from kernels.methods.few_bit import FewBit
+from kernels.methods.forward_derivative import ForwardDerivative
+from kernels.methods.from_output import FromOutput
 
 APPROXIMATE = "approx-backprop-models"
 ROOT = Path(__file__).parents[1]
@@ -100,11 +103,11 @@ def kernels_section() -> str:
     for row in read("kernels")["sm_90"]:
         found[row["implementation"], row["mode"], row["size"]["bits"], row["dtype"]] = row["median"]
     for name, title in (("gelu", "GELU"), ("silu", "SiLU")):
-        for method, bits in (("invact", 0), ("fewbit", 3), ("forward-ad", 0)):
-            cells = [f"{title}, {method}" + (f", {bits} bits" if bits else "")]
+        for method in (FromOutput(), FewBit(3), ForwardDerivative()):
+            cells, bits = [f"{title}, {method}"], method.arguments().get("bits", 0)
             for direction in DIRECTIONS:
-                count = found[name, f"{method} {direction}", bits, "bfloat16"]
-                moved = choose(name, method, bits, "bfloat16").moved(direction)
+                count = found[name, f"{method.name} {direction}", bits, "bfloat16"]
+                moved = kernel(name, method, "bfloat16").moved_bytes(direction, "bfloat16")
                 # Of issue slots; docs/slack.md looks at each unit.
                 gpus = (gpu for gpu in GPUS if gpu.name in ("H100", "H200"))
                 shares = [count / gpu.lanes["issue"] / (moved / gpu.bytes_per_clock) for gpu in gpus]

@@ -26,12 +26,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.rows import RESULTS, Row, revision, summary
-from codegen.chosen import DIRECTIONS, KERNELS, METHODS, TEMPLATE, facts
-from codegen.inspect import Report, inspect
+from codegen import generated
+from codegen.inspect import DIRECTIONS, Report, inspect
+from codegen.inspect import kernel as kernel_of
 from codegen.machine import GPUS, Prediction
+from codegen.options import METHODS, method
 from codegen.subject import DTYPES
 from coefficients.store import write_text
 from fitting.activations import names
+from fitting.errors import InputError
+from kernels.engine import templates
+from kernels.methods.functions import FUNCTIONS
 
 ARCHS = ("sm_80", "sm_90")
 PAGE = Path(__file__).parents[1] / "docs" / "slack.md"
@@ -76,13 +81,20 @@ def tasks() -> list[Task]:
     """All kernels: function, method, bits, dtype and what for."""
     found = []
     for function in names():
-        known = facts(function)
-        for method in METHODS:
-            if method == "invact-precision-bit" and known.sides == 1:
-                continue
-            for bits in known.tables if method == "fewbit" else (0,):
-                found += [(function, method, bits, dtype, arch) for dtype in DTYPES for arch in ARCHS]
+        for name in METHODS:
+            for bits in FUNCTIONS[function].tables if method(name, None).widths else (0,):
+                if not _served(function, name, bits):
+                    continue
+                found += [(function, name, bits, dtype, arch) for dtype in DTYPES for arch in ARCHS]
     return found
+
+
+def _served(function: str, name: str, bits: int) -> bool:
+    try:
+        kernel_of(function, method(name, bits or None), DTYPES[0])
+    except InputError:
+        return False
+    return True
 
 
 def rows(reports: Iterable[Report]) -> list[Row]:
@@ -90,10 +102,10 @@ def rows(reports: Iterable[Report]) -> list[Row]:
     at = revision()
     found = []
     for report in reports:
-        choice, versions = report.choice, {"python": platform.python_version(), "triton": report.triton}
-        size = {"bits": choice.bits, "elements": report.elements}
+        spec, versions = report.spec, {"python": platform.python_version(), "triton": report.triton}
+        size = {"bits": report.bits, "elements": report.elements}
         found.append(
-            Row("kernel", choice.function, f"{choice.method} {report.direction}", size, choice.dtype, UNIT,
+            Row("kernel", spec.function.name, f"{spec.method.name} {report.direction}", size, report.dtype, UNIT,
                 **summary([report.instructions]), device=report.arch, versions=versions, revision=at)  # type: ignore[arg-type]
         )  # fmt: skip
     return found
@@ -120,8 +132,7 @@ def page(reports: Sequence[Report]) -> str:
 
 
 def _kernel(report: Report) -> tuple[str, str, int, str]:
-    choice = report.choice
-    return choice.function, choice.method, choice.bits, choice.dtype
+    return report.spec.function.name, report.spec.method.name, report.bits, report.dtype
 
 
 def _machines() -> str:
@@ -142,9 +153,7 @@ def _bound(reports: Sequence[Report]) -> str:
     for gpu in GPUS:
         cells = []
         for dtype in DTYPES:
-            found = [
-                _of(report, gpu.name) for report in reports if (report.arch, report.choice.dtype) == (gpu.arch, dtype)
-            ]
+            found = [_of(report, gpu.name) for report in reports if (report.arch, report.dtype) == (gpu.arch, dtype)]
             cells.append(f"{sum(one.memory_bound for one in found)} of {len(found)}")
         lines.append(f"| {gpu.name} | {' | '.join(cells)} |")
     spilling = [f"{report.title}, {report.direction}" for report in reports if report.spilled]
@@ -182,7 +191,7 @@ def _share(prediction: Prediction) -> str:
 
 def _sources() -> dict[Path, bytes]:
     """All that is compiled."""
-    return {path: path.read_bytes() for path in (TEMPLATE, *sorted(KERNELS.glob("generated/*_triton.py")))}
+    return {path: path.read_bytes() for path in (*templates.FILES, *sorted(generated.FOLDER.glob("*_triton.py")))}
 
 
 def _write(path: Path, text: str) -> None:

@@ -5,7 +5,7 @@ from coefficients import command
 if __name__ == "__main__":
     command.exit_on_interrupt()  # before the imports, which take most of the time
 
-from codegen.options import METHODS, TARGETS, bits, check, params, parser
+from codegen.options import ALL, METHODS, TARGETS, bits, check, method, params, parser
 from coefficients.schema import CoefficientError, Document
 from fitting.errors import InputError
 
@@ -48,7 +48,7 @@ def _emit(options: argparse.Namespace, words: list[str]) -> int:
         return _emit_all()
     out = None if options.out in (None, "-") else command.output_path("out", options.out)
     subject, document = _subject(options)
-    if options.method == "all":
+    if options.method == ALL:
         if subject.parameters != tuple(subject.activation.params) or not subject.files or document is not None:
             raise InputError("--method all must go with --fn alone, as the project ships it")
         if options.dtype is not None or options.bits is not None:
@@ -92,18 +92,17 @@ def _subject(options: argparse.Namespace) -> tuple[Subject, Document | None]:
 
 
 def _request(options: argparse.Namespace, subject: Subject, document: Document | None, words: list[str]) -> Request:
-    method, dtype, width = options.method, options.dtype or "bfloat16", bits(options.bits)
-    if options.bits is not None and method != "fewbit":
-        raise InputError(f"--bits goes with --method fewbit, got {method}")
+    dtype, width = options.dtype or "bfloat16", None if options.bits is None else bits(options.bits)
     if document is not None:
         stated = document["options"]
-        if (method == "fewbit") != (document["method"] == "fewbit") or method == "forward-ad":
-            raise InputError(f"method must fit the coefficients, which are of {document['method']}, got {method}")
-        width = stated.get("bits", width) if options.bits is None else width
+        width = stated.get("bits") if width is None else width
         dtype = stated.get("dtype", dtype) if options.dtype is None else dtype
+    made = method(options.method, width)
+    if document is not None and made.fit != document["method"]:
+        raise InputError(f"method must fit the coefficients, which are of {document['method']}, got {made.name}")
     out = ("-o", "--out")
     shown = [word for i, word in enumerate(words) if word not in out and words[i - 1] not in out]
-    return Request(subject, method, dtype, width, ("python", "-m", "codegen", *shown))
+    return Request(subject, made, dtype, ("python", "-m", "codegen", *shown))
 
 
 def _emit_all() -> int:
@@ -131,7 +130,7 @@ def _check() -> int:
         print(line)
     how = "python -m codegen emit --all" if generated.in_checkout() else "install the package again"
     way_out = f"; to write them anew: {how}" if bad else ""
-    print(f"{len(names()) * len(TARGETS) + 1} files, {len(bad)} bad{way_out}")
+    print(f"{len(names()) * len(TARGETS) + 2} files, {len(bad)} bad{way_out}")
     return command.BAD if bad else command.GOOD
 
 
@@ -139,26 +138,28 @@ def _list() -> int:
     print(f"{'function':14}{'parameters':26}{'methods':53}tables")
     for name in names():
         subject = of_catalogue(name)
-        methods = [method for method in METHODS if _applies(subject, method)]
+        methods = [name for name in METHODS if _applies(subject, name)]
         parameters = ", ".join(f"{key}={value:g}" for key, value in subject.activation.params.items())
         print(f"{name:14}{parameters:26}{', '.join(methods):53}{', '.join(map(str, subject.fewbit()))} bits")
     return command.GOOD
 
 
-def _applies(subject: Subject, method: str) -> bool:
-    least = min(subject.fewbit(), default=0)
+def _applies(subject: Subject, name: str) -> bool:
+    widths = [None, *subject.fewbit()]
+    return any(_served(subject, name, width) for width in widths)
+
+
+def _served(subject: Subject, name: str, width: int | None) -> bool:
     try:
-        return bool(Request(subject, method, "bfloat16", least, ()).saves)
+        return Request(subject, method(name, width), "bfloat16", ()).spec is not None
     except InputError:
         return False
 
 
 def _inspect(options: argparse.Namespace) -> int:
-    if options.bits is not None and options.method != "fewbit":
-        raise InputError(f"--bits goes with --method fewbit, got {options.method}")
-    width = bits(options.bits) if options.method == "fewbit" else 0
+    width = None if options.bits is None else bits(options.bits)
     name = ALIASES.get(options.fn, options.fn)
-    print(as_table(inspect(name, options.method, width, options.dtype, options.arch)))
+    print(as_table(inspect(name, method(options.method, width), options.dtype, options.arch)))
     return command.GOOD
 
 

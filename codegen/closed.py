@@ -9,21 +9,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Closed:
-    """`formula` in y and the parameters; `side`, where a bit is needed: f' is 1 right of that parameter, else 0.
+    """`formula` in y and the parameters; `bit`, where a bit is needed: f' is 1 right of that parameter, else 0.
 
     `at_least`: lower limits of parameters, below which f is not monotone. `rounded`: y is cut off at the
     parameters, so the formula compares it with them as the tensor's dtype holds them.
     """
 
     formula: str
-    side: str | None = None
+    bit: str | None = None
     at_least: Mapping[str, float] | None = None
     rounded: bool = False
 
 
 CLOSED = {
     "leaky_relu": Closed("where(y > 0, 1, negative_slope)", at_least={"negative_slope": 0.0}),
-    "threshold": Closed("side", side="threshold"),
+    "threshold": Closed("on_right", bit="threshold"),
     "hardtanh": Closed("where(min_val < y < max_val, 1, 0)", rounded=True),
     "hardshrink": Closed("where(y < 0 or y > 0, 1, 0)", at_least={"lambd": 0.0}),
     "softshrink": Closed("where(y < 0 or y > 0, 1, 0)", at_least={"lambd": 0.0}),

@@ -4,16 +4,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from codegen.chosen import Choice
 from codegen.disassembly import KINDS, Code
 from codegen.machine import Prediction, predict
+from kernels.methods.method import KernelSpec
+from kernels.methods.storage import TABLE_CODES
 
 
 @dataclass(frozen=True)
 class Report:
     """One kernel in one direction, compiled for `arch`. spilled: bytes a thread (AMD: registers); shared: bytes."""
 
-    choice: Choice
+    spec: KernelSpec
+    dtype: str
     direction: str
     arch: str
     code: Code
@@ -27,7 +29,12 @@ class Report:
     @property
     def moved(self) -> float:
         """Bytes an element, by the method and the dtype."""
-        return self.choice.moved(self.direction)
+        return self.spec.moved_bytes(self.direction, self.dtype)
+
+    @property
+    def bits(self) -> int:
+        """Of a few-bit table, as asked for; else 0."""
+        return int(self.spec.method.arguments().get("bits", 0))
 
     @property
     def instructions(self) -> float:
@@ -51,7 +58,7 @@ class Report:
         found = {}
         for (how, bits), count in self.code.accesses.items():
             what = "packed" if bits == 8 else "tensor"
-            if self.choice.saves == "table" and bits == 32:
+            if self.spec.storage is TABLE_CODES and bits == 32:
                 what = "table"  # gathers of 32 bits
             found[how, what, bits] = count
         return dict(sorted(found.items()))
@@ -64,10 +71,10 @@ class Report:
     @property
     def title(self) -> str:
         """All but the direction."""
-        choice = self.choice
-        method = f"fewbit, {choice.bits} bits" if choice.bits else choice.method
         ragged = ", n not a multiple of 16" if self.ragged else ""
-        return f"{choice.function}, {method}, {choice.dtype}, {self.arch}{ragged} (Triton {self.triton})"
+        return (
+            f"{self.spec.function.name}, {self.spec.method}, {self.dtype}, {self.arch}{ragged} (Triton {self.triton})"
+        )
 
 
 def as_table(reports: Iterable[Report]) -> str:

@@ -1,4 +1,4 @@
-"""The element-wise functions of a subject, for one target: forward, derivative, side, codes, levels, slopes."""
+"""The element functions of a subject, for one target: forward, derivative, branch_bit, derivative_from_output."""
 
 from typing import Any
 
@@ -8,14 +8,15 @@ from sympy import Expr, Piecewise, Rational, Symbol
 from codegen import ends, passes
 from codegen.closed import CLOSED, Closed
 from codegen.function import Function, Writer
-from codegen.steps import below
 from codegen.subject import Subject
 from fitting.activations.catalogue import CATALOGUE, Row
 from fitting.activations.grammar import parse_formula
 from fitting.activations.heads import x
 from fitting.errors import InputError
+from kernels.methods.table import largest_float32
 
 Y, S = Symbol("y", real=True), Symbol("s", real=True)
+FROM_OUTPUT = "derivative_from_output"
 _COMPOSED = ("softsign", "tanhshrink")  # torch computes them operation by operation
 
 
@@ -65,43 +66,49 @@ def derivative(subject: Subject, target: str) -> Function:
     return writer.function("derivative", ("x", "params"), f"{subject.name}'(x).")
 
 
-def side(subject: Subject, target: str) -> Function | None:
-    """1 where x is on the right side, of the two that y alone cannot tell; None where it can."""
+def branch_bit(subject: Subject, target: str) -> Function | None:
+    """1 where x is on the right branch, of the two that y alone cannot tell apart; None where it can."""
     closed = _closed(subject)
     jit = target == "triton"
     arguments = ("x", "params", "k") if jit else ("x", "params")
-    doc = "Whether x is on the right side, in bit k." if jit else "Whether x is on the right side."
+    doc = "Whether x is on the right branch, in bit k." if jit else "Whether x is on the right branch."
     result = "return tl.where({}, 1 << k, 0)" if jit else "return {}"
     if closed is not None:
-        if closed.side is None:
+        if closed.bit is None:
             return None
-        border = f"params[{subject.parameters.index(closed.side)}]" if subject.parameters else ""
-        border = border or repr(subject.activation.params[closed.side])
-        return Function("side", arguments, doc, (result.format(f"x > {border}"),), jit=jit)
+        border = f"params[{subject.parameters.index(closed.bit)}]" if subject.parameters else ""
+        border = border or repr(subject.activation.params[closed.bit])
+        return Function("branch_bit", arguments, doc, (result.format(f"x > {border}"),), jit=jit)
     solution = _any_solution(subject)
     if solution["border"] is None:
         return None
     # As float32 numbers compare: x >= T just where x >= the next float32 above, x > T where x > the one below.
     exact = solution["border"]
-    condition = f"x >= {-below(-exact)!r}" if solution["border_side"] == "right" else f"x > {below(exact)!r}"
-    return Function("side", arguments, doc, (result.format(condition),), jit=jit)
+    condition = (
+        f"x >= {-largest_float32(-exact)!r}"
+        if solution["border_side"] == "right"
+        else f"x > {largest_float32(exact)!r}"
+    )
+    return Function("branch_bit", arguments, doc, (result.format(condition),), jit=jit)
 
 
-def slope(subject: Subject, dtype: str, target: str) -> Function:
-    """f'(x) from y = f(x) as `dtype` holds it, and from the side of x where that is needed."""
+def derivative_from_output(subject: Subject, dtype: str, target: str) -> Function:
+    """f'(x) from y = f(x) as `dtype` holds it, and from the branch of x where that is needed."""
     closed = _closed(subject)
     doc = f"{subject.name}'(x) from y = {subject.name}(x)."
     if closed is not None:
         writer = Writer(target, params=subject.symbols)
-        if closed.side is not None:
-            writer.lines.append("return tl.where(side, 1.0, 0.0)" if target == "triton" else "return side.to(y.dtype)")
-            return writer.function("slope", ("y", "side", "params"), doc)
+        if closed.bit is not None:
+            writer.lines.append(
+                "return tl.where(on_right, 1.0, 0.0)" if target == "triton" else "return on_right.to(y.dtype)"
+            )
+            return writer.function(FROM_OUTPUT, ("y", "on_right", "params"), doc)
         names = tuple(Symbol(name, real=True) for name in subject.activation.params)
         formula = parse_formula(closed.formula, (Y, *names)).xreplace(
             _values(subject, dtype if closed.rounded else None)
         )
         writer.give(passes.derivative(formula))
-        return writer.function("slope", ("y", "params"), doc)
+        return writer.function(FROM_OUTPUT, ("y", "params"), doc)
     file = subject.invact().get(dtype)
     if file is None:
         raise InputError(f"{subject.name} has no formula for {dtype}; make one: python -m fitting.invact")
@@ -110,28 +117,28 @@ def slope(subject: Subject, dtype: str, target: str) -> Function:
         writer = _writer(target, branches[0])
         _assign_s(writer, branches[0])
         writer.give(_formula(branches[0], "expression"))
-        return writer.function("slope", ("y", "params"), doc)
-    return _two_sided(branches, target, doc)
+        return writer.function(FROM_OUTPUT, ("y", "params"), doc)
+    return _two_branches(branches, target, doc)
 
 
-def _two_sided(branches: list[dict[str, Any]], target: str, doc: str) -> Function:
+def _two_branches(branches: list[dict[str, Any]], target: str, doc: str) -> Function:
     left, right = branches
     where = "tl.where" if target == "triton" else "torch.where"
     same = left["expression"] == right["expression"] and left["constants"] == right["constants"]
     if same and left["variable"] and left["variable"] == f"-{right['variable']}":
         writer = _writer(target, right)
         _assign_s(writer, right)
-        writer.lines.append(f"s = {where}(side, s, -s)")
+        writer.lines.append(f"s = {where}(on_right, s, -s)")
         writer.give(_formula(right, "expression"))
-        return writer.function("slope", ("y", "side", "params"), doc)
+        return writer.function(FROM_OUTPUT, ("y", "on_right", "params"), doc)
     renamed = [{**left, "suffix": "_left"}, {**right, "suffix": "_right"}]
     constants = {**_constants(renamed[0]), **_constants(renamed[1])}
     writer = Writer(target, constants=constants)
     for branch, name in zip(renamed, ("left", "right"), strict=True):
         _assign_s(writer, branch)
         writer.assign(name, _formula(branch, "expression"))
-    writer.lines.append(f"return {where}(side, right, left)")
-    return writer.function("slope", ("y", "side", "params"), doc)
+    writer.lines.append(f"return {where}(on_right, right, left)")
+    return writer.function(FROM_OUTPUT, ("y", "on_right", "params"), doc)
 
 
 def _constants(branch: dict[str, Any]) -> dict[Symbol, float]:

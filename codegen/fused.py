@@ -26,6 +26,7 @@ from codegen.torch_primitives import TORCH
 from codegen.traced import trace_recorded
 from fitting.activations.heads import x
 from fitting.errors import InputError
+from kernels.engine.templates import elementwise_source
 
 TARGETS = ("triton", "torch")
 
@@ -48,7 +49,7 @@ class Fused:
     several: bool
 
     @cached_property
-    def slopes(self) -> tuple[Expr, ...]:
+    def derivatives(self) -> tuple[Expr, ...]:
         """The derivatives."""
         with distribute(False):  # as in `codegen.traced`
             return tuple(passes.derivative(masked(by_hand(value.diff(x)))) for value in self.values)
@@ -73,7 +74,7 @@ class Fused:
     @property
     def expressions(self) -> tuple[tuple[str, str], ...]:
         """Each result and its derivative, as text."""
-        texts = [_Text().doprint(one) for one in (*self.values, *self.slopes)]
+        texts = [_Text().doprint(one) for one in (*self.values, *self.derivatives)]
         return tuple(zip(texts[: self.count], texts[self.count :], strict=True))
 
     def text(self, target: str, dtype: str) -> str:
@@ -85,11 +86,13 @@ class Fused:
             return self._triton(dtype) if target == "triton" else self._torch(dtype)
 
     def _element(self, target: str) -> Function:
-        return _function("element", (*self.results, *self.slopes), self.count, target, "All results, then the slopes.")
+        return _function(
+            "element", (*self.results, *self.derivatives), self.count, target, "All results, then the derivatives."
+        )
 
     def _triton(self, dtype: str) -> str:
         element = self._element("triton")
-        source = template.Template(template.FILE.read_text(encoding="utf-8"))
+        source = template.Template(elementwise_source())
         kernels = [
             source.kernel(name, {"COUNT": count}, {"ELEMENT": "element"}, params=False)
             for name, count in (("fused_forward_kernel", 2 * self.count), ("fused_backward_kernel", self.count))
@@ -99,8 +102,8 @@ class Fused:
         texts += [element.text(), *kernels]
         notes = [
             "Eight elements make a row; a program does ROWS of them: grid (ceil(n / (8*ROWS)),), ROWS = 128.",
-            f"Pointers are tuples: forward's of {self.count} results and as many slopes, backward's of {self.count}"
-            " gradients and as many slopes.",
+            f"Pointers are tuples: forward's of {self.count} results and as many derivatives,"
+            f" backward's of {self.count} gradients and as many derivatives.",
         ]
         return self._module(dtype, notes, "import triton\nimport triton.language as tl", texts)
 
@@ -117,25 +120,25 @@ class Fused:
 
     def _module(self, dtype: str, notes: list[str], imports: str, texts: list[str]) -> str:
         lines = [f"{self.name}: {self.count} element-wise result{'s' * (self.count > 1)} of one tensor.", ""]
-        for i, (value, slope) in enumerate(self.expressions):
-            lines += [f"    y{i} = {value}", f"    slope{i} = {slope}"]
-        kept = "its slope, a tensor" if self.count == 1 else f"the {self.count} slopes, tensors"
+        for i, (value, derivative) in enumerate(self.expressions):
+            lines += [f"    y{i} = {value}", f"    derivative{i} = {derivative}"]
+        kept = "its derivative, a tensor" if self.count == 1 else f"the {self.count} derivatives, tensors"
         lines += ["", f"Method forward-ad, dtype {dtype}: backward is left with {kept} like x.", *notes]
         return '"""' + "\n".join(lines) + f'\n"""\n\n{imports}\n\n\n' + "\n\n\n".join(texts) + "\n"
 
 
 _TORCH_FORWARD = '''\
 def forward_pass(x):
-    """The results, and the slopes that backward needs."""
+    """The results, and the derivatives that backward needs."""
     wide = x if x.dtype == torch.float64 else x.float()
     found = [one.to(x.dtype) for one in element(wide)]
     return found[:{count}], found[{count}:]'''
 _TORCH_BACKWARD = '''\
-def backward_pass(grads, slopes):
-    """The sum of grad * slope."""
-    dtype = slopes[0].dtype if slopes[0].dtype == torch.float64 else torch.float32
-    products = [grad.to(dtype) * slope.to(dtype) for grad, slope in zip(grads, slopes)]
-    return sum(products[1:], products[0]).to(slopes[0].dtype)'''
+def backward_pass(grads, derivatives):
+    """The sum of grad * derivative."""
+    dtype = derivatives[0].dtype if derivatives[0].dtype == torch.float64 else torch.float32
+    products = [grad.to(dtype) * derivative.to(dtype) for grad, derivative in zip(grads, derivatives)]
+    return sum(products[1:], products[0]).to(derivatives[0].dtype)'''
 
 
 def fuse(
@@ -156,7 +159,7 @@ def fuse(
         values = tuple(quotients(passes.definition(by_hand(expression))) for expression in found.expressions)
     fused = Fused(name[:64] if name.isidentifier() else "function", values, found.kinds, found.several)
     with distribute(False):
-        for expression in (*fused.values, *fused.slopes):
+        for expression in (*fused.values, *fused.derivatives):
             check_numbers(expression)
     return fused
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from codegen.info import functions_module
 from codegen.module import MARK, torch_module, triton_module
 from codegen.subject import Subject, of_catalogue
 from fitting.activations import names
@@ -19,6 +20,7 @@ def in_checkout() -> bool:
 def texts() -> Iterator[tuple[Path, str]]:
     """Every file of the folder and its text, made anew; a function after the other."""
     yield FOLDER / "__init__.py", f'"""One function a file, for each target. {MARK}"""\n'
+    yield FOLDER / "functions.py", functions_module(map(of_catalogue, names()))
     for name in names():
         subject = of_catalogue(name)
         for target, write in WRITERS.items():
@@ -39,5 +41,5 @@ def problem(path: Path, text: str) -> str | None:
 
 def strangers() -> list[Path]:
     """Modules in the folder that no function stands for."""
-    known = {f"{name}_{target}.py" for name in names() for target in WRITERS} | {"__init__.py"}
+    known = {f"{name}_{target}.py" for name in names() for target in WRITERS} | {"__init__.py", "functions.py"}
     return sorted(path for path in FOLDER.glob("*.py") if path.name not in known)

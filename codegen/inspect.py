@@ -1,57 +1,92 @@
 """Compile the kernels that run, without a GPU, and report what they cost: bytes, instructions, registers, slack.
 
-The template and the emitted functions are loaded from their files (codegen may not import `kernels`) and compiled by
-Triton as `kernels.launch` would have it. Compiling needs Triton's package alone, which brings the assembler and the
-disassembler; importing this module needs nothing.
+The template and the emitted functions are compiled by Triton as `kernels.engine.launch` would have it. Compiling needs
+Triton's package alone, which brings the assembler and the disassembler; importing this module needs nothing.
 """
 
+import importlib
 import importlib.util
 import os
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from codegen import disassembly
-from codegen.chosen import DIRECTIONS, TEMPLATE, Choice, choose
 from codegen.costs import Report, as_table
 from codegen.options import ARCHS
-from fitting.errors import InputError
+from fitting.errors import InputError, nearest
+from kernels.errors import KernelError
+from kernels.methods.method import KernelSpec, Method
+from kernels.methods.storage import TABLE_CODES
 
-__all__ = ["ARCHS", "ROWS", "WARPS", "Report", "as_table", "inspect", "offsets"]
+__all__ = ["ARCHS", "DIRECTIONS", "ROWS", "WARPS", "Report", "as_table", "inspect", "kernel", "offsets"]
 
-ROWS = 128  # as kernels.launch has them
+DIRECTIONS = ("forward", "backward")
+
+ROWS = 128  # as kernels.engine.launch has them
 WARPS = 4
 _POINTEES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
-def inspect(function: str, method: str, bits: int, dtype: str, arch: str, *, ragged: bool = False) -> list[Report]:
+def kernel(function: str, method: Method, dtype: str) -> KernelSpec:
+    """The kernel of a function of the catalogue with its default parameters.
+
+    Raises
+    ------
+    InputError
+        For what there is no kernel of.
+    """
+    from kernels.methods.functions import FUNCTIONS  # emitted: `emit --all` works without
+
+    if function not in FUNCTIONS:
+        raise InputError(
+            f"function must be one that kernels were emitted for, got {function!r}; {nearest(function, FUNCTIONS)}"
+        )
+    if dtype not in _POINTEES:
+        raise InputError(f"dtype must be one of {', '.join(_POINTEES)}, got {dtype!r}")
+    try:
+        return method.bind(FUNCTIONS[function], FUNCTIONS[function].parameters)
+    except KernelError as error:
+        raise InputError(str(error)) from None
+
+
+def inspect(function: str, method: Method, dtype: str, arch: str, *, ragged: bool = False) -> list[Report]:
     """Forward and backward of one kernel, compiled for `arch`.
 
-    bits: 0 but for fewbit. ragged: for element counts that 16 does not divide, for which Triton compiles another one.
-    Raises `InputError` for what there is no kernel or target of, without Triton, and under Triton's interpreter.
+    Parameters
+    ----------
+    function, method, dtype
+        As `kernel` takes them.
+    arch
+        One of ARCHS.
+    ragged
+        For element counts that 16 does not divide, for which Triton compiles another kernel.
+
+    Raises
+    ------
+    InputError
+        For what there is no kernel or target of, without Triton, and under Triton's interpreter.
     """
-    choice = choose(function, method, bits, dtype)
+    spec = kernel(function, method, dtype)
     _check(arch)
     with _compiling() as folder:
-        return [_report(choice, direction, arch, ragged, folder) for direction in DIRECTIONS]
+        return [_report(spec, dtype, direction, arch, ragged, folder) for direction in DIRECTIONS]
 
 
 def offsets(
-    function: str, method: str, bits: int, dtype: str, arch: str, *, count: str = "i64"
+    function: str, method: Method, dtype: str, arch: str, *, count: str = "i64"
 ) -> dict[str, list[tuple[str, str]]]:
     """By direction, each address that is computed: type of the pointer and of the offset, in Triton's first text.
 
     count: the type of the element count n, "i64" or, as for a count below 2**31, "i32". Raises as `inspect` does.
     """
-    choice = choose(function, method, bits, dtype)
+    spec = kernel(function, method, dtype)
     _check(arch)
     with _compiling():
-        texts = {direction: _compiled(choice, direction, arch, count).asm["ttir"] for direction in DIRECTIONS}
+        texts = {direction: _compiled(spec, dtype, direction, arch, count).asm["ttir"] for direction in DIRECTIONS}
     return {direction: disassembly.offsets(str(text)) for direction, text in texts.items()}
 
 
@@ -84,26 +119,16 @@ def _compiling() -> Iterator[Path]:
                     os.environ[key] = value
 
 
-@cache
-def _module(path: Path) -> ModuleType:
-    """A module from its file, under a name of its own; Triton reads the kernels' source from the file."""
-    specification = importlib.util.spec_from_file_location(f"inspected_{path.stem}", path)
-    if specification is None or specification.loader is None:
-        raise ImportError(f"cannot import {path}")
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-def _compiled(choice: Choice, direction: str, arch: str, count: str = "i64", ragged: bool = False) -> Any:
+def _compiled(spec: KernelSpec, dtype: str, direction: str, arch: str, count: str = "i64", ragged: bool = False) -> Any:
     """Triton's result; `asm` has the texts of all stages. All pointers, and n unless `ragged`, are multiples of 16."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    kernel = getattr(_module(TEMPLATE), f"{direction}_kernel")
-    constants = _constants(choice)
-    signature = {name: _type(name, choice, count) for name in kernel.arg_names}
+    template = importlib.import_module("kernels.engine.templates.elementwise")
+    kernel = getattr(template, f"{direction}_kernel")
+    constants = _constants(spec, dtype)
+    signature = {name: _type(name, spec, dtype, count) for name in kernel.arg_names}
     places = {name: index for index, name in enumerate(kernel.arg_names)}
     aligned = [name for name in places if name.endswith("_ptr") or (name == "n" and not ragged)]
     source = ASTSource(
@@ -116,41 +141,42 @@ def _compiled(choice: Choice, direction: str, arch: str, count: str = "i64", rag
     return triton.compile(source, target=GPUTarget(*ARCHS[arch]), options=options)
 
 
-def _constants(choice: Choice) -> Mapping[str, Any]:
+def _constants(spec: KernelSpec, dtype: str) -> Mapping[str, Any]:
     """By the kernels' names of them."""
-    functions = _module(choice.path)
-    forward, save, slope = (getattr(functions, name) for name in choice.names)
+    module = importlib.import_module(f"kernels.generated.{spec.function.name}_triton")
+    forward, encode, decode = (getattr(module, name) for name in spec.elements(dtype))
+    table = spec.method.table(spec.function) if spec.storage is TABLE_CODES else None
     return {
         "FORWARD": forward,
-        "SAVE": save,
-        "SLOPE": slope,
-        "SAVES": choice.saves,
-        "MINIMUM": choice.facts.minimum,
-        "BITS": choice.stored_bits,
-        "STEPS": choice.steps,
+        "ENCODE": encode,
+        "DECODE": decode,
+        "STORAGE": spec.storage.name,
+        "MINIMUM": spec.function.minimum,
+        "BITS": spec.stored_bits,
+        "STEPS": 0 if table is None else table.steps,
         "ROWS": ROWS,
     }
 
 
-def _type(name: str, choice: Choice, count: str) -> str | tuple[str, ...]:
-    """Of a kernel's argument, as `kernels.launch` passes it."""
-    like_x = f"*{_POINTEES[choice.dtype]}"
+def _type(name: str, spec: KernelSpec, dtype: str, count: str) -> str | tuple[str, ...]:
+    """Of a kernel's argument, as `kernels.engine.launch` passes it."""
+    like_x = f"*{_POINTEES[dtype]}"
     match name:
         case "n":
             return count
         case "params":
-            return ("fp32",) * max(1, choice.facts.parameters)
+            return ("fp32",) * max(1, len(spec.function.parameters))
         case "saved_ptr":
-            return like_x if choice.saves == "slope" else "*u8"
+            return f"*{_POINTEES[spec.method.stored_dtype(dtype)]}" if spec.storage.like_input else "*u8"
         case "table_ptr":
-            return "*fp32" if choice.saves == "table" else like_x
+            return "*fp32" if spec.storage is TABLE_CODES else like_x
     return like_x if name.endswith("_ptr") else "constexpr"
 
 
-def _report(choice: Choice, direction: str, arch: str, ragged: bool, folder: Path) -> Report:
+def _report(spec: KernelSpec, dtype: str, direction: str, arch: str, ragged: bool, folder: Path) -> Report:
     import triton
 
-    compiled = _compiled(choice, direction, arch, ragged=ragged)
+    compiled = _compiled(spec, dtype, direction, arch, ragged=ragged)
     backend, _, lanes = ARCHS[arch]
     if backend == "cuda":
         code, registers, spilled = _read_cubin(compiled.asm["cubin"], folder)
@@ -160,7 +186,7 @@ def _report(choice: Choice, direction: str, arch: str, ragged: bool, folder: Pat
         registers, spilled = used["vgpr_count"], used["vgpr_spill_count"] + used["sgpr_spill_count"]
     elements = 8 * ROWS // (WARPS * int(lanes))
     shared, version = int(compiled.metadata.shared), str(triton.__version__)
-    return Report(choice, direction, arch, code, elements, registers, spilled, shared, version, ragged)
+    return Report(spec, dtype, direction, arch, code, elements, registers, spilled, shared, version, ragged)
 
 
 def _read_cubin(cubin: bytes, folder: Path) -> tuple[disassembly.Code, int, int]:

@@ -7,11 +7,16 @@ from typing import Any
 from coefficients import command
 from coefficients.functions import ALIASES, names
 from fitting.errors import InputError, nearest
+from kernels.errors import KernelError
+from kernels.methods.few_bit import DEFAULT_BITS, MAX_BITS
+from kernels.methods.method import Method
+from kernels.methods.registry import DEFAULT, ELEMENTWISE, make
 
 PROG = "python -m codegen"
 COMMANDS = "emit | check | list | inspect"
-METHOD = "invact"
-METHODS = ("forward-ad", "fewbit", "invact", "invact-precision-bit")
+METHODS = tuple(ELEMENTWISE)
+METHOD = DEFAULT
+ALL = "all"  # for --method: everything that the project ships of a function
 TARGETS = ("triton", "torch")
 DTYPES = ("bfloat16", "float16", "float32")
 ARCHS = {
@@ -20,7 +25,6 @@ ARCHS = {
     "sm_100": ("cuda", 100, 32),
     "gfx942": ("hip", "gfx942", 64),
 }  # -> Triton's backend, its name there, threads a warp
-DEFAULT_BITS = 3
 
 
 def parser() -> command.Parser:
@@ -72,7 +76,9 @@ def check(options: argparse.Namespace) -> None:
         if options.name is not None and options.expr is None:
             raise InputError("--name goes with --expr")
         params(options.param)
-    bits(options.bits)
+    width = None if options.bits is None else bits(options.bits)
+    if options.command == "inspect" or options.method != ALL:
+        method(options.method, width)
 
 
 def _check_alone(options: argparse.Namespace) -> None:
@@ -98,10 +104,16 @@ def params(texts: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def bits(text: str | None) -> int:
+def bits(text: str) -> int:
     """What --bits says."""
-    if text is None:
-        return DEFAULT_BITS
-    if text.strip() not in map(str, range(1, 9)):
-        raise InputError(f"bits must be a whole number from 1 to 8, got {text.strip()!r}")
+    if text.strip() not in map(str, range(1, MAX_BITS + 1)):
+        raise InputError(f"bits must be a whole number from 1 to {MAX_BITS}, got {text.strip()!r}")
     return int(text)
+
+
+def method(name: str, width: int | None) -> Method:
+    """What --method and --bits say. Raises `InputError` for a method that there is not, and bits of one without."""
+    try:
+        return make(name, ELEMENTWISE, bits=width)
+    except KernelError as error:
+        raise InputError(str(error)) from None

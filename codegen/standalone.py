@@ -2,22 +2,25 @@
 
 import shlex
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
 
 from codegen import elements, template
 from codegen.closed import CLOSED
 from codegen.function import Function, quotable
+from codegen.info import info
 from codegen.module import primitive_function, primitives
-from codegen.options import METHODS, TARGETS
+from codegen.options import TARGETS
 from codegen.overflow import check_numbers, notes_on_reach, with_limits
-from codegen.steps import MAX_BITS, code_function, level_function, planes
+from codegen.steps import code_function, level_function
 from codegen.subject import DTYPES, File, Subject
 from codegen.torch_primitives import TORCH
 from coefficients.schema import Document
 from fitting.errors import InputError
-
-SAVES = {"forward-ad": "slope", "fewbit": "codes", "invact-precision-bit": "precision-bit"}
-_PACKING = Path(__file__).resolve().parents[1] / "kernels" / "packing.py"
+from kernels.engine.templates import elementwise_source, planes_source
+from kernels.errors import KernelError
+from kernels.methods.few_bit import WRITTEN_BITS
+from kernels.methods.method import KernelSpec, Method
+from kernels.methods.storage import BRANCH_BIT, CODES, DERIVATIVE, MARKED_OUTPUT, OUTPUT, TABLE_CODES
 
 
 @dataclass(frozen=True)
@@ -25,39 +28,57 @@ class Request:
     """What to emit; `command` makes it again."""
 
     subject: Subject
-    method: str
+    method: Method
     dtype: str
-    bits: int
     command: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        for what, value, known in (("method", self.method, METHODS), ("dtype", self.dtype, DTYPES)):
-            if value not in known:
-                raise InputError(f"{what} must be one of {', '.join(known)}, got {value!r}")
+        if self.dtype not in DTYPES:
+            raise InputError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+
+    @cached_property
+    def spec(self) -> KernelSpec:
+        """The kernel. Raises `InputError` for what the method cannot serve, and where it lacks a coefficient file."""
+        _ = self.file
+        try:
+            spec = self.method.bind(info(self.subject), self.subject.activation.params)
+        except KernelError as error:
+            raise InputError(str(error)) from None
+        if spec.storage is TABLE_CODES:
+            raise InputError(
+                f"bits must be at most {WRITTEN_BITS} for a module that stands alone, got {spec.stored_bits}: a larger"
+                " table is searched in memory, by kernels.functional"
+            )
+        if spec.storage is MARKED_OUTPUT and self.solution and None in self.solution["branches"][0]["y"]:
+            raise InputError(
+                f"method {self.method} must have a bounded left branch, got {self.subject.name}: an infinity with its"
+                " lowest bit set is no number; use invact"
+            )
+        return spec
 
     @property
     def file(self) -> File | None:
-        """The coefficient file that the method needs, or None."""
-        subject = self.subject
-        if self.method == "forward-ad":
-            return None
-        if self.method == "fewbit":
-            tables = subject.fewbit()
-            if self.bits not in tables:
-                there = ", ".join(map(str, tables)) or "none"
-                raise InputError(
-                    f"bits must be one that {subject.name} has a table for ({there}), got {self.bits}; make one:"
-                    " python -m fitting.fewbit, and give it by --coefficients"
-                )
-            if self.bits > MAX_BITS:
-                raise InputError(
-                    f"bits must be at most {MAX_BITS} for a module that stands alone, got {self.bits}: a larger"
-                    " table is searched in memory, by kernels.functional"
-                )
-            return tables[self.bits]
-        formulas = subject.invact()
+        """The coefficient file that the method needs, or None. Raises `InputError` where there is none."""
+        match self.method.fit:
+            case "fewbit":
+                return self._table()
+            case "invact":
+                return self._formula()
+        return None
+
+    def _table(self) -> File:
+        bits, tables = self.method.arguments()["bits"], self.subject.fewbit()
+        if bits not in tables:
+            there = ", ".join(map(str, tables)) or "none"
+            raise InputError(
+                f"bits must be one that {self.subject.name} has a table for ({there}), got {bits}; make one: python -m"
+                " fitting.fewbit, and give it by --coefficients"
+            )
+        return tables[bits]
+
+    def _formula(self) -> File | None:
+        subject, formulas = self.subject, self.subject.invact()
         if not formulas and subject.name in CLOSED:
-            self._check_limits()
             return None
         if self.dtype not in formulas:
             raise InputError(
@@ -66,42 +87,23 @@ class Request:
             )
         return formulas[self.dtype]
 
-    def _check_limits(self) -> None:
-        for name, least in (CLOSED[self.subject.name].at_least or {}).items():
-            value = self.subject.activation.params[name]
-            if not value >= least:
-                raise InputError(
-                    f"{name} must be at least {least:g} for method {self.method}, got {value:g}: below, the output of"
-                    f" {self.subject.name} does not tell f'; use forward-ad"
-                )
-
     @property
-    def saves(self) -> str:
-        """As kernels/template.py names it. Raises `InputError` as `file` does."""
-        _ = self.file
-        side = elements.side(self.subject, "torch") if self.method.startswith("invact") else None
-        if self.method == "invact-precision-bit" and side is None:
-            raise InputError(
-                f"method invact-precision-bit must have a side to store, got {self.subject.name}, whose output alone"
-                " tells f'; use invact"
-            )
-        if self.method == "invact-precision-bit" and self.file is not None:
-            left = self.file.document["solution"]["branches"][0]["y"]
-            if None in left:
-                raise InputError(
-                    f"method invact-precision-bit must have a bounded left side, got {self.subject.name}: an infinity"
-                    " with its lowest bit set is no number; use invact"
-                )
-        return SAVES.get(self.method, "output" if side is None else "side")
+    def solution(self) -> Document:
+        """Of the file, or nothing."""
+        return {} if self.file is None else self.file.document["solution"]
 
-
-_SAVED = {
-    "slope": "f'(x) itself, a tensor like x",
-    "codes": "the code of x, packed: {bits} bit{s} an element",
-    "side": "y, which the next layer keeps anyway, and the side of x, packed: 1 bit an element",
-    "output": "y alone, which the next layer keeps anyway",
-    "precision-bit": "y alone, with the side of x in its lowest bit",
-}
+    def element(self, name: str, target: str) -> Function:
+        """An element function that the method names."""
+        subject = self.subject
+        if name.startswith("code"):
+            return code_function(name, self.solution)
+        if name.startswith("level"):
+            return level_function(name, self.solution)
+        if name == "branch_bit" and (function := elements.branch_bit(subject, target)) is not None:
+            return function
+        if name == elements.FROM_OUTPUT:
+            return elements.derivative_from_output(subject, self.dtype, target)
+        return {"forward": elements.forward, "derivative": elements.derivative}[name](subject, target)
 
 
 def emit(request: Request, target: str) -> str:
@@ -113,18 +115,13 @@ def emit(request: Request, target: str) -> str:
     return _triton(request) if target == "triton" else _torch(request)
 
 
-def _solution(file: File | None) -> Document:
-    return {} if file is None else file.document["solution"]
-
-
 def _header(request: Request, notes: list[str]) -> str:
-    subject, file = request.subject, request.file
-    bits = planes(_solution(file)) if request.method == "fewbit" else 1
-    saved = _SAVED[request.saves].format(bits=bits, s="" if bits == 1 else "s")
+    subject, file, spec = request.subject, request.file, request.spec
+    saved = spec.storage.text.format(bits=spec.stored_bits, s="" if spec.stored_bits == 1 else "s")
     lines = [
         f'"""{subject.name}(x) = {subject.activation.expr}',
         "",
-        f"Method {request.method}, dtype {request.dtype}.",
+        f"Method {request.method.name}, dtype {request.dtype}.",
         f"Backward is left with {saved}.",
         *notes,
         *([f"Coefficients: {quotable(file.origin)}"] if file is not None else []),
@@ -134,25 +131,14 @@ def _header(request: Request, notes: list[str]) -> str:
     return "\n".join(lines)
 
 
-def _functions(request: Request, target: str) -> tuple[list[Function], dict[str, str]]:
-    """The element-wise functions, and which of them stand behind the template's names."""
-    subject, saves = request.subject, request.saves
-    forward = elements.forward(subject, target)
-    if saves == "slope":
-        return [forward, elements.derivative(subject, target)], {"FORWARD": "forward", "SAVE": "derivative"}
-    if saves == "codes":
-        solution = _solution(request.file)
-        return (
-            [forward, code_function("code", solution), level_function("level", solution)],
-            {"FORWARD": "forward", "SAVE": "code", "SLOPE": "level"},
-        )
-    side = elements.side(subject, target)
-    functions = [forward, *([side] if side is not None else []), elements.slope(subject, request.dtype, target)]
-    return functions, {"FORWARD": "forward", "SAVE": "side", "SLOPE": "slope"}
+def _functions(request: Request, target: str) -> list[Function]:
+    """The element functions that the method needs."""
+    names = request.method.elements(request.spec.function)
+    return [request.element(name, target) for name in dict.fromkeys(names) if name]
 
 
 def _triton(request: Request) -> str:
-    functions, names = _functions(request, "triton")
+    functions = _functions(request, "triton")
     functions = with_limits(request.subject, request.dtype, "triton", functions)
     limits = notes_on_reach(request.subject, request.dtype, "triton", functions)
     called = set().union(*(function.calls for function in functions))
@@ -160,13 +146,13 @@ def _triton(request: Request) -> str:
     free = request.subject.parameters
     if not free:
         functions = [function.without("params") for function in functions]
-    constants = {
-        "SAVES": request.saves,
-        "BITS": planes(_solution(request.file)) if request.saves == "codes" else int(request.saves == "side"),
-    }
-    source = template.Template(template.FILE.read_text(encoding="utf-8"))
+    constants = {"STORAGE": request.spec.storage.name, "BITS": request.spec.stored_bits}
+    names = request.method.elements(request.spec.function)._asdict()
+    placeholders = {placeholder.upper(): name for placeholder, name in names.items() if name}
+    source = template.Template(elementwise_source())
     kernels = [
-        source.kernel(name, constants, names, params=bool(free)) for name in ("forward_kernel", "backward_kernel")
+        source.kernel(name, constants, placeholders, params=bool(free))
+        for name in ("forward_kernel", "backward_kernel")
     ]
     texts = [primitive_function(name, one).text() for name, one in found.items()]
     texts += [function.text() for function in functions]
@@ -174,7 +160,7 @@ def _triton(request: Request) -> str:
     notes = ["Eight elements make a row; a program does ROWS of them: grid (ceil(n / (8*ROWS)),), ROWS = 128."]
     notes += [f"params: ({', '.join(free)},), by default {_defaults(request)}."] if free else []
     closed = CLOSED.get(request.subject.name)
-    if free and closed is not None and closed.rounded and request.method == "invact":
+    if free and closed is not None and closed.rounded and request.spec.storage is OUTPUT:
         notes.append(f"They must be numbers of {request.dtype}, as y is compared with them.")
     notes += limits
     imports = "import triton\nimport triton.language as tl"
@@ -202,37 +188,36 @@ def level(code):
     return torch.tensor(LEVELS, dtype=torch.float32, device=code.device)[code.int()]"""
 
 _TORCH_PASSES = {
-    "slope": ("derivative(wide, params).to(x.dtype)", "saved.to(wide.dtype)"),
-    "codes": ("pack(code(wide, params).flatten(), {bits})", "level(unpack(saved, grad.numel())).view(grad.shape)"),
-    "side": (
-        "pack(side(wide, params).flatten().byte(), 1)",
-        "slope(y.to(wide.dtype), unpack(saved, y.numel()).bool().view(y.shape), params)",
+    DERIVATIVE: ("derivative(wide, params).to(x.dtype)", "saved.to(wide.dtype)"),
+    CODES: ("pack(code(wide, params).flatten(), {bits})", "level(unpack(saved, grad.numel())).view(grad.shape)"),
+    BRANCH_BIT: (
+        "pack(branch_bit(wide, params).flatten().byte(), 1)",
+        "derivative_from_output(y.to(wide.dtype), unpack(saved, y.numel()).bool().view(y.shape), params)",
     ),
-    "output": ("None", "slope(y.to(wide.dtype), params)"),
+    OUTPUT: ("None", "derivative_from_output(y.to(wide.dtype), params)"),
 }
 
 
 def _torch(request: Request) -> str:
-    saves = request.saves
-    if saves == "precision-bit":
-        raise InputError("method invact-precision-bit must have target triton for a module that stands alone")
-    solution = _solution(request.file)
+    storage = request.spec.storage
+    if storage not in _TORCH_PASSES:
+        raise InputError(f"method {request.method} must have target triton for a module that stands alone")
     defaults = _defaults(request) if request.subject.parameters else "()"
     texts: list[str] = []
-    if saves == "codes":
-        texts.append(_TORCH_CODES.format(**{key: solution[key] for key in ("borders", "codes", "levels")}))
+    if storage is CODES:
+        texts.append(_TORCH_CODES.format(**{key: request.solution[key] for key in ("borders", "codes", "levels")}))
         functions = [elements.forward(request.subject, "torch")]
     else:
-        functions, _ = _functions(request, "torch")
+        functions = _functions(request, "torch")
     functions = with_limits(request.subject, request.dtype, "torch", functions)
     limits = notes_on_reach(request.subject, request.dtype, "torch", functions)
     called = sorted(set().union(*(function.calls for function in functions)) & set(TORCH))
     texts += [primitive_function(name, TORCH[name], jit=False).text() for name in called]
     texts += [function.text() for function in functions]
-    if saves in ("codes", "side"):
-        texts.append(_PACKING.read_text(encoding="utf-8").partition("from torch import Tensor\n")[2].strip())
-    saved, slope = (part.format(bits=planes(solution) if saves == "codes" else 1) for part in _TORCH_PASSES[saves])
-    kept = "y, " if saves in ("side", "output") else ""
+    if storage.packed:
+        texts.append(planes_source().partition("from torch import Tensor\n")[2].strip())
+    saved, derivative = (part.format(bits=request.spec.stored_bits) for part in _TORCH_PASSES[storage])
+    kept = "y, " if storage.keeps_output else ""
     result = "forward(x, params)" if elements.rounds_once(request.subject) else "forward(wide, params).to(x.dtype)"
     texts.append(
         f"def forward_pass(x, params={defaults}):\n"
@@ -244,7 +229,7 @@ def _torch(request: Request) -> str:
         f"def backward_pass(grad, {kept}saved, params={defaults}):\n"
         '    """grad * f\'(x)."""\n'
         "    wide = grad if grad.dtype == torch.float64 else grad.float()\n"
-        f"    return (wide * {slope}).to(grad.dtype)"
+        f"    return (wide * {derivative}).to(grad.dtype)"
     )
-    imports = "import torch\nfrom torch import Tensor" if saves in ("codes", "side") else "import torch"
+    imports = "import torch\nfrom torch import Tensor" if storage.packed else "import torch"
     return _header(request, limits) + f"\n\n{imports}\n\n\n" + "\n\n\n".join(texts) + "\n"

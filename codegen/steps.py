@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from codegen.function import Function
-
-MAX_BITS = 4  # of a table written out; a larger one is searched in memory, which is cheaper than its selections
+from kernels.methods.few_bit import WRITTEN_BITS
+from kernels.methods.table import largest_float32
 
 
 def planes(solution: Mapping[str, Any]) -> int:
@@ -21,13 +21,7 @@ def planes(solution: Mapping[str, Any]) -> int:
 
 def spread(code: int) -> str:
     """The code with bit p at position 8*p, as a number of the source."""
-    return f"0x{sum(((code >> p) & 1) << (8 * p) for p in range(MAX_BITS)):x}"
-
-
-def below(border: float) -> float:
-    """The largest float32 that is not above the border: x > border for a float32 x just where x > it."""
-    rounded = np.float32(border)
-    return float(np.nextafter(rounded, np.float32(-np.inf)) if float(rounded) > border else rounded)
+    return f"0x{sum(((code >> p) & 1) << (8 * p) for p in range(WRITTEN_BITS)):x}"
 
 
 def code_function(name: str, solution: Mapping[str, Any]) -> Function:
@@ -46,7 +40,7 @@ def code_function(name: str, solution: Mapping[str, Any]) -> Function:
         doc = "The code of the interval of x, bit p at 8*p + k: that of |x|."
         if mirror == "complement":
             body[-1] = body[-1].replace("return ", "c = ")
-            body.append(f"return tl.where(x > {below(0.0)!r}, c, c ^ ({spread(count - 1)} << k))")
+            body.append(f"return tl.where(x > {largest_float32(0.0)!r}, c, c ^ ({spread(count - 1)} << k))")
             doc = "The code of the interval of x, bit p at 8*p + k: that of |x|, turned over where x <= 0."
     return Function(name, ("x", "params", "k"), doc, tuple(body))
 
@@ -68,7 +62,7 @@ def _ladder(variable: str, borders: list[float], codes: list[int]) -> list[str]:
     lines = []
     for i, border in enumerate(borders):
         before = "c" if i else f"{spread(codes[0])} << k"
-        lines.append(f"c = tl.where({variable} > {below(border)!r}, {spread(codes[i + 1])} << k, {before})")
+        lines.append(f"c = tl.where({variable} > {largest_float32(border)!r}, {spread(codes[i + 1])} << k, {before})")
     lines[-1] = lines[-1].replace("c = ", "return ", 1)
     return lines
 

@@ -26,7 +26,7 @@ from fitting.activations.heads import x
 from fitting.activations.vocabulary import FUNCTIONS
 from fitting.errors import InputError
 
-_TAKEN = {"x", "y", "s", "side", "left", "right", "params", "tl", "triton", "torch", *TRITON, *TORCH, *FUNCTIONS}
+_TAKEN = {"x", "y", "s", "on_right", "left", "right", "params", "tl", "triton", "torch", *TRITON, *TORCH, *FUNCTIONS}
 
 
 @dataclass(frozen=True)

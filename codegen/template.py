@@ -1,13 +1,10 @@
-"""The kernels of kernels/template.py, cut down to one method: the text is read from its file, nothing of it is run."""
+"""The kernels of `kernels.engine.templates.elementwise`, cut down to one kind of storage: their text, never run."""
 
 import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-
-FILE = Path(__file__).resolve().parents[1] / "kernels" / "template.py"
 
 
 @dataclass(frozen=True)
@@ -42,7 +39,7 @@ class Template:
     def kernel(self, name: str, constants: Mapping[str, object], names: Mapping[str, str], params: bool) -> str:
         """One kernel for these constants: cases that do not hold are left out, as are arguments that nothing uses.
 
-        `names` are the element-wise functions behind FORWARD, SAVE and SLOPE; without `params` they take none.
+        `names` are the element-wise functions behind FORWARD, ENCODE and DECODE; without `params` they take none.
         """
         node = self._functions[name]
         body: list[str] = []
@@ -71,15 +68,15 @@ class Template:
 
 
 def _is_static(test: ast.expr) -> bool:
-    """Whether a condition compares SAVES with a text, or joins such comparisons."""
+    """Whether a condition compares STORAGE with a text, or joins such comparisons."""
     if isinstance(test, ast.BoolOp):
         return all(map(_is_static, test.values))
-    return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "SAVES"
+    return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "STORAGE"
 
 
 def _holds(test: ast.expr, constants: Mapping[str, object]) -> bool:
     if isinstance(test, ast.BoolOp):
         return any(_holds(value, constants) for value in test.values)  # the template has no other than `or`
     if isinstance(test, ast.Compare) and isinstance(test.comparators[0], ast.Constant):
-        return test.comparators[0].value == constants["SAVES"]
-    raise ValueError(f"the template's conditions must compare SAVES with a text, got {ast.unparse(test)}")
+        return test.comparators[0].value == constants["STORAGE"]
+    raise ValueError(f"the template's conditions must compare STORAGE with a text, got {ast.unparse(test)}")

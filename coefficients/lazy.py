@@ -7,25 +7,31 @@ from typing import Any
 
 
 def lazily(
-    package: str, names: Sequence[str], homes: Sequence[str], modules: Sequence[str] = ()
+    package: str, names: Sequence[str], homes: Sequence[str], modules: Sequence[str] = (), torch: str = ""
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of a package, whose public `names` are in modules `homes` of it.
 
     All of them come with the first that is asked for, but for those that the package has got meanwhile. Modules right
-    in the package, of `homes` and `modules`, are attributes of it, too, as they are once they are imported.
+    in the package, of `homes` and `modules`, are attributes of it, too, as they are once they are imported. torch: what
+    ImportError says where PyTorch is missing.
     """
     direct = {name for name in (*homes, *modules) if "." not in name}
 
     def find(name: str) -> Any:
-        if name in names:
-            known = vars(sys.modules[package])
-            for home in homes:
-                for key, value in vars(import_module(f"{package}.{home}")).items():
-                    if key in names:
-                        known.setdefault(key, value)
-            return known[name]
-        if name in direct:
-            return import_module(f"{package}.{name}")
+        try:
+            if name in names:
+                known = vars(sys.modules[package])
+                for home in homes:
+                    for key, value in vars(import_module(f"{package}.{home}")).items():
+                        if key in names:
+                            known.setdefault(key, value)
+                return known[name]
+            if name in direct:
+                return import_module(f"{package}.{name}")
+        except ModuleNotFoundError as error:
+            if error.name == "torch" and torch:
+                raise ImportError(torch, name="torch") from None
+            raise
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return find, lambda: sorted({*vars(sys.modules[package]), *names, *direct})

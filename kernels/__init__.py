@@ -1,13 +1,12 @@
 """Activation functions that remember less: functions, modules, whole models, and the Triton kernels behind them."""
 
-import sys
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from coefficients.lazy import lazily
 
 if TYPE_CHECKING:
     from kernels.conversion import convert
+    from kernels.engine.backend import backend
     from kernels.errors import KernelError
     from kernels.gated import geglu, reglu, swiglu
     from kernels.linear import ActLinear
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
         Tanhshrink,
         Threshold,
     )
-    from kernels.ops import backend
 
 __all__ = [
     "CELU",
@@ -73,14 +71,11 @@ __all__ = [
     "swiglu",
 ]
 
-# argv is ["-m"] while Python looks for a command's module: python -m kernels.memory says in its own way what it lacks.
-if "torch" not in sys.modules and find_spec("torch") is None and sys.argv[:1] != ["-m"]:
-    raise ImportError("kernels needs PyTorch, which is not installed; pip install torch triton", name="torch")
-
-if not TYPE_CHECKING:  # torch takes seconds to import
+if not TYPE_CHECKING:  # torch takes seconds to import, and `kernels.methods` does without
     __getattr__, __dir__ = lazily(
         __name__,
         __all__,
-        homes=("conversion", "errors", "gated", "linear", "memory.measure", "modules", "ops"),
+        homes=("conversion", "engine.backend", "errors", "gated", "linear", "memory.measure", "modules"),
         modules=("approx_backprop", "forward_ad", "functional", "memory"),
+        torch="kernels needs PyTorch, which is not installed; pip install torch triton",
     )

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import kernels.ops  # noqa: F401 - registers the ops
+import kernels.engine.ops  # noqa: F401 - registers the ops
 from kernels.errors import KernelError
-from kernels.kernel import parse
+from kernels.methods.method import SavedBy, spec_of
 
 _CHANGED = (
     "the output of an activation with method={method!r} was changed in place, and backward needs it; write"
@@ -32,9 +32,9 @@ class Elementwise(torch.autograd.Function):
         return y, saved, x.new_empty(0)
 
     @staticmethod
-    def label(x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int]) -> str:
-        """How it goes by where bytes are counted."""
-        return f"{parse(kernel).function}, {parse(kernel).method}"
+    def saved_by(x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int]) -> SavedBy:
+        """For the recorder of memory."""
+        return SavedBy(spec_of(kernel).function.name, type(spec_of(kernel).method))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -42,7 +42,7 @@ class Elementwise(torch.autograd.Function):
         y, saved, tie = output
         ctx.mark_non_differentiable(saved)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(tie, saved, *([y] if parse(ctx.kernel).keeps_output else []))
+        ctx.save_for_backward(tie, saved, *([y] if spec_of(ctx.kernel).storage.keeps_output else []))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, None, None, None]:
@@ -85,7 +85,7 @@ def _saved(ctx: Any) -> tuple[Tensor, ...]:
     except RuntimeError as error:
         if "modified by an inplace operation" not in str(error):
             raise
-        hint = _CHANGED.format(method=parse(ctx.kernel).method)
+        hint = _CHANGED.format(method=spec_of(ctx.kernel).method.name)
         raise RuntimeError(f"{error}\nactfit: {hint}") from None
 
 

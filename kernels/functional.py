@@ -16,11 +16,11 @@ import torch.fx
 from torch import Tensor
 
 from kernels.autograd import elementwise
-from kernels.choice import ALIASES, choose, numbers_for
 from kernels.errors import KernelError, shown
-from kernels.kernel import facts
+from kernels.methods.registry import DEFAULT
 from kernels.parameters import check_range, number
 from kernels.stock import STOCK
+from kernels.validate import ALIASES, kernel_for, numbers_for
 
 Path = str | PathLike[str]
 
@@ -57,15 +57,15 @@ def _remembering(
         raise KernelError(f"input must be a strided tensor, got {input.layout}; use input.to_dense()")
     params = {name: float(value) if isinstance(value, torch.SymFloat) else value for name, value in params.items()}
     bits = int(bits) if isinstance(bits, torch.SymInt) else bits
-    key, values = choose(function, params, method, bits, coefficients)
+    spec, values = kernel_for(function, params, method, bits, coefficients)
     function = ALIASES.get(function, function)
-    if method == "stock":
+    if spec.method.stock:
         if input.is_floating_point():
-            for name, value in zip(facts(function).PARAMETERS, values, strict=True):
+            for name, value in zip(spec.function.parameters, values, strict=True):
                 check_range(name, value, input.dtype)
         return _stock(function, input, values)
-    numbers = numbers_for(key, values, input.dtype)
-    return _stock(function, input, values) if stock else elementwise(input, key, numbers)
+    numbers = numbers_for(spec, values, input.dtype)
+    return _stock(function, input, values) if stock else elementwise(input, spec.key, numbers)
 
 
 @torch.fx.wrap  # in a traced graph it stays one call
@@ -73,7 +73,7 @@ def activation(
     function: str,
     input: Tensor,
     *,
-    method: str = "invact",
+    method: str = DEFAULT,
     bits: int | None = None,
     coefficients: Path | None = None,
     **params: float,

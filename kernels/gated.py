@@ -14,11 +14,14 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-import kernels.ops  # noqa: F401 - registers the ops
+import kernels.engine.ops  # noqa: F401 - registers the ops
 from kernels.autograd import in_memory_order, once
-from kernels.errors import KernelError, shown
+from kernels.engine.elements import DTYPES
+from kernels.errors import KernelError
 from kernels.functional import Table, activation, stock_runs
-from kernels.kernel import DTYPES, METHODS
+from kernels.methods.exact import Exact
+from kernels.methods.registry import ELEMENTWISE, make
+from kernels.methods.stock import Stock
 from kernels.stock import STOCK
 
 
@@ -58,14 +61,11 @@ def _gated(function: str, a: Tensor, b: Tensor, method: str, how: Table) -> Tens
     if unknown := set(how) - {"bits", "coefficients"}:
         names = ", ".join(sorted(unknown))
         raise KernelError(f"a gated activation must be given a, b, method, bits or coefficients, got {names}")
-    if not isinstance(method, str) or method not in ("exact", "stock", *METHODS):
-        raise KernelError(f"method must be one of exact, stock, {', '.join(METHODS)}, got {shown(method)}")
+    made = make(method, {Exact.name: Exact, Stock.name: Stock, **ELEMENTWISE}, **how)
     if a.dtype not in DTYPES:
         raise KernelError(f"a must be a tensor of float16, bfloat16, float32 or float64, got {a.dtype}")
-    if method != "exact":
+    if not isinstance(made, Exact):
         return activation(function, a, method=method, **how) * b
-    if how:
-        raise KernelError(f"bits and coefficients must go with method='fewbit', got method={method!r}")
     if stock_runs(a, b):
         return STOCK[function](a) * b
     return _exact(a, b, function)
@@ -76,16 +76,16 @@ def _exact(a: Tensor, b: Tensor, function: str) -> Tensor:
     return in_memory_order(lambda *rows: Gated.apply(*rows, function), a, b)
 
 
-def swiglu(a: Tensor, b: Tensor, method: str = "exact", **how: Unpack[Table]) -> Tensor:
+def swiglu(a: Tensor, b: Tensor, method: str = Exact.name, **how: Unpack[Table]) -> Tensor:
     """silu(a) * b, of two tensors of the same shape, dtype and device."""
     return _gated("silu", a, b, method, how)
 
 
-def geglu(a: Tensor, b: Tensor, method: str = "exact", **how: Unpack[Table]) -> Tensor:
+def geglu(a: Tensor, b: Tensor, method: str = Exact.name, **how: Unpack[Table]) -> Tensor:
     """gelu(a) * b, likewise."""
     return _gated("gelu", a, b, method, how)
 
 
-def reglu(a: Tensor, b: Tensor, method: str = "exact", **how: Unpack[Table]) -> Tensor:
+def reglu(a: Tensor, b: Tensor, method: str = Exact.name, **how: Unpack[Table]) -> Tensor:
     """relu(a) * b, likewise."""
     return _gated("relu", a, b, method, how)

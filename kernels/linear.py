@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import kernels.ops  # noqa: F401 - registers the ops
+import kernels.engine.ops  # noqa: F401 - registers the ops
 from kernels.autograd import once
-from kernels.choice import sign_bit
+from kernels.engine.elements import DTYPES
 from kernels.errors import KernelError
 from kernels.functional import stock_runs
 from kernels.hooks import autocasts
-from kernels.kernel import DTYPES, facts
 from kernels.modules import Remembering
 from kernels.stock import STOCK
+from kernels.validate import sign_bit_kernel
 
 
 class _ActLinear(torch.autograd.Function):
@@ -77,8 +77,8 @@ class ActLinear(nn.Module):
         if not isinstance(act, Remembering | str):
             raise KernelError(f"act must be a module of kernels.modules or a function's name, got {type(act).__name__}")
         self.function = act if isinstance(act, str) else act.name()
-        self.kernel, _ = sign_bit(self.function, {})
-        self.minimum: float = facts(self.function).MINIMUM
+        spec = sign_bit_kernel(self.function)
+        self.kernel, self.minimum = spec.key, spec.function.minimum
         self.linear = linear
 
     def forward(self, input: Tensor) -> Tensor:

@@ -10,11 +10,12 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
-from kernels.choice import DEFAULT_BITS, choose, resolved
 from kernels.errors import KernelError, shown
 from kernels.forwarding import SCRIPT
 from kernels.functional import Path, activation, check_threshold, gelu_name
+from kernels.methods.registry import DEFAULT
 from kernels.parameters import number
+from kernels.validate import kernel_for, resolved
 
 torch.fx.wrap("activation")  # in a traced graph it stays one call
 
@@ -28,7 +29,7 @@ class Remembering(nn.Module):
     def __init__(
         self,
         *args: Any,
-        method: str = "invact",
+        method: str = DEFAULT,
         bits: int | None = None,
         coefficients: Path | None = None,
         **kwargs: Any,
@@ -37,9 +38,9 @@ class Remembering(nn.Module):
         inplace = getattr(self, "inplace", False)
         if not isinstance(inplace, int) or inplace:
             raise KernelError(f"inplace must be False, got {shown(inplace)}: use the stock module for that")
-        choose(self.name(), self._params(), method, bits, coefficients)
-        if method == "fewbit" and bits is None and coefficients is None:
-            bits = DEFAULT_BITS
+        spec, _ = kernel_for(self.name(), self._params(), method, bits, coefficients)
+        if coefficients is None:
+            bits = spec.method.arguments().get("bits")
         self.method, self.bits, self.coefficients = method, bits, resolved(coefficients)
 
     def name(self) -> str:

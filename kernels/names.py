@@ -1,12 +1,5 @@
 """Names and numbers that options are checked by, each here alone: whoever asks for them needs no PyTorch."""
 
-METHODS = ("forward-ad", "fewbit", "invact", "invact-precision-bit")
-APPROX = "approx-backprop"
-KNOWN = ("auto", *METHODS, APPROX)  # what `convert` takes
-DEFAULT_BITS = 3
-MAX_BITS = 8
-APPROX_BITS = range(2, 9)
-SCHEMES = ("robust", "paper", "group", "fused")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 ATTENTION = ("eager", "sdpa")
 ACCOUNTINGS = ("as-run", "cuda")

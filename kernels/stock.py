@@ -46,5 +46,4 @@ STOCK: dict[str, Callable[..., Any]] = {
     "silu": F.silu,
     "mish": F.mish,
 }
-FUNCTIONS = tuple(STOCK)
 KEEPS_OUTPUT = ("relu", "sigmoid", "tanh")  # and nothing else, for backward

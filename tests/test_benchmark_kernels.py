@@ -14,7 +14,7 @@ from benchmarks.kernels import check as kernels_check
 from benchmarks.kernels import table as kernels_table
 from benchmarks.rows import RESULTS, Row, summary
 from coefficients import command
-from kernels import reference
+from kernels.engine import reference
 from tests.kernels.saved import bytes_allocated
 
 CPU = torch.device("cpu")

@@ -91,7 +91,7 @@ def test_what_help_names_is_what_there_is() -> None:
     from fitting.invact.engines import ENGINES
     from fitting.invact.formats import FORMATS
     from kernels.memory.recipes import RECIPES
-    from kernels.stock import FUNCTIONS
+    from kernels.methods.functions import FUNCTIONS
 
     assert tuple(cases.MODULES) == parsers.KERNEL_FUNCTIONS
     assert tuple(cases.DTYPES) == parsers.KERNEL_DTYPES

@@ -248,11 +248,13 @@ def test_help_needs_nothing(bare: Installed, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("statement", ["import kernels", "from kernels.forward_ad import elementwise"])
-def test_an_import_says_what_is_missing(statement: str, bare: Installed, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("statement", "what"), [("from kernels import GELU", "kernels"), ("from codegen import elementwise", "elementwise")]
+)
+def test_an_import_says_what_is_missing(statement: str, what: str, bare: Installed, tmp_path: Path) -> None:
     done = bare.run(tmp_path, "-c", statement)
     assert done.returncode == 1
-    line = "ImportError: kernels needs PyTorch, which is not installed; pip install torch triton"
+    line = f"ImportError: {what} needs PyTorch, which is not installed; pip install torch triton"
     assert done.stderr.splitlines()[-1] == line
 
 

@@ -36,8 +36,8 @@ from benchmarks.options import names
 from benchmarks.rows import Row, record, summary
 from kernels import KernelError
 from kernels.functional import activation
-from kernels.kernel import facts, unbounded
-from kernels.stock import FUNCTIONS, STOCK
+from kernels.methods.functions import FUNCTIONS
+from kernels.stock import STOCK
 
 PROG = "accuracy"
 PLAIN = "stock"
@@ -55,7 +55,7 @@ def judged(function: str, dtype: str, device: torch.device, where: dict[str, Any
     rows = []
     exact = truth(function, DTYPES[dtype])
     for name, how in {PLAIN: None, **METHODS}.items():
-        if how is not None and how["method"] == "fewbit" and unbounded(function):
+        if how is not None and how["method"] == "fewbit" and not FUNCTIONS[function].bounded_derivative:
             continue  # refused: no table serves every x
         y, dx = _run(function, how, exact.x.to(device))
         base = {"implementation": name, "mode": function, "size": {"inputs": len(exact.x)}, "dtype": dtype, **where}
@@ -68,7 +68,7 @@ def judged(function: str, dtype: str, device: torch.device, where: dict[str, Any
 def _run(function: str, how: dict[str, Any] | None, x: Tensor) -> tuple[Tensor, Tensor]:
     """The output in the dtype of x, and the gradient where 1 comes back."""
     x = x.clone().requires_grad_()
-    params = facts(function).PARAMETERS
+    params = FUNCTIONS[function].parameters
     y = STOCK[function](x, *params.values()) if how is None else activation(function, x, **params, **how)
     (dx,) = torch.autograd.grad(y, x, torch.ones_like(y))
     return y.detach().cpu(), dx.cpu()

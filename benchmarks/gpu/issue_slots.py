@@ -34,17 +34,16 @@ from benchmarks.clock import clock_of, origin, rounds
 from benchmarks.kernels.cases import DTYPES, Call, copy
 from benchmarks.options import device as device_of
 from benchmarks.rows import Row, record, summary
-from codegen.chosen import Choice
-from codegen.chosen import choose as chosen
 from codegen.machine import GPU, GPUS
-from kernels import KernelError, launch, reference
-from kernels.choice import choose
-from kernels.kernel import Kernel, parse
-from kernels.stock import FUNCTIONS
+from kernels import KernelError
+from kernels.engine import launch, reference
+from kernels.methods.functions import FUNCTIONS
+from kernels.methods.method import KernelSpec
+from kernels.validate import kernel_for
 
 PROG = "gpu.issue_slots"
 METHODS = {"invact": 0, "fewbit": 3, "forward-ad": 0}  # and bits
-MEASURED = {"bfloat16": FUNCTIONS, "float32": ("gelu", "silu", "mish", "tanh")}
+MEASURED = {"bfloat16": tuple(FUNCTIONS), "float32": ("gelu", "silu", "mish", "tanh")}
 SIZE, RUNS = {"cuda": 1 << 26, "cpu": 1 << 12}, {"cuda": 20, "cpu": 3}
 
 
@@ -55,11 +54,12 @@ def model(device: torch.device) -> GPU:
     return next(known, GPUS[-1])
 
 
-def predicted(choice: Choice, direction: str, gpu: GPU) -> float:
+def predicted(kernel: KernelSpec, dtype: str, direction: str, gpu: GPU) -> float:
     """The share of issue slots, 1 for all that there are while memory delivers the bytes."""
-    key = (choice.function, f"{choice.method} {direction}", choice.bits, choice.dtype)
+    bits = kernel.method.arguments().get("bits", 0)
+    key = (kernel.function.name, f"{kernel.method.name} {direction}", bits, dtype)
     count = float(_counted(gpu.arch)[key]["median"])
-    return count / gpu.lanes["issue"] / (choice.moved(direction) / gpu.bytes_per_clock)
+    return count / gpu.lanes["issue"] / (kernel.moved_bytes(direction, dtype) / gpu.bytes_per_clock)
 
 
 def _counted(arch: str) -> dict[tuple[str, str, int, str], dict[str, Any]]:
@@ -71,12 +71,12 @@ def _counted(arch: str) -> dict[tuple[str, str, int, str], dict[str, Any]]:
 _COUNTED: dict[str, dict[tuple[str, str, int, str], dict[str, Any]]] = {}
 
 
-def calls(kernel: Kernel, x: torch.Tensor, grad: torch.Tensor) -> dict[str, Call]:
+def calls(kernel: KernelSpec, x: torch.Tensor, grad: torch.Tensor) -> dict[str, Call]:
     """Forward and backward, as the ops run them."""
-    params = tuple(kernel.facts.PARAMETERS.values())
+    params = tuple(kernel.function.parameters.values())
     run = launch if x.is_cuda else reference
     y, saved = run.forward(kernel, x, params)
-    needed = y if kernel.keeps_output else None
+    needed = y if kernel.storage.keeps_output else None
     return {
         "forward": lambda: run.forward(kernel, x, params),
         "backward": lambda: run.backward(kernel, grad, needed, saved, params),
@@ -91,16 +91,14 @@ def measure(functions: Sequence[str], device: torch.device) -> Iterator[list[Row
             x, grad = (torch.randn(n, device=device, dtype=DTYPES[dtype]) for _ in range(2))
             rows = []
             for method, bits in METHODS.items():
-                asked = {"method": method, "bits": bits} if bits else {"method": method}
-                kernel = parse(choose(function, {}, **asked)[0])
-                choice = chosen(function, method, bits, dtype)
+                kernel, _ = kernel_for(function, {}, method, bits or None)
                 base = {"what": function, "dtype": dtype, "size": {"n": n, "bits": bits}, **where}
                 for direction, call in calls(kernel, x, grad).items():
-                    bytes_moved = int(choice.moved(direction) * n)
+                    bytes_moved = int(kernel.moved_bytes(direction, dtype) * n)
                     pair = {method: call, "copy": copy(bytes_moved, device)}
                     times = {name: found for name, (found, _) in rounds(clock, pair, RUNS[device.type]).items()}
                     ratios = [one / other for one, other in zip(times[method], times["copy"], strict=True)]
-                    share = predicted(choice, direction, gpu)
+                    share = predicted(kernel, dtype, direction, gpu)
                     rows += [
                         Row(implementation=name, mode=direction, unit=unit, **base, **summary(values))
                         for name, unit, values in (

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 import kernels
-from kernels.choice import choose, sign_bit
+from kernels.engine.planes import plane_bytes
 from kernels.functional import activation
-from kernels.kernel import Kernel, parse
-from kernels.packing import plane_bytes
+from kernels.methods.method import KernelSpec
 from kernels.stock import STOCK
+from kernels.validate import kernel_for, sign_bit_kernel
 
 MODULES = {"gelu": (nn.GELU, kernels.GELU), "silu": (nn.SiLU, kernels.SiLU)}
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -40,10 +40,9 @@ def how(name: str) -> dict[str, str | int]:
     return {"method": method, "bits": int(bits)} if method == "fewbit" else {"method": name}
 
 
-def kernel(function: str, name: str) -> Kernel:
+def kernel(function: str, name: str) -> KernelSpec:
     """The kernel behind one of OURS, or behind ActLinear."""
-    key, _ = sign_bit(function, {}) if name == ACT_LINEAR else choose(function, {}, **how(name))
-    return parse(key)
+    return sign_bit_kernel(function) if name == ACT_LINEAR else kernel_for(function, {}, **how(name))[0]
 
 
 def moved(function: str, name: str, itemsize: int, n: int) -> dict[str, int]:
@@ -57,7 +56,7 @@ def moved(function: str, name: str, itemsize: int, n: int) -> dict[str, int]:
         found = kernel(function, name)
         saved = _saved(found, itemsize, n)
         forward = 2 * itemsize * n + saved
-        backward = (3 if found.keeps_output else 2) * itemsize * n + saved
+        backward = (3 if found.storage.keeps_output else 2) * itemsize * n + saved
     return {"forward": forward, "backward": backward, "both": forward + backward}
 
 
@@ -72,9 +71,9 @@ def kept(function: str, name: str, itemsize: int, n: int) -> int:
     return saved if name == ACT_LINEAR else itemsize * n + saved
 
 
-def _saved(found: Kernel, itemsize: int, n: int) -> int:
+def _saved(found: KernelSpec, itemsize: int, n: int) -> int:
     """Bytes that forward stores besides y."""
-    return itemsize * n if found.saves in ("slope", "sign-bit") else found.stored_bits * plane_bytes(n)
+    return itemsize * n if found.storage.like_input else found.stored_bits * plane_bytes(n)
 
 
 def make(function: str, name: str) -> Function:

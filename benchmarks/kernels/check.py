@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.kernels.cases import ACT_LINEAR, DTYPES, OURS, kernel, make
-from kernels import reference
-from kernels.kernel import Kernel
-from kernels.packing import unpack
+from kernels.engine import reference
+from kernels.engine.planes import unpack
+from kernels.methods.method import KernelSpec
+from kernels.methods.storage import DERIVATIVE, MARKED_OUTPUT, SIGNED_OUTPUT
 from kernels.stock import STOCK
 
 COUNT = 65_539  # elements; of several programs, and of no whole byte
@@ -38,26 +39,26 @@ def _inputs(dtype: str, device: torch.device) -> Tensor:
     return x.to(DTYPES[dtype])
 
 
-def _kernel(function: str, found: Kernel, x: Tensor, grad: Tensor) -> str:
+def _kernel(function: str, found: KernelSpec, x: Tensor, grad: Tensor) -> str:
     y, saved = torch.ops.actfit.forward(x, found.key, [])
     twin_y, twin_saved = reference.forward(found, x, [])
-    needed = y if found.keeps_output else None
+    needed = y if found.storage.keeps_output else None
     dx = torch.ops.actfit.backward(grad, needed, saved, found.key, [])
     exact = STOCK[function](x.double())
     problems = [_apart("y", y, twin_y), _apart("y against stock", y, exact)]
     if found.stored_bits:
         problems.append(_differ("codes", unpack(saved, COUNT), unpack(twin_saved, COUNT)))
-    elif found.saves == "precision-bit":
+    elif found.storage is MARKED_OUTPUT:
         problems.append(_differ("sides", _lowest_bit(y), _lowest_bit(twin_y)))
-    elif found.saves == "slope":
+    elif found.storage is DERIVATIVE:
         problems.append(_apart("f'", saved, twin_saved))
-    elif found.saves == "sign-bit":
+    elif found.storage is SIGNED_OUTPUT:
         problems.append(_differ("sides", saved.signbit(), twin_saved.signbit()))
         # As y: the difference to the minimum is as good as y is, which near it may be all of it.
-        lowest = found.facts.MINIMUM
+        lowest = found.function.minimum
         problems.append(_apart("y as saved", saved.abs() + lowest, twin_saved.abs() + lowest))
     problems.append(_apart("dx", dx, reference.backward(found, grad, needed, saved, []), grad))
-    if found.method == "forward-ad":
+    if found.storage is DERIVATIVE:
         problems.append(_apart("dx against stock", dx, _gradient(STOCK[function], x.double(), grad.double()), grad))
     return "; ".join(filter(None, problems))
 

@@ -10,53 +10,55 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.approx_backprop.codes import affordable, grouped, restored
-from kernels.approx_backprop.copies import Form, Kept, Layout
-from kernels.approx_backprop.how import How
+from kernels.approx_backprop.encoding import Encoded, Encoding, affordable, grouped, restored
+from kernels.approx_backprop.memory_layout import MemoryLayout
 from kernels.autograd import in_memory_order, once
-from kernels.kernel import Kernel
+from kernels.methods.compressed import Compressed
+from kernels.methods.forward_derivative import ForwardDerivative
+from kernels.methods.functions import function_info
+from kernels.methods.method import KernelSpec, SavedBy, registered, spec_of
 
 
 class Derivative(torch.autograd.Function):
     """f(x) of a contiguous x by a kernel of forward-ad; what `once` needs; the codes of f'(x)."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, kernel: str, params: list[float], form: Form) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, x: Tensor, kernel: str, params: list[float], encoding: Encoding) -> tuple[Tensor, ...]:
         y, derivative = torch.ops.actfit.forward(x, kernel, params)
-        exact = form.how.scheme == "fused"
-        codes = (derivative,) if exact else grouped(derivative, form.how, form.layout)
-        ctx.form, tie = form, x.new_empty(0)
+        exact = encoding.method.exact
+        codes = (derivative,) if exact else grouped(derivative, encoding.method, encoding.layout)
+        ctx.encoding, tie = encoding, x.new_empty(0)
         ctx.mark_non_differentiable(*codes)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(tie, *codes)
         return y, tie, *codes
 
     @staticmethod
-    def label(x: Tensor, kernel: str, *_: Any) -> str:
-        """How it goes by where bytes are counted."""
-        return f"{kernel.partition('|')[0]}, approx-backprop"
+    def saved_by(x: Tensor, kernel: str, *_: Any) -> SavedBy:
+        """For the recorder of memory."""
+        return SavedBy(spec_of(kernel).function.name, Compressed)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, None, None, None]:
         if grad is None:
             return None, None, None, None
         tie, *codes = ctx.saved_tensors
-        return once(grad * restored(ctx.form, Kept(*codes)), tie), None, None, None
+        return once(grad * restored(ctx.encoding, Encoded(*codes)), tie), None, None, None
 
 
-def approximate_derivative(function: str, params: list[float], x: Tensor, how: How) -> Tensor:
-    """f(x), laid out as x is; f'(x) is kept as `how` says. The second dimension of images is channels; else the last.
+def approximate_derivative(function: str, params: list[float], x: Tensor, method: Compressed) -> Tensor:
+    """f(x), laid out as x is; f'(x) is saved in few bits. The second dimension of images is channels; else the last.
 
     params: the function's, in the catalogue's order.
     """
-    key = Kernel(function, "forward-ad").key
+    key = registered(KernelSpec(function_info(function), ForwardDerivative()))
     images = x.dim() in (4, 5) and x.is_contiguous()
 
     def run(rows: Tensor) -> Tensor:
         flat = rows if rows.dim() > 1 else rows.reshape(-1, 1)
-        layout = Layout.of(flat) if images else Layout.of_rows(flat)
-        form = Form(affordable(flat, how, layout), layout, flat.dtype)
-        y: Tensor = Derivative.apply(flat, key, params, form)[0]
+        layout = MemoryLayout.of(flat) if images else MemoryLayout.of_rows(flat)
+        encoding = Encoding(affordable(flat, method, layout), layout, flat.dtype)
+        y: Tensor = Derivative.apply(flat, key, params, encoding)[0]
         return y.view(rows.shape)
 
     return in_memory_order(run, x)

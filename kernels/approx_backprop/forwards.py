@@ -7,39 +7,44 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from kernels.approx_backprop.how import How
+from kernels.approx_backprop.attached import UNNAMED, Origin
 from kernels.approx_backprop.layers import activated, approximately, kind_of
 from kernels.approx_backprop.written_norms import written_norm
+from kernels.engine.elements import DTYPES
 from kernels.forwarding import Forwarding
-from kernels.kernel import DTYPES
+from kernels.methods.compressed import Compressed
 
 
 class Approximate(Forwarding):
     """Stands for the forward of `module`."""
 
-    def __init__(self, module: nn.Module, how: How) -> None:
+    def __init__(self, module: nn.Module, method: Compressed, origin: Origin = UNNAMED) -> None:
         kind = kind_of(module)
-        super().__init__(module, how=how, kind=kind, written=written_norm(module) if kind == "written" else None)
+        super().__init__(
+            module, method=method, origin=origin, kind=kind, written=written_norm(module) if kind == "written" else None
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = [*args, *kwargs.values()]
         if len(given) != 1:  # as with an output_size
             return self.original(*args, **kwargs)
         options = self.options
-        return approximately(self.module, given[0], options.how, options.kind, options.written, self.original)
+        return approximately(
+            self.module, given[0], options.method, options.kind, options.written, self.original, options.origin
+        )
 
 
 class Activated(Forwarding):
     """Stands for the forward of a module that computes a function of the catalogue, and keeps its derivative."""
 
-    def __init__(self, module: nn.Module, function: str, params: Mapping[str, float], how: How) -> None:
-        super().__init__(module, function=function, params=dict(params), how=how)
+    def __init__(self, module: nn.Module, function: str, params: Mapping[str, float], method: Compressed) -> None:
+        super().__init__(module, function=function, params=dict(params), method=method)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = [*args, *kwargs.values()]
         if not self.module.training or len(given) != 1 or not _is_plain(given[0]):
             return self.original(*args, **kwargs)
-        return activated(self.options.function, self.options.params, given[0], self.options.how)
+        return activated(self.options.function, self.options.params, given[0], self.options.method)
 
 
 def _is_plain(x: Any) -> bool:

@@ -14,16 +14,17 @@ from torch.nn import functional as F
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from kernels.approx_backprop.attached import UNNAMED, Origin
 from kernels.approx_backprop.derivatives import approximate_derivative
-from kernels.approx_backprop.how import How
 from kernels.approx_backprop.linears import LINEAR, convolution_of, is_addmm, weighted
 from kernels.approx_backprop.norms import BATCH, ROWS, batch_norm, row_norm
 from kernels.approx_backprop.pooling import POOLS, pooled
 from kernels.approx_backprop.rectifiers import rectify
 from kernels.approx_backprop.written_norms import WrittenNorm, is_like_a_norm, written_norm
+from kernels.engine.elements import DTYPES
 from kernels.errors import KernelError
 from kernels.functional import stock_runs
-from kernels.kernel import DTYPES
+from kernels.methods.compressed import Compressed
 from kernels.modules import Remembering
 from kernels.stock import STOCK
 
@@ -82,14 +83,16 @@ def why_not(module: nn.Module) -> str:
 def approximately(
     module: nn.Module,
     x: Tensor,
-    how: How,
+    method: Compressed,
     kind: str = "",
     written: WrittenNorm | None = None,
     run: Callable[[Tensor], Tensor] | None = None,
+    origin: Origin = UNNAMED,
 ) -> Tensor:
-    """What `module`, a supported one, gives for x; kept as `how` says.
+    """What a supported module gives for x, saved as `method` says.
 
-    kind, written: of it, if known. run: what stands for its forward where nothing is to be kept, if not its class's.
+    kind, written: of the module, if known. run: its forward where nothing is saved, if not its class's. origin: of the
+    code that a norm attaches to its result.
     """
     kind = kind or kind_of(module)
     run = run or partial(type(module).forward, module)
@@ -101,31 +104,31 @@ def approximately(
         return run(x)
     match kind:
         case "batch":
-            return batch_norm(module, x, how)
+            return batch_norm(module, x, method, origin)
         case "rows" | "written":
-            return row_norm(module, x, how, written, run)
+            return row_norm(module, x, method, origin, written, run)
         case "rectifier":
-            return rectify(x, getattr(module, "negative_slope", 0.0), how)
+            return rectify(x, getattr(module, "negative_slope", 0.0), method)
         case "pool":
             return pooled(module, x)
-    return weighted(module, x, how)
+    return weighted(module, x, method)
 
 
-def rectified(x: Tensor, slope: float, how: How) -> Tensor:
-    """F.relu(x), or F.leaky_relu(x, slope), kept as `how` says."""
+def rectified(x: Tensor, slope: float, method: Compressed) -> Tensor:
+    """F.relu(x), or F.leaky_relu(x, slope), kept as `method` says."""
     if x.numel() == 0 or stock_runs(x):
         return F.leaky_relu(x, slope) if slope else F.relu(x)
-    return rectify(x, slope, how)
+    return rectify(x, slope, method)
 
 
-def activated(function: str, params: Mapping[str, float], x: Tensor, how: How) -> Tensor:
-    """A function of the catalogue with all its parameters, kept as `how` says: one bit of a ReLU, f'(x) of others."""
+def activated(function: str, params: Mapping[str, float], x: Tensor, method: Compressed) -> Tensor:
+    """A function of the catalogue with all its parameters, by one bit of a ReLU, and by f'(x) of others."""
     if function in ("relu", "leaky_relu"):
-        return rectified(x, params.get("negative_slope", 0.0), how)
+        return rectified(x, params.get("negative_slope", 0.0), method)
     if x.numel() == 0 or stock_runs(x):
         result: Tensor = STOCK[function](x, *params.values())
         return result
-    return approximate_derivative(function, [float(value) for value in params.values()], x, how)
+    return approximate_derivative(function, [float(value) for value in params.values()], x, method)
 
 
 def _stock(kind: str, x: Any, own: list[Tensor]) -> bool:

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kernels.approx_backprop.codes import copied, restored
-from kernels.approx_backprop.copies import Form, Kept, Layout, along
-from kernels.approx_backprop.how import How
+from kernels.approx_backprop.attached import attached_code
+from kernels.approx_backprop.encoding import Encoded, Encoding, encode, restored
+from kernels.approx_backprop.memory_layout import MemoryLayout
 from kernels.autograd import once
 from kernels.errors import KernelError
 from kernels.hooks import autocasts
+from kernels.methods.compressed import Compressed
+from kernels.methods.method import SavedBy
 
 CONVOLUTIONS = (
     *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
@@ -50,10 +52,10 @@ class Weighted(torch.autograd.Function):
         bias: Tensor | None,
         convolution: Convolution | str | None,
         narrow: torch.dtype | None,
-        form: Form,
+        encoding: Encoding,
         *kept: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        ctx.convolution, ctx.form, tie = convolution, form, x.new_empty(0)
+        ctx.convolution, ctx.encoding, tie = convolution, encoding, x.new_empty(0)
         ctx.sizes = None if bias is None else [*bias.shape]
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(tie, weight, *(kept if ctx.needs_input_grad[1] else ()))
@@ -70,22 +72,22 @@ class Weighted(torch.autograd.Function):
         return torch.ops.aten._unsafe_view(y, y.shape), tie
 
     @staticmethod
-    def label(x: Tensor, weight: Tensor, bias: Any, convolution: Convolution | str | None, *_: Any) -> str:
-        """How it goes by where bytes are counted."""
-        return f"{'convolution' if isinstance(convolution, Convolution) else 'linear'}, approx-backprop"
+    def saved_by(x: Tensor, weight: Tensor, bias: Any, convolution: Convolution | str | None, *_: Any) -> SavedBy:
+        """For the recorder of memory."""
+        return SavedBy("convolution" if isinstance(convolution, Convolution) else "linear", Compressed)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-        rest = (None,) * (3 + len(Kept._fields))
+        rest = (None,) * (3 + len(Encoded._fields))
         if grad is None:
             return None, None, None, *rest
         tie, weight, *kept = ctx.saved_tensors
         needs = list(ctx.needs_input_grad[:3])
         weight = weight.to(grad.dtype)
         if ctx.needs_input_grad[1]:
-            x = restored(ctx.form, Kept(*kept)).to(grad.dtype)
+            x = restored(ctx.encoding, Encoded(*kept)).to(grad.dtype)
         else:
-            x = grad.new_empty(1).expand(ctx.form.layout.shape)  # whose values are not looked at
+            x = grad.new_empty(1).expand(ctx.encoding.layout.shape)  # whose values are not looked at
         if ctx.convolution is None:
             found = _linear_backward(grad, x, weight, needs)
         elif ctx.convolution == ADDMM:
@@ -129,21 +131,22 @@ def convolution_of(module: nn.Module) -> Convolution | str | None:
     return Convolution(module.stride, padding, module.dilation, module.transposed, module.output_padding, module.groups)
 
 
-def weighted(module: nn.Module, x: Tensor, how: How) -> Tensor:
-    """What a module in LINEAR gives; keeps the copy that came along with x, or makes one. x has a batch."""
+def weighted(module: nn.Module, x: Tensor, method: Compressed) -> Tensor:
+    """What a module in LINEAR gives for x, which has a batch; saves the code attached to x, or makes one."""
     weight, bias, kind = module.weight, module.bias, x.device.type
     convolution = convolution_of(module)
-    layout = Layout.of(x) if isinstance(convolution, Convolution) else Layout.of_rows(x)
-    copy = along(x, how)
-    if copy is not None and copy.kept.least is not None and not copy.form.layout.separates(layout):
-        copy = None  # its groups mix features of this layer
-    if copy is None and weight.requires_grad:
-        copy = copied(x, how, layout)
-    form = Form(how, layout, x.dtype) if copy is None else copy.form
-    kept = (None,) * len(Kept._fields) if copy is None else copy.kept
+    layout = MemoryLayout.of(x) if isinstance(convolution, Convolution) else MemoryLayout.of_rows(x)
+    code = attached_code(x, method)
+    if code is not None and code.encoded.least is not None and not code.encoding.layout.separates(layout):
+        code = None  # its groups mix features of this layer
+    encoding, saved = Encoding(method, layout, x.dtype), (None,) * len(Encoded._fields)
+    if code is not None:
+        encoding, saved = code.encoding, code.encoded
+    elif weight.requires_grad:
+        encoding, saved = encode(x, method, layout)
     run = partial(Weighted.apply, x, weight, bias, convolution)
     if not autocasts(kind):
-        return run(None, form, *kept)[0]
+        return run(None, encoding, *saved)[0]
     narrow = torch.is_autocast_enabled(kind) and x.dtype != torch.float64
     with torch.autocast(kind, enabled=False):
-        return run(torch.get_autocast_dtype(kind) if narrow else None, form, *kept)[0]
+        return run(torch.get_autocast_dtype(kind) if narrow else None, encoding, *saved)[0]

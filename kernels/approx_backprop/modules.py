@@ -4,19 +4,19 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from kernels.approx_backprop.how import How
 from kernels.approx_backprop.layers import RECTIFIERS, approximately, kind_of, why_not
 from kernels.approx_backprop.linears import LINEAR
 from kernels.approx_backprop.norms import BATCH, ROWS
 from kernels.errors import KernelError
+from kernels.methods.compressed import Compressed
 
 
 class _Layer(nn.Module):
     """What all have in common: the modules in turn, of which the last may be several, that take the same."""
 
-    def __init__(self, how: How) -> None:
+    def __init__(self, method: Compressed) -> None:
         super().__init__()
-        self.how = how
+        self.method = method
 
     def _given(self, argument: str, module: nn.Module, kinds: tuple[type[nn.Module], ...], names: str) -> nn.Module:
         if not isinstance(module, kinds):
@@ -27,20 +27,21 @@ class _Layer(nn.Module):
         return module
 
     def extra_repr(self) -> str:
-        return str(self.how)
+        return self.method.label
 
 
 class PreActivation(_Layer):
     """consumer(act(norm(x))) for each of `consumers`: the tensor that the only one gives, or a tuple of all theirs.
 
     norm: nn.BatchNorm1d, 2d or 3d. act: nn.ReLU or nn.LeakyReLU, which works in place or not. consumers: nn.Linear,
-    nn.Conv1d to 3d, nn.ConvTranspose1d to 3d, which share one copy, as a ResNet's convolution and its shortcut do. how:
-    bits, scheme, clip, rounding, see `How`. The forward is torch's, bit by bit; exact are the gradient of the norm's
-    bias, and that of x but for one term of three. Hooks on the modules do not run. Raises KernelError for others.
+    nn.Conv1d to 3d, nn.ConvTranspose1d to 3d, which share one code, as a ResNet's convolution and its shortcut do.
+    options: bits, scheme, clip, rounding, see `Compressed`. The forward is torch's, bit by bit; exact are the gradient
+    of the norm's bias, and that of x but for one term of three. Hooks on the modules do not run. Raises KernelError for
+    others.
     """
 
-    def __init__(self, norm: nn.Module, act: nn.Module, *consumers: nn.Module, **how: Any) -> None:
-        super().__init__(How(**how))
+    def __init__(self, norm: nn.Module, act: nn.Module, *consumers: nn.Module, **options: Any) -> None:
+        super().__init__(Compressed(**options))
         self.norm = self._given("norm", norm, BATCH, "a batch norm")
         self.act = self._given("act", act, RECTIFIERS, "nn.ReLU or nn.LeakyReLU")
         if not consumers:
@@ -50,19 +51,19 @@ class PreActivation(_Layer):
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
         """x: what the norm takes."""
-        h = approximately(self.act, approximately(self.norm, x, self.how), self.how)
-        found = tuple(approximately(one, h, self.how) for one in self.consumers)
+        h = approximately(self.act, approximately(self.norm, x, self.method), self.method)
+        found = tuple(approximately(one, h, self.method) for one in self.consumers)
         return found[0] if len(found) == 1 else found
 
 
 class NormLinear(_Layer):
     """linear(norm(x)) for each of `linears`, likewise; norm: nn.LayerNorm or nn.RMSNorm.
 
-    Kept is the normalised x in K bits between the least and the largest of 64 tokens of a feature, and 1/std of rows.
+    Saved are the normalised x in K bits between minimum and maximum of 64 tokens of a feature, and 1/std of rows.
     """
 
-    def __init__(self, norm: nn.Module, *linears: nn.Module, **how: Any) -> None:
-        super().__init__(How(**how))
+    def __init__(self, norm: nn.Module, *linears: nn.Module, **options: Any) -> None:
+        super().__init__(Compressed(**options))
         self.norm = self._given("norm", norm, ROWS, "nn.LayerNorm or nn.RMSNorm")
         if not linears:
             raise KernelError("linears must be one or more, got none; give an nn.Linear")
@@ -70,18 +71,18 @@ class NormLinear(_Layer):
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
         """x: what the norm takes."""
-        h = approximately(self.norm, x, self.how)
-        found = tuple(approximately(one, h, self.how) for one in self.linears)
+        h = approximately(self.norm, x, self.method)
+        found = tuple(approximately(one, h, self.method) for one in self.linears)
         return found[0] if len(found) == 1 else found
 
 
 class QLinear(_Layer):
-    """A linear layer or convolution that keeps its input in K bits, between the ends of 64 tokens of a feature."""
+    """A linear layer or convolution that saves its input in K bits, between the ends of 64 tokens of a feature."""
 
-    def __init__(self, linear: nn.Module, **how: Any) -> None:
-        super().__init__(How(**how))
+    def __init__(self, linear: nn.Module, **options: Any) -> None:
+        super().__init__(Compressed(**options))
         self.linear = self._given("linear", linear, LINEAR, "a linear layer or a convolution")
 
     def forward(self, x: Tensor) -> Tensor:
         """x: what the layer takes."""
-        return approximately(self.linear, x, self.how)
+        return approximately(self.linear, x, self.method)

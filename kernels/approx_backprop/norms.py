@@ -15,12 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from kernels.approx_backprop.codes import affordable, by_paper, fixed, grouped, marked, restored
-from kernels.approx_backprop.copies import Copy, Form, Kept, Layout, attach
-from kernels.approx_backprop.how import How
-from kernels.approx_backprop.reference import computed
+from kernels.approx_backprop.attached import AttachedCode, Origin, attach_code
+from kernels.approx_backprop.encoding import Encoded, Encoding, affordable, by_paper, fixed, grouped, marked, restored
+from kernels.approx_backprop.memory_layout import MemoryLayout
 from kernels.approx_backprop.written_norms import WrittenNorm
 from kernels.autograd import once
+from kernels.engine.elements import computed
+from kernels.methods.compressed import Compressed
+from kernels.methods.method import SavedBy
 
 BATCH = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 ROWS = (nn.LayerNorm, nn.RMSNorm)
@@ -39,40 +41,40 @@ class BatchNorm(torch.autograd.Function):
         running_var: Tensor | None,
         momentum: float,
         eps: float,
-        form: Form,
+        encoding: Encoding,
     ) -> tuple[Tensor, ...]:
         # As F.batch_norm has it, by the same kernel, but with what that computes on its way.
         y, mean, invstd, _, _ = torch._batch_norm_impl_index(
             x, gain, bias, running_mean, running_var, True, momentum, eps, torch.backends.cudnn.enabled
         )
-        match form.how.scheme:
+        match encoding.method.scheme:
             case "robust":
-                codes: tuple[Tensor, ...] = (fixed(x, mean, invstd, form.how, form.layout),)
+                codes: tuple[Tensor, ...] = (fixed(x, mean, invstd, encoding.method, encoding.layout),)
             case "paper":
-                codes = (by_paper(y, gain, bias, form.how, form.layout),)
+                codes = (by_paper(y, gain, bias, encoding.method, encoding.layout),)
             case "group":
-                codes = grouped((x - _channels(mean, x)) * _channels(invstd, x), form.how, form.layout)
+                codes = grouped((x - _channels(mean, x)) * _channels(invstd, x), encoding.method, encoding.layout)
             case _:
                 a = (x - _channels(mean, x)) * _channels(invstd, x)
                 codes = (marked(a.to(x.dtype), y),)
-        ctx.form, tie = form, x.new_empty(0)
+        ctx.encoding, tie = encoding, x.new_empty(0)
         ctx.mark_non_differentiable(*codes)
         ctx.set_materialize_grads(False)
-        told = bias if form.how.scheme == "paper" else None  # which has places by it
+        told = bias if encoding.method.scheme == "paper" else None  # which has places by it
         ctx.save_for_backward(gain, told, tie, invstd, *codes)
         return y, tie, *codes
 
     @staticmethod
-    def label(*_: Any) -> str:
-        """How it goes by where bytes are counted."""
-        return "batch_norm, approx-backprop"
+    def saved_by(*_: Any) -> SavedBy:
+        """For the recorder of memory."""
+        return SavedBy("batch_norm", Compressed)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         if grad is None:
             return (None,) * 8
         gain, bias, tie, invstd, *codes = ctx.saved_tensors
-        a = restored(ctx.form, _kept(codes, gain, bias), normal=True)
+        a = restored(ctx.encoding, _encoded(codes, gain, bias), normal=True)
         # With 1/std as a part of the gain, the kernel's dx for an input that is normalised already is that of x. Its
         # mean is taken away, so that dx has a sum of 0, as it must: nothing comes to a bias before the norm.
         scale = invstd if gain is None else invstd * gain
@@ -104,7 +106,7 @@ class RowNorm(torch.autograd.Function):
         eps: float | None,
         centred: bool,
         run: Callable[[Tensor], Tensor],
-        form: Form,
+        encoding: Encoding,
     ) -> tuple[Tensor, ...]:
         wide = x.to(computed(x.dtype))
         over = list(range(-len(dims), 0))
@@ -113,17 +115,17 @@ class RowNorm(torch.autograd.Function):
         least = torch.finfo(wide.dtype).eps if eps is None else eps  # as F.rms_norm has it
         invstd = torch.rsqrt(wide.square().mean(over, keepdim=True) + least)
         a, y = wide * invstd, run(x)
-        codes = (marked(a.to(x.dtype), y),) if form.how.scheme == "fused" else grouped(a, form.how, form.layout)
-        ctx.dims, ctx.centered, ctx.form, tie = dims, centred, form, x.new_empty(0)
+        codes = (marked(a.to(x.dtype), y),) if encoding.method.exact else grouped(a, encoding.method, encoding.layout)
+        ctx.dims, ctx.centered, ctx.encoding, tie = dims, centred, encoding, x.new_empty(0)
         ctx.mark_non_differentiable(*codes)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(gain, tie, invstd, *codes)
         return y, tie, *codes
 
     @staticmethod
-    def label(x: Tensor, gain: Any, bias: Any, dims: Any, eps: Any, centred: bool, *_: Any) -> str:
-        """How it goes by where bytes are counted."""
-        return f"{'layer' if centred else 'rms'}_norm, approx-backprop"
+    def saved_by(x: Tensor, gain: Any, bias: Any, dims: Any, eps: Any, centred: bool, *_: Any) -> SavedBy:
+        """For the recorder of memory."""
+        return SavedBy("layer_norm" if centred else "rms_norm", Compressed)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
@@ -131,7 +133,7 @@ class RowNorm(torch.autograd.Function):
             return (None,) * 8
         gain, tie, invstd, *codes = ctx.saved_tensors
         wide = computed(grad.dtype)
-        g, a = grad.to(wide), restored(ctx.form, _kept(codes), normal=True).to(wide)
+        g, a = grad.to(wide), restored(ctx.encoding, _encoded(codes), normal=True).to(wide)
         over = list(range(-len(ctx.dims), 0))
         a = a - a.mean(over, keepdim=True) if ctx.centered else a  # as that of a batch norm
         rows = list(range(grad.dim() - len(ctx.dims)))
@@ -147,10 +149,10 @@ class RowNorm(torch.autograd.Function):
         return *(None if one is None else once(one, tie) for one in found), None, None, None, None, None
 
 
-def _kept(codes: list[Tensor], gain: Tensor | None = None, bias: Tensor | None = None) -> Kept:
+def _encoded(codes: list[Tensor], gain: Tensor | None = None, bias: Tensor | None = None) -> Encoded:
     """Of what a norm has saved."""
     least, step = codes[1:] if len(codes) == 3 else (None, None)
-    return Kept(codes[0], least, step, gain, bias)
+    return Encoded(codes[0], least, step, gain, bias)
 
 
 def _channels(vector: Tensor, x: Tensor) -> Tensor:
@@ -158,8 +160,8 @@ def _channels(vector: Tensor, x: Tensor) -> Tensor:
     return vector.view(1, -1, *[1] * (x.dim() - 2))
 
 
-def batch_norm(module: _BatchNorm, x: Tensor, how: How) -> Tensor:
-    """What `module` gives in training, its averages brought up to date; a copy goes along. x: [n, channels, ...]."""
+def batch_norm(module: _BatchNorm, x: Tensor, method: Compressed, origin: Origin) -> Tensor:
+    """What `module` gives in training for x [n, channels, ...], with a code attached; updates the averages."""
     module._check_input_dim(x)
     if x.numel() // x.shape[1] < 2:
         raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.size()}")
@@ -169,27 +171,32 @@ def batch_norm(module: _BatchNorm, x: Tensor, how: How) -> Tensor:
         if module.momentum is None:  # the mean of all batches
             momentum = 1.0 / float(module.num_batches_tracked)
     running = (module.running_mean, module.running_var) if tracks else (None, None)
-    layout = Layout.of(x)
-    how = affordable(x, how, layout) if how.scheme == "group" else how
-    form = Form(how, layout, x.dtype, normed=True, inner=layout.inner)
-    y, _, *codes = BatchNorm.apply(x, module.weight, module.bias, *running, momentum, module.eps, form)
-    return attach(y, Copy(form, _kept(codes, *_read(module.weight, module.bias))))
+    layout = MemoryLayout.of(x)
+    method = affordable(x, method, layout) if method.scheme == "group" else method
+    encoding = Encoding(method, layout, x.dtype, normed=True, inner=layout.inner)
+    y, _, *codes = BatchNorm.apply(x, module.weight, module.bias, *running, momentum, module.eps, encoding)
+    return attach_code(y, AttachedCode(encoding, _encoded(codes, *_read(module.weight, module.bias)), origin))
 
 
 def row_norm(
-    module: nn.Module, x: Tensor, how: How, written: WrittenNorm | None, run: Callable[[Tensor], Tensor]
+    module: nn.Module,
+    x: Tensor,
+    method: Compressed,
+    origin: Origin,
+    written: WrittenNorm | None,
+    run: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """What `module`, in ROWS or as `written` says, gives by `run`; a copy goes along. x: [..., *its weight's shape]."""
+    """What `run` of `module`, in ROWS or as `written` says, gives for x [..., *shape of its weight]; with a code."""
     if written is None:
         weight, bias, centred = module.weight, getattr(module, "bias", None), isinstance(module, nn.LayerNorm)
         dims, eps = [*module.normalized_shape], module.eps
     else:
         (weight, bias), centred, dims, eps = written.parameters(module), written.centred, [x.shape[-1]], written.eps
-    layout = Layout.of_rows(x, len(dims))
-    how = affordable(x, how, layout)  # by groups: features of transformers have ranges of their own
-    form = Form(how, layout, x.dtype, normed=True)
-    y, _, *codes = RowNorm.apply(x, weight, bias, dims, eps, centred, run, form)
-    return attach(y, Copy(form, _kept(codes, *_read(weight, bias))))
+    layout = MemoryLayout.of_rows(x, len(dims))
+    method = affordable(x, method, layout)  # by groups: features of transformers have ranges of their own
+    encoding = Encoding(method, layout, x.dtype, normed=True)
+    y, _, *codes = RowNorm.apply(x, weight, bias, dims, eps, centred, run, encoding)
+    return attach_code(y, AttachedCode(encoding, _encoded(codes, *_read(weight, bias)), origin))
 
 
 def _read(*parameters: Tensor | None) -> list[Tensor | None]:

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kernels.approx_backprop.copies import Layout
+from kernels.approx_backprop.memory_layout import MemoryLayout
 from kernels.autograd import once
+from kernels.methods.compressed import Compressed
+from kernels.methods.method import SavedBy
 
 MEANS = (nn.AvgPool2d, nn.AvgPool3d)
 POOLS = (*MEANS, nn.AdaptiveAvgPool2d, nn.MaxPool2d)
@@ -24,7 +26,7 @@ class Mean(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, window: tuple[Any, ...], size: Any) -> tuple[Tensor, Tensor]:
-        ctx.layout, ctx.window, tie = Layout.of(x), window, x.new_empty(0)
+        ctx.layout, ctx.window, tie = MemoryLayout.of(x), window, x.new_empty(0)
         ctx.save_for_backward(tie)
         if not window:
             return F.adaptive_avg_pool2d(x, size), tie
@@ -48,7 +50,7 @@ class Largest(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, window: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor]:
         y, places = _aten.max_pool2d_with_indices(x, *window)
-        ctx.layout, ctx.window, tie = Layout.of(x), window, x.new_empty(0)
+        ctx.layout, ctx.window, tie = MemoryLayout.of(x), window, x.new_empty(0)
         if x.shape[-1] * x.shape[-2] < 2**31:
             places = places.to(torch.int32)
         ctx.mark_non_differentiable(places)
@@ -56,9 +58,9 @@ class Largest(torch.autograd.Function):
         return y, tie, places
 
     @staticmethod
-    def label(*_: Any) -> str:
-        """How it goes by where bytes are counted."""
-        return "max_pool2d, approx-backprop"
+    def saved_by(*_: Any) -> SavedBy:
+        """For the recorder of memory."""
+        return SavedBy("max_pool2d", Compressed)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, None]:
@@ -68,7 +70,7 @@ class Largest(torch.autograd.Function):
         return once(dx, tie), None
 
 
-def _like(grad: Tensor, layout: Layout) -> Tensor:
+def _like(grad: Tensor, layout: MemoryLayout) -> Tensor:
     """Something of a layout, whose values are not looked at."""
     if not layout.last:
         return grad.new_empty(()).expand(layout.shape)

@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-import kernels.approx_backprop.ops  # noqa: F401 - registers the ops
-from kernels.approx_backprop.codes import above
-from kernels.approx_backprop.copies import Form, Kept, along, attach
-from kernels.approx_backprop.how import How
+import kernels.engine.ops  # noqa: F401 - registers the ops
+from kernels.approx_backprop.attached import attach_code, attached_code
+from kernels.approx_backprop.encoding import Encoded, Encoding, above
 from kernels.autograd import in_memory_order, once
+from kernels.methods.compressed import Compressed
+from kernels.methods.method import SavedBy
 
 
 class Rectify(torch.autograd.Function):
@@ -26,9 +27,9 @@ class Rectify(torch.autograd.Function):
         return y, tie, signs
 
     @staticmethod
-    def label(x: Tensor, slope: float, *_: Any) -> str:
-        """How it goes by where bytes are counted."""
-        return f"{'leaky_relu' if slope else 'relu'}, approx-backprop"
+    def saved_by(x: Tensor, slope: float, *_: Any) -> SavedBy:
+        """For the recorder of memory."""
+        return SavedBy("leaky_relu" if slope else "relu", Compressed)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, None]:
@@ -39,13 +40,13 @@ class Rectify(torch.autograd.Function):
 
 
 class RectifyKnown(torch.autograd.Function):
-    """The same of a tensor whose copy tells the sign: that is what is kept."""
+    """The same of a tensor whose code tells the sign: that is what is saved."""
 
-    label = Rectify.label
+    saved_by = Rectify.saved_by
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, slope: float, form: Form, *kept: Tensor | None) -> tuple[Tensor, Tensor]:
-        ctx.slope, ctx.form, tie = slope, form, x.new_empty(0)
+    def forward(ctx: Any, x: Tensor, slope: float, encoding: Encoding, *kept: Tensor | None) -> tuple[Tensor, Tensor]:
+        ctx.slope, ctx.encoding, tie = slope, encoding, x.new_empty(0)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(tie, *kept)
         return F.leaky_relu(x, slope) if slope else F.relu(x), tie
@@ -56,20 +57,20 @@ class RectifyKnown(torch.autograd.Function):
         if grad is None:
             return None, *nothing
         tie, *kept = ctx.saved_tensors
-        dx = torch.where(above(ctx.form, Kept(*kept)), grad, grad * ctx.slope if ctx.slope else 0)
+        dx = torch.where(above(ctx.encoding, Encoded(*kept)), grad, grad * ctx.slope if ctx.slope else 0)
         return once(dx, tie), *nothing
 
 
-def rectify(x: Tensor, slope: float, how: How) -> Tensor:
-    """F.relu(x), or F.leaky_relu(x, slope); a copy goes along if one came along with x."""
-    copy = along(x, how)
-    if copy is not None and copy.form.slope is not None:  # of what is rectified already
-        copy = None
-    if copy is not None and copy.form.tells_sign:
-        y, _ = RectifyKnown.apply(x, slope, copy.form, *copy.kept)
-        return attach(y, copy.rectified(slope, None))
-    if copy is None:
+def rectify(x: Tensor, slope: float, method: Compressed) -> Tensor:
+    """F.relu(x), or F.leaky_relu(x, slope), with a code attached if x has one."""
+    code = attached_code(x, method)
+    if code is not None and code.encoding.slope is not None:  # of what is rectified already
+        code = None
+    if code is not None and code.encoding.tells_sign:
+        y, _ = RectifyKnown.apply(x, slope, code.encoding, *code.encoded)
+        return attach_code(y, code.rectified(slope, None))
+    if code is None:
         return in_memory_order(lambda rows: Rectify.apply(rows, slope)[0], x)
-    layout = copy.form.layout  # in whose order the codes are
+    layout = code.encoding.layout  # in whose order the codes are
     y, _, signs = Rectify.apply(layout.flat(x), slope)
-    return attach(layout.whole(y), copy.rectified(slope, signs))
+    return attach_code(layout.whole(y), code.rectified(slope, signs))

@@ -13,7 +13,8 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from kernels.conversion.known import DEFAULTS, Known
 from kernels.errors import KernelError
-from kernels.stock import FUNCTIONS, STOCK
+from kernels.methods.functions import FUNCTIONS
+from kernels.stock import STOCK
 
 # Formulas written out in float32 may be off by some units: 2^-20 is 16 of them. The functions differ by far more.
 _TOLERANCE = 2.0**-20

@@ -17,14 +17,17 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from kernels.approx_backprop.layers import activated
-from kernels.choice import choose
 from kernels.conversion import recognise
-from kernels.conversion.known import DEFAULTS, LIMITS, Known
+from kernels.conversion.known import DEFAULTS, Known
+from kernels.engine.elements import DTYPES
 from kernels.errors import KernelError
 from kernels.forwarding import Forwarding
 from kernels.functional import activation, exporting
 from kernels.hooks import saving_hooks
-from kernels.kernel import DTYPES
+from kernels.methods.compressed import Compressed
+from kernels.methods.functions import function_info
+from kernels.methods.method import Method
+from kernels.validate import kernel_for
 
 torch.fx.wrap("activation")  # in a traced graph it stays one call
 _SIGMOIDS = (torch.sigmoid, Tensor.sigmoid, F.sigmoid)
@@ -32,19 +35,23 @@ _PRODUCTS = (torch.mul, torch.multiply, Tensor.mul, Tensor.multiply, Tensor.__mu
 
 
 class Act(nn.Module):
-    """How an activation that is called as a function remembers; parameters and dtype are those of each call.
+    """An activation that is called as a function, by a method; parameters and dtype are those of each call.
 
-    Raises KernelError where `known` cannot be remembered so.
+    Raises KernelError where the method cannot serve it.
     """
 
-    def __init__(self, known: Known, **how: Any) -> None:
+    def __init__(self, known: Known, method: Method) -> None:
         super().__init__()
-        if "how" not in how:
-            choose(known.function, known.params, **how)
-        self.known, self.how = known, how
+        if not isinstance(method, Compressed):
+            kernel_for(known.function, known.params, **method.arguments())
+        self.known, self.method, self.arguments = known, method, method.arguments()
         self.takes = {known.function: dict(known.params)}
-        if known.function == "gelu" and _can("gelu_tanh", how):  # by one name in torch
+        if known.function == "gelu" and _serves(method, "gelu_tanh"):  # by one name in torch
             self.takes["gelu_tanh"] = {}
+        # Read beforehand: torch.compile traces what runs.
+        self.limits = {name: dict(method.lower_limits(function_info(name))) for name in self.takes}
+        self.compressed = method if isinstance(method, Compressed) else None
+        self.fixed = method.default_parameters_only
 
     def forward(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What function(*args, **kwargs) gives. Where there is no kernel for that call, the function itself runs."""
@@ -52,32 +59,31 @@ class Act(nn.Module):
         input = args[0] if args else kwargs.get("input")
         if known is None or not self.fits(known, input):
             return function(*args, **kwargs)
-        if "how" in self.how:
-            return activated(known.function, {**DEFAULTS[known.function], **known.params}, input, self.how["how"])
-        return activation(known.function, input, **self.how, **known.params)
+        if self.compressed is not None:
+            return activated(known.function, {**DEFAULTS[known.function], **known.params}, input, self.compressed)
+        return activation(known.function, input, **self.arguments, **known.params)
 
     def fits(self, known: Known, input: Any) -> bool:
         """Whether there is a kernel for a call of `known` with that input."""
         if isinstance(input, Proxy):  # symbolic_trace, whose graph gets one call of ours
-            return "how" not in self.how and known.params == self.takes.get(known.function)
+            return self.compressed is None and known.params == self.takes.get(known.function)
         if known.function not in self.takes or not isinstance(input, Tensor):
             return False
         if input.dtype not in DTYPES or input.layout != torch.strided:
             return False
-        if self.how["method"] == "fewbit":
+        if self.fixed:
             return bool(known.params == self.takes[known.function])
-        limits = LIMITS[known.function] if self.how["method"].startswith("invact") else {}
-        return all(known.params[name] >= least for name, least in limits.items())
+        return all(known.params[name] >= least for name, least in self.limits[known.function].items())
 
     def extra_repr(self) -> str:
-        return ", ".join([self.known.function, *(f"{name}={value!r}" for name, value in self.how.items())])
+        return ", ".join([self.known.function, *(f"{name}={value!r}" for name, value in self.arguments.items())])
 
 
-def _can(function: str, how: dict[str, Any]) -> bool:
-    if "how" in how:
+def _serves(method: Method, function: str) -> bool:
+    if isinstance(method, Compressed):
         return True
     try:
-        choose(function, {}, **how)
+        kernel_for(function, {}, **method.arguments())
     except KernelError:
         return False
     return True
@@ -86,8 +92,8 @@ def _can(function: str, how: dict[str, Any]) -> bool:
 class Held(Act):
     """An activation that an attribute holds as a function, and that is called as that function is."""
 
-    def __init__(self, function: Any, known: Known, **how: Any) -> None:
-        super().__init__(known, **how)
+    def __init__(self, function: Any, known: Known, method: Method) -> None:
+        super().__init__(known, method)
         self.call: Any = function.func if isinstance(function, partial) else function
         self.keywords = function.keywords if isinstance(function, partial) else {}
 

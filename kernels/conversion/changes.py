@@ -7,12 +7,16 @@ from typing import Any
 from torch import nn
 
 from kernels import modules
+from kernels.approx_backprop.attached import Origin
 from kernels.approx_backprop.forwards import Activated, Approximate
 from kernels.conversion.calls import Act, Held, Rerouted
 from kernels.conversion.known import Known
 from kernels.conversion.sites import Place, Site
 from kernels.errors import KernelError
 from kernels.forward_ad.wrapping import unwrap, wrap
+from kernels.forwarding import Forwarding
+from kernels.methods.compressed import Compressed
+from kernels.methods.method import Method
 from kernels.modules import Remembering
 
 # Ours by the catalogue's name; GELU has two, and goes by the first.
@@ -65,8 +69,16 @@ def undo(changes: list[Change]) -> None:
         raise problems[0]
 
 
-def put(site: Site, changes: list[Change], **how: Any) -> None:
-    """Put an activation that remembers so at all places of a site; each change is appended as soon as it is made.
+@dataclass(frozen=True)
+class Decision:
+    """What a site gets: a method; trusted: see `kernels.approx_backprop.attached.Origin`."""
+
+    method: Method
+    trusted: bool = False
+
+
+def put(site: Site, decision: Decision, changes: list[Change]) -> None:
+    """Apply the method at all places of a site; each change is appended as soon as it is made.
 
     Raises KernelError, before anything is changed, for what cannot be done.
     """
@@ -74,31 +86,34 @@ def put(site: Site, changes: list[Change], **how: Any) -> None:
         wrap(site.original, min_numel=0)
         changes.append(Change(Place(site.original, ""), site.kind, None, None))
         return
-    if site.kind == "layer":
-        site.placed = site.original
-        approximate = Approximate(site.original, how["how"]).install()
-        changes.append(Change(Place(site.original, site.name), "layer", None, approximate))
+    if site.kind == "layer" and isinstance(decision.method, Compressed):
+        origin = Origin(site.name, decision.trusted)
+        _install(site, Approximate(site.original, decision.method, origin), changes)
         return
     if site.known is None:
         raise KernelError(site.why_not)
-    if site.kind == "module" and "how" in how:
-        site.placed = site.original
-        activated = Activated(site.original, site.known.function, site.known.params, how["how"]).install()
-        changes.append(Change(Place(site.original, site.name), "layer", None, activated))
+    if site.kind == "module" and isinstance(decision.method, Compressed):
+        _install(site, Activated(site.original, site.known.function, site.known.params, decision.method), changes)
         return
     if site.kind == "module":
-        site.placed = build(site.known, **how)
+        site.placed = build(site.known, decision.method)
         site.placed.training = site.original.training
     elif site.kind == "attribute":
-        site.placed = Held(site.original, site.known, **how)
+        site.placed = Held(site.original, site.known, decision.method)
     else:
-        site.placed = Act(site.known, **how)
+        site.placed = Act(site.known, decision.method)
     for place in site.places:
         if isinstance(site.placed, Act) and site.kind == "call":
             _reroute(place, site.placed)
         else:
             setattr(place.owner, place.key, site.placed)
         changes.append(Change(place, site.kind, site.original, site.placed))
+
+
+def _install(site: Site, forwarding: Forwarding, changes: list[Change]) -> None:
+    """Let another forward stand for that of a module, which stays where it is."""
+    site.placed = site.original
+    changes.append(Change(Place(site.original, site.name), "layer", None, forwarding.install()))
 
 
 def _reroute(place: Place, act: Act) -> None:
@@ -132,9 +147,9 @@ def fence(sites: Iterable[Site], changes: list[Change]) -> None:
                 changes.append(Change(Place(inner, ""), "call", None, None))
 
 
-def build(known: Known, **how: Any) -> Remembering:
-    """A module of ours that computes it. Raises KernelError for what cannot be done."""
+def build(known: Known, method: Method) -> Remembering:
+    """A module of ours that computes it. Raises KernelError where the method cannot serve it."""
     if known.function == "gelu_tanh":
-        return MODULES["gelu"](approximate="tanh", **how)
+        return MODULES["gelu"](approximate="tanh", **method.arguments())
     params: dict[str, Any] = dict(known.params)
-    return MODULES[known.function](**params, **how)
+    return MODULES[known.function](**params, **method.arguments())

@@ -2,20 +2,22 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from kernels.conversion.changes import Change, fence, put, undo
+from kernels.conversion.changes import Change, Decision, fence, put, undo
 from kernels.conversion.known import Known
-from kernels.conversion.layers import METHOD
 from kernels.conversion.sites import Site, within
-from kernels.conversion.together import How, Trial, choose_for_all, choose_together, groups
+from kernels.conversion.together import Trial, choose_for_all, choose_together, groups
 from kernels.errors import KernelError
 from kernels.functional import activation
-from kernels.kernel import MAX_BITS, METHODS
 from kernels.memory.saved import Saved, like
+from kernels.methods.few_bit import MAX_BITS, FewBit
+from kernels.methods.forward_derivative import ForwardDerivative
+from kernels.methods.from_output import FromOutput
+from kernels.methods.method import Method
+from kernels.methods.stock import Stock
 
 POINTS = 4096
 IDLE = "it keeps nothing for backward with these inputs: it is not called, works in place, or gets no gradient"
@@ -25,36 +27,34 @@ UNSEEN = (
 IN_PLACE = "its output is changed in place afterwards, and this way to remember needs it"
 # What invact may be exceeded by and still be called as good: its formulas are within 2 % of the floor themselves.
 SLACK = 1.1
-OURS = (*METHODS, METHOD)
+EXACT = ForwardDerivative()
 SMALL = 8  # bytes: no activation
 
 
 @cache
-def gradient_error(
-    function: str, params: tuple[tuple[str, float], ...], dtype: torch.dtype, how: tuple[Any, ...]
-) -> float:
+def derivative_error(function: str, params: tuple[tuple[str, float], ...], dtype: torch.dtype, method: Method) -> float:
     """Root mean square of the error of f'(x) for x from N(0, 1), by running the kernel in that dtype.
 
     x: 4096 quantiles, rounded to the dtype; f' is compared with PyTorch's in float64.
     """
     normal = torch.special.ndtri((torch.arange(POINTS, dtype=torch.float64, device="cpu") + 0.5) / POINTS).to(dtype)
-    slope = _slope(lambda x: activation(function, x, **dict(how), **dict(params)), normal)
-    exact = _slope(lambda x: activation(function, x, method="stock", **dict(params)), normal.double())
-    return float((slope.double() - exact).square().mean().sqrt())
+    derivative = _derivative(lambda x: activation(function, x, **method.arguments(), **dict(params)), normal)
+    exact = _derivative(lambda x: activation(function, x, **Stock().arguments(), **dict(params)), normal.double())
+    return float((derivative.double() - exact).square().mean().sqrt())
 
 
-def _slope(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def _derivative(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     with torch.enable_grad():
         x = x.clone().requires_grad_()
         y = run(x)
-        (slope,) = torch.autograd.grad(y, x, torch.ones_like(y))
-    return slope
+        (derivative,) = torch.autograd.grad(y, x, torch.ones_like(y))
+    return derivative
 
 
-def error_of(known: Known, dtype: torch.dtype, how: How) -> float:
-    """`gradient_error` of a site."""
+def error_of(known: Known, dtype: torch.dtype, method: Method) -> float:
+    """`derivative_error` of a site."""
     with torch._subclasses.fake_tensor.unset_fake_temporarily(), torch.autocast("cpu", enabled=False):
-        return gradient_error(known.function, tuple(known.params.items()), dtype, tuple(how.items()))
+        return derivative_error(known.function, tuple(known.params.items()), dtype, method)
 
 
 def allowed(known: Known, dtype: torch.dtype, bound: float | None) -> float:
@@ -65,28 +65,24 @@ def allowed(known: Known, dtype: torch.dtype, bound: float | None) -> float:
     if bound is not None:
         return bound
     if dtype == torch.float64:
-        return SLACK * error_of(known, dtype, {"method": "forward-ad"})
+        return SLACK * error_of(known, dtype, EXACT)
     try:
-        return SLACK * error_of(known, dtype, {"method": "invact"})
+        return SLACK * error_of(known, dtype, FromOutput())
     except KernelError:
-        return SLACK * error_of(known, dtype, {"method": "forward-ad"})
+        return SLACK * error_of(known, dtype, EXACT)
 
 
-def candidates(known: Known, dtype: torch.dtype, bound: float | None) -> list[How]:
+def candidates(known: Known, dtype: torch.dtype, bound: float | None) -> list[Method]:
     """What meets the bound: forward-ad, invact, and fewbit with as few bits as do."""
     limit = allowed(known, dtype, bound)
-    meeting: list[How] = []
-    others: list[How] = [{"method": "forward-ad"}, {"method": "invact"}]
-    for how in others:
-        if _meets(known, dtype, how, limit):
-            meeting.append(how)
-    few: list[How] = [{"method": "fewbit", "bits": bits} for bits in range(1, MAX_BITS + 1)]
-    return meeting + [how for how in few if _meets(known, dtype, how, limit)][:1]
+    meeting: list[Method] = [method for method in (EXACT, FromOutput()) if _meets(known, dtype, method, limit)]
+    few = map(FewBit, range(1, MAX_BITS + 1))
+    return meeting + [method for method in few if _meets(known, dtype, method, limit)][:1]
 
 
-def _meets(known: Known, dtype: torch.dtype, how: How, limit: float) -> bool:
+def _meets(known: Known, dtype: torch.dtype, method: Method, limit: float) -> bool:
     try:
-        return error_of(known, dtype, how) <= limit
+        return error_of(known, dtype, method) <= limit
     except KernelError:  # there is no such table, or parameters do not allow it
         return False
 
@@ -94,14 +90,14 @@ def _meets(known: Known, dtype: torch.dtype, how: How, limit: float) -> bool:
 Measure = Callable[..., Saved]  # of modules' names that the model does not list, and of what to run it under
 
 
-def try_out(sites: Sequence[Site], how: Mapping[str, How], measure: Measure) -> Trial:
-    """Measure a model with `how` at some of its sites, by name; afterwards all is as before."""
+def try_out(sites: Sequence[Site], methods: Mapping[str, Method], measure: Measure) -> Trial:
+    """Measure a model with methods at some of its sites, by name; afterwards all is as before."""
     changes: list[Change] = []
     try:
         for site in sites:
-            if site.name in how:
-                put(site, changes, **how[site.name])
-        fence((site for site in sites if site.name not in how), changes)
+            if site.name in methods:
+                put(site, Decision(methods[site.name]), changes)
+        fence((site for site in sites if site.name not in methods), changes)
         return look(sites, measure)
     finally:
         undo(changes)
@@ -124,7 +120,7 @@ def look(sites: Sequence[Site], measure: Measure) -> Trial:
                 trial.alone[next(iter(owners))] += kept.bytes
             elif owners:
                 trial.shared[frozenset(owners)] = trial.shared.get(frozenset(owners), 0) + kept.bytes
-        trial.ours.update(saver.module for saver in kept.by if saver.operation.partition(", ")[2] in OURS)
+        trial.ours.update(saver.module for saver in kept.by if saver.method is not None)
     trial.changed.update(saver.module for saver in saved.changed)
     return trial
 
@@ -135,28 +131,27 @@ def best(
     stock: Trial,
     measure: Measure,
     bound: float | None,
-) -> dict[str, How]:
-    """How each of the sites wanted is to remember, by its name; those that are to stay as they are say why.
+) -> dict[str, Method]:
+    """The method of each of the sites wanted, by its name; those that are to stay as they are say why.
 
-    Four runs are enough for any number of sites: in each all of them remember in one way, and what a site alone keeps
-    is told apart.
+    Four runs are enough for any number of sites: in each all of them go by one kind of method, and what a site alone
+    saves is told apart.
     """
-    exact: How = {"method": "forward-ad"}
-    first = try_out(sites, {site.name: exact for site in wanted}, measure)
+    first = try_out(sites, {site.name: EXACT for site in wanted}, measure)
     meeting = {
-        site.name: [exact] if site.known is None else candidates(site.known, first.dtypes[site.name], bound)
+        site.name: [EXACT] if site.known is None else candidates(site.known, first.dtypes[site.name], bound)
         for site in wanted
         if site.name in first.ours
     }
-    runs = {"forward-ad": first}
-    for method in ("invact", "fewbit"):
-        hows = {name: next((how for how in them if how["method"] == method), exact) for name, them in meeting.items()}
-        runs[method] = try_out(sites, hows, measure)
-    chosen = {}
+    runs: dict[type[Method], Trial] = {ForwardDerivative: first}
+    for kind in (FromOutput, FewBit):
+        methods = {name: next((one for one in them if type(one) is kind), EXACT) for name, them in meeting.items()}
+        runs[kind] = try_out(sites, methods, measure)
+    chosen: dict[str, Method] = {}
     for site in wanted:
-        options = {how["method"]: how for how in meeting.get(site.name, ())}
-        possible = [method for method in options if site.name not in runs[method].changed]
-        least = min(possible, key=lambda method: runs[method].alone[site.name], default=None)
+        options = {type(method): method for method in meeting.get(site.name, ())}
+        possible = [kind for kind in options if site.name not in runs[kind].changed]
+        least = min(possible, key=lambda kind: runs[kind].alone[site.name], default=None)
         if site.name not in meeting:
             site.why_not = IDLE
         elif least is None:

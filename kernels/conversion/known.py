@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kernels.kernel import facts
-from kernels.stock import FUNCTIONS
+from kernels.methods.functions import FUNCTIONS
 
 # Read off beforehand: what torch.compile traces must not import.
-DEFAULTS: dict[str, dict[str, float]] = {name: dict(facts(name).PARAMETERS) for name in FUNCTIONS}
-LIMITS: dict[str, dict[str, float]] = {name: dict(facts(name).LIMITS) for name in FUNCTIONS}
+DEFAULTS: dict[str, dict[str, float]] = {name: dict(info.parameters) for name, info in FUNCTIONS.items()}
 
 
 @dataclass(frozen=True)

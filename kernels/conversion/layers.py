@@ -2,23 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from torch import nn
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from kernels.approx_backprop.forwards import Approximate
-from kernels.approx_backprop.how import How
 from kernels.approx_backprop.layers import RECTIFIERS, kind_of, why_not
 from kernels.approx_backprop.written_norms import is_like_a_norm
 from kernels.conversion import recognise
 from kernels.conversion.known import DEFAULTS, Known
 from kernels.conversion.sites import Place, Site
 from kernels.forwarding import standing
-from kernels.kernel import facts, unbounded
-from kernels.names import APPROX
+from kernels.methods.compressed import Compressed
+from kernels.methods.few_bit import FewBit
+from kernels.methods.functions import function_info
+from kernels.methods.method import Method
 
-METHOD = APPROX
 OTHERWISE = (
     "with these inputs it is not called by one tensor alone: what it is given besides is not known, as of a gate"
 )
@@ -45,7 +44,7 @@ def _site(module: nn.Module, names: list[str]) -> Site:
     if isinstance(module, OTHERS):
         reason = "it is not one of the layers that can keep few bits"
     elif any(isinstance(one, Approximate) for one in forwards):
-        reason = f"it goes by {METHOD} already; revert that first"
+        reason = f"it goes by {Compressed.name} already; revert that first"
     elif replaced:
         reason = "its forward was replaced"
     return Site(names, "layer", None, recognise.describe(module), [Place(module, names[0])], reason, original=module)
@@ -56,35 +55,25 @@ def is_written(module: nn.Module) -> bool:
     return any(one.options.kind == "written" for one in standing(module)[0] if isinstance(one, Approximate))
 
 
-def how_of(site: Site, how: How) -> dict[str, Any]:
-    """What is put at a site, as long as nobody has looked at the model; may say why nothing can be."""
-    placed = replace(how, place=site.name, trusting=False)
+def method_at(site: Site, method: Compressed) -> Method:
+    """The method of a site, as long as nobody has looked at the model; may say why nothing can be."""
     if site.known is None or (site.function in ("relu", "leaky_relu") and site.kind != "module"):
-        return {"method": METHOD, "how": placed}
-    bits = _table(site.known, how.bits)
+        return method
+    bits = _table(site.known, method.bits)
     if site.kind != "module" and site.function == "gelu":  # by one name in torch: what is called may be gelu_tanh
-        bits = min(bits, _table(Known("gelu_tanh"), how.bits))
-    if how.scheme == "fused" and bits != 1:
+        bits = min(bits, _table(Known("gelu_tanh"), method.bits))
+    if method.exact and bits != 1:
         site.why_not = "its derivative in few bits is not exact, as all is by fused"
-    if bits:
-        return {"method": "fewbit", "bits": bits}
-    return {"method": METHOD, "how": replace(placed, scheme="group", clip=None)}
+    return FewBit(bits) if bits else replace(method, scheme="group", clip=None)
 
 
 def _table(known: Known, bits: int) -> int:
-    """Bits of a few-bit table that is as good as was asked for; 0 where f' is to be kept by groups.
+    """Bits of a few-bit table that is as good as was asked for; 0 where f' is to be saved by groups.
 
     That is one for just as many bits, or one that tells all values f' has in fewer, where there are no more than that.
     """
-    tables: dict[int, int] = facts(known.function).TABLES
-    if unbounded(known.function) or dict(known.params) != DEFAULTS[known.function]:
+    info = function_info(known.function)
+    if not info.bounded_derivative or dict(known.params) != DEFAULTS[known.function]:
         return 0
-    most = max(tables)
-    return tables[bits] if bits in tables else tables[most] * (tables[most] < most)
-
-
-def seen(how: dict[str, Any], changed: set[str]) -> dict[str, Any]:
-    """The same, now that it was seen whose results are changed in place: under torch.compile nobody will see that."""
-    if "how" not in how:
-        return how
-    return {**how, "how": replace(how["how"], trusting=how["how"].place not in changed)}
+    most = max(info.tables)
+    return info.tables[bits] if bits in info.tables else info.tables[most] * (info.tables[most] < most)

@@ -11,23 +11,27 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.eval_frame import OptimizedModule
 
-from kernels.approx_backprop.copies import watching
-from kernels.approx_backprop.how import How as Copies
-from kernels.choice import DEFAULT_BITS, resolved
-from kernels.conversion.arguments import check, patterns
-from kernels.conversion.changes import Change, fence, put, undo
-from kernels.conversion.choose import IDLE, IN_PLACE, UNSEEN, Measure, best, look, try_out
+from kernels.approx_backprop.attached import watching
+from kernels.conversion.arguments import checked, patterns
+from kernels.conversion.changes import Change, Decision, fence, put, undo
+from kernels.conversion.choose import EXACT, IDLE, IN_PLACE, UNSEEN, Measure, best, look, try_out
 from kernels.conversion.in_place import Rereads
-from kernels.conversion.layers import METHOD, OTHERWISE, how_of, is_written, seen, with_layers
+from kernels.conversion.layers import OTHERWISE, is_written, method_at, with_layers
 from kernels.conversion.report import Report
 from kernels.conversion.rows import converted, unreached
 from kernels.conversion.sites import Site, chosen, find
-from kernels.conversion.together import How, Trial
+from kernels.conversion.together import Trial
 from kernels.errors import KernelError
 from kernels.memory.accounting import CudaLike
 from kernels.memory.making import line
 from kernels.memory.measure import trial
 from kernels.memory.saved import Saved
+from kernels.methods.auto import Auto
+from kernels.methods.compressed import Compressed
+from kernels.methods.forward_derivative import ForwardDerivative
+from kernels.methods.functions import function_info
+from kernels.methods.method import Method
+from kernels.methods.stock import Stock
 from kernels.stock import KEEPS_OUTPUT
 
 WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, OptimizedModule)
@@ -35,7 +39,7 @@ WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, OptimizedModul
 
 def convert(
     model: nn.Module,
-    method: str = "auto",
+    method: str = Auto.name,
     *,
     inputs: Any = None,
     bits: int | None = None,
@@ -43,10 +47,10 @@ def convert(
     coefficients: str | PathLike[str] | None = None,
     include: str | Iterable[str] | None = None,
     exclude: str | Iterable[str] | None = None,
-    max_gradient_error: float | None = None,
+    max_derivative_error: float | None = None,
     accounting: str = "as-run",
 ) -> Report:
-    """Make a model's activations remember less, in place.
+    """Make a model's activations save less for backward, in place.
 
     method: "auto", which takes at each site what keeps least of invact, fewbit, forward-ad and stock, or one of those
     for all; or "approx-backprop", by which norms, linear layers and convolutions keep few bits, too. inputs: what the
@@ -54,35 +58,38 @@ def convert(
     others measure with it. A copy of the model runs on fake tensors where it can, in training mode. bits: of fewbit
     (default: 3) or approx-backprop (8). coefficients: of fewbit. scheme: of approx-backprop, see
     `kernels.approx_backprop.How` ("robust"). include, exclude: names of sites or modules, or patterns with *.
-    max_gradient_error: auto's bound on the root mean square error of f'(x) for x from N(0, 1); by default that of
+    max_derivative_error: auto's bound on the root mean square error of f'(x) for x from N(0, 1); by default that of
     invact, which sits on the floor that the output's dtype sets. accounting: as `saved_bytes` has it.
 
     Raises KernelError for arguments that cannot be honoured. What cannot be done at one site is in the report. Whatever
     is raised, the model is then as it was.
     """
-    check(model, method, inputs, bits, scheme, coefficients, max_gradient_error, accounting)
+    options = {"bits": bits, "scheme": scheme, "coefficients": coefficients}
+    asked = checked(model, method, inputs, accounting, max_derivative_error=max_derivative_error, **options)
     while isinstance(model, WRAPPERS):
         model = model._orig_mod if isinstance(model, OptimizedModule) else model.module
     measure = None if inputs is None else _measuring(model, inputs, accounting)
-    sites = _sites(model, method, measure)
-    sites = with_layers(model, sites) if method == METHOD else sites
+    sites = _sites(model, asked, measure)
+    sites = with_layers(model, sites) if isinstance(asked, Compressed) else sites
     wanted = chosen(sites, patterns(include), patterns(exclude))
     wanted = _out_of_place(model, wanted, measure)
     before = None if measure is None else _baseline(sites, wanted, measure)
-    if method == "auto" and measure is not None and before is not None:
-        hows = best(wanted, sites, before, measure, max_gradient_error)
+    if isinstance(asked, Auto) and measure is not None and before is not None:
+        methods = best(wanted, sites, before, measure, asked.max_derivative_error)
     else:
-        hows = _all(wanted, method, bits, scheme, coefficients)
+        methods = _everywhere(wanted, asked)
+    decisions = {name: Decision(method) for name, method in methods.items()}
     changes: list[Change] = []
     try:
-        _install(sites, hows, changes)
-        if coefficients is not None and wanted and not hows:
+        _install(sites, decisions, changes)
+        if coefficients is not None and wanted and not decisions:
             raise KernelError(
                 f"coefficients must fit an activation of the model: {wanted[0].name}: {wanted[0].why_not}"
             )
-        after = None if measure is None else _mend(sites, wanted, hows, before, measure, changes)
+        after = None if measure is None else _mend(sites, wanted, decisions, before, measure, changes)
         there = [site for site in sites if not (site.guessed and site.why_not in (IDLE, UNSEEN))]
-        rows = [converted(site, hows.get(site.name), before, after) for site in there]
+        methods = {name: decision.method for name, decision in decisions.items()}
+        rows = [converted(site, methods.get(site.name), before, after) for site in there]
     except BaseException:
         undo(changes)
         raise
@@ -123,13 +130,13 @@ def _measuring(model: nn.Module, inputs: Any, accounting: str) -> Measure:
     return measure
 
 
-def _sites(model: nn.Module, method: str, measure: Measure | None) -> list[Site]:
+def _sites(model: nn.Module, method: Method, measure: Measure | None) -> list[Site]:
     """All activations. A module with a function of its own is one where nested forward AD makes it keep less."""
-    sites = find(model, lambda _: method in ("auto", "forward-ad"))
+    sites = find(model, lambda _: method.serves_any_function)
     own = [site for site in sites if site.kind == "own" and not site.why_not]
     if not own or measure is None:
         return sites
-    stock, nested = look(sites, measure), try_out(own, {site.name: {"method": "forward-ad"} for site in own}, measure)
+    stock, nested = look(sites, measure), try_out(own, {site.name: EXACT for site in own}, measure)
     less = {site.original for site in own if nested.alone[site.name] < stock.alone[site.name]}
     return find(model, lambda module: module in less)
 
@@ -142,7 +149,7 @@ def _out_of_place(model: nn.Module, sites: list[Site], measure: Measure | None) 
     if in_place and measure is not None:
         try:
             for site in in_place:
-                put(site, changes, **({"how": Copies()} if site.kind == "layer" else {"method": "forward-ad"}))
+                put(site, Decision(Compressed() if site.kind == "layer" else EXACT, trusted=True), changes)
             under = Rereads(model, {site.placed: site.name for site in in_place if site.placed is not None})
             measure({}, under)
             found = under.found
@@ -158,78 +165,77 @@ def _out_of_place(model: nn.Module, sites: list[Site], measure: Measure | None) 
 
 def _baseline(sites: list[Site], wanted: list[Site], measure: Measure) -> Trial:
     """Before conversion. Functions called are measured as modules, so that what they keep can be told from the rest."""
-    named = {site.name: {"method": "stock"} for site in wanted if site.kind in ("attribute", "call")}
+    named = {site.name: Stock() for site in wanted if site.kind in ("attribute", "call")}
     if not named:
         return look(sites, measure)
     return replace(try_out(sites, named, measure), saved=measure({}))
 
 
-def _all(sites: list[Site], method: str, bits: int | None, scheme: str | None, coefficients: Any) -> dict[str, How]:
-    if method == METHOD:
-        kept = Copies(Copies.bits if bits is None else bits, Copies.scheme if scheme is None else scheme)
-        hows = {site.name: how_of(site, kept) for site in sites}
-        return {site.name: hows[site.name] for site in sites if not site.why_not}
-    how: How = {"method": method}
-    if method == "fewbit":
-        how |= {"bits": bits if bits is not None or coefficients is not None else DEFAULT_BITS}
-        how |= {"coefficients": resolved(coefficients)} if coefficients is not None else {}
-    for site in sites:
-        if method.startswith("invact") and site.function in KEEPS_OUTPUT:
-            site.why_not = "the stock function keeps no more than its output"
-    return {site.name: how for site in sites if not site.why_not}
+def _everywhere(sites: list[Site], method: Method) -> dict[str, Method]:
+    """The method of each site, where one was asked for; sites that cannot have it say why."""
+    if isinstance(method, Compressed):
+        methods = {site.name: method_at(site, method) for site in sites}
+    else:
+        methods = dict.fromkeys((site.name for site in sites), method)
+        for site in sites:
+            if site.function in KEEPS_OUTPUT and method.storage(function_info(site.function)).keeps_output:
+                site.why_not = "the stock function keeps no more than its output"
+    return {site.name: methods[site.name] for site in sites if not site.why_not}
 
 
-def _install(sites: list[Site], hows: dict[str, How], changes: list[Change]) -> None:
-    """Put what `hows` says at the sites; one that cannot have it says why, and has no `how` any more."""
+def _install(sites: list[Site], decisions: dict[str, Decision], changes: list[Change]) -> None:
+    """Apply the decisions; a site that cannot have its method says why, and has no decision any more."""
     for site in sites:
-        if site.name in hows:
+        if site.name in decisions:
             try:
-                put(site, changes, **hows[site.name])
+                put(site, decisions[site.name], changes)
             except KernelError as error:
                 site.why_not = str(error)
-                del hows[site.name]
-    fence((site for site in sites if site.name not in hows), changes)
+                del decisions[site.name]
+    fence((site for site in sites if site.name not in decisions), changes)
 
 
 def _mend(
     sites: list[Site],
     wanted: list[Site],
-    hows: dict[str, How],
+    decisions: dict[str, Decision],
     before: Trial | None,
     measure: Measure,
     changes: list[Change],
 ) -> Trial:
-    """What is kept by what was put there; sites that are seen to need it get something else, or back what they had."""
+    """What is saved after the changes; sites that are seen to need it get another decision, or what they had."""
     with watching() as changed:
         after = look(sites, measure)
-    failing = _drop_failing(wanted, hows, before, after)
-    now_seen = {name: seen(how, changed) for name, how in hows.items()}
-    if failing or now_seen != hows:
-        hows |= now_seen
+    failing = _drop_failing(wanted, decisions, before, after)
+    # Under torch.compile nobody will see which results are changed in place: those seen here are not trusted.
+    seen = {name: replace(decision, trusted=name not in changed) for name, decision in decisions.items()}
+    compressed = any(isinstance(decision.method, Compressed) for decision in decisions.values())
+    if failing or compressed:
+        decisions |= seen
         undo(changes)
-        _install(sites, hows, changes)
+        _install(sites, decisions, changes)
     return look(sites, measure) if failing else after  # what is seen else matters to torch.compile only
 
 
-def _drop_failing(sites: list[Site], hows: dict[str, How], before: Trial | None, after: Trial) -> bool:
-    """Whether there are sites that cannot do as they are to; they say why, and have no `how` any more."""
-    failing = len(hows)
-    for site in [site for site in sites if site.name in hows]:
+def _drop_failing(sites: list[Site], decisions: dict[str, Decision], before: Trial | None, after: Trial) -> bool:
+    """Whether there are sites that cannot have their method; they say why, and have no decision any more."""
+    count = len(decisions)
+    for site in [site for site in sites if site.name in decisions]:
         if site.name in after.changed:
             site.why_not = IN_PLACE
         elif site.kind in ("attribute", "call") and site.name not in after.ours:
             site.why_not = UNSEEN
         elif before is not None and _called_otherwise(site, before, after):
             site.why_not = OTHERWISE
-        elif before is not None and _lost_in_a_chain(site, hows[site.name], before, after):
+        elif before is not None and _lost_in_a_chain(site, decisions[site.name].method, before, after):
             site.why_not = (
                 "it is one of a chain of operations, and would keep more by itself; the chain keeps one tensor by"
                 " kernels.forward_ad.wrap"
             )
         else:
             continue
-        del hows[site.name]
-    return len(hows) < failing
+        del decisions[site.name]
+    return len(decisions) < count
 
 
 def _called_otherwise(site: Site, before: Trial, after: Trial) -> bool:
@@ -239,7 +245,7 @@ def _called_otherwise(site: Site, before: Trial, after: Trial) -> bool:
     return before.alone[site.name] > 0
 
 
-def _lost_in_a_chain(site: Site, how: How, before: Trial, after: Trial) -> bool:
+def _lost_in_a_chain(site: Site, method: Method, before: Trial, after: Trial) -> bool:
     """Whether a function called keeps its derivative, where what it kept before is kept by others, too."""
-    lone = site.kind == "call" and how["method"] == "forward-ad"
+    lone = site.kind == "call" and isinstance(method, ForwardDerivative)
     return lone and after.alone[site.name] > before.alone[site.name]

@@ -15,8 +15,8 @@ class Converted:
     """A site. function: in the catalogue, "" where it is none, as of a layer. was, now: what stood there, and how it
     remembers now.
 
-    before, after: bytes that it alone keeps for backward, or None where that was not measured. gradient_error: the root
-    mean square error of f'(x) for x from N(0, 1), likewise. reason: why it was left alone, or "".
+    before, after: bytes that it alone keeps for backward, or None where that was not measured. derivative_error: the
+    root mean square error of f'(x) for x from N(0, 1), likewise. reason: why it was left alone, or "".
     """
 
     name: str
@@ -25,7 +25,7 @@ class Converted:
     now: str
     before: int | None = None
     after: int | None = None
-    gradient_error: float | None = None
+    derivative_error: float | None = None
     reason: str = ""
 
 
@@ -87,7 +87,7 @@ class Report:
         if self.after is None or not any(not site.function for site in self.converted):
             return []
         ours = {like(site.name) for site in self.converted}
-        whole = [one for one in self.after.groups() if ", " not in one.operation and one.module not in ours]
+        whole = [one for one in self.after.groups() if one.method is None and one.module not in ours]
         large = [group for group in whole if group.bytes >= SHOWN * self.after.total]
         rows = [f"- {one.module or '(model)'}, {one.operation}: {size(one.bytes)}" for one in large]
         rest = sum(group.bytes for group in whole) - sum(group.bytes for group in large)
@@ -100,7 +100,9 @@ class Report:
             name: None if saved is None else saved.total
             for name, saved in (("before", self.before), ("after", self.after))
         }
-        return json.dumps({**totals, "sites": [asdict(site) for site in self.sites]}, indent=1) + "\n"
+        published = {"derivative_error": "gradient_error"}  # its name in files that others read
+        sites = [{published.get(key, key): value for key, value in asdict(site).items()} for site in self.sites]
+        return json.dumps({**totals, "sites": sites}, indent=1) + "\n"
 
 
 def _groups(sites: Sequence[Converted]) -> list[list[Converted]]:
@@ -117,7 +119,7 @@ def _name(group: Sequence[Converted]) -> str:
 def _row(group: Sequence[Converted]) -> str:
     first = group[0]
     before, after = ([getattr(site, name) for site in group] for name in ("before", "after"))
-    error = "" if first.gradient_error is None else f"{max(site.gradient_error or 0.0 for site in group):.1e}"
+    error = "" if first.derivative_error is None else f"{max(site.derivative_error or 0.0 for site in group):.1e}"
     return f"| {_name(group)} | {first.was} | {first.now} | {len(group)} | {_sum(before)} | {_sum(after)} | {error} |"
 
 

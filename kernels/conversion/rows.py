@@ -2,10 +2,11 @@
 
 from kernels.conversion import recognise
 from kernels.conversion.choose import error_of
-from kernels.conversion.layers import METHOD
 from kernels.conversion.report import Converted
 from kernels.conversion.sites import Site, within
-from kernels.conversion.together import How, Trial
+from kernels.conversion.together import Trial
+from kernels.methods.compressed import Compressed
+from kernels.methods.method import Method
 
 
 def unreached(sites: list[Site], after: Trial | None) -> list[Converted]:
@@ -31,15 +32,12 @@ def _leads(site: Site, place: str, module: str, function: str) -> bool:
     return within(module, place)
 
 
-def converted(site: Site, how: How | None, before: Trial | None, after: Trial | None) -> Converted:
-    """Of a site that remembers by `how` now, or was left alone."""
+def converted(site: Site, method: Method | None, before: Trial | None, after: Trial | None) -> Converted:
+    """The row of a site that goes by a method now, or was left alone."""
     alone = [None if one is None else one.alone.get(site.name) for one in (before, after)]
-    if site.why_not or how is None:
+    if site.why_not or method is None:
         return Converted(site.name, site.function, site.was, site.was, alone[0], alone[1], reason=site.why_not)
-    now = how["method"] + (f", {how['bits']} bit{'s' * (how['bits'] > 1)}" if how.get("bits") else "")
-    now += f", {how['how']}" if how.get("how") else ""
-    now += f", {how['coefficients']}" if how.get("coefficients") else ""
     dtype = after.dtypes.get(site.name) if after is not None else None
-    known = None if how["method"] == METHOD else site.known
-    error = None if dtype is None or known is None else error_of(known, dtype, how)
-    return Converted(site.name, site.function, site.was, now, alone[0], alone[1], error)
+    known = None if isinstance(method, Compressed) else site.known
+    error = None if dtype is None or known is None else error_of(known, dtype, method)
+    return Converted(site.name, site.function, site.was, str(method), alone[0], alone[1], error)

@@ -99,7 +99,7 @@ def _of_module(name: str, module: nn.Module) -> Site | None:
     was = recognise.describe(module)
     if isinstance(module, Remembering | Act):
         known = module.known if isinstance(module, Act) else Known(module.name())
-        method = module.how["method"] if isinstance(module, Act) else module.method
+        method = module.method.name if isinstance(module, Act) else module.method
         return Site([name], "module", known, was, why_not=f"it remembers by {method} already; revert that first")
     what = recognise.module(module)
     if what is None:
@@ -131,7 +131,7 @@ def _functions(name: str, module: nn.Module) -> Iterator[Site]:
         known, place = Known(function, DEFAULTS[function]), Place(module, function)
         site = Site([f"{prefix}{function}()"], "call", known, "a call", [place], guessed=not sure)
         if function in acts:
-            site.why_not = f"it remembers by {acts[function].how['method']} already; revert that first"
+            site.why_not = f"it remembers by {acts[function].method.name} already; revert that first"
         elif replaced or any(isinstance(one, Wrapped) for one in forwards):
             site.why_not = "the forward that calls it was replaced by another"
         yield site

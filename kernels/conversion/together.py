@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from kernels.conversion.sites import Site
 from kernels.memory.saved import Saved
+from kernels.methods.method import Method
 
-How = dict[str, Any]
+Kind = type[Method]
 
 
 @dataclass(frozen=True)
@@ -31,21 +31,21 @@ class Trial:
 def choose_for_all(
     wanted: Sequence[Site],
     stock: Trial,
-    runs: Mapping[str, Trial],
-    meeting: Mapping[str, Sequence[How]],
-    chosen: dict[str, How],
+    runs: Mapping[Kind, Trial],
+    meeting: Mapping[str, Sequence[Method]],
+    chosen: dict[str, Method],
 ) -> None:
     """One method for all sites, where the model then keeps less, though no site does by itself.
 
     So it is in a wrapped model: a chain's derivative is kept in the name of the operation that takes its result.
     """
-    hows = {
-        method: {name: how for name in meeting for how in meeting[name] if how["method"] == method} for method in runs
+    methods = {
+        kind: {name: method for name in meeting for method in meeting[name] if type(method) is kind} for kind in runs
     }
-    possible = [method for method in runs if hows[method].keys() == meeting.keys() and not runs[method].changed]
-    least = min(possible, key=lambda method: runs[method].saved.total, default=None)
+    possible = [kind for kind in runs if methods[kind].keys() == meeting.keys() and not runs[kind].changed]
+    least = min(possible, key=lambda kind: runs[kind].saved.total, default=None)
     if least is not None and runs[least].saved.total < stock.saved.total:
-        chosen |= hows[least]
+        chosen |= methods[least]
         for site in wanted:
             site.why_not = "" if site.name in chosen else site.why_not
 
@@ -70,18 +70,18 @@ def choose_together(
     group: frozenset[str],
     sites: Sequence[Site],
     stock: Trial,
-    runs: Mapping[str, Trial],
-    meeting: Mapping[str, Sequence[How]],
-    chosen: dict[str, How],
+    runs: Mapping[Kind, Trial],
+    meeting: Mapping[str, Sequence[Method]],
+    chosen: dict[str, Method],
 ) -> None:
     """One way for sites that keep a tensor together, where that is less: none can let go of it alone."""
-    hows = {
-        method: {name: how for name in group for how in meeting[name] if how["method"] == method} for method in runs
+    methods = {
+        kind: {name: method for name in group for method in meeting[name] if type(method) is kind} for kind in runs
     }
-    possible = [method for method in runs if hows[method].keys() == group and not runs[method].changed & group]
-    least = min(possible, key=lambda method: _together(group, runs[method]), default=None)
-    gained = sum(stock.alone[name] - runs[chosen[name]["method"]].alone[name] for name in group & chosen.keys())
+    possible = [kind for kind in runs if methods[kind].keys() == group and not runs[kind].changed & group]
+    least = min(possible, key=lambda kind: _together(group, runs[kind]), default=None)
+    gained = sum(stock.alone[name] - runs[type(chosen[name])].alone[name] for name in group & chosen.keys())
     if least is not None and _together(group, runs[least]) < _together(group, stock) - gained:
-        chosen |= hows[least]
+        chosen |= methods[least]
         for site in sites:
             site.why_not = ""

@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.autograd.graph import Node, saved_tensors_hooks
 
 from kernels.autograd import once
+from kernels.methods.forward_derivative import ForwardDerivative
+from kernels.methods.method import SavedBy
 
 
 def derivatives(ends: Sequence[Tensor], source: Tensor) -> list[Tensor]:
@@ -133,9 +135,9 @@ class Chain(torch.autograd.Function):
         return end
 
     @staticmethod
-    def label(end: Tensor, *_: Tensor) -> str:
-        """How it goes by where bytes are counted."""
-        return "chain, forward-ad"
+    def saved_by(end: Tensor, *_: Tensor) -> SavedBy:
+        """For the recorder of memory."""
+        return SavedBy("chain", ForwardDerivative)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[None, Tensor | None, None, None]:
@@ -173,9 +175,9 @@ class Region(torch.autograd.Function):
         return tie, *(end.detach() for end in ends)
 
     @staticmethod
-    def label(source: Tensor, run: Callable[[Tensor], Sequence[Tensor]]) -> str:
-        """How it goes by where bytes are counted."""
-        return "chain, forward-ad"
+    def saved_by(source: Tensor, run: Callable[[Tensor], Sequence[Tensor]]) -> SavedBy:
+        """For the recorder of memory."""
+        return SavedBy("chain", ForwardDerivative)
 
     @staticmethod
     def backward(ctx: Any, _: None, *gradients: Tensor | None) -> tuple[Tensor | None, None]:

@@ -11,15 +11,6 @@ To make it again: python -m codegen emit --fn celu --method all --target torch
 import torch
 
 
-PARAMETERS = {'alpha': 1.0}
-LIMITS = {'alpha': 0.0}  # of parameters, for f' to follow from y
-ROUNDED = False  # whether parameters are rounded to the dtype of y
-ROUNDS_ONCE = True  # forward, of x in any dtype
-SIDES = 1  # of f, which y alone cannot tell apart
-MINIMUM = -1.0
-TABLES = {1: 1, 2: 2, 3: 3, 4: 4}  # few-bit tables by bits asked for: bits stored
-
-
 def forward(x, params):
     """celu(x): the stock function."""
     return torch.nn.functional.celu(x, alpha=params[0])
@@ -31,19 +22,19 @@ def derivative(x, params):
     return torch.where((x > 0.0), 1.0, torch.exp(x * (1.0 / alpha)))
 
 
-def slope_bfloat16(y, params):
+def derivative_from_output_bfloat16(y, params):
     """celu'(x) from y = celu(x)."""
     alpha = params[0]
     return torch.where((y > 0.0), 1.0, y * (1.0 / alpha) + 1.0)
 
 
-def slope_float16(y, params):
+def derivative_from_output_float16(y, params):
     """celu'(x) from y = celu(x)."""
     alpha = params[0]
     return torch.where((y > 0.0), 1.0, y * (1.0 / alpha) + 1.0)
 
 
-def slope_float32(y, params):
+def derivative_from_output_float32(y, params):
     """celu'(x) from y = celu(x)."""
     alpha = params[0]
     return torch.where((y > 0.0), 1.0, y * (1.0 / alpha) + 1.0)

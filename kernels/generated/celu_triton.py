@@ -114,7 +114,7 @@ def derivative_float32(x, params):
 
 
 @triton.jit
-def slope(y, params):
+def derivative_from_output(y, params):
     """celu'(x) from y = celu(x)."""
     alpha = params[0]
     return tl.where((y > 0.0), 1.0, tl.fma(y, 1.0 / alpha, 1.0))

@@ -114,7 +114,7 @@ def derivative_float32(x, params):
 
 
 @triton.jit
-def slope(y, params):
+def derivative_from_output(y, params):
     """elu'(x) from y = elu(x)."""
     alpha = params[0]
     return tl.where((y > 0.0), 1.0, alpha + y)

@@ -11,15 +11,6 @@ To make it again: python -m codegen emit --fn gelu_tanh --method all --target to
 import torch
 
 
-PARAMETERS = {}
-LIMITS = {}  # of parameters, for f' to follow from y
-ROUNDED = False  # whether parameters are rounded to the dtype of y
-ROUNDS_ONCE = True  # forward, of x in any dtype
-SIDES = 2  # of f, which y alone cannot tell apart
-MINIMUM = -0.17004075057125403
-TABLES = {1: 1, 2: 2, 3: 3, 4: 4}  # few-bit tables by bits asked for: bits stored
-
-
 def forward(x, params):
     """gelu_tanh(x): the stock function, its limits where that gives NaN."""
     y = torch.nn.functional.gelu(x, approximate='tanh')
@@ -34,7 +25,7 @@ def derivative(x, params):
     return t1 + 1.5957691216057308 * torch.sigmoid(-t0) * t1 * z * (0.134145 * (z * z) + 1.0)
 
 
-def slope_bfloat16(y, side, params):
+def derivative_from_output_bfloat16(y, on_right, params):
     """gelu_tanh'(x) from y = gelu_tanh(x)."""
     t_left = -0.16999192535877228
     low_left = 0.00015477472334168851
@@ -79,10 +70,10 @@ def slope_bfloat16(y, side, params):
     q = q.mul_(s).add_(c1_right)
     q = q.mul_(s).add_(c0_right)
     right = q
-    return torch.where(side, right, left)
+    return torch.where(on_right, right, left)
 
 
-def slope_float16(y, side, params):
+def derivative_from_output_float16(y, on_right, params):
     """gelu_tanh'(x) from y = gelu_tanh(x)."""
     t_left = -0.17003464698791504
     low_left = 1.3696514542971272e-05
@@ -125,10 +116,10 @@ def slope_float16(y, side, params):
     q = q.mul_(s).add_(c3_right)
     q = q.mul_(s).add_(c2_right)
     right = torch.exp2(q * s) * (c0_right + c1_right * s) + 1.0
-    return torch.where(side, right, left)
+    return torch.where(on_right, right, left)
 
 
-def slope_float32(y, side, params):
+def derivative_from_output_float32(y, on_right, params):
     """gelu_tanh'(x) from y = gelu_tanh(x)."""
     t_left = -0.17004075646400452
     t_low_left = 5.892750287728177e-09
@@ -198,9 +189,9 @@ def slope_float32(y, side, params):
     r = r.mul_(s).add_(c1_right)
     r = r.mul_(s).add_(c0_right)
     right = r * torch.exp2(q * s) + 1.0
-    return torch.where(side, right, left)
+    return torch.where(on_right, right, left)
 
 
-def side(x, params):
-    """Whether x is on the right side."""
+def branch_bit(x, params):
+    """Whether x is on the right branch."""
     return x >= -0.7524613738059998

@@ -88,7 +88,7 @@ def derivative_float32(x, params):
 
 
 @triton.jit
-def slope_bfloat16(y, side, params):
+def derivative_from_output_bfloat16(y, on_right, params):
     """gelu_tanh'(x) from y = gelu_tanh(x)."""
     t_left = -0.16999192535877228
     low_left = 0.00015477472334168851
@@ -133,11 +133,11 @@ def slope_bfloat16(y, side, params):
     q = tl.fma(q, s, c1_right)
     q = tl.fma(q, s, c0_right)
     right = q
-    return tl.where(side, right, left)
+    return tl.where(on_right, right, left)
 
 
 @triton.jit
-def slope_float16(y, side, params):
+def derivative_from_output_float16(y, on_right, params):
     """gelu_tanh'(x) from y = gelu_tanh(x)."""
     t_left = -0.17003464698791504
     low_left = 1.3696514542971272e-05
@@ -180,11 +180,11 @@ def slope_float16(y, side, params):
     q = tl.fma(q, s, c3_right)
     q = tl.fma(q, s, c2_right)
     right = tl.fma(tl.exp2(q * s), tl.fma(c1_right, s, c0_right), 1.0)
-    return tl.where(side, right, left)
+    return tl.where(on_right, right, left)
 
 
 @triton.jit
-def slope_float32(y, side, params):
+def derivative_from_output_float32(y, on_right, params):
     """gelu_tanh'(x) from y = gelu_tanh(x)."""
     t_left = -0.17004075646400452
     t_low_left = 5.892750287728177e-09
@@ -254,12 +254,12 @@ def slope_float32(y, side, params):
     r = tl.fma(r, s, c1_right)
     r = tl.fma(r, s, c0_right)
     right = tl.fma(r, tl.exp2(q * s), 1.0)
-    return tl.where(side, right, left)
+    return tl.where(on_right, right, left)
 
 
 @triton.jit
-def side(x, params, k):
-    """Whether x is on the right side, in bit k."""
+def branch_bit(x, params, k):
+    """Whether x is on the right branch, in bit k."""
     return tl.where(x >= -0.7524613738059998, 1 << k, 0)
 
 

@@ -11,15 +11,6 @@ To make it again: python -m codegen emit --fn gelu --method all --target torch
 import torch
 
 
-PARAMETERS = {}
-LIMITS = {}  # of parameters, for f' to follow from y
-ROUNDED = False  # whether parameters are rounded to the dtype of y
-ROUNDS_ONCE = True  # forward, of x in any dtype
-SIDES = 2  # of f, which y alone cannot tell apart
-MINIMUM = -0.16997120747990363
-TABLES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6, 7: 7, 8: 8}  # few-bit tables by bits asked for: bits stored
-
-
 def fine_Phi(x):
     """Distribution function of N(0, 1)."""
     return 0.5 * torch.erfc(-0.7071067811865476 * x)
@@ -43,7 +34,7 @@ def derivative(x, params):
     return phi(x) * z + fine_Phi(x)
 
 
-def slope_bfloat16(y, side, params):
+def derivative_from_output_bfloat16(y, on_right, params):
     """gelu'(x) from y = gelu(x)."""
     t_left = -0.1699223816394806
     low_left = 0.00013794311962556094
@@ -86,10 +77,10 @@ def slope_bfloat16(y, side, params):
     q = q.mul_(s).add_(c1_right)
     q = q.mul_(s).add_(c0_right)
     right = q
-    return torch.where(side, right, left)
+    return torch.where(on_right, right, left)
 
 
-def slope_float16(y, side, params):
+def derivative_from_output_float16(y, on_right, params):
     """gelu'(x) from y = gelu(x)."""
     t_left = -0.1699528992176056
     low_left = 1.2207031829802872e-07
@@ -131,10 +122,10 @@ def slope_float16(y, side, params):
     r = r.mul_(s).add_(c1_right)
     r = r.mul_(s).add_(c0_right)
     right = r * torch.exp2(q * s) + 1.0
-    return torch.where(side, right, left)
+    return torch.where(on_right, right, left)
 
 
-def slope_float32(y, side, params):
+def derivative_from_output_float32(y, on_right, params):
     """gelu'(x) from y = gelu(x)."""
     t_left = -0.16997121274471283
     t_low_left = 5.264809033178608e-09
@@ -206,9 +197,9 @@ def slope_float32(y, side, params):
     r = r.mul_(s).add_(c1_right)
     r = r.mul_(s).add_(c0_right)
     right = r * torch.exp2(q * s) + 1.0
-    return torch.where(side, right, left)
+    return torch.where(on_right, right, left)
 
 
-def side(x, params):
-    """Whether x is on the right side."""
+def branch_bit(x, params):
+    """Whether x is on the right branch."""
     return x >= -0.7517914772033691

@@ -158,7 +158,7 @@ def derivative_float32(x, params):
 
 
 @triton.jit
-def slope_bfloat16(y, side, params):
+def derivative_from_output_bfloat16(y, on_right, params):
     """gelu'(x) from y = gelu(x)."""
     t_left = -0.1699223816394806
     low_left = 0.00013794311962556094
@@ -201,11 +201,11 @@ def slope_bfloat16(y, side, params):
     q = tl.fma(q, s, c1_right)
     q = tl.fma(q, s, c0_right)
     right = q
-    return tl.where(side, right, left)
+    return tl.where(on_right, right, left)
 
 
 @triton.jit
-def slope_float16(y, side, params):
+def derivative_from_output_float16(y, on_right, params):
     """gelu'(x) from y = gelu(x)."""
     t_left = -0.1699528992176056
     low_left = 1.2207031829802872e-07
@@ -247,11 +247,11 @@ def slope_float16(y, side, params):
     r = tl.fma(r, s, c1_right)
     r = tl.fma(r, s, c0_right)
     right = tl.fma(r, tl.exp2(q * s), 1.0)
-    return tl.where(side, right, left)
+    return tl.where(on_right, right, left)
 
 
 @triton.jit
-def slope_float32(y, side, params):
+def derivative_from_output_float32(y, on_right, params):
     """gelu'(x) from y = gelu(x)."""
     t_left = -0.16997121274471283
     t_low_left = 5.264809033178608e-09
@@ -323,12 +323,12 @@ def slope_float32(y, side, params):
     r = tl.fma(r, s, c1_right)
     r = tl.fma(r, s, c0_right)
     right = tl.fma(r, tl.exp2(q * s), 1.0)
-    return tl.where(side, right, left)
+    return tl.where(on_right, right, left)
 
 
 @triton.jit
-def side(x, params, k):
-    """Whether x is on the right side, in bit k."""
+def branch_bit(x, params, k):
+    """Whether x is on the right branch, in bit k."""
     return tl.where(x >= -0.7517914772033691, 1 << k, 0)
 
 

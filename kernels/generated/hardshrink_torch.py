@@ -11,15 +11,6 @@ To make it again: python -m codegen emit --fn hardshrink --method all --target t
 import torch
 
 
-PARAMETERS = {'lambd': 0.5}
-LIMITS = {'lambd': 0.0}  # of parameters, for f' to follow from y
-ROUNDED = False  # whether parameters are rounded to the dtype of y
-ROUNDS_ONCE = True  # forward, of x in any dtype
-SIDES = 1  # of f, which y alone cannot tell apart
-MINIMUM = None
-TABLES = {1: 1, 2: 1, 3: 1, 4: 1}  # few-bit tables by bits asked for: bits stored
-
-
 def forward(x, params):
     """hardshrink(x): the stock function."""
     return torch.nn.functional.hardshrink(x, lambd=params[0])
@@ -31,16 +22,16 @@ def derivative(x, params):
     return torch.where(((lambd >= -x) & (lambd >= x)), 0.0, torch.full_like(x, 1.0))
 
 
-def slope_bfloat16(y, params):
+def derivative_from_output_bfloat16(y, params):
     """hardshrink'(x) from y = hardshrink(x)."""
     return torch.where(((y > 0.0) | (y < 0.0)), 1.0, torch.full_like(y, 0.0))
 
 
-def slope_float16(y, params):
+def derivative_from_output_float16(y, params):
     """hardshrink'(x) from y = hardshrink(x)."""
     return torch.where(((y > 0.0) | (y < 0.0)), 1.0, torch.full_like(y, 0.0))
 
 
-def slope_float32(y, params):
+def derivative_from_output_float32(y, params):
     """hardshrink'(x) from y = hardshrink(x)."""
     return torch.where(((y > 0.0) | (y < 0.0)), 1.0, torch.full_like(y, 0.0))

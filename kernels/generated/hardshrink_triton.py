@@ -32,7 +32,7 @@ def derivative(x, params):
 
 
 @triton.jit
-def slope(y, params):
+def derivative_from_output(y, params):
     """hardshrink'(x) from y = hardshrink(x)."""
     return tl.where(((y > 0.0) | (y < 0.0)), 1.0, 0.0)
 

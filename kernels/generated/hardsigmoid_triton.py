@@ -30,7 +30,7 @@ def derivative(x, params):
 
 
 @triton.jit
-def slope(y, params):
+def derivative_from_output(y, params):
     """hardsigmoid'(x) from y = hardsigmoid(x)."""
     return tl.where(((y > 0.0) & (y < 1.0)), 0.16666666666666666, 0.0)
 

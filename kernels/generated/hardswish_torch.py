@@ -11,15 +11,6 @@ To make it again: python -m codegen emit --fn hardswish --method all --target to
 import torch
 
 
-PARAMETERS = {}
-LIMITS = {}  # of parameters, for f' to follow from y
-ROUNDED = False  # whether parameters are rounded to the dtype of y
-ROUNDS_ONCE = True  # forward, of x in any dtype
-SIDES = 2  # of f, which y alone cannot tell apart
-MINIMUM = -0.375
-TABLES = {1: 1, 2: 2, 3: 3, 4: 4}  # few-bit tables by bits asked for: bits stored
-
-
 def forward(x, params):
     """hardswish(x): the stock function, its limits where that gives NaN."""
     y = torch.nn.functional.hardswish(x)
@@ -31,33 +22,33 @@ def derivative(x, params):
     return torch.where((x <= -3.0), 0.0, torch.where((x >= 3.0), 1.0, (2.0 * x + 3.0) * 0.16666666666666666))
 
 
-def slope_bfloat16(y, side, params):
+def derivative_from_output_bfloat16(y, on_right, params):
     """hardswish'(x) from y = hardswish(x)."""
     c0_left = -0.816496580927726
     c0_right = 0.816496580927726
     left = torch.where((y >= 0.0), 0.0, c0_left * torch.sqrt(torch.clamp(y + 0.375, min=0.0)))
     right = torch.where((y >= 3.0), 1.0, c0_right * torch.sqrt(torch.clamp(y + 0.375, min=0.0)))
-    return torch.where(side, right, left)
+    return torch.where(on_right, right, left)
 
 
-def slope_float16(y, side, params):
+def derivative_from_output_float16(y, on_right, params):
     """hardswish'(x) from y = hardswish(x)."""
     c0_left = -0.816496580927726
     c0_right = 0.816496580927726
     left = torch.where((y >= 0.0), 0.0, c0_left * torch.sqrt(torch.clamp(y + 0.375, min=0.0)))
     right = torch.where((y >= 3.0), 1.0, c0_right * torch.sqrt(torch.clamp(y + 0.375, min=0.0)))
-    return torch.where(side, right, left)
+    return torch.where(on_right, right, left)
 
 
-def slope_float32(y, side, params):
+def derivative_from_output_float32(y, on_right, params):
     """hardswish'(x) from y = hardswish(x)."""
     c0_left = -0.816496580927726
     c0_right = 0.816496580927726
     left = torch.where((y >= 0.0), 0.0, c0_left * torch.sqrt(torch.clamp(y + 0.375, min=0.0)))
     right = torch.where((y >= 3.0), 1.0, c0_right * torch.sqrt(torch.clamp(y + 0.375, min=0.0)))
-    return torch.where(side, right, left)
+    return torch.where(on_right, right, left)
 
 
-def side(x, params):
-    """Whether x is on the right side."""
+def branch_bit(x, params):
+    """Whether x is on the right branch."""
     return x >= -1.5

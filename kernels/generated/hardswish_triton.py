@@ -36,18 +36,18 @@ def maximum(x, y):
 
 
 @triton.jit
-def slope(y, side, params):
+def derivative_from_output(y, on_right, params):
     """hardswish'(x) from y = hardswish(x)."""
     c0_left = -0.816496580927726
     c0_right = 0.816496580927726
     left = tl.where((y >= 0.0), 0.0, c0_left * tl.sqrt(maximum(y + 0.375, 0.0)))
     right = tl.where((y >= 3.0), 1.0, c0_right * tl.sqrt(maximum(y + 0.375, 0.0)))
-    return tl.where(side, right, left)
+    return tl.where(on_right, right, left)
 
 
 @triton.jit
-def side(x, params, k):
-    """Whether x is on the right side, in bit k."""
+def branch_bit(x, params, k):
+    """Whether x is on the right branch, in bit k."""
     return tl.where(x >= -1.5, 1 << k, 0)
 
 

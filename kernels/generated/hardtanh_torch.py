@@ -11,15 +11,6 @@ To make it again: python -m codegen emit --fn hardtanh --method all --target tor
 import torch
 
 
-PARAMETERS = {'min_val': -1.0, 'max_val': 1.0}
-LIMITS = {}  # of parameters, for f' to follow from y
-ROUNDED = True  # whether parameters are rounded to the dtype of y
-ROUNDS_ONCE = True  # forward, of x in any dtype
-SIDES = 1  # of f, which y alone cannot tell apart
-MINIMUM = -1.0
-TABLES = {1: 1, 2: 1, 3: 1, 4: 1}  # few-bit tables by bits asked for: bits stored
-
-
 def forward(x, params):
     """hardtanh(x): the stock function."""
     return torch.nn.functional.hardtanh(x, min_val=params[0], max_val=params[1])
@@ -32,21 +23,21 @@ def derivative(x, params):
     return torch.where(((min_val >= x) | (max_val <= x)), 0.0, torch.full_like(x, 1.0))
 
 
-def slope_bfloat16(y, params):
+def derivative_from_output_bfloat16(y, params):
     """hardtanh'(x) from y = hardtanh(x)."""
     min_val = params[0]
     max_val = params[1]
     return torch.where(((max_val > y) & (min_val < y)), 1.0, torch.full_like(y, 0.0))
 
 
-def slope_float16(y, params):
+def derivative_from_output_float16(y, params):
     """hardtanh'(x) from y = hardtanh(x)."""
     min_val = params[0]
     max_val = params[1]
     return torch.where(((max_val > y) & (min_val < y)), 1.0, torch.full_like(y, 0.0))
 
 
-def slope_float32(y, params):
+def derivative_from_output_float32(y, params):
     """hardtanh'(x) from y = hardtanh(x)."""
     min_val = params[0]
     max_val = params[1]

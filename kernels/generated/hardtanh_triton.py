@@ -34,7 +34,7 @@ def derivative(x, params):
 
 
 @triton.jit
-def slope(y, params):
+def derivative_from_output(y, params):
     """hardtanh'(x) from y = hardtanh(x)."""
     min_val = params[0]
     max_val = params[1]

@@ -11,15 +11,6 @@ To make it again: python -m codegen emit --fn leaky_relu --method all --target t
 import torch
 
 
-PARAMETERS = {'negative_slope': 0.01}
-LIMITS = {'negative_slope': 0.0}  # of parameters, for f' to follow from y
-ROUNDED = False  # whether parameters are rounded to the dtype of y
-ROUNDS_ONCE = True  # forward, of x in any dtype
-SIDES = 1  # of f, which y alone cannot tell apart
-MINIMUM = None
-TABLES = {1: 1, 2: 1, 3: 1, 4: 1}  # few-bit tables by bits asked for: bits stored
-
-
 def forward(x, params):
     """leaky_relu(x): the stock function."""
     return torch.nn.functional.leaky_relu(x, negative_slope=params[0])
@@ -31,19 +22,19 @@ def derivative(x, params):
     return torch.where((x > 0.0), 1.0, torch.full_like(x, negative_slope))
 
 
-def slope_bfloat16(y, params):
+def derivative_from_output_bfloat16(y, params):
     """leaky_relu'(x) from y = leaky_relu(x)."""
     negative_slope = params[0]
     return torch.where((y > 0.0), 1.0, torch.full_like(y, negative_slope))
 
 
-def slope_float16(y, params):
+def derivative_from_output_float16(y, params):
     """leaky_relu'(x) from y = leaky_relu(x)."""
     negative_slope = params[0]
     return torch.where((y > 0.0), 1.0, torch.full_like(y, negative_slope))
 
 
-def slope_float32(y, params):
+def derivative_from_output_float32(y, params):
     """leaky_relu'(x) from y = leaky_relu(x)."""
     negative_slope = params[0]
     return torch.where((y > 0.0), 1.0, torch.full_like(y, negative_slope))

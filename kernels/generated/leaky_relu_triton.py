@@ -32,7 +32,7 @@ def derivative(x, params):
 
 
 @triton.jit
-def slope(y, params):
+def derivative_from_output(y, params):
     """leaky_relu'(x) from y = leaky_relu(x)."""
     negative_slope = params[0]
     return tl.where((y > 0.0), 1.0, negative_slope)

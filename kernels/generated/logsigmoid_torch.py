@@ -11,15 +11,6 @@ To make it again: python -m codegen emit --fn logsigmoid --method all --target t
 import torch
 
 
-PARAMETERS = {}
-LIMITS = {}  # of parameters, for f' to follow from y
-ROUNDED = False  # whether parameters are rounded to the dtype of y
-ROUNDS_ONCE = True  # forward, of x in any dtype
-SIDES = 1  # of f, which y alone cannot tell apart
-MINIMUM = None
-TABLES = {1: 1, 2: 2, 3: 3, 4: 4}  # few-bit tables by bits asked for: bits stored
-
-
 def forward(x, params):
     """logsigmoid(x): the stock function."""
     return torch.nn.functional.logsigmoid(x)
@@ -30,16 +21,16 @@ def derivative(x, params):
     return torch.sigmoid(-x)
 
 
-def slope_bfloat16(y, params):
+def derivative_from_output_bfloat16(y, params):
     """logsigmoid'(x) from y = logsigmoid(x)."""
     return -torch.expm1(y)
 
 
-def slope_float16(y, params):
+def derivative_from_output_float16(y, params):
     """logsigmoid'(x) from y = logsigmoid(x)."""
     return -torch.expm1(y)
 
 
-def slope_float32(y, params):
+def derivative_from_output_float32(y, params):
     """logsigmoid'(x) from y = logsigmoid(x)."""
     return -torch.expm1(y)

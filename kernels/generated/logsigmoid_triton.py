@@ -162,19 +162,19 @@ def expm1_float32(x):
 
 
 @triton.jit
-def slope_bfloat16(y, params):
+def derivative_from_output_bfloat16(y, params):
     """logsigmoid'(x) from y = logsigmoid(x)."""
     return -expm1_bfloat16(y)
 
 
 @triton.jit
-def slope_float16(y, params):
+def derivative_from_output_float16(y, params):
     """logsigmoid'(x) from y = logsigmoid(x)."""
     return -expm1_float16(y)
 
 
 @triton.jit
-def slope_float32(y, params):
+def derivative_from_output_float32(y, params):
     """logsigmoid'(x) from y = logsigmoid(x)."""
     return -expm1_float32(y)
 

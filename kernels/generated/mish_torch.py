@@ -11,15 +11,6 @@ To make it again: python -m codegen emit --fn mish --method all --target torch
 import torch
 
 
-PARAMETERS = {}
-LIMITS = {}  # of parameters, for f' to follow from y
-ROUNDED = False  # whether parameters are rounded to the dtype of y
-ROUNDS_ONCE = True  # forward, of x in any dtype
-SIDES = 2  # of f, which y alone cannot tell apart
-MINIMUM = -0.30884341301725043
-TABLES = {1: 1, 2: 2, 3: 3, 4: 4}  # few-bit tables by bits asked for: bits stored
-
-
 def sech2_softplus(x):
     """1 - tanh(log(1 + exp(x)))², without its cancellation."""
     return 1.0 / torch.cosh(torch.logaddexp(x, torch.zeros_like(x))) ** 2
@@ -42,7 +33,7 @@ def derivative(x, params):
     return sech2_softplus(x) * torch.sigmoid(x) * z + tanh_softplus(x)
 
 
-def slope_bfloat16(y, side, params):
+def derivative_from_output_bfloat16(y, on_right, params):
     """mish'(x) from y = mish(x)."""
     t = -0.3088434040546417
     low = 0.00030954944668337703
@@ -57,7 +48,7 @@ def slope_bfloat16(y, side, params):
     c7 = 0.0594058558344841
     c8 = -0.022891096770763397
     s = torch.sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
-    s = torch.where(side, s, -s)
+    s = torch.where(on_right, s, -s)
     p = c8 * s + c7
     p = p.mul_(s).add_(c6)
     p = p.mul_(s).add_(c5)
@@ -69,7 +60,7 @@ def slope_bfloat16(y, side, params):
     return p
 
 
-def slope_float16(y, side, params):
+def derivative_from_output_float16(y, on_right, params):
     """mish'(x) from y = mish(x)."""
     t = -0.30883121490478516
     low = 3.073548214160837e-05
@@ -86,7 +77,7 @@ def slope_float16(y, side, params):
     c9 = -0.12806610763072968
     c10 = 0.019292769953608513
     s = torch.sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
-    s = torch.where(side, s, -s)
+    s = torch.where(on_right, s, -s)
     p = c10 * s + c9
     p = p.mul_(s).add_(c8)
     p = p.mul_(s).add_(c7)
@@ -100,7 +91,7 @@ def slope_float16(y, side, params):
     return p
 
 
-def slope_float32(y, side, params):
+def derivative_from_output_float32(y, on_right, params):
     """mish'(x) from y = mish(x)."""
     t_left = -0.3088434040546417
     t_low_left = -8.962608433193964e-09
@@ -161,9 +152,9 @@ def slope_float32(y, side, params):
     r = r.mul_(u_3).add_(c1_right)
     r = r.mul_(u_3).add_(c0_right)
     right = r * s / q
-    return torch.where(side, right, left)
+    return torch.where(on_right, right, left)
 
 
-def side(x, params):
-    """Whether x is on the right side."""
+def branch_bit(x, params):
+    """Whether x is on the right branch."""
     return x >= -1.1924312114715576

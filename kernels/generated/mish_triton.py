@@ -131,7 +131,7 @@ def derivative_float32(x, params):
 
 
 @triton.jit
-def slope_bfloat16(y, side, params):
+def derivative_from_output_bfloat16(y, on_right, params):
     """mish'(x) from y = mish(x)."""
     t = -0.3088434040546417
     low = 0.00030954944668337703
@@ -146,7 +146,7 @@ def slope_bfloat16(y, side, params):
     c7 = 0.0594058558344841
     c8 = -0.022891096770763397
     s = tl.sqrt(minimum(maximum(y - t, low), high))
-    s = tl.where(side, s, -s)
+    s = tl.where(on_right, s, -s)
     p = tl.fma(c8, s, c7)
     p = tl.fma(p, s, c6)
     p = tl.fma(p, s, c5)
@@ -159,7 +159,7 @@ def slope_bfloat16(y, side, params):
 
 
 @triton.jit
-def slope_float16(y, side, params):
+def derivative_from_output_float16(y, on_right, params):
     """mish'(x) from y = mish(x)."""
     t = -0.30883121490478516
     low = 3.073548214160837e-05
@@ -176,7 +176,7 @@ def slope_float16(y, side, params):
     c9 = -0.12806610763072968
     c10 = 0.019292769953608513
     s = tl.sqrt(minimum(maximum(y - t, low), high))
-    s = tl.where(side, s, -s)
+    s = tl.where(on_right, s, -s)
     p = tl.fma(c10, s, c9)
     p = tl.fma(p, s, c8)
     p = tl.fma(p, s, c7)
@@ -191,7 +191,7 @@ def slope_float16(y, side, params):
 
 
 @triton.jit
-def slope_float32(y, side, params):
+def derivative_from_output_float32(y, on_right, params):
     """mish'(x) from y = mish(x)."""
     t_left = -0.3088434040546417
     t_low_left = -8.962608433193964e-09
@@ -252,12 +252,12 @@ def slope_float32(y, side, params):
     r = tl.fma(r, u_3, c1_right)
     r = tl.fma(r, u_3, c0_right)
     right = r * s / q
-    return tl.where(side, right, left)
+    return tl.where(on_right, right, left)
 
 
 @triton.jit
-def side(x, params, k):
-    """Whether x is on the right side, in bit k."""
+def branch_bit(x, params, k):
+    """Whether x is on the right branch, in bit k."""
     return tl.where(x >= -1.1924312114715576, 1 << k, 0)
 
 

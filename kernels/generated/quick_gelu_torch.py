@@ -11,15 +11,6 @@ To make it again: python -m codegen emit --fn quick_gelu --method all --target t
 import torch
 
 
-PARAMETERS = {}
-LIMITS = {}  # of parameters, for f' to follow from y
-ROUNDED = False  # whether parameters are rounded to the dtype of y
-ROUNDS_ONCE = False  # forward, of x in any dtype
-SIDES = 2  # of f, which y alone cannot tell apart
-MINIMUM = -0.1636101896363536
-TABLES = {1: 1, 2: 2, 3: 3, 4: 4}  # few-bit tables by bits asked for: bits stored
-
-
 def forward(x, params):
     """quick_gelu(x) = x*sigmoid(1.702*x)."""
     z = torch.clamp(x, min=-8.507059173023462e+37)
@@ -33,7 +24,7 @@ def derivative(x, params):
     return t1 + 1.702 * torch.sigmoid(-1.702 * x) * t1 * z
 
 
-def slope_bfloat16(y, side, params):
+def derivative_from_output_bfloat16(y, on_right, params):
     """quick_gelu'(x) from y = quick_gelu(x)."""
     t_left = -0.16348811984062195
     low_left = 8.703622370376252e-06
@@ -79,10 +70,10 @@ def slope_bfloat16(y, side, params):
     r = r.mul_(s).add_(c1_right)
     r = r.mul_(s).add_(c0_right)
     right = r * torch.exp2(q * s) + 1.0
-    return torch.where(side, right, left)
+    return torch.where(on_right, right, left)
 
 
-def slope_float16(y, side, params):
+def derivative_from_output_float16(y, on_right, params):
     """quick_gelu'(x) from y = quick_gelu(x)."""
     t = -0.16360104084014893
     low = 1.2207031829802872e-07
@@ -100,7 +91,7 @@ def slope_float16(y, side, params):
     c10 = 0.11602715402841568
     c11 = -0.013054465875029564
     s = torch.sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
-    s = torch.where(side, s, -s)
+    s = torch.where(on_right, s, -s)
     p = c11 * s + c10
     p = p.mul_(s).add_(c9)
     p = p.mul_(s).add_(c8)
@@ -115,7 +106,7 @@ def slope_float16(y, side, params):
     return p
 
 
-def slope_float32(y, side, params):
+def derivative_from_output_float32(y, on_right, params):
     """quick_gelu'(x) from y = quick_gelu(x)."""
     t_left = -0.16361019015312195
     t_low_left = 5.167683503337628e-10
@@ -179,9 +170,9 @@ def slope_float32(y, side, params):
     r = r.mul_(s).add_(c1_right)
     r = r.mul_(s).add_(c0_right)
     right = r * torch.exp2(q * s) + 1.0
-    return torch.where(side, right, left)
+    return torch.where(on_right, right, left)
 
 
-def side(x, params):
-    """Whether x is on the right side."""
+def branch_bit(x, params):
+    """Whether x is on the right branch."""
     return x >= -0.7511542439460754

@@ -86,7 +86,7 @@ def derivative_float32(x, params):
 
 
 @triton.jit
-def slope_bfloat16(y, side, params):
+def derivative_from_output_bfloat16(y, on_right, params):
     """quick_gelu'(x) from y = quick_gelu(x)."""
     t_left = -0.16348811984062195
     low_left = 8.703622370376252e-06
@@ -132,11 +132,11 @@ def slope_bfloat16(y, side, params):
     r = tl.fma(r, s, c1_right)
     r = tl.fma(r, s, c0_right)
     right = tl.fma(r, tl.exp2(q * s), 1.0)
-    return tl.where(side, right, left)
+    return tl.where(on_right, right, left)
 
 
 @triton.jit
-def slope_float16(y, side, params):
+def derivative_from_output_float16(y, on_right, params):
     """quick_gelu'(x) from y = quick_gelu(x)."""
     t = -0.16360104084014893
     low = 1.2207031829802872e-07
@@ -154,7 +154,7 @@ def slope_float16(y, side, params):
     c10 = 0.11602715402841568
     c11 = -0.013054465875029564
     s = tl.sqrt(minimum(maximum(y - t, low), high))
-    s = tl.where(side, s, -s)
+    s = tl.where(on_right, s, -s)
     p = tl.fma(c11, s, c10)
     p = tl.fma(p, s, c9)
     p = tl.fma(p, s, c8)
@@ -170,7 +170,7 @@ def slope_float16(y, side, params):
 
 
 @triton.jit
-def slope_float32(y, side, params):
+def derivative_from_output_float32(y, on_right, params):
     """quick_gelu'(x) from y = quick_gelu(x)."""
     t_left = -0.16361019015312195
     t_low_left = 5.167683503337628e-10
@@ -234,12 +234,12 @@ def slope_float32(y, side, params):
     r = tl.fma(r, s, c1_right)
     r = tl.fma(r, s, c0_right)
     right = tl.fma(r, tl.exp2(q * s), 1.0)
-    return tl.where(side, right, left)
+    return tl.where(on_right, right, left)
 
 
 @triton.jit
-def side(x, params, k):
-    """Whether x is on the right side, in bit k."""
+def branch_bit(x, params, k):
+    """Whether x is on the right branch, in bit k."""
     return tl.where(x >= -0.7511542439460754, 1 << k, 0)
 
 

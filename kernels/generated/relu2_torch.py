@@ -11,15 +11,6 @@ To make it again: python -m codegen emit --fn relu2 --method all --target torch
 import torch
 
 
-PARAMETERS = {}
-LIMITS = {}  # of parameters, for f' to follow from y
-ROUNDED = False  # whether parameters are rounded to the dtype of y
-ROUNDS_ONCE = False  # forward, of x in any dtype
-SIDES = 1  # of f, which y alone cannot tell apart
-MINIMUM = 0.0
-TABLES = {1: 1, 2: 2, 3: 3, 4: 4}  # few-bit tables by bits asked for: bits stored
-
-
 def forward(x, params):
     """relu2(x) = where(x > 0, x**2, 0)."""
     y = torch.where((x > 0.0), x * x, 0.0)
@@ -31,16 +22,16 @@ def derivative(x, params):
     return torch.where((x > 0.0), 2.0 * x, 0.0)
 
 
-def slope_bfloat16(y, params):
+def derivative_from_output_bfloat16(y, params):
     """relu2'(x) from y = relu2(x)."""
     return 2.0 * torch.sqrt(torch.clamp(y, min=0.0))
 
 
-def slope_float16(y, params):
+def derivative_from_output_float16(y, params):
     """relu2'(x) from y = relu2(x)."""
     return 2.0 * torch.sqrt(torch.clamp(y, min=0.0))
 
 
-def slope_float32(y, params):
+def derivative_from_output_float32(y, params):
     """relu2'(x) from y = relu2(x)."""
     return 2.0 * torch.sqrt(torch.clamp(y, min=0.0))

@@ -36,7 +36,7 @@ def maximum(x, y):
 
 
 @triton.jit
-def slope(y, params):
+def derivative_from_output(y, params):
     """relu2'(x) from y = relu2(x)."""
     return 2.0 * tl.sqrt(maximum(y, 0.0))
 

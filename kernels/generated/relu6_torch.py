@@ -11,15 +11,6 @@ To make it again: python -m codegen emit --fn relu6 --method all --target torch
 import torch
 
 
-PARAMETERS = {}
-LIMITS = {}  # of parameters, for f' to follow from y
-ROUNDED = False  # whether parameters are rounded to the dtype of y
-ROUNDS_ONCE = True  # forward, of x in any dtype
-SIDES = 1  # of f, which y alone cannot tell apart
-MINIMUM = 0.0
-TABLES = {1: 1, 2: 1, 3: 1, 4: 1}  # few-bit tables by bits asked for: bits stored
-
-
 def forward(x, params):
     """relu6(x): the stock function."""
     return torch.nn.functional.relu6(x)
@@ -30,16 +21,16 @@ def derivative(x, params):
     return torch.where(((x >= 6.0) | (x <= 0.0)), 0.0, torch.full_like(x, 1.0))
 
 
-def slope_bfloat16(y, params):
+def derivative_from_output_bfloat16(y, params):
     """relu6'(x) from y = relu6(x)."""
     return torch.where(((y > 0.0) & (y < 6.0)), 1.0, torch.full_like(y, 0.0))
 
 
-def slope_float16(y, params):
+def derivative_from_output_float16(y, params):
     """relu6'(x) from y = relu6(x)."""
     return torch.where(((y > 0.0) & (y < 6.0)), 1.0, torch.full_like(y, 0.0))
 
 
-def slope_float32(y, params):
+def derivative_from_output_float32(y, params):
     """relu6'(x) from y = relu6(x)."""
     return torch.where(((y > 0.0) & (y < 6.0)), 1.0, torch.full_like(y, 0.0))

@@ -30,7 +30,7 @@ def derivative(x, params):
 
 
 @triton.jit
-def slope(y, params):
+def derivative_from_output(y, params):
     """relu6'(x) from y = relu6(x)."""
     return tl.where(((y > 0.0) & (y < 6.0)), 1.0, 0.0)
 

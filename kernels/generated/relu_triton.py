@@ -30,7 +30,7 @@ def derivative(x, params):
 
 
 @triton.jit
-def slope(y, params):
+def derivative_from_output(y, params):
     """relu'(x) from y = relu(x)."""
     return tl.where((y > 0.0), 1.0, 0.0)
 

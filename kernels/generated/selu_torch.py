@@ -11,15 +11,6 @@ To make it again: python -m codegen emit --fn selu --method all --target torch
 import torch
 
 
-PARAMETERS = {}
-LIMITS = {}  # of parameters, for f' to follow from y
-ROUNDED = False  # whether parameters are rounded to the dtype of y
-ROUNDS_ONCE = True  # forward, of x in any dtype
-SIDES = 1  # of f, which y alone cannot tell apart
-MINIMUM = -1.7580993408473768
-TABLES = {1: 1, 2: 2, 3: 3, 4: 4}  # few-bit tables by bits asked for: bits stored
-
-
 def forward(x, params):
     """selu(x): the stock function."""
     return torch.nn.functional.selu(x)
@@ -30,21 +21,21 @@ def derivative(x, params):
     return 1.0507009873554805 * torch.where((x > 0.0), 1.0, 1.6732632423543772 * torch.exp(x))
 
 
-def slope_bfloat16(y, params):
+def derivative_from_output_bfloat16(y, params):
     """selu'(x) from y = selu(x)."""
     c0 = 1.0507009873554805
     c1 = 1.7580993408473768
     return torch.where((y > 0.0), c0, c1 + y)
 
 
-def slope_float16(y, params):
+def derivative_from_output_float16(y, params):
     """selu'(x) from y = selu(x)."""
     c0 = 1.0507009873554805
     c1 = 1.7580993408473768
     return torch.where((y > 0.0), c0, c1 + y)
 
 
-def slope_float32(y, params):
+def derivative_from_output_float32(y, params):
     """selu'(x) from y = selu(x)."""
     c0 = 1.0507009873554805
     c1 = 1.7580993408473768

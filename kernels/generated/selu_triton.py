@@ -109,7 +109,7 @@ def derivative_float32(x, params):
 
 
 @triton.jit
-def slope(y, params):
+def derivative_from_output(y, params):
     """selu'(x) from y = selu(x)."""
     c0 = 1.0507009873554805
     c1 = 1.7580993408473768

@@ -80,7 +80,7 @@ def derivative_float32(x, params):
 
 
 @triton.jit
-def slope(y, params):
+def derivative_from_output(y, params):
     """sigmoid'(x) from y = sigmoid(x)."""
     return y * (1.0 - y)
 

@@ -11,15 +11,6 @@ To make it again: python -m codegen emit --fn silu --method all --target torch
 import torch
 
 
-PARAMETERS = {}
-LIMITS = {}  # of parameters, for f' to follow from y
-ROUNDED = False  # whether parameters are rounded to the dtype of y
-ROUNDS_ONCE = True  # forward, of x in any dtype
-SIDES = 2  # of f, which y alone cannot tell apart
-MINIMUM = -0.2784645427610738
-TABLES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6, 7: 7, 8: 8}  # few-bit tables by bits asked for: bits stored
-
-
 def forward(x, params):
     """silu(x): the stock function, its limits where that gives NaN."""
     y = torch.nn.functional.silu(x)
@@ -33,7 +24,7 @@ def derivative(x, params):
     return t0 + torch.sigmoid(-x) * t0 * z
 
 
-def slope_bfloat16(y, side, params):
+def derivative_from_output_bfloat16(y, on_right, params):
     """silu'(x) from y = silu(x)."""
     t = -0.27822041511535645
     low = 3.4732020139927045e-05
@@ -51,7 +42,7 @@ def slope_bfloat16(y, side, params):
     c10 = -187.3571319580078
     c11 = 49.63385772705078
     s = torch.sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
-    s = torch.where(side, s, -s)
+    s = torch.where(on_right, s, -s)
     p = c11 * s + c10
     p = p.mul_(s).add_(c9)
     p = p.mul_(s).add_(c8)
@@ -66,7 +57,7 @@ def slope_bfloat16(y, side, params):
     return q / p
 
 
-def slope_float16(y, side, params):
+def derivative_from_output_float16(y, on_right, params):
     """silu'(x) from y = silu(x)."""
     t = -0.27844011783599854
     low = 5.4656279644405e-06
@@ -82,7 +73,7 @@ def slope_float16(y, side, params):
     c8 = -0.014005129225552082
     c9 = 0.0018632967257872224
     s = torch.sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
-    s = torch.where(side, s, -s)
+    s = torch.where(on_right, s, -s)
     p = c9 * s + c8
     p = p.mul_(s).add_(c7)
     p = p.mul_(s).add_(c6)
@@ -95,7 +86,7 @@ def slope_float16(y, side, params):
     return p
 
 
-def slope_float32(y, side, params):
+def derivative_from_output_float32(y, on_right, params):
     """silu'(x) from y = silu(x)."""
     t_left = -0.27846455574035645
     t_low_left = 1.2979282537628478e-08
@@ -157,9 +148,9 @@ def slope_float32(y, side, params):
     r = r.mul_(s).add_(c1_right)
     r = r.mul_(s).add_(c0_right)
     right = r * torch.exp2(q * s) + 1.0
-    return torch.where(side, right, left)
+    return torch.where(on_right, right, left)
 
 
-def side(x, params):
-    """Whether x is on the right side."""
+def branch_bit(x, params):
+    """Whether x is on the right branch."""
     return x >= -1.278464436531067

@@ -86,7 +86,7 @@ def derivative_float32(x, params):
 
 
 @triton.jit
-def slope_bfloat16(y, side, params):
+def derivative_from_output_bfloat16(y, on_right, params):
     """silu'(x) from y = silu(x)."""
     t = -0.27822041511535645
     low = 3.4732020139927045e-05
@@ -104,7 +104,7 @@ def slope_bfloat16(y, side, params):
     c10 = -187.3571319580078
     c11 = 49.63385772705078
     s = tl.sqrt(minimum(maximum(y - t, low), high))
-    s = tl.where(side, s, -s)
+    s = tl.where(on_right, s, -s)
     p = tl.fma(c11, s, c10)
     p = tl.fma(p, s, c9)
     p = tl.fma(p, s, c8)
@@ -120,7 +120,7 @@ def slope_bfloat16(y, side, params):
 
 
 @triton.jit
-def slope_float16(y, side, params):
+def derivative_from_output_float16(y, on_right, params):
     """silu'(x) from y = silu(x)."""
     t = -0.27844011783599854
     low = 5.4656279644405e-06
@@ -136,7 +136,7 @@ def slope_float16(y, side, params):
     c8 = -0.014005129225552082
     c9 = 0.0018632967257872224
     s = tl.sqrt(minimum(maximum(y - t, low), high))
-    s = tl.where(side, s, -s)
+    s = tl.where(on_right, s, -s)
     p = tl.fma(c9, s, c8)
     p = tl.fma(p, s, c7)
     p = tl.fma(p, s, c6)
@@ -150,7 +150,7 @@ def slope_float16(y, side, params):
 
 
 @triton.jit
-def slope_float32(y, side, params):
+def derivative_from_output_float32(y, on_right, params):
     """silu'(x) from y = silu(x)."""
     t_left = -0.27846455574035645
     t_low_left = 1.2979282537628478e-08
@@ -212,12 +212,12 @@ def slope_float32(y, side, params):
     r = tl.fma(r, s, c1_right)
     r = tl.fma(r, s, c0_right)
     right = tl.fma(r, tl.exp2(q * s), 1.0)
-    return tl.where(side, right, left)
+    return tl.where(on_right, right, left)
 
 
 @triton.jit
-def side(x, params, k):
-    """Whether x is on the right side, in bit k."""
+def branch_bit(x, params, k):
+    """Whether x is on the right branch, in bit k."""
     return tl.where(x >= -1.278464436531067, 1 << k, 0)
 
 

@@ -11,15 +11,6 @@ To make it again: python -m codegen emit --fn softplus --method all --target tor
 import torch
 
 
-PARAMETERS = {'beta': 1.0}
-LIMITS = {'beta': 0.0}  # of parameters, for f' to follow from y
-ROUNDED = False  # whether parameters are rounded to the dtype of y
-ROUNDS_ONCE = True  # forward, of x in any dtype
-SIDES = 1  # of f, which y alone cannot tell apart
-MINIMUM = 0.0
-TABLES = {1: 1, 2: 2, 3: 3, 4: 4}  # few-bit tables by bits asked for: bits stored
-
-
 def forward(x, params):
     """softplus(x): the stock function."""
     return torch.nn.functional.softplus(x, beta=params[0])
@@ -31,19 +22,19 @@ def derivative(x, params):
     return torch.sigmoid(beta * x)
 
 
-def slope_bfloat16(y, params):
+def derivative_from_output_bfloat16(y, params):
     """softplus'(x) from y = softplus(x)."""
     beta = params[0]
     return -torch.expm1(-(beta * y))
 
 
-def slope_float16(y, params):
+def derivative_from_output_float16(y, params):
     """softplus'(x) from y = softplus(x)."""
     beta = params[0]
     return -torch.expm1(-(beta * y))
 
 
-def slope_float32(y, params):
+def derivative_from_output_float32(y, params):
     """softplus'(x) from y = softplus(x)."""
     beta = params[0]
     return -torch.expm1(-(beta * y))

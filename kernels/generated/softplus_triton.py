@@ -167,21 +167,21 @@ def expm1_float32(x):
 
 
 @triton.jit
-def slope_bfloat16(y, params):
+def derivative_from_output_bfloat16(y, params):
     """softplus'(x) from y = softplus(x)."""
     beta = params[0]
     return -expm1_bfloat16(-(beta * y))
 
 
 @triton.jit
-def slope_float16(y, params):
+def derivative_from_output_float16(y, params):
     """softplus'(x) from y = softplus(x)."""
     beta = params[0]
     return -expm1_float16(-(beta * y))
 
 
 @triton.jit
-def slope_float32(y, params):
+def derivative_from_output_float32(y, params):
     """softplus'(x) from y = softplus(x)."""
     beta = params[0]
     return -expm1_float32(-(beta * y))

@@ -11,15 +11,6 @@ To make it again: python -m codegen emit --fn softsign --method all --target tor
 import torch
 
 
-PARAMETERS = {}
-LIMITS = {}  # of parameters, for f' to follow from y
-ROUNDED = False  # whether parameters are rounded to the dtype of y
-ROUNDS_ONCE = False  # forward, of x in any dtype
-SIDES = 1  # of f, which y alone cannot tell apart
-MINIMUM = -1.0
-TABLES = {1: 1, 2: 2, 3: 3, 4: 4}  # few-bit tables by bits asked for: bits stored
-
-
 def forward(x, params):
     """softsign(x): the stock function, its limits where that gives NaN."""
     y = torch.nn.functional.softsign(x)
@@ -33,16 +24,16 @@ def derivative(x, params):
     return r * r
 
 
-def slope_bfloat16(y, params):
+def derivative_from_output_bfloat16(y, params):
     """softsign'(x) from y = softsign(x)."""
     return (1.0 - torch.abs(y)) * (1.0 - torch.abs(y))
 
 
-def slope_float16(y, params):
+def derivative_from_output_float16(y, params):
     """softsign'(x) from y = softsign(x)."""
     return (1.0 - torch.abs(y)) * (1.0 - torch.abs(y))
 
 
-def slope_float32(y, params):
+def derivative_from_output_float32(y, params):
     """softsign'(x) from y = softsign(x)."""
     return (1.0 - torch.abs(y)) * (1.0 - torch.abs(y))

@@ -63,7 +63,7 @@ def derivative(x, params):
 
 
 @triton.jit
-def slope(y, params):
+def derivative_from_output(y, params):
     """softsign'(x) from y = softsign(x)."""
     return (1.0 - tl.abs(y)) * (1.0 - tl.abs(y))
 

@@ -11,15 +11,6 @@ To make it again: python -m codegen emit --fn tanh --method all --target torch
 import torch
 
 
-PARAMETERS = {}
-LIMITS = {}  # of parameters, for f' to follow from y
-ROUNDED = False  # whether parameters are rounded to the dtype of y
-ROUNDS_ONCE = True  # forward, of x in any dtype
-SIDES = 1  # of f, which y alone cannot tell apart
-MINIMUM = -1.0
-TABLES = {1: 1, 2: 2, 3: 3, 4: 4}  # few-bit tables by bits asked for: bits stored
-
-
 def sech(x):
     """1 / cosh(x)."""
     return 1.0 / torch.cosh(x)
@@ -35,16 +26,16 @@ def derivative(x, params):
     return sech(x) * sech(x)
 
 
-def slope_bfloat16(y, params):
+def derivative_from_output_bfloat16(y, params):
     """tanh'(x) from y = tanh(x)."""
     return (y + 1.0) * (1.0 - y)
 
 
-def slope_float16(y, params):
+def derivative_from_output_float16(y, params):
     """tanh'(x) from y = tanh(x)."""
     return (y + 1.0) * (1.0 - y)
 
 
-def slope_float32(y, params):
+def derivative_from_output_float32(y, params):
     """tanh'(x) from y = tanh(x)."""
     return (y + 1.0) * (1.0 - y)

@@ -137,7 +137,7 @@ def derivative_float32(x, params):
 
 
 @triton.jit
-def slope(y, params):
+def derivative_from_output(y, params):
     """tanh'(x) from y = tanh(x)."""
     return (y + 1.0) * (1.0 - y)
 

@@ -11,15 +11,6 @@ To make it again: python -m codegen emit --fn tanhshrink --method all --target t
 import torch
 
 
-PARAMETERS = {}
-LIMITS = {}  # of parameters, for f' to follow from y
-ROUNDED = False  # whether parameters are rounded to the dtype of y
-ROUNDS_ONCE = False  # forward, of x in any dtype
-SIDES = 1  # of f, which y alone cannot tell apart
-MINIMUM = None
-TABLES = {1: 1, 2: 2, 3: 3, 4: 4}  # few-bit tables by bits asked for: bits stored
-
-
 def forward(x, params):
     """tanhshrink(x): the stock function."""
     return torch.nn.functional.tanhshrink(x)
@@ -30,7 +21,7 @@ def derivative(x, params):
     return torch.tanh(x) * torch.tanh(x)
 
 
-def slope_bfloat16(y, params):
+def derivative_from_output_bfloat16(y, params):
     """tanhshrink'(x) from y = tanhshrink(x)."""
     high = 3.0693740844726562
     c0 = -0.9998143911361694
@@ -46,7 +37,7 @@ def slope_bfloat16(y, params):
     return torch.exp2(p * s) * (c0 + c1 * s) + 1.0
 
 
-def slope_float16(y, params):
+def derivative_from_output_float16(y, params):
     """tanhshrink'(x) from y = tanhshrink(x)."""
     high = 4.457218170166016
     c0 = -0.999992847442627
@@ -67,7 +58,7 @@ def slope_float16(y, params):
     return q * torch.exp2(p * s) + 1.0
 
 
-def slope_float32(y, params):
+def derivative_from_output_float32(y, params):
     """tanhshrink'(x) from y = tanhshrink(x)."""
     high = 6.973932266235352
     c0 = -0.9999995231628418

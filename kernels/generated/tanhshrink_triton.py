@@ -170,7 +170,7 @@ def power(x, exponent):
 
 
 @triton.jit
-def slope_bfloat16(y, params):
+def derivative_from_output_bfloat16(y, params):
     """tanhshrink'(x) from y = tanhshrink(x)."""
     high = 3.0693740844726562
     c0 = -0.9998143911361694
@@ -187,7 +187,7 @@ def slope_bfloat16(y, params):
 
 
 @triton.jit
-def slope_float16(y, params):
+def derivative_from_output_float16(y, params):
     """tanhshrink'(x) from y = tanhshrink(x)."""
     high = 4.457218170166016
     c0 = -0.999992847442627
@@ -209,7 +209,7 @@ def slope_float16(y, params):
 
 
 @triton.jit
-def slope_float32(y, params):
+def derivative_from_output_float32(y, params):
     """tanhshrink'(x) from y = tanhshrink(x)."""
     high = 6.973932266235352
     c0 = -0.9999995231628418

@@ -11,15 +11,6 @@ To make it again: python -m codegen emit --fn threshold --method all --target to
 import torch
 
 
-PARAMETERS = {'threshold': 0.1, 'value': 20.0}
-LIMITS = {}  # of parameters, for f' to follow from y
-ROUNDED = False  # whether parameters are rounded to the dtype of y
-ROUNDS_ONCE = True  # forward, of x in any dtype
-SIDES = 2  # of f, which y alone cannot tell apart
-MINIMUM = 0.1
-TABLES = {1: 1, 2: 1, 3: 1, 4: 1}  # few-bit tables by bits asked for: bits stored
-
-
 def forward(x, params):
     """threshold(x): the stock function."""
     return torch.nn.functional.threshold(x, threshold=params[0], value=params[1])
@@ -31,21 +22,21 @@ def derivative(x, params):
     return torch.where((threshold < x), 1.0, torch.full_like(x, 0.0))
 
 
-def slope_bfloat16(y, side, params):
+def derivative_from_output_bfloat16(y, on_right, params):
     """threshold'(x) from y = threshold(x)."""
-    return side.to(y.dtype)
+    return on_right.to(y.dtype)
 
 
-def slope_float16(y, side, params):
+def derivative_from_output_float16(y, on_right, params):
     """threshold'(x) from y = threshold(x)."""
-    return side.to(y.dtype)
+    return on_right.to(y.dtype)
 
 
-def slope_float32(y, side, params):
+def derivative_from_output_float32(y, on_right, params):
     """threshold'(x) from y = threshold(x)."""
-    return side.to(y.dtype)
+    return on_right.to(y.dtype)
 
 
-def side(x, params):
-    """Whether x is on the right side."""
+def branch_bit(x, params):
+    """Whether x is on the right branch."""
     return x > params[0]

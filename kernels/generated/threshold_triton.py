@@ -33,14 +33,14 @@ def derivative(x, params):
 
 
 @triton.jit
-def slope(y, side, params):
+def derivative_from_output(y, on_right, params):
     """threshold'(x) from y = threshold(x)."""
-    return tl.where(side, 1.0, 0.0)
+    return tl.where(on_right, 1.0, 0.0)
 
 
 @triton.jit
-def side(x, params, k):
-    """Whether x is on the right side, in bit k."""
+def branch_bit(x, params, k):
+    """Whether x is on the right branch, in bit k."""
     return tl.where(x > params[0], 1 << k, 0)
 
 

@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from kernels.memory.allocator import Allocated
     from kernels.memory.measure import saved_bytes
     from kernels.memory.recorder import Recorder
-    from kernels.memory.saved import Group, Kept, Saved, Saver
+    from kernels.memory.saved import Group, Saved, SavedTensor, Saver
 
-__all__ = ["Allocated", "Group", "Kept", "Recorder", "Saved", "Saver", "saved_bytes"]
+__all__ = ["Allocated", "Group", "Recorder", "Saved", "SavedTensor", "Saver", "saved_bytes"]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazily(__name__, __all__, ("allocator", "measure", "recorder", "saved"), modules=("zoo",))

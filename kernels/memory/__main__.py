@@ -15,27 +15,27 @@ if __name__ == "__main__":
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
-from kernels.approx_backprop.how import How
 from kernels.conversion import Report, convert
 from kernels.memory import zoo
 from kernels.memory.making import line
 from kernels.memory.measure import saved_bytes
 from kernels.memory.saved import Saved, picture, size
-from kernels.names import APPROX, DEFAULT_BITS
+from kernels.methods.auto import Auto
+from kernels.methods.registry import of_models
 
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in zoo.DTYPES}
 
 
 @dataclass(frozen=True)
 class Result:
-    """A model's bytes by one way of remembering. report: None for the model as it is."""
+    """What a model saves, by one method. report: None for the model as it is."""
 
     how: str
     saved: Saved
@@ -50,10 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plot = command.output_path("--plot", options.plot) if options.plot is not None else None
     if plot is not None:
         picture(plot)
-    bound = number("max-gradient-error", options.max_gradient_error)
+    bound = number("max-derivative-error", options.max_derivative_error)
     methods = asked(options)
-    hows = _hows(methods, bits(options.bits, methods), options.scheme, bound)
-    model, args, kwargs, results = _measured(options, hows)
+    given = {"bits": bits(options.bits, methods), "scheme": options.scheme, "max_derivative_error": bound}
+    model, args, kwargs, results = _measured(options, [_arguments(name, given) for name in methods])
     if plot is not None:
         results[0].saved.plot(plot)
     show = _table if options.format == "table" else _json
@@ -61,19 +61,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return command.GOOD
 
 
-def _hows(methods: Sequence[str], bits: int | None, scheme: str | None, bound: float | None) -> list[dict[str, Any]]:
-    """The arguments of `convert` for each method."""
-    takes: dict[str, dict[str, Any]] = {
-        "fewbit": {"bits": bits or DEFAULT_BITS},
-        APPROX: {"bits": bits or How.bits},
-        "auto": {},
-    }
-    takes[APPROX] |= {} if scheme is None else {"scheme": scheme}
-    takes["auto"] |= {} if bound is None else {"max_gradient_error": bound}
-    return [{"method": name, **takes.get(name, {})} for name in methods]
+def _arguments(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `convert` for a method: those of the options given that it takes, and its bits."""
+    kind = of_models()[name]
+    takes = {option: value for option, value in given.items() if option in kind.options and value is not None}
+    return {"method": name, **({"bits": vars(kind())["bits"]} if kind.widths else {}), **takes}
 
 
-def _measured(options: argparse.Namespace, hows: list[dict[str, Any]]) -> tuple[Any, Any, Any, list[Result]]:
+def _measured(options: argparse.Namespace, conversions: list[dict[str, Any]]) -> tuple[Any, Any, Any, list[Result]]:
     """The model, what it is called with, and what it keeps by each method and as it is."""
     batch, seq = whole("batch", options.batch), whole("seq", options.seq)
     try:
@@ -87,7 +82,7 @@ def _measured(options: argparse.Namespace, hows: list[dict[str, Any]]) -> tuple[
                     attention=options.attention,
                     act=options.act,
                 )
-            return model, args, kwargs, _results(model, args, kwargs, hows, options.accounting)
+            return model, args, kwargs, _results(model, args, kwargs, conversions, options.accounting)
     except KernelError:
         raise
     except Exception as error:
@@ -98,16 +93,16 @@ def _measured(options: argparse.Namespace, hows: list[dict[str, Any]]) -> tuple[
 
 
 def _results(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], hows: list[dict[str, Any]], accounting: str
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], conversions: list[dict[str, Any]], accounting: str
 ) -> list[Result]:
     results = [Result("as it is", saved_bytes(model, *args, accounting=accounting, **kwargs))]
     in_place = any(getattr(module, "inplace", False) for module in model.modules())
-    for how in hows:
-        if how["method"] == "auto" or in_place:  # convert looks whether what is changed in place is read again
-            how = {**how, "inputs": kwargs or args}
-        report = convert(model, **how)
-        name = how["method"] + (f", {how['bits']} bit{'s' * (how['bits'] > 1)}" if "bits" in how else "")
-        name += f", {how['scheme']}" if "scheme" in how else ""
+    for arguments in conversions:
+        name, width, scheme = (arguments.get(key) for key in ("method", "bits", "scheme"))
+        if name == Auto.name or in_place:  # convert looks whether what is changed in place is read again
+            arguments = {**arguments, "inputs": kwargs or args}
+        report = convert(model, **arguments)
+        name = f"{name}{f', {width} bit' if width else ''}{'s' * ((width or 0) > 1)}{f', {scheme}' if scheme else ''}"
         results.append(Result(name, saved_bytes(model, *args, accounting=accounting, **kwargs), report))
         report.revert()
     return results

@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from kernels.methods.method import SavedBy
+
 
 class CudaLike(TorchFunctionMode):
     """Counts dropout, attention and layer norm of CPU tensors as CUDA keeps them.
@@ -105,9 +107,9 @@ class _Forward(torch.autograd.Function):
         raise NotImplementedError("accounting='cuda' counts what forward keeps, and has no backward")
 
     @staticmethod
-    def label(operation: Callable[..., Any], *_: Any) -> str:
-        """How it goes by in tables."""
-        return {_norm: "layer_norm", _fused: "scaled_dot_product_attention"}[operation]
+    def saved_by(operation: Callable[..., Any], *_: Any) -> SavedBy:
+        """For the recorder of memory."""
+        return SavedBy({_norm: "layer_norm", _fused: "scaled_dot_product_attention"}[operation])
 
 
 STAND_INS: dict[Any, Callable[..., Any]] = {

@@ -16,7 +16,7 @@ from kernels.memory.allocator import growth
 from kernels.memory.isolated import forget_fakes, on_copies, on_fakes
 from kernels.memory.making import line
 from kernels.memory.recorder import Births, Recorder, addresses, storages, tensors
-from kernels.memory.saved import Kept, Saved, Saver
+from kernels.memory.saved import Saved, SavedTensor, Saver
 from kernels.names import ACCOUNTINGS
 
 
@@ -190,14 +190,14 @@ def _compiled(model: Callable[..., Any], args: Any, kwargs: Any) -> Saved:
                     besides[what] += storage.nbytes()
                 else:
                     dtype = str(tensor.dtype).removeprefix("torch.")
-                    kept.append(Kept(storage.nbytes(), tuple(tensor.shape), dtype, (Saver("", node.name()),)))
+                    kept.append(SavedTensor(storage.nbytes(), tuple(tensor.shape), dtype, (Saver("", node.name()),)))
     with torch.no_grad():  # now that all is read that was kept: autograd does not give out what was changed since
         for buffer, before_it in buffers.items():
             buffer.copy_(before_it)
     results = {one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in tensors(output)}
     unseen = grown - sum(one.bytes for one in kept) - sum(n for key, n in results.items() if key not in seen)
     if unseen:
-        kept.append(Kept(unseen, (), "", (Saver("", "allocator"),), seen=False))
+        kept.append(SavedTensor(unseen, (), "", (Saver("", "allocator"),), seen=False))
     return Saved(tuple(sorted(kept, key=lambda one: -one.bytes)), besides["inputs"], besides["parameters"])
 
 

@@ -7,18 +7,10 @@ from contextlib import suppress
 
 from coefficients import command
 from kernels.errors import KernelError
-from kernels.names import (
-    ACCOUNTINGS,
-    APPROX,
-    APPROX_BITS,
-    ATTENTION,
-    DEFAULT_BITS,
-    DTYPES,
-    KNOWN,
-    MAX_BITS,
-    MODELS,
-    SCHEMES,
-)
+from kernels.methods.compressed import SCHEMES
+from kernels.methods.few_bit import DEFAULT_BITS
+from kernels.methods.registry import of_models
+from kernels.names import ACCOUNTINGS, ATTENTION, DTYPES, MODELS
 
 PROG = "python -m kernels.memory"
 FORMATS = ("table", "json")
@@ -36,7 +28,7 @@ def parser() -> command.Parser:
         "--method",
         metavar="M",
         action="append",
-        help=f"{', '.join(KNOWN)}; repeatable (default: invact, fewbit and auto)",
+        help=f"{', '.join(of_models())}; repeatable (default: invact, fewbit and auto)",
     )
     found.add_argument(
         "--bits",
@@ -47,7 +39,10 @@ def parser() -> command.Parser:
         "--scheme", metavar="S", help=f"of approx-backprop, {', '.join(SCHEMES)} (default: {SCHEMES[0]})"
     )
     found.add_argument(
-        "--max-gradient-error", metavar="E", help="of auto: bound on the error of f' (default: invact's)"
+        "--max-derivative-error",
+        "--max-gradient-error",
+        metavar="E",
+        help="of auto: bound on the error of f' (default: invact's)",
     )
     found.add_argument("--batch", metavar="N", help="examples (default: 1; mlp and block: 2)")
     found.add_argument("--seq", metavar="N", help="tokens of each (default: as many as the model takes)")
@@ -82,11 +77,11 @@ def check(options: argparse.Namespace) -> None:
             raise KernelError(f"{name} must be one of {', '.join(filter(None, allowed))}, got {value!r}")
     for name in ("rows", "batch", "seq"):
         whole(name, getattr(options, name))
-    number("max-gradient-error", options.max_gradient_error)
+    number("max-derivative-error", options.max_derivative_error)
     methods = asked(options)
     for method in methods:
-        if method not in KNOWN:
-            raise KernelError(f"method must be one of {', '.join(KNOWN)}, got {method!r}")
+        if method not in of_models():
+            raise KernelError(f"method must be one of {', '.join(of_models())}, got {method!r}")
     _check_goes_with(options, methods)
     bits(options.bits, methods)
 
@@ -107,8 +102,11 @@ def whole(name: str, text: str | None, least: int = 1, most: int = MOST, of: str
 
 def bits(text: str | None, methods: Sequence[str]) -> int | None:
     """As each of the methods that has bits can have them."""
-    few, approx = (1, MAX_BITS, " for fewbit"), (min(APPROX_BITS), max(APPROX_BITS), f" for {APPROX}")
-    return whole("bits", text, *(approx if APPROX in methods else few))
+    kinds = [of_models()[name] for name in methods if of_models()[name].widths]
+    if not kinds:
+        return None
+    narrow = max(kinds, key=lambda kind: min(kind.widths))
+    return whole("bits", text, min(narrow.widths), max(narrow.widths), f" for {narrow.name}")
 
 
 def number(name: str, text: str | None) -> float | None:
@@ -123,7 +121,8 @@ def number(name: str, text: str | None) -> float | None:
 
 def _check_goes_with(options: argparse.Namespace, methods: Sequence[str]) -> None:
     """Raise KernelError for an option that none of the methods takes."""
-    for name, of in (("bits", ("fewbit", APPROX)), ("scheme", (APPROX,)), ("max_gradient_error", ("auto",))):
+    for name in ("bits", "scheme", "max_derivative_error"):
+        of = [kind.name for kind in of_models().values() if name in kind.options]
         if getattr(options, name) is not None and not set(of) & set(methods):
             option = name.replace("_", "-")
             raise KernelError(f"{option} must go with --method {' or '.join(of)}, got --method {', '.join(methods)}")

@@ -22,7 +22,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
-from kernels.memory.saved import Kept, Saved, Saver
+from kernels.memory.saved import Saved, SavedTensor, Saver
+from kernels.methods.method import SavedBy
 
 _APPLY = Function.apply.__func__.__code__
 _COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.clone.default)
@@ -204,7 +205,7 @@ class Recorder:
         kept = [_kept(sizes[key], them) for key, them in savers.items() if key in alive - copies]
         given = addresses(output)
         unseen = alive - set(savers) - given - copies if output is not None else set()
-        kept += [Kept(living[key], (), "", (born[key][1],), seen=False) for key in unseen if living[key]]
+        kept += [SavedTensor(living[key], (), "", (born[key][1],), seen=False) for key in unseen if living[key]]
         return Saved(
             tuple(sorted(kept, key=lambda one: -one.bytes)),
             inputs=sum(sizes[key] for key in savers if key not in born and key not in own),
@@ -231,24 +232,25 @@ class Recorder:
     def _pack(self, tensor: Tensor) -> _Held | Tensor:
         try:
             self._count += 1
-            held = _Held(tensor, Saver(self._scopes[-1], self._operation(sys._getframe(1))), self._count)
+            by = self._saved_by(sys._getframe(1))
+            held = _Held(tensor, Saver(self._scopes[-1], str(by), by.method), self._count)
             self._held.add(held)
             return held
         except BaseException as error:  # torch would end the process for it: it comes when forward is over
             self._error = self._error or error
             return tensor
 
-    def _operation(self, frame: FrameType) -> str:
+    def _saved_by(self, frame: FrameType) -> SavedBy:
         """The autograd.Function that saves, if one does, or else torch's function; frame: what called the hook."""
         if frame.f_code is _APPLY:
             function = frame.f_locals["cls"]
-            label = getattr(function, "label", None)
-            return str(label(*frame.f_locals["args"]) if label else function.__name__)
-        return self._calls.running[-1] if self._calls.running else ""
+            saved_by: Callable[..., SavedBy] | None = getattr(function, "saved_by", None)
+            return saved_by(*frame.f_locals["args"]) if saved_by else SavedBy(function.__name__)
+        return SavedBy(self._calls.running[-1] if self._calls.running else "")
 
 
-def _kept(size: int, savers: Iterable[_Held]) -> Kept:
+def _kept(size: int, savers: Iterable[_Held]) -> SavedTensor:
     savers = list(savers)
     first = savers[0].tensor
     who = tuple(dict.fromkeys(one.saver for one in savers))
-    return Kept(size, tuple(first.shape), str(first.dtype).removeprefix("torch."), who)
+    return SavedTensor(size, tuple(first.shape), str(first.dtype).removeprefix("torch."), who)

@@ -10,6 +10,7 @@ from typing import Any
 
 from coefficients.pictures import FORMATS, SALT, undated
 from kernels.errors import KernelError
+from kernels.methods.method import Method
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -44,14 +45,15 @@ def picture(path: str | PathLike[str]) -> Any:
 
 @dataclass(frozen=True)
 class Saver:
-    """Who keeps a tensor: the module's name within its model, and the function of torch, or of an autograd.Function."""
+    """Who saves a tensor: a module, by its name in the model, an operation, and the method of this project, if any."""
 
     module: str
     operation: str
+    method: type[Method] | None = None
 
 
 @dataclass(frozen=True)
-class Kept:
+class SavedTensor:
     """One storage that is kept: its bytes, shape and dtype of the tensor first seen in it, and who keeps it, in order.
 
     seen: whether autograd was seen saving it; else it merely lives on, and `by` says where it was made.
@@ -72,6 +74,7 @@ class Group:
     operation: str
     bytes: int
     tensors: int
+    method: type[Method] | None = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ class Saved:
     tensor that was changed in place afterwards, so that backward will fail.
     """
 
-    tensors: tuple[Kept, ...]
+    tensors: tuple[SavedTensor, ...]
     inputs: int = 0
     parameters: int = 0
     copies: int = 0
@@ -101,18 +104,17 @@ class Saved:
 
     def groups(self) -> list[Group]:
         """Of `tensors`, by who keeps them first; largest first."""
-        found: dict[tuple[str, str], list[Kept]] = {}
-        for one in self.tensors:
-            saver = one.by[0]
-            found.setdefault((like(saver.module), saver.operation), []).append(one)
+        by_saver: dict[tuple[str, str], list[SavedTensor]] = {}
+        for tensor in self.tensors:
+            saver = tensor.by[0]
+            by_saver.setdefault((like(saver.module), saver.operation), []).append(tensor)
         groups = []
-        for (_, operation), them in found.items():
-            name = common(one.by[0].module for one in them)
-            groups.append(
-                Group(name, operation, sum(one.bytes for one in them), len([one for one in them if one.bytes]))
-            )
-        groups = [one for one in groups if one.bytes]
-        return sorted(groups, key=lambda one: (-one.bytes, one.module, one.operation))
+        for (_, operation), tensors in by_saver.items():
+            name, sizes = common(tensor.by[0].module for tensor in tensors), [tensor.bytes for tensor in tensors]
+            method = tensors[0].by[0].method
+            groups.append(Group(name, operation, sum(sizes), len(list(filter(None, sizes))), method))
+        groups = [group for group in groups if group.bytes]
+        return sorted(groups, key=lambda group: (-group.bytes, group.module, group.operation))
 
     def by_operation(self) -> dict[str, int]:
         """Bytes of each operation, largest first."""
@@ -150,8 +152,8 @@ class Saved:
         """Everything: the totals, the groups, and each tensor."""
         totals = {"total": self.total, "unseen": self.unseen}
         besides = {"inputs": self.inputs, "parameters": self.parameters, "copies": self.copies}
-        groups = [asdict(one) for one in self.groups()]
-        tensors = [asdict(one) for one in self.tensors]
+        groups = [asdict(group, dict_factory=_without_method) for group in self.groups()]
+        tensors = [asdict(tensor, dict_factory=_without_method) for tensor in self.tensors]
         return json.dumps({**totals, **besides, "groups": groups, "tensors": tensors}, indent=1) + "\n"
 
     def plot(self, path: str | PathLike[str], rows: int = 12) -> None:
@@ -174,6 +176,11 @@ class Saved:
     def _row(self, module: str, operation: str, tensors: int, count: int) -> str:
         share = count / self.total if self.total else 0.0
         return f"| {module} | {operation} | {tensors} | {size(count)} | {share:.1%} |"
+
+
+def _without_method(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For JSON: the operation names the method."""
+    return {name: value for name, value in fields if name != "method"}
 
 
 def _sums(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:

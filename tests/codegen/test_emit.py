@@ -11,23 +11,26 @@ import torch
 from benchmarks.baselines.oracle import all_inputs
 from codegen import generated, steps
 from codegen.closed import CLOSED
-from codegen.elements import slope
+from codegen.elements import FROM_OUTPUT, derivative_from_output
 from codegen.module import torch_module, triton_module
-from codegen.standalone import METHODS, Request, emit
+from codegen.options import METHODS
+from codegen.options import method as method_of
+from codegen.standalone import Request, emit
 from codegen.subject import DTYPES, Subject, of_catalogue, of_one
 from coefficients import load
 from coefficients.store import DATA
 from fitting.activations import from_expression, get, names
 from fitting.errors import InputError
-from kernels import launch, reference
-from kernels.kernel import Kernel, facts
+from kernels.engine import launch, reference
+from kernels.methods.functions import FUNCTIONS
 from tests.codegen.run import module
+from tests.kernels.specs import spec
 
 TORCH_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
-def request(name, method="invact", dtype="bfloat16", bits=3):
-    return Request(of_catalogue(name), method, dtype, bits, ("python", "-m", "codegen", "emit"))
+def request(name, method="invact", dtype="bfloat16", bits=None):
+    return Request(of_catalogue(name), method_of(method, bits), dtype, ("python", "-m", "codegen", "emit"))
 
 
 def sample(dtype, count=2048):
@@ -41,13 +44,15 @@ def sample(dtype, count=2048):
 def run_triton(emitted, x, params, saves, bits):
     """y, what is saved, and the gradient of y.sum(), by a module that stands alone."""
     y, dx, grad = torch.empty_like(x), torch.empty_like(x), torch.ones_like(x)
-    saved = torch.empty_like(x) if saves == "slope" else x.new_empty((bits, (x.numel() + 7) // 8), dtype=torch.uint8)
-    store = [saved] if saves in ("slope", "codes", "side") else []
+    saved = (
+        torch.empty_like(x) if saves == "derivative" else x.new_empty((bits, (x.numel() + 7) // 8), dtype=torch.uint8)
+    )
+    store = [saved] if saves in ("derivative", "codes", "branch_bit") else []
     given = [params] if params else []
     grid = (-(-x.numel() // (8 * 64)),)
     emitted.forward_kernel[grid](x, y, *store, *given, x.numel(), ROWS=64)
-    keeps = [y] if saves in ("side", "output", "precision-bit") else []
-    takes = given if saves not in ("slope", "codes") else []
+    keeps = [y] if saves in ("branch_bit", "output", "marked_output") else []
+    takes = given if saves not in ("derivative", "codes") else []
     emitted.backward_kernel[grid](grad, *keeps, *store, dx, *takes, x.numel(), ROWS=64)
     return y, saved, dx
 
@@ -57,24 +62,24 @@ def run_triton(emitted, x, params, saves, bits):
 @pytest.mark.parametrize("name", names())
 def test_a_module_that_stands_alone_does_what_the_runtime_does(name, method, tmp_path):
     for dtype in ("float16", "float32"):  # bfloat16 differs in numbers only, and is rounded wrongly by the interpreter
-        if method == "invact-precision-bit" and facts(name).SIDES == 1:
+        if method == "invact-precision-bit" and FUNCTIONS[name].branches == 1:
             with pytest.raises(InputError, match="must have a side to store"):
                 emit(request(name, method, dtype), "triton")
             return
         asked = request(name, method, dtype)
-        kernel = Kernel(name, method, 3 if method == "fewbit" else 0)
-        params = tuple(facts(name).PARAMETERS.values())
+        kernel = spec(name, method, 3 if method == "fewbit" else 0)
+        params = tuple(FUNCTIONS[name].parameters.values())
         x = sample(dtype)
         with np.errstate(all="ignore"):
             y, saved, dx = run_triton(
-                module(emit(asked, "triton"), tmp_path), x, params, kernel.saves, kernel.stored_bits
+                module(emit(asked, "triton"), tmp_path), x, params, kernel.storage.name, kernel.stored_bits
             )
             expected, kept = launch.forward(kernel, x, params)
             gradient = launch.backward(
-                kernel, torch.ones_like(x), expected if kernel.keeps_output else None, kept, params
+                kernel, torch.ones_like(x), expected if kernel.storage.keeps_output else None, kept, params
             )
         assert torch.equal(y, expected)
-        if kernel.saves not in ("output", "precision-bit"):
+        if kernel.storage.name not in ("output", "marked_output"):
             assert torch.equal(saved, kept)
         assert torch.equal(dx, gradient)
 
@@ -83,24 +88,24 @@ def test_a_module_that_stands_alone_does_what_the_runtime_does(name, method, tmp
 @pytest.mark.parametrize("name", names())
 def test_the_twin_that_stands_alone_does_what_the_runtime_does(name, method, tmp_path):
     emitted = module(emit(request(name, method, "float32"), "torch"), tmp_path)
-    kernel = Kernel(name, method, 3 if method == "fewbit" else 0)
-    params = tuple(facts(name).PARAMETERS.values())
+    kernel = spec(name, method, 3 if method == "fewbit" else 0)
+    params = tuple(FUNCTIONS[name].parameters.values())
     x = sample("float32")
     y, saved = emitted.forward_pass(x, params)
     expected, kept = reference.forward(kernel, x, params)
     assert torch.equal(y, expected)
     grad = torch.ones_like(x)
-    gradient = reference.backward(kernel, grad, expected if kernel.keeps_output else None, kept, params)
-    takes = (y, saved) if kernel.keeps_output else (saved,)
+    gradient = reference.backward(kernel, grad, expected if kernel.storage.keeps_output else None, kept, params)
+    takes = (y, saved) if kernel.storage.keeps_output else (saved,)
     assert torch.equal(emitted.backward_pass(grad, *takes, params), gradient)
 
 
 @pytest.mark.usefixtures("interpreter")
 def test_a_function_of_ones_own(tmp_path):
     snake = from_expression("x + sin(a*x)**2/a", "snake", {"a": 1.5})
-    text = emit(Request(Subject(snake, (), {}), "forward-ad", "float32", 0, ("python",)), "triton")
+    text = emit(Request(Subject(snake, (), {}), method_of("forward-ad", None), "float32", ("python",)), "triton")
     x = sample("float32").clamp(-30, 30)
-    y, saved, dx = run_triton(module(text, tmp_path), x, (), "slope", 0)
+    y, saved, dx = run_triton(module(text, tmp_path), x, (), "derivative", 0)
     exact, slope_ = snake.f(x.double().numpy()), snake.df(x.double().numpy())
     # sin of a*x: its argument, up to 45, is rounded to 24 bits; two multiplications follow.
     np.testing.assert_allclose(y.numpy(), exact, rtol=4 * 2.0**-24, atol=45 * 2.0**-23)
@@ -118,11 +123,11 @@ def test_a_function_of_ones_own_has_its_limits_at_infinity(target, tmp_path):
         ("x/(1 + abs(x))", [1.0, -1.0], [0.0, 0.0]),
         ("x*exp(-x**2)", [0.0, 0.0], [0.0, 0.0]),
     ):
-        own = Request(Subject(from_expression(expr), (), {}), "forward-ad", "float32", 0, ("python",))
+        own = Request(Subject(from_expression(expr), (), {}), method_of("forward-ad", None), "float32", ("python",))
         emitted = module(emit(own, target), tmp_path)
         if target == "triton":
             with np.errstate(all="ignore"):
-                y, _, dx = run_triton(emitted, x, (), "slope", 0)
+                y, _, dx = run_triton(emitted, x, (), "derivative", 0)
         else:
             y, saved = emitted.forward_pass(x)
             dx = emitted.backward_pass(torch.ones_like(x), saved)
@@ -140,13 +145,13 @@ def test_formulas_for_any_parameters_agree_with_the_files(name):
         x = all_inputs(TORCH_DTYPES[dtype])
         y = torch.from_numpy(get(name).f(x[torch.isfinite(x)].double().numpy())).to(x.dtype).float()
         free = of_catalogue(name)
-        values, outcomes = tuple(facts(name).PARAMETERS.values()), []
+        values, outcomes = tuple(FUNCTIONS[name].parameters.values()), []
         for subject, params in ((free, values), (Subject(free.activation, (), free.files), ())):
             space = {"torch": torch}
-            function = slope(subject, dtype, "torch")
+            function = derivative_from_output(subject, dtype, "torch")
             exec(compile(function.text(), name, "exec"), space)  # our own text
-            side = [torch.ones_like(y, dtype=torch.bool)] if "side" in function.arguments else []
-            outcomes.append(torch.broadcast_to(torch.as_tensor(space["slope"](y, *side, params)), y.shape).float())
+            side = [torch.ones_like(y, dtype=torch.bool)] if "on_right" in function.arguments else []
+            outcomes.append(torch.broadcast_to(torch.as_tensor(space[FROM_OUTPUT](y, *side, params)), y.shape).float())
         torch.testing.assert_close(*outcomes, rtol=2.0**-22, atol=0)
 
 
@@ -168,7 +173,7 @@ def test_formulas_for_any_parameters_agree_with_the_files(name):
 def test_parameters_may_be_numbers_in_the_text(name, params, target, tmp_path):
     activation = get(name, **params)
     x = sample("float32").clamp(-20, 20)
-    text = emit(Request(of_one(activation), "invact", "float32", 0, ("python",)), target)
+    text = emit(Request(of_one(activation), method_of("invact", None), "float32", ("python",)), target)
     emitted = module(text, tmp_path)
     saves = "side" if name == "threshold" else "output"
     if target == "triton":
@@ -239,7 +244,7 @@ def test_a_constant_cannot_hide_anything(bad, monkeypatch):
 def test_a_formula_is_read_by_the_grammar_alone(bad, key, monkeypatch):
     subject = changed(lambda branch: branch.update({key: bad}), monkeypatch)
     with pytest.raises(InputError, match="expression"):
-        emit(Request(subject, "invact", "bfloat16", 0, ("python",)), "triton")
+        emit(Request(subject, method_of("invact", None), "bfloat16", ("python",)), "triton")
 
 
 def test_texts_in_the_header_stay_in_the_header(tmp_path):
@@ -249,7 +254,7 @@ def test_texts_in_the_header_stay_in_the_header(tmp_path):
     path.write_bytes((DATA / "gelu" / "invact-bfloat16.v1.json").read_bytes())
     command = ("python", '"""; import os; """', "\\", "\n", "é")
     for target in ("triton", "torch"):
-        text = emit(Request(of_one(get("gelu"), path), "invact", "bfloat16", 0, command), target)
+        text = emit(Request(of_one(get("gelu"), path), method_of("invact", None), "bfloat16", command), target)
         tree = ast.parse(text)
         assert isinstance(tree.body[0], ast.Expr)
         assert all(

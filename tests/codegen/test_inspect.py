@@ -12,11 +12,14 @@ import pytest
 
 from benchmarks import slack
 from codegen import disassembly
-from codegen.chosen import Choice, choose, facts
+from codegen import inspect as inspecting
 from codegen.costs import Report, as_table
 from codegen.inspect import inspect
 from codegen.machine import GPUS, predict
+from codegen.options import method
 from fitting.errors import InputError
+from kernels.methods.functions import FUNCTIONS
+from kernels.methods.method import KernelSpec
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,9 +46,10 @@ FORWARD_BUDGET = 32
 COMPILE = """
 import json, sys
 from codegen.inspect import inspect, offsets
+from codegen.options import method as method_of
 found = []
 for function, method, bits in json.loads(sys.argv[1]):
-    for report in inspect(function, method, bits, "bfloat16", "sm_90"):
+    for report in inspect(function, method_of(method, bits or None), "bfloat16", "sm_90"):
         code = report.code
         found.append({
             "kernel": [function, method, bits], "direction": report.direction, "triton": report.triton,
@@ -53,31 +57,13 @@ for function, method, bits in json.loads(sys.argv[1]):
             "accesses": [[*key, count] for key, count in report.accesses.items()], "elements": report.elements,
             "straight": code.straight, "skips": code.skips, "opcodes": code.opcodes,
         })
-where = [offsets("gelu", "fewbit", 3, "bfloat16", "sm_90", count=count) for count in ("i64", "i32")]
+where = [offsets("gelu", method_of("fewbit", 3), "bfloat16", "sm_90", count=count) for count in ("i64", "i32")]
 print(json.dumps([found, where]))
 """
-CHOSEN = """
-import torch
-from codegen.chosen import Choice, METHODS, facts
-from codegen.subject import DTYPES
-from fitting.activations import names
-from kernels import launch
-from kernels.kernel import Kernel, table
-for function in names():
-    for method in METHODS:
-        if method == "invact-precision-bit" and facts(function).sides == 1:
-            continue
-        for bits in facts(function).tables if method == "fewbit" else (0,):
-            for dtype in DTYPES:
-                ours, theirs = Choice(function, method, bits, dtype), Kernel(function, method, bits)
-                functions = launch._functions(theirs.key, getattr(torch, dtype))
-                assert ours.names == tuple(one.fn.__name__ for one in functions), (ours, ours.names, functions)
-                assert (ours.saves, ours.stored_bits) == (theirs.saves, theirs.stored_bits), ours
-                assert ours.facts.minimum == theirs.facts.MINIMUM, ours
-                assert ours.facts.parameters == len(theirs.facts.PARAMETERS), ours
-                assert ours.steps == (table(theirs.key).steps if ours.saves == "table" else 0), ours
-print(launch.ROWS, launch.WARPS)
-"""
+
+
+def kernel_of(function: str, name: str, bits: int, dtype: str) -> KernelSpec:
+    return inspecting.kernel(function, method(name, bits or None), dtype)
 
 
 def run(code: str, *arguments: str) -> str:
@@ -108,7 +94,7 @@ def test_tensors_are_read_and_written_in_wide_accesses(compiled):
     for one in compiled[0]:
         assert min(one["widths"]) >= 64, one
         bits = sum(width * count for _, what, width, count in one["accesses"] if what == "tensor")
-        tensors = Choice(*one["kernel"], "bfloat16").moved(one["direction"]) // 2
+        tensors = kernel_of(*one["kernel"], "bfloat16").moved_bytes(one["direction"], "bfloat16") // 2
         assert bits == 8 * 16 * tensors, one  # each tensor once, nothing twice
 
 
@@ -141,17 +127,18 @@ def test_offsets_have_64_bits(compiled):
             assert planes == {count}  # where a plane begins, below n: n's own type holds it
 
 
-@needs_triton
 @needs_torch
-def test_the_kernels_are_those_that_run():
-    assert run(CHOSEN).split() == ["128", "4"]
+def test_kernels_are_compiled_as_they_run():
+    from kernels.engine import launch
+
+    assert (inspecting.ROWS, inspecting.WARPS) == (launch.ROWS, launch.WARPS)
 
 
 @needs_triton
 def test_the_interpreter_is_refused(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     with pytest.raises(InputError, match=r"TRITON_INTERPRET must not be set.*got '1'; unset it"):
-        inspect("gelu", "invact", 0, "bfloat16", "sm_90")
+        inspect("gelu", method("invact", None), "bfloat16", "sm_90")
 
 
 @pytest.mark.parametrize(
@@ -161,18 +148,22 @@ def test_the_interpreter_is_refused(monkeypatch):
         (("gelu", "exact", 0, "bfloat16", "sm_90"), r"method must be one of forward-ad, .*, got 'exact'"),
         (("gelu", "invact", 0, "float64", "sm_90"), r"dtype must be one of bfloat16, .*, got 'float64'"),
         (("gelu", "invact", 0, "bfloat16", "sm_42"), r"arch must be one of sm_80, .*, got 'sm_42'"),
-        (("relu", "fewbit", 7, "bfloat16", "sm_90"), r"bits must be one of 1, 2, 3, 4 for relu, got 7"),
-        (("gelu", "fewbit", 0, "bfloat16", "sm_90"), r"bits must be one of 1, .* for gelu, got 0"),
-        (("gelu", "invact", 3, "bfloat16", "sm_90"), r"bits must be left out.*, got 3; they go with fewbit"),
+        (
+            ("relu", "fewbit", 7, "bfloat16", "sm_90"),
+            r"bits must be one that relu has a table for \(1, 2, 3, 4\), got 7",
+        ),
+        (("gelu", "fewbit", 9, "bfloat16", "sm_90"), r"bits must be a whole number from 1 to 8, got 9"),
+        (("gelu", "invact", 3, "bfloat16", "sm_90"), r"bits must go with method='fewbit', got method='invact'"),
         (
             ("relu", "invact-precision-bit", 0, "bfloat16", "sm_90"),
-            r"method must be invact for relu.*, got 'invact-pre",
+            r"must have a side to store, got relu, whose output alone tells f'; use method='invact'",
         ),
     ],
 )
 def test_errors_name_rule_value_and_way_out(arguments, message):
+    function, name, bits, dtype, arch = arguments
     with pytest.raises(InputError, match=message) as caught:
-        inspect(*arguments)
+        inspect(function, method(name, bits or None), dtype, arch)
     assert "\n" not in str(caught.value)
 
 
@@ -190,8 +181,8 @@ def test_errors_name_rule_value_and_way_out(arguments, message):
     ],
 )
 def test_bytes_moved(kernel, forward, backward):
-    choice = choose(*kernel)
-    assert (choice.moved("forward"), choice.moved("backward")) == (forward, backward)
+    moved = kernel_of(*kernel).moved_bytes
+    assert (moved("forward", kernel[-1]), moved("backward", kernel[-1])) == (forward, backward)
 
 
 # The counting, on texts of a few lines.
@@ -285,7 +276,9 @@ def test_prediction():
 
 def report(arch: str, text: str, elements: int) -> Report:
     read = disassembly.sass if arch.startswith("sm") else disassembly.amdgcn
-    return Report(choose("gelu", "invact", 0, "bfloat16"), "forward", arch, read(text), elements, 32, 0, 0, "3.9.0")
+    return Report(
+        kernel_of("gelu", "invact", 0, "bfloat16"), "bfloat16", "forward", arch, read(text), elements, 32, 0, 0, "3.9.0"
+    )
 
 
 def test_table_says_all():
@@ -307,5 +300,5 @@ def test_table_says_all():
 def test_every_function_has_facts():
     files = (ROOT / "kernels" / "generated").glob("*_triton.py")
     assert {task[0] for task in slack.tasks()} == {path.stem.removesuffix("_triton") for path in files}
-    assert facts("gelu").sides == 2
-    assert facts("threshold").parameters == 2
+    assert FUNCTIONS["gelu"].branches == 2
+    assert [*FUNCTIONS["threshold"].parameters] == ["threshold", "value"]

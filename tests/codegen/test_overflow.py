@@ -16,6 +16,7 @@ from fitting.activations import from_expression, names
 from fitting.activations.calculus import values
 from fitting.activations.tape import Tape
 from fitting.errors import InputError
+from kernels.methods.forward_derivative import ForwardDerivative
 from tests.codegen.run import module
 from tests.codegen.test_emit import TORCH_DTYPES, run_triton
 
@@ -59,7 +60,7 @@ def subject(expression):
 
 
 def text(expression, dtype, target):
-    return emit(Request(subject(expression), "forward-ad", dtype, 0, ("python",)), target)
+    return emit(Request(subject(expression), ForwardDerivative(), dtype, ("python",)), target)
 
 
 def gradients(expression, dtype, target, x, folder):
@@ -68,7 +69,7 @@ def gradients(expression, dtype, target, x, folder):
     if target == "torch":
         return emitted.backward_pass(torch.ones_like(x), emitted.forward_pass(x)[1])
     with np.errstate(all="ignore"):
-        return run_triton(emitted, x, (), "slope", 0)[2]
+        return run_triton(emitted, x, (), "derivative", 0)[2]
 
 
 @pytest.mark.usefixtures("interpreter")
@@ -102,7 +103,7 @@ def test_at_the_infinities_are_the_limits(expression, target, tmp_path):
             dx = emitted.backward_pass(torch.ones_like(given), saved)
         else:
             with np.errstate(all="ignore"):
-                y, _, dx = run_triton(emitted, given, (), "slope", 0)
+                y, _, dx = run_triton(emitted, given, (), "derivative", 0)
         for got, limits in ((y, activation.limits), (dx, activation.derivative_limits)):
             for one, limit in zip(got.tolist(), (limits.left, limits.right), strict=False):
                 if np.isfinite(limit):
@@ -114,7 +115,7 @@ def test_at_the_infinities_are_the_limits(expression, target, tmp_path):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ends.STOCK_NAN)
 def test_stock_functions_that_need_their_limits_are_emitted(name, dtype, tmp_path):
-    emitted = module(emit(Request(of_catalogue(name), "forward-ad", dtype, 0, ("python",)), "torch"), tmp_path)
+    emitted = module(emit(Request(of_catalogue(name), ForwardDerivative(), dtype, ("python",)), "torch"), tmp_path)
     got, _ = emitted.forward_pass(torch.tensor([-np.inf, np.inf], dtype=TORCH_DTYPES[dtype]))
     limits = of_catalogue(name).activation.limits
     assert got.tolist() == [limits.left, limits.right]
@@ -179,7 +180,7 @@ def test_far_out_the_header_says_how_far(expression):
 def test_the_catalogue_reaches_all_numbers_or_no_nan(name):
     """What is shipped, with its parameters as arguments: no value within float16's range is lost."""
     for dtype in DTYPES:
-        emit(Request(of_catalogue(name), "forward-ad", dtype, 0, ("python",)), "triton")
+        emit(Request(of_catalogue(name), ForwardDerivative(), dtype, ("python",)), "triton")
 
 
 @pytest.mark.usefixtures("interpreter")
@@ -189,7 +190,7 @@ def test_the_emulation_does_what_triton_does(name, dtype, tmp_path):
     from codegen import elements
     from codegen.overflow import _with_primitives
 
-    asked = Request(of_catalogue(name), "forward-ad", dtype, 0, ("python",))
+    asked = Request(of_catalogue(name), ForwardDerivative(), dtype, ("python",))
     x = points("float16")
     x = x[: len(x) // 8 * 8]
     functions = [elements.forward(asked.subject, "triton"), elements.derivative(asked.subject, "triton")]
@@ -197,7 +198,7 @@ def test_the_emulation_does_what_triton_does(name, dtype, tmp_path):
     params = tuple(asked.subject.activation.params.values())
     given = torch.from_numpy(x).to(TORCH_DTYPES[dtype])
     with np.errstate(all="ignore"):
-        y, _, dx = run_triton(module(emit(asked, "triton"), tmp_path), given, params, "slope", 0)
+        y, _, dx = run_triton(module(emit(asked, "triton"), tmp_path), given, params, "derivative", 0)
     for function, got in (("forward", y), ("derivative", dx)):
         want = torch.from_numpy(emulation.run(function, given.double().numpy(), params).copy()).to(given.dtype)
         # Triton's interpreter and this take exp2 from different libraries: a unit of float32 each, times 8 operations.

@@ -16,11 +16,11 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from kernels import KernelError, convert, saved_bytes
-from kernels.approx_backprop import How, NormLinear, PreActivation, QLinear, avg_pool2d
-from kernels.approx_backprop.codes import copied, restored
-from kernels.approx_backprop.copies import Layout
+from kernels.approx_backprop import Compressed, NormLinear, PreActivation, QLinear, avg_pool2d
+from kernels.approx_backprop.encoding import encode, restored
 from kernels.approx_backprop.forwards import Approximate
 from kernels.approx_backprop.layers import approximately, why_not
+from kernels.approx_backprop.memory_layout import MemoryLayout
 
 EPS = torch.finfo(torch.float64).eps
 SCHEMES: dict[str, dict[str, Any]] = {
@@ -240,23 +240,23 @@ def test_codes_of_groups_are_as_far_off_as_half_a_step() -> None:
     for n in (2, 63, 64, 65, 1000):
         for bits in range(2, 9):
             x = torch.randn(n, dtype=torch.float64) * 100 + 7
-            made = copied(x, How(bits=bits), Layout.of_rows(x[:, None]))
-            assert made.kept.least is not None
-            assert made.kept.step is not None
-            steps = made.kept.step.double().repeat_interleave(made.form.layout.run)[:n]
+            made = encode(x, Compressed(bits=bits), MemoryLayout.of_rows(x[:, None]))
+            assert made[1].least is not None
+            assert made[1].step is not None
+            steps = made[1].step.double().repeat_interleave(made[0].layout.run)[:n]
             # Half a step, and the rounding of a place to float32 when it is computed: none here, in float64.
-            assert ((restored(made.form, made.kept).flatten() - x).abs() <= steps / 2 * (1 + 100 * EPS)).all()
+            assert ((restored(*made).flatten() - x).abs() <= steps / 2 * (1 + 100 * EPS)).all()
 
 
 def test_stochastic_rounding_has_the_right_mean() -> None:
     torch.manual_seed(0)
     x = torch.randn(64)
-    how, rounds = How(bits=2, rounding="stochastic", scheme="group"), 4000
+    how, rounds = Compressed(bits=2, rounding="stochastic", scheme="group"), 4000
     total = torch.zeros(64)
     for _ in range(rounds):
-        made = copied(x, how, Layout.of_rows(x[:, None]))
-        total += restored(made.form, made.kept).flatten()
-    step = float(made.kept.step)  # type: ignore[arg-type]
+        made = encode(x, how, MemoryLayout.of_rows(x[:, None]))
+        total += restored(*made).flatten()
+    step = float(made[1].step)  # type: ignore[arg-type]
     # A mean of `rounds` numbers that are off by a deviation of at most half a step; five deviations in 64 places.
     assert ((total / rounds - x).abs() <= 5 * step / 2 / rounds**0.5).all()
 
@@ -274,7 +274,7 @@ def test_stochastic_rounding_has_the_right_mean_behind_a_relu(bits: int, slope: 
     how = {"bits": bits, "scheme": "group", "rounding": "stochastic"}
     layer = PreActivation(norm, act, linear, **how)
     a = F.batch_norm(x, None, None, training=True).detach()
-    steps = copied(a, How(**how), Layout.of(a)).kept.step
+    steps = encode(a, Compressed(**how), MemoryLayout.of(a))[1].step
     assert steps is not None
     # With a gradient of 1, dW is the sum of what codes stand for: of 64 numbers, each off by a deviation of at most
     # half a step, times a slope of at most 1; five deviations of the mean, in four places.
@@ -297,7 +297,7 @@ def test_a_gains_gradient_is_not_shrunk_by_rounding_to_nearest(bits: int, deviat
     norm = nn.BatchNorm1d(1)
     x = torch.randn(n, 1, generator=generator)
     a = F.batch_norm(x, None, None, training=True)
-    y = approximately(norm, x.requires_grad_(), How(bits=bits))
+    y = approximately(norm, x.requires_grad_(), Compressed(bits=bits))
     (dgain,) = torch.autograd.grad(y, norm.weight, a)
     # `deviation` is above that of a * (q(a) / shrinkage - a), whose second factor is off by half a step but for the
     # ends: 0.527, 0.145 and 0.0113. Five of the mean's.
@@ -309,7 +309,7 @@ def test_shrinkage_is_that_of_a_normal_distribution() -> None:
     count = 1 << 20
     x = torch.special.ndtri((torch.arange(count, dtype=torch.float64) + 0.5) / count)
     for bits, clip in ((2, None), (4, None), (8, None), (3, 0.1), (5, 20)):
-        how = How(bits=bits, clip=clip)
+        how = Compressed(bits=bits, clip=clip)
         codes = (x * (2**how.bits / (2 * how.reach))).floor().clamp(-(2 ** (how.bits - 1)), 2 ** (how.bits - 1) - 1)
         values = (codes + 0.5) * (2 * how.reach / 2**how.bits)
         # Quantiles in the middle of equal shares leave out some 4 / count of what lies in the tails.
@@ -398,7 +398,7 @@ def test_a_norm_that_is_written_out(dtype: torch.dtype) -> None:
     net = nn.Sequential(norm)
     expected, exact = gradients(net, x)
     before = saved_bytes(Doubled(net), x.requires_grad_()).total
-    norm.forward = Approximate(norm, How(scheme="fused"))
+    norm.forward = Approximate(norm, Compressed(scheme="fused"))
     outputs, got = gradients(net, x)
     assert torch.equal(outputs[0], expected[0])
     if dtype != torch.float64:  # of which torch keeps what is computed on the way in float32
@@ -424,7 +424,7 @@ def test_layers_that_take_the_same_result_of_a_norm_keep_it_once() -> None:
             super().__init__()
             self.norm, self.inner = nn.LayerNorm(64), nn.ModuleList(nn.Linear(64, 64) for _ in range(3))
             for one in (self.norm, *self.inner):
-                one.forward = Approximate(one, How(bits=4))
+                one.forward = Approximate(one, Compressed(bits=4))
 
         def forward(self, x: Tensor) -> Tensor:
             h = self.norm(x + 1)
@@ -440,7 +440,7 @@ def test_the_eps_of_an_rms_norm_that_tells_none(dtype: torch.dtype, scale: float
     norm = nn.RMSNorm(64).to(dtype)
     x = (scale * torch.randn(8, 64)).to(dtype)
     (expected,), exact = gradients(norm, x)
-    norm.forward = Approximate(norm, How(scheme="fused"))
+    norm.forward = Approximate(norm, Compressed(scheme="fused"))
     (y,), got = gradients(norm, x)
     assert torch.equal(y, expected)
     for one, other in zip(got, exact, strict=True):
@@ -457,7 +457,7 @@ class Part(nn.Module):
         self.within, self.act, self.nested = nn.Linear(16, 16), nn.LeakyReLU(0.2), nested
         if ours:
             for one in self.children():
-                one.forward = Approximate(one, How())
+                one.forward = Approximate(one, Compressed())
 
     def region(self, h: Tensor) -> Tensor:
         return self.within(self.act(h))
@@ -511,7 +511,7 @@ def test_results_may_be_changed_in_place(name: str) -> None:
 
     x = torch.randn(2, 5, 8)
     (expected,), exact = gradients(Net(False), x)
-    first.forward = Approximate(first, How(scheme="fused"))
+    first.forward = Approximate(first, Compressed(scheme="fused"))
     (y,), got = gradients(Net(True), x)
     assert torch.equal(y, expected)
     for one, other in zip(got, exact, strict=True):
@@ -522,7 +522,7 @@ def test_strides_of_any_kind_stay() -> None:
     x = torch.randn(2, 3, 4, requires_grad=True)
     for act in (nn.ReLU(), nn.LeakyReLU(0.1)):
         for view in (x.transpose(1, 2), x[:, ::2], x.permute(2, 0, 1), x.expand(2, 2, 3, 4)):
-            expected, y = act(view * 1), approximately(act, view * 1, How())
+            expected, y = act(view * 1), approximately(act, view * 1, Compressed())
             assert torch.equal(y, expected)
             assert y.stride() == expected.stride()
 
@@ -537,8 +537,8 @@ def test_nothing_goes_along_with_inputs_and_parameters() -> None:
 def test_the_largest_numbers_of_float16(bits: int) -> None:
     x = torch.randn(8, 64).half()
     x[0, 0], x[1, 0] = 65504, -65504
-    made = copied(x, How(bits=bits), Layout.of_rows(x))
-    assert restored(made.form, made.kept).isfinite().all()
+    made = encode(x, Compressed(bits=bits), MemoryLayout.of_rows(x))
+    assert restored(*made).isfinite().all()
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors:UserWarning")
@@ -551,7 +551,7 @@ def test_no_features() -> None:
 
 def test_what_is_parametrized_afterwards_is_computed_once() -> None:
     linear = nn.Linear(8, 8)
-    linear.forward = Approximate(linear, How())
+    linear.forward = Approximate(linear, Compressed())
     counted = []
 
     class Count(nn.Module):
@@ -577,7 +577,7 @@ def test_nothing_comes_to_a_bias_before_a_norm(how: dict) -> None:
 def test_a_tensor_changed_in_place_is_copied_anew() -> None:
     norm, linear = nn.BatchNorm1d(8).double(), nn.Linear(8, 3).double()
     x = torch.randn(32, 8, dtype=torch.float64)
-    how = How()
+    how = Compressed()
 
     class Net(nn.Module):
         def __init__(self, ours: bool) -> None:
@@ -765,7 +765,7 @@ def test_pooling_is_exact_and_keeps_no_input(name: str, last: bool) -> None:
     if last:
         x = x.to(memory_format=torch.channels_last if x.dim() == 4 else torch.channels_last_3d)
     (expected,), (exact,) = gradients(pool, x)
-    pool.forward = Approximate(pool, How())
+    pool.forward = Approximate(pool, Compressed())
     (y,), (dx,) = gradients(pool, x)
     assert torch.equal(y, expected)
     assert torch.equal(dx, exact)
@@ -787,7 +787,7 @@ def test_numbers_that_are_none(value: float) -> None:
     x[7, 3] = value
     for act in (nn.ReLU(), nn.LeakyReLU(0.1)):
         leaf = x.clone().requires_grad_()
-        y = approximately(act, leaf, How())
+        y = approximately(act, leaf, Compressed())
         assert torch.equal(y.isnan(), act(x).isnan())
         assert torch.equal(y.nan_to_num(), act(x).nan_to_num())
         (dx,) = torch.autograd.grad(y.sum(), leaf)
@@ -804,12 +804,18 @@ def test_numbers_that_are_none(value: float) -> None:
 
 
 REFUSALS: dict[str, tuple[Callable[[], Any], str]] = {
-    "bits": (lambda: How(bits=9), "bits must be a whole number from 2 to 8 for approx-backprop, got 9"),
-    "bits of a kind": (lambda: How(bits=True), "bits must be a whole number from 2 to 8 for approx-backprop, got True"),
-    "scheme": (lambda: How(scheme="magic"), "scheme must be one of robust, paper, group, fused, got 'magic'"),
-    "rounding": (lambda: How(rounding="up"), "rounding must be one of nearest, stochastic, got 'up'"),
-    "clip": (lambda: How(clip=-1), "clip must be a number above 0 and at most 1000, got -1"),
-    "clip of others": (lambda: How(scheme="group", clip=3), "clip must go with scheme='robust', got scheme='group'"),
+    "bits": (lambda: Compressed(bits=9), "bits must be a whole number from 2 to 8 for approx-backprop, got 9"),
+    "bits of a kind": (
+        lambda: Compressed(bits=True),
+        "bits must be a whole number from 2 to 8 for approx-backprop, got True",
+    ),
+    "scheme": (lambda: Compressed(scheme="magic"), "scheme must be one of robust, paper, group, fused, got 'magic'"),
+    "rounding": (lambda: Compressed(rounding="up"), "rounding must be one of nearest, stochastic, got 'up'"),
+    "clip": (lambda: Compressed(clip=-1), "clip must be a number above 0 and at most 1000, got -1"),
+    "clip of others": (
+        lambda: Compressed(scheme="group", clip=3),
+        "clip must go with scheme='robust', got scheme='group'",
+    ),
     "norm": (
         lambda: PreActivation(nn.LayerNorm(3), nn.ReLU(), nn.Linear(3, 3)),
         "norm must be a batch norm, got LayerNorm",

@@ -379,7 +379,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "scheme": ({"method": METHOD, "scheme": "best"}, "scheme must be one of robust, paper, group, fused, got 'best'"),
     "scheme of others": ({"method": "fewbit", "scheme": "group"}, "scheme must go with method='approx-backprop', got"),
     "coefficients": ({"method": METHOD, "coefficients": "x.json"}, "coefficients must go with method='fewbit', got"),
-    "bound": ({"method": METHOD, "max_gradient_error": 0.1}, "max_gradient_error must go with method='auto', got"),
+    "bound": ({"method": METHOD, "max_derivative_error": 0.1}, "max_derivative_error must go with method='auto', got"),
     "name": (
         {"method": "approx"},
         "method must be one of auto, forward-ad, fewbit, invact, invact-precision-bit, appr",

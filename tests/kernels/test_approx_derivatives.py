@@ -11,11 +11,12 @@ from torch.nn import functional as F
 
 import kernels.functional as functional
 from kernels import KernelError, convert, saved_bytes
-from kernels.approx_backprop import How
+from kernels.approx_backprop import Compressed
 from kernels.approx_backprop.layers import activated
 from kernels.conversion.known import DEFAULTS
-from kernels.kernel import facts, unbounded
-from kernels.stock import FUNCTIONS, STOCK
+from kernels.engine.elements import torch_elements
+from kernels.methods.functions import FUNCTIONS
+from kernels.stock import STOCK
 
 METHOD = "approx-backprop"
 pytestmark = [
@@ -75,7 +76,7 @@ def test_the_square_of_a_relu_at_any_scale(name: str, size: float, bits: int) ->
 
 
 def test_few_bit_tables_are_refused_where_the_derivative_has_no_bound() -> None:
-    assert [name for name in FUNCTIONS if unbounded(name)] == ["relu2"]
+    assert [name for name in FUNCTIONS if not FUNCTIONS[name].bounded_derivative] == ["relu2"]
     x = torch.randn(8, requires_grad=True)
     for bits in (None, 1, 4):
         with pytest.raises(KernelError, match="method='fewbit' must have a function whose f' has a bound, got relu2"):
@@ -93,9 +94,9 @@ def test_every_function_is_off_by_half_a_step(function: str, bits: int) -> None:
     generator = torch.Generator().manual_seed(0)
     x = (3 * torch.randn(130, 6, generator=generator, dtype=torch.float64)).requires_grad_()
     params = DEFAULTS[function]
-    y = activated(function, params, x, How(bits=bits, scheme="group"))
+    y = activated(function, params, x, Compressed(bits=bits, scheme="group"))
     (got,) = torch.autograd.grad(y.sum(), x)
-    exact = facts(function).derivative(x.detach(), list(params.values()))
+    exact = torch_elements(function).derivative(x.detach(), list(params.values()))
     ours, groups = exact.split(44), got.split(44)  # 130 tokens of a feature are three groups
     for one, other in zip(groups, ours, strict=True):
         low, high = other.amin(0), other.amax(0)
@@ -150,7 +151,7 @@ LAYOUTS = {
 def test_layouts(name: str) -> None:
     x = LAYOUTS[name](torch.randn(2, 3, 70, 5))
     leaf = x.clone(memory_format=torch.preserve_format).requires_grad_()
-    y = activated("softsign", {}, leaf * 1, How(bits=8, scheme="group"))
+    y = activated("softsign", {}, leaf * 1, Compressed(bits=8, scheme="group"))
     (dx,) = torch.autograd.grad(y, leaf, torch.ones_like(y))
     assert y.shape == x.shape
     assert y.stride() == F.softsign(leaf * 1).stride()

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from kernels import saved_bytes
-from kernels.approx_backprop import How, NormLinear, PreActivation, QLinear
-from kernels.approx_backprop.copies import Layout
+from kernels.approx_backprop import Compressed, NormLinear, PreActivation, QLinear
 from kernels.approx_backprop.forwards import Approximate
+from kernels.approx_backprop.memory_layout import MemoryLayout
 
 
 def worst_column(layer: nn.Module, stock: nn.Module, weight: nn.Parameter, x: Tensor, dim: int = 1) -> float:
@@ -43,7 +43,7 @@ def inputs(name: str, times: float) -> tuple[nn.Module, nn.Module, nn.Parameter,
         other = pytest.importorskip("transformers").pytorch_utils.Conv1D(64, 24)
         ours = pytest.importorskip("transformers").pytorch_utils.Conv1D(64, 24)
         ours.weight, ours.bias = other.weight, other.bias
-        ours.forward = Approximate(ours, How())
+        ours.forward = Approximate(ours, Compressed())
         return ours, other, other.weight, x, 0
     linear = nn.Linear(24, 64)
     return QLinear(linear), linear, linear.weight, x, 1
@@ -58,10 +58,10 @@ NAMES = ["linear", "conv1d of transformers", "norm", "convolution", "channels la
 def test_a_large_feature_does_not_blur_the_others(name: str, times: float, bits: int) -> None:
     layer, stock, weight, x, dim = inputs(name, times)
     for one in layer.modules():
-        if hasattr(one, "how"):
-            one.how = How(bits=bits)
+        if hasattr(one, "method"):
+            one.method = Compressed(bits=bits)
     if isinstance(forward := vars(layer).get("forward"), Approximate):
-        forward.how = How(bits=bits)
+        forward.options.method = Compressed(bits=bits)
     # Numbers of a feature are from N(0, 1), and 64 of them in six deviations or less: a step of 6 / (2^bits - 1), and
     # an error of step / sqrt(12). Twice that for the worst of 24 features, each a mean over 64 outputs.
     assert worst_column(layer, stock, weight, x, dim) <= 2 * 6 / (2**bits - 1) / 12**0.5
@@ -79,28 +79,28 @@ class Doubled(nn.Module):
 
 
 SHAPES = {
-    "rows": lambda: Layout.of_rows(torch.empty(5, 7, 6)),
-    "rows of two dimensions": lambda: Layout.of_rows(torch.empty(5, 7, 6), 2),
-    "many rows": lambda: Layout.of_rows(torch.empty(131, 3)),
-    "one row": lambda: Layout.of_rows(torch.empty(1, 9)),
-    "one feature": lambda: Layout.of_rows(torch.empty(70, 1)),
-    "images": lambda: Layout.of(torch.empty(3, 4, 9, 11)),
-    "small images": lambda: Layout.of(torch.empty(70, 4, 2, 3)),
-    "channels last": lambda: Layout.of(torch.empty(3, 4, 9, 11).to(memory_format=torch.channels_last)),
-    "signals": lambda: Layout.of(torch.empty(5, 7, 6)),
-    "long signals": lambda: Layout.of(torch.empty(2, 3, 131)),
-    "a batch": lambda: Layout.of(torch.empty(131, 3)),
+    "rows": lambda: MemoryLayout.of_rows(torch.empty(5, 7, 6)),
+    "rows of two dimensions": lambda: MemoryLayout.of_rows(torch.empty(5, 7, 6), 2),
+    "many rows": lambda: MemoryLayout.of_rows(torch.empty(131, 3)),
+    "one row": lambda: MemoryLayout.of_rows(torch.empty(1, 9)),
+    "one feature": lambda: MemoryLayout.of_rows(torch.empty(70, 1)),
+    "images": lambda: MemoryLayout.of(torch.empty(3, 4, 9, 11)),
+    "small images": lambda: MemoryLayout.of(torch.empty(70, 4, 2, 3)),
+    "channels last": lambda: MemoryLayout.of(torch.empty(3, 4, 9, 11).to(memory_format=torch.channels_last)),
+    "signals": lambda: MemoryLayout.of(torch.empty(5, 7, 6)),
+    "long signals": lambda: MemoryLayout.of(torch.empty(2, 3, 131)),
+    "a batch": lambda: MemoryLayout.of(torch.empty(131, 3)),
 }
 
 
-def groups(layout: Layout) -> Tensor:
+def groups(layout: MemoryLayout) -> Tensor:
     """Of each element, by the definition."""
     i = torch.arange(prod(layout.shape))
     outer, token, feature = i // (layout.tokens * layout.wide), i // layout.wide % layout.tokens, i % layout.wide
     return (outer * ceil(layout.tokens / layout.run) + token // layout.run) * layout.wide + feature
 
 
-def features(layout: Layout, rows: bool) -> Tensor:
+def features(layout: MemoryLayout, rows: bool) -> Tensor:
     i = torch.arange(prod(layout.shape))
     return i % layout.shape[-1] if rows else i // layout.inner % layout.shape[1]
 
@@ -123,17 +123,22 @@ def test_no_group_has_two_features(name: str) -> None:
 
 def test_a_copy_is_shared_only_where_it_does_not_mix_features() -> None:
     makers = {
-        (5, 7, 6): [Layout.of, Layout.of_rows, lambda x: Layout.of_rows(x, 2)],
-        (70, 4, 2): [Layout.of, Layout.of_rows, lambda x: Layout.of_rows(x, 2)],
-        (131, 3): [Layout.of, Layout.of_rows],
-        (3, 4, 9, 11): [Layout.of, Layout.of_rows, lambda x: Layout.of_rows(x, 2), lambda x: Layout.of_rows(x, 3)],
+        (5, 7, 6): [MemoryLayout.of, MemoryLayout.of_rows, lambda x: MemoryLayout.of_rows(x, 2)],
+        (70, 4, 2): [MemoryLayout.of, MemoryLayout.of_rows, lambda x: MemoryLayout.of_rows(x, 2)],
+        (131, 3): [MemoryLayout.of, MemoryLayout.of_rows],
+        (3, 4, 9, 11): [
+            MemoryLayout.of,
+            MemoryLayout.of_rows,
+            lambda x: MemoryLayout.of_rows(x, 2),
+            lambda x: MemoryLayout.of_rows(x, 3),
+        ],
     }
     answers = set()
     for shape, makes in makers.items():
         x = torch.empty(shape)
         for copy in makes:
             for wanted in makes[:2]:  # what layers want: channels, or the last dimension
-                separate = not mixes(groups(copy(x)), features(wanted(x), wanted is Layout.of_rows))
+                separate = not mixes(groups(copy(x)), features(wanted(x), wanted is MemoryLayout.of_rows))
                 assert copy(x).separates(wanted(x)) <= separate
                 answers.add((copy(x).separates(wanted(x)), separate))
     assert {(True, True), (False, False)} <= answers
@@ -144,7 +149,7 @@ def test_a_norms_copy_is_not_taken_by_a_layer_whose_features_it_mixes() -> None:
     norm, conv = nn.LayerNorm(5), nn.Conv1d(64, 8, 1)
     x = torch.randn(2, 64, 5)
     for one in (norm, conv):
-        one.forward = Approximate(one, How(bits=8))
+        one.forward = Approximate(one, Compressed(bits=8))
     kept = saved_bytes(lambda x: conv(norm(x * 1)), x.requires_grad_())
     codes, n = sum(one.bytes for one in kept.tensors if one.dtype == "uint8"), x.numel()
     assert codes == 2 * n  # a copy each

@@ -14,9 +14,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-import kernels.approx_backprop.ops  # noqa: F401
-from kernels.approx_backprop import launch, reference
-from kernels.packing import pack, plane_bytes, unpack
+import kernels.engine.ops  # noqa: F401
+from kernels.engine import launch_codes as launch
+from kernels.engine import reference_codes as reference
+from kernels.engine.planes import pack, plane_bytes, unpack
 
 ROOT = Path(__file__).parents[2]
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -286,7 +287,7 @@ def test_the_ops_run_the_kernels(device, monkeypatch):
         original = getattr(launch, name)
         return lambda *args: (called.add(name), original(*args))[1]
 
-    names = {"ends", "encode", "decode", "rectify", "rectify_backward"}
+    names = {"group_range", "encode", "decode", "rectify", "rectify_backward"}
     for name in names:
         monkeypatch.setattr(launch, name, noticed(name))
     made = run()
@@ -305,8 +306,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from codegen import disassembly
-from kernels.approx_backprop import launch, template
-from kernels.launch import ROWS, WARPS
+from kernels.engine import launch_codes as launch
+from kernels.engine.templates import codes as template
+from kernels.engine.launch import ROWS, WARPS
 tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 def read(*words):
     command = [tools / words[0], *words[1:], folder / "cubin"]
@@ -316,7 +318,7 @@ def type_of(name, argument, constants, count):
         return "constexpr"
     if argument in ("planes_ptr", "signs_ptr"):
         return "*u8"
-    if argument in ("x_ptr", "y_ptr", "grad_ptr", "dx_ptr", "values_ptr") or name == "ends":
+    if argument in ("x_ptr", "y_ptr", "grad_ptr", "dx_ptr", "values_ptr") or name == "group_range":
         if argument.endswith("_ptr"):
             return "*bf16"
     if argument.endswith("_ptr"):
@@ -345,40 +347,40 @@ def compiled(name, arch, count, constants, multiples, warps):
 found = []
 for arch, name, constants, count, multiples in json.loads(sys.argv[1]):
     warps = constants.pop("warps", WARPS)
-    rows = {} if name == "ends" else {"ROWS": ROWS}
+    rows = {} if name == "group_range" else {"ROWS": ROWS}
     found.append(compiled(name, arch, count, {**constants, **rows}, multiples, warps))
 print(json.dumps(found))
 """
 # A kernel, its constants, and the numbers that are multiples of 16, for which Triton compiles another one.
 VARIANTS = [
-    ("ends", {"wide": 1, "BITS": 4, "GROUPS": 4, "WIDTH": 256}, ["n", "run", "tokens"]),
-    ("ends", {"wide": 1, "BITS": 4, "GROUPS": 1, "WIDTH": 8192, "warps": 16}, ["n", "run", "tokens"]),
-    ("ends", {"BITS": 4, "GROUPS": 128, "WIDTH": 8}, ["n", "run", "tokens", "wide"]),
-    ("encode", {"HOW": "one", "NOISE": "one", "BITS": 4}, ["n"]),
-    ("encode", {"HOW": "row", "NOISE": "each", "BITS": 4}, ["n", "run"]),
-    ("encode", {"HOW": "two", "NOISE": "none", "BITS": 8}, ["n"]),
-    ("encode", {"HOW": "eight", "NOISE": "one", "BITS": 4}, ["n", "length"]),
-    ("encode", {"HOW": "each", "NOISE": "one", "BITS": 4}, ["n"]),
-    ("encode", {"HOW": "wide", "NOISE": "one", "BITS": 4}, ["n", "run", "tokens", "wide"]),
-    ("encode", {"HOW": "any", "NOISE": "one", "BITS": 8}, ["n"]),
+    ("group_range", {"wide": 1, "BITS": 4, "GROUPS": 4, "WIDTH": 256}, ["n", "run", "tokens"]),
+    ("group_range", {"wide": 1, "BITS": 4, "GROUPS": 1, "WIDTH": 8192, "warps": 16}, ["n", "run", "tokens"]),
+    ("group_range", {"BITS": 4, "GROUPS": 128, "WIDTH": 8}, ["n", "run", "tokens", "wide"]),
+    ("encode", {"PLACES": "one", "NOISE": "one", "BITS": 4}, ["n"]),
+    ("encode", {"PLACES": "row", "NOISE": "each", "BITS": 4}, ["n", "run"]),
+    ("encode", {"PLACES": "two", "NOISE": "none", "BITS": 8}, ["n"]),
+    ("encode", {"PLACES": "eight", "NOISE": "one", "BITS": 4}, ["n", "length"]),
+    ("encode", {"PLACES": "each", "NOISE": "one", "BITS": 4}, ["n"]),
+    ("encode", {"PLACES": "wide", "NOISE": "one", "BITS": 4}, ["n", "run", "tokens", "wide"]),
+    ("encode", {"PLACES": "any", "NOISE": "one", "BITS": 8}, ["n"]),
     (
         "decode",
-        {"HOW": "row", "GAIN": "none", "BIAS": "none", "SIGNS": False, "SLOPED": False, "CLAMP": True, "BITS": 2},
+        {"PLACES": "row", "GAIN": "none", "BIAS": "none", "SIGNS": False, "SLOPED": False, "CLAMP": True, "BITS": 2},
         ["n", "run"],
     ),
     (
         "decode",
-        {"HOW": "row", "GAIN": "row", "BIAS": "row", "SIGNS": True, "SLOPED": False, "CLAMP": True, "BITS": 4},
+        {"PLACES": "row", "GAIN": "row", "BIAS": "row", "SIGNS": True, "SLOPED": False, "CLAMP": True, "BITS": 4},
         ["n", "run", "inner"],
     ),
     (
         "decode",
-        {"HOW": "two", "GAIN": "each", "BIAS": "eight", "SIGNS": True, "SLOPED": True, "CLAMP": True, "BITS": 8},
+        {"PLACES": "two", "GAIN": "each", "BIAS": "eight", "SIGNS": True, "SLOPED": True, "CLAMP": True, "BITS": 8},
         ["n"],
     ),
     (
         "decode",
-        {"HOW": "wide", "GAIN": "eight", "BIAS": "eight", "SIGNS": True, "SLOPED": False, "CLAMP": False, "BITS": 8},
+        {"PLACES": "wide", "GAIN": "eight", "BIAS": "eight", "SIGNS": True, "SLOPED": False, "CLAMP": False, "BITS": 8},
         ["n", "run", "tokens", "wide"],
     ),
     *((name, {"SLOPED": sloped}, ["n"]) for name in ("rectify", "rectify_backward") for sloped in (False, True)),
@@ -408,8 +410,8 @@ def test_kernels_compile_for_gpus(tmp_path):
     for one in found:
         assert one["spilled"] == 0, one
         # A division has its own fused operations, correctly rounded at the end.
-        assert one["kernel"] == "ends" or (one["fused"], one["shared"]) == (0, 0), one
+        assert one["kernel"] == "group_range" or (one["fused"], one["shared"]) == (0, 0), one
         # Tensors of 16 bits in wide accesses; the codes of a row in bytes, the ends of a group in 16 bits each.
         if one["multiples"]:
-            assert set(one["widths"]) <= {8, 16 if one["kernel"] == "ends" else 8, 32, 128}, one
+            assert set(one["widths"]) <= {8, 16 if one["kernel"] == "group_range" else 8, 32, 128}, one
             assert 128 in one["widths"], one

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from kernels import convert, saved_bytes
 from kernels.approx_backprop import NormLinear
 from kernels.approx_backprop.forwards import Approximate
-from kernels.approx_backprop.how import How
 from kernels.approx_backprop.written_norms import WrittenNorm, written_norm
 from kernels.errors import KernelError
+from kernels.methods.compressed import Compressed
 
 WIDTH = 48
 Formula = Callable[[nn.Module, Tensor], Tensor]
@@ -157,7 +157,7 @@ def test_forward_is_the_modules_own_and_gradients_are_autograds(
         return y, list(torch.autograd.grad(y.float().sin().sum(), [x, *module.parameters()]))
 
     y, exact = run()
-    forward = Approximate(module, How(scheme="fused")).install()
+    forward = Approximate(module, Compressed(scheme="fused")).install()
     try:
         ours, got = run()
     finally:

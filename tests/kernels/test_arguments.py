@@ -15,8 +15,8 @@ from coefficients import load, store
 from coefficients.document import digest
 from kernels import KernelError, convert, functional
 from kernels.functional import activation
-from kernels.kernel import facts, table
-from kernels.stock import FUNCTIONS
+from kernels.methods.functions import FUNCTIONS
+from kernels.methods.table import read_table
 
 ROOT = Path(__file__).parents[2]
 
@@ -125,12 +125,12 @@ def test_exchanged_packaged_tables_are_refused(tmp_path, monkeypatch):
         text = (store.DATA / "gelu" / f"fewbit-{other}bit.v1.json").read_text("utf-8")
         (tmp_path / "gelu" / f"fewbit-{bits}bit.v1.json").write_text(text, "utf-8")
     monkeypatch.setattr(store, "DATA", tmp_path)
-    table.cache_clear()
+    read_table.cache_clear()
     try:
         with pytest.raises(ValueError, match="the file's name must be what the document says, 'fewbit-6bit', got"):
             slopes(X, "gelu", method="fewbit", bits=5)
     finally:
-        table.cache_clear()
+        read_table.cache_clear()
 
 
 def test_a_table_of_ones_own_in_triton(device, tmp_path):
@@ -221,7 +221,7 @@ def test_what_cannot_be_is_refused_in_one_line(ask, message):
 
 
 HUGE, DTYPES = 10**5000, (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-PARAMETERS = [(name, parameter) for name in FUNCTIONS for parameter in facts(name).PARAMETERS]
+PARAMETERS = [(name, parameter) for name in FUNCTIONS for parameter in FUNCTIONS[name].parameters]
 
 
 @pytest.mark.parametrize("method", ["invact", "forward-ad", "fewbit", "stock"])
@@ -254,7 +254,7 @@ def test_what_is_no_number_is_refused_as_a_parameter(name, parameter, method):
         for dtype in DTYPES:
             for x in (X.to(dtype), X.to(dtype).requires_grad_()):
                 with pytest.raises(KernelError, match=rf"{parameter} must be [^\n]*, got [^\n]*$") as refused:
-                    activation(name, x, method=method, **{**facts(name).PARAMETERS, parameter: value})
+                    activation(name, x, method=method, **{**FUNCTIONS[name].parameters, parameter: value})
                 assert len(str(refused.value)) < 200
 
 

@@ -18,9 +18,9 @@ from kernels.conversion import recognise
 from kernels.conversion.calls import Rerouted
 from kernels.conversion.known import Known
 from kernels.conversion.named import called
-from kernels.kernel import facts
+from kernels.methods.functions import FUNCTIONS
 from kernels.modules import Remembering
-from kernels.stock import FUNCTIONS, KEEPS_OUTPUT, STOCK
+from kernels.stock import KEEPS_OUTPUT, STOCK
 from tests.kernels.saved import bytes_in_graph
 
 X = torch.randn(33, 24)
@@ -85,7 +85,7 @@ class Formula(nn.Module):
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_modules_of_ones_own_are_known_by_value(function: str) -> None:
-    params = facts(function).PARAMETERS
+    params = FUNCTIONS[function].parameters
     found = recognise.module(Formula(lambda x: STOCK[function](x, *params.values())))
     same = {"celu": "elu"}  # by their defaults
     assert found == Known(same.get(function, function), params)
@@ -439,7 +439,7 @@ class Residual(nn.Module):
 
 
 @pytest.mark.parametrize("read", ["tensor", "view", "nothing"])
-@pytest.mark.parametrize("how", [{"method": "fewbit"}, {"max_gradient_error": 1.0}], ids=["fewbit", "auto"])
+@pytest.mark.parametrize("how", [{"method": "fewbit"}, {"max_derivative_error": 1.0}], ids=["fewbit", "auto"])
 def test_an_input_that_is_changed_and_then_read_again_must_stay_changed(read: str, how: dict) -> None:
     net = Residual(read)
     expected = net(X)
@@ -484,7 +484,7 @@ def test_what_is_left_alone_says_why() -> None:
 def test_what_keeps_its_output_only_is_what_is_said_to(function: str) -> None:
     x = torch.randn(100, requires_grad=True)
     # The square keeps its input, the activation's output.
-    saved = saved_bytes(lambda x: STOCK[function](x, *facts(function).PARAMETERS.values()).square(), x)
+    saved = saved_bytes(lambda x: STOCK[function](x, *FUNCTIONS[function].parameters.values()).square(), x)
     assert (saved.inputs == 0 and saved.total == x.nbytes) == (function in KEEPS_OUTPUT)
 
 
@@ -595,9 +595,12 @@ def test_include_and_exclude() -> None:
         ),
         ({"method": "fewbit", "bits": 9}, "bits must be a whole number from 1 to 8, got 9"),
         ({"method": "fewbit", "bits": True}, "bits must be a whole number from 1 to 8, got True"),
-        ({"method": "invact", "max_gradient_error": 0.1}, "max_gradient_error must go with method='auto'"),
-        ({"inputs": X, "max_gradient_error": -1}, "max_gradient_error must be a number of 0 or more, got -1"),
-        ({"inputs": X, "max_gradient_error": math.nan}, "max_gradient_error must be a number of 0 or more, got nan"),
+        ({"method": "invact", "max_derivative_error": 0.1}, "max_derivative_error must go with method='auto'"),
+        ({"inputs": X, "max_derivative_error": -1}, "max_derivative_error must be a number of 0 or more, got -1"),
+        (
+            {"inputs": X, "max_derivative_error": math.nan},
+            "max_derivative_error must be a number of 0 or more, got nan",
+        ),
         (
             {"method": "invact", "include": "gelu"},
             "include must name activations of the model or modules around them, got 'gelu'; there are 1",

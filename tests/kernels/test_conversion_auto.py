@@ -13,10 +13,13 @@ from torch.nn import functional as F
 
 import kernels
 from kernels import convert, saved_bytes
-from kernels.conversion.choose import SLACK, allowed, gradient_error
+from kernels.conversion.choose import SLACK, allowed, derivative_error
 from kernels.conversion.known import Known
 from kernels.forward_ad import wrap
 from kernels.functional import activation
+from kernels.methods.few_bit import FewBit
+from kernels.methods.forward_derivative import ForwardDerivative
+from kernels.methods.from_output import FromOutput
 
 ROWS, WIDTH = 32, 16
 UNIT = ROWS * WIDTH * 4  # bytes of the narrow tensor; the hidden one is 4 units
@@ -125,7 +128,7 @@ BEST = {"": "invact", "dropout": "fewbit", "cast": "fewbit", "frozen": "fewbit",
 @pytest.mark.parametrize("act", STOCK)
 def test_auto_takes_what_keeps_least(act: str, between: str) -> None:
     net = Net(STOCK[act](), between)
-    report = convert(net, inputs=x(), max_gradient_error=10.0)
+    report = convert(net, inputs=x(), max_derivative_error=10.0)
     stock = act == "relu" and between == ""  # its output, and the next layer keeps that anyway
     assert [site.now.split(",")[0] for site in report.converted] == ([] if stock else [BEST[between]])
     few = KEPT[between]["fewbit" if between else "invact"]
@@ -141,7 +144,7 @@ def test_auto_by_default_loses_nothing(act: str, between: str) -> None:
     expected = "invact" if between == "" else None if act == "gelu" else "forward-ad"
     assert [site.now for site in report.converted] == ([] if expected is None else [expected])
     assert report.after.total <= report.before.total
-    assert all(site.gradient_error < 1e-6 for site in report.converted)
+    assert all(site.derivative_error < 1e-6 for site in report.converted)
 
 
 def test_in_bfloat16_eight_bits_are_as_good_as_the_output() -> None:
@@ -150,8 +153,8 @@ def test_in_bfloat16_eight_bits_are_as_good_as_the_output() -> None:
     assert [site.now for site in report.converted] == ["fewbit, 8 bits"]
     (site,) = report.converted
     assert (site.before, site.after) == (4 * UNIT // 2, 4 * UNIT // 4)
-    invact = gradient_error("gelu", (), torch.bfloat16, (("method", "invact"),))
-    assert site.gradient_error <= SLACK * invact
+    invact = derivative_error("gelu", (), torch.bfloat16, FromOutput())
+    assert site.derivative_error <= SLACK * invact
 
 
 def test_under_autocast_it_is_bfloat16_that_counts() -> None:
@@ -162,20 +165,16 @@ def test_under_autocast_it_is_bfloat16_that_counts() -> None:
 
 @pytest.mark.parametrize(("bound", "bits"), [(0.3, 1), (0.1, 2), (0.05, 3), (0.03, 4), (0.006, 6)])
 def test_as_few_bits_as_the_bound_allows(bound: float, bits: int) -> None:
-    report = convert(Net(nn.GELU(), "residual"), inputs=x(), max_gradient_error=bound)
+    report = convert(Net(nn.GELU(), "residual"), inputs=x(), max_derivative_error=bound)
     (site,) = report.converted
     assert site.now == f"fewbit, {bits} bit{'s' * (bits > 1)}"
-    assert site.gradient_error <= bound
-    assert bits == 1 or bound < gradient_error("gelu", (), torch.float32, few(bits - 1))
-
-
-def few(bits: int) -> tuple[tuple[str, Any], ...]:
-    return (("method", "fewbit"), ("bits", bits))
+    assert site.derivative_error <= bound
+    assert bits == 1 or bound < derivative_error("gelu", (), torch.float32, FewBit(bits - 1))
 
 
 def test_each_site_gets_its_own() -> None:
     net = nn.Sequential(Net(nn.GELU()), Net(nn.GELU(), "dropout"), Net(nn.ReLU()), Net(Composite()))
-    report = convert(net, inputs=x(), max_gradient_error=0.1)
+    report = convert(net, inputs=x(), max_derivative_error=0.1)
     assert {site.name: site.now for site in report.sites} == {
         "0.act": "invact",
         "1.act": "fewbit, 2 bits",
@@ -269,13 +268,13 @@ def test_in_float64_nothing_less_than_rounding_is_the_default() -> None:
     report = convert(model, inputs=x)
     assert report.converted == []
     assert "within the bound" in report.sites[0].reason
-    assert convert(model, inputs=x, max_gradient_error=1e-6).sites[0].now == "invact"
+    assert convert(model, inputs=x, max_derivative_error=1e-6).sites[0].now == "invact"
 
 
 def test_a_shared_activation_is_chosen_once() -> None:
     act = nn.GELU()
     net = nn.Sequential(Net(act), Net(act, "dropout"))
-    report = convert(net, inputs=x(), max_gradient_error=0.1)
+    report = convert(net, inputs=x(), max_derivative_error=0.1)
     assert len(report.sites) == 1
     assert net[0].act is net[1].act
     assert report.sites[0].now == "fewbit, 2 bits"  # 2 bits twice against 1 bit, twice, and an output
@@ -303,7 +302,7 @@ def test_what_is_not_called_or_gets_no_gradient_is_left_alone() -> None:
 def test_a_model_from_a_file_is_measured_as_it_trains() -> None:
     """It comes in evaluation mode, without dropout, where invact would seem best."""
     net = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Dropout(0.5), nn.Linear(WIDTH, WIDTH)).eval()
-    report = convert(net, inputs=x(), max_gradient_error=0.5)
+    report = convert(net, inputs=x(), max_derivative_error=0.5)
     assert [site.now for site in report.converted] == ["fewbit, 1 bit"]
     assert not any(module.training for module in net.modules())
 
@@ -354,7 +353,7 @@ def dtype(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
 
 def test_the_error_of_a_derivative_is_that_of_its_rounding(dtype: torch.dtype) -> None:
     """f' of forward-ad is rounded once: by half a unit in the last place at most, and uniformly so."""
-    error = gradient_error("gelu", (), dtype, (("method", "forward-ad"),))
+    error = derivative_error("gelu", (), dtype, ForwardDerivative())
     points = torch.special.ndtri((torch.arange(4096, dtype=torch.float64) + 0.5) / 4096).to(dtype).double()
     slope = torch.autograd.functional.jacobian(lambda x: F.gelu(x).sum(), points)
     rounded = float((slope.to(dtype).double() - slope).square().mean().sqrt())
@@ -364,9 +363,9 @@ def test_the_error_of_a_derivative_is_that_of_its_rounding(dtype: torch.dtype) -
 
 def test_the_default_bound_is_invacts_error_or_where_there_is_none_the_exact_ones() -> None:
     gelu, steep = Known("gelu"), Known("elu", {"alpha": -1.0})
-    invact = gradient_error("gelu", (), torch.bfloat16, (("method", "invact"),))
+    invact = derivative_error("gelu", (), torch.bfloat16, FromOutput())
     assert allowed(gelu, torch.bfloat16, None) == SLACK * invact
-    exact = gradient_error("elu", (("alpha", -1.0),), torch.bfloat16, (("method", "forward-ad"),))
+    exact = derivative_error("elu", (("alpha", -1.0),), torch.bfloat16, ForwardDerivative())
     assert allowed(steep, torch.bfloat16, None) == SLACK * exact
     assert allowed(gelu, torch.bfloat16, 0.25) == 0.25
 
@@ -381,7 +380,7 @@ def test_one_bits_error_is_the_tables() -> None:
     levels = torch.tensor(table["levels"], dtype=torch.float64)[codes]
     exact = torch.autograd.functional.jacobian(lambda x: activation("gelu", x, method="stock").sum(), points.double())
     expected = float((levels - exact).square().mean().sqrt())
-    assert gradient_error("gelu", (), torch.float32, few(1)) == pytest.approx(expected, rel=2**-20)
+    assert derivative_error("gelu", (), torch.float32, FewBit(1)) == pytest.approx(expected, rel=2**-20)
 
 
 class Snake(nn.Module):
@@ -418,7 +417,7 @@ def test_a_function_of_its_own_keeps_its_derivative() -> None:
 
 def test_a_chain_that_keeps_no_less_is_left_to_the_functions_it_calls() -> None:
     net, x = Net(ShiftedGELU(), "residual"), torch.randn(ROWS, WIDTH)
-    report = convert(net, inputs=x, max_gradient_error=0.1)
+    report = convert(net, inputs=x, max_derivative_error=0.1)
     assert [(one.name, one.now.partition(",")[0]) for one in report.converted] == [("act.gelu()", "fewbit")]
     assert report.after.total < report.before.total
 

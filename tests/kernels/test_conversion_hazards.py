@@ -150,13 +150,13 @@ class DroppedInPlace(Net):
 
 @pytest.mark.parametrize("kind", [AddedTo, DroppedInPlace])
 @pytest.mark.parametrize(
-    "how", [{"method": "invact"}, {}, {"max_gradient_error": 1.0}], ids=["invact", "auto", "loose"]
+    "how", [{"method": "invact"}, {}, {"max_derivative_error": 1.0}], ids=["invact", "auto", "loose"]
 )
 def test_an_output_that_is_changed_in_place_is_not_kept(kind: type[Net], how: dict) -> None:
     net = kind()
     report = convert(net, inputs=x(), **how)
     net(x()).sum().backward()  # would raise
-    if how.get("max_gradient_error"):
+    if how.get("max_derivative_error"):
         assert report.converted[0].now.startswith("fewbit")
     else:
         assert report.converted == []
@@ -295,7 +295,7 @@ class Call(Attribute):
     ids=["leaky", "in place", "tanh", "out", "a call", "a call in place"],
 )
 @pytest.mark.parametrize(
-    "how", [{"method": "fewbit", "bits": 4}, {"method": "forward-ad"}, {"max_gradient_error": 1.0}]
+    "how", [{"method": "fewbit", "bits": 4}, {"method": "forward-ad"}, {"max_derivative_error": 1.0}]
 )
 def test_functions_called_with_other_arguments(net: nn.Module, how: dict) -> None:
     """They run as they would; and what has no kernel is said to be left alone."""
@@ -379,7 +379,7 @@ def test_a_shared_activation_goes_by_all_its_names() -> None:
 
 def test_nothing_within_the_bound_is_left_alone() -> None:
     net = AddedTo(Formula(lambda x: 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * x**3))))).bfloat16()
-    report = convert(net, inputs=x().bfloat16(), max_gradient_error=1e-9)
+    report = convert(net, inputs=x().bfloat16(), max_derivative_error=1e-9)
     assert reasons(report) == {"act": "nothing is within the bound on the error of f'"}
 
 

@@ -27,7 +27,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "fewbit": {"method": "fewbit", "bits": 4},
     "forward-ad": {"method": "forward-ad"},
     "auto": {"method": "auto"},
-    "auto, 0.05": {"method": "auto", "max_gradient_error": 0.05},
+    "auto, 0.05": {"method": "auto", "max_derivative_error": 0.05},
 }
 LAYERS, WIDTH, HIDDEN, WORDS, POSITIONS = 2, 16, 32, 50, 12
 STEPS, RATE = 3, 0.002
@@ -203,7 +203,7 @@ def test_a_model_trains_converted_and_is_put_back(family: str, act: str, how: di
     report = convert(model, **how, inputs=batch(family))
     assert sorted(site.name for site in report.sites) == sorted([*names, *others])
     assert {site.name for site in report.converted} >= set(names)
-    assert [site.function for site in report.sites if site.name in names] == [FUNCTIONS[act]] * len(names)
+    assert [site.function for site in report.sites if site.name in names] == [NAMES[act]] * len(names)
     assert all(site.after < site.before for site in report.converted if site.name in names) or exact
     assert exact or report.after.total < report.before.total
     if "bits" not in how:  # among these nothing is better, as a Linear follows
@@ -223,7 +223,7 @@ def test_a_model_trains_converted_and_is_put_back(family: str, act: str, how: di
     assert same(train(model, family), expected)
 
 
-FUNCTIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "quick_gelu": "quick_gelu", "silu": "silu"}
+NAMES = {"gelu": "gelu", "gelu_new": "gelu_tanh", "quick_gelu": "quick_gelu", "silu": "silu"}
 
 
 @each_family
@@ -402,7 +402,7 @@ def test_frozen_weights_keep_no_output(how: dict[str, Any], eighths: int) -> Non
 
 @pytest.mark.parametrize(("limit", "now"), [(None, "GELU"), (0.05, "fewbit, 3 bits"), (1.0, "fewbit, 1 bit")])
 def test_auto_takes_bits_before_frozen_weights(limit: float | None, now: str) -> None:
-    report = convert(frozen(nn.GELU()), inputs=torch.randn(5, 8, requires_grad=True), max_gradient_error=limit)
+    report = convert(frozen(nn.GELU()), inputs=torch.randn(5, 8, requires_grad=True), max_derivative_error=limit)
     assert [site.now for site in report.sites] == [now]
 
 
@@ -428,7 +428,7 @@ def weights_with_gradients(model: nn.Module) -> set[str]:
 def test_lora(family: str, limit: float | None) -> None:
     stock, model = adapted(build(family), family), adapted(build(family), family)
     modules = list(model.modules())
-    report = convert(model, inputs=batch(family), max_gradient_error=limit)
+    report = convert(model, inputs=batch(family), max_derivative_error=limit)
     assert {site.name.removeprefix("base_model.model.") for site in report.sites} >= set(FAMILIES[family][1])
     assert report.before.total == saved_bytes(stock, fake=False, **batch(family)).total
     assert report.after.total == saved_bytes(model, fake=False, **batch(family)).total <= report.before.total

@@ -9,12 +9,12 @@ from torch.nn import functional as F
 
 from kernels import convert, saved_bytes
 from kernels.approx_backprop.forwards import Approximate
-from kernels.approx_backprop.how import How
 from kernels.conversion.calls import Rerouted
 from kernels.conversion.report import Report
 from kernels.errors import KernelError
 from kernels.forward_ad import unwrap, wrap
 from kernels.forwarding import standing
+from kernels.methods.compressed import Compressed
 
 WIDTH = 32
 
@@ -345,6 +345,6 @@ def test_layers_added_to_a_converted_model_are_converted_by_converting_again() -
 
 def test_a_copy_of_options_goes_with_a_copy_of_the_module() -> None:
     norm = nn.LayerNorm(4)
-    forward = Approximate(norm, How(bits=5))
-    assert forward.options.how.bits == 5
+    forward = Approximate(norm, Compressed(bits=5))
+    assert forward.options.method.bits == 5
     assert list(norm.named_modules()) == [("", norm)]

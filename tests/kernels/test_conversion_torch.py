@@ -471,7 +471,7 @@ def test_autocast_chooses_by_bfloat16() -> None:
     (one,), (other,) = plain.converted, report.converted
     assert one.now == "invact"
     assert other.now.startswith("fewbit")
-    assert one.gradient_error < 2**-20 < other.gradient_error < torch.finfo(torch.bfloat16).eps
+    assert one.derivative_error < 2**-20 < other.derivative_error < torch.finfo(torch.bfloat16).eps
 
 
 @pytest.mark.parametrize("kind", ["a call", "calls"])

@@ -7,16 +7,16 @@ from torch import Tensor
 from benchmarks.baselines.oracle import DTYPES, truth
 from coefficients import load
 from fitting.activations import get
-from kernels import reference
-from kernels.kernel import Kernel, facts
-from kernels.stock import FUNCTIONS
+from kernels.engine import reference
+from kernels.methods.functions import FUNCTIONS
+from tests.kernels.specs import spec
 
-TWO_SIDED = [name for name in FUNCTIONS if facts(name).SIDES == 2 and name != "threshold"]
+TWO_SIDED = [name for name in FUNCTIONS if FUNCTIONS[name].branches == 2 and name != "threshold"]
 
 
 def delivered(name: str, x: Tensor) -> tuple[Tensor, Tensor]:
     """y and the gradient of y.sum()."""
-    kernel, params = Kernel(name, "invact"), tuple(facts(name).PARAMETERS.values())
+    kernel, params = spec(name, "invact"), tuple(FUNCTIONS[name].parameters.values())
     y, saved = reference.forward(kernel, x, params)
     return y, reference.backward(kernel, torch.ones_like(x), y, saved, params)
 

@@ -7,13 +7,14 @@ import torch
 from benchmarks.baselines.oracle import DTYPES, truth, ulps
 from codegen.polynomials import tolerance
 from coefficients import load
-from kernels import launch
-from kernels.kernel import Kernel, facts, table
-from kernels.packing import unpack
-from kernels.stock import FUNCTIONS
+from kernels.engine import launch
+from kernels.engine.elements import table_of, torch_elements
+from kernels.engine.planes import unpack
+from kernels.methods.functions import FUNCTIONS
+from tests.kernels.specs import spec
 
 BITS = [1, 2, 3, 4]
-TWO_SIDED = [name for name in FUNCTIONS if facts(name).SIDES == 2]
+TWO_SIDED = [name for name in FUNCTIONS if FUNCTIONS[name].branches == 2]
 # Where f' is the difference of two terms, what float32 rounds off them remains: 2 units of 2**-24 of a term below 1.
 CANCELLED = 2.0**-23
 
@@ -21,14 +22,14 @@ CANCELLED = 2.0**-23
 @pytest.fixture(params=[(name, dtype) for name in FUNCTIONS for dtype in DTYPES], ids="-".join)
 def case(request, device):
     name, dtype = request.param
-    return name, dtype, truth(name, DTYPES[dtype]), tuple(facts(name).PARAMETERS.values()), device
+    return name, dtype, truth(name, DTYPES[dtype]), tuple(FUNCTIONS[name].parameters.values()), device
 
 
 def run(kernel, x, params, device):
     """y, what is saved, and the gradient of y.sum()."""
     x = x.to(device)
     y, saved = launch.forward(kernel, x, params)
-    dx = launch.backward(kernel, torch.ones_like(x), y if kernel.keeps_output else None, saved, params)
+    dx = launch.backward(kernel, torch.ones_like(x), y if kernel.storage.keeps_output else None, saved, params)
     return y.cpu(), saved.cpu(), dx.cpu()
 
 
@@ -39,7 +40,7 @@ def worst(x, got, expected, distance):
 
 def test_forward_is_within_one_unit_and_f_prime_too(case):
     name, dtype, (x, f, df), params, device = case
-    y, saved, dx = run(Kernel(name, "forward-ad"), x, params, device)
+    y, saved, dx = run(spec(name, "forward-ad"), x, params, device)
     finite = torch.isfinite(x)
     distance = ulps(y, f)
     assert distance[finite].max() <= 1, worst(x[finite], y[finite], f[finite], distance[finite])
@@ -49,7 +50,7 @@ def test_forward_is_within_one_unit_and_f_prime_too(case):
     share = 4 * error / torch.finfo(x.dtype).eps
     assert (distance[finite] == 1).sum() <= 2**16 * share
     # Stock PyTorch, computed in float32: within a unit, or farther from the truth than we are.
-    stock = facts(name).forward(x.float(), params).to(x.dtype)
+    stock = torch_elements(name).forward(x.float(), params).to(x.dtype)
     apart = finite & (ulps(y, stock) > 1)
     assert (ulps(stock, f)[apart] >= distance[apart]).all()
     # At infinity: as stock, whose NaN `forward` makes the limit. More of it in test_extremes.
@@ -67,7 +68,7 @@ def test_forward_is_within_one_unit_and_f_prime_too(case):
 @pytest.mark.parametrize("bits", BITS)
 def test_fewbit_gradient_is_the_table(case, bits):
     name, _, (x, f, _), params, device = case
-    kernel = Kernel(name, "fewbit", bits)
+    kernel = spec(name, "fewbit", bits)
     y, saved, dx = run(kernel, x, params, device)
     solution = load(name, f"fewbit-{bits}bit")["solution"]
     number = ~torch.isnan(x)
@@ -85,9 +86,9 @@ def test_fewbit_gradient_is_the_table(case, bits):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_table_in_memory_is_searched_right(name, bits, dtype, device):
     x = truth(name, DTYPES[dtype]).x
-    kernel = Kernel(name, "fewbit", bits)
+    kernel = spec(name, "fewbit", bits)
     _, saved, dx = run(kernel, x, (), device)
-    steps = table(kernel.key)
+    steps = table_of(kernel)
     number = ~torch.isnan(x)
     codes = np.asarray(steps.codes)[np.searchsorted(steps.borders, x[number].double().numpy(), side="left")]
     np.testing.assert_array_equal(unpack(saved, 1 << 16)[number].numpy(), codes)
@@ -104,7 +105,7 @@ def bound(document, dx):
 
 def test_invact_gradient_is_within_the_stored_error(case):
     name, dtype, (x, f, df), params, device = case
-    kernel = Kernel(name, "invact")
+    kernel = spec(name, "invact")
     y, saved, dx = run(kernel, x, params, device)
     document = load(name, f"invact-{dtype}")
     finite = torch.isfinite(x) & torch.isfinite(f)
@@ -126,16 +127,14 @@ def test_invact_gradient_is_within_the_stored_error(case):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_precision_bit_moves_y_by_one_unit_at_most(name, dtype, device):
     x = truth(name, DTYPES[dtype]).x
-    params = tuple(facts(name).PARAMETERS.values())
-    y, _, dx = run(Kernel(name, "invact-precision-bit"), x, params, device)
-    plain, saved, _ = run(Kernel(name, "invact"), x, params, device)
+    params = tuple(FUNCTIONS[name].parameters.values())
+    y, _, dx = run(spec(name, "invact-precision-bit"), x, params, device)
+    plain, saved, _ = run(spec(name, "invact"), x, params, device)
     number = ~torch.isnan(x) & ~torch.isnan(plain)
     assert (ulps(y, plain)[number] <= 1).all()
     assert torch.equal((y.view(torch.int16) & 1)[number] == 0, unpack(saved, 1 << 16).bool()[number])
     assert torch.isnan(y[torch.isnan(plain)]).all()
     assert torch.equal(torch.isinf(y), torch.isinf(plain))
     # The gradient is the formula at the moved y: that of invact, where a tensor with the same bits is given to it.
-    again = launch.backward(
-        Kernel(name, "invact"), torch.ones_like(x).to(device), y.to(device), saved.to(device), params
-    )
+    again = launch.backward(spec(name, "invact"), torch.ones_like(x).to(device), y.to(device), saved.to(device), params)
     assert torch.equal(dx[number], again.cpu()[number])

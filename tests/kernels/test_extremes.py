@@ -12,15 +12,19 @@ from torch import Tensor, nn
 
 from coefficients import load
 from fitting.activations import get
-from kernels import ActLinear, functional, geglu, launch, reference, reglu, swiglu
-from kernels.kernel import Kernel, facts, table
-from kernels.stock import FUNCTIONS, STOCK
+from kernels import ActLinear, functional, geglu, reglu, swiglu
+from kernels.engine import launch, reference
+from kernels.engine.elements import table_of
+from kernels.methods.functions import FUNCTIONS
+from kernels.methods.method import KernelSpec
+from kernels.stock import STOCK
+from tests.kernels.specs import spec
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 METHODS = ["forward-ad", "fewbit", "invact", "invact-precision-bit"]
 CASES = [
     (name, method) for name in FUNCTIONS for method in METHODS
-    if method != "invact-precision-bit" or facts(name).SIDES == 2
+    if method != "invact-precision-bit" or FUNCTIONS[name].branches == 2
 ]  # fmt: skip
 
 
@@ -40,28 +44,32 @@ def at_ends(values: Tensor, x: Tensor, limits: object) -> Tensor:
 def stock(name: str, x: Tensor) -> tuple[Tensor, Tensor]:
     """Stock's y and gradient, limits where those are NaN."""
     x = x.detach().requires_grad_()
-    y = STOCK[name](x, *facts(name).PARAMETERS.values())
+    y = STOCK[name](x, *FUNCTIONS[name].parameters.values())
     (gradient,) = torch.autograd.grad(y, x, torch.ones_like(y))
     activation = get(name)
     return at_ends(y.detach(), x, activation.limits), at_ends(gradient, x, activation.derivative_limits)
 
 
-def run(engine: object, kernel: Kernel, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    params = tuple(kernel.facts.PARAMETERS.values())
+def run(engine: object, kernel: KernelSpec, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    params = tuple(kernel.function.parameters.values())
     y, saved = engine.forward(kernel, x, params)
-    return y, saved, engine.backward(kernel, torch.ones_like(x), y if kernel.keeps_output else None, saved, params)
+    return (
+        y,
+        saved,
+        engine.backward(kernel, torch.ones_like(x), y if kernel.storage.keeps_output else None, saved, params),
+    )
 
 
-def level(kernel: Kernel, interval: int, dtype: torch.dtype) -> Tensor:
+def level(kernel: KernelSpec, interval: int, dtype: torch.dtype) -> Tensor:
     """What a few-bit gradient is in an interval."""
-    steps = table(kernel.key)
+    steps = table_of(kernel)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     return torch.tensor(steps.levels[steps.codes[interval]], dtype=wide).to(dtype)
 
 
 def check(engine: object, name: str, method: str, dtype: str) -> None:
     x = extremes(DTYPES[dtype])
-    kernel = Kernel(name, method, 3 if method == "fewbit" else 0)
+    kernel = spec(name, method, 3 if method == "fewbit" else 0)
     y, _, dx = run(engine, kernel, x)
     expected, slope = stock(name, x)
     activation, unit = get(name), torch.finfo(x.dtype)
@@ -114,11 +122,11 @@ def test_nan_in_triton(name: str, method: str, dtype: str, device: str) -> None:
 def check_nan(engine: object, name: str, method: str, dtype: str) -> None:
     """NaN gives NaN; by few bits its gradient is a level of the table, which is finite, each time the same."""
     for bits in (3, 5) if method == "fewbit" and name == "gelu" else (3,):  # in the text, and searched in memory
-        kernel = Kernel(name, method, bits if method == "fewbit" else 0)
+        kernel = spec(name, method, bits if method == "fewbit" else 0)
         y, _, dx = run(engine, kernel, torch.full((11,), math.nan, dtype=DTYPES[dtype]))
         assert torch.isnan(y).all()
         if method == "fewbit":
-            assert dx[0] in [level(kernel, interval, dx.dtype) for interval in range(len(table(kernel.key).codes))]
+            assert dx[0] in [level(kernel, interval, dx.dtype) for interval in range(len(table_of(kernel).codes))]
             assert (dx == dx[0]).all()
 
 

@@ -23,9 +23,9 @@ from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
 import kernels
+from codegen import elementwise
+from codegen.runtime import Elementwise
 from kernels import KernelError
-from kernels.forward_ad import elementwise
-from kernels.forward_ad.elementwise import Elementwise
 from tests.codegen.test_traced import functions
 from tests.kernels.saved import bytes_allocated, bytes_in_graph, in_graph
 from tests.kernels.test_properties import gradients, tensors
@@ -40,7 +40,7 @@ def _gelu(x: Tensor) -> Tensor:
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3))))
 
 
-FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+WRITTEN: dict[str, Callable[[Tensor], Tensor]] = {
     "mish": lambda x: x * torch.tanh(F.softplus(x)),
     "gelu_tanh": _gelu,
     "gelu": lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0))),
@@ -55,7 +55,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "powers": lambda x: (1 + x * x) ** 0.3 + x.abs() ** 1.5,
     "rational": lambda x: x * (1 + x.abs()).reciprocal() + torch.rsqrt(1 + x**2),
 }
-MADE = {name: elementwise(function) for name, function in FUNCTIONS.items()}
+MADE = {name: elementwise(function) for name, function in WRITTEN.items()}
 
 
 @elementwise
@@ -93,7 +93,7 @@ def check(name: str, x: Tensor, grad: Tensor) -> None:
     """Against float64: y is rounded once, dx twice, and what is computed on the way errs by some 16 units of 2**-24 (in
     float64, 2**-53) of numbers up to 2, or up to x where x is large, as in `test_properties`."""
     y, dx = both(MADE[name], x, grad)
-    true, slope = exact(FUNCTIONS[name], x, grad)
+    true, slope = exact(WRITTEN[name], x, grad)
     assert (y.dtype, dx.dtype, y.shape, dx.shape) == (x.dtype, x.dtype, x.shape, x.shape)
     eps, least = torch.finfo(x.dtype).eps, torch.finfo(x.dtype).smallest_normal
     inner = 32 * (2.0**-53 if x.dtype == torch.float64 else 2.0**-24)
@@ -104,7 +104,7 @@ def check(name: str, x: Tensor, grad: Tensor) -> None:
 
 
 @each_dtype
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", WRITTEN)
 def test_values_and_gradients_are_those_of_float64(name: str, dtype: torch.dtype, backend: str) -> None:
     x = (torch.randn(1003, dtype=torch.float64) * 3).to(dtype).to(backend)
     check(name, x, torch.randn(1003).to(dtype).to(backend))
@@ -131,7 +131,7 @@ def test_random_functions(device: str, function: Callable[..., Tensor], dtype: t
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", WRITTEN)
 def test_extremes(name: str, dtype: torch.dtype, backend: str) -> None:
     """Where float64's formula is finite, so is ours; where x is so large that its square is not a float32 number, for
     those without powers."""
@@ -140,7 +140,7 @@ def test_extremes(name: str, dtype: torch.dtype, backend: str) -> None:
         points += [1e30, -1e30, math.inf, -math.inf]
     x = torch.tensor(points, dtype=dtype)
     got = both(MADE[name], x.to(backend), torch.ones_like(x).to(backend))
-    for one, true in zip(got, exact(FUNCTIONS[name], x, torch.ones_like(x)), strict=True):
+    for one, true in zip(got, exact(WRITTEN[name], x, torch.ones_like(x)), strict=True):
         finite = true.abs() < 1e35  # the largest numbers that have room for some more
         # Angles of 1e4 are rounded to 2**-10 before their sine is taken.
         units = 2.0**-9 if name == "snake" else 8 * 2.0**-24
@@ -498,8 +498,8 @@ class Net(nn.Module):
 
 
 class Decorated:
-    kept = staticmethod(elementwise(FUNCTIONS["silu"]))
-    shared = elementwise(FUNCTIONS["silu"])
+    kept = staticmethod(elementwise(WRITTEN["silu"]))
+    shared = elementwise(WRITTEN["silu"])
 
     @elementwise
     def act(self, x: Tensor) -> Tensor:
@@ -544,7 +544,7 @@ def test_what_backward_does_not_go_through_is_refused() -> None:
             run(x)
     for mode in (torch.no_grad, torch.inference_mode):
         with mode():  # around the call it is right
-            assert torch.equal(elementwise(FUNCTIONS["silu"])(x), MADE["silu"](x))
+            assert torch.equal(elementwise(WRITTEN["silu"])(x), MADE["silu"](x))
             assert not torch.is_grad_enabled()
 
 
@@ -636,8 +636,8 @@ def script(code: str, **environment: str) -> str:
 def test_codegen_is_taken_up_at_the_first_call_and_files_are_gone_at_the_end() -> None:
     out = script(
         "import sys, os, torch\n"
-        "from kernels.forward_ad import elementwise\n"
-        "from kernels import emitted\n"
+        "from codegen import elementwise\n"
+        "from kernels.engine import emitted\n"
         "f = elementwise(lambda x: x * x)\n"
         "print('codegen' in sys.modules)\n"
         "f(torch.ones(3))\n"
@@ -677,7 +677,8 @@ found = []
 for arch in (80, 90):
     pointers = lambda count: ("*bf16",) * count
     forward = {"x_ptr": "*bf16", "result_ptrs": pointers(6), "n": "i64", "ROWS": "constexpr"}
-    backward = {"grad_ptrs": pointers(3), "slope_ptrs": pointers(3), "dx_ptr": "*bf16", "n": "i64", "ROWS": "constexpr"}
+    tuples = {"grad_ptrs": pointers(3), "derivative_ptrs": pointers(3)}
+    backward = {**tuples, "dx_ptr": "*bf16", "n": "i64", "ROWS": "constexpr"}
     found += [texts(emitted.fused_forward_kernel, forward, arch), texts(emitted.fused_backward_kernel, backward, arch)]
 print(json.dumps(found))
 """

@@ -7,12 +7,13 @@ from torch.nn import functional as F
 import kernels
 from benchmarks.baselines.oracle import DTYPES, truth
 from coefficients import load
-from kernels import launch, reference
-from kernels.kernel import Kernel, facts
-from kernels.stock import FUNCTIONS, STOCK
+from kernels.engine import launch, reference
+from kernels.methods.functions import FUNCTIONS
+from kernels.stock import STOCK
+from tests.kernels.specs import spec
 
 GATED = {"swiglu": (kernels.swiglu, F.silu), "geglu": (kernels.geglu, F.gelu), "reglu": (kernels.reglu, F.relu)}
-SIGNED = [name for name in FUNCTIONS if facts(name).SIDES == 2 and not facts(name).PARAMETERS]
+SIGNED = [name for name in FUNCTIONS if FUNCTIONS[name].branches == 2 and not FUNCTIONS[name].parameters]
 
 
 @pytest.fixture(params=["torch", "triton"])
@@ -49,17 +50,17 @@ def test_gated_gradients(name, dtype, method, place):
 @pytest.mark.parametrize("name", SIGNED)
 def test_the_sign_tells_the_side_at_every_input(name, dtype, device):
     x, f, df = truth(name, DTYPES[dtype])
-    kernel = Kernel(name, "invact-sign-bit")
+    kernel = spec(name, "invact-sign-bit")
     y, signed = (t.cpu() for t in launch.forward(kernel, x.to(device), ()))
     dx = launch.backward(kernel, torch.ones_like(x).to(device), None, signed.to(device), ()).cpu()
-    plain, packed = (t.cpu() for t in launch.forward(Kernel(name, "invact"), x.to(device), ()))
+    plain, packed = (t.cpu() for t in launch.forward(spec(name, "invact"), x.to(device), ()))
     finite = torch.isfinite(x) & torch.isfinite(f)
     assert torch.equal(y[finite], plain[finite])
     left = torch.signbit(signed)[finite]
     side = reference.unpack(packed, len(x)).bool()[finite]
     assert torch.equal(~left, side)
     # |signed| is y - min f, rounded; y itself carries the polynomials' error.
-    height = f.double() - facts(name).MINIMUM
+    height = f.double() - FUNCTIONS[name].minimum
     eps = torch.finfo(x.dtype).eps
     error = (signed.double().abs() - height).abs()[finite]
     assert (error <= eps * (height.abs() + 2 * f.double().abs())[finite] + 2.0**-24).all()
@@ -72,7 +73,7 @@ def test_the_sign_tells_the_side_at_every_input(name, dtype, device):
 @pytest.mark.parametrize("name", SIGNED)
 def test_the_precision_bit_tells_the_side_in_the_twin(name, dtype):
     x = torch.linspace(-9, 9, 2001, dtype=dtype)
-    kernel = Kernel(name, "invact-precision-bit")
+    kernel = spec(name, "invact-precision-bit")
     y, saved = reference.forward(kernel, x, ())
     dx = reference.backward(kernel, torch.ones_like(x), y, saved, ())
     exact = x.double().requires_grad_()

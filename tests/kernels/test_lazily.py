@@ -30,7 +30,7 @@ def ran(code: str) -> tuple[int, str, str]:
 
 SPELLED = (
     *("kernels.functional.gelu", "kernels.modules.GELU", "kernels.memory.Recorder", "kernels.memory.saved.Saved"),
-    *("kernels.conversion.convert", "kernels.forward_ad.wrap", "kernels.approx_backprop.How"),
+    *("kernels.conversion.convert", "kernels.forward_ad.wrap", "kernels.approx_backprop.Compressed"),
     *("coefficients.store.load", "coefficients.schema.CoefficientError", "coefficients.document.seal"),
 )
 

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import kernels
 from kernels import KernelError
-from kernels.memory import Allocated, Group, Kept, Recorder, Saved, Saver, saved_bytes
+from kernels.memory import Allocated, Group, Recorder, Saved, SavedTensor, Saver, saved_bytes
 from kernels.memory.saved import size
 from tests.kernels.saved import METHODS, bytes_allocated, bytes_in_graph
 
@@ -128,7 +128,7 @@ def test_who_keeps_what() -> None:
 def test_a_tensor_that_two_keep_names_both() -> None:
     net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
     (kept,) = saved_bytes(net, torch.randn(4, 8)).tensors
-    assert kept == Kept(4 * 8 * 4, (4, 8), "float32", (Saver("1", "relu"), Saver("2", "linear")))
+    assert kept == SavedTensor(4 * 8 * 4, (4, 8), "float32", (Saver("1", "relu"), Saver("2", "linear")))
 
 
 def test_like_modules_are_grouped() -> None:
@@ -405,7 +405,7 @@ def test_the_result_as_table_json_and_number() -> None:
 
 
 def test_long_tables_end_in_a_rest() -> None:
-    tensors = tuple(Kept(2**20, (1,), "float32", (Saver(f"m{i}", "f"),)) for i in range(20))
+    tensors = tuple(SavedTensor(2**20, (1,), "float32", (Saver(f"m{i}", "f"),)) for i in range(20))
     lines = Saved(tensors).table(rows=5).splitlines()
     assert len(lines) == 2 + 5 + 1 + 1
     assert lines[-2] == "| 15 more |  | 15 | 15.0 MiB | 75.0% |"

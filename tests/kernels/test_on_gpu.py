@@ -9,8 +9,8 @@ from torch import Tensor, nn
 import kernels
 from kernels import convert
 from kernels.functional import activation
-from kernels.kernel import facts, unbounded
-from kernels.stock import FUNCTIONS, STOCK
+from kernels.methods.functions import FUNCTIONS
+from kernels.stock import STOCK
 
 CUDA = torch.cuda.is_available()
 PLACE = "cuda" if CUDA else "cpu"
@@ -35,7 +35,7 @@ def test_devices_agree_in_float32(name: str, method: str) -> None:
     """As benchmarks.kernels holds them to the twin: 4 eps and 2**-17, where f' is about 1."""
     x, grad = (torch.randn(10_007, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
     options = METHODS[method]
-    if options["method"] == "fewbit" and unbounded(name):
+    if options["method"] == "fewbit" and not FUNCTIONS[name].bounded_derivative:
         pytest.skip("its f' has no bound: no table serves every x")
     there = both(lambda x: activation(name, x, **options), x.to(PLACE), grad.to(PLACE))
     here = both(lambda x: activation(name, x, **options), x, grad)
@@ -43,7 +43,7 @@ def test_devices_agree_in_float32(name: str, method: str) -> None:
         limit = 4 * torch.finfo(torch.float32).eps * expected.abs() + 2.0**-17 * scale
         # A branch or a step that is chosen by x next to a border: the codes are compared bit for bit elsewhere.
         assert ((got.cpu() - expected).abs() <= limit).float().mean() > 0.999
-    y = STOCK[name](x.double(), *facts(name).PARAMETERS.values())
+    y = STOCK[name](x.double(), *FUNCTIONS[name].parameters.values())
     assert ((there[0].cpu() - y).abs() <= 1e-5 * (1 + y.abs())).all()
 
 

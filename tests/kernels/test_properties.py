@@ -5,11 +5,13 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from kernels import ops, reference
+from kernels.engine import ops, reference
+from kernels.engine.planes import pack, plane_bytes, unpack
 from kernels.functional import activation
-from kernels.kernel import METHODS, facts, parse, unbounded
-from kernels.packing import pack, plane_bytes, unpack
-from kernels.stock import FUNCTIONS, STOCK
+from kernels.methods.functions import FUNCTIONS
+from kernels.methods.method import spec_of
+from kernels.methods.registry import ELEMENTWISE as METHODS
+from kernels.stock import STOCK
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 QUICK = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -61,15 +63,15 @@ def gradients(draw, shape, dtype):
 
 
 def applies(name, method):
-    if method == "fewbit" and unbounded(name):
+    if method == "fewbit" and not FUNCTIONS[name].bounded_derivative:
         return False
-    return method != "invact-precision-bit" or facts(name).SIDES == 2
+    return method != "invact-precision-bit" or FUNCTIONS[name].branches == 2
 
 
 def both(x, grad, name, method, params):
     """y and dx."""
     x = x.detach().requires_grad_()
-    y = activation(name, x, method=method, **dict(zip(facts(name).PARAMETERS, params, strict=False)))
+    y = activation(name, x, method=method, **dict(zip(FUNCTIONS[name].parameters, params, strict=False)))
     y.backward(grad)
     return y.detach(), x.grad
 
@@ -184,6 +186,6 @@ def test_both_backends_pack_alike(method, device):
         x = torch.randn(count)
         key = "gelu|fewbit|3|" if method == "fewbit" else "gelu|invact|0|"
         _, saved = ops._forward(x.to(device), key, [])
-        _, expected = reference.forward(parse(key), x, [])
+        _, expected = reference.forward(spec_of(key), x, [])
         assert saved.shape == expected.shape
         assert torch.equal(unpack(saved.cpu(), count), unpack(expected, count))

@@ -5,12 +5,14 @@ from functools import partial
 import pytest
 import torch
 
+from kernels.methods.functions import FUNCTIONS
+from kernels.methods.registry import ELEMENTWISE as METHODS
+
 pytest.importorskip("expecttest", reason="torch.testing._internal needs expecttest")
 from torch.testing._internal.common_methods_invocations import op_db
 
 from kernels import KernelError, functional
 from kernels.functional import activation
-from kernels.kernel import METHODS, facts
 
 # PyTorch's name of the entry -> ours; where a sample's arguments ask for another function, `ours` says which.
 ENTRIES = {
@@ -89,5 +91,5 @@ def test_sample_inputs_by_few_bits(info, device):
         with torch.no_grad():
             torch.testing.assert_close(y, info.op(x, **sample.kwargs), rtol=2.0**-20, atol=2.0**-20)
         assert x.grad.isfinite().all()
-    assert set(facts(name).TABLES) >= {1, 2, 3, 4}
+    assert set(FUNCTIONS[name].tables) >= {1, 2, 3, 4}
     assert "fewbit" in METHODS

@@ -11,47 +11,53 @@ from benchmarks.baselines.oracle import DTYPES, all_inputs, ulps
 from codegen.standalone import Request, emit
 from codegen.subject import of_catalogue
 from fitting.errors import InputError
-from kernels import launch
-from kernels.kernel import Kernel, facts
+from kernels.engine import launch
+from kernels.engine.elements import allocate
+from kernels.methods.functions import FUNCTIONS
+from kernels.methods.method import KernelSpec
 from tests.codegen.run import module
+from tests.kernels.specs import spec
 
-FUNCTIONS = ("gelu", "silu", "relu", "mish", "softplus", "tanh", "quick_gelu")
+NAMES = ("gelu", "silu", "relu", "mish", "softplus", "tanh", "quick_gelu")
 METHODS = {"forward-ad": 0, "fewbit": 3, "invact": 0}  # and bits
 
 
 def emitted(name: str, method: str, dtype: str, folder: Path) -> ModuleType:
     try:
-        return module(emit(Request(of_catalogue(name), method, dtype, 3, ("python",)), "triton"), folder)
+        return module(
+            emit(Request(of_catalogue(name), spec(name, method, METHODS[method]).method, dtype, ("python",)), "triton"),
+            folder,
+        )
     except InputError as error:
         if "python-flint must be installed" not in str(error):
             raise
         pytest.skip("not run: python-flint is missing, and this function's text is made by it")
 
 
-def run(found: ModuleType, kernel: Kernel, x: Tensor, params: tuple[float, ...]) -> tuple[Tensor, Tensor, Tensor]:
+def run(found: ModuleType, kernel: KernelSpec, x: Tensor, params: tuple[float, ...]) -> tuple[Tensor, Tensor, Tensor]:
     """y, what is saved, and the gradient of y.sum()."""
-    y, dx, grad, saved = torch.empty_like(x), torch.empty_like(x), torch.ones_like(x), kernel.empty(x)
+    y, dx, grad, saved = torch.empty_like(x), torch.empty_like(x), torch.ones_like(x), allocate(kernel, x)
     store = [saved] if saved.numel() else []
     given = [params] if params else []
     rows = 128 if x.is_cuda else 1 << 13  # the interpreter runs program after program
     grid = (-(-x.numel() // (8 * rows)),)
     found.forward_kernel[grid](x, y, *store, *given, x.numel(), ROWS=rows)
-    keeps = [y] if kernel.keeps_output else []
-    takes = given if kernel.saves not in ("slope", "codes") else []
+    keeps = [y] if kernel.storage.keeps_output else []
+    takes = given if kernel.storage.name not in ("derivative", "codes") else []
     found.backward_kernel[grid](grad, *keeps, *store, dx, *takes, x.numel(), ROWS=rows)
     return y.cpu(), saved.cpu(), dx.cpu()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", NAMES)
 def test_it_gives_what_the_runtime_gives(name: str, method: str, dtype: str, device: str, tmp_path: Path) -> None:
-    kernel = Kernel(name, method, METHODS[method])
-    params = tuple(facts(name).PARAMETERS.values())
+    kernel = spec(name, method, METHODS[method])
+    params = tuple(FUNCTIONS[name].parameters.values())
     x = all_inputs(DTYPES[dtype]).to(device)
     y, saved, dx = run(emitted(name, method, dtype, tmp_path), kernel, x, params)
     expected, kept = launch.forward(kernel, x, params)
-    needed = expected if kernel.keeps_output else None
+    needed = expected if kernel.storage.keeps_output else None
     gradient = launch.backward(kernel, torch.ones_like(x), needed, kept, params).cpu()
     number = ~torch.isnan(x.cpu()) & ~torch.isnan(expected.cpu())
     # The same operations; a compiler may join a product and a sum in one and not in the other, which moves what is
@@ -59,7 +65,7 @@ def test_it_gives_what_the_runtime_gives(name: str, method: str, dtype: str, dev
     units = 1 if device == "cuda" else 0
     assert ulps(y, expected.cpu())[number].max() <= units
     assert ulps(dx, gradient)[number].max() <= units
-    if kernel.saves == "slope":
+    if kernel.storage.name == "derivative":
         assert ulps(saved, kept.cpu())[number].max() <= units
     else:
         assert torch.equal(saved, kept.cpu())

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 import kernels
 from kernels import functional
-from kernels.kernel import facts, unbounded
-from kernels.stock import FUNCTIONS, STOCK
+from kernels.methods.functions import FUNCTIONS
+from kernels.stock import STOCK
 from tests.kernels.saved import METHODS
 
 each_method = pytest.mark.parametrize("how", METHODS.values(), ids=METHODS)
@@ -74,13 +74,13 @@ WIDE_IN_16_BITS = ("softsign", "tanhshrink", "quick_gelu")  # torch computes the
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_forward_is_stocks_bit_for_bit(name: str, dtype: torch.dtype) -> None:
     """On a CPU, of whatever strides; where torch rounds in between, in 16 bits, it is rounded once."""
-    params = facts(name).PARAMETERS
+    params = FUNCTIONS[name].parameters
     made = torch.Generator().manual_seed(1)
     for layout, x in all_layouts(3 * torch.randn(2, 3, 40, 50, dtype=dtype, generator=made)).items():
         narrow = name in WIDE_IN_16_BITS and dtype in (torch.float16, torch.bfloat16)
         expected = STOCK[name](x.float() if narrow else x, *params.values()).to(dtype)
         for method in ("invact", "fewbit", "forward-ad"):
-            if method == "fewbit" and unbounded(name):
+            if method == "fewbit" and not FUNCTIONS[name].bounded_derivative:
                 continue
             y = functional.activation(name, x.detach().requires_grad_(), method=method, **params)
             assert torch.equal(y, expected), layout

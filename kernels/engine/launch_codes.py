@@ -1,6 +1,6 @@
-"""Run the Triton kernels of `kernels.approx_backprop.template` on contiguous tensors of 16 or 32 bits.
+"""Run the Triton kernels of `kernels.engine.templates.codes` on contiguous tensors of 16 or 32 bits.
 
-Each function is its namesake in `kernels.approx_backprop.reference`, on a GPU, or on the CPU under the interpreter.
+Each function is its namesake in `kernels.engine.reference_codes`, on a GPU, or on the CPU under the interpreter.
 Vectors have any floating-point type.
 """
 
@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.launch import ROWS, WARPS, interpreting
-from kernels.packing import plane_bytes
+from kernels.engine.backend import interpreting
+from kernels.engine.launch import ROWS, WARPS, device_of, rows_a_program
+from kernels.engine.planes import plane_bytes
 
 _NARROW = (1 << 31) - (1 << 17)  # so many elements are counted in 32 bits, with those of the last program
 _TILE = 8192  # elements of a large group at a time, of 16 warps
@@ -19,23 +20,18 @@ _EXACT = {"enable_fp_fusion": False}  # the reference rounds a product before th
 
 
 def _template() -> ModuleType:
-    from kernels.approx_backprop import template  # at the first call: Triton need not be there
+    from kernels.engine.templates import codes  # at the first call: Triton need not be installed
 
-    return template
-
-
-def _rows(count: int) -> int:
-    # The interpreter runs program after program: a few large ones.
-    return min(1 << max((count - 1) // 8, 0).bit_length(), 1 << 13) if interpreting() else ROWS
+    return codes
 
 
 def _sizes(count: int) -> tuple[tuple[int], dict[str, Any]]:
     """The grid of a kernel of rows, and what all of them take."""
-    rows = _rows(count)
+    rows = rows_a_program(count)
     return (-(-count // (8 * rows)),), {"ROWS": rows, "num_warps": WARPS, **_EXACT}
 
 
-def _how(vector: Tensor | None, run: int, wide: int = 1, tokens: int = 1, count: int = 0) -> str:
+def _places(vector: Tensor | None, run: int, wide: int = 1, tokens: int = 1, count: int = 0) -> str:
     """Where a row finds its entries of the vector, in the template's words."""
     if vector is None:
         return "none"
@@ -62,12 +58,12 @@ def ends(x: Tensor, run: int, wide: int, tokens: int, bits: int) -> tuple[Tensor
     least, step = (x.new_empty(groups, dtype=torch.bfloat16) for _ in range(2))
     if count:
         small = run <= 8 * ROWS
-        tile = 8 * _rows(count) if small or interpreting() else _TILE
+        tile = 8 * rows_a_program(count) if small or interpreting() else _TILE
         # In a row of memory lie the elements of a group, or, if wide, those of neighbouring groups.
         width = min(1 << (run - 1).bit_length(), tile if wide == 1 else 8)
         grid = (-(-groups // (tile // width)),)
-        with torch.cuda.device_of(x):
-            _template().ends_kernel[grid](
+        with device_of(x):
+            _template().group_range_kernel[grid](
                 x, least, step, run, wide, tokens, groups, count,
                 BITS=bits, GROUPS=tile // width, WIDTH=width, num_warps=WARPS if small else 16, **_EXACT
             )  # fmt: skip
@@ -91,7 +87,7 @@ def encode(
     if count:
         kind = "none" if noise is None else "one" if noise.numel() == 1 else "each"
         grid, constants = _sizes(count)
-        with torch.cuda.device_of(x):
+        with device_of(x):
             _template().encode_kernel[grid](
                 x,
                 center.contiguous(),
@@ -104,7 +100,7 @@ def encode(
                 tokens,
                 len(center),
                 count,
-                HOW=_how(center, run, wide, tokens, count),
+                PLACES=_places(center, run, wide, tokens, count),
                 NOISE=kind,
                 BITS=bits,
                 WIDE=count > _NARROW,
@@ -133,7 +129,7 @@ def decode(
     values = planes.new_empty(count, dtype=dtype)
     if count:
         grid, constants = _sizes(count)
-        with torch.cuda.device_of(planes):
+        with device_of(planes):
             _template().decode_kernel[grid](
                 planes,
                 step.contiguous(),
@@ -151,9 +147,9 @@ def decode(
                 1 if gain is None else len(gain),
                 1 if bias is None else len(bias),
                 count,
-                HOW=_how(step, run, wide, tokens, count),
-                GAIN=_how(gain, inner),
-                BIAS=_how(bias, inner),
+                PLACES=_places(step, run, wide, tokens, count),
+                GAIN=_places(gain, inner),
+                BIAS=_places(bias, inner),
                 SIGNS=signs is not None,
                 SLOPED=slope != 0,
                 CLAMP=clamp,
@@ -169,7 +165,7 @@ def rectify(x: Tensor, slope: float) -> tuple[Tensor, Tensor]:
     y, signs = torch.empty_like(x), x.new_empty((1, plane_bytes(x.numel())), dtype=torch.uint8)
     if count := x.numel():
         grid, constants = _sizes(count)
-        with torch.cuda.device_of(x):
+        with device_of(x):
             _template().rectify_kernel[grid](x, y, signs, float(slope), count, SLOPED=slope != 0, **constants)
     return y, signs
 
@@ -179,7 +175,7 @@ def rectify_backward(grad: Tensor, signs: Tensor, slope: float) -> Tensor:
     dx = torch.empty_like(grad)
     if count := grad.numel():
         grid, constants = _sizes(count)
-        with torch.cuda.device_of(grad):
+        with device_of(grad):
             _template().rectify_backward_kernel[grid](
                 grad, signs, dx, float(slope), count, SLOPED=slope != 0, **constants
             )

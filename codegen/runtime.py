@@ -1,11 +1,11 @@
-"""`elementwise`: a Python function of one tensor, written with torch's operations, as one fused kernel pair.
+"""`elementwise`: a Python function of one tensor, written with torch's operations, as one fused kernel pair, emitted
+when it is first called.
 
 Forward computes the results and their derivatives together, backward is left with the derivatives alone. The function
 is taken apart by calling it once with a stand-in (see `codegen.traced`), differentiated, and emitted by codegen.
 """
 
 import functools
-import importlib
 import itertools
 import numbers
 import sys
@@ -18,11 +18,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from kernels import emitted
+from fitting.errors import InputError
 from kernels.autograd import all_in_memory_order, once
+from kernels.engine.elements import DTYPES
+from kernels.engine.emitted import Emitted, register
 from kernels.errors import KernelError
 from kernels.functional import transformed
-from kernels.kernel import DTYPES
+from kernels.methods.forward_derivative import ForwardDerivative
+from kernels.methods.method import SavedBy
 
 _OBJECTS: WeakValueDictionary[str, "Elementwise"] = WeakValueDictionary()
 _COUNT = itertools.count()
@@ -108,13 +111,13 @@ class Elementwise:
         key = tuple((type(one), one) for one in args), tuple((name, type(one), one) for name, one in kwargs.items())
         with _LOCK:
             if key not in self._programs:
-                # By name, at the first call: what runs needs no sympy, and this alone cannot be emitted beforehand.
-                codegen = importlib.import_module("codegen.fused")
+                from codegen.fused import fuse  # sympy takes a second to import
+
                 recorded = torch.is_grad_enabled  # not within torch.no_grad(), nor in a torch.autograd.Function
                 # Without modes numbers in tensors can be read while torch.compile is running.
                 with _disable_current_modes(), torch.enable_grad():
-                    program = self._checked(lambda: codegen.fuse(self.function, self.name, args, kwargs, recorded))
-                emitted.register(emitted.Emitted(program.key, program.count, program.text))
+                    program = self._checked(lambda: fuse(self.function, self.name, args, kwargs, recorded))
+                register(Emitted(program.key, program.count, program.text))
                 self._programs[key] = program
             return self._programs[key]
 
@@ -133,7 +136,7 @@ class Elementwise:
     def _checked(self, run: Callable[[], Any]) -> Any:
         try:
             return run()
-        except importlib.import_module("fitting.errors").InputError as error:
+        except InputError as error:
             raise KernelError(f"{self.name}: {error}") from None
 
 
@@ -187,9 +190,9 @@ class Fused(torch.autograd.Function):
         return *torch.ops.actfit.fused_forward(x, key, True), x.new_empty(0)
 
     @staticmethod
-    def label(x: Tensor, key: str) -> str:
-        """How it goes by where bytes are counted."""
-        return f"{key.rpartition('-')[0]}, forward-ad"
+    def saved_by(x: Tensor, key: str) -> SavedBy:
+        """For the recorder of memory."""
+        return SavedBy(key.rpartition("-")[0], ForwardDerivative)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, str], output: tuple[Tensor, ...]) -> None:

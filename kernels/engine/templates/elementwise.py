@@ -1,31 +1,34 @@
 """The element-wise kernels, once for every function and method: forward, and what backward makes of what was saved.
 
-FORWARD, SAVE and SLOPE are functions of one element, from `kernels.generated`. SAVES says what backward is left with:
+FORWARD, ENCODE and DECODE are functions of one element, from `kernels.generated`. STORAGE says what backward reads, as
+`kernels.methods.storage` lists it:
 
-    slope           f'(x) itself: SAVE(x)
-    output          y alone: f' is SLOPE(y)
-    side            y, and packed the side of x, SAVE(x, k), one bit: f' is SLOPE(y, side)
-    codes           packed codes, SAVE(x, k), of BITS bits: f' is SLOPE(code)
-    table           packed codes, found in a table in memory: borders, codes, levels
-    precision-bit   y, whose lowest bit is 1 to the left: f' is SLOPE(y, side)
-    sign-bit        ±(y - MINIMUM), plus to the right: f' is SLOPE(y, side)
+    derivative      f'(x) itself: ENCODE(x)
+    output          y alone: f' is DECODE(y)
+    branch_bit      y, and packed the branch of x, ENCODE(x, k), one bit: f' is DECODE(y, bit)
+    codes           packed codes, ENCODE(x, k), of BITS bits: f' is DECODE(code)
+    table_codes     packed codes, found in a table in memory: borders, codes, levels
+    marked_output   y, whose lowest bit is 1 on the left branch: f' is DECODE(y, bit)
+    signed_output   ±(y - MINIMUM), plus on the right branch: f' is DECODE(y, bit)
 
 Eight consecutive elements make a row; a program does ROWS of them. Codes are stored as bit planes: byte `row` of
 plane p holds bit p of the row's codes, the first element's lowest. A plane has ceil(n/8) bytes; what fills the last
 one is not defined. Offsets have 64 bits. All is computed in float32 and rounded once, by the store.
 
 The fused pair is for functions that users write: ELEMENT, emitted when they are first called, gives all results of one
-element and then their derivatives, which are what backward is left with; pointers come in tuples.
+element and then their derivatives, which are what backward reads; pointers come in tuples.
 """
 
 import triton
 import triton.language as tl
 
+from kernels.engine.templates.planes import load_planes, store_planes
+
 
 @triton.jit
 def forward_kernel(
     x_ptr, y_ptr, saved_ptr, table_ptr, params, n,
-    FORWARD: tl.constexpr, SAVE: tl.constexpr, SAVES: tl.constexpr, MINIMUM: tl.constexpr,
+    FORWARD: tl.constexpr, ENCODE: tl.constexpr, STORAGE: tl.constexpr, MINIMUM: tl.constexpr,
     BITS: tl.constexpr, STEPS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """y = f(x), and what backward needs, for n elements."""
@@ -35,30 +38,27 @@ def forward_kernel(
     inside = at < n
     x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
     y = FORWARD(x, params)
-    if SAVES == "slope":
-        tl.store(saved_ptr + at, SAVE(x, params), mask=inside)
-    if SAVES == "side" or SAVES == "codes":
-        word = tl.sum(SAVE(x, params, k), axis=1)  # bit p of the row's k-th code at 8p + k: byte p is plane p's
+    if STORAGE == "derivative":
+        tl.store(saved_ptr + at, ENCODE(x, params), mask=inside)
+    if STORAGE == "branch_bit" or STORAGE == "codes":
+        word = tl.sum(ENCODE(x, params, k), axis=1)  # bit p of the row's k-th code at 8p + k: byte p is plane p's
         for plane in tl.static_range(BITS):
             byte = (word >> (8 * plane)).to(tl.uint8)
             tl.store(saved_ptr + plane * ((n - 1) // 8 + 1) + row, byte, mask=row * 8 < n)
-    if SAVES == "table":
-        code = find(x, table_ptr, STEPS)
-        for plane in tl.static_range(BITS):
-            byte = tl.sum(((code >> plane) & 1) << k, axis=1).to(tl.uint8)
-            tl.store(saved_ptr + plane * ((n - 1) // 8 + 1) + row, byte, mask=row * 8 < n)
-    if SAVES == "precision-bit":
-        y = with_lowest_bit(y.to(y_ptr.dtype.element_ty), SAVE(x, params, 0) == 0)
-    if SAVES == "sign-bit":
+    if STORAGE == "table_codes":
+        store_planes(saved_ptr, find(x, table_ptr, STEPS), row, k, n, BITS)
+    if STORAGE == "marked_output":
+        y = with_lowest_bit(y.to(y_ptr.dtype.element_ty), ENCODE(x, params, 0) == 0)
+    if STORAGE == "signed_output":
         above = tl.maximum(y - MINIMUM, 0.0, propagate_nan=tl.PropagateNan.ALL)
-        tl.store(saved_ptr + at, tl.where(SAVE(x, params, 0) != 0, above, -above), mask=inside)
+        tl.store(saved_ptr + at, tl.where(ENCODE(x, params, 0) != 0, above, -above), mask=inside)
     tl.store(y_ptr + at, y, mask=inside)
 
 
 @triton.jit
 def backward_kernel(
     grad_ptr, y_ptr, saved_ptr, table_ptr, dx_ptr, params, n,
-    SLOPE: tl.constexpr, SAVES: tl.constexpr, MINIMUM: tl.constexpr,
+    DECODE: tl.constexpr, STORAGE: tl.constexpr, MINIMUM: tl.constexpr,
     BITS: tl.constexpr, STEPS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """dx = grad * f'(x), f'(x) from what forward left, for n elements."""
@@ -66,34 +66,30 @@ def backward_kernel(
     k = tl.arange(0, 8)[None, :]
     at = row[:, None] * 8 + k
     inside = at < n
-    if SAVES == "slope":
-        f_prime = tl.load(saved_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    if SAVES == "output":
-        f_prime = SLOPE(tl.load(y_ptr + at, mask=inside, other=0.0).to(tl.float32), params)
-    if SAVES == "side":
+    if STORAGE == "derivative":
+        derivative = tl.load(saved_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    if STORAGE == "output":
+        derivative = DECODE(tl.load(y_ptr + at, mask=inside, other=0.0).to(tl.float32), params)
+    if STORAGE == "branch_bit":
         byte = tl.load(saved_ptr + row, mask=row * 8 < n, other=0).to(tl.int32)
         y = tl.load(y_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        f_prime = SLOPE(y, ((byte[:, None] >> k) & 1) != 0, params)
-    if SAVES == "codes":
+        derivative = DECODE(y, ((byte[:, None] >> k) & 1) != 0, params)
+    if STORAGE == "codes":
         word = tl.zeros([ROWS], dtype=tl.int32)
         for plane in tl.static_range(BITS):
             byte = tl.load(saved_ptr + plane * ((n - 1) // 8 + 1) + row, mask=row * 8 < n, other=0)
             word = word | (byte.to(tl.int32) << (8 * plane))
-        f_prime = SLOPE(word[:, None] >> k)
-    if SAVES == "table":
-        code = tl.zeros([ROWS, 8], dtype=tl.int32)
-        for plane in tl.static_range(BITS):
-            byte = tl.load(saved_ptr + plane * ((n - 1) // 8 + 1) + row, mask=row * 8 < n, other=0).to(tl.int32)
-            code = code | (((byte[:, None] >> k) & 1) << plane)
-        f_prime = tl.load(table_ptr + (2 << STEPS) + code)
-    if SAVES == "precision-bit":
+        derivative = DECODE(word[:, None] >> k)
+    if STORAGE == "table_codes":
+        derivative = tl.load(table_ptr + (2 << STEPS) + load_planes(saved_ptr, row, k, n, BITS))
+    if STORAGE == "marked_output":
         y = tl.load(y_ptr + at, mask=inside, other=0.0)
-        f_prime = SLOPE(y.to(tl.float32), lowest_bit(y) == 0, params)
-    if SAVES == "sign-bit":
+        derivative = DECODE(y.to(tl.float32), lowest_bit(y) == 0, params)
+    if STORAGE == "signed_output":
         above = tl.load(saved_ptr + at, mask=inside, other=0.0)
-        f_prime = SLOPE(tl.abs(above.to(tl.float32)) + MINIMUM, sign_bit(above) == 0, params)
+        derivative = DECODE(tl.abs(above.to(tl.float32)) + MINIMUM, sign_bit(above) == 0, params)
     grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(dx_ptr + at, grad * f_prime, mask=inside)
+    tl.store(dx_ptr + at, grad * derivative, mask=inside)
 
 
 @triton.jit
@@ -140,7 +136,7 @@ def fused_forward_kernel(
 
 @triton.jit
 def fused_backward_kernel(
-    grad_ptrs, slope_ptrs, dx_ptr, n, COUNT: tl.constexpr, ROWS: tl.constexpr
+    grad_ptrs, derivative_ptrs, dx_ptr, n, COUNT: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
     """dx = the sum of COUNT products grad * slope, for n elements."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -149,7 +145,7 @@ def fused_backward_kernel(
     dx = tl.zeros([ROWS, 8], dtype=tl.float32)
     for i in tl.static_range(COUNT):
         grad = tl.load(grad_ptrs[i] + at, mask=inside, other=0.0).to(tl.float32)
-        dx += grad * tl.load(slope_ptrs[i] + at, mask=inside, other=0.0).to(tl.float32)
+        dx += grad * tl.load(derivative_ptrs[i] + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(dx_ptr + at, dx, mask=inside)
 
 

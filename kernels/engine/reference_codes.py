@@ -1,4 +1,4 @@
-"""The ops of `kernels.approx_backprop.ops` in plain PyTorch: what CPU tensors run, and the reference of the kernels.
+"""The ops of K-bit codes in plain PyTorch: what CPU tensors run, and the reference of the Triton kernels.
 
 A flat tensor is [outer, tokens, wide], and `run` tokens in a row share an entry of a vector: element i takes entry
 ((i // (tokens * wide)) * ceil(tokens / run) + i % (tokens * wide) // wide // run) * wide + i % wide of it, modulo its
@@ -11,12 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernels.packing import pack, unpack
-
-
-def computed(dtype: torch.dtype) -> torch.dtype:
-    """The type that tensors of a dtype are computed in."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
+from kernels.engine.elements import computed
+from kernels.engine.planes import pack, unpack
 
 
 def _split(flat: Tensor, length: int, run: int, wide: int, tokens: int) -> Tensor:

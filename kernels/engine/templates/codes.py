@@ -1,10 +1,11 @@
-"""The kernels of approximate backprop: `kernels.approx_backprop.reference` says what each computes.
+"""The kernels of K-bit codes and of ReLU by one bit: `kernels.engine.reference_codes` says what each computes.
 
-Rows, programs and bit planes are those of `kernels.template`: eight consecutive elements a row, ROWS of them a program,
-offsets of 64 bits, float32 until the store. They are launched without fused multiply-adds, so that each operation
+Rows, programs and bit planes are those of `kernels.engine.templates.elementwise`: eight consecutive elements a row,
+ROWS of them a program, offsets of 64 bits, float32 until the store. They are launched without fused multiply-adds, so
+that each operation
 rounds as it does in the reference.
 
-The reference says which entry of a vector belongs to element i. HOW says where the entries of a row's elements are,
+The reference says which entry of a vector belongs to element i. PLACES says where the entries of a row's elements are,
 so that integers are divided once a row where that will do. With entry (i // run) % length:
 
     one     the vector has one entry
@@ -22,10 +23,12 @@ and where groups have elements of one feature:
 import triton
 import triton.language as tl
 
+from kernels.engine.templates.planes import load_planes, store_planes
+
 
 @triton.jit
-def ends_kernel(
-    x_ptr, least_ptr, step_ptr, run, wide, tokens, groups, n,
+def group_range_kernel(
+    x_ptr, minimum_ptr, step_ptr, run, wide, tokens, groups, n,
     BITS: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The least of each group of `run` tokens and the step of its codes, GROUPS a program, WIDTH tokens at a time."""
@@ -50,14 +53,14 @@ def ends_kernel(
     highest = tl.where(nan, 0x7FC00000, ordered(highest)).to(tl.float32, bitcast=True)
     least = -upper(-lowest)
     step = upper(tl.div_rn(highest - least, (1 << BITS) - 1.0))
-    tl.store(least_ptr + index, least.to(tl.bfloat16), mask=index < groups)
+    tl.store(minimum_ptr + index, least.to(tl.bfloat16), mask=index < groups)
     tl.store(step_ptr + index, step.to(tl.bfloat16), mask=index < groups)
 
 
 @triton.jit
 def encode_kernel(
     x_ptr, center_ptr, scale_ptr, offset_ptr, noise_ptr, planes_ptr, run, wide, tokens, length, n,
-    HOW: tl.constexpr, NOISE: tl.constexpr, BITS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
+    PLACES: tl.constexpr, NOISE: tl.constexpr, BITS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Bit planes of the codes of n elements. NOISE: "none", "one" for all or "each" its own."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -65,13 +68,13 @@ def encode_kernel(
     at = row[:, None] * 8 + k
     inside = at < n
     x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    place = x - entries(center_ptr, row, k, run, wide, tokens, length, HOW, WIDE)
-    place = place * entries(scale_ptr, row, k, run, wide, tokens, length, HOW, WIDE)
+    place = x - entries(center_ptr, row, k, run, wide, tokens, length, PLACES, WIDE)
+    place = place * entries(scale_ptr, row, k, run, wide, tokens, length, PLACES, WIDE)
     if NOISE == "one":
         place += tl.load(noise_ptr).to(tl.float32)
     if NOISE == "each":
         place += tl.load(noise_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    code = tl.floor(place) + entries(offset_ptr, row, k, run, wide, tokens, length, HOW, WIDE)
+    code = tl.floor(place) + entries(offset_ptr, row, k, run, wide, tokens, length, PLACES, WIDE)
     code = tl.minimum(tl.maximum(code, 0.0), (1 << BITS) - 1.0)  # of NaN and a number, the number
     store_planes(planes_ptr, code.to(tl.int32), row, k, n, BITS)
 
@@ -80,10 +83,10 @@ def encode_kernel(
 def decode_kernel(
     planes_ptr, step_ptr, base_ptr, gain_ptr, bias_ptr, signs_ptr, values_ptr,
     slope, run, wide, tokens, groups, inner, gains, biases, n,
-    HOW: tl.constexpr, GAIN: tl.constexpr, BIAS: tl.constexpr, SIGNS: tl.constexpr, SLOPED: tl.constexpr,
+    PLACES: tl.constexpr, GAIN: tl.constexpr, BIAS: tl.constexpr, SIGNS: tl.constexpr, SLOPED: tl.constexpr,
     CLAMP: tl.constexpr, BITS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """(code * step + base) * gain + bias of n elements, its sign put right. GAIN and BIAS: their HOW, or "none".
+    """(code * step + base) * gain + bias of n elements, its sign put right. GAIN and BIAS: their PLACES, or "none".
 
     SLOPED: the slope is not 0. CLAMP: what has the wrong sign is 0 first.
     """
@@ -91,8 +94,8 @@ def decode_kernel(
     k = tl.arange(0, 8)[None, :]
     at = row[:, None] * 8 + k
     value = load_planes(planes_ptr, row, k, n, BITS).to(tl.float32)
-    value = value * entries(step_ptr, row, k, run, wide, tokens, groups, HOW, WIDE)
-    value = value + entries(base_ptr, row, k, run, wide, tokens, groups, HOW, WIDE)
+    value = value * entries(step_ptr, row, k, run, wide, tokens, groups, PLACES, WIDE)
+    value = value + entries(base_ptr, row, k, run, wide, tokens, groups, PLACES, WIDE)
     if GAIN != "none":
         value = value * entries(gain_ptr, row, k, inner, 1, inner, gains, GAIN, WIDE)
     if BIAS != "none":
@@ -139,7 +142,7 @@ def rectify_backward_kernel(
 
 
 @triton.jit
-def entries(vector_ptr, row, k, run, wide, tokens, length, HOW: tl.constexpr, WIDE: tl.constexpr):
+def entries(vector_ptr, row, k, run, wide, tokens, length, PLACES: tl.constexpr, WIDE: tl.constexpr):
     """The rows' entries of a vector, to go along [ROWS, 8]; a row past the end has entries too, of others.
 
     WIDE: elements are counted in 64 bits, which are divided slowly.
@@ -147,21 +150,21 @@ def entries(vector_ptr, row, k, run, wide, tokens, length, HOW: tl.constexpr, WI
     first = row[:, None] * 8
     if not WIDE:
         first = first.to(tl.int32)
-    if HOW == "one":
+    if PLACES == "one":
         found = tl.load(vector_ptr)
-    elif HOW == "row":
+    elif PLACES == "row":
         found = tl.load(vector_ptr + first // run % length)
-    elif HOW == "two":
+    elif PLACES == "two":
         whole = first // run
         here = whole % length
         there = tl.where(here + 1 == length, 0, here + 1)
         in_the_next = first - whole * run + k >= run
         found = tl.where(in_the_next, tl.load(vector_ptr + there), tl.load(vector_ptr + here))
-    elif HOW == "eight":
+    elif PLACES == "eight":
         found = tl.load(vector_ptr + (first % length + k))
-    elif HOW == "wide":
+    elif PLACES == "wide":
         found = tl.load(vector_ptr + (of_group(first, run, wide, tokens) % length + k))
-    elif HOW == "any":
+    elif PLACES == "any":
         found = tl.load(vector_ptr + of_group(first + k, run, wide, tokens) % length)
     else:
         found = tl.load(vector_ptr + (first + k) // run % length)
@@ -174,41 +177,6 @@ def of_group(i, run, wide, tokens):
     token = i // wide
     outer = token // tokens
     return (outer * ((tokens - 1) // run + 1) + (token - outer * tokens) // run) * wide + (i - token * wide)
-
-
-@triton.jit
-def store_planes(planes_ptr, code, row, k, n, BITS: tl.constexpr):
-    """Pack codes below 2**BITS, [ROWS, 8]; four planes at a time, bit p of the row's k-th code at 8p + k of a word."""
-    for plane in tl.static_range(BITS):
-        if plane % 4 == 0:
-            if BITS == 1:
-                spread = code
-            else:
-                spread = (((code >> plane) & 15) * 0x204081) & 0x01010101  # four copies, 7 bits apart: bit p at 8p
-            word = tl.sum(spread << k, axis=1)
-        byte = (word >> (8 * (plane % 4))).to(tl.uint8)
-        tl.store(planes_ptr + plane * ((n - 1) // 8 + 1) + row, byte, mask=row * 8 < n)
-
-
-@triton.jit
-def load_planes(planes_ptr, row, k, n, BITS: tl.constexpr):
-    """The codes that `store_planes` packed, int32 [ROWS, 8]."""
-    for plane in tl.static_range(BITS):
-        byte = tl.load(planes_ptr + plane * ((n - 1) // 8 + 1) + row, mask=row * 8 < n, other=0).to(tl.int32)
-        if plane % 4 == 0:
-            word = byte
-        else:
-            word = word | (byte << (8 * (plane % 4)))
-        if plane % 4 == 3 or plane == BITS - 1:
-            bits = (word[:, None] >> k) & 0x01010101
-            if plane % 4 != 0:
-                # Bit 8p goes to 24 + p; the other products go elsewhere below 24, or overflow, as they may.
-                bits = tl.mul(bits, 0x01020408, sanitize_overflow=False) >> 24
-            if plane < 4:
-                code = bits
-            else:
-                code = code | (bits << 4)
-    return code
 
 
 @triton.jit

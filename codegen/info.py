@@ -1,0 +1,74 @@
+"""What the runtime must know of a function, and the module that tells it: kernels/generated/functions.py."""
+
+from collections.abc import Iterable
+from math import isfinite
+
+import numpy as np
+
+from codegen import elements
+from codegen.closed import CLOSED
+from codegen.module import MARK, triton_functions
+from codegen.steps import planes
+from codegen.subject import Subject
+from fitting.activations.calculus import values
+from fitting.activations.tape import Tape
+from kernels.methods.function_info import FunctionInfo
+
+# f' of a bounded one has come to its limits there, and one without bound is beyond any of them.
+_FAR, _HUGE = np.array([-1e30, 1e30]), 1e15
+_ELEMENTS = ("forward", "derivative", "branch_bit", "code_", "level_")
+
+
+def info(subject: Subject) -> FunctionInfo:
+    """What is known of any function; its parameters are numbers, or defaults where they are free."""
+    closed, minimum = CLOSED.get(subject.name), subject.activation.minimum.value
+    two = elements.branch_bit(subject, "torch") is not None if _has_formula(subject) else False
+    far = np.abs(values(Tape(subject.activation.d1_expression), _FAR))
+    return FunctionInfo(
+        name=subject.name,
+        parameters=dict(subject.activation.params),
+        lower_limits=dict(closed.at_least or {}) if closed else {},
+        rounds_parameters=bool(closed and closed.rounded),
+        rounds_once=elements.rounds_once(subject),
+        branches=2 if two else 1,
+        minimum=float(minimum) if isfinite(minimum) else None,
+        bounded_derivative=bool((far <= _HUGE).all()),
+        tables={bits: planes(file.document["solution"]) for bits, file in subject.fewbit().items()},
+        elements=frozenset({"branch_bit"} if two else ()),
+    )
+
+
+def _has_formula(subject: Subject) -> bool:
+    return bool(subject.invact()) or subject.name in CLOSED
+
+
+def functions_module(subjects: Iterable[Subject]) -> str:
+    """The text of `functions.py`: all functions of the catalogue."""
+    lines = [
+        '"""What is known of each function: found from its expression and its coefficient files.',
+        "",
+        MARK,
+        "To make it again: python -m codegen emit --all",
+        '"""',
+        "",
+        "from kernels.methods.function_info import FunctionInfo",
+        "",
+        "FUNCTIONS = {",
+    ]
+    for subject in subjects:
+        lines += _entry(subject)
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def _entry(subject: Subject) -> list[str]:
+    known = info(subject)
+    names = [function.name for function in triton_functions(subject) if function.name.startswith(_ELEMENTS)]
+    lines = [f"    {subject.name!r}: FunctionInfo("]
+    for field in (
+        "name", "parameters", "lower_limits", "rounds_parameters", "rounds_once", "branches", "minimum",
+        "bounded_derivative", "tables",
+    ):  # fmt: skip
+        lines.append(f"        {field}={getattr(known, field)!r},")
+    lines.append("        elements=frozenset({")
+    lines += [f"            {name!r}," for name in names]
+    return [*lines, "        }),", "    ),"]

@@ -1,0 +1,68 @@
+"""What kernels are given: dtypes, the emitted element functions, tables on a device, memory for what is stored."""
+
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernels.engine.planes import plane_bytes
+from kernels.methods.method import KernelSpec, spec_of
+from kernels.methods.table import Table
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+INTEGERS = {
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+    torch.float32: torch.int32,
+    torch.float64: torch.int64,
+}  # of the same width
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """As "float32"."""
+    return str(dtype).removeprefix("torch.")
+
+
+def computed(dtype: torch.dtype) -> torch.dtype:
+    """The type that tensors of a dtype are computed in: float32, or float64 for float64."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+@cache
+def torch_elements(function: str) -> ModuleType:
+    """The emitted PyTorch functions of one of the catalogue."""
+    return import_module(f"kernels.generated.{function}_torch")
+
+
+@cache
+def triton_elements(key: str, dtype: torch.dtype) -> tuple[Any, Any, Any]:
+    """FORWARD, ENCODE and DECODE of a kernel."""
+    spec = spec_of(key)
+    module = import_module(f"kernels.generated.{spec.function.name}_triton")
+    forward, encode, decode = (getattr(module, name) for name in spec.elements(dtype_name(dtype)))
+    return forward, encode, decode
+
+
+def table_of(spec: KernelSpec) -> Table:
+    """The few-bit table of a kernel that has one."""
+    table = spec.method.table(spec.function)
+    if table is None:
+        raise RuntimeError(f"{spec.key} has no table")
+    return table
+
+
+@cache
+def device_table(key: str, device: torch.device) -> Tensor:
+    """`Table.flat` as a float32 tensor, made once for each device."""
+    return torch.tensor(table_of(spec_of(key)).flat(), dtype=torch.float32, device=device)
+
+
+def allocate(spec: KernelSpec, x: Tensor) -> Tensor:
+    """What is stored beside the output of x, not filled: a tensor like x, bit planes, or nothing (no elements)."""
+    if spec.storage.like_input:
+        return torch.empty_like(x, dtype=getattr(torch, spec.method.stored_dtype(dtype_name(x.dtype))))
+    shape = (spec.stored_bits, plane_bytes(x.numel())) if spec.stored_bits else (0,)
+    return x.new_empty(shape, dtype=torch.uint8)

@@ -1,0 +1,148 @@
+"""Run the Triton kernels of `kernels.engine.templates.elementwise` on contiguous tensors."""
+
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernels.engine.backend import interpreting
+from kernels.engine.elements import allocate, device_table, dtype_name, table_of, triton_elements
+from kernels.engine.emitted import find, module_of
+from kernels.methods.forward_derivative import ForwardDerivative
+from kernels.methods.functions import function_info
+from kernels.methods.method import KernelSpec, registered
+from kernels.methods.storage import TABLE_CODES
+
+ROWS = 128  # of eight elements, a program: eight elements a thread, so that packing needs no exchange between threads
+WARPS = 4
+
+
+@cache
+def _template() -> ModuleType:
+    return import_module("kernels.engine.templates.elementwise")
+
+
+def rows_a_program(count: int) -> int:
+    """Rows of eight elements. The interpreter runs program after program: a few large ones."""
+    return min(1 << max((count - 1) // 8, 0).bit_length(), 1 << 13) if interpreting() else ROWS
+
+
+def _constants(spec: KernelSpec, count: int) -> dict[str, Any]:
+    return {
+        "STORAGE": spec.storage.name,
+        "MINIMUM": spec.function.minimum,
+        "BITS": spec.stored_bits,
+        "STEPS": table_of(spec).steps if spec.storage is TABLE_CODES else 0,
+        "ROWS": rows_a_program(count),
+        "num_warps": WARPS,
+    }
+
+
+def _grid(count: int) -> tuple[int]:
+    return (-(-count // (8 * rows_a_program(count))),)
+
+
+def forward(spec: KernelSpec, x: Tensor, params: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """y = f(x) and what is saved, of a contiguous x on a GPU, or on the CPU under the interpreter."""
+    y, saved = torch.empty_like(x), allocate(spec, x)
+    if count := x.numel():
+        run, encode, _ = triton_elements(spec.key, x.dtype)
+        table = device_table(spec.key, x.device) if spec.storage is TABLE_CODES else y
+        with device_of(x):
+            _template().forward_kernel[_grid(count)](
+                x, y, saved, table, tuple(params) or (0.0,), count,
+                FORWARD=run, ENCODE=encode, **_constants(spec, count),
+            )  # fmt: skip
+    return y, saved
+
+
+def backward(spec: KernelSpec, grad: Tensor, y: Tensor | None, saved: Tensor, params: Sequence[float]) -> Tensor:
+    """dx = grad * f'(x), of contiguous tensors there."""
+    dx = torch.empty_like(grad)
+    if count := grad.numel():
+        *_, decode = triton_elements(spec.key, grad.dtype)
+        table = device_table(spec.key, grad.device) if spec.storage is TABLE_CODES else grad
+        with device_of(grad):
+            _template().backward_kernel[_grid(count)](
+                grad, grad if y is None else y, saved, table, dx, tuple(params) or (0.0,), count,
+                DECODE=decode, **_constants(spec, count),
+            )  # fmt: skip
+    return dx
+
+
+def _exact_elements(function: str, dtype: torch.dtype) -> tuple[Any, Any]:
+    """f and f' of one element."""
+    run, derivative, _ = triton_elements(registered(KernelSpec(function_info(function), ForwardDerivative())), dtype)
+    return run, derivative
+
+
+def gated(function: str, a: Tensor, b: Tensor) -> Tensor:
+    """h = f(a) * b, of contiguous tensors there."""
+    h = torch.empty_like(a)
+    if count := a.numel():
+        run, _ = _exact_elements(function, a.dtype)
+        with device_of(a):
+            _template().gated_kernel[_grid(count)](
+                a, b, h, (0.0,), count, FORWARD=run, ROWS=rows_a_program(count), num_warps=WARPS
+            )
+    return h
+
+
+def gated_backward(function: str, grad: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """grad * b * f'(a) and grad * f(a), of contiguous tensors there."""
+    da, db = torch.empty_like(a), torch.empty_like(b)
+    if count := a.numel():
+        run, derivative = _exact_elements(function, a.dtype)
+        with device_of(a):
+            _template().gated_backward_kernel[_grid(count)](
+                grad,
+                a,
+                b,
+                da,
+                db,
+                (0.0,),
+                count,
+                FORWARD=run,
+                DERIVATIVE=derivative,
+                ROWS=rows_a_program(count),
+                num_warps=WARPS,
+            )
+    return da, db
+
+
+def fused_forward(x: Tensor, key: str, with_derivatives: bool) -> list[Tensor]:
+    """The results of an emitted function, and its derivatives where they are asked for, of a contiguous x there."""
+    made = [torch.empty_like(x) for _ in range(find(key).count * (2 if with_derivatives else 1))]
+    if count := x.numel():
+        element = module_of(key, "triton", dtype_name(x.dtype)).element
+        with device_of(x):
+            _template().fused_forward_kernel[_grid(count)](
+                x, tuple(made), count, ELEMENT=element, COUNT=len(made), ROWS=rows_a_program(count), num_warps=WARPS
+            )
+    return made
+
+
+def fused_backward(grads: Sequence[Tensor], derivatives: Sequence[Tensor]) -> Tensor:
+    """The sum of grad * derivative, of contiguous tensors there."""
+    dx = torch.empty_like(derivatives[0])
+    if count := dx.numel():
+        with device_of(dx):
+            _template().fused_backward_kernel[_grid(count)](
+                tuple(grads),
+                tuple(derivatives),
+                dx,
+                count,
+                COUNT=len(derivatives),
+                ROWS=rows_a_program(count),
+                num_warps=WARPS,
+            )
+    return dx
+
+
+def device_of(tensor: Tensor) -> Any:
+    """The tensor's GPU as the current one: Triton launches there. A CPU tensor changes nothing."""
+    return torch.cuda.device_of(tensor)

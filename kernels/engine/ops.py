@@ -1,0 +1,160 @@
+"""The ops that all methods go through, as torch.compile sees them: it neither looks inside nor computes them again, so
+what forward saves is what is kept.
+
+    forward, backward                  a function of the catalogue by a method
+    gated, gated_backward              f(a) * b
+    fused_forward, fused_backward      a function that a user wrote
+    ends, encode, decode               K-bit codes of tensors, by groups or on a fixed range
+    rectify, rectify_backward          ReLU by one bit
+
+Each runs its namesake in `launch` or `launch_codes` where Triton kernels take the tensor, else in `reference` or
+`reference_codes`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernels.engine import launch, launch_codes, reference, reference_codes
+from kernels.engine.backend import runs_triton
+from kernels.engine.elements import allocate
+from kernels.engine.emitted import find
+from kernels.engine.planes import plane_bytes
+from kernels.methods.method import spec_of
+
+Op = tuple[str, Callable[..., Any], Callable[..., Any]]
+
+
+def _ordered(x: Tensor, order: Sequence[int]) -> Tensor:
+    return x.permute(*order) if order else x
+
+
+def _forward(x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+    if runs_triton(x):
+        return launch.forward(spec_of(kernel), _ordered(x, order).contiguous(), params)
+    return reference.forward(spec_of(kernel), x, params, order)
+
+
+def _forward_fake(x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+    y = torch.empty_like(_ordered(x, order), memory_format=torch.contiguous_format)
+    return y, allocate(spec_of(kernel), y)
+
+
+def _backward(grad: Tensor, y: Tensor | None, saved: Tensor, kernel: str, params: Sequence[float]) -> Tensor:
+    run = launch.backward if runs_triton(grad) else reference.backward
+    return run(spec_of(kernel), grad, y, saved, params)
+
+
+def _gated(a: Tensor, b: Tensor, function: str) -> Tensor:
+    run = launch.gated if runs_triton(a) else reference.gated
+    return run(function, a, b)
+
+
+def _gated_backward(grad: Tensor, a: Tensor, b: Tensor, function: str) -> tuple[Tensor, Tensor]:
+    run = launch.gated_backward if runs_triton(a) else reference.gated_backward
+    return run(function, grad, a, b)
+
+
+def _fused_forward(x: Tensor, key: str, with_derivatives: bool) -> list[Tensor]:
+    run = launch.fused_forward if runs_triton(x) else reference.fused_forward
+    return run(x, key, with_derivatives)
+
+
+def _fused_forward_fake(x: Tensor, key: str, with_derivatives: bool) -> list[Tensor]:
+    return [torch.empty_like(x) for _ in range(find(key).count * (2 if with_derivatives else 1))]
+
+
+def _fused_backward(grads: Sequence[Tensor], derivatives: Sequence[Tensor]) -> Tensor:
+    run = launch.fused_backward if runs_triton(derivatives[0]) else reference.fused_backward
+    return run(grads, derivatives)
+
+
+def _of_codes(name: str) -> Callable[..., Any]:
+    def run(first: Tensor, *others: Any) -> Any:
+        return getattr(launch_codes if runs_triton(first) else reference_codes, name)(first, *others)
+
+    return run
+
+
+def _decode(planes: Tensor, *others: Any) -> Tensor:
+    run = launch_codes if runs_triton(planes) and others[-1] != torch.float64 else reference_codes
+    values: Tensor = run.decode(planes, *others)
+    return values
+
+
+def _planes_like(x: Tensor, bits: int) -> Tensor:
+    return x.new_empty((bits, plane_bytes(x.numel())), dtype=torch.uint8)
+
+
+def _ends_fake(x: Tensor, run: int, wide: int, tokens: int, bits: int) -> tuple[Tensor, Tensor]:
+    groups = x.numel() // tokens * ((tokens + run - 1) // run)
+    return x.new_empty(groups, dtype=torch.bfloat16), x.new_empty(groups, dtype=torch.bfloat16)
+
+
+def _decode_fake(planes: Tensor, *others: Any) -> Tensor:
+    *_, count, dtype = others
+    return planes.new_empty(count, dtype=dtype)
+
+
+_OPS: dict[str, Op] = {
+    "forward": (
+        "(Tensor x, str kernel, float[] params, int[] order=[]) -> (Tensor, Tensor)", _forward, _forward_fake
+    ),
+    "backward": (
+        "(Tensor grad, Tensor? y, Tensor saved, str kernel, float[] params) -> Tensor",
+        _backward,
+        lambda grad, *_: torch.empty_like(grad),
+    ),
+    "gated": ("(Tensor a, Tensor b, str function) -> Tensor", _gated, lambda a, *_: torch.empty_like(a)),
+    "gated_backward": (
+        "(Tensor grad, Tensor a, Tensor b, str function) -> (Tensor, Tensor)",
+        _gated_backward,
+        lambda grad, a, b, _: (torch.empty_like(a), torch.empty_like(b)),
+    ),
+    "fused_forward": (
+        "(Tensor x, str key, bool with_derivatives) -> Tensor[]", _fused_forward, _fused_forward_fake
+    ),
+    "fused_backward": (
+        "(Tensor[] grads, Tensor[] derivatives) -> Tensor",
+        _fused_backward,
+        lambda _, derivatives: torch.empty_like(derivatives[0]),
+    ),
+    "ends": (
+        "(Tensor x, SymInt run, SymInt wide, SymInt tokens, int bits) -> (Tensor, Tensor)",
+        _of_codes("ends"),
+        _ends_fake,
+    ),
+    "encode": (
+        "(Tensor x, Tensor center, Tensor scale, Tensor offset, Tensor? noise,"
+        " SymInt run, SymInt wide, SymInt tokens, int bits) -> Tensor",
+        _of_codes("encode"),
+        lambda x, *others: _planes_like(x, others[-1]),
+    ),
+    "decode": (
+        "(Tensor planes, Tensor step, Tensor base, SymInt run, SymInt wide, SymInt tokens, Tensor? gain,"
+        " Tensor? bias, SymInt inner, Tensor? signs, float slope, bool clamp, SymInt count,"
+        " ScalarType dtype) -> Tensor",
+        _decode,
+        _decode_fake,
+    ),
+    "rectify": (
+        "(Tensor x, float slope) -> (Tensor, Tensor)",
+        _of_codes("rectify"),
+        lambda x, _: (torch.empty_like(x), _planes_like(x, 1)),
+    ),
+    "rectify_backward": (
+        "(Tensor grad, Tensor signs, float slope) -> Tensor",
+        _of_codes("rectify_backward"),
+        lambda grad, *_: torch.empty_like(grad),
+    ),
+}  # fmt: skip
+
+# Kernels take contiguous tensors, or strides that decide bits: Inductor must not lay them out as it likes.
+_STRIDES = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
+
+for _name, (_schema, _run, _fake) in _OPS.items():
+    torch.library.define(f"actfit::{_name}", _schema, tags=_STRIDES)
+    torch.library.impl(f"actfit::{_name}", "CompositeExplicitAutograd", _run)
+    torch.library.register_fake(f"actfit::{_name}", _fake)

@@ -1,0 +1,16 @@
+"""The Triton kernels, which import Triton alone, and their text, of which codegen makes modules that stand alone."""
+
+from pathlib import Path
+
+_ENGINE = Path(__file__).parents[1]
+FILES = tuple(sorted(Path(__file__).parent.glob("*.py")))
+
+
+def elementwise_source() -> str:
+    """The text of `kernels.engine.templates.elementwise`."""
+    return (_ENGINE / "templates" / "elementwise.py").read_text(encoding="utf-8")
+
+
+def planes_source() -> str:
+    """The text of `kernels.engine.planes`: bit planes in PyTorch."""
+    return (_ENGINE / "planes.py").read_text(encoding="utf-8")

@@ -1,0 +1,39 @@
+"""Bit planes in Triton kernels, as `kernels.engine.planes` has them in PyTorch."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def store_planes(planes_ptr, code, row, k, n, BITS: tl.constexpr):
+    """Pack codes below 2**BITS, [ROWS, 8]; four planes at a time, bit p of the row's k-th code at 8p + k of a word."""
+    for plane in tl.static_range(BITS):
+        if plane % 4 == 0:
+            if BITS == 1:
+                spread = code
+            else:
+                spread = (((code >> plane) & 15) * 0x204081) & 0x01010101  # four copies, 7 bits apart: bit p at 8p
+            word = tl.sum(spread << k, axis=1)
+        byte = (word >> (8 * (plane % 4))).to(tl.uint8)
+        tl.store(planes_ptr + plane * ((n - 1) // 8 + 1) + row, byte, mask=row * 8 < n)
+
+
+@triton.jit
+def load_planes(planes_ptr, row, k, n, BITS: tl.constexpr):
+    """The codes that `store_planes` packed, int32 [ROWS, 8]."""
+    for plane in tl.static_range(BITS):
+        byte = tl.load(planes_ptr + plane * ((n - 1) // 8 + 1) + row, mask=row * 8 < n, other=0).to(tl.int32)
+        if plane % 4 == 0:
+            word = byte
+        else:
+            word = word | (byte << (8 * (plane % 4)))
+        if plane % 4 == 3 or plane == BITS - 1:
+            bits = (word[:, None] >> k) & 0x01010101
+            if plane % 4 != 0:
+                # Bit 8p goes to 24 + p; the other products go elsewhere below 24, or overflow, as they may.
+                bits = tl.mul(bits, 0x01020408, sanitize_overflow=False) >> 24
+            if plane < 4:
+                code = bits
+            else:
+                code = code | (bits << 4)
+    return code

@@ -1,0 +1,135 @@
+"""fewbit: a code of x in b bits; backward looks up a level, the value that stands for f' in an interval of x."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from coefficients import CoefficientError, load
+from kernels.errors import KernelError, shown
+from kernels.methods.function_info import FunctionInfo
+from kernels.methods.method import Elements, KernelSpec, Method
+from kernels.methods.storage import CODES, TABLE_CODES, Storage
+from kernels.methods.table import Table, read_table
+
+DEFAULT_BITS = 3
+MAX_BITS = 8
+WRITTEN_BITS = 4  # of a table that stands in the emitted code; a larger one is searched in memory
+
+
+@dataclass(frozen=True)
+class FewBit(Method):
+    """The code of x.
+
+    Attributes
+    ----------
+    bits
+        Of the table, as asked for; None: 3, or those of the file.
+    coefficients
+        The path of a table of the user's own, or ""; once bound, path#digest.
+    """
+
+    name: ClassVar[str] = "fewbit"
+    options: ClassVar[tuple[str, ...]] = ("bits", "coefficients")
+    fit: ClassVar[str] = "fewbit"
+    widths: ClassVar[range] = range(1, MAX_BITS + 1)
+    default_parameters_only: ClassVar[bool] = True
+
+    bits: int | None = None
+    coefficients: str = ""
+
+    def __post_init__(self) -> None:
+        if self.bits is None and not self.coefficients:
+            object.__setattr__(self, "bits", DEFAULT_BITS)
+        bits = self.bits
+        if bits is not None and (not isinstance(bits, int) or isinstance(bits, bool) or bits not in self.widths):
+            raise KernelError(f"bits must be a whole number from 1 to {MAX_BITS}, got {shown(bits)}")
+
+    def bind(self, function: FunctionInfo, parameters: Mapping[str, float]) -> KernelSpec:
+        """The table's kernel; see `Method.bind`."""
+        bound = self._own_table(function, parameters) if self.coefficients else self._packaged(function, parameters)
+        return KernelSpec(function, bound)
+
+    def unfit(self, function: FunctionInfo) -> str:
+        if function.bounded_derivative or self.coefficients:
+            return ""
+        return (
+            f"method='fewbit' must have a function whose f' has a bound, got {function.name}: the last level of a table"
+            " is as good as none beyond it; use method='invact' or 'forward-ad', or fit a table for the range of your"
+            f" data: python -m fitting.fewbit --fn {function.name} --bits {self.bits} --domain A B --out mine.json, and"
+            " give coefficients='mine.json'"
+        )
+
+    def storage(self, function: FunctionInfo) -> Storage:
+        return TABLE_CODES if self.coefficients or (self.bits or 0) > WRITTEN_BITS else CODES
+
+    def elements(self, function: FunctionInfo) -> Elements:
+        if self.storage(function) is TABLE_CODES:
+            return Elements("forward", "", "")
+        return Elements("forward", f"code_{self.bits}bit", f"level_{self.bits}bit")
+
+    def stored_bits(self, function: FunctionInfo) -> int:
+        return self.table(function).bits if self.coefficients else function.tables[self.bits or 0]
+
+    def table(self, function: FunctionInfo) -> Table:
+        """The table, of a method that was bound."""
+        return read_table(function.name, self.bits or 0, self.coefficients)
+
+    def arguments(self) -> dict[str, Any]:
+        file = {"coefficients": self.coefficients} if self.coefficients else {}
+        return {"method": self.name, "bits": self.bits, **file}
+
+    def __str__(self) -> str:
+        bits = [f"{self.bits} bit{'s' * (self.bits > 1)}"] if self.bits else []
+        return ", ".join([self.name, *bits, *([self.coefficients] if self.coefficients else [])])
+
+    def _packaged(self, function: FunctionInfo, parameters: Mapping[str, float]) -> "FewBit":
+        asked = self.bits or 0
+        if parameters != function.parameters:
+            given = ", ".join(f"{name}={value:g}" for name, value in parameters.items())
+            flags = " ".join(f"--param {name}={value!r}" for name, value in parameters.items())
+            raise KernelError(
+                f"method='fewbit' has tables for the default parameters of {function.name}, got {given}; make one:"
+                f" python -m fitting.fewbit --fn {function.name} {flags} --bits {asked} --out mine.json, and give"
+                " coefficients='mine.json'"
+            )
+        if asked not in function.tables:
+            there = ", ".join(map(str, function.tables))
+            raise KernelError(
+                f"bits must be one that {function.name} has a table for ({there}), got {asked}; make one: python -m"
+                f" fitting.fewbit --fn {function.name} --bits {asked} --out mine.json, and give"
+                " coefficients='mine.json'"
+            )
+        return self
+
+    def _own_table(self, function: FunctionInfo, parameters: Mapping[str, float]) -> "FewBit":
+        path = self.coefficients
+        try:
+            document = load(path)
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            raise KernelError(f"coefficients must be a file that can be read, got {path!r}: {reason}") from None
+        except CoefficientError as error:
+            raise KernelError(
+                f"coefficients must be a file that `python -m coefficients check` accepts: {error}"
+            ) from None
+        got = f"{document['method']} of {document['function']['name']}"
+        if document["method"] != self.fit or document["function"]["name"] != function.name:
+            raise KernelError(f"coefficients must be a fewbit file of {function.name}, got {got} ({path})")
+        if document["function"]["params"] != parameters:
+            raise KernelError(
+                f"coefficients must be for {dict(parameters)}, got {document['function']['params']} ({path})"
+            )
+        if len(document["solution"]["levels"]) < 2:
+            raise KernelError(
+                f"coefficients must have two levels or more, got one ({path}): f' is constant; use 'forward-ad'"
+            )
+        stored = document["options"]["bits"]
+        if self.bits is not None and self.bits != stored:
+            raise KernelError(f"bits must be those of the file, {stored}, got {self.bits}; leave them out")
+        bound = FewBit(stored, f"{path}#{document['sha256'][:16]}")
+        try:
+            bound.table(function)  # read now, and remembered
+        except CoefficientError as error:
+            raise KernelError(f"coefficients must be of {function.name}: {error}") from None
+        return bound

@@ -1,0 +1,22 @@
+"""forward-ad: forward computes f'(x), too, and stores it; backward multiplies. Exact up to one rounding."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kernels.methods.function_info import FunctionInfo
+from kernels.methods.method import Elements, Method
+from kernels.methods.storage import DERIVATIVE, Storage
+
+
+@dataclass(frozen=True)
+class ForwardDerivative(Method):
+    """f'(x), stored as a tensor like x."""
+
+    name: ClassVar[str] = "forward-ad"
+    serves_any_function: ClassVar[bool] = True
+
+    def storage(self, function: FunctionInfo) -> Storage:
+        return DERIVATIVE
+
+    def elements(self, function: FunctionInfo) -> Elements:
+        return Elements("forward", "derivative", "")

@@ -1,0 +1,49 @@
+"""What is known of a function of the catalogue: found by codegen, stored in `kernels.generated.functions`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionInfo:
+    """One function; there is one object for each.
+
+    Attributes
+    ----------
+    name
+        In the catalogue.
+    parameters
+        Their names and defaults, in the order in which kernels take them.
+    lower_limits
+        Of parameters: below them the output does not determine f'.
+    rounds_parameters
+        Whether y is compared with parameters, which then are rounded to the dtype of y.
+    rounds_once
+        Whether forward in PyTorch rounds its result only, in each dtype.
+    branches
+        Monotone pieces of f that y alone cannot tell apart: 1 or 2.
+    minimum
+        Of f, or None where it has no lower bound.
+    bounded_derivative
+        Whether f' with default parameters has a bound: else no few-bit table serves every x.
+    tables
+        Few-bit tables: bits stored, by the bits that were asked for.
+    elements
+        Names of the functions in `kernels.generated.<name>_triton`.
+    """
+
+    name: str
+    parameters: Mapping[str, float]
+    lower_limits: Mapping[str, float]
+    rounds_parameters: bool
+    rounds_once: bool
+    branches: int
+    minimum: float | None
+    bounded_derivative: bool
+    tables: Mapping[int, int]
+    elements: frozenset[str]
+
+    def element(self, name: str, dtype: str) -> str:
+        """The name of an element function for a dtype: dtypes that need the same code share one."""
+        names = (f"{name}_{dtype}", f"{name}_16bit", name)
+        return next(candidate for candidate in names if candidate in self.elements)

@@ -1,0 +1,18 @@
+"""The functions that there are kernels for."""
+
+from kernels.errors import KernelError
+from kernels.generated.functions import FUNCTIONS as FUNCTIONS
+from kernels.methods.function_info import FunctionInfo
+
+
+def function_info(name: str) -> FunctionInfo:
+    """What is known of a function.
+
+    Raises
+    ------
+    KernelError
+        For a name that is not in the catalogue.
+    """
+    if name not in FUNCTIONS:
+        raise KernelError(f"function must be one of {', '.join(FUNCTIONS)}, got {name!r}")
+    return FUNCTIONS[name]

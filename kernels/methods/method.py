@@ -1,0 +1,179 @@
+"""What a method is, and a method for one function: all that the runtime, codegen and reports ask of either."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from kernels.errors import KernelError
+from kernels.methods.function_info import FunctionInfo
+from kernels.methods.storage import Storage
+from kernels.methods.table import Table
+
+ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+
+class Elements(NamedTuple):
+    """Names of element functions, without a dtype: what forward computes, what it encodes, what backward decodes."""
+
+    forward: str
+    encode: str
+    decode: str
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """One way to bring f'(x) from forward to backward, with its options as fields.
+
+    Attributes
+    ----------
+    name
+        What users call it.
+    options
+        Names of the arguments that go with it.
+    fit
+        The kind of coefficient files that its element functions are made of: "fewbit", "invact", or "" for none.
+    stock
+        Whether PyTorch's own function runs.
+    widths
+        What the option bits may be; empty where there is no such option.
+    default_parameters_only
+        Whether it serves a function for its default parameters alone.
+    serves_any_function
+        Whether it serves functions that are not in the catalogue.
+    """
+
+    name: ClassVar[str]
+    options: ClassVar[tuple[str, ...]] = ()
+    fit: ClassVar[str] = ""
+    stock: ClassVar[bool] = False
+    widths: ClassVar[range] = range(0)
+    default_parameters_only: ClassVar[bool] = False
+    serves_any_function: ClassVar[bool] = False
+
+    @abstractmethod
+    def storage(self, function: FunctionInfo) -> Storage:
+        """What forward leaves to backward."""
+
+    @abstractmethod
+    def elements(self, function: FunctionInfo) -> Elements:
+        """The element functions that kernels are made of."""
+
+    def bind(self, function: FunctionInfo, parameters: Mapping[str, float]) -> "KernelSpec":
+        """The method for one function.
+
+        Raises
+        ------
+        KernelError
+            For a function or parameters that the method cannot serve, with the reason.
+        """
+        self.check(function, parameters)
+        return KernelSpec(function, self)
+
+    def check(self, function: FunctionInfo, parameters: Mapping[str, float]) -> None:  # noqa: B027 - nothing refused
+        """Raise KernelError for a function or parameters that the method cannot serve."""
+
+    def lower_limits(self, function: FunctionInfo) -> Mapping[str, float]:
+        """Of parameters: below them the method cannot serve the function."""
+        return {}
+
+    def table(self, function: FunctionInfo) -> Table | None:
+        """The few-bit table that codes are of, of a method that was bound."""
+        return None
+
+    def unfit(self, function: FunctionInfo) -> str:
+        """Why users are refused the method for a function, though there is a kernel; or ""."""
+        return ""
+
+    def stored_bits(self, function: FunctionInfo) -> int:
+        """Packed bits an element."""
+        return int(self.storage(function).packed)
+
+    def stored_dtype(self, dtype: str) -> str:
+        """Of the tensor that is stored beside the output, where it is like the input."""
+        return dtype
+
+    def parameters_as_held(self, function: FunctionInfo) -> bool:
+        """Whether kernels take parameters as the dtype of y holds them."""
+        return False
+
+    def arguments(self) -> dict[str, Any]:
+        """The method as `kernels.functional` and `kernels.modules` take it."""
+        return {"method": self.name}
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """A function and a method that serves it: one kernel for forward and one for backward."""
+
+    function: FunctionInfo
+    method: Method
+
+    @property
+    def key(self) -> str:
+        """What ops are given in its place: under torch.compile it is a constant of the graph."""
+        return f"{self.function.name}: {self.method}"
+
+    @property
+    def storage(self) -> Storage:
+        """What forward leaves to backward."""
+        return self.method.storage(self.function)
+
+    @property
+    def stored_bits(self) -> int:
+        """Packed bits an element."""
+        return self.method.stored_bits(self.function)
+
+    def elements(self, dtype: str) -> Elements:
+        """The names of the element functions in `kernels.generated`; forward's, where the method needs none."""
+        forward, encode, decode = self.method.elements(self.function)
+        return Elements(*(self.function.element(name or forward, dtype) for name in (forward, encode, decode)))
+
+    def stored_bytes(self, dtype: str) -> float:
+        """Bytes an element that are stored beside the output."""
+        whole = ITEMSIZE[self.method.stored_dtype(dtype)] if self.storage.like_input else 0
+        return whole + self.stored_bits / 8
+
+    def moved_bytes(self, direction: str, dtype: str) -> float:
+        """Bytes an element that "forward" or "backward" reads and writes.
+
+        Forward reads x and writes y, backward reads the gradient of y and writes that of x; both move what is stored.
+        A table in memory is not counted: it stays in the cache.
+        """
+        tensors = 3 if direction == "backward" and self.storage.keeps_output else 2
+        return tensors * ITEMSIZE[dtype] + self.stored_bytes(dtype)
+
+
+class SavedBy(NamedTuple):
+    """What an autograd.Function tells the recorder of memory, by a static method `saved_by` of forward's arguments."""
+
+    operation: str
+    method: type[Method] | None = None
+
+    def __str__(self) -> str:
+        return self.operation if self.method is None else f"{self.operation}, {self.method.name}"
+
+
+_SPECS: dict[str, KernelSpec] = {}
+
+
+def registered(spec: KernelSpec) -> str:
+    """The key of a kernel, by which `spec_of` gives it back in this process."""
+    _SPECS.setdefault(spec.key, spec)
+    return spec.key
+
+
+def spec_of(key: str) -> KernelSpec:
+    """The kernel of a key.
+
+    Raises
+    ------
+    KernelError
+        For a key that was not registered in this process.
+    """
+    if key not in _SPECS:
+        raise KernelError(f"kernel must be one that was made in this process, got {key!r}; call its function first")
+    return _SPECS[key]

@@ -1,0 +1,63 @@
+"""All methods by the names that users give them, and methods made of what users ask for."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kernels.errors import KernelError, shown
+from kernels.methods.auto import Auto
+from kernels.methods.compressed import Compressed
+from kernels.methods.few_bit import FewBit
+from kernels.methods.forward_derivative import ForwardDerivative
+from kernels.methods.from_output import FromOutput
+from kernels.methods.method import Method
+from kernels.methods.precision_bit import PrecisionBit
+from kernels.methods.stock import Stock
+
+# Of single functions and modules: what kernels.functional and kernels.modules take besides stock.
+ELEMENTWISE: dict[str, type[Method]] = {
+    method.name: method for method in (ForwardDerivative, FewBit, FromOutput, PrecisionBit)
+}
+DEFAULT = FromOutput.name
+
+
+def register(method: type[Method]) -> type[Method]:
+    """Add a method of single functions; may be used as a class decorator."""
+    ELEMENTWISE[method.name] = method
+    return method
+
+
+def of_models() -> dict[str, type[Method]]:
+    """What `convert` takes."""
+    return {Auto.name: Auto, **ELEMENTWISE, Compressed.name: Compressed}
+
+
+def make(name: object, known: Mapping[str, type[Method]], **options: Any) -> Method:
+    """The method of that name with those options that are not None.
+
+    Raises
+    ------
+    KernelError
+        For a name that is not in `known`, and for options that do not go with the method.
+    """
+    if not isinstance(name, str):
+        raise KernelError(f"method must be a name, got {shown(name)}")
+    if name not in known:
+        raise KernelError(f"method must be one of {', '.join(known)}, got {shown(name)}{near(name, known)}")
+    given = {option: value for option, value in options.items() if value is not None}
+    for option in given:
+        if option not in known[name].options:
+            takers = [repr(method.name) for method in known.values() if option in method.options]
+            raise KernelError(f"{option} must go with method={' or '.join(takers)}, got method={name!r}")
+    return known[name](**given)
+
+
+def elementwise_or_stock(name: object, **options: Any) -> Method:
+    """`make` for single functions."""
+    return make(name, {Stock.name: Stock, **ELEMENTWISE}, **options)
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """A hint at names that are written alike, or ""."""
+    close = difflib.get_close_matches(name.lower()[:80], list(known), n=2, cutoff=0.5)
+    return f"; did you mean {' or '.join(close)}?" if close else ""

@@ -1,0 +1,28 @@
+"""What `kernels.ActLinear` saves: y - min f with the branch in its sign, which serves the linear layer, too."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kernels.errors import KernelError
+from kernels.methods.from_output import FromOutput
+from kernels.methods.function_info import FunctionInfo
+from kernels.methods.storage import SIGNED_OUTPUT, Storage
+
+
+@dataclass(frozen=True)
+class SignBit(FromOutput):
+    """±(y - min f), plus to the right of the minimum; not for users: `ActLinear` alone can keep y by it."""
+
+    name: ClassVar[str] = "invact-sign-bit"
+
+    def storage(self, function: FunctionInfo) -> Storage:
+        return SIGNED_OUTPUT
+
+    def check(self, function: FunctionInfo, parameters: Mapping[str, float]) -> None:
+        super().check(function, parameters)
+        if function.branches != 2 or function.minimum is None or function.parameters:
+            raise KernelError(
+                f"activation must fall to a minimum and rise again, for the sign to tell the side, got {function.name};"
+                " Linear after an activation with method='invact' saves as little"
+            )

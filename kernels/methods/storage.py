@@ -1,0 +1,44 @@
+"""What forward can leave to backward: each kind has its part in the kernel template and in the PyTorch reference."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Storage:
+    """One kind of storage.
+
+    Attributes
+    ----------
+    name
+        STORAGE in `kernels.engine.templates.elementwise`.
+    text
+        What backward reads, for a reader; {bits} is the number of packed bits an element.
+    like_input
+        Whether a tensor of the shape of x is stored.
+    packed
+        Whether bits are stored, packed in planes.
+    keeps_output
+        Whether backward reads y, which the next layer saves anyway.
+    """
+
+    name: str
+    text: str
+    like_input: bool = False
+    packed: bool = False
+    keeps_output: bool = False
+
+
+DERIVATIVE = Storage("derivative", "f'(x) itself, a tensor like x", like_input=True)
+CODES = Storage("codes", "the code of x, packed: {bits} bit{s} an element", packed=True)
+TABLE_CODES = Storage(
+    "table_codes", "the code of x from a table in memory, packed: {bits} bits an element", packed=True
+)
+OUTPUT = Storage("output", "y alone, which the next layer keeps anyway", keeps_output=True)
+BRANCH_BIT = Storage(
+    "branch_bit",
+    "y, which the next layer keeps anyway, and the branch of x, packed: 1 bit an element",
+    packed=True,
+    keeps_output=True,
+)
+MARKED_OUTPUT = Storage("marked_output", "y alone, with the branch of x in its lowest bit", keeps_output=True)
+SIGNED_OUTPUT = Storage("signed_output", "y - min f, with the branch of x in its sign", like_input=True)

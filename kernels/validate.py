@@ -1,0 +1,152 @@
+"""What users give to functions and modules, checked: a kernel, and the numbers that it takes."""
+
+import math
+import operator
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernels.engine.elements import DTYPES, dtype_name
+from kernels.errors import KernelError, shown
+from kernels.methods.few_bit import MAX_BITS
+from kernels.methods.functions import FUNCTIONS, function_info
+from kernels.methods.method import KernelSpec, registered
+from kernels.methods.registry import elementwise_or_stock, near
+from kernels.methods.sign_bit import SignBit
+from kernels.parameters import LEAST, check_range, number
+
+ALIASES = {"swish": "silu"}
+DIVISORS = {("softplus", "beta"), ("celu", "alpha")}
+
+
+def kernel_for(
+    function: str,
+    params: Mapping[str, float],
+    method: str,
+    bits: int | None = None,
+    coefficients: str | PathLike[str] | None = None,
+) -> tuple[KernelSpec, tuple[float, ...]]:
+    """The kernel that serves a function by a method, and the function's parameters in their order.
+
+    Raises
+    ------
+    KernelError
+        For arguments that are none, and for what the method cannot do, with the reason.
+    """
+    if not isinstance(function, str):
+        raise KernelError(f"function must be a name, got {shown(function)}")
+    if not isinstance(method, str):
+        raise KernelError(f"method must be a name, got {shown(method)}")
+    function = ALIASES.get(function, function)
+    values = tuple((name, number(name, value)) for name, value in params.items())
+    bits = None if bits is None else _whole(bits)
+    if coefficients is None:
+        return _kernel_for(function, values, method, bits, None, None)
+    if not isinstance(coefficients, str | PathLike) or not fspath(coefficients):
+        raise KernelError(f"coefficients must be the path of a file, got {shown(coefficients)}")
+    path = Path(coefficients).absolute()
+    written = (path.stat().st_mtime_ns, path.stat().st_size) if os.path.isfile(path) else _WRITTEN.get(str(path))
+    kernel = _kernel_for(function, values, method, bits, str(path), written)
+    if written is not None:
+        _WRITTEN[str(path)] = written
+    return kernel
+
+
+# When files were read that have been: a layer goes on with its table where the file is gone.
+_WRITTEN: dict[str, tuple[int, int]] = {}
+
+
+def resolved(coefficients: Any) -> Any:
+    """The path from the root: a layer's forward may run in another folder. What is no path stays, to be refused."""
+    given = isinstance(coefficients, str | PathLike) and fspath(coefficients)
+    return os.path.abspath(coefficients) if given else coefficients
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _kernel_for(
+    function: str,
+    params: tuple[tuple[str, float], ...],
+    method: str,
+    bits: int | None,
+    file: str | None,
+    written: tuple[int, int] | None,
+) -> tuple[KernelSpec, tuple[float, ...]]:
+    """`kernel_for`, remembered as long as the file stays as it was when `written`."""
+    if function not in FUNCTIONS:
+        raise KernelError(
+            f"function must be one of {', '.join(FUNCTIONS)}, got {shown(function)}{near(function, FUNCTIONS)}"
+        )
+    info = function_info(function)
+    for name in dict(params):
+        if name not in info.parameters:
+            takes = ", ".join(info.parameters) or "none"
+            raise KernelError(f"parameter must be one that {function} has ({takes}), got {name!r}")
+    values = {**info.parameters, **dict(params)}
+    _check_parameters(function, values)
+    made = elementwise_or_stock(method, bits=bits, coefficients=file)
+    if reason := made.unfit(info):
+        raise KernelError(reason)
+    spec = made.bind(info, values)
+    registered(spec)
+    return spec, tuple(values.values())
+
+
+def _check_parameters(function: str, values: Mapping[str, float]) -> None:
+    for name, value in values.items():
+        if not math.isfinite(value):
+            raise KernelError(f"{name} must be finite, got {value}")
+        check_range(name, value, torch.float32)
+        if value == 0 and (function, name) in DIVISORS:
+            raise KernelError(f"{name} must not be 0: {function} divides by it")
+        if abs(value) < LEAST and (function, name) in DIVISORS:
+            raise KernelError(f"{name} must be at least {LEAST:.3g} in size, got {value:.3g}: {function} divides by it")
+    if function == "hardtanh" and values["min_val"] > values["max_val"]:
+        raise KernelError(
+            f"max_val must be at least min_val, got min_val={values['min_val']:g} and max_val={values['max_val']:g}"
+        )
+    if function == "softshrink" and values["lambd"] < 0:
+        raise KernelError(f"lambd must be at least 0, got {values['lambd']:g}")
+
+
+def _whole(bits: object) -> int:
+    try:
+        return operator.index(bits if not isinstance(bits, bool) else None)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):
+        raise KernelError(f"bits must be a whole number from 1 to {MAX_BITS}, got {shown(bits)}") from None
+
+
+def sign_bit_kernel(function: str) -> KernelSpec:
+    """The kernel that stores ±(y - min f), for `ActLinear`.
+
+    Raises
+    ------
+    KernelError
+        Where f has not two branches around a minimum, or has parameters.
+    """
+    kernel_for(function, {}, "invact")  # for the messages of what is wrong with the name
+    name = ALIASES.get(function, function)
+    spec = SignBit().bind(function_info(name), function_info(name).parameters)
+    registered(spec)
+    return spec
+
+
+def numbers_for(spec: KernelSpec, params: tuple[float, ...], dtype: torch.dtype) -> list[float]:
+    """The parameters as the kernel takes them: as the dtype holds them, where a stored y is compared with them.
+
+    Raises
+    ------
+    KernelError
+        For a dtype that there is no kernel for, and parameters that are infinite in it.
+    """
+    if dtype not in DTYPES:
+        raise KernelError(f"input must be a tensor of {', '.join(map(dtype_name, DTYPES))}, got {dtype_name(dtype)}")
+    for name, value in zip(spec.function.parameters, params, strict=True):
+        check_range(name, value, dtype)
+    if spec.method.parameters_as_held(spec.function):
+        return [float(torch.tensor(value, dtype=torch.float64, device="cpu").to(dtype)) for value in params]
+    return list(params)

@@ -1,0 +1,73 @@
+"""The method of docs/add_method.md, defined by the page itself, does all that the page says."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from codegen.standalone import Request, emit
+from codegen.subject import of_catalogue
+from kernels import convert, functional, saved_bytes
+from kernels.engine import launch, reference
+from kernels.methods.functions import FUNCTIONS
+from kernels.methods.method import Method
+from kernels.methods.registry import ELEMENTWISE, make
+from tests.codegen.run import module
+from tests.kernels.specs import spec
+
+NAME = "forward-ad-bfloat16"
+PAGE = Path(__file__).parents[2] / "docs" / "add_method.md"
+
+
+@pytest.fixture(scope="module")
+def added(tmp_path_factory: pytest.TempPathFactory) -> Iterator[type[Method]]:
+    code = re.search(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert code is not None
+    module(code[1], tmp_path_factory.mktemp("page"))
+    yield ELEMENTWISE[NAME]
+    del ELEMENTWISE[NAME]
+
+
+def gradient(x: Tensor, method: str) -> Tensor:
+    (found,) = torch.autograd.grad(functional.gelu(x, method=method).sum(), x)
+    return found
+
+
+def test_it_saves_half_and_rounds_to_eight_bits(added: type[Method]) -> None:
+    x = torch.randn(1003, requires_grad=True)
+    kept = {name: saved_bytes(lambda x, name=name: functional.gelu(x, method=name), x) for name in ("forward-ad", NAME)}
+    assert [kept[name].total for name in ("forward-ad", NAME)] == [4 * 1003, 2 * 1003]
+    assert kept[NAME].tensors[0].by[0].operation == f"gelu, {NAME}"
+    exact = gradient(x, "forward-ad")
+    assert ((gradient(x, NAME) - exact).abs() <= 2.0**-8 * exact.abs()).all()  # half a unit in the last of 8 bits
+
+
+def test_the_triton_kernels_do_as_the_reference(added: type[Method], device: str) -> None:
+    kernel, x = spec("silu", NAME), torch.randn(1003, device=device)
+    _, saved = launch.forward(kernel, x, ())
+    _, kept = reference.forward(kernel, x, ())
+    assert saved.dtype == kept.dtype == torch.bfloat16
+    grad = torch.ones_like(x)
+    torch.testing.assert_close(saved, kept, rtol=2.0**-7, atol=2.0**-20)  # a unit of bfloat16
+    torch.testing.assert_close(
+        launch.backward(kernel, grad, None, kept, ()), reference.backward(kernel, grad, None, kept, ())
+    )
+
+
+def test_models_are_converted_and_modules_emitted(added: type[Method], tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.GELU())
+    report = convert(model, NAME, inputs=torch.randn(16, 4))
+    assert [(site.now, site.after) for site in report.converted] == [(NAME, 2 * 16 * 8)]
+    text = emit(Request(of_catalogue("gelu"), make(NAME, ELEMENTWISE), "float32", ("python",)), "torch")
+    x = torch.randn(64)
+    y, _ = module(text, tmp_path).forward_pass(x)
+    assert torch.equal(y, functional.gelu(x))
+
+
+def test_kernels_move_what_they_say(added: type[Method]) -> None:
+    kernel = spec("gelu", NAME)
+    assert kernel.function is FUNCTIONS["gelu"]
+    assert [kernel.moved_bytes(direction, "float32") for direction in ("forward", "backward")] == [10, 10]
