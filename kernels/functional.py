@@ -1,15 +1,24 @@
-"""Activation functions with torch's own signatures, and how they remember their derivative.
+"""Activation functions with torch's own signatures, which save less for backward.
 
-Each takes, by keyword, `method` ("invact", "fewbit", "forward-ad", "invact-precision-bit" or "stock"), and for fewbit
-`bits` (1 to 8; default 3) or `coefficients` (a file of one's own). A tensor of float32, float16, bfloat16 or float64,
-of any shape and strides, gives one of the same shape, dtype and memory layout; so does its gradient. Where no gradient
-is asked for, in an export, and under torch.func's transforms, the stock function runs. All raise KernelError for what
-they cannot do, with the reason.
+Besides torch's arguments each takes, by keyword:
+
+method
+    "invact" (the default), "fewbit", "forward-ad", "invact-precision-bit" or "stock".
+bits
+    Of a few-bit table, 1 to 8 (default: 3).
+coefficients
+    A few-bit table of the user's own: the path of a file.
+
+A tensor of float32, float16, bfloat16 or float64, of any shape and strides, gives one of the same shape, dtype and
+memory layout; so does its gradient. The stock function runs where no gradient is needed, in an export, and under
+torch.func transforms. All raise KernelError for what they cannot do, with the reason.
 """
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter
 from os import PathLike, fspath
-from typing import TypedDict, Unpack
+from typing import Any, ParamSpec, TypedDict, Unpack
 
 import torch
 import torch.fx
@@ -23,23 +32,42 @@ from kernels.stock import STOCK
 from kernels.validate import ALIASES, kernel_for, numbers_for
 
 Path = str | PathLike[str]
+P = ParamSpec("P")
 
 
-class Table(TypedDict, total=False):
-    """What says which few-bit table."""
+class TableOptions(TypedDict, total=False):
+    """Which few-bit table."""
 
     bits: int | None
     coefficients: Path | None
 
 
-class How(Table, total=False):
+class Options(TableOptions, total=False):
     """What all functions take besides torch's own arguments, by keyword."""
 
     method: str
 
 
+def _shows_options(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """Write **options out in what `help` shows of a function."""
+    signature = inspect.signature(function)
+    *parameters, _ = signature.parameters.values()
+    defaults: dict[str, tuple[Any, Any]] = {
+        "method": (DEFAULT, str),
+        "bits": (None, int | None),
+        "coefficients": (None, Path | None),
+    }
+    options = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (default, kind) in defaults.items()
+    ]
+    shown = signature.replace(parameters=[*parameters, *options])
+    function.__signature__ = shown  # type: ignore[attr-defined]
+    return function
+
+
 @torch.compiler.allow_in_graph
-def _remembering(
+def _apply(
     input: Tensor,
     function: str,
     params: Mapping[str, float],
@@ -50,8 +78,8 @@ def _remembering(
 ) -> Tensor:
     """The checks, then the function.
 
-    torch.compile takes the call as it stands and runs autograd through it: Dynamo, which would trace it, neither takes
-    numbers that vary, nor looks after tensors that are kept and then changed in place.
+    torch.compile takes the call as it stands and runs autograd through it. Dynamo, if it traced the call, would neither
+    take numbers that vary, nor notice saved tensors that are changed in place.
     """
     if input.layout != torch.strided:
         raise KernelError(f"input must be a strided tensor, got {input.layout}; use input.to_dense()")
@@ -82,11 +110,11 @@ def activation(
     if not isinstance(input, Tensor):
         raise KernelError(f"input must be a tensor, got {type(input).__name__}")
     file = fspath(coefficients) if isinstance(coefficients, PathLike) else coefficients
-    return _remembering(input, function, params, method, bits, file, stock_runs(input))
+    return _apply(input, function, params, method, bits, file, stock_runs(input))
 
 
 def stock_runs(*inputs: Tensor) -> bool:
-    """Whether there is nothing to remember, as no gradient is asked for, or what runs is transformed."""
+    """True if no gradient is needed or a torch.func transform, an export or a trace is active."""
     return not torch.is_grad_enabled() or not any(one.requires_grad for one in inputs) or transformed()
 
 
@@ -97,10 +125,8 @@ def exporting() -> bool:
 
 
 def transformed() -> bool:
-    """Whether what runs is to be taken down or transformed.
-
-    In an export and a trace the stock function is what others can read; in torch.func's transforms (grad, vmap, jvp)
-    it is what they can differentiate as often and whichever way they like.
+    """True in an export or a trace, whose graph others must be able to read, and in torch.func's transforms (grad,
+    vmap, jvp), which differentiate more than once, or forward: there the stock function runs.
     """
     if exporting() or torch.jit.is_tracing():
         return True
@@ -114,120 +140,143 @@ def _stock(function: str, input: Tensor, params: Sequence[float]) -> Tensor:
     return result
 
 
-def relu(input: Tensor, **how: Unpack[How]) -> Tensor:
+@_shows_options
+def relu(input: Tensor, **options: Unpack[Options]) -> Tensor:
     """`torch.nn.functional.relu`."""
-    return activation("relu", input, **how)
+    return activation("relu", input, **options)
 
 
-def leaky_relu(input: Tensor, negative_slope: float = 0.01, **how: Unpack[How]) -> Tensor:
+@_shows_options
+def leaky_relu(input: Tensor, negative_slope: float = 0.01, **options: Unpack[Options]) -> Tensor:
     """`torch.nn.functional.leaky_relu`."""
-    return activation("leaky_relu", input, negative_slope=negative_slope, **how)
+    return activation("leaky_relu", input, negative_slope=negative_slope, **options)
 
 
-def relu6(input: Tensor, **how: Unpack[How]) -> Tensor:
+@_shows_options
+def relu6(input: Tensor, **options: Unpack[Options]) -> Tensor:
     """`torch.nn.functional.relu6`."""
-    return activation("relu6", input, **how)
+    return activation("relu6", input, **options)
 
 
-def threshold(input: Tensor, threshold: float, value: float, **how: Unpack[How]) -> Tensor:
+@_shows_options
+def threshold(input: Tensor, threshold: float, value: float, **options: Unpack[Options]) -> Tensor:
     """`torch.nn.functional.threshold`."""
-    return activation("threshold", input, threshold=threshold, value=value, **how)
+    return activation("threshold", input, threshold=threshold, value=value, **options)
 
 
-def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, **how: Unpack[How]) -> Tensor:
+@_shows_options
+def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, **options: Unpack[Options]) -> Tensor:
     """`torch.nn.functional.hardtanh`."""
-    return activation("hardtanh", input, min_val=min_val, max_val=max_val, **how)
+    return activation("hardtanh", input, min_val=min_val, max_val=max_val, **options)
 
 
-def hardsigmoid(input: Tensor, **how: Unpack[How]) -> Tensor:
+@_shows_options
+def hardsigmoid(input: Tensor, **options: Unpack[Options]) -> Tensor:
     """`torch.nn.functional.hardsigmoid`."""
-    return activation("hardsigmoid", input, **how)
+    return activation("hardsigmoid", input, **options)
 
 
-def hardshrink(input: Tensor, lambd: float = 0.5, **how: Unpack[How]) -> Tensor:
+@_shows_options
+def hardshrink(input: Tensor, lambd: float = 0.5, **options: Unpack[Options]) -> Tensor:
     """`torch.nn.functional.hardshrink`."""
-    return activation("hardshrink", input, lambd=lambd, **how)
+    return activation("hardshrink", input, lambd=lambd, **options)
 
 
-def softshrink(input: Tensor, lambd: float = 0.5, **how: Unpack[How]) -> Tensor:
+@_shows_options
+def softshrink(input: Tensor, lambd: float = 0.5, **options: Unpack[Options]) -> Tensor:
     """`torch.nn.functional.softshrink`."""
-    return activation("softshrink", input, lambd=lambd, **how)
+    return activation("softshrink", input, lambd=lambd, **options)
 
 
-def relu2(input: Tensor, **how: Unpack[How]) -> Tensor:
+@_shows_options
+def relu2(input: Tensor, **options: Unpack[Options]) -> Tensor:
     """max(x, 0)²."""
-    return activation("relu2", input, **how)
+    return activation("relu2", input, **options)
 
 
-def hardswish(input: Tensor, **how: Unpack[How]) -> Tensor:
+@_shows_options
+def hardswish(input: Tensor, **options: Unpack[Options]) -> Tensor:
     """`torch.nn.functional.hardswish`."""
-    return activation("hardswish", input, **how)
+    return activation("hardswish", input, **options)
 
 
-def sigmoid(input: Tensor, **how: Unpack[How]) -> Tensor:
+@_shows_options
+def sigmoid(input: Tensor, **options: Unpack[Options]) -> Tensor:
     """`torch.nn.functional.sigmoid`."""
-    return activation("sigmoid", input, **how)
+    return activation("sigmoid", input, **options)
 
 
-def tanh(input: Tensor, **how: Unpack[How]) -> Tensor:
+@_shows_options
+def tanh(input: Tensor, **options: Unpack[Options]) -> Tensor:
     """`torch.nn.functional.tanh`."""
-    return activation("tanh", input, **how)
+    return activation("tanh", input, **options)
 
 
-def softsign(input: Tensor, **how: Unpack[How]) -> Tensor:
+@_shows_options
+def softsign(input: Tensor, **options: Unpack[Options]) -> Tensor:
     """`torch.nn.functional.softsign`."""
-    return activation("softsign", input, **how)
+    return activation("softsign", input, **options)
 
 
-def logsigmoid(input: Tensor, **how: Unpack[How]) -> Tensor:
+@_shows_options
+def logsigmoid(input: Tensor, **options: Unpack[Options]) -> Tensor:
     """`torch.nn.functional.logsigmoid`."""
-    return activation("logsigmoid", input, **how)
+    return activation("logsigmoid", input, **options)
 
 
-def tanhshrink(input: Tensor, **how: Unpack[How]) -> Tensor:
+@_shows_options
+def tanhshrink(input: Tensor, **options: Unpack[Options]) -> Tensor:
     """`torch.nn.functional.tanhshrink`."""
-    return activation("tanhshrink", input, **how)
+    return activation("tanhshrink", input, **options)
 
 
-def elu(input: Tensor, alpha: float = 1.0, **how: Unpack[How]) -> Tensor:
+@_shows_options
+def elu(input: Tensor, alpha: float = 1.0, **options: Unpack[Options]) -> Tensor:
     """`torch.nn.functional.elu`."""
-    return activation("elu", input, alpha=alpha, **how)
+    return activation("elu", input, alpha=alpha, **options)
 
 
-def celu(input: Tensor, alpha: float = 1.0, **how: Unpack[How]) -> Tensor:
+@_shows_options
+def celu(input: Tensor, alpha: float = 1.0, **options: Unpack[Options]) -> Tensor:
     """`torch.nn.functional.celu`."""
-    return activation("celu", input, alpha=alpha, **how)
+    return activation("celu", input, alpha=alpha, **options)
 
 
-def selu(input: Tensor, **how: Unpack[How]) -> Tensor:
+@_shows_options
+def selu(input: Tensor, **options: Unpack[Options]) -> Tensor:
     """`torch.nn.functional.selu`."""
-    return activation("selu", input, **how)
+    return activation("selu", input, **options)
 
 
-def quick_gelu(input: Tensor, **how: Unpack[How]) -> Tensor:
+@_shows_options
+def quick_gelu(input: Tensor, **options: Unpack[Options]) -> Tensor:
     """x·sigmoid(1.702 x)."""
-    return activation("quick_gelu", input, **how)
+    return activation("quick_gelu", input, **options)
 
 
-def silu(input: Tensor, **how: Unpack[How]) -> Tensor:
+@_shows_options
+def silu(input: Tensor, **options: Unpack[Options]) -> Tensor:
     """`torch.nn.functional.silu`."""
-    return activation("silu", input, **how)
+    return activation("silu", input, **options)
 
 
-def mish(input: Tensor, **how: Unpack[How]) -> Tensor:
+@_shows_options
+def mish(input: Tensor, **options: Unpack[Options]) -> Tensor:
     """`torch.nn.functional.mish`."""
-    return activation("mish", input, **how)
+    return activation("mish", input, **options)
 
 
-def gelu(input: Tensor, approximate: str = "none", **how: Unpack[How]) -> Tensor:
+@_shows_options
+def gelu(input: Tensor, approximate: str = "none", **options: Unpack[Options]) -> Tensor:
     """`torch.nn.functional.gelu`; approximate is "none" or "tanh"."""
-    return activation(gelu_name(approximate), input, **how)
+    return activation(gelu_name(approximate), input, **options)
 
 
-def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0, **how: Unpack[How]) -> Tensor:
+@_shows_options
+def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0, **options: Unpack[Options]) -> Tensor:
     """`torch.nn.functional.softplus`; its threshold must be so high that it changes nothing: 20 or more."""
     check_threshold(threshold)
-    return activation("softplus", input, beta=beta, **how)
+    return activation("softplus", input, beta=beta, **options)
 
 
 def gelu_name(approximate: str) -> str:

@@ -18,7 +18,7 @@ import kernels.engine.ops  # noqa: F401 - registers the ops
 from kernels.autograd import in_memory_order, once
 from kernels.engine.elements import DTYPES
 from kernels.errors import KernelError
-from kernels.functional import Table, activation, stock_runs
+from kernels.functional import TableOptions, activation, stock_runs
 from kernels.methods.exact import Exact
 from kernels.methods.registry import ELEMENTWISE, make
 from kernels.methods.stock import Stock
@@ -45,7 +45,7 @@ class Gated(torch.autograd.Function):
         return once(da, a, b), once(db, a, b), None
 
 
-def _gated(function: str, a: Tensor, b: Tensor, method: str, how: Table) -> Tensor:
+def _gated(function: str, a: Tensor, b: Tensor, method: str, options: TableOptions) -> Tensor:
     for name, one in (("a", a), ("b", b)):
         if not isinstance(one, Tensor):
             raise KernelError(f"{name} must be a tensor, got {type(one).__name__}")
@@ -58,14 +58,14 @@ def _gated(function: str, a: Tensor, b: Tensor, method: str, how: Table) -> Tens
             f"a and b must agree in shape, dtype and device, got {tuple(a.shape)} {a.dtype} on {a.device}"
             f" and {tuple(b.shape)} {b.dtype} on {b.device}"
         )
-    if unknown := set(how) - {"bits", "coefficients"}:
+    if unknown := set(options) - {"bits", "coefficients"}:
         names = ", ".join(sorted(unknown))
         raise KernelError(f"a gated activation must be given a, b, method, bits or coefficients, got {names}")
-    made = make(method, {Exact.name: Exact, Stock.name: Stock, **ELEMENTWISE}, **how)
+    made = make(method, {Exact.name: Exact, Stock.name: Stock, **ELEMENTWISE}, **options)
     if a.dtype not in DTYPES:
         raise KernelError(f"a must be a tensor of float16, bfloat16, float32 or float64, got {a.dtype}")
     if not isinstance(made, Exact):
-        return activation(function, a, method=method, **how) * b
+        return activation(function, a, method=method, **options) * b
     if stock_runs(a, b):
         return STOCK[function](a) * b
     return _exact(a, b, function)
@@ -76,16 +76,16 @@ def _exact(a: Tensor, b: Tensor, function: str) -> Tensor:
     return in_memory_order(lambda *rows: Gated.apply(*rows, function), a, b)
 
 
-def swiglu(a: Tensor, b: Tensor, method: str = Exact.name, **how: Unpack[Table]) -> Tensor:
+def swiglu(a: Tensor, b: Tensor, method: str = Exact.name, **options: Unpack[TableOptions]) -> Tensor:
     """silu(a) * b, of two tensors of the same shape, dtype and device."""
-    return _gated("silu", a, b, method, how)
+    return _gated("silu", a, b, method, options)
 
 
-def geglu(a: Tensor, b: Tensor, method: str = Exact.name, **how: Unpack[Table]) -> Tensor:
+def geglu(a: Tensor, b: Tensor, method: str = Exact.name, **options: Unpack[TableOptions]) -> Tensor:
     """gelu(a) * b, likewise."""
-    return _gated("gelu", a, b, method, how)
+    return _gated("gelu", a, b, method, options)
 
 
-def reglu(a: Tensor, b: Tensor, method: str = Exact.name, **how: Unpack[Table]) -> Tensor:
+def reglu(a: Tensor, b: Tensor, method: str = Exact.name, **options: Unpack[TableOptions]) -> Tensor:
     """relu(a) * b, likewise."""
-    return _gated("relu", a, b, method, how)
+    return _gated("relu", a, b, method, options)

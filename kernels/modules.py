@@ -44,7 +44,7 @@ class Remembering(nn.Module):
         self.method, self.bits, self.coefficients = method, bits, resolved(coefficients)
 
     def name(self) -> str:
-        """Of the function, in the catalogue."""
+        """The function's name in the catalogue."""
         return self.function
 
     def _params(self) -> dict[str, Any]:

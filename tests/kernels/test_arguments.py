@@ -1,5 +1,6 @@
 """What may be asked for, what is refused and how, and tables of one's own."""
 
+import inspect
 import json
 import subprocess
 import sys
@@ -334,3 +335,10 @@ def test_a_default_device_changes_nothing(tmp_path):
     finally:
         torch.set_default_device(None)
     assert (y.device.type, z.device.type) == ("cpu", "cpu")
+
+
+@pytest.mark.parametrize("function", [functional.gelu, functional.softplus, functional.relu2])
+def test_help_shows_all_arguments(function):
+    parameters = inspect.signature(function).parameters
+    assert [*parameters][-3:] == ["method", "bits", "coefficients"]
+    assert not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
