@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from fitting.errors import InputError
-from kernels.autograd import all_in_memory_order, once
+from kernels.autograd import all_in_memory_order, once_differentiable
 from kernels.engine.elements import DTYPES
 from kernels.engine.emitted import Emitted, register
 from kernels.errors import KernelError
@@ -196,17 +196,21 @@ class Fused(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, str], output: tuple[Tensor, ...]) -> None:
-        *made, tie = output
-        slopes = made[len(made) // 2 :]
-        ctx.mark_non_differentiable(*slopes)
+        *made, anchor = output
+        derivatives = made[len(made) // 2 :]
+        ctx.mark_non_differentiable(*derivatives)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(tie, *slopes)
+        ctx.save_for_backward(anchor, *derivatives)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None]:
-        tie, *slopes = ctx.saved_tensors
-        pairs = [(grad.contiguous(), slope) for grad, slope in zip(grads, slopes, strict=False) if grad is not None]
+        anchor, *derivatives = ctx.saved_tensors
+        pairs = [
+            (grad.contiguous(), derivative)
+            for grad, derivative in zip(grads, derivatives, strict=False)
+            if grad is not None
+        ]
         if not pairs:
             return None, None
         given, kept = zip(*pairs, strict=True)
-        return once(torch.ops.actfit.fused_backward(list(given), list(kept)), tie), None
+        return once_differentiable(torch.ops.actfit.fused_backward(list(given), list(kept)), anchor), None

@@ -23,7 +23,7 @@ _TWICE = (
 class Elementwise(torch.autograd.Function):
     """y = f(x), its dimensions in `order`; keeps for backward what the kernel's method says, and nothing else.
 
-    The last output has no elements: it ties the gradient to x, so that a second differentiation finds `once`.
+    The last output has no elements: an anchor, which ties the gradient to x for `once_differentiable`.
     """
 
     @staticmethod
@@ -39,25 +39,25 @@ class Elementwise(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
         _, ctx.kernel, ctx.params, ctx.order = inputs
-        y, saved, tie = output
+        y, saved, anchor = output
         ctx.mark_non_differentiable(saved)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(tie, saved, *([y] if spec_of(ctx.kernel).storage.keeps_output else []))
+        ctx.save_for_backward(anchor, saved, *([y] if spec_of(ctx.kernel).storage.keeps_output else []))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, None, None, None]:
         if grad is None:
             return None, None, None, None
-        tie, saved, *y = _saved(ctx)
+        anchor, saved, *y = _saved(ctx)
         dx = torch.ops.actfit.backward(grad.contiguous(), y[0] if y else None, saved, ctx.kernel, ctx.params)
-        return once(_undone(dx, ctx.order), tie), None, None, None
+        return once_differentiable(_undone(dx, ctx.order), anchor), None, None, None
 
 
 class _Once(torch.autograd.Function):
     """A gradient whose own gradient is refused: it would lack what the saved derivative owes to x."""
 
     @staticmethod
-    def forward(gradient: Tensor, *ties: Tensor) -> Tensor:
+    def forward(gradient: Tensor, *anchors: Tensor) -> Tensor:
         return gradient.view_as(gradient)
 
     @staticmethod
@@ -69,11 +69,11 @@ class _Once(torch.autograd.Function):
         raise KernelError(_TWICE)
 
 
-def once(gradient: Tensor, *ties: Tensor) -> Tensor:
-    """`gradient`, which raises KernelError when it is differentiated in turn; `ties` are tensors that depend on x."""
+def once_differentiable(gradient: Tensor, *anchors: Tensor) -> Tensor:
+    """`gradient`, which raises KernelError when it is differentiated in turn; anchors: tensors that depend on x."""
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return gradient
-    refusing: Tensor = _Once.apply(gradient, *ties)
+    refusing: Tensor = _Once.apply(gradient, *anchors)
     return refusing
 
 

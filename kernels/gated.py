@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import kernels.engine.ops  # noqa: F401 - registers the ops
-from kernels.autograd import in_memory_order, once
+from kernels.autograd import in_memory_order, once_differentiable
 from kernels.engine.elements import DTYPES
 from kernels.errors import KernelError
 from kernels.functional import TableOptions, activation, stock_runs
@@ -42,7 +42,7 @@ class Gated(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         a, b = ctx.saved_tensors
         da, db = torch.ops.actfit.gated_backward(grad.contiguous(), a, b, ctx.function)
-        return once(da, a, b), once(db, a, b), None
+        return once_differentiable(da, a, b), once_differentiable(db, a, b), None
 
 
 def _gated(function: str, a: Tensor, b: Tensor, method: str, options: TableOptions) -> Tensor:

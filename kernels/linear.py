@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import kernels.engine.ops  # noqa: F401 - registers the ops
-from kernels.autograd import once
+from kernels.autograd import once_differentiable
 from kernels.engine.elements import DTYPES
 from kernels.errors import KernelError
 from kernels.functional import stock_runs
@@ -35,16 +35,16 @@ class _ActLinear(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
         _, weight, bias, ctx.kernel, ctx.minimum = inputs
         ctx.with_bias = bias is not None
-        _, signed, tie = output
+        _, signed, anchor = output
         ctx.mark_non_differentiable(signed)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(signed, weight, tie)
+        ctx.save_for_backward(signed, weight, anchor)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         if grad is None:
             return None, None, None, None, None
-        signed, weight, tie = ctx.saved_tensors
+        signed, weight, anchor = ctx.saved_tensors
         dx = dweight = dbias = None
         if ctx.needs_input_grad[0]:
             dy = (grad @ weight).contiguous()
@@ -55,7 +55,7 @@ class _ActLinear(torch.autograd.Function):
             dweight = rows.T @ y.reshape(-1, y.shape[-1])
         if ctx.with_bias and ctx.needs_input_grad[2]:
             dbias = rows.sum(0)
-        return *(None if one is None else once(one, tie) for one in (dx, dweight, dbias)), None, None
+        return *(None if one is None else once_differentiable(one, anchor) for one in (dx, dweight, dbias)), None, None
 
 
 class ActLinear(nn.Module):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kernels.approx_backprop.encoding import Encoded, Encoding, affordable, grouped, restored
 from kernels.approx_backprop.memory_layout import MemoryLayout
-from kernels.autograd import in_memory_order, once
+from kernels.autograd import in_memory_order, once_differentiable
 from kernels.methods.compressed import Compressed
 from kernels.methods.forward_derivative import ForwardDerivative
 from kernels.methods.functions import function_info
@@ -20,18 +20,18 @@ from kernels.methods.method import KernelSpec, SavedBy, registered, spec_of
 
 
 class Derivative(torch.autograd.Function):
-    """f(x) of a contiguous x by a kernel of forward-ad; what `once` needs; the codes of f'(x)."""
+    """f(x) of a contiguous x by a kernel of forward-ad; an anchor; the codes of f'(x)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, kernel: str, params: list[float], encoding: Encoding) -> tuple[Tensor, ...]:
         y, derivative = torch.ops.actfit.forward(x, kernel, params)
         exact = encoding.method.exact
         codes = (derivative,) if exact else grouped(derivative, encoding.method, encoding.layout)
-        ctx.encoding, tie = encoding, x.new_empty(0)
+        ctx.encoding, anchor = encoding, x.new_empty(0)
         ctx.mark_non_differentiable(*codes)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(tie, *codes)
-        return y, tie, *codes
+        ctx.save_for_backward(anchor, *codes)
+        return y, anchor, *codes
 
     @staticmethod
     def saved_by(x: Tensor, kernel: str, *_: Any) -> SavedBy:
@@ -42,8 +42,8 @@ class Derivative(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, None, None, None]:
         if grad is None:
             return None, None, None, None
-        tie, *codes = ctx.saved_tensors
-        return once(grad * restored(ctx.encoding, Encoded(*codes)), tie), None, None, None
+        anchor, *codes = ctx.saved_tensors
+        return once_differentiable(grad * restored(ctx.encoding, Encoded(*codes)), anchor), None, None, None
 
 
 def approximate_derivative(function: str, params: list[float], x: Tensor, method: Compressed) -> Tensor:

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from kernels.approx_backprop.attached import attached_code
 from kernels.approx_backprop.encoding import Encoded, Encoding, encode, restored
 from kernels.approx_backprop.memory_layout import MemoryLayout
-from kernels.autograd import once
+from kernels.autograd import once_differentiable
 from kernels.errors import KernelError
 from kernels.hooks import autocasts
 from kernels.methods.compressed import Compressed
@@ -39,7 +39,7 @@ class Convolution(NamedTuple):
 
 
 class Weighted(torch.autograd.Function):
-    """linear(x, weight, bias), or a convolution, in dtype `narrow` if that is not None; what `once` needs.
+    """linear(x, weight, bias), or a convolution, in dtype `narrow` if that is not None; and an anchor.
 
     With "addmm" for a convolution it is what transformers' Conv1D does, whose weight lies the other way round.
     """
@@ -55,10 +55,10 @@ class Weighted(torch.autograd.Function):
         encoding: Encoding,
         *kept: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        ctx.convolution, ctx.encoding, tie = convolution, encoding, x.new_empty(0)
+        ctx.convolution, ctx.encoding, anchor = convolution, encoding, x.new_empty(0)
         ctx.sizes = None if bias is None else [*bias.shape]
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(tie, weight, *(kept if ctx.needs_input_grad[1] else ()))
+        ctx.save_for_backward(anchor, weight, *(kept if ctx.needs_input_grad[1] else ()))
         if narrow is not None:
             x, weight = x.to(narrow), weight.to(narrow)
             bias = None if bias is None else bias.to(narrow)
@@ -67,9 +67,9 @@ class Weighted(torch.autograd.Function):
         elif convolution == ADDMM:
             y = torch.addmm(bias, x.view(-1, x.shape[-1]), weight).view(*x.shape[:-1], -1)
         else:
-            return torch.convolution(x, weight, bias, *convolution), tie
+            return torch.convolution(x, weight, bias, *convolution), anchor
         # These may be views of what torch computes: as results of this function nobody could change them in place.
-        return torch.ops.aten._unsafe_view(y, y.shape), tie
+        return torch.ops.aten._unsafe_view(y, y.shape), anchor
 
     @staticmethod
     def saved_by(x: Tensor, weight: Tensor, bias: Any, convolution: Convolution | str | None, *_: Any) -> SavedBy:
@@ -81,7 +81,7 @@ class Weighted(torch.autograd.Function):
         rest = (None,) * (3 + len(Encoded._fields))
         if grad is None:
             return None, None, None, *rest
-        tie, weight, *kept = ctx.saved_tensors
+        anchor, weight, *kept = ctx.saved_tensors
         needs = list(ctx.needs_input_grad[:3])
         weight = weight.to(grad.dtype)
         if ctx.needs_input_grad[1]:
@@ -96,7 +96,7 @@ class Weighted(torch.autograd.Function):
         else:
             found = torch.ops.aten.convolution_backward(grad, x, weight, ctx.sizes, *ctx.convolution, needs)
         kind = zip(found, needs, strict=True)
-        return *(once(one, tie) if need else None for one, need in kind), *rest
+        return *(once_differentiable(one, anchor) if need else None for one, need in kind), *rest
 
 
 def _linear_backward(grad: Tensor, x: Tensor, weight: Tensor, needs: list[bool]) -> tuple[Tensor | None, ...]:

@@ -19,7 +19,7 @@ from kernels.approx_backprop.attached import AttachedCode, Origin, attach_code
 from kernels.approx_backprop.encoding import Encoded, Encoding, affordable, by_paper, fixed, grouped, marked, restored
 from kernels.approx_backprop.memory_layout import MemoryLayout
 from kernels.approx_backprop.written_norms import WrittenNorm
-from kernels.autograd import once
+from kernels.autograd import once_differentiable
 from kernels.engine.elements import computed
 from kernels.methods.compressed import Compressed
 from kernels.methods.method import SavedBy
@@ -29,7 +29,7 @@ ROWS = (nn.LayerNorm, nn.RMSNorm)
 
 
 class BatchNorm(torch.autograd.Function):
-    """Training's batch norm: the result, what `once` needs, and the codes."""
+    """Training's batch norm: the result, an anchor, and the codes."""
 
     @staticmethod
     def forward(
@@ -57,12 +57,12 @@ class BatchNorm(torch.autograd.Function):
             case _:
                 a = (x - _channels(mean, x)) * _channels(invstd, x)
                 codes = (marked(a.to(x.dtype), y),)
-        ctx.encoding, tie = encoding, x.new_empty(0)
+        ctx.encoding, anchor = encoding, x.new_empty(0)
         ctx.mark_non_differentiable(*codes)
         ctx.set_materialize_grads(False)
         told = bias if encoding.method.scheme == "paper" else None  # which has places by it
-        ctx.save_for_backward(gain, told, tie, invstd, *codes)
-        return y, tie, *codes
+        ctx.save_for_backward(gain, told, anchor, invstd, *codes)
+        return y, anchor, *codes
 
     @staticmethod
     def saved_by(*_: Any) -> SavedBy:
@@ -73,7 +73,7 @@ class BatchNorm(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         if grad is None:
             return (None,) * 8
-        gain, bias, tie, invstd, *codes = ctx.saved_tensors
+        gain, bias, anchor, invstd, *codes = ctx.saved_tensors
         a = restored(ctx.encoding, _encoded(codes, gain, bias), normal=True)
         # With 1/std as a part of the gain, the kernel's dx for an input that is normalised already is that of x. Its
         # mean is taken away, so that dx has a sum of 0, as it must: nothing comes to a bias before the norm.
@@ -85,7 +85,14 @@ class BatchNorm(torch.autograd.Function):
             grad, a, scale.to(invstd.dtype), None, None, mean, ones, True, 0.0, wanted
         )
         found = (one if need else None for one, need in zip(grads, wanted, strict=True))
-        return *(None if one is None else once(one, tie) for one in found), None, None, None, None, None
+        return (
+            *(None if one is None else once_differentiable(one, anchor) for one in found),
+            None,
+            None,
+            None,
+            None,
+            None,
+        )
 
 
 def _summed(x: Tensor, over: list[int]) -> Tensor:
@@ -116,11 +123,11 @@ class RowNorm(torch.autograd.Function):
         invstd = torch.rsqrt(wide.square().mean(over, keepdim=True) + least)
         a, y = wide * invstd, run(x)
         codes = (marked(a.to(x.dtype), y),) if encoding.method.exact else grouped(a, encoding.method, encoding.layout)
-        ctx.dims, ctx.centered, ctx.encoding, tie = dims, centred, encoding, x.new_empty(0)
+        ctx.dims, ctx.centered, ctx.encoding, anchor = dims, centred, encoding, x.new_empty(0)
         ctx.mark_non_differentiable(*codes)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(gain, tie, invstd, *codes)
-        return y, tie, *codes
+        ctx.save_for_backward(gain, anchor, invstd, *codes)
+        return y, anchor, *codes
 
     @staticmethod
     def saved_by(x: Tensor, gain: Any, bias: Any, dims: Any, eps: Any, centred: bool, *_: Any) -> SavedBy:
@@ -131,7 +138,7 @@ class RowNorm(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         if grad is None:
             return (None,) * 8
-        gain, tie, invstd, *codes = ctx.saved_tensors
+        gain, anchor, invstd, *codes = ctx.saved_tensors
         wide = computed(grad.dtype)
         g, a = grad.to(wide), restored(ctx.encoding, _encoded(codes), normal=True).to(wide)
         over = list(range(-len(ctx.dims), 0))
@@ -146,7 +153,14 @@ class RowNorm(torch.autograd.Function):
             along_a = a * (dx * a).mean(over, keepdim=True)
             dx = (dx - dx.mean(over, keepdim=True) - along_a if ctx.centered else dx - along_a) * invstd
         found = (dx, dgain, dbias)
-        return *(None if one is None else once(one, tie) for one in found), None, None, None, None, None
+        return (
+            *(None if one is None else once_differentiable(one, anchor) for one in found),
+            None,
+            None,
+            None,
+            None,
+            None,
+        )
 
 
 def _encoded(codes: list[Tensor], gain: Tensor | None = None, bias: Tensor | None = None) -> Encoded:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kernels.approx_backprop.memory_layout import MemoryLayout
-from kernels.autograd import once
+from kernels.autograd import once_differentiable
 from kernels.methods.compressed import Compressed
 from kernels.methods.method import SavedBy
 
@@ -22,40 +22,40 @@ _aten = torch.ops.aten
 
 
 class Mean(torch.autograd.Function):
-    """F.avg_pool2d or 3d, by the window's sides; without a window F.adaptive_avg_pool2d; what `once` needs."""
+    """F.avg_pool2d or 3d, by the window's sides; without a window F.adaptive_avg_pool2d; and an anchor."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, window: tuple[Any, ...], size: Any) -> tuple[Tensor, Tensor]:
-        ctx.layout, ctx.window, tie = MemoryLayout.of(x), window, x.new_empty(0)
-        ctx.save_for_backward(tie)
+        ctx.layout, ctx.window, anchor = MemoryLayout.of(x), window, x.new_empty(0)
+        ctx.save_for_backward(anchor)
         if not window:
-            return F.adaptive_avg_pool2d(x, size), tie
-        return (F.avg_pool2d if len(window[0]) == 2 else F.avg_pool3d)(x, *window), tie
+            return F.adaptive_avg_pool2d(x, size), anchor
+        return (F.avg_pool2d if len(window[0]) == 2 else F.avg_pool3d)(x, *window), anchor
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
-        x, (tie,) = _like(grad, ctx.layout), ctx.saved_tensors
+        x, (anchor,) = _like(grad, ctx.layout), ctx.saved_tensors
         if not ctx.window:
             dx = _aten._adaptive_avg_pool2d_backward(grad, x)
         elif len(ctx.window[0]) == 2:
             dx = _aten.avg_pool2d_backward(grad, x, *ctx.window)
         else:
             dx = _aten.avg_pool3d_backward(grad, x, *ctx.window)
-        return once(dx, tie), None, None
+        return once_differentiable(dx, anchor), None, None
 
 
 class Largest(torch.autograd.Function):
-    """F.max_pool2d, what `once` needs, and the places of the largest."""
+    """F.max_pool2d, an anchor, and the places of the largest."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, window: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor]:
         y, places = _aten.max_pool2d_with_indices(x, *window)
-        ctx.layout, ctx.window, tie = MemoryLayout.of(x), window, x.new_empty(0)
+        ctx.layout, ctx.window, anchor = MemoryLayout.of(x), window, x.new_empty(0)
         if x.shape[-1] * x.shape[-2] < 2**31:
             places = places.to(torch.int32)
         ctx.mark_non_differentiable(places)
-        ctx.save_for_backward(tie, places)
-        return y, tie, places
+        ctx.save_for_backward(anchor, places)
+        return y, anchor, places
 
     @staticmethod
     def saved_by(*_: Any) -> SavedBy:
@@ -64,10 +64,10 @@ class Largest(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, None]:
-        tie, places = ctx.saved_tensors
+        anchor, places = ctx.saved_tensors
         x = _like(grad, ctx.layout)
         dx = _aten.max_pool2d_with_indices_backward(grad, x, *ctx.window, places.to(torch.int64))
-        return once(dx, tie), None
+        return once_differentiable(dx, anchor), None
 
 
 def _like(grad: Tensor, layout: MemoryLayout) -> Tensor:

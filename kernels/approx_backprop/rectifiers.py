@@ -9,22 +9,22 @@ from torch.nn import functional as F
 import kernels.engine.ops  # noqa: F401 - registers the ops
 from kernels.approx_backprop.attached import attach_code, attached_code
 from kernels.approx_backprop.encoding import Encoded, Encoding, above
-from kernels.autograd import in_memory_order, once
+from kernels.autograd import in_memory_order, once_differentiable
 from kernels.methods.compressed import Compressed
 from kernels.methods.method import SavedBy
 
 
 class Rectify(torch.autograd.Function):
-    """x above 0, slope * x elsewhere, of a contiguous x; what `once` needs; a bit plane."""
+    """x above 0, slope * x elsewhere, of a contiguous x; an anchor; a bit plane."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, slope: float) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.slope, tie = slope, x.new_empty(0)
+        ctx.slope, anchor = slope, x.new_empty(0)
         y, signs = torch.ops.actfit.rectify(x, slope)
         ctx.mark_non_differentiable(signs)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(tie, signs)
-        return y, tie, signs
+        ctx.save_for_backward(anchor, signs)
+        return y, anchor, signs
 
     @staticmethod
     def saved_by(x: Tensor, slope: float, *_: Any) -> SavedBy:
@@ -35,8 +35,8 @@ class Rectify(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, None]:
         if grad is None:
             return None, None
-        tie, signs = ctx.saved_tensors
-        return once(torch.ops.actfit.rectify_backward(grad.contiguous(), signs, ctx.slope), tie), None
+        anchor, signs = ctx.saved_tensors
+        return once_differentiable(torch.ops.actfit.rectify_backward(grad.contiguous(), signs, ctx.slope), anchor), None
 
 
 class RectifyKnown(torch.autograd.Function):
@@ -46,19 +46,19 @@ class RectifyKnown(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, slope: float, encoding: Encoding, *kept: Tensor | None) -> tuple[Tensor, Tensor]:
-        ctx.slope, ctx.encoding, tie = slope, encoding, x.new_empty(0)
+        ctx.slope, ctx.encoding, anchor = slope, encoding, x.new_empty(0)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(tie, *kept)
-        return F.leaky_relu(x, slope) if slope else F.relu(x), tie
+        ctx.save_for_backward(anchor, *kept)
+        return F.leaky_relu(x, slope) if slope else F.relu(x), anchor
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         nothing = (None,) * (len(ctx.saved_tensors) + 1)
         if grad is None:
             return None, *nothing
-        tie, *kept = ctx.saved_tensors
+        anchor, *kept = ctx.saved_tensors
         dx = torch.where(above(ctx.encoding, Encoded(*kept)), grad, grad * ctx.slope if ctx.slope else 0)
-        return once(dx, tie), *nothing
+        return once_differentiable(dx, anchor), *nothing
 
 
 def rectify(x: Tensor, slope: float, method: Compressed) -> Tensor:

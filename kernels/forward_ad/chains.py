@@ -36,7 +36,7 @@ class Source:
     place: Place
     edge: GradientEdge
     gate: Tensor
-    tie: Tensor
+    anchor: Tensor
     dies: bool  # with the chain, as far as can be told
     period: Period
 
@@ -46,8 +46,8 @@ class Source:
         storage = tensor.untyped_storage()
         part = storage.nbytes() > tensor.numel() * tensor.element_size()
         dies = not (tensor.is_leaf or part or _keeps_result(tensor.grad_fn))
-        gate, tie = Gate.apply(tensor)
-        return cls(place(tensor), get_gradient_edge(tensor), gate, tie, dies, period)
+        gate, anchor = Gate.apply(tensor)
+        return cls(place(tensor), get_gradient_edge(tensor), gate, anchor, dies, period)
 
 
 def _keeps_result(node: object) -> bool:

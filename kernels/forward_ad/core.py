@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node, saved_tensors_hooks
 
-from kernels.autograd import once
+from kernels.autograd import once_differentiable
 from kernels.methods.forward_derivative import ForwardDerivative
 from kernels.methods.method import SavedBy
 
 
-def derivatives(ends: Sequence[Tensor], source: Tensor) -> list[Tensor]:
+def derivatives_of(ends: Sequence[Tensor], source: Tensor) -> list[Tensor]:
     """d end / d source for each end of a chain, in the source's dtype; what autograd keeps of the chain is freed.
 
     Raises RuntimeError where backward would.
@@ -86,10 +86,10 @@ def swept(nodes: list[Node], targets: list[Targets], ones: Tensor) -> Tensor:
                     gradients[at] = result if total is None else total + result
                     del total
                 del result
-    slope = gradients[-1]
-    if slope is None:
+    derivative = gradients[-1]
+    if derivative is None:
         raise RuntimeError("the chain does not depend on its source")
-    return slope
+    return derivative
 
 
 def _without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
@@ -98,20 +98,20 @@ def _without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
-def times(gradients: Sequence[Tensor | None], slopes: Sequence[Tensor], tie: Tensor) -> Tensor | None:
-    """The sum of gradient * slope over the ends that have a gradient, differentiable no further."""
+def times(gradients: Sequence[Tensor | None], derivatives: Sequence[Tensor], anchor: Tensor) -> Tensor | None:
+    """The sum of gradient * derivative over the ends that have a gradient, differentiable no further."""
     total: Tensor | None = None
-    for gradient, slope in zip(gradients, slopes, strict=True):
+    for gradient, derivative in zip(gradients, derivatives, strict=True):
         if gradient is not None:
-            term = gradient * slope
+            term = gradient * derivative
             total = term if total is None else total + term
-    return None if total is None else once(total.to(slopes[0].dtype), tie)
+    return None if total is None else once_differentiable(total.to(derivatives[0].dtype), anchor)
 
 
 class Gate(torch.autograd.Function):
     """A handle on a source's place in the graph that does not hold its memory: it has one element, spread out.
 
-    With it goes a tensor of no elements, which ties a gradient to the source, see `once`.
+    With it goes a tensor of no elements, which anchors a gradient to the source, see `once_differentiable`.
     """
 
     @staticmethod
@@ -128,10 +128,10 @@ class Chain(torch.autograd.Function):
     """The one node that is left of a chain: `end`, changed in place to have it, keeps its derivative alone."""
 
     @staticmethod
-    def forward(ctx: Any, end: Tensor, gate: Tensor, tie: Tensor, slope: Tensor) -> Tensor:
+    def forward(ctx: Any, end: Tensor, gate: Tensor, anchor: Tensor, derivative: Tensor) -> Tensor:
         ctx.mark_dirty(end)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(tie, slope)
+        ctx.save_for_backward(anchor, derivative)
         return end
 
     @staticmethod
@@ -141,8 +141,8 @@ class Chain(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[None, Tensor | None, None, None]:
-        tie, slope = ctx.saved_tensors
-        return None, times([gradient], [slope], tie), None, None
+        anchor, derivative = ctx.saved_tensors
+        return None, times([gradient], [derivative], anchor), None, None
 
 
 class Failed(torch.autograd.Function):
@@ -160,7 +160,7 @@ class Failed(torch.autograd.Function):
 
 
 class Region(torch.autograd.Function):
-    """A chain as a function: runs it, and keeps the derivative of each of its results; the first of these is a tie."""
+    """A chain as a function: runs it, saves the derivative of each result, and gives an anchor before the results."""
 
     @staticmethod
     def forward(ctx: Any, source: Tensor, run: Callable[[Tensor], Sequence[Tensor]]) -> tuple[Tensor, ...]:
@@ -168,11 +168,11 @@ class Region(torch.autograd.Function):
         with torch.enable_grad(), saved_tensors_hooks(as_it_is, as_it_is):
             inside = source.detach().requires_grad_()
             ends = run(inside)
-            slopes = derivatives(ends, inside)
-        tie = source.new_empty(0)
+            derivatives = derivatives_of(ends, inside)
+        anchor = source.new_empty(0)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(tie, *slopes)
-        return tie, *(end.detach() for end in ends)
+        ctx.save_for_backward(anchor, *derivatives)
+        return anchor, *(end.detach() for end in ends)
 
     @staticmethod
     def saved_by(source: Tensor, run: Callable[[Tensor], Sequence[Tensor]]) -> SavedBy:
@@ -181,8 +181,8 @@ class Region(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, _: None, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
-        tie, *slopes = ctx.saved_tensors
-        return times(gradients, slopes, tie), None
+        anchor, *derivatives = ctx.saved_tensors
+        return times(gradients, derivatives, anchor), None
 
 
 def region(run: Callable[[Tensor], Sequence[Tensor]], source: Tensor) -> Sequence[Tensor]:

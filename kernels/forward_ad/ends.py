@@ -67,7 +67,7 @@ def _rewired(it: Record, source: Source, tensor: Tensor) -> bool:
     with _unsafe_preserve_version_counter(tensor):
         tensor.detach_()  # nothing but `nodes` holds them now, unless somebody else does
         try:
-            Chain.apply(tensor, source.gate, source.tie, swept(nodes, targets, ones))
+            Chain.apply(tensor, source.gate, source.anchor, swept(nodes, targets, ones))
         except BaseException as error:
             # What backward needs was changed in place, most likely: so it will say then, as it would have.
             Failed.apply(tensor, source.gate, RuntimeError(str(error)))
