@@ -6,12 +6,12 @@ PYTHON ?= python3
 PY = .venv/bin/python
 PACKAGES = $(wildcard coefficients fitting codegen kernels) notebooks/gallery
 
-.PHONY: help demo test programs lint format coefficients kernels check gallery docs benchmarks gpu training clean
+.PHONY: help demo test test-rest test-all programs lint format coefficients kernels check gallery docs benchmarks gpu training clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' Makefile | awk -F@ '{ printf "%-20s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' Makefile | awk -F@ '{ printf "%-20s %s\n", $$1, $$2 }'
 
 demo: .venv/ready-demo ## the optimal 3-bit derivative of GELU: table, proof, picture
 	@$(PY) -m fitting.fewbit --fn gelu --bits 3 --plot gelu-3bit.png
@@ -19,7 +19,13 @@ demo: .venv/ready-demo ## the optimal 3-bit derivative of GELU: table, proof, pi
 	@echo "The picture is gelu-3bit.png; to see it: xdg-open gelu-3bit.png (Linux), open gelu-3bit.png (macOS)."
 	@echo "To check every coefficient file, the one above with them: make check"
 
-test: .venv/ready-test ## run the tests; some of them: make test ARGS='-k layout'
+test: .venv/ready-test ## run the quick tests, five minutes; some of them: make test ARGS='-k layout'
+	@$(PY) -m pytest -n auto --tier quick $(ARGS)
+
+test-rest: .venv/ready-test ## run the tests that make test leaves out
+	@$(PY) -m pytest -n auto --tier rest $(ARGS)
+
+test-all: .venv/ready-test ## run all tests, twenty minutes
 	@$(PY) -m pytest -n auto $(ARGS)
 
 programs: .venv/ready-test ## compare nested forward AD with plain autograd on 10000 random programs

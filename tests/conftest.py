@@ -9,6 +9,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from tests import tiers
+
 # Fits of tests are none of the user's own; by environment, so that subprocesses have it too.
 _DATA_HOME = tempfile.TemporaryDirectory(prefix="actfit-")
 os.environ["XDG_DATA_HOME"] = _DATA_HOME.name
@@ -33,17 +35,24 @@ if not torch.cuda.is_available() and importlib.util.find_spec("triton"):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tier", choices=tiers.TIERS, default="all", help="which tests are run; see tests/tiers.py")
     parser.addoption(
         "--programs", type=int, default=600, help="how many random programs are run (make programs: 10000)"
     )
 
 
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"tier: {config.getoption('--tier')} (of quick and rest)"
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """ACTFIT_SHARD=2/8: the tests whose number is 2 modulo 8, for `benchmarks.gpu.tests`."""
+    """The tests of a tier; with ACTFIT_SHARD=2/8 those whose number is 2 modulo 8, for `benchmarks.gpu.tests`."""
+    config.stash[tiers.COLLECTED] = list(items)
     shard, _, count = os.environ.get("ACTFIT_SHARD", "0/1").partition("/")
-    kept = items[int(shard) :: int(count)]
-    config.hook.pytest_deselected(items=[item for at, item in enumerate(items) if at % int(count) != int(shard)])
-    items[:] = kept
+    selected = tiers.select(items, config.getoption("--tier"))[int(shard) :: int(count)]
+    left_out = set(items).difference(selected)
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = selected
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import yaml
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "audio": "src"}
 NOT_LOADED = {"canonical", "next", "prev", "alternate"}  # relations of <link> that a browser does not follow by itself

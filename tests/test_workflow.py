@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
-TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
 SEARCH = "tests/fitting/test_invact_symbolic.py::test_pysr_searches"  # which fetches Julia
 PLAIN = {"if", "grep", "tee", "exit", "fi"}  # of the shell, which may stand between
 
@@ -102,3 +102,11 @@ def test_what_is_uploaded_is_what_the_targets_write(workflow):
     for target in (words[1] for script in scripts(pages) for words in commands(script)):
         recipe = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
         assert re.search(rf"\b{folder}/", recipe), f"make {target} does not write below {folder}/"
+
+
+def test_ci_runs_the_linters_and_each_test_once():
+    lines = (ROOT / ".ci" / "run").read_text("utf-8").splitlines()
+    targets = [line.split()[1] for line in lines if line.startswith("make ")]
+    assert targets == ["lint", "test", "test-rest"]
+    recipes = subprocess.run(["make", "-n", *targets], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert re.findall(r"pytest .*--tier (\w+)", recipes) == ["quick", "rest"]

@@ -210,18 +210,22 @@ def test_a_perturbed_constant_moves_the_bound():
     assert 0.01 - before < moved.upper < 1.01 * (0.01 + before)
 
 
-CLOSED = [
-    name for name in names() if all(closed_form(split(get(name)), side) is not None for side in split(get(name)).sides)
-]
+OPEN = {"tanhshrink", "gelu", "gelu_tanh", "quick_gelu", "silu", "mish"}  # without a closed form
 
 
-@pytest.mark.parametrize("name", CLOSED)
+@pytest.mark.parametrize("name", sorted({*names()} - OPEN))
 def test_closed_forms_have_no_error(name):
     whole = split(get(name))
     for side in whole.sides:
         found = prove(Candidate(Form(closed_form(whole, side), (), "closed"), Variable()), side)
         assert found.upper <= RESOLVED
         assert found.slack == 0.0
+
+
+@pytest.mark.parametrize("name", sorted(OPEN))
+def test_some_have_none(name):
+    whole = split(get(name))
+    assert None in [closed_form(whole, side) for side in whole.sides]
 
 
 def test_flat_and_straight_parts():
@@ -266,7 +270,7 @@ def test_random_cubics(values):
     assert found.sampled <= 1.01 * largest
 
 
-@given(st.floats(-6, 6), st.floats(1e-6, 3), st.sampled_from(sorted(candidates())), st.floats(-1, 1))
+@given(st.floats(-6, 6), st.floats(1e-6, 3), st.sampled_from(sorted(KINDS)), st.floats(-1, 1))
 @settings(max_examples=60)
 def test_an_enclosure_of_a_cell_holds_its_points(middle, width, kind, place):
     name, number, candidate = candidates()[kind]

@@ -6,6 +6,8 @@ import pytest
 
 from coefficients.store import DATA, available
 
+pytestmark = pytest.mark.slow
+
 COPIES = {
     "gelu-fewbit-3bit.v1-json": DATA / "gelu" / "fewbit-3bit.v1.json",
     "silu-invact-float32.v1-json": DATA / "silu" / "invact-float32.v1.json",

@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_line_of_the_table_leads_to_its_fit(visit):
     tab = visit()

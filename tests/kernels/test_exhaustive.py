@@ -13,6 +13,8 @@ from kernels.engine.planes import unpack
 from kernels.methods.functions import FUNCTIONS
 from tests.kernels.specs import spec
 
+pytestmark = pytest.mark.slow
+
 BITS = [1, 2, 3, 4]
 TWO_SIDED = [name for name in FUNCTIONS if FUNCTIONS[name].branches == 2]
 # Where f' is the difference of two terms, what float32 rounds off them remains: 2 units of 2**-24 of a term below 1.

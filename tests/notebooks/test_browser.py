@@ -18,6 +18,8 @@ from notebooks import render
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[test]'")
 pytest.importorskip("jupyterlab", reason="needs the packages of notebooks: pip install -e '.[notebooks]'")
 
+pytestmark = pytest.mark.slow
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PATIENCE = 180  # seconds, for the server and for cells: other tests run beside this one
 PICTURE = ".jp-OutputArea-output img"
@@ -79,7 +81,6 @@ def _address(server: subprocess.Popen[bytes], runtime: Path, log: Path) -> str:
     pytest.fail(f"JupyterLab did not answer in {PATIENCE} s:\n{log.read_text()[-2000:]}")
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
 def test_moving_a_widget_changes_the_picture(lab: str) -> None:
     with playwright.sync_playwright() as driver:

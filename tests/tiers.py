@@ -1,0 +1,30 @@
+"""The two tiers of the tests. `make test` runs the quick tier, `make test-rest` the rest, `make test-all` both.
+
+A test is in the rest if it is marked `slow`, or if it is one of a function of the catalogue that is not in `HANDFUL`:
+the name of the function then stands between the minus signs of the test's name, as in `test_extremes[mish-float32]`.
+"""
+
+import pytest
+
+from coefficients import functions
+
+COLLECTED = pytest.StashKey[list[pytest.Item]]()  # all tests found, before those of a tier are selected
+TIERS = ("quick", "rest", "all")
+
+# One with a kink; one with a jump and two parameters; one that is smooth and monotone, with a parameter; and the two
+# that have a turning point and are used most.
+HANDFUL = ("relu", "threshold", "softplus", "gelu", "silu")
+OTHERS = frozenset(functions.names()) - frozenset(HANDFUL)
+
+
+def is_quick(item: pytest.Item) -> bool:
+    """True if the test belongs to the quick tier."""
+    if item.get_closest_marker("slow"):
+        return False
+    case = item.name.partition("[")[2].removesuffix("]")
+    return OTHERS.isdisjoint(case.split("-"))
+
+
+def select(items: list[pytest.Item], tier: str) -> list[pytest.Item]:
+    """The tests of a tier, in their order."""
+    return [item for item in items if tier == "all" or is_quick(item) == (tier == "quick")]
