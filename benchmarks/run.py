@@ -79,11 +79,11 @@ SUITES = {
 }
 # What holds that which is counted and timed: numbers of something wrong are worth nothing.
 TESTS = {
-    "memory": ("kernels/test_approx_backprop.py", "test_benchmark_rivals.py"),
+    "memory": ("kernels/test_approx_backprop.py", "benchmarks/test_rivals.py"),
     "speed": (
         *("kernels/test_exhaustive.py", "kernels/test_torch_ops.py", "kernels/test_fused.py"),
         *("kernels/test_torch_compile.py", "kernels/test_forward_ad_eager.py", "kernels/test_approx_kernels.py"),
-        "test_benchmark_rivals.py",
+        "benchmarks/test_rivals.py",
     ),
     "fit": ("fitting/test_fewbit_dp.py", "fitting/test_fewbit_table1.py", "fitting/test_invact_solve.py"),
     "training": ("kernels/test_torch_training.py", "kernels/test_approx_backprop.py"),

@@ -71,7 +71,8 @@ def test_the_handful_is_of_the_catalogue():
         ("test_a[mish]", False, False),
         ("test_a[float32-mish-3]", False, False),
         ("test_a[float32-gelu_tanh]", False, False),
-        ("test_a[mish by hand]", False, True),
+        ("test_a[elu alpha=2.5]", False, False),
+        ("test_a[3 bits of mish]", False, True),
         ("test_mish", False, True),
     ],
 )

@@ -1,8 +1,10 @@
 """The two tiers of the tests. `make test` runs the quick tier, `make test-rest` the rest, `make test-all` both.
 
-A test is in the rest if it is marked `slow`, or if it is one of a function of the catalogue that is not in `HANDFUL`:
-the name of the function then stands between the minus signs of the test's name, as in `test_extremes[mish-float32]`.
+A test is in the rest if it is marked `slow`, or if it is one of a function of the catalogue that is not in `HANDFUL`.
+The name of the function then is the first word of a part of the test's case, as in `test_extremes[float32-mish]`.
 """
+
+import re
 
 import pytest
 
@@ -21,8 +23,8 @@ def is_quick(item: pytest.Item) -> bool:
     """True if the test belongs to the quick tier."""
     if item.get_closest_marker("slow"):
         return False
-    case = item.name.partition("[")[2].removesuffix("]")
-    return OTHERS.isdisjoint(case.split("-"))
+    parts = item.name.partition("[")[2].removesuffix("]").split("-")
+    return OTHERS.isdisjoint(re.match(r"\w*", part)[0] for part in parts)
 
 
 def select(items: list[pytest.Item], tier: str) -> list[pytest.Item]:

@@ -104,7 +104,7 @@ GROUPS = {
         dry=("kernels/test_forward_ad_elementwise.py", "-k", "triton and mish and float32"),
     ),
     "device": Group(
-        ("kernels/test_on_gpu.py", "kernels/test_memory.py", "test_benchmark_kernels.py"),
+        ("kernels/test_on_gpu.py", "kernels/test_memory.py", "benchmarks/test_kernels.py"),
         kernels=60,
         besides=40,
         dry=("kernels/test_on_gpu.py", "-k", "twice_the_same and invact"),

@@ -235,6 +235,6 @@ def from_expression(expr: str, name: str = "custom", params: Mapping[str, float]
     for key, value in params.items():
         if not math.isfinite(value):
             raise InputError(f"parameter {key} must be finite, got {value}")
-        if not re.search(rf"\b{key}\b", expr):
+        if key not in re.findall(r"\w+", expr):
             raise InputError(f"parameter {key} must be in the expression, got {expr.strip()!r}")
     return Activation(name, expr.strip(), params)

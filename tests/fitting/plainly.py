@@ -10,6 +10,8 @@ from fitting.fewbit.solve import fit
 from fitting.weights import parse_weight
 
 LO, HI = -10.0, 10.0
+GAP = 1e-3  # between an answer and its lower bound, relative
+SAW = "where(x < 0, x*x/2, x*x/2 - 2*x)"  # f' = x, and x - 2 after a leap down at 0
 
 
 def sigmoid(x):

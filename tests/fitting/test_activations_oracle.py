@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fitting.activations import Branch, from_expression, get, names, oracle
 from fitting.errors import InputError
+from tests.fitting.catalogue_cases import known
 
 BRANCHES = [(name, index) for name in names() for index, branch in enumerate(get(name).branches) if branch.direction]
 FLAT = [(name, index) for name in names() for index, branch in enumerate(get(name).branches) if not branch.direction]
@@ -61,7 +62,7 @@ FORMULAS = {
 @settings(max_examples=12)
 @given(at=st.floats(-20, 20))
 def test_fifty_digits(name, at):
-    activation = get(name)
+    activation = known(name)
     with mpmath.workdps(600):
         want = FORMULAS[name](mpmath.mpf(at))
         # a central difference, good to some 240 digits
@@ -111,7 +112,7 @@ def inside(branch):
 @settings(max_examples=8)
 @given(data=st.data())
 def test_derivative_of_the_output_is_the_derivative(name, index, data):
-    activation = get(name)
+    activation = known(name)
     branch = activation.branches[index]
     at = mpmath.mpf(data.draw(inside(branch)))
     y, slope, bend = oracle.f(activation, at), oracle.df(activation, at), curvature(activation, at)
@@ -133,7 +134,7 @@ def curvature(activation, at):
 @settings(max_examples=8)
 @given(data=st.data())
 def test_inverse_undoes_f(name, index, data):
-    activation = get(name)
+    activation = known(name)
     branch = activation.branches[index]
     at = data.draw(inside(branch))
     y = oracle.f(activation, at)
@@ -165,7 +166,7 @@ CLOSED = {  # FACTS.md: g(y) without x
 @given(share=st.floats(0.001, 0.999))
 def test_closed_forms(name, index, share):
     formula, (lo, hi) = CLOSED[name, index]
-    activation = get(name)
+    activation = known(name)
     y = mpmath.mpf(lo + (hi - lo) * share)
     with mpmath.workdps(60):
         want = formula(y)

@@ -8,9 +8,7 @@ import pytest
 from fitting.activations import get, names
 from fitting.fewbit.solve import fit
 from fitting.fewbit.table1 import EVEN, TABLE_1, printed
-from tests.fitting.plainly import SLOPES, fitted, grid
-
-GAP = 1e-3
+from tests.fitting.plainly import GAP, SLOPES, fitted, grid
 
 # Measured independently of this package (FACTS.md), uniform weight on [-10, 10] unless said; None: not measured.
 MEASURED = {

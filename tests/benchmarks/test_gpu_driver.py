@@ -1,0 +1,236 @@
+"""`python -m benchmarks.gpu`: parts that fail, are blocked, broken off or put off, and run again."""
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.gpu import __main__ as gpu
+from benchmarks.gpu import progress
+from benchmarks.gpu.steps import Part, Rest
+from coefficients import command
+
+Run = Callable[..., int]
+
+
+SCRIPT = """
+import json, pathlib, sys, time
+out, rest = pathlib.Path(sys.argv[sys.argv.index("--out") + 1]), sys.argv[1:]
+with open({log!r}, "a") as log: log.write(" ".join(rest[:1] + rest[3:]) + chr(10))
+kind = rest[0]
+if kind.startswith("slow"): time.sleep(60)
+if kind.startswith("test"):
+    out.write_text(pathlib.Path({tests!r}).read_text())
+    sys.exit(bool(out.read_text()))
+if kind.startswith("bad"): print("what went wrong"); sys.exit(1)
+out.write_text(json.dumps({{"of": kind}}) + chr(10))
+"""
+
+
+class Driven:
+    """The command over made-up parts; `ran` has what they were called with."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.log, self.tests = folder, folder / "ran", folder / "failing"
+        self.tests.write_text("")
+        self.script = folder / "part.py"
+        self.script.write_text(SCRIPT.format(log=str(self.log), tests=str(self.tests)))
+        monkeypatch.setattr(gpu, "root", lambda: folder)
+        monkeypatch.setattr(gpu, "parts", lambda asked, _: [part for part in self.parts if part.step in asked])
+        monkeypatch.setattr(progress, "sources", lambda: self.sources)
+        monkeypatch.setattr(Part, "command", property(lambda part: [sys.executable, str(self.script), *part.words]))
+        self.sources = "one"
+        self.parts: list[Part] = []
+
+    def __call__(self, *options: str) -> int:
+        return command.run("gpu", lambda: gpu.main(["--dry", *options]))
+
+    @property
+    def ran(self) -> list[str]:
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+    @property
+    def results(self) -> Path:
+        return self.folder / "build" / "gpu" / "dry" / "results"
+
+
+def part(step: str, name: str, *rests: Rest, seconds: int = 1, of: str = "") -> Part:
+    return Part(step, name, (name,), seconds, of if step != "tests" else "", rests)
+
+
+@pytest.fixture
+def driven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driven:
+    return Driven(tmp_path, monkeypatch)
+
+
+def test_a_part_that_fails_keeps_no_other_and_is_what_the_next_call_runs(driven, capfd):
+    driven.parts = [
+        part("speed", "one", of="times"),
+        part("speed", "bad", of="times"),
+        part("speed", "two", of="times"),
+    ]
+    assert driven() == command.BAD
+    out, err = capfd.readouterr()
+    assert driven.ran == ["one", "bad", "two"]
+    assert "what went wrong" in err
+    assert "failed: speed/bad" in out
+    # The rows of all parts of a kind, in their order.
+    assert (driven.results / "times.jsonl").read_text() == '{"of": "one"}\n{"of": "two"}\n'
+    driven.script.write_text(driven.script.read_text().replace('"bad"', '"no"'))
+    assert driven() == command.GOOD
+    assert driven.ran == ["one", "bad", "two", "bad"]
+    assert (driven.results / "times.jsonl").read_text() == '{"of": "one"}\n{"of": "bad"}\n{"of": "two"}\n'
+
+
+def test_a_test_that_fails_blocks_what_rests_on_it_and_nothing_else(driven, capfd):
+    driven.parts = [
+        part("tests", "test-a"),
+        part("speed", "gelu", Rest("test-a", "gelu")),
+        part("speed", "silu", Rest("test-a", "silu")),
+        part("speed", "all", Rest("test-a", r"\[(\w+)\]", r"\1")),
+        part("memory", "free"),
+    ]
+    driven.tests.write_text("tests/x.py::test[gelu]\n")
+    assert driven() == command.BAD
+    assert driven.ran == ["test-a", "silu", "all --without gelu", "free"]
+    out, err = capfd.readouterr()
+    assert "blocked: speed/gelu" in out
+    assert "speed/gelu: blocked, 0 s; it rests on tests/x.py::test[gelu]" in err
+    # Mended, the tests run again, and then what was blocked.
+    driven.tests.write_text("")
+    assert driven() == command.GOOD
+    assert driven.ran[4:] == ["test-a", "gelu"]
+
+
+def test_tests_that_break_off_block_all_that_rests_on_the_group(driven):
+    driven.parts = [part("tests", "test-a"), part("speed", "gelu", Rest("test-a", "gelu")), part("memory", "free")]
+    driven.tests.write_text("test-a: pytest ended with -11\n")
+    assert driven() == command.BAD
+    assert driven.ran == ["test-a", "free"]
+
+
+def test_what_is_not_expected_to_end_in_time_is_left_for_the_next_call(driven, capfd):
+    driven.parts = [part("speed", "long", seconds=500), part("speed", "short", seconds=5)]
+    assert driven("--limit", "60") == command.BAD
+    assert driven.ran == ["short"]
+    assert "left for the next call: speed/long" in capfd.readouterr().out
+    assert driven("--limit", "600") == command.GOOD
+    assert driven.ran == ["short", "long"]
+
+
+def test_other_sources_and_a_damaged_file_begin_anew(driven, capfd):
+    driven.parts = [part("speed", "one")]
+    assert [driven(), driven()] == [command.GOOD] * 2
+    assert driven.ran == ["one"]
+    driven.sources = "two"
+    assert driven() == command.GOOD
+    assert "the sources are not those of the last call" in capfd.readouterr().err
+    (driven.folder / "build" / "gpu" / "dry" / "progress.json").write_text('{"sources": ')
+    assert driven() == command.GOOD
+    assert "is damaged: all begins anew" in capfd.readouterr().err
+    assert driven("--again") == command.GOOD
+    assert driven.ran == ["one"] * 4
+
+
+@pytest.mark.parametrize("how", ["--again", "sources", "damaged"])
+def test_rows_of_other_sources_are_not_published(how, driven):
+    driven.parts = [
+        part("tests", "test-a"),
+        part("speed", "one", of="times"),
+        part("speed", "two", Rest("test-a", "gelu"), of="times"),
+    ]
+    assert driven() == command.GOOD
+    assert (driven.results / "times.jsonl").read_text() == '{"of": "one"}\n{"of": "two"}\n'
+    driven.tests.write_text("tests/x.py::test[gelu]\n")
+    if how == "sources":
+        driven.sources = "two"
+    elif how == "damaged":
+        (driven.folder / "build" / "gpu" / "dry" / "progress.json").write_text("{")
+    assert driven(*["--again"] * (how == "--again")) == command.BAD
+    assert (driven.results / "times.jsonl").read_text() == '{"of": "one"}\n'
+
+
+def test_rows_of_a_part_that_failed_in_some_of_it_are_published_with_others(driven):
+    driven.parts = [part("speed", "half", of="times"), part("speed", "one", of="times")]
+    script = driven.script.read_text()
+    driven.script.write_text(script + 'sys.exit(kind == "half")\n')
+    assert driven() == command.BAD
+    assert (driven.results / "times.jsonl").read_text() == '{"of": "half"}\n{"of": "one"}\n'
+    driven.script.write_text(script + "sys.exit(3)\n")  # what ends so may have left anything
+    assert driven() == command.BAD
+    assert not (driven.folder / "build" / "gpu" / "dry" / "rows" / "speed-half.jsonl").exists()
+
+
+def test_steps_run_by_themselves(driven):
+    driven.parts = [part("speed", "one"), part("memory", "two"), part("training", "three")]
+    assert driven("--steps", "training speed") == command.GOOD
+    assert driven.ran == ["one", "three"]
+
+
+def test_on_a_gpu_patience_is_a_multiple_of_what_is_expected(driven, monkeypatch):
+    given = []
+    monkeypatch.setattr(gpu.running, "run", lambda words, log, timeout: given.append(timeout) or command.BAD)
+    call = gpu.Call(
+        progress.Progress(driven.folder / "a-gpu", "s"), [part("speed", "one", seconds=100)], 180, driven.results
+    )
+    call.all()
+    driven.parts = [part("speed", "one", seconds=100)]
+    driven()
+    assert given == [pytest.approx(180, abs=5), gpu.MOST]
+
+
+def test_a_part_that_does_not_end_is_ended(driven, monkeypatch, capfd):
+    monkeypatch.setattr(gpu, "MOST", 2)
+    driven.parts = [part("speed", "slow"), part("speed", "one")]
+    begun = time.monotonic()
+    assert driven() == command.BAD
+    assert time.monotonic() - begun < 30
+    assert driven.ran == ["slow", "one"]
+    assert "speed/slow: failed, 2 s; no end after 2 s" in capfd.readouterr().err
+
+
+def test_broken_off_by_ctrl_c_it_goes_on_where_it_was(driven, monkeypatch, capfd):
+    driven.parts = [part("speed", "one"), part("speed", "slow")]
+    run = gpu.running.run
+
+    def interrupted(words: Sequence[str], log: Path, timeout: float) -> int:
+        if "slow" in words:
+            signal.setitimer(signal.ITIMER_REAL, 3)
+        return run(words, log, timeout)
+
+    def ring(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gpu.running, "run", interrupted)
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        assert driven() == command.INTERRUPTED
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        monkeypatch.setattr(gpu.running, "run", run)  # else the next call's alarm rings in another test, and ends it
+    assert "interrupted; what is done is kept" in capfd.readouterr().err
+    driven.script.write_text(driven.script.read_text().replace("time.sleep(60)", "pass"))
+    assert driven() == command.GOOD
+    assert driven.ran == ["one", "slow", "slow"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--dry", "--steps", "speed,memory"), "steps must be of tests, speed, memory, training, got 'speed,memory'"),
+        (("--dry", "--steps", " "), "steps must be of tests, speed, memory, training, got ' '"),
+        (("--dry", "--limit", "soon"), "limit must be a whole number from 1 to 86400, got 'soon'"),
+        ((), "device must be there, got 'cuda', and torch sees no GPU"),
+    ],
+)
+def test_wrong_options(options, said, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert command.run("gpu", lambda: gpu.main(options)) == command.MISUSED
+    out, err = capsys.readouterr()
+    assert said in err
+    assert (out, err.count("\n")) == ("", 1)

@@ -1,0 +1,173 @@
+"""`python -m benchmarks.training`: rows, pictures, refusals and the page; never how well anything learns."""
+
+import json
+
+import pytest
+import torch
+
+from benchmarks.training import page as training_page
+from benchmarks.training import plots as training_plots
+from benchmarks.training import rows as training_rows
+from benchmarks.training import runs as training_runs
+from benchmarks.training import statistics
+from benchmarks.training.rows import Row
+from coefficients import command
+from tests.benchmarks.quick_training import QUICK, quick, run
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """No pictures, which take seconds."""
+    monkeypatch.setattr(training_plots, "save", lambda rows, path: [])
+
+
+@pytest.fixture
+def trained(monkeypatch, undrawn):
+    """The arms and seeds that are trained from here on, in their order."""
+    calls, train = [], training_runs.train
+
+    def spy(settings, arm, seed):
+        calls.append((arm, seed))
+        return train(settings, arm, seed)
+
+    monkeypatch.setattr(training_runs, "train", spy)
+    return calls
+
+
+def test_the_command_writes_rows_and_pictures(tmp_path, capsys):
+    out = tmp_path / "rows.jsonl"
+    threads = torch.get_num_threads()
+    assert run("--quick", "--arms", "fewbit-3,recompute", "--out", str(out)) == command.GOOD
+    assert torch.get_num_threads() == threads
+    rows = training_rows.load(out)
+    assert [json.dumps(row.line(), ensure_ascii=False) for row in rows] == out.read_text("utf-8").splitlines()
+    trainings = {(row.what, row.implementation, row.seed) for row in rows if row.mode == "run"}
+    both = ("training text", "training digits")
+    assert trainings == {
+        (what, arm, seed) for what in both for arm in ("stock", "fewbit-3", "recompute") for seed in (0, 1)
+    }
+    states = {(row.implementation, row.mode) for row in rows if row.what == "gradients text"}
+    assert states == {(arm, mode) for arm in ("noise", "fewbit-3", "recompute") for mode in ("initial", "final")}
+    for row in rows:
+        assert row.versions["torch"] == torch.__version__
+        assert row.versions["threads"] == "1"
+        if row.mode == "run":
+            assert row.found["curve"][-1][0] == row.settings["steps"] == len(row.found["curve"])
+            assert min(row.found["kept"], row.found["seconds"], row.found["loss"]) > 0
+            assert 0 <= row.found["accuracy"] <= 1
+    pictures = {tmp_path / f"rows-{name}.png" for name in training_page.PICTURES}
+    assert set(tmp_path.iterdir()) == {out, *pictures}
+    assert "| recompute |" in capsys.readouterr().out
+
+
+def test_a_run_that_is_broken_off_is_taken_up_again(tmp_path, trained, monkeypatch, capsys):
+    out = str(tmp_path / "rows.jsonl")
+    spy = training_runs.train
+
+    def stop(settings, arm, seed):
+        if arm == "fewbit-2":
+            raise KeyboardInterrupt
+        return spy(settings, arm, seed)
+
+    wanted = (*QUICK, "--arms", "fewbit-1,fewbit-2", "--out", out)
+    monkeypatch.setattr(training_runs, "train", stop)
+    assert run(*wanted) == command.INTERRUPTED
+    before = {row.key: row for row in training_rows.load(tmp_path / "rows.jsonl")}
+    monkeypatch.setattr(training_runs, "train", spy)
+    trained.clear()
+    assert run(*wanted) == command.GOOD
+    assert trained == [("fewbit-2", 0)]
+    after = {row.key: row for row in training_rows.load(tmp_path / "rows.jsonl")}
+    assert before.items() <= after.items()
+    assert "3 of 4 trainings are taken from the file" in capsys.readouterr().err
+    trained.clear()
+    assert run(*wanted, "--fresh") == command.GOOD
+    assert {("stock", 0), ("fewbit-1", 0), ("fewbit-2", 0)} == set(trained)
+
+
+def test_rows_of_other_settings_are_not_taken(tmp_path, undrawn, capsys):
+    out = tmp_path / "rows.jsonl"
+    common = (*QUICK, "--arms", "stock", "--out", str(out))
+    assert run(*common) == command.GOOD
+    before = out.read_bytes()
+    assert run(*common, "--steps", "3") == command.MISUSED
+    assert "with other settings; give another --out, or --fresh to replace them" in capsys.readouterr().err
+    assert out.read_bytes() == before
+    assert run(*common, "--steps", "3", "--fresh") == command.GOOD
+    assert {row.settings["steps"] for row in training_rows.load(out)} == {3}
+
+
+def test_quick_writes_nothing_by_itself(capsys):
+    results = training_page.RESULTS
+    before = {path: path.stat().st_mtime_ns for path in results.rglob("*")}
+    assert run(*QUICK, "--arms", "stock", "--steps", "1") == command.GOOD
+    assert {path: path.stat().st_mtime_ns for path in results.rglob("*")} == before
+    assert "wrote" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--task", "speech"), "task must be of text, digits, resnet20, resnet56, resnet164, vit, got 'speech'"),
+        (("--arms", "invact,"), "got ''"),
+        (("--task", "vit", "--arms", "fewbit-3"), "arms of vit must be of stock, approx-8, approx-4, narrow, got 'few"),
+        (("--seeds", "0"), "seeds must be a whole number from 1 to 1000, got '0'"),
+        (("--steps", "1e3"), "steps must be a whole number"),
+        (("--jobs", "-1"), "jobs must be a whole number"),
+        (("--threads", "²"), "threads must be a whole number"),
+        (("--size", "huge"), "size must be small or large, got 'huge'"),
+        (("--device", "tpu"), "device must be cuda or cpu, got 'tpu'"),
+        (("--digits-activation", "relu"), "digits-activation must be silu or gelu, got 'relu'"),
+        (("--out", "/nowhere/rows"), "out must be in a folder that exists"),
+        (("--quick", "--out", __file__), "must hold rows of this benchmark"),
+    ],
+)
+def test_wrong_options(arguments, said, capsys):
+    assert run(*arguments) == command.MISUSED
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert said in lines[0]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there(capsys):
+    assert run("--device", "cuda") == command.MISUSED
+    assert "use --device cpu" in capsys.readouterr().err
+
+
+# The page
+
+
+def test_the_page_says_what_was_measured():
+    page = training_page.PAGE.read_text(encoding="utf-8")
+    assert training_page.rendered(page) == page
+
+
+def test_a_page_of_made_up_rows(tmp_path):
+    settings = training_runs.key(quick("text"))
+    rows = [
+        Row("training text", arm, "run", seed, settings, _found(arm, loss), "d", {}, "r")
+        for arm, losses in {"stock": [1.0, 2.0, 3.0], "fewbit-1": [1.1, 2.2, 3.3], "actnn-1": [1.0, None, 3.0]}.items()
+        for seed, loss in enumerate(losses)
+    ]
+    folder = tmp_path / "machine"
+    folder.mkdir()
+    training_rows.save(rows, folder / "training.jsonl")
+    page = training_page.rendered(f"before\n{training_page.BEGIN}old\n{training_page.END}after\n", tmp_path)
+    assert page.startswith(f"before\n{training_page.BEGIN}**text**")
+    assert page.endswith(f"{training_page.END}after\n")
+    lines = page.splitlines()
+    assert "| stock | 2.00 MB, 100 % | 2.0000 | – | – | what is compared with | 1.00× |" in lines
+    (fewbit,) = [line for line in lines if line.startswith("| fewbit-1")]
+    p = statistics.equivalence([0.1, 0.2, 0.3], 1.0)
+    assert fewbit.startswith("| fewbit-1 | 1.00 MB, 50 % | 2.2000 | +0.200 (-0.048 to +0.448) |")
+    assert fewbit.endswith(f"| {p:.2g} | equivalent | 2.00× |")
+    assert "Equivalent: fewbit-1. Diverged with 1 of 3 seeds: actnn-1." in lines
+    assert any(line.startswith("| actnn-1 |") and "diverged with 1 of 3 seeds" in line for line in lines)
+
+
+def _found(arm, loss):
+    stock = arm == "stock"
+    return {"loss": loss, "accuracy": 0.5, "kept": 2e6 if stock else 1e6, "seconds": 1.0 if stock else 2.0, "curve": []}

@@ -1,0 +1,157 @@
+"""Pictures of few-bit tables: what they show, and that they are the same on every run and whole."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from fitting.activations import from_expression, get
+from fitting.errors import InputError
+from fitting.fewbit.solve import Fit, fit
+from fitting.plots import (
+    check_path,
+    fewbit_figure,
+    save,
+)
+from fitting.weights import from_samples, parse_weight
+from tests.fitting.drawings import drawn
+
+LOG = from_expression("log(x)")
+MANY_AND_ONE = np.append(np.linspace(-1, 1, 999), 50)
+MAGIC = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+
+
+def texts(figure: Figure) -> list[str]:
+    above, below = figure.axes
+    legend = above.get_legend()
+    assert legend is not None
+    labels = [text.get_text() for text in legend.get_texts()]
+    return [figure.get_suptitle(), *labels, below.get_xlabel(), below.get_ylabel()]
+
+
+@pytest.fixture(scope="module")
+def gelu() -> Fit:
+    return fit(get("gelu"), 3)
+
+
+def test_texts(gelu: Fit) -> None:
+    assert texts(fewbit_figure(gelu)) == ["gelu′: 8 levels, ∫(f′−q)²w = 0.008094", "gelu′", "3 bits", "x", "f′ − q"]
+    one = fit(from_expression("2*x", "a_name_of_more_than_thirty_letters"), 1, weight=parse_weight("norm(0,2)"))
+    title, *labels = texts(fewbit_figure(one))
+    assert title == "a_name_of_more_than_thirty_letters′: 1 level, ∫(f′−q)²w = 0, w = norm(0,2)"
+    assert labels[:2] == ["f′", "1 bit"]
+
+
+def test_curve_steps_and_error(gelu: Fit) -> None:
+    above, below = fewbit_figure(gelu).axes
+    x, slope = drawn(above, "gelu′")
+    _, steps = drawn(above, "3 bits")
+    at, error = drawn(below)
+    assert np.array_equal(slope, gelu.activation.df(x))
+    assert set(steps) == set(gelu.steps.levels)
+    assert np.array_equal(at, x)
+    assert np.array_equal(error, slope - steps)
+    assert np.abs(error).max() == pytest.approx(gelu.error.linf, rel=1e-12)
+    # Steps are upright: nowhere do two neighbours differ in level that are not within two floats of a border.
+    rise = np.flatnonzero(np.diff(steps))
+    assert len(rise) == len(gelu.steps.borders)
+    assert (x[rise] < gelu.steps.borders).all()
+    assert (gelu.steps.borders < x[rise + 1]).all()
+    assert (x[rise + 1] - x[rise] < 1e-14).all()
+
+
+@pytest.mark.parametrize("name", ["relu", "hardtanh", "relu6", "hardshrink", "threshold", "hardsigmoid"])
+def test_a_step_function_shows_no_error(name: str) -> None:
+    _, below = fewbit_figure(fit(get(name), 1)).axes
+    _, error = drawn(below)
+    assert not error.any()
+
+
+def test_jumps_of_the_slope_are_upright_where_there_is_no_border() -> None:
+    found = fit(from_expression("where(x < 0, 0, where(x < 0.33, x, 1.1*x - 0.033))"), 1)
+    assert found.steps.borders.tolist() == [0]
+    x, slope = drawn(fewbit_figure(found).axes[0], "custom′")
+    rise = np.flatnonzero(np.diff(slope))
+    assert len(rise) == 2
+    assert (x[rise + 1] - x[rise] < 1e-14).all()
+
+
+@pytest.mark.parametrize("kind", ["shared", "contiguous"])
+def test_kinks_of_f_show_no_spike(kind: str) -> None:
+    found = fit(get("selu"), 3, levels=kind)
+    _, error = drawn(fewbit_figure(found).axes[1])
+    assert np.abs(error).max() <= found.error.linf * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("make", "lo", "hi"),
+    [
+        (lambda: fit(get("gelu"), 3), (-4.5, -2.8), (2.8, 4.5)),  # the flat ends are left out
+        (lambda: fit(get("relu"), 1), (-1, -1), (1, 1)),
+        (lambda: fit(get("relu"), 1, domain=(-0.5, 7)), (-0.5, -0.5), (1, 1)),
+        (lambda: fit(from_expression("x**2"), 2, domain=(1, 2)), (1, 1), (2, 2)),
+        (lambda: fit(from_expression("5*x"), 2, domain=(1, 2)), (1, 1), (2, 2)),
+        (lambda: fit(get("silu"), 2, weight=parse_weight("norm")), (-4, -2), (2, 4)),
+        (lambda: fit(get("silu"), 2, weight=from_samples(MANY_AND_ONE)), (-1.5, -1), (1, 1.5)),
+        (lambda: fit(get("silu"), 2, weight=from_samples(MANY_AND_ONE), domain=(0, 1)), (0, 0.01), (0.99, 1)),
+        (lambda: fit(LOG, 1, weight=from_samples(np.arange(-5, 5)), domain=(1, 4)), (1, 1.5), (3.5, 4)),
+        (lambda: fit(get("mish"), 1, weight=parse_weight("beta(0.5,0.5)")), (0, 1e-3), (0.9, 1)),
+    ],
+)
+def test_what_matters_is_in_the_picture(make: Any, lo: tuple[float, float], hi: tuple[float, float]) -> None:
+    found = make()
+    left, right = fewbit_figure(found).axes[1].get_xlim()
+    assert lo[0] <= left <= lo[1]
+    assert hi[0] <= right <= hi[1]
+    assert (left < found.steps.borders).all()
+    assert (found.steps.borders < right).all()
+
+
+@pytest.mark.parametrize("suffix", [*MAGIC, ".PNG"])
+def test_files_are_the_same_on_every_run(suffix: str, gelu: Fit, tmp_path: Path) -> None:
+    paths = [tmp_path / f"{name}{suffix}" for name in "ab"]
+    for path in paths:
+        check_path(path)
+        save(fewbit_figure(gelu), path)
+    first, second = (path.read_bytes() for path in paths)
+    assert first.startswith(MAGIC[suffix.lower()])
+    assert first == second
+    assert b"/CreationDate" not in first  # which has seconds, and both were made in one
+    assert sorted(tmp_path.iterdir()) == paths  # and nothing else
+
+
+@pytest.mark.parametrize("name", ["a.gif", "a", ".png", "a.png.txt", "a.jpg"])
+def test_other_formats_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match=r"^plot must end in one of \.png, \.svg, \.pdf, got "):
+        check_path(Path(name))
+
+
+def test_a_link_stays_a_link(gelu: Fit, tmp_path: Path) -> None:
+    real, link = tmp_path / "real.svg", tmp_path / "link.svg"
+    real.touch()
+    link.symlink_to(real)
+    save(fewbit_figure(gelu), link)
+    assert link.is_symlink()
+    assert real.read_bytes().startswith(MAGIC[".svg"])
+
+
+def test_a_picture_is_whole_or_not_there(gelu: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def half(self: Figure, path: Path, **_: Any) -> None:
+        path.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    path = tmp_path / "a.png"
+    path.write_bytes(b"the one before")
+    monkeypatch.setattr(Figure, "savefig", half)
+    with pytest.raises(KeyboardInterrupt):
+        save(fewbit_figure(gelu), path)
+    assert [found.read_bytes() for found in tmp_path.iterdir()] == [b"the one before"]
+
+
+def test_a_picture_that_cannot_be_written_is_called_as_it_was_asked_for(gelu: Fit, tmp_path: Path) -> None:
+    path = tmp_path / "none" / "a.png"
+    with pytest.raises(FileNotFoundError) as raised:
+        save(fewbit_figure(gelu), path)
+    assert raised.value.filename == str(path)
