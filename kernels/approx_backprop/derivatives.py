@@ -15,8 +15,12 @@ from kernels.approx_backprop.memory_layout import MemoryLayout
 from kernels.autograd import in_memory_order, once_differentiable
 from kernels.methods.compressed import Compressed
 from kernels.methods.forward_derivative import ForwardDerivative
-from kernels.methods.functions import function_info
+from kernels.methods.functions import FUNCTIONS
 from kernels.methods.method import KernelSpec, SavedBy, registered, spec_of
+
+
+# Registered beforehand: torch.compile traces what runs.
+_EXACT = {name: registered(KernelSpec(info, ForwardDerivative())) for name, info in FUNCTIONS.items()}
 
 
 class Derivative(torch.autograd.Function):
@@ -51,14 +55,13 @@ def approximate_derivative(function: str, params: list[float], x: Tensor, method
 
     params: the function's, in the catalogue's order.
     """
-    key = registered(KernelSpec(function_info(function), ForwardDerivative()))
     images = x.dim() in (4, 5) and x.is_contiguous()
 
     def run(rows: Tensor) -> Tensor:
         flat = rows if rows.dim() > 1 else rows.reshape(-1, 1)
         layout = MemoryLayout.of(flat) if images else MemoryLayout.of_rows(flat)
         encoding = Encoding(affordable(flat, method, layout), layout, flat.dtype)
-        y: Tensor = Derivative.apply(flat, key, params, encoding)[0]
+        y: Tensor = Derivative.apply(flat, _EXACT[function], params, encoding)[0]
         return y.view(rows.shape)
 
     return in_memory_order(run, x)

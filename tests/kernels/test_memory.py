@@ -247,7 +247,7 @@ def test_what_goes_wrong_while_a_tensor_is_saved_comes_afterwards(
     def fail(*_: Any) -> None:
         raise error("in the hook")
 
-    monkeypatch.setattr(Recorder, "_operation", fail)
+    monkeypatch.setattr(Recorder, "_saved_by", fail)
     with pytest.raises(error, match="in the hook"):
         saved_bytes(mlp(kernels.GELU()), X, fake=False)
     assert gc.isenabled()
