@@ -11,6 +11,7 @@ from torch._subclasses import FakeTensorMode
 import kernels
 from kernels import KernelError, functional
 from tests.kernels.saved import METHODS
+from tests.kernels.specs import spec
 
 ops = torch.ops.actfit
 each_method = pytest.mark.parametrize("how", METHODS.values(), ids=METHODS)
@@ -18,13 +19,13 @@ each_method = pytest.mark.parametrize("how", METHODS.values(), ids=METHODS)
 # One kernel of each way of saving, and the tests of torch.library. test_autograd_registration and the last one are for
 # inputs without a gradient: the ops are not differentiable, the autograd.Function around them is.
 KEYS = [
-    "gelu|forward-ad|0|",
-    "gelu|fewbit|3|",
-    "gelu|fewbit|6|",
-    "gelu|invact|0|",
-    "relu|invact|0|",
-    "gelu|invact-precision-bit|0|",
-    "gelu|invact-sign-bit|0|",
+    spec("gelu", "forward-ad").key,
+    spec("gelu", "fewbit", 3).key,
+    spec("gelu", "fewbit", 6).key,
+    spec("gelu", "invact").key,
+    spec("relu", "invact").key,
+    spec("gelu", "invact-precision-bit").key,
+    spec("gelu", "invact-sign-bit").key,
 ]
 ALL = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
 
@@ -90,7 +91,7 @@ def test_tensors_without_contents(how: dict, kind: str, dtype: torch.dtype) -> N
 
 def test_a_meta_tensor_too_large_to_compute() -> None:
     x = torch.empty(1 << 40, device="meta", requires_grad=True)
-    y, saved = ops.forward(x.detach(), "gelu|fewbit|3|", [])
+    y, saved = ops.forward(x.detach(), spec("gelu", "fewbit", 3).key, [])
     assert (y.shape, saved.shape) == (x.shape, (3, 1 << 37))
 
 
