@@ -23,15 +23,15 @@ from tqdm import tqdm
 
 from benchmarks.rows import Row, save, summary
 from fitting.activations import get
-from fitting.invact.candidate import Candidate
 from fitting.invact.engines import ALL, ENGINES, Settings
+from fitting.invact.engines.papers import published
+from fitting.invact.engines.problem import problems
+from fitting.invact.engines.unit import unit_of
+from fitting.invact.error_floor import Floor, information_floor
 from fitting.invact.exact import slope_of_output
-from fitting.invact.floor import Floor, information_floor
-from fitting.invact.fronts import improving
-from fitting.invact.papers import published
-from fitting.invact.problems import problems
-from fitting.invact.rules import rule_for
-from fitting.invact.unit import unit_of
+from fitting.invact.formula import Candidate
+from fitting.invact.judge import rule_for
+from fitting.invact.price import improving
 from fitting.weights import named
 
 BRANCHES = [(name, side) for name in ("gelu", "silu") for side in (0, 1)]

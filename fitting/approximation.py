@@ -18,12 +18,11 @@ from fitting.fewbit.measure import Measure
 from fitting.fewbit.solve import check_arguments, fit
 from fitting.fewbit.steps import Steps
 from fitting.fewbit.table1 import TABLE_1
-from fitting.invact.candidate import Formula, Stored
 from fitting.invact.document import tapes_of
-from fitting.invact.floor import Floor, information_floor, on_right
-from fitting.invact.formats import get_format
+from fitting.invact.engines.papers import ENGINE, published
+from fitting.invact.error_floor import Floor, get_format, information_floor, on_right
+from fitting.invact.formula import Formula, Stored
 from fitting.invact.judge import Judge
-from fitting.invact.papers import ENGINE, published
 from fitting.weights import Weight, uniform
 
 POINTS = 4000

@@ -3,7 +3,7 @@
 from typing import Any
 
 from fitting.errors import InputError
-from fitting.invact.text import read as read_formula
+from fitting.invact.formula import read as read_formula
 from fitting.provenance import stored_function
 
 

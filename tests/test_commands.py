@@ -57,7 +57,9 @@ def test_every_command_is_here() -> None:
         for path in (ROOT / package).rglob("*.py")
         if 'if __name__ == "__main__":' in path.read_text(encoding="utf-8")
     }
-    assert found - {"fitting.invact.operon", "fitting.invact.pysr"} == set(BAD)  # which are workers of another command
+    assert found - {"fitting.invact.symbolic.operon", "fitting.invact.symbolic.pysr"} == set(
+        BAD
+    )  # which are workers of another command
 
 
 @pytest.mark.parametrize("module", BAD)
@@ -89,7 +91,7 @@ def test_what_help_names_is_what_there_is() -> None:
     from benchmarks.training.arms import EVERY
     from benchmarks.training.jobs import TASKS
     from fitting.invact.engines import ENGINES
-    from fitting.invact.formats import FORMATS
+    from fitting.invact.error_floor import FORMATS
     from kernels.memory.recipes import RECIPES
     from kernels.methods.functions import FUNCTIONS
 

@@ -7,14 +7,16 @@ if __name__ == "__main__":
 
 from coefficients.schema import CoefficientError
 from fitting.errors import InputError
-from fitting.invact.arguments import check, parser
+from fitting.invact.arguments import PUBLISHED, check, parser
 
 if __name__ == "__main__":
     command.early("invact", lambda: check(parser().parse_args()), (InputError,))
 
 import argparse
+import math
 import sys
 from contextlib import closing
+from pathlib import Path
 
 from tqdm import tqdm
 
@@ -22,19 +24,30 @@ from coefficients.document import dumps, seal
 from fitting import options as shared
 from fitting.activations import Activation
 from fitting.invact import document, report
-from fitting.invact import options as given
-from fitting.invact.engines import Settings
-from fitting.invact.formats import FORMATS
+from fitting.invact.engines import DEFAULT, Settings, chosen
+from fitting.invact.engines.papers import Template
+from fitting.invact.engines.template import constants_of, parse_template
+from fitting.invact.error_floor import FORMATS
 from fitting.invact.solve import DEFAULT_WEIGHT, Fit, fit
 from fitting.invact.sweep import shipped, sweep
+from fitting.invact.symbolic.equations import read_hall_of_fame
 from fitting.weights import parse_weight
+
+MAX_SEED = 2**31 - 1
+# option -> the engines that have a use for it
+USERS = {
+    "seed": ("template", "operon", "pysr"),
+    "budget": ("template", "operon", "pysr"),
+    "timeout": ("pysr",),
+    "template": ("template",),
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; raises `InputError` for bad input, SystemExit(2) for unknown options."""
     options = parser().parse_args(arguments)
     check(options)
-    settings = given.settings(options)
+    settings = _settings(options)
     if options.all:
         return _all(options, settings)
     out = None if options.out in (None, "-") else command.output_path("out", options.out)
@@ -68,9 +81,9 @@ def _fit(activation: Activation, options: argparse.Namespace, settings: Settings
         return fit(
             activation,
             options.dtype,
-            engines=given.engines(options),
+            engines=_engines(options),
             weight=weight,
-            max_error=given.max_error(options),
+            max_error=_max_error(options),
             settings=settings,
             progress=progress,
         )
@@ -93,7 +106,7 @@ def _print(result: Fit, options: argparse.Namespace, text: str, where: str) -> N
 
 def _all(options: argparse.Namespace, settings: Settings) -> int:
     jobs = shared.jobs(options.jobs)
-    engines, limit = given.engines(options), given.max_error(options)
+    engines, limit = _engines(options), _max_error(options)
     tasks = shipped(tuple(FORMATS) if options.dtype is None else (options.dtype,), engines)
     weight = parse_weight(DEFAULT_WEIGHT if options.weight is None else options.weight)
     written, exact = 0, 0
@@ -112,6 +125,69 @@ def _all(options: argparse.Namespace, settings: Settings) -> int:
         unchanged = len(tasks) - written
         print(f"{len(tasks)} files: {written} written, {unchanged} unchanged; {exact} of them closed forms")
     return command.GOOD
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    """What goes to the engines. Raises `InputError` for what the chosen ones have no use for, too."""
+    asked = _engines(options)
+    seed = 0 if options.seed is None else shared.whole("seed", options.seed)
+    if not 0 <= seed <= MAX_SEED:
+        raise InputError(f"seed must be from 0 to {MAX_SEED}, got {seed}")
+    budget = None if options.budget is None else shared.whole("budget", options.budget)
+    if budget is not None and budget < 1:
+        raise InputError(f"budget must be at least 1, got {budget}")
+    timeout = None if options.timeout is None else shared.number("timeout", options.timeout)
+    if timeout is not None and not 0 < timeout < math.inf:
+        raise InputError(f"timeout must be positive and finite, got {timeout:g}")
+    for name, users in USERS.items():
+        if getattr(options, name) not in (None, []) and not {*users} & {*asked}:
+            raise InputError(f"--{name} goes with --engine {' or '.join(users)}, got {','.join(asked)}")
+    if asked == (PUBLISHED,):
+        for name in ("max_error", "import_pysr"):
+            if getattr(options, name) is not None:
+                raise InputError(f"--{name.replace('_', '-')} goes with engines that fit, got {PUBLISHED}")
+    imported = None if options.import_pysr is None else Path(options.import_pysr)
+    if imported is not None:
+        read_hall_of_fame(imported)  # what is wrong with it is said before the work
+    return Settings(seed, budget, imported, _templates(options), timeout)
+
+
+def _engines(options: argparse.Namespace) -> tuple[str, ...]:
+    """Those that --engine names."""
+    return DEFAULT if options.engine is None else chosen(options.engine)
+
+
+def _templates(options: argparse.Namespace) -> tuple[Template, ...]:
+    """The user's templates; each takes the --start values of the constants that it has."""
+    start: dict[str, float] = {}
+    for text in options.start:
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or key in start:
+            raise InputError(f"start must be NAME=VALUE, each name once, got {text!r}")
+        start[key] = shared.number(f"start {key}", value)
+    if start and not options.template:
+        raise InputError("--start goes with --template")
+    found: list[Template] = []
+    used: set[str] = set()
+    for number, text in enumerate(options.template, 1):
+        own = {key: value for key, value in start.items() if key in constants_of(text)}
+        parse_template(text, own, limit=1.0)  # only to see that it can be read
+        found.append(Template(f"template {number}", text, own))
+        used |= own.keys()
+    for key in start:
+        if key not in used:
+            raise InputError(f"start must give values to constants of a template, got {key!r}")
+    return tuple(found)
+
+
+def _max_error(options: argparse.Namespace) -> float | None:
+    """What --max-error allows; None where the dtype's own rule holds."""
+    if options.max_error is None:
+        return None
+    limit = shared.number("max-error", options.max_error)
+    if not 0 < limit < math.inf:
+        raise InputError(f"max-error must be positive and finite, got {limit:g}")
+    return limit
 
 
 def run(arguments: list[str] | None = None) -> int:

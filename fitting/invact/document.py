@@ -3,8 +3,10 @@
 import hashlib
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sympy import Expr, Rational, Symbol
 
@@ -13,14 +15,12 @@ from coefficients.store import Published, publish
 from fitting import provenance
 from fitting.activations.tape import Tape
 from fitting.invact.branches import Side
-from fitting.invact.candidate import Candidate
 from fitting.invact.engines import DEFAULT
-from fitting.invact.form import S, Y
-from fitting.invact.papers import Template
+from fitting.invact.engines.papers import Template
+from fitting.invact.formula import Candidate, Form, S, Variable, Y, constant, read, spell
+from fitting.invact.judge import Row
 from fitting.invact.price import Price
-from fitting.invact.rows import Row
 from fitting.invact.solve import DEFAULT_WEIGHT, Fit
-from fitting.invact.text import read, spell
 
 LIBRARIES = ("mpmath", "numpy", "python-flint", "scipy", "sympy")
 DIGITS = 12  # of errors
@@ -61,19 +61,15 @@ def to_document(fit: Fit) -> dict[str, Any]:
 
 
 def _branch(candidate: Candidate, side: Side) -> dict[str, Any]:
-    variable = candidate.variable
-    plain = variable.symbolic == Y
+    s = candidate.variable.symbolic
     return {
         "x": [_finite(side.lo), _finite(side.hi)],
         "y": [_finite(end) for end in side.range],
         "direction": side.direction,
         "engine": candidate.form.engine,
-        "variable": None if plain else spell(variable.symbolic),
+        "variable": None if s == Y else spell(s),
         "expression": spell(candidate.form.expression),
-        "constants": {
-            **({} if plain else variable.constants),
-            **{c.name: value for c, value in zip(candidate.form.constants, candidate.form.values, strict=True)},
-        },
+        "constants": candidate.constants,
     }
 
 
@@ -171,3 +167,37 @@ def tapes_of(branch: dict[str, Any]) -> tuple[Tape, Tape]:
 
     s = Y if branch["variable"] is None else expression(branch["variable"])
     return Tape(s, Y), Tape(expression(branch["expression"]), Y, S)
+
+
+@dataclass(frozen=True)
+class StoredVariable:
+    """s as a file spells it, without its sign: what price and bound ask of a `Variable`."""
+
+    unsigned: Expr
+    constants: dict[str, float]
+    negative: bool
+
+    @property
+    def symbolic(self) -> Expr:
+        """s as an expression of y and its constants' symbols."""
+        return -self.unsigned if self.negative else self.unsigned
+
+    @cached_property
+    def expression(self) -> Expr:
+        """s as an expression of y."""
+        return self.symbolic.xreplace({Symbol(key, real=True): Rational(one) for key, one in self.constants.items()})
+
+
+def candidate_of(branch: dict[str, Any]) -> Candidate:
+    """The candidate that a stored branch spells. Raises `InputError` for text outside the grammar."""
+    constants = {name: float(value) for name, value in branch["constants"].items()}
+    s = Y if branch["variable"] is None else read(branch["variable"], constants)
+    own = [name for name in constants if Symbol(name, real=True) not in s.free_symbols]
+    # In the order of the file: which number a constant has matters, and not its name.
+    numbered = {Symbol(name, real=True): constant(i) for i, name in enumerate(own)}
+    expression = read(branch["expression"], constants).xreplace(numbered)
+    negative = bool(s.is_Mul and s.args[0] == -1)
+    shared = {name: value for name, value in constants.items() if name not in own}
+    variable = StoredVariable(-s if negative else s, shared, negative)
+    form = Form(expression, tuple(constants[name] for name in own), branch["engine"])
+    return Candidate(form, cast(Variable, variable))

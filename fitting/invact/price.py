@@ -6,7 +6,9 @@ power; a sign is a modifier and free. `python -m benchmarks.price` compiles each
 """
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import sympy
 from sympy import Expr
@@ -14,6 +16,8 @@ from sympy.core.relational import Relational
 from sympy.functions.elementary.piecewise import ExprCondPair
 
 from fitting.activations.heads import expm1, log1p, maximum, minimum, sigmoid, tanh
+
+Item = TypeVar("Item")
 
 # head -> (special-function instructions, others). Measured; log, expm1 and their kin are software sequences.
 TABLE: dict[str, tuple[int, int]] = {
@@ -173,3 +177,12 @@ def _ends_in_product(term: Expr) -> bool:
 def _is_divisor(factor: Expr) -> bool:
     """Whether it is one over a power or a square root; another root has its sign in the exponent for nothing."""
     return bool(factor.is_Pow and (2 * factor.args[1]).is_Integer and factor.args[1].is_negative)
+
+
+def improving(items: Iterable[Item], error: Callable[[Item], float]) -> list[Item]:
+    """Of items in order of their price, those whose error is less than that of all before them."""
+    kept: list[Item] = []
+    for item in items:
+        if not kept or error(item) < error(kept[-1]):
+            kept.append(item)
+    return kept

@@ -1,14 +1,15 @@
 """A fit as text: tables and formulas for people, the front as CSV and LaTeX for papers. All in ASCII."""
 
 import re
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from coefficients.schema import Document
-from fitting.invact import listing
-from fitting.invact.bound import Bound
-from fitting.invact.rows import Row
+from fitting.invact.formula import Candidate, Y, spell
+from fitting.invact.judge import Row
+from fitting.invact.proof.bound import Bound
 from fitting.invact.solve import Fit
 from fitting.words import counted, percent, upwards
 
@@ -29,7 +30,7 @@ def marked_rows(fit: Fit) -> list[tuple[Row, str]]:
 
 def as_table(fit: Fit, whole: bool = False) -> str:
     """Branches, front, choice, errors and proof; `whole` shows all of the front."""
-    blocks = [_branches(fit), _front(fit, whole), *listing.blocks(fit), _facts(fit)]
+    blocks = [_branches(fit), _front(fit, whole), *_formulas(fit), _facts(fit)]
     return "\n\n".join([_title(fit), *map("\n".join, blocks)])
 
 
@@ -51,14 +52,13 @@ def as_latex(fit: Fit) -> str:
         cells = [f"${row.price.total}$", *map(_math, (row.rms, row.linf, row.pointwise)), row.engine]
         lines.append(f"  {' & '.join(cells)} & {'$*$' if mark == CHOSEN else mark} \\\\")
     lines += ["  \\hline", "\\end{tabular}"]
-    for name, candidate in zip(listing.names(fit), fit.chosen.candidates, strict=True):
-        lines += [f"% {name}: {line}" for line in listing.spelled(candidate)]
-        constants = listing.constants(candidate)
-        if constants:
+    for name, candidate in zip(branch_names(fit), fit.chosen.candidates, strict=True):
+        lines += [f"% {name}: {line}" for line in spelled(candidate)]
+        if candidate.constants:
             lines += ["\\begin{tabular}{lr}", "  \\hline"]
             lines += [
-                f"  ${_subscript(key)}$ & {_math_text(listing.shortest(value))} \\\\"
-                for key, value in constants.items()
+                f"  ${_subscript(key)}$ & {_math_text(shortest(value))} \\\\"
+                for key, value in candidate.constants.items()
             ]
             lines += ["  \\hline", "\\end{tabular}"]
     return "\n".join(lines)
@@ -91,7 +91,7 @@ def _title(fit: Fit) -> str:
 
 
 def _branches(fit: Fit) -> list[str]:
-    split, names = fit.floor.split, listing.names(fit)
+    split, names = fit.floor.split, branch_names(fit)
     rows: list[tuple[str, ...]] = [("branch", "bit", "x from", "to", "f", "y from", "to")]
     for bit, (name, side) in enumerate(zip(names, split.sides, strict=True)):
         ends = (_number(side.lo), _number(side.hi)), tuple(map(_number, side.range))
@@ -136,7 +136,7 @@ def _facts(fit: Fit) -> list[str]:
         f"rms     {row.rms:.6g}, {_told(row.rms, floor.rms, floor.rounding_rms, dtype)}",
         f"largest {row.linf:.6g}{at}, {_told(row.linf, floor.linf, floor.rounding_linf, dtype)}",
     ]
-    for i, (name, bound) in enumerate(zip(listing.names(fit), fit.bounds, strict=True)):
+    for i, (name, bound) in enumerate(zip(branch_names(fit), fit.bounds, strict=True)):
         where = f" on the {name}" if len(fit.bounds) == 2 else ""
         found = (
             f"<= {upwards(bound.upper, 6)}{where}, {_sampled(bound)}" if bound.upper else f"= 0{where}, a closed form"
@@ -188,3 +188,59 @@ def _subscript(name: str) -> str:
     head, _, tail = name.partition("_")
     shown = head if len(head) == 1 else f"\\mathrm{{{head}}}"
     return f"{shown}_{{\\mathrm{{{tail}}}}}" if tail else shown
+
+
+WIDTH = 108
+CONSTANTS_A_LINE = 3
+
+
+def branch_names(fit: Fit) -> tuple[str, ...]:
+    """What the branches are called."""
+    return ("left", "right") if len(fit.floor.split.sides) == 2 else ("all",)
+
+
+def _formulas(fit: Fit) -> list[list[str]]:
+    """For each branch its formulas and constants; what both share is said once."""
+    texts = [spelled(candidate) for candidate in fit.chosen.candidates]
+    numbers = [candidate.constants for candidate in fit.chosen.candidates]
+    shared = len(texts) == 2 and texts[0][-1] == texts[1][-1] and numbers[0] == numbers[1]
+    if not shared:
+        return [_block(*one) for one in zip(branch_names(fit), texts, numbers, strict=True)]
+    if texts[0] == texts[1]:
+        return [_block("both", texts[0], numbers[0])]
+    apart = [_block(name, text[:-1], {}) for name, text in zip(branch_names(fit), texts, strict=True)]
+    return [[*apart[0], *apart[1], *_block("both", texts[0][-1:], numbers[0])]]
+
+
+def spelled(candidate: Candidate) -> list[str]:
+    """s = ... where the formula has one of its own, and q = ..."""
+    s = candidate.variable.symbolic
+    return [*([] if s == Y else [f"s = {spell(s)}"]), f"q = {spell(candidate.form.expression)}"]
+
+
+def shortest(value: float) -> str:
+    """The fewest digits that mean the number: of a float32 where it is one."""
+    short = np.float32(value)
+    return str(short) if float(short) == value else repr(value)
+
+
+def _block(name: str, texts: Sequence[str], numbers: Mapping[str, float]) -> list[str]:
+    lines = [line for i, text in enumerate(texts) for line in _wrapped(f"{'' if i else name:8}{text}")]
+    return [*lines, *_listed([(key, shortest(value)) for key, value in numbers.items()])]
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, subsequent_indent=" " * 12, break_on_hyphens=False)
+
+
+def _listed(items: Sequence[tuple[str, str]]) -> list[str]:
+    """name = value, to be read down the columns."""
+    height = -(-len(items) // CONSTANTS_A_LINE) or 1
+    columns = []
+    for at in range(0, len(items), height):
+        part = items[at : at + height]
+        width = max(len(key) for key, _ in part)
+        cells = [f"{key:{width}} = {'' if value.startswith('-') else ' '}{value}" for key, value in part]
+        longest = max(map(len, cells))
+        columns.append([cell.ljust(longest) for cell in cells] + [""] * (height - len(cells)))
+    return [("          " + "    ".join(row)).rstrip() for row in zip(*columns, strict=True)]

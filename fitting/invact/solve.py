@@ -11,20 +11,28 @@ from threadpoolctl import threadpool_limits
 from coefficients import naming
 from fitting.activations import Activation
 from fitting.errors import InputError
-from fitting.invact import papers, rows
-from fitting.invact.bound import Bound, prove
-from fitting.invact.candidate import Candidate, closed
-from fitting.invact.closed import closed_form
 from fitting.invact.engines import DEFAULT, ENGINES, IMPORTED, SLOW, Engine, Settings, chosen
-from fitting.invact.floor import Floor, information_floor
-from fitting.invact.form import Form
-from fitting.invact.judge import Judge
-from fitting.invact.minimax import Problem
-from fitting.invact.papers import published
-from fitting.invact.problems import joint_problems, problems
-from fitting.invact.rows import Row
-from fitting.invact.rules import Rule, relaxed, rule_for
-from fitting.invact.unit import unit_of
+from fitting.invact.engines.closed_form import closed, closed_form
+from fitting.invact.engines.papers import ENGINE as PUBLISHED
+from fitting.invact.engines.papers import published
+from fitting.invact.engines.problem import Problem, joint_problems, problems
+from fitting.invact.engines.unit import unit_of
+from fitting.invact.error_floor import Floor, information_floor
+from fitting.invact.formula import Candidate, Form
+from fitting.invact.judge import (
+    Judge,
+    Row,
+    Rule,
+    front_error,
+    judged,
+    pareto,
+    pareto_front,
+    relaxed,
+    row_of,
+    rule_for,
+    surely,
+)
+from fitting.invact.proof.bound import Bound, prove
 from fitting.weights import Weight, named
 
 DEFAULT_WEIGHT = naming.WEIGHTS["invact"]
@@ -102,19 +110,19 @@ def _fit(
     rule = rule_for(floor, max_error)
     judges = [Judge(side, floor) for side in range(len(floor.split.sides))]
     theirs = None if activation.params else published(activation.name)
-    paper = None if theirs is None else rows.judged(floor, judges, theirs)
-    if engines == (papers.ENGINE,):
+    paper = None if theirs is None else judged(floor, judges, theirs)
+    if engines == (PUBLISHED,):
         if paper is None:
             raise InputError(f"engine published has formulas for gelu and silu, got {activation.name}")
         found = [paper]
     else:
         found = _rows(floor, rule, judges, engines, settings, progress or (lambda done, count: None))
-    front = rows.front(found, rule)
+    front = pareto_front(found, rule)
     rule, best, bounds = _choice(found, rule, floor, judges, max_error is not None)
     if best is None:
         raise InputError(_hopeless(activation, rule, front))
     front = tuple(best if row.candidates is best.candidates else row for row in front)  # as looked at more closely
-    paper = best if engines == (papers.ENGINE,) else paper
+    paper = best if engines == (PUBLISHED,) else paper
     return Fit(activation, dtype, engines, settings, weight, max_error, floor, rule, front, best, bounds, paper)
 
 
@@ -131,7 +139,7 @@ def _rows(
     exact = [None if form is None else closed(form, floor.format) for form in forms]
     exact = [one if one and judge(one).finite else None for one, judge in zip(exact, judges, strict=True)]
     if all(exact):
-        return [rows.judged(floor, judges, tuple(one for one in exact if one))]
+        return [judged(floor, judges, tuple(one for one in exact if one))]
     sides = [[] if one else problems(unit_of(floor.split, side), floor, rule) for side, one in enumerate(exact)]
     joinable = len(sides) == 2 and all(sides) and "minimax" in engines and _may_join(rule, floor)
     both = joint_problems(*sides) if joinable else []
@@ -153,12 +161,12 @@ def _rows(
             proposers = fast + slow * (i == len(tasks) // 2)  # the slow ones with one variable, of those in the middle
             proposals = [form for engine in proposers for form in solved(problem, engine)]
             candidates += [Candidate(form, variable).rounded() for form in proposals]
-        fronts.append(rows.pareto([(candidate, judge(candidate)) for candidate in candidates], rule))
-    found = [rows.row_of(floor, *zip(*scored, strict=True)) for scored in product(*fronts)]
+        fronts.append(pareto([(candidate, judge(candidate)) for candidate in candidates], rule))
+    found = [row_of(floor, *zip(*scored, strict=True)) for scored in product(*fronts)]
     for left, right, problem in both:
         for form in solved(problem, ENGINES["minimax"]):
             pair = Candidate(form, left).rounded(), Candidate(form, right).rounded()
-            found.append(rows.judged(floor, judges, pair))
+            found.append(judged(floor, judges, pair))
     return [row for row in found if math.isfinite(row.linf)]
 
 
@@ -179,7 +187,7 @@ def _choice(
     dtype's.
     """
     if len(found) == 1 and not found[0].is_fitted:
-        only = rows.surely(found[0], judges)
+        only = surely(found[0], judges)
         fits = rule.fits(only.scores)
         if asked and not fits:
             return rule, None, ()
@@ -192,10 +200,10 @@ def _choice(
     )
     for one in rules:
         good = sorted(
-            (row for row in found if one.fits(row.scores)), key=lambda row: (row.price.total, rows.error(row, rule))
+            (row for row in found if one.fits(row.scores)), key=lambda row: (row.price.total, front_error(row, rule))
         )
         for row in good[:TRIED]:
-            sure = row if rule.by_rms else rows.surely(row, judges)
+            sure = row if rule.by_rms else surely(row, judges)
             if one.fits(sure.scores):
                 bounds = _bounds(sure, floor)
                 if all(math.isfinite(bound.upper) for bound in bounds):

@@ -5,9 +5,11 @@ from typing import Any, NamedTuple
 
 from fitting.activations import get, names
 from fitting.errors import InputError
-from fitting.invact import document, papers
+from fitting.invact import document
 from fitting.invact.engines import DEFAULT, Settings
-from fitting.invact.formats import FORMATS
+from fitting.invact.engines.papers import ENGINE as PUBLISHED
+from fitting.invact.engines.papers import published
+from fitting.invact.error_floor import FORMATS
 from fitting.invact.solve import fit
 from fitting.sweep import run
 from fitting.weights import Weight
@@ -22,7 +24,7 @@ class Made(NamedTuple):
 
 def shipped(dtypes: Sequence[str] = tuple(FORMATS), engines: tuple[str, ...] = DEFAULT) -> list[tuple[str, str]]:
     """(function, dtype) of every file that the project ships, or of some dtypes; for the paper's engine, of its own."""
-    known = [name for name in names() if engines != (papers.ENGINE,) or papers.published(name)]
+    known = [name for name in names() if engines != (PUBLISHED,) or published(name)]
     return [(name, dtype) for name in known for dtype in dtypes]
 
 

@@ -11,14 +11,12 @@ import numpy as np
 
 from fitting.activations import Activation
 from fitting.errors import InputError
-from fitting.invact.bound import RESOLVED, SHARP, prove
 from fitting.invact.branches import Split
-from fitting.invact.candidate import Candidate, pair_price
-from fitting.invact.document import price_counts
-from fitting.invact.floor import Floor, information_floor
-from fitting.invact.judge import Judge, Score
-from fitting.invact.rules import RELAXED, rule_for
-from fitting.invact.stored import candidate_of
+from fitting.invact.document import candidate_of, price_counts
+from fitting.invact.error_floor import Floor, information_floor
+from fitting.invact.formula import Candidate, pair_price
+from fitting.invact.judge import RELAXED, Judge, Score, rule_for
+from fitting.invact.proof.bound import RESOLVED, SHARP, prove
 from fitting.provenance import differences, stored_function
 from fitting.weights import UNNAMED, named
 

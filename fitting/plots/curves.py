@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from fitting.activations.tape import Array
 from fitting.approximation import Approximation
+from fitting.invact.error_floor import Floor, on_right
 from fitting.invact.exact import slope_of_output
-from fitting.invact.floor import Floor, on_right
 from fitting.plots.axes import logarithmic, resolved
 
 STILL = 2e-3  # of the span of f': where it moves less than this any more the picture ends

@@ -7,9 +7,9 @@ from matplotlib.ticker import MaxNLocator
 
 from fitting.activations.tape import Array
 from fitting.invact.branches import Side
+from fitting.invact.error_floor import Floor
 from fitting.invact.exact import slope_of_output
-from fitting.invact.floor import Floor
-from fitting.invact.rows import Row
+from fitting.invact.judge import Row
 from fitting.invact.solve import Fit
 from fitting.plots.axes import logarithmic, resolved
 

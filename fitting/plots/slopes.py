@@ -12,8 +12,7 @@ from fitting.activations.tape import Array
 from fitting.errors import InputError
 from fitting.invact.branches import split
 from fitting.invact.exact import slope_of_output
-from fitting.invact.rows import Row
-from fitting.invact.rules import rule_for
+from fitting.invact.judge import Row, rule_for
 from fitting.invact.solve import Fit
 
 DEGREES = range(1, 13)

@@ -9,9 +9,9 @@ from fitting.activations import Activation
 from fitting.activations.tape import Array
 from fitting.fewbit.steps import Steps
 from fitting.invact.branches import Side, split
-from fitting.invact.candidate import Stored
 from fitting.invact.document import tapes_of
 from fitting.invact.exact import slope_of_output
+from fitting.invact.formula import Stored
 from notebooks.gallery.fits import Fit
 
 POINTS = 2000

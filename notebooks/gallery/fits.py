@@ -11,7 +11,7 @@ from coefficients.store import Entry, available, load
 from fitting.activations import Activation
 from fitting.activations.catalogue import CATALOGUE
 from fitting.fewbit.table1 import EVEN, printed
-from fitting.invact.papers import ENGINE as PUBLISHED
+from fitting.invact.engines.papers import ENGINE as PUBLISHED
 from fitting.provenance import own_params, stored_function
 from fitting.words import counted
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from sympy import Expr, Symbol
 from sympy.printing.latex import LatexPrinter
 
-from fitting.invact.text import read
+from fitting.invact.formula import read
 from fitting.words import counted
 from notebooks.gallery.c_array import setting, sides
 from notebooks.gallery.fits import Fit

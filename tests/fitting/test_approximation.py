@@ -8,8 +8,8 @@ from fitting.activations import from_expression, get
 from fitting.approximation import compare, few_bits, from_output
 from fitting.errors import InputError
 from fitting.fewbit.solve import fit
+from fitting.invact.engines.papers import published
 from fitting.invact.judge import Judge
-from fitting.invact.papers import published
 from fitting.weights import named
 
 

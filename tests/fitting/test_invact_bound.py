@@ -15,15 +15,13 @@ from fitting.activations import from_expression, get, names, oracle
 from fitting.activations.enclosures import HULL, ROOTS, SERIES
 from fitting.activations.heads import HEADS, maximum, minimum, x
 from fitting.activations.tape import Tape
-from fitting.invact.bound import RESOLVED, prove
 from fitting.invact.branches import split
-from fitting.invact.candidate import Candidate
-from fitting.invact.closed import closed_form
+from fitting.invact.engines.closed_form import closed_form
 from fitting.invact.exact import slope_of_output, two_floats
-from fitting.invact.form import Form, S, Y, constant
-from fitting.invact.ranges import inside
-from fitting.invact.series import Difference
-from fitting.invact.variable import Variable
+from fitting.invact.formula import Candidate, Form, S, Variable, Y, constant
+from fitting.invact.proof.bound import RESOLVED, prove
+from fitting.invact.proof.difference import Difference
+from fitting.invact.proof.ranges import inside
 
 LEFT, RIGHT = 0, 1
 AT = {"gelu": -0.16997120747990363, "silu": -0.27846454276107385}

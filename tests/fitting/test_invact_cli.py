@@ -27,7 +27,7 @@ from fitting.invact import __main__ as command
 from fitting.invact import report, solve
 from fitting.invact import sweep as sweeping
 from fitting.invact.engines import ENGINES
-from fitting.invact.formats import FORMATS
+from fitting.invact.error_floor import FORMATS
 from fitting.invact.solve import Fit
 from fitting.invact.sweep import shipped
 
@@ -449,7 +449,7 @@ def test_hostile_halls_of_fame(text: str, message: str, invact: Command) -> None
 def test_engines_that_are_not_installed(
     engine: str, package: str, invact: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"fitting.invact.{engine}.find_spec", lambda name: None)
+    monkeypatch.setattr(f"fitting.invact.symbolic.{engine}.find_spec", lambda name: None)
     status, out, err = invact(*MISH, "--engine", engine)
     assert (status, out) == (2, "")
     assert f"pip install {package}" in err

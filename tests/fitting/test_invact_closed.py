@@ -11,10 +11,10 @@ from sympy import sstr
 
 from fitting.activations import from_expression, get, names, oracle
 from fitting.activations.tape import Tape
-from fitting.invact import chain
 from fitting.invact.branches import split
-from fitting.invact.closed import closed_form
-from fitting.invact.form import Y
+from fitting.invact.engines import chain_rule
+from fitting.invact.engines.closed_form import closed_form
+from fitting.invact.formula import Y
 
 INF = math.inf
 SELU = ("1.0507009873554804934193349852946", "1.6732632423543772848170429916717")
@@ -325,7 +325,7 @@ def test_at_an_infinite_output(name, side, y, slope):
 def test_a_form_that_misses_the_derivative_is_not_given(monkeypatch):
     """The guard behind the rules: were one of them wrong, there would be no closed form, and an engine would fit."""
     assert forms_of(get("tanh")) != [None]
-    monkeypatch.setitem(chain.HEADS, "tanh", (lambda v, _: 1 - v, None))
+    monkeypatch.setitem(chain_rule.HEADS, "tanh", (lambda v, _: 1 - v, None))
     assert forms_of(get("tanh")) == [None]
 
 

@@ -15,11 +15,11 @@ from coefficients.document import seal
 from coefficients.store import DATA
 from fitting.activations import get, names, oracle
 from fitting.activations.tape import Tape
-from fitting.invact import papers
 from fitting.invact.branches import split
 from fitting.invact.document import file_name, tapes_of, to_document
+from fitting.invact.engines import papers
+from fitting.invact.error_floor import FORMATS
 from fitting.invact.exact import slope_of_output
-from fitting.invact.formats import FORMATS
 from fitting.invact.solve import fit
 from fitting.invact.verify import verify
 from fitting.provenance import stored_function

@@ -14,8 +14,7 @@ from scipy.stats import norm
 from fitting.activations import from_expression, get
 from fitting.errors import InputError
 from fitting.invact.branches import split
-from fitting.invact.floor import information_floor, on_right
-from fitting.invact.formats import FORMATS, Format, get_format
+from fitting.invact.error_floor import FORMATS, Format, get_format, information_floor, on_right
 from fitting.weights import from_samples, parse_weight, uniform
 
 INF = math.inf

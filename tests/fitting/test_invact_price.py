@@ -13,8 +13,8 @@ from sympy import Abs, Piecewise, Rational, exp, log, sqrt, symbols
 from benchmarks import price as measured
 from benchmarks.rows import RESULTS, Row
 from fitting.activations.heads import Phi, expm1, log1p, maximum, minimum, sigmoid, tanh
-from fitting.invact.form import S, Y, constant
-from fitting.invact.papers import published
+from fitting.invact.engines.papers import published
+from fitting.invact.formula import S, Y, constant
 from fitting.invact.price import DIVISION, TABLE, Price, price
 
 A, B, C, D, E = symbols("a b c d e", real=True)

@@ -10,20 +10,16 @@ from hypothesis import strategies as st
 from fitting.activations import from_expression, get, oracle
 from fitting.activations.activation import Branch
 from fitting.errors import InputError
-from fitting.invact import minimax
 from fitting.invact.branches import split
-from fitting.invact.candidate import Candidate, pair_price
-from fitting.invact.engines import ALL, DEFAULT, chosen
+from fitting.invact.engines import ALL, DEFAULT, chosen, minimax
+from fitting.invact.engines.minimax import Shape
+from fitting.invact.engines.problem import Problem, Tail, Target
+from fitting.invact.engines.unit import unit_of, variables
+from fitting.invact.error_floor import information_floor
 from fitting.invact.exact import slope_of_output
-from fitting.invact.floor import information_floor
-from fitting.invact.form import S, Y, constant
-from fitting.invact.minimax import Problem, Shape, Tail
-from fitting.invact.refit import Target, evaluate
-from fitting.invact.rules import rule_for
+from fitting.invact.formula import Candidate, S, Variable, Y, constant, evaluate, pair_price, read, spell
+from fitting.invact.judge import rule_for
 from fitting.invact.solve import fit
-from fitting.invact.text import read, spell
-from fitting.invact.unit import unit_of, variables
-from fitting.invact.variable import Variable
 from fitting.weights import named
 
 

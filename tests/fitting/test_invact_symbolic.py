@@ -23,10 +23,10 @@ from sympy import Abs, Rational, exp, sqrt
 from fitting.activations.grammar import parse_formula
 from fitting.activations.tape import Tape
 from fitting.errors import InputError
-from fitting.invact import hall_of_fame, operon, pysr
-from fitting.invact.form import Form, S, Y, constant
-from fitting.invact.structure import to_form
-from fitting.invact.symbolic import Data, child, error, evaluate, front, pruned, size, sound_at
+from fitting.invact.formula import Form, S, Y, constant
+from fitting.invact.symbolic import equations, operon, pysr
+from fitting.invact.symbolic.equations import to_form
+from fitting.invact.symbolic.regression import Data, child, error, evaluate, front, pruned, size, sound_at
 
 C = [constant(i) for i in range(9)]
 Array = NDArray[np.float64]
@@ -364,7 +364,7 @@ def test_a_missing_engine_names_its_package(monkeypatch):
 def test_a_child_that_fails_is_one_line(tmp_path):
     with (
         pytest.raises(InputError, match=r"engine operon: .*data\.npz") as caught,
-        child("fitting.invact.operon", tmp_path, subprocess.PIPE),
+        child("fitting.invact.symbolic.operon", tmp_path, subprocess.PIPE),
     ):
         pass
     assert "\n" not in str(caught.value)
@@ -424,14 +424,14 @@ EQUATIONS = """Complexity,Loss,Equation
 """
 
 
-def fame(folder: Path, text: str = EQUATIONS, name: str = hall_of_fame.NAME) -> Path:
+def fame(folder: Path, text: str = EQUATIONS, name: str = equations.NAME) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(text, "utf-8")
     return folder / name
 
 
 def test_a_hall_of_fame_is_read(tmp_path):
-    constant_, minus, square, quotient, larger = hall_of_fame.read(fame(tmp_path))
+    constant_, minus, square, quotient, larger = equations.read_hall_of_fame(fame(tmp_path))
     assert constant_ == Form(C[0], (0.25,), "pysr")
     assert minus == Form(-Y, (), "pysr")
     assert square == Form(S**2 + C[0], (0.0015,), "pysr")
@@ -446,9 +446,9 @@ def test_the_newest_run_of_a_folder_is_read(tmp_path):
         os.utime(file, (1e9 - age, 1e9 - age))
     fame(tmp_path / "outputs" / "new", name="hall_of_fame.csv.bak")
     for folder in (tmp_path, tmp_path / "outputs", tmp_path / "outputs" / "new"):
-        assert [one.values for one in hall_of_fame.read(folder)] == [(0.5,)]
+        assert [one.values for one in equations.read_hall_of_fame(folder)] == [(0.5,)]
     (tmp_path / "outputs" / "new" / "hall_of_fame.csv").unlink()
-    assert len(hall_of_fame.read(tmp_path / "outputs" / "new")) == 5
+    assert len(equations.read_hall_of_fame(tmp_path / "outputs" / "new")) == 5
 
 
 @pytest.mark.parametrize(
@@ -472,7 +472,7 @@ def test_the_newest_run_of_a_folder_is_read(tmp_path):
 def test_a_bad_hall_of_fame_is_one_line(tmp_path, text, message):
     file = fame(tmp_path, text)
     with pytest.raises(InputError, match=message) as caught:
-        hall_of_fame.read(file)
+        equations.read_hall_of_fame(file)
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -480,9 +480,9 @@ def test_a_bad_hall_of_fame_is_one_line(tmp_path, text, message):
 def test_a_hall_of_fame_that_is_not_text_or_not_there(tmp_path):
     (tmp_path / "hall_of_fame.csv").write_bytes(b"Complexity,Loss,Equation\n1,1,\xff\n")
     with pytest.raises(InputError, match="UTF-8"):
-        hall_of_fame.read(tmp_path)
+        equations.read_hall_of_fame(tmp_path)
     with pytest.raises(InputError, match=r"--import-pysr must name .*absent"):
-        hall_of_fame.read(tmp_path / "absent")
+        equations.read_hall_of_fame(tmp_path / "absent")
 
 
 @pytest.mark.parametrize(
@@ -494,7 +494,7 @@ def test_an_equation_is_never_run(tmp_path, monkeypatch, equation):
     monkeypatch.setattr(os, "getpid", lambda: ran.append(1))
     file = fame(tmp_path, f'Complexity,Loss,Equation\n1,0.5,"{equation.format(mark)}"\n')
     with pytest.raises(InputError, match="row 2 column Equation"):
-        hall_of_fame.read(file)
+        equations.read_hall_of_fame(file)
     assert not ran
     assert not mark.exists()
 
@@ -507,7 +507,7 @@ def test_guesses_are_spelled_in_the_search_s_own_operators():
     for text in ("s**3 - 1/s**2 + y**4", "2*exp(-0.3*y)/sqrt(s + 1) - s**2.5", "1/((y + 2)*(s + 3))"):
         spelled, nodes = pysr.spell(form(text))
         assert nodes < 30
-        again = hall_of_fame.equation(spelled)
+        again = equations.equation(spelled)
         points = np.random.default_rng(1).uniform(0.1, 2, (2, 20))
         assert evaluate(again, *points) == pytest.approx(evaluate(form(text), *points), rel=1e-13)
     for text in ("log(s + 2)", "max(s, 1)", "s**1.3", "abs(s)"):

@@ -13,15 +13,13 @@ from sympy import exp, sqrt
 from fitting.activations import get
 from fitting.errors import InputError
 from fitting.invact.branches import split
-from fitting.invact.candidate import Candidate
+from fitting.invact.engines.papers import GELU_LEFT, GELU_RIGHT, SILU_LEFT, SILU_RIGHT, TEMPLATES, published
+from fitting.invact.engines.problem import Problem, Squares, Tail, Target
+from fitting.invact.engines.refit import refit
+from fitting.invact.engines.template import BUILTIN, ENGINE, Template, constants_of, parse_template, search
 from fitting.invact.exact import slope_of_output
-from fitting.invact.form import Form, S, Y, constant
-from fitting.invact.minimax import Problem, Tail
-from fitting.invact.papers import GELU_LEFT, GELU_RIGHT, SILU_LEFT, SILU_RIGHT, TEMPLATES, published
+from fitting.invact.formula import Candidate, Form, S, Variable, Y, constant, evaluate
 from fitting.invact.price import price
-from fitting.invact.refit import Squares, Target, evaluate, refit
-from fitting.invact.template import BUILTIN, ENGINE, Template, constants_of, parse_template, search
-from fitting.invact.variable import Variable
 
 C = [constant(i) for i in range(9)]
 SIDES = {"gelu left": ("gelu", 0), "gelu right": ("gelu", 1), "silu left": ("silu", 0), "silu right": ("silu", 1)}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fitting.fewbit.steps import Steps
-from fitting.invact.candidate import Stored
 from fitting.invact.document import tapes_of
+from fitting.invact.formula import Stored
 from notebooks.gallery.c_array import as_c
 from notebooks.gallery.fits import shelves
 from notebooks.gallery.latex import _maths, as_latex

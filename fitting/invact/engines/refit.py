@@ -1,7 +1,7 @@
 """Better constants for a formula: least squares within bounds on the largest error, or the least largest error."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -10,68 +10,11 @@ from scipy.optimize import least_squares, linprog
 from sympy import Expr
 
 from fitting.activations.tape import Array, Tape
-from fitting.invact.form import Form, S, Y
+from fitting.invact.engines.problem import HUGE, Squares, Target
+from fitting.invact.formula import Form, S, Y
 
 ROUNDS = 25  # of the minimax polish; it converges quadratically, so these are seldom used up
 ENOUGH = 0.01  # of the largest error: what a further round must promise
-STEEP = 60.0  # weight of an error beyond its bound, against the whole mean square
-HUGE = 1e6  # errors are cut there, so that their squares stay finite
-
-
-@dataclass(frozen=True)
-class Squares:
-    """What makes an aim of the mean square: each point's mass, and no point further than `slack` from `middle`."""
-
-    mass: Array
-    middle: Array
-    slack: Array
-
-
-@dataclass(frozen=True)
-class Target:
-    """What a formula should be at each of n points: arrays (n,) of float64.
-
-    With `squares` the aim is the least mean square of q - `value` within bounds, without it the least largest error.
-    `scale`: the size of the error that matters; a cost of 1 is an error of that size.
-    """
-
-    y: Array
-    s: Array
-    value: Array
-    squares: Squares | None = None
-    scale: float = 1.0
-
-    @property
-    def weight(self) -> Array:
-        """Weights of the points, for a first guess by plain least squares."""
-        if self.squares is None or not self.squares.mass.any():
-            return np.ones_like(self.value)
-        root = np.sqrt(self.squares.mass)
-        return np.asarray(root + 1e-3 * root.max())
-
-    def cost(self, form: Form) -> float:
-        """What a fit makes small: 0 for a perfect formula, inf for one that is not finite at every point."""
-        return self.cost_of(evaluate(form, self.y, self.s) - self.value)
-
-    def cost_of(self, error: Array) -> float:
-        """`cost` from q - value at the points."""
-        if not np.isfinite(error).all():
-            return math.inf
-        if self.squares is None:
-            return float(np.abs(error).max()) / self.scale
-        return float(np.sum(self.residuals(self.squares, error) ** 2))
-
-    def residuals(self, squares: Squares, error: Array) -> Array:
-        """Errors in units of the scale, and how far they are beyond the slack, in units of it."""
-        error = np.clip(error, -HUGE, HUGE)
-        beyond = np.maximum(np.abs(error + self.value - squares.middle) / squares.slack - 1.0, 0.0)
-        return np.concatenate([np.sqrt(squares.mass) / self.scale * error, STEEP / len(error) ** 0.5 * beyond])
-
-    def residual_slopes(self, squares: Squares, error: Array, slopes: Array) -> Array:
-        """The Jacobian of `residuals`, from that of the error."""
-        shifted = error + self.value - squares.middle
-        active = (np.abs(shifted) > squares.slack) * np.sign(shifted) / squares.slack * STEEP / len(error) ** 0.5
-        return np.concatenate([(np.sqrt(squares.mass) / self.scale)[:, None] * slopes, active[:, None] * slopes])
 
 
 class Model(Protocol):
@@ -103,11 +46,6 @@ class FormModel:
         """Its derivatives by the constants, (n, k); 0 where there is none."""
         columns = [tape.numpy(self.target.y, self.target.s, *constants) for tape in self._tapes[1:]]
         return np.nan_to_num(np.stack(columns, axis=1), nan=0.0, posinf=0.0, neginf=0.0)
-
-
-def evaluate(form: Form, y: Array, s: Array) -> Array:
-    """The formula in float64 with its constants as they are; y and s broadcast."""
-    return Tape(form.expression, Y, S, *form.constants).numpy(y, s, *form.values)
 
 
 def refit(form: Form, target: Target) -> Form:

@@ -19,12 +19,11 @@ from fitting.activations.grammar import parse_formula
 from fitting.activations.tape import Array
 from fitting.activations.vocabulary import RESERVED
 from fitting.errors import InputError
-from fitting.invact.form import Form, S, Y, constant
-from fitting.invact.fronts import improving
-from fitting.invact.minimax import Problem
-from fitting.invact.papers import TEMPLATES, Template
-from fitting.invact.price import price
-from fitting.invact.refit import HUGE, FormModel, Model, Target, improve
+from fitting.invact.engines.papers import TEMPLATES, Template
+from fitting.invact.engines.problem import HUGE, Problem, Target
+from fitting.invact.engines.refit import FormModel, Model, improve
+from fitting.invact.formula import Form, S, Y, constant
+from fitting.invact.price import improving, price
 
 __all__ = ["BUILTIN", "ENGINE", "Template", "constants_of", "parse_template", "search"]
 

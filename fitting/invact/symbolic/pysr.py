@@ -1,7 +1,7 @@
 """Symbolic regression by PySR, in a process of its own: Julia and other numerical libraries in one can crash it.
 
-`python -m fitting.invact.pysr FOLDER` is the search itself; `search` starts it and reads the file that PySR leaves.
-Where Julia cannot be had, a search can run elsewhere: `hall_of_fame.read` takes its folder.
+`python -m fitting.invact.symbolic.pysr FOLDER` runs the search; `search` starts it and reads the file that PySR leaves.
+Where Julia cannot be had, a search can run elsewhere: `read_hall_of_fame` takes its folder.
 """
 
 import json
@@ -20,9 +20,9 @@ import sympy
 from sympy import Expr, Rational
 
 from fitting.errors import InputError
-from fitting.invact import hall_of_fame
-from fitting.invact.form import Form, S, Y
-from fitting.invact.symbolic import Data, child, front
+from fitting.invact.formula import Form, S, Y
+from fitting.invact.symbolic.equations import NAME, read_hall_of_fame
+from fitting.invact.symbolic.regression import Data, child, front
 
 ENGINE = "pysr"
 RUN = "run"  # PySR's name for the sub-folder that it writes into
@@ -59,11 +59,11 @@ def search(
         np.savez(folder / "data.npz", features=features, target=data.target, weight=data.weight)
         (folder / "options.json").write_text(json.dumps(arguments), "utf-8")
         limit = None if timeout is None else START + timeout
-        with child("fitting.invact.pysr", folder, sys.stderr if terminal else DEVNULL, limit):
+        with child("fitting.invact.symbolic.pysr", folder, sys.stderr if terminal else DEVNULL, limit):
             pass
-        if not any((folder / RUN).glob(f"{hall_of_fame.NAME}*")):
+        if not any((folder / RUN).glob(f"{NAME}*")):
             raise InputError("engine pysr: the search ended before its first formulas; give it more time")
-        found = hall_of_fame.read(folder / RUN)
+        found = read_hall_of_fame(folder / RUN)
     return front(filter(accept, found), data)
 
 

@@ -8,13 +8,15 @@ import numpy as np
 
 from fitting.activations.tape import Array
 from fitting.errors import InputError, nearest
-from fitting.invact import arguments, hall_of_fame, minimax, operon, papers, pysr, template
-from fitting.invact.form import Form
-from fitting.invact.fronts import improving
-from fitting.invact.minimax import Problem
-from fitting.invact.price import price
-from fitting.invact.refit import refit
-from fitting.invact.symbolic import Data, sound_at
+from fitting.invact import arguments
+from fitting.invact.engines import minimax, papers, template
+from fitting.invact.engines.problem import Problem
+from fitting.invact.engines.refit import refit
+from fitting.invact.formula import Form
+from fitting.invact.price import improving, price
+from fitting.invact.symbolic import operon, pysr
+from fitting.invact.symbolic.equations import read_hall_of_fame
+from fitting.invact.symbolic.regression import Data, sound_at
 
 MAXSIZE = 30  # nodes of a formula that PySR looks for
 
@@ -67,7 +69,7 @@ def _imported(problem: Problem, settings: Settings) -> list[Form]:
     if settings.imported is None:
         return []
     sound = _sound(problem)
-    return refitted([form for form in hall_of_fame.read(settings.imported) if sound(form)], problem)
+    return refitted([form for form in read_hall_of_fame(settings.imported) if sound(form)], problem)
 
 
 ENGINES: dict[str, Engine] = dict(zip(arguments.ENGINES, (_minimax, _template, _operon, _pysr), strict=True))

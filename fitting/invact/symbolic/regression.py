@@ -16,9 +16,8 @@ from sympy import Abs, Expr, Integer, Rational, preorder_traversal
 
 from fitting.activations.tape import Tape
 from fitting.errors import InputError
-from fitting.invact.form import Form, S, Y
-from fitting.invact.refit import evaluate
-from fitting.invact.structure import to_form
+from fitting.invact.formula import Form, S, Y, evaluate
+from fitting.invact.symbolic.equations import to_form
 
 Array = NDArray[np.float64]
 
@@ -104,7 +103,7 @@ def child(module: str, folder: Path, stdout: IO[str] | int, limit: float | None 
     Raises `InputError` with the last line of its stderr where it fails, or is not done `limit` seconds after its start.
     """
     command = [sys.executable, "-m", module, str(folder)]
-    root = Path(__file__).resolve().parents[2]  # where -m finds us, whatever the caller's folder
+    root = Path(__file__).resolve().parents[3]  # where -m finds us, whatever the caller's folder
     with (folder / "errors.txt").open("w+", encoding="utf-8", errors="replace") as errors:
         process = Popen(command, cwd=root, stdin=DEVNULL, stdout=stdout, stderr=errors, text=True)
         timer = Timer(limit or 0, process.kill)

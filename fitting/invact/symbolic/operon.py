@@ -1,6 +1,6 @@
 """Symbolic regression by Operon (pyoperon), the engine that needs no Julia: many short seeded runs, one front.
 
-`python -m fitting.invact.operon FOLDER` is the search itself, in a process of its own; `search` starts it.
+`python -m fitting.invact.symbolic.operon FOLDER` is the search itself, in a process of its own; `search` starts it.
 Operon computes in float32 and knows no weights: it is given points as dense as the weight, and the forms it finds
 are starting points for a fit of their constants.
 """
@@ -22,9 +22,9 @@ import sympy
 from sympy import Expr, Rational
 
 from fitting.errors import InputError
-from fitting.invact.form import Form, S, Y
-from fitting.invact.structure import to_form
-from fitting.invact.symbolic import Array, Data, child, front, pruned
+from fitting.invact.formula import Form, S, Y
+from fitting.invact.symbolic.equations import to_form
+from fitting.invact.symbolic.regression import Array, Data, child, front, pruned
 
 ENGINE = "operon"
 POINTS = 400
@@ -74,7 +74,7 @@ def search(
         np.savez(folder / "data.npz", features=features, target=data.target[chosen])
         runs = [SETTINGS | {"random_state": seed + run} for run in range(budget)]
         (folder / "runs.json").write_text(json.dumps(runs), "utf-8")
-        with child("fitting.invact.operon", folder, PIPE) as process:
+        with child("fitting.invact.symbolic.operon", folder, PIPE) as process:
             for done, line in enumerate(process.stdout or (), 1):
                 if not line.endswith("\n"):
                     break  # it died here, which `child` tells

@@ -1,23 +1,106 @@
-"""The problems that engines are given: for each variable of a unit, the points and what is wanted there."""
+"""What engines are asked for: for each variable of a unit, the points and what is wanted there."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fitting.activations.tape import Array
 from fitting.errors import InputError
-from fitting.invact.floor import Cells, Floor
-from fitting.invact.minimax import Problem
-from fitting.invact.refit import Squares, Target
-from fitting.invact.rules import Rule
-from fitting.invact.unit import Unit, tail, variables
-from fitting.invact.variable import Variable
+from fitting.invact.engines.unit import Unit, cut, variables
+from fitting.invact.error_floor import Cells, Floor
+from fitting.invact.formula import Form, Variable, evaluate
+from fitting.invact.judge import Rule
 
 CLOSE = 60  # outputs next to f(T) that are kept one by one when points are thinned
 KEPT = 600  # points at most, of a 16-bit format
 SAMPLES = 400  # points, of float32
 LEVELS = (0.9, 0.6, 0.3)  # of the floor's largest error: where a 16-bit formula may stop following g to its limit
+STEEP = 60.0  # weight of an error beyond its bound, against the whole mean square
+HUGE = 1e6  # errors are cut there, so that their squares stay finite
+
+
+@dataclass(frozen=True)
+class Squares:
+    """What makes an aim of the mean square: each point's mass, and no point further than `slack` from `middle`."""
+
+    mass: Array
+    middle: Array
+    slack: Array
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a formula should be at each of n points: arrays (n,) of float64.
+
+    With `squares` the aim is the least mean square of q - `value` within bounds, without it the least largest error.
+    `scale`: the size of the error that matters; a cost of 1 is an error of that size.
+    """
+
+    y: Array
+    s: Array
+    value: Array
+    squares: Squares | None = None
+    scale: float = 1.0
+
+    @property
+    def weight(self) -> Array:
+        """Weights of the points, for a first guess by plain least squares."""
+        if self.squares is None or not self.squares.mass.any():
+            return np.ones_like(self.value)
+        root = np.sqrt(self.squares.mass)
+        return np.asarray(root + 1e-3 * root.max())
+
+    def cost(self, form: Form) -> float:
+        """What a fit makes small: 0 for a perfect formula, inf for one that is not finite at every point."""
+        return self.cost_of(evaluate(form, self.y, self.s) - self.value)
+
+    def cost_of(self, error: Array) -> float:
+        """`cost` from q - value at the points."""
+        if not np.isfinite(error).all():
+            return math.inf
+        if self.squares is None:
+            return float(np.abs(error).max()) / self.scale
+        return float(np.sum(self.residuals(self.squares, error) ** 2))
+
+    def residuals(self, squares: Squares, error: Array) -> Array:
+        """Errors in units of the scale, and how far they are beyond the slack, in units of it."""
+        error = np.clip(error, -HUGE, HUGE)
+        beyond = np.maximum(np.abs(error + self.value - squares.middle) / squares.slack - 1.0, 0.0)
+        return np.concatenate([np.sqrt(squares.mass) / self.scale * error, STEEP / len(error) ** 0.5 * beyond])
+
+    def residual_slopes(self, squares: Squares, error: Array, slopes: Array) -> Array:
+        """The Jacobian of `residuals`, from that of the error."""
+        shifted = error + self.value - squares.middle
+        active = (np.abs(shifted) > squares.slack) * np.sign(shifted) / squares.slack * STEEP / len(error) ** 0.5
+        return np.concatenate([(np.sqrt(squares.mass) / self.scale)[:, None] * slopes, active[:, None] * slopes])
+
+
+@dataclass(frozen=True)
+class Tail:
+    """g - limit falls about like 2**(rate * s**power) for large s."""
+
+    rate: float
+    power: int
+    limit: float
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Where a formula of s is wanted: the points, and what is to be honoured.
+
+    `wanted`: the cost that would do; `enough`: that at which to stop. `zero`: q(0) = 0. `center`: what powers of s are
+    taken about, which costs a subtraction and keeps evaluation in float32 near its own rounding. `tail`: how g tends
+    to its limit, where it does so exponentially.
+    """
+
+    target: Target
+    wanted: float
+    enough: float
+    zero: bool = False
+    center: float = 0.0
+    tail: Tail | None = None
+
 
 Task = tuple[Variable, Problem]
 
@@ -121,3 +204,19 @@ def joined(left: Target, right: Target) -> Target:
         squares = Squares(**{key: np.concatenate([one[key] for one in both]) for key in both[0]})
     y, value = np.concatenate([left.y, right.y]), np.concatenate([left.value, right.value])
     return Target(y, np.concatenate([-left.s, right.s]), value, squares, right.scale)
+
+
+def tail(unit: Unit, variable: Variable) -> Tail | None:
+    """How g tends to its limit, in powers of s: log2 |g - limit| at three places; None where y stays finite."""
+    limit = unit.limit(1 if unit.upward else -1)
+    if limit is None or variable.anchor is None:
+        return None
+    levels = np.array([1e-2, 1e-4, 1e-6]) * (abs(limit) or 1.0)
+    cuts = np.array([cut(unit, level, 1 if unit.upward else -1) for level in levels])
+    s = np.abs(cuts - variable.anchor) ** (1.0 / variable.order)
+    logs, best = np.log2(levels), (math.inf, 0.0, 0)
+    for power in (1, 2, 4):
+        rate = (logs[2] - logs[0]) / (s[2] ** power - s[0] ** power)
+        miss = abs(logs[0] + rate * (s[1] ** power - s[0] ** power) - logs[1])
+        best = min(best, (float(miss), float(rate), power))
+    return Tail(best[1], best[2], limit)

@@ -7,17 +7,20 @@ from typing import NamedTuple
 import mpmath
 import numpy as np
 from sympy import Abs, And, Expr, Ge, Gt, Le, Lt, Or, Piecewise, Rational, true
+from sympy.core.relational import Relational
 
 from fitting.activations.activation import Activation
 from fitting.activations.tape import Tape
 from fitting.invact.branches import Side, Split
-from fitting.invact.chain import arc_form
-from fitting.invact.form import Y
+from fitting.invact.engines.chain_rule import arc_form
+from fitting.invact.error_floor import Format
+from fitting.invact.formula import Candidate, Form, Variable, Y, constant
 
 _SAME = 1e-7  # a root in g makes 1e-8 of the rounding of y
 _AGREE = 1e-6  # of a closed form, in float64 at rounded y, with f'
 _LARGE = 1e300  # beyond it a multiple of y may overflow
 _SAMPLES = np.concatenate([[0.0], np.logspace(-4, 1, 60), np.logspace(1.2, 30, 40)])
+SHORT = 64  # numerators and denominators of numbers that a formula shows as they are
 
 
 def closed_form(split: Split, side: Side) -> Expr | None:
@@ -131,3 +134,32 @@ def _assemble(cells: list[_Cell]) -> Expr:
     if forms[0].has(Y) or not forms[-1].has(Y):
         return Piecewise(*zip(forms[:0:-1], above[::-1], strict=True), (forms[0], true))
     return Piecewise(*zip(forms[:-1], below, strict=True), (forms[-1], true))
+
+
+def closed(expression: Expr, form: Format) -> Candidate:
+    """A closed form in y as a candidate; numbers that are not short become constants, nearest in float64.
+
+    What y is compared with is rounded as y was: a y stored at the border of a case belongs to the case of that border.
+    """
+    values: list[float] = []
+
+    def lifted(node: Expr) -> Expr:
+        if isinstance(node, Relational):
+            sides = (Rational(float(form.round(np.array(float(a))))) if a.is_number else a for a in node.args)
+            return node.func(*(lifted(side) for side in sides))
+        if node.is_number:
+            if node.is_Rational and max(abs(node.p), node.q) <= SHORT:
+                return node
+            values.append(float(node))
+            return constant(len(values) - 1)
+        if node.is_Mul:
+            numbers = [factor for factor in node.args if factor.is_number]
+            others = [lifted(factor) for factor in node.args if not factor.is_number]
+            return type(node)(*([lifted(type(node)(*numbers))] if numbers else []), *others)
+        if node.is_Pow:
+            return lifted(node.args[0]) ** node.args[1]
+        if not node.args:
+            return node
+        return node.func(*(lifted(argument) for argument in node.args))
+
+    return Candidate(Form(lifted(expression), tuple(values), "closed"), Variable())

@@ -9,10 +9,9 @@ from fitting.activations import calculus
 from fitting.activations.tape import Array
 from fitting.errors import InputError
 from fitting.invact.branches import Anchor, Arc, Side, Split
+from fitting.invact.error_floor import Cells, Floor
 from fitting.invact.exact import slope_of_output, two_floats
-from fitting.invact.floor import Cells, Floor
-from fitting.invact.minimax import Tail
-from fitting.invact.variable import Variable
+from fitting.invact.formula import Variable
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def variables(unit: Unit, floor: Floor, levels: tuple[float, ...], exactly: bool
     exactly: from f(T) itself, by two float32; otherwise from where it suits the floor's format best.
     """
     if unit.anchor is None:
-        cuts = [(None if unit.even else _cut(unit, level, -1), _cut(unit, level, 1)) for level in levels]
+        cuts = [(None if unit.even else cut(unit, level, -1), cut(unit, level, 1)) for level in levels]
         return [Variable(even=unit.even, low=low, high=high).rounded() for low, high in cuts]
     at, rest = two_floats(unit.anchor.y)
     plain = Variable(unit.anchor.order, at, 0.0, unit.upward, unit.even)
@@ -102,7 +101,7 @@ def variables(unit: Unit, floor: Floor, levels: tuple[float, ...], exactly: bool
     if unit.limit(sign) is None:
         found = [plain]
     else:
-        found = [replace(plain, high=abs(_cut(unit, level, sign) - at)) for level in levels]
+        found = [replace(plain, high=abs(cut(unit, level, sign) - at)) for level in levels]
     other = unit.arc.y[0 if unit.arc.anchors[0] is None else 1]
     if unit.anchor.order == 2 and math.isfinite(other) and exactly:
         found.append(replace(plain, end=other))
@@ -141,23 +140,7 @@ def _next_to(cells: Cells, at: float, reach: float) -> tuple[Array, Array, Array
     return cells.y[chosen], cells.mean[chosen], cells.mass[chosen]
 
 
-def tail(unit: Unit, variable: Variable) -> Tail | None:
-    """How g tends to its limit, in powers of s: log2 |g - limit| at three places; None where y stays finite."""
-    limit = unit.limit(1 if unit.upward else -1)
-    if limit is None or variable.anchor is None:
-        return None
-    levels = np.array([1e-2, 1e-4, 1e-6]) * (abs(limit) or 1.0)
-    cuts = np.array([_cut(unit, level, 1 if unit.upward else -1) for level in levels])
-    s = np.abs(cuts - variable.anchor) ** (1.0 / variable.order)
-    logs, best = np.log2(levels), (math.inf, 0.0, 0)
-    for power in (1, 2, 4):
-        rate = (logs[2] - logs[0]) / (s[2] ** power - s[0] ** power)
-        miss = abs(logs[0] + rate * (s[1] ** power - s[0] ** power) - logs[1])
-        best = min(best, (float(miss), float(rate), power))
-    return Tail(best[1], best[2], limit)
-
-
-def _cut(unit: Unit, level: float, sign: int) -> float:
+def cut(unit: Unit, level: float, sign: int) -> float:
     """The y of least size from which on |g - limit| <= level, upwards or downwards; the range's end if it has one."""
     low, high = unit.range
     limit = unit.limit(sign)

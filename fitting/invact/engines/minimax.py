@@ -13,40 +13,15 @@ import numpy as np
 from sympy import Expr, Integer, Rational, Symbol
 
 from fitting.activations.tape import Array
-from fitting.invact.form import Form, S, constant
-from fitting.invact.refit import Target, improve
+from fitting.invact.engines.problem import Problem, Tail, Target
+from fitting.invact.engines.refit import improve
+from fitting.invact.formula import Form, S, constant
 
 ENGINE = "minimax"
 ITERATIONS = 12  # of the linearised problem
 MOST = 18  # constants of a formula
 BEYOND = 5  # instructions above the first formula that would do
 AHEAD, BEHIND = 5, 1  # by how much the degree of the numerator may exceed the denominator's, or stay behind
-
-
-@dataclass(frozen=True)
-class Tail:
-    """g - limit falls about like 2**(rate * s**power) for large s."""
-
-    rate: float
-    power: int
-    limit: float
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Where a formula of s is wanted: the points, and what is to be honoured.
-
-    `wanted`: the cost that would do; `enough`: that at which to stop. `zero`: q(0) = 0. `center`: what powers of s are
-    taken about, which costs a subtraction and keeps evaluation in float32 near its own rounding. `tail`: how g tends
-    to its limit, where it does so exponentially.
-    """
-
-    target: Target
-    wanted: float
-    enough: float
-    zero: bool = False
-    center: float = 0.0
-    tail: Tail | None = None
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ import numpy as np
 
 from fitting.activations.tape import Array
 from fitting.invact.branches import Arc, Side
-from fitting.invact.candidate import Candidate
-from fitting.invact.series import Difference
+from fitting.invact.formula import Candidate
+from fitting.invact.proof.difference import Difference
 
 REACH = 2.0**128  # |x| of every float32 number
 SHARP = 0.002  # of the largest sample: by how much the bound may exceed it

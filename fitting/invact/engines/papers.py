@@ -14,9 +14,7 @@ from fitting.activations import get
 from fitting.activations.grammar import parse_formula
 from fitting.invact.arguments import PUBLISHED
 from fitting.invact.branches import split
-from fitting.invact.candidate import Candidate
-from fitting.invact.form import Form, S, Y, constant
-from fitting.invact.variable import Variable
+from fitting.invact.formula import Candidate, Form, S, Variable, Y, constant
 
 ENGINE = PUBLISHED
 

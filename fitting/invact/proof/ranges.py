@@ -7,7 +7,7 @@ from sympy import Expr, Rational, Symbol
 from sympy.core.relational import GreaterThan, LessThan, StrictGreaterThan, StrictLessThan
 
 from fitting.activations.heads import maximum, minimum
-from fitting.invact.form import Y
+from fitting.invact.formula import Y
 
 _LESS, _GREATER = (LessThan, StrictLessThan), (GreaterThan, StrictGreaterThan)
 

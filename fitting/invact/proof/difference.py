@@ -20,9 +20,8 @@ from fitting.activations.arithmetics import Arithmetic
 from fitting.activations.enclosures import HULL, ROOTS, SERIES
 from fitting.activations.tape import Array, Tape
 from fitting.invact.branches import Arc
-from fitting.invact.candidate import Candidate
-from fitting.invact.form import S, Y
-from fitting.invact.ranges import around, inside, roots_are_real, span
+from fitting.invact.formula import Candidate, S, Y
+from fitting.invact.proof.ranges import around, inside, roots_are_real, span
 
 ORDER = 14  # of the Taylor polynomial's remainder
 PRECISION = 128  # bits
