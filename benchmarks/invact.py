@@ -26,12 +26,12 @@ from fitting.activations import get
 from fitting.invact.engines import ALL, ENGINES, Settings
 from fitting.invact.engines.papers import published
 from fitting.invact.engines.problem import problems
-from fitting.invact.engines.unit import unit_of
-from fitting.invact.error_floor import Floor, information_floor
-from fitting.invact.exact import slope_of_output
+from fitting.invact.engines.stretch import stretch_of
+from fitting.invact.error_floor import ErrorFloor, information_floor
+from fitting.invact.exact import derivative_from_output
 from fitting.invact.formula import Candidate
+from fitting.invact.front import improving
 from fitting.invact.judge import rule_for
-from fitting.invact.price import improving
 from fitting.weights import named
 
 BRANCHES = [(name, side) for name in ("gelu", "silu") for side in (0, 1)]
@@ -40,12 +40,12 @@ AIM = 1e-6  # largest error: beyond it no engine is asked to go
 REACH, POINTS = 10.0, 20_001  # of x, where formulas are held against g
 
 
-def points(floor: Floor, side: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def points(error_floor: ErrorFloor, side: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """x from T to ±10, their outputs, and g there."""
-    border = floor.split.border or 0.0
+    border = error_floor.split.border or 0.0
     x = np.linspace(border, REACH if side else -REACH, POINTS)
-    y = floor.split.activation.f(x)
-    return x, y, slope_of_output(floor.split.sides[side], y)
+    y = error_floor.split.activation.f(x)
+    return x, y, derivative_from_output(error_floor.split.branches[side], y)
 
 
 def errors(candidate: Candidate, x: np.ndarray, y: np.ndarray, g: np.ndarray) -> tuple[float, float]:
@@ -54,8 +54,10 @@ def errors(candidate: Candidate, x: np.ndarray, y: np.ndarray, g: np.ndarray) ->
     return float(miss.max()), abs(float(np.trapezoid(miss**2, x)))
 
 
-def rows_of(name: str, side: int, seconds: float, engine: str, found: list[Candidate], floor: Floor) -> list[Row]:
-    at = points(floor, side)
+def rows_of(
+    name: str, side: int, seconds: float, engine: str, found: list[Candidate], error_floor: ErrorFloor
+) -> list[Row]:
+    at = points(error_floor, side)
     what, common = f"invact {name} {SIDES[side]}", {"mode": "front", "dtype": "float64"}
     rows = [Row(what, engine, "front", {}, "float64", "s", **summary([seconds]))] if seconds else []  # type: ignore[arg-type]
     for candidate in found:
@@ -71,16 +73,16 @@ def measure(budget: int) -> list[Row]:
     rows: list[Row] = []
     plan = [(name, side, engine) for name, side in BRANCHES for engine in ALL]
     for name, side, engine in tqdm(plan, unit="search", disable=None):
-        floor = information_floor(get(name), "float32", named("norm"))
-        tasks = problems(unit_of(floor.split, side), floor, rule_for(floor, AIM))
+        error_floor = information_floor(get(name), "float32", named("norm"))
+        tasks = problems(stretch_of(error_floor.split, side), error_floor, rule_for(error_floor, AIM))
         start, found = time.perf_counter(), []
         for variable, problem in tasks:
             forms = ENGINES[engine](problem, Settings(budget=budget if engine == "operon" else None))
             found += [Candidate(form, variable).rounded() for form in forms]
-        rows += rows_of(name, side, time.perf_counter() - start, engine, found, floor)
+        rows += rows_of(name, side, time.perf_counter() - start, engine, found, error_floor)
         theirs = published(name)
         if theirs is not None and engine == ALL[0]:
-            rows += rows_of(name, side, 0.0, "paper", [theirs[side]], floor)
+            rows += rows_of(name, side, 0.0, "paper", [theirs[side]], error_floor)
     return rows
 
 

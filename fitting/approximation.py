@@ -20,7 +20,8 @@ from fitting.fewbit.steps import Steps
 from fitting.fewbit.table1 import TABLE_1
 from fitting.invact.document import tapes_of
 from fitting.invact.engines.papers import ENGINE, published
-from fitting.invact.error_floor import Floor, get_format, information_floor, on_right
+from fitting.invact.error_floor import ErrorFloor, information_floor, on_right
+from fitting.invact.formats import get_format
 from fitting.invact.formula import Formula, Stored
 from fitting.invact.judge import Judge
 from fitting.weights import Weight, uniform
@@ -48,10 +49,10 @@ class Approximation:
     q: Array
     error: float
     linf: float
-    floor: Floor | None = None
+    error_floor: ErrorFloor | None = None
 
     @property
-    def slope(self) -> Array:
+    def derivative(self) -> Array:
         """f' at the points."""
         return self.activation.df(self.x)
 
@@ -128,24 +129,24 @@ def from_output(
     domain = check_arguments(activation, 1, "best", weight, domain)
     form = get_format(dtype)
     formulas = _published(activation) if paper else _stored_formulas(activation, dtype)
-    floor = information_floor(activation, dtype, replace(weight, domain=domain))
+    error_floor = information_floor(activation, dtype, replace(weight, domain=domain))
     with np.errstate(all="ignore"):  # formulas are looked at where nothing is stored, too
-        scores = [Judge(side, floor)(formula) for side, formula in enumerate(formulas)]
-        x = _numbers(floor, domain)
-        y, right = form.round(activation.f(x)), on_right(floor.split, x)
+        scores = [Judge(index, error_floor)(formula) for index, formula in enumerate(formulas)]
+        x = _numbers(error_floor, domain)
+        y, right = form.round(activation.f(x)), on_right(error_floor.split, x)
         q = np.where(right, formulas[-1].float32(y), formulas[0].float32(y)).astype(np.float64)
-    square = floor.rms**2 + sum(score.square for score in scores)
+    square = error_floor.rms**2 + sum(score.square for score in scores)
     label = f"from y in {dtype}" + ", the paper's formulas" * paper
     error = square * Measure(activation, weight, domain).mass
-    linf = _largest(floor, formulas, y, right)
-    return Approximation(activation, label, len(formulas) - 1, weight, domain, x, q, error, linf, floor)
+    linf = _largest(error_floor, formulas, y, right)
+    return Approximation(activation, label, len(formulas) - 1, weight, domain, x, q, error, linf, error_floor)
 
 
-def _largest(floor: Floor, formulas: tuple[Formula, ...], y: Array, right: NDArray[np.bool_]) -> float:
+def _largest(error_floor: ErrorFloor, formulas: tuple[Formula, ...], y: Array, right: NDArray[np.bool_]) -> float:
     """The largest |f' - q| of all x that are stored as outputs from the least to the greatest y of each side."""
     found = 0.0
-    for side, (cells, formula) in enumerate(zip(floor.cells, formulas, strict=True)):
-        own = y[(right == bool(side)) & np.isfinite(y)]
+    for branch_bit, (cells, formula) in enumerate(zip(error_floor.cells, formulas, strict=True)):
+        own = y[(right == bool(branch_bit)) & np.isfinite(y)]
         if own.size:
             reached = (own.min() <= cells.y) & (cells.y <= own.max())
             with np.errstate(all="ignore"):  # as in the caller
@@ -171,15 +172,15 @@ def _stored_formulas(activation: Activation, dtype: str) -> tuple[Formula, ...]:
     return tuple(Stored(tapes_of(branch)) for branch in load(activation.name, name)["solution"]["branches"])
 
 
-def _numbers(floor: Floor, domain: tuple[float, float]) -> Array:
+def _numbers(error_floor: ErrorFloor, domain: tuple[float, float]) -> Array:
     """Every number of a 16-bit format in the domain; of float32 a sample that is dense where the two sides meet."""
     lo, hi = domain
-    if floor.format.precision <= 16:
-        x = floor.format.numbers()
+    if error_floor.format.precision <= 16:
+        x = error_floor.format.numbers()
     else:
-        border = 0.0 if floor.split.border is None else floor.split.border
+        border = 0.0 if error_floor.split.border is None else error_floor.split.border
         away = np.geomspace(CLOSE, 1.0, POINTS // 4) * (hi - lo)
-        x = floor.format.round(np.concatenate([np.linspace(lo, hi, POINTS), border - away, border + away]))
+        x = error_floor.format.round(np.concatenate([np.linspace(lo, hi, POINTS), border - away, border + away]))
     return np.unique(x[(lo <= x) & (x <= hi)])
 
 

@@ -91,7 +91,7 @@ def test_what_help_names_is_what_there_is() -> None:
     from benchmarks.training.arms import EVERY
     from benchmarks.training.jobs import TASKS
     from fitting.invact.engines import ENGINES
-    from fitting.invact.error_floor import FORMATS
+    from fitting.invact.formats import FORMATS
     from kernels.memory.recipes import RECIPES
     from kernels.methods.functions import FUNCTIONS
 

@@ -24,10 +24,10 @@ from coefficients.document import dumps, seal
 from fitting import options as shared
 from fitting.activations import Activation
 from fitting.invact import document, report
-from fitting.invact.engines import DEFAULT, Settings, chosen
+from fitting.invact.engines import DEFAULT, Settings, parse_engines
 from fitting.invact.engines.papers import Template
 from fitting.invact.engines.template import constants_of, parse_template
-from fitting.invact.error_floor import FORMATS
+from fitting.invact.formats import FORMATS
 from fitting.invact.solve import DEFAULT_WEIGHT, Fit, fit
 from fitting.invact.sweep import shipped, sweep
 from fitting.invact.symbolic.equations import read_hall_of_fame
@@ -154,7 +154,7 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 def _engines(options: argparse.Namespace) -> tuple[str, ...]:
     """Those that --engine names."""
-    return DEFAULT if options.engine is None else chosen(options.engine)
+    return DEFAULT if options.engine is None else parse_engines(options.engine)
 
 
 def _templates(options: argparse.Namespace) -> tuple[Template, ...]:

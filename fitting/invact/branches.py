@@ -1,8 +1,8 @@
-"""What the output tells: the sides of T on which f is monotone, cut into arcs on which f is also smooth.
+"""The branches of f: left and right of its turning point T, each cut into arcs on which f is also smooth.
 
-A side is what one value of the stored bit stands for. On an arc f is constant, or strictly monotone with f' = 0
-at most at its ends; an end where it is, is an anchor: there y - f(T) begins with (x - T)**order, and g(y) is
-smooth in the order-th root of |y - f(T)|, not in y.
+A branch is what one value of the stored bit stands for. On an arc f is constant, or strictly monotone with f' = 0 at
+most at its ends. An end with f' = 0 is an anchor: there y - f(T) begins with (x - T)**order, and g(y) is smooth in the
+order-th root of |y - f(T)|, not in y.
 """
 
 import math
@@ -14,16 +14,16 @@ import flint
 import numpy as np
 
 from fitting.activations import Activation
-from fitting.activations.activation import Branch
+from fitting.activations.activation import Branch as MonotonePart
 from fitting.activations.calculus import PRECISION, Piece, bisect, sign_at
 from fitting.activations.heads import x
 from fitting.activations.tape import Tape
 from fitting.errors import InputError
 
 MAX_ORDER = 8  # of an anchor: beyond it f is as good as flat there
+ROUNDING = 1e-12  # of x and y: f has not turned back where it moves by less
 _ZERO = 1e-45  # |f'| below this, at 60 digits, is 0
 _CLOSE = 1e-12  # values of f or f' that differ by less are the same
-ROUNDING = 1e-12  # of x and y: less is no move of f
 _NEAR = 1e-6  # a turning point known as a float64 lies within this of the true one
 
 
@@ -54,10 +54,19 @@ class Arc:
 
 
 @dataclass(frozen=True)
-class Side:
-    """One value of the bit: the x from `lo` to `hi`; `direction` is 0 when f is constant on all of it.
+class Branch:
+    """An interval of x on which f is monotone: what one value of the stored bit stands for.
 
-    `kinks`: (y, f') where two sloping arcs meet; f' there is what the activation itself says.
+    Attributes
+    ----------
+    lo, hi : float
+        The ends of x; may be infinite.
+    direction : int
+        1 where f rises, -1 where it falls, 0 where it is constant on the whole branch.
+    arcs : tuple of Arc
+        Its smooth parts, by increasing x.
+    kinks : tuple of (float, float)
+        y and f' where two sloping arcs meet; f' there is what the activation itself says.
     """
 
     lo: float
@@ -74,57 +83,72 @@ class Side:
 
 @dataclass(frozen=True)
 class Split:
-    """The sides of f, left to right: one, and no bit is needed, or two, and the bit is x >= border.
+    """An activation and its branches.
 
-    With `border_is_left` the border itself belongs to the left side: the bit is x > border.
+    Attributes
+    ----------
+    activation : Activation
+        The function f.
+    branches : tuple of Branch
+        Left to right: one, and no bit is needed, or two, and the bit is x >= border.
+    border : float or None
+        T, where the two branches meet.
+    border_is_left : bool
+        Whether T itself belongs to the left branch; then the bit is x > border.
     """
 
     activation: Activation
-    sides: tuple[Side, ...]
+    branches: tuple[Branch, ...]
     border: float | None
     border_is_left: bool = False
 
 
 def split(activation: Activation) -> Split:
-    """The sides of `activation`. Raises `InputError` where one bit cannot tell them apart."""
+    """The branches of an activation.
+
+    Raises
+    ------
+    InputError
+        If f has more than two branches, which one bit cannot tell apart, or no limits at -inf and inf.
+    """
     limits = activation.limits
     if math.isnan(limits.left) or math.isnan(limits.right):
         raise InputError(
             f"{activation.name} must be defined everywhere and have limits at -inf and +inf that sympy finds;"
             " python -m fitting.fewbit fits others"
         )
-    groups: list[list[Branch]] = []
-    for branch in activation.branches:
-        jump = activation.jump(0, branch.lo) if groups else 0
-        before = {one.direction for one in groups[-1]} if groups else set()
-        if groups and len((before | {branch.direction, jump}) - {0}) <= 1:
-            groups[-1].append(branch)
+    groups: list[list[MonotonePart]] = []
+    for part in activation.branches:
+        jump = activation.jump(0, part.lo) if groups else 0
+        directions = {earlier.direction for earlier in groups[-1]} if groups else set()
+        if groups and len((directions | {part.direction, jump}) - {0}) <= 1:
+            groups[-1].append(part)
         else:
-            groups.append([branch])
+            groups.append([part])
     if len(groups) > 2:
         raise InputError(
             f"{activation.name} must have at most two monotone branches, for one bit to tell them apart, got "
             f"{len(groups)}; python -m fitting.fewbit fits it"
         )
-    sides = tuple(_side(activation, group) for group in groups)
-    for side in sides:
-        _check(activation, side)
-    if len(sides) == 1:
-        return Split(activation, sides, None)
-    border = sides[1].lo
-    left = _belongs_left(activation, border)
-    owner = 0 if left else 1
-    arc = sides[owner].arcs[-1 if left else 0]
-    if arc.direction and arc.anchors[1 if left else 0] is None:  # a kink: f' there is what the activation says
-        kink = (arc.y[1 if left else 0], float(activation.df(border)))
-        sides = tuple(replace(side, kinks=(*side.kinks, kink)) if i == owner else side for i, side in enumerate(sides))
-    return Split(activation, sides, border, left)
+    branches = [_branch(activation, group) for group in groups]
+    for branch in branches:
+        _check_monotone(activation, branch)
+    if len(branches) == 1:
+        return Split(activation, tuple(branches), None)
+    border = branches[1].lo
+    is_left = _belongs_left(activation, border)
+    owner, end = (0, 1) if is_left else (1, 0)
+    arc = branches[owner].arcs[-1 if is_left else 0]
+    if arc.direction and arc.anchors[end] is None:  # a kink: f' there is what the activation says
+        kink = (arc.y[end], float(activation.df(border)))
+        branches[owner] = replace(branches[owner], kinks=(*branches[owner].kinks, kink))
+    return Split(activation, tuple(branches), border, is_left)
 
 
-def _check(activation: Activation, side: Side) -> None:
-    """Raise `InputError` where f is not monotone after all: a turn that the scan for turning points stepped over."""
+def _check_monotone(activation: Activation, branch: Branch) -> None:
+    """Raise `InputError` if f turns back: at a turn that the scan for turning points stepped over."""
     away = np.geomspace(1e-12, 1e6, 2000)
-    for arc in side.arcs:
+    for arc in branch.arcs:
         x = np.unique(np.concatenate([-away, away, *(end + away * sign for end, sign in ((arc.lo, 1), (arc.hi, -1)))]))
         x = x[(arc.lo < x) & (x < arc.hi)]
         y = activation.f(x)
@@ -135,9 +159,9 @@ def _check(activation: Activation, side: Side) -> None:
             raise InputError(f"{activation.name} must be monotone next to x = {at:.3g}, where a turn was not found")
 
 
-def _side(activation: Activation, group: list[Branch]) -> Side:
+def _branch(activation: Activation, group: list[MonotonePart]) -> Branch:
     lo, hi = group[0].lo, group[-1].hi
-    cuts = {*activation.breakpoints, *(branch.lo for branch in group)}
+    cuts = {*activation.breakpoints, *(part.lo for part in group)}
     cuts |= {at for at in activation.turning_points(1) if _vanishes(activation, at)}
     edges = [lo, *sorted(cut for cut in cuts if lo < cut < hi), hi]
     arcs = tuple(_arc(activation, group, a, b) for a, b in pairwise(edges))
@@ -147,22 +171,22 @@ def _side(activation: Activation, group: list[Branch]) -> Side:
         for left, right in pairwise(arcs)
         if left.direction and right.direction and left.y[1] == right.y[0]
     )
-    return Side(lo, hi, next(iter(directions), 0), arcs, kinks)
+    return Branch(lo, hi, next(iter(directions), 0), arcs, kinks)
 
 
-def _arc(activation: Activation, group: list[Branch], lo: float, hi: float) -> Arc:
+def _arc(activation: Activation, group: list[MonotonePart], lo: float, hi: float) -> Arc:
     piece = next(piece for piece in activation.pieces if piece.lo <= lo and hi <= piece.hi)
-    branch = next(branch for branch in group if branch.lo <= lo and hi <= branch.hi)
+    direction = next(part.direction for part in group if part.lo <= lo and hi <= part.hi)
     limits = activation.limits
-    anchors = tuple(_anchor(piece, end) if branch.direction and math.isfinite(end) else None for end in (lo, hi))
-    ends = []
+    anchors = tuple(_anchor(piece, end) if direction and math.isfinite(end) else None for end in (lo, hi))
+    outputs = []
     for end, anchor, limit in zip((lo, hi), anchors, (limits.left, limits.right), strict=True):
         if math.isinf(end):
-            ends.append(limit)
+            outputs.append(limit)
         else:
             with flint.ctx.workprec(PRECISION):
-                ends.append(_nearest(anchor.y if anchor else piece.f.arb(flint.arb(end))))
-    return Arc(piece, lo, hi, branch.direction, (ends[0], ends[1]), (anchors[0], anchors[1]))
+                outputs.append(_nearest(anchor.y if anchor else piece.f.arb(flint.arb(end))))
+    return Arc(piece, lo, hi, direction, (outputs[0], outputs[1]), (anchors[0], anchors[1]))
 
 
 def _nearest(ball: Any) -> float:
@@ -179,11 +203,11 @@ def _vanishes(activation: Activation, at: float) -> bool:
 
 def _sharpened(piece: Piece, at: float, order: int) -> Any:
     """The root of f' (order 0) or f'' (order 1) next to `at`, to 50 digits; `at` itself where there is none."""
-    slope, reach = (piece.d2 if order else piece.d1), _NEAR * max(1.0, abs(at))
+    derivative, reach = (piece.d2 if order else piece.d1), _NEAR * max(1.0, abs(at))
     with flint.ctx.workprec(PRECISION):
-        if sign_at(slope, at) == 0 or sign_at(slope, at - reach) * sign_at(slope, at + reach) >= 0:
+        if sign_at(derivative, at) == 0 or sign_at(derivative, at - reach) * sign_at(derivative, at + reach) >= 0:
             return flint.arb(at)
-        return bisect(slope, at - reach, at + reach)
+        return bisect(derivative, at - reach, at + reach)
 
 
 def _anchor(piece: Piece, end: float) -> Anchor | None:
@@ -194,11 +218,11 @@ def _anchor(piece: Piece, end: float) -> Anchor | None:
     with flint.ctx.workprec(PRECISION):
         if not abs(piece.d1.arb(at)) < _ZERO:
             return None
-        slope = piece.d2
+        derivative = piece.d2
         for order in range(2, MAX_ORDER + 1):
-            if not abs(slope.arb(at)) < _ZERO:
+            if not abs(derivative.arb(at)) < _ZERO:
                 return Anchor(at, piece.f.arb(at).mid(), order)
-            slope = Tape(slope.expression.diff(x))
+            derivative = Tape(derivative.expression.diff(x))
     raise InputError(f"f' must not vanish to an order above {MAX_ORDER - 1}, as it does at x = {end:g}")
 
 
@@ -207,11 +231,11 @@ def _belongs_left(activation: Activation, border: float) -> bool:
     if border not in activation.breakpoints:
         return False
     at = activation.breakpoints.index(border)
-    here = (float(activation.f(border)), float(activation.df(border)))
+    own = (float(activation.f(border)), float(activation.df(border)))
     with flint.ctx.workprec(PRECISION):
         left, right = (
-            sum(abs(float(tape.arb(flint.arb(border))) - value) for tape, value in zip((p.f, p.d1), here, strict=True))
+            sum(abs(float(tape.arb(flint.arb(border))) - value) for tape, value in zip((p.f, p.d1), own, strict=True))
             for p in activation.pieces[at : at + 2]
         )
-    # Not equality: `here` comes from float64 arithmetic. Where the pieces agree, the border is the right one's.
-    return left + _CLOSE * (1 + abs(here[0]) + abs(here[1])) < right
+    # Not equality: `own` comes from float64 arithmetic. Where the pieces agree, the border is the right one's.
+    return left + _CLOSE * (1 + abs(own[0]) + abs(own[1])) < right

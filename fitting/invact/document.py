@@ -14,11 +14,11 @@ from coefficients import naming
 from coefficients.store import Published, publish
 from fitting import provenance
 from fitting.activations.tape import Tape
-from fitting.invact.branches import Side
+from fitting.invact.branches import Branch
 from fitting.invact.engines import DEFAULT
 from fitting.invact.engines.papers import Template
 from fitting.invact.formula import Candidate, Form, S, Variable, Y, constant, read, spell
-from fitting.invact.judge import Row
+from fitting.invact.front import Row
 from fitting.invact.price import Price
 from fitting.invact.solve import DEFAULT_WEIGHT, Fit
 
@@ -29,10 +29,10 @@ ENGINE_LIBRARIES = {"operon": ("pyoperon",), "pysr": ("pysr",)}
 
 def to_document(fit: Fit) -> dict[str, Any]:
     """The document of `fit`, as `coefficients.publish` takes it."""
-    split = fit.floor.split
+    split = fit.error_floor.split
     engines = ("closed",) if fit.exact else fit.engines
     libraries = [*LIBRARIES, *(name for engine in engines for name in ENGINE_LIBRARIES.get(engine, ()))]
-    side = None if split.border is None else "left" if split.border_is_left else "right"
+    border_side = None if split.border is None else "left" if split.border_is_left else "right"
     return {
         "function": provenance.function(fit.activation),
         "method": "invact",
@@ -46,8 +46,11 @@ def to_document(fit: Fit) -> dict[str, Any]:
         "solution": {
             "rule": fit.rule.text,
             "border": split.border,
-            "border_side": side,
-            "branches": [_branch(one, part) for one, part in zip(fit.chosen.candidates, split.sides, strict=True)],
+            "border_side": border_side,
+            "branches": [
+                _branch(candidate, branch)
+                for candidate, branch in zip(fit.chosen.candidates, split.branches, strict=True)
+            ],
             "price": price_counts(fit.chosen.price),
             "front": [_front_row(row) for row in fit.listed],
         },
@@ -60,12 +63,12 @@ def to_document(fit: Fit) -> dict[str, Any]:
     }
 
 
-def _branch(candidate: Candidate, side: Side) -> dict[str, Any]:
+def _branch(candidate: Candidate, branch: Branch) -> dict[str, Any]:
     s = candidate.variable.symbolic
     return {
-        "x": [_finite(side.lo), _finite(side.hi)],
-        "y": [_finite(end) for end in side.range],
-        "direction": side.direction,
+        "x": [_finite(branch.lo), _finite(branch.hi)],
+        "y": [_finite(end) for end in branch.range],
+        "direction": branch.direction,
         "engine": candidate.form.engine,
         "variable": None if s == Y else spell(s),
         "expression": spell(candidate.form.expression),
@@ -109,8 +112,8 @@ def _error(fit: Fit) -> dict[str, Any]:
         "linf": _rounded(fit.chosen.linf),
         "linf_at": fit.chosen.linf_at,
         "pointwise": _rounded(fit.chosen.pointwise),
-        "floor_rms": _rounded(fit.floor.rms),
-        "floor_linf": _rounded(fit.floor.linf),
+        "floor_rms": _rounded(fit.error_floor.rms),
+        "floor_linf": _rounded(fit.error_floor.linf),
         "sampled": [bound.sampled for bound in fit.bounds],
         "bound": [_finite(bound.upper) for bound in fit.bounds],
     }

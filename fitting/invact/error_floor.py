@@ -1,7 +1,7 @@
-"""The information floor: how well f'(x) can be known at all from f(x), rounded to a tensor's format, and the bit.
+"""The error floor: how well f'(x) can be known at all from f(x), rounded to a tensor's format, and the bit.
 
-Near T many x share one y. Nobody who sees y alone can say which it was; the best guess of f'(x) still errs by half
-the range of f' over these x (in the largest error) and by its spread about its mean (in the mean square).
+Near T many x are stored as one y, and y does not tell which x it was. The best guess of f'(x) still errs by half the
+range of f' over these x (in the largest error) and by the spread of f' about its mean (in the mean square).
 """
 
 import math
@@ -12,77 +12,30 @@ from numpy.typing import NDArray
 
 from fitting.activations import Activation
 from fitting.activations.tape import Array
-from fitting.errors import InputError, nearest
-from fitting.invact.branches import Arc, Side, Split, split
-from fitting.invact.exact import slope_of_output
+from fitting.errors import InputError
+from fitting.invact.branches import Arc, Branch, Split, split
+from fitting.invact.exact import derivative_from_output
+from fitting.invact.formats import Format, get_format
 from fitting.weights import Weight
 
-
-@dataclass(frozen=True)
-class Format:
-    """A binary format with `precision` significant bits (the hidden one too) and normal exponents from `lowest` up."""
-
-    name: str
-    precision: int
-    lowest: int  # of 2**e, the smallest normal number
-    highest: int  # 2**highest is the first power beyond the largest number
-
-    @property
-    def largest(self) -> float:
-        """The largest finite number."""
-        return (2.0 - 2.0 ** (1 - self.precision)) * 2.0 ** (self.highest - 1)
-
-    def spacing(self, values: Array) -> Array:
-        """The distance to the next number away from zero, at float64 `values` (any shape)."""
-        _, exponent = np.frexp(values)
-        exponent = np.where(values == 0, self.lowest, np.maximum(exponent - 1, self.lowest))  # frexp says 0 of 0
-        return np.asarray(np.ldexp(1.0, exponent - (self.precision - 1)))
-
-    def round(self, values: Array) -> Array:
-        """The nearest numbers of the format, ties to even, as float64; beyond the largest ±inf. NaN stays."""
-        values = np.asarray(values, dtype=np.float64)
-        finite = np.where(np.isfinite(values), values, 0.0)
-        step = self.spacing(finite)
-        with np.errstate(over="ignore"):
-            rounded = np.rint(finite / step) * step  # both operations are exact: step is a power of two
-        rounded = np.where(np.abs(rounded) > self.largest, np.copysign(np.inf, rounded), rounded)
-        return np.where(np.isfinite(values), np.copysign(rounded, values), values)
-
-    def numbers(self) -> Array:
-        """Every finite number of a 16-bit format, in increasing order; the two zeros count once."""
-        if self.precision > 16:
-            raise ValueError(f"{self.name} has too many numbers to list")
-        mantissas = np.arange(2 ** (self.precision - 1)) / 2.0 ** (self.precision - 1)
-        exponents = np.arange(self.lowest, self.highest)
-        normal = np.ldexp(1.0 + mantissas, exponents[:, None]).ravel()
-        positive = np.concatenate([np.ldexp(mantissas[1:], self.lowest), normal])
-        return np.concatenate([-positive[::-1], [0.0], positive])
-
-
-FORMATS = {
-    "bfloat16": Format("bfloat16", 8, -126, 128),
-    "float16": Format("float16", 11, -14, 16),
-    "float32": Format("float32", 24, -126, 128),
-}
-
-
-def get_format(name: str) -> Format:
-    """One of `FORMATS`. Raises `InputError` for another name."""
-    if name not in FORMATS:
-        raise InputError(f"dtype must be one of {', '.join(FORMATS)}, got {name!r}; {nearest(name, FORMATS)}")
-    return FORMATS[name]
-
-
 NEAREST = 1e-9  # of T, in x: where the analysis for float32 begins
-POINTS = 20_000  # a side, for float32
+POINTS = 20_000  # of each branch, for float32
 
 
 @dataclass(frozen=True)
 class Cells:
-    """Every stored output of one side, or a fine sample of them: arrays of one length, by increasing y.
+    """The stored outputs of one branch, or a fine sample of them. All attributes are float64 arrays of shape (n,).
 
-    `low` and `high` bound f'(x) over the x that are stored as y, `mean` is its mean, `spread` its variance;
-    `mass` is how often y occurs (both sides together sum to 1).
+    Attributes
+    ----------
+    y : array
+        The outputs, increasing.
+    low, high : array
+        Bounds of f'(x) over the x that are stored as y.
+    mean, spread : array
+        Mean and variance of f'(x) over these x.
+    mass : array
+        How often y occurs; the branches of an `ErrorFloor` sum to 1 together.
     """
 
     y: Array
@@ -94,21 +47,33 @@ class Cells:
 
     @property
     def middle(self) -> Array:
-        """The guess whose largest error is least."""
+        """The guess of f' whose largest error is least."""
         return (self.low + self.high) / 2
 
     @property
     def half(self) -> Array:
-        """That largest error."""
+        """The largest error of the `middle`."""
         return (self.high - self.low) / 2
 
 
 @dataclass(frozen=True)
-class Floor:
-    """No function of the stored y and bit has a root mean square error below `rms`, nor a largest below `linf`.
+class ErrorFloor:
+    """The least errors of any function of the stored y and bit: exact for 16-bit formats, by analysis for float32.
 
-    `linf_at` is the y where that is. Exact for the 16-bit formats, by analysis for float32. `rounding_rms` and
-    `rounding_linf` are what rounding f'(x) itself to the format costs.
+    Attributes
+    ----------
+    split : Split
+        The branches of f.
+    format : Format
+        Of the stored outputs.
+    cells : tuple of Cells
+        The stored outputs of each branch.
+    rms, linf : float
+        No function of y and bit has a root mean square error below `rms`, nor a largest error below `linf`.
+    linf_at : float
+        The y where the largest error is attained.
+    rounding_rms, rounding_linf : float
+        The errors of f'(x) itself, rounded to the format.
     """
 
     split: Split
@@ -121,56 +86,73 @@ class Floor:
     rounding_linf: float
 
 
-def information_floor(activation: Activation, dtype: str, weight: Weight) -> Floor:
-    """The floor for outputs stored as `dtype`, x distributed by `weight` (normalised here) and of that dtype too.
+def information_floor(activation: Activation, dtype: str, weight: Weight) -> ErrorFloor:
+    """The least errors that outputs stored as `dtype` allow.
 
-    Raises `InputError` for an unknown dtype, and for an activation that one bit does not split or it cannot hold.
+    Parameters
+    ----------
+    activation : Activation
+        The function f.
+    dtype : str
+        Of x and of the stored outputs: "bfloat16", "float16" or "float32".
+    weight : Weight
+        The distribution of x; it need not be normalised.
+
+    Returns
+    -------
+    ErrorFloor
+
+    Raises
+    ------
+    InputError
+        If the dtype is unknown or cannot hold the outputs, one bit does not tell the branches of f apart, or the weight
+        falls on no number of the dtype.
     """
-    parts, form = split(activation), get_format(dtype)
-    outputs = _counted if form.precision <= 16 else _analysed
-    cells = outputs(parts, form, weight)
-    counts = [len(np.unique(one.y[np.isfinite(one.y)])) for one in cells]
+    parts, format_ = split(activation), get_format(dtype)
+    cells = (_counted if format_.precision <= 16 else _analysed)(parts, format_, weight)
+    counts = [len(np.unique(of_branch.y[np.isfinite(of_branch.y)])) for of_branch in cells]
     if min(counts) == 0 or sum(counts) == 1:
         raise InputError(f"{activation.name} must have finite outputs in {dtype}, and not one only: scale it down")
-    total = sum(float(one.mass.sum()) for one in cells)
+    total = sum(float(of_branch.mass.sum()) for of_branch in cells)
     if not 0 < total < math.inf:
         raise InputError(f"weight must fall on numbers of {dtype} whose output is finite, got {weight.label}")
-    rms = math.sqrt(sum(float(one.mass @ one.spread) for one in cells) / total)
-    cells = tuple(Cells(**{**vars(one), "mass": one.mass / total}) for one in cells)
-    worst = max(cells, key=lambda one: float(one.half.max(initial=0.0)))
+    rms = math.sqrt(sum(float(of_branch.mass @ of_branch.spread) for of_branch in cells) / total)
+    cells = tuple(replace(of_branch, mass=of_branch.mass / total) for of_branch in cells)
+    worst = max(cells, key=lambda of_branch: float(of_branch.half.max(initial=0.0)))
     at = int(np.argmax(worst.half))
-    missed = [np.abs(form.round(one.mean) - one.mean) for one in cells]
-    rounding_rms = math.sqrt(sum(float(one.mass @ miss**2) for one, miss in zip(cells, missed, strict=True)))
-    rounding_linf = max(float(miss.max(initial=0.0)) for miss in missed)
-    return Floor(parts, form, cells, rms, float(worst.half[at]), float(worst.y[at]), rounding_rms, rounding_linf)
+    linf, linf_at = float(worst.half[at]), float(worst.y[at])
+    rounding = [np.abs(format_.round(of_branch.mean) - of_branch.mean) for of_branch in cells]
+    squares = (float(of_branch.mass @ error**2) for of_branch, error in zip(cells, rounding, strict=True))
+    rounding_linf = max(float(error.max(initial=0.0)) for error in rounding)
+    return ErrorFloor(parts, format_, cells, rms, linf, linf_at, math.sqrt(sum(squares)), rounding_linf)
 
 
 def on_right(parts: Split, x: Array) -> NDArray[np.bool_]:
-    """The bit at inputs x; all False where one side is all there is."""
+    """The bit at inputs x (any shape): whether x is on the right branch; all False where there is one branch."""
     if parts.border is None:
         return np.zeros(x.shape, dtype=np.bool_)
     return x > parts.border if parts.border_is_left else x >= parts.border
 
 
-def _counted(parts: Split, form: Format, weight: Weight) -> tuple[Cells, ...]:
-    """Over every input of a 16-bit format."""
-    x = form.numbers()
-    mass = _masses(x, weight, form)
-    y, slope = form.round(parts.activation.f(x)), parts.activation.df(x)
-    known = np.isfinite(y) & np.isfinite(slope)
+def _counted(parts: Split, format_: Format, weight: Weight) -> tuple[Cells, ...]:
+    """From every input of a 16-bit format."""
+    x = format_.numbers()
+    mass = _masses(x, weight, format_)
+    y, derivative = format_.round(parts.activation.f(x)), parts.activation.df(x)
+    known = np.isfinite(y) & np.isfinite(derivative)
     right = on_right(parts, x)
-    return tuple(
-        _grouped(y[chosen], slope[chosen], mass[chosen])
-        for side in range(len(parts.sides))
-        for chosen in [known & (right == bool(side))]
-    )
+    cells = []
+    for branch_bit in range(len(parts.branches)):
+        own = known & (right == bool(branch_bit))
+        cells.append(_grouped(y[own], derivative[own], mass[own]))
+    return tuple(cells)
 
 
-def _masses(x: Array, weight: Weight, form: Format) -> Array:
+def _masses(x: Array, weight: Weight, format_: Format) -> Array:
     """How often each number occurs when a draw from `weight` is rounded to it."""
     if weight.samples is not None:
         counts = np.zeros_like(x)
-        np.add.at(counts, np.searchsorted(x, form.round(np.clip(weight.samples, x[0], x[-1]))), 1.0)
+        np.add.at(counts, np.searchsorted(x, format_.round(np.clip(weight.samples, x[0], x[-1]))), 1.0)
         return counts
     width = np.gradient(x)
     lo, hi = weight.domain
@@ -179,41 +161,43 @@ def _masses(x: Array, weight: Weight, form: Format) -> Array:
     return np.where(inside & np.isfinite(density), density * width, 0.0)
 
 
-def _grouped(y: Array, slope: Array, mass: Array) -> Cells:
+def _grouped(y: Array, derivative: Array, mass: Array) -> Cells:
     outputs, group = np.unique(y, return_inverse=True)
     low, high = np.full(outputs.shape, math.inf), np.full(outputs.shape, -math.inf)
-    np.minimum.at(low, group, slope)
-    np.maximum.at(high, group, slope)
+    np.minimum.at(low, group, derivative)
+    np.maximum.at(high, group, derivative)
     total = np.asarray(np.bincount(group, mass, len(outputs)), dtype=np.float64)
     known = total > 0
     mean = (low + high) / 2
-    mean[known] = np.bincount(group, mass * slope, len(outputs))[known] / total[known]
-    spread = np.asarray(np.bincount(group, mass * (slope - mean[group]) ** 2, len(outputs)), dtype=np.float64)
+    mean[known] = np.bincount(group, mass * derivative, len(outputs))[known] / total[known]
+    spread = np.asarray(np.bincount(group, mass * (derivative - mean[group]) ** 2, len(outputs)), dtype=np.float64)
     spread[known] /= total[known]
     return Cells(outputs, low, high, mean, np.where(known, spread, 0.0), total)
 
 
-def _analysed(parts: Split, form: Format, weight: Weight) -> tuple[Cells, ...]:
-    """Over a fine sample of x, each with the whole interval of outputs that are stored as its own."""
-    return tuple(_joined([_analysed_arc(parts, arc, form, weight) for arc in side.arcs]) for side in parts.sides)
+def _analysed(parts: Split, format_: Format, weight: Weight) -> tuple[Cells, ...]:
+    """From a fine sample of x: all outputs that round to f(x) make one cell."""
+    return tuple(
+        _joined([_analysed_arc(parts, arc, format_, weight) for arc in branch.arcs]) for branch in parts.branches
+    )
 
 
-def _analysed_arc(parts: Split, arc: Arc, form: Format, weight: Weight) -> Cells:
+def _analysed_arc(parts: Split, arc: Arc, format_: Format, weight: Weight) -> Cells:
     x = np.concatenate([_spread_out(arc.lo, arc.hi), np.linspace(*weight.domain, POINTS // 4), weight.landmarks])
-    x = np.unique(form.round(x))
+    x = np.unique(format_.round(x))
     x = x[(arc.lo < x) & (x < arc.hi)]
-    if weight.samples is not None:  # the arc's own; the others would all count at its ends
+    if weight.samples is not None:  # those on the arc; the others would all count at its ends
         own = (arc.lo <= weight.samples) & (weight.samples < arc.hi)
         weight = replace(weight, samples=weight.samples[own])
-    y = form.round(parts.activation.f(x))
+    y = format_.round(parts.activation.f(x))
     x, y = x[np.isfinite(y)], y[np.isfinite(y)]
     if len(x) < 2:
         return Cells(*np.empty((6, 0)))
-    half, alone = form.spacing(y) / 2, Side(arc.lo, arc.hi, arc.direction, (arc,))
-    ends = [slope_of_output(alone, y + shift * half) for shift in (-1.0, 1.0)]
+    half, alone = format_.spacing(y) / 2, Branch(arc.lo, arc.hi, arc.direction, (arc,))
+    ends = [derivative_from_output(alone, y + shift * half) for shift in (-1.0, 1.0)]
     low, high = np.minimum(*ends), np.maximum(*ends)
     # f' spread evenly over the cell
-    return Cells(y, low, high, (low + high) / 2, (high - low) ** 2 / 12, _masses(x, weight, form))
+    return Cells(y, low, high, (low + high) / 2, (high - low) ** 2 / 12, _masses(x, weight, format_))
 
 
 def _joined(parts: list[Cells]) -> Cells:

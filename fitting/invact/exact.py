@@ -10,60 +10,70 @@ import numpy as np
 from fitting.activations import calculus
 from fitting.activations.calculus import PRECISION, Piece
 from fitting.activations.tape import Array
-from fitting.invact.branches import Anchor, Arc, Side
+from fitting.invact.branches import Anchor, Arc, Branch
 
 TERMS = 48  # of a series; with the radius below, what is left out is under 1e-18
 TABLE = 1200  # points between which a root is bracketed
 STEPS = 100  # of Newton and bisection: the halvings of the widest bracket, and some
 
 
-def slope_of_output(side: Side, y: Array) -> Array:
-    """g at outputs `y` (float64, any shape) of one side, to a few units of the last place of max(1, |g|).
+def derivative_from_output(branch: Branch, y: Array) -> Array:
+    """The exact g(y) = f'(f⁻¹(y)) on one branch.
 
-    A y out of the side's range (a rounding below f(T), say) gives the value at its end; NaN gives NaN.
+    Parameters
+    ----------
+    branch : Branch
+        Of the activation f.
+    y : float64 array of any shape
+        Outputs. One out of the branch's range (a rounding below f(T), say) gives g at the end of the range.
+
+    Returns
+    -------
+    float64 array of the shape of y
+        g, to a few units of the last place of max(1, |g|); NaN for NaN.
     """
     y = np.asarray(y, dtype=np.float64)
-    given = y.ravel()
-    flat = np.clip(given, *side.range)
+    unclipped = y.ravel()
+    flat = np.clip(unclipped, *branch.range)
     result = np.full(flat.shape, math.nan)
-    for arc in side.arcs:
+    for arc in branch.arcs:
         lo, hi = arc.range
         inside = (lo <= flat) & (flat <= hi)
-        # Where arcs meet, one with a slope has it from its own end; a flat one is right for all but that point.
+        # Where arcs meet, a sloping arc gives the derivative at its own end, and a flat arc gives way to it.
         inside &= np.isnan(result) | (arc.direction == 0)
-        result[inside] = _on_arc(arc, flat[inside], given[inside])
-    for at, slope in side.kinks:
-        result[flat == at] = slope
-    gap = np.isnan(result) & ~np.isnan(flat)  # f jumps over these: the nearest value that it takes
+        result[inside] = _on_arc(arc, flat[inside], unclipped[inside])
+    for at, derivative in branch.kinks:
+        result[flat == at] = derivative
+    gap = np.isnan(result) & ~np.isnan(flat)  # f jumps over these: take the nearest value that it has
     if gap.any():
-        ends = np.array(sorted({end for arc in side.arcs for end in arc.range}))
+        ends = np.array(sorted({end for arc in branch.arcs for end in arc.range}))
         nearest = ends[np.argmin(np.abs(flat[gap, None] - ends), axis=1)]
-        result[gap] = slope_of_output(side, nearest)
+        result[gap] = derivative_from_output(branch, nearest)
     return result.reshape(y.shape)
 
 
-def _on_arc(arc: Arc, y: Array, given: Array) -> Array:
-    """g at `y` in the arc's range; `given` is y before it was put there, for s to be 0 below f(T)."""
+def _on_arc(arc: Arc, y: Array, unclipped: Array) -> Array:
+    """g at `y`, clipped to the arc's range; s is measured from `unclipped`, so that it is 0 below f(T)."""
     if arc.direction == 0:
         return np.zeros_like(y)
-    result, left = np.empty_like(y), np.ones(y.shape, dtype=np.bool_)
+    result, todo = np.empty_like(y), np.ones(y.shape, dtype=np.bool_)
     for end, anchor in enumerate(arc.anchors):
         if anchor is not None:
-            s = anchored(arc, anchor, given)
+            s = anchored(arc, anchor, unclipped)
             coefficients, radius = series(arc, end)
-            near = left & (s <= radius)
+            near = todo & (s <= radius)
             result[near] = np.polynomial.polynomial.polyval(s[near], coefficients)
-            left &= ~near
+            todo &= ~near
     for at, limit in zip(arc.y, (_limit(arc, -1), _limit(arc, 1)), strict=True):
-        end = left & (y == at) & np.full(y.shape, not math.isnan(limit))
-        result[end] = limit
-        left &= ~end
-    result[left] = calculus.values(arc.piece.d1, _inverse(arc, y[left]))
+        at_end = todo & (y == at) & np.full(y.shape, not math.isnan(limit))
+        result[at_end] = limit
+        todo &= ~at_end
+    result[todo] = calculus.values(arc.piece.d1, _inverse(arc, y[todo]))
     return result
 
 
 def anchored(arc: Arc, anchor: Anchor, y: Array) -> Array:
-    """s = |y - f(T)|**(1/order), f(T) to twice float64's precision; 0 where y is on the wrong side of f(T)."""
+    """s = |y - f(T)|**(1/order), f(T) to twice float64's precision; 0 where y is beyond f(T)."""
     high, low = two_floats(anchor.y)
     sign = 1.0 if arc.range[1] > high else -1.0
     distance = np.maximum(sign * ((y - high) - low), 0.0)
@@ -79,7 +89,7 @@ def two_floats(value: Any) -> tuple[float, float]:
 
 @lru_cache(maxsize=256)
 def series(arc: Arc, end: int) -> tuple[Array, float]:
-    """Coefficients of g in powers of s at the arc's anchor (0: at `lo`, 1: at `hi`), and how far they serve."""
+    """Coefficients of g in powers of s at the arc's anchor (0: at `lo`, 1: at `hi`), and the largest s that they serve."""
     anchor = arc.anchors[end]
     if anchor is None:
         raise ValueError("the arc has no anchor at this end")
@@ -90,14 +100,14 @@ def series(arc: Arc, end: int) -> tuple[Array, float]:
         order = anchor.order
         leading = taylor[order]
         # |y - f(T)| = |a| d**order (1 + ...), so s = d (|a| (1 + ...))**(1/order), and its reversion is d(s).
-        root = (flint.arb_series([one / leading for one in taylor[order:]]).log() / order).exp()
+        root = (flint.arb_series([coefficient / leading for coefficient in taylor[order:]]).log() / order).exp()
         root = root * (abs(leading).log() / order).exp()
         inverse = (flint.arb_series([0, 1]) * root).reversion()
-        slope = flint.arb_series([k * one for k, one in enumerate(taylor)][1:])
-        found = [inward * float(one.mid()) for one in slope(inverse).coeffs()][: TERMS - order]
-    coefficients = np.array(found)
+        derivative = flint.arb_series([k * coefficient for k, coefficient in enumerate(taylor)][1:])
+        terms = derivative(inverse).coeffs()[: TERMS - order]
+    coefficients = np.array([inward * float(term.mid()) for term in terms])
     first = int(np.flatnonzero(np.abs(coefficients) > 1e-40)[0])
-    powers = np.arange(len(found))[-8:]
+    powers = np.arange(len(coefficients))[-8:]
     with np.errstate(divide="ignore"):  # where the last terms are 1e-18 of the first
         ratio = 1e-18 * abs(coefficients[first]) / np.abs(coefficients[-8:])
         radius = np.min(ratio ** (1.0 / (powers - first)))
@@ -119,12 +129,12 @@ def _taylor(piece: Piece, anchor: Anchor, inward: int) -> list[Any]:
     """
     radius, before = flint.arb(2), None
     for _ in range(40):
-        found = _on_circle(piece, anchor, inward, radius)
-        if found is not None and before is not None:
-            worst = max(abs((a - b).mid()) * radius**k for k, (a, b) in enumerate(zip(found, before, strict=True)))
-            if worst <= abs(found[anchor.order].mid()) * radius**anchor.order * 1e-28:
-                return found
-        radius, before = radius / 2, found
+        taylor = _on_circle(piece, anchor, inward, radius)
+        if taylor is not None and before is not None:
+            worst = max(abs((a - b).mid()) * radius**k for k, (a, b) in enumerate(zip(taylor, before, strict=True)))
+            if worst <= abs(taylor[anchor.order].mid()) * radius**anchor.order * 1e-28:
+                return taylor
+        radius, before = radius / 2, taylor
     raise ValueError(f"f is not analytic at its anchor {float(anchor.x)!r}")
 
 
@@ -136,14 +146,14 @@ def _on_circle(piece: Piece, anchor: Anchor, inward: int, radius: Any) -> list[A
         return None
     values = [flint.acb(value.real.mid(), value.imag.mid()) for value in values]
     coefficients = flint.acb.dft(values)
-    found = [(one / points).real.mid() / radius**k for k, one in enumerate(coefficients[:TERMS])]
-    return [anchor.y, *[flint.arb(0)] * (anchor.order - 1), *found[anchor.order :]]
+    taylor = [(value / points).real.mid() / radius**k for k, value in enumerate(coefficients[:TERMS])]
+    return [anchor.y, *[flint.arb(0)] * (anchor.order - 1), *taylor[anchor.order :]]
 
 
-def _limit(arc: Arc, side: int) -> float:
+def _limit(arc: Arc, sign: int) -> float:
     """f' at an infinite end; NaN at a finite one."""
-    end = arc.hi if side > 0 else arc.lo
-    return calculus.limit(arc.piece.d1, side) if math.isinf(end) else math.nan
+    end = arc.hi if sign > 0 else arc.lo
+    return calculus.limit(arc.piece.d1, sign) if math.isinf(end) else math.nan
 
 
 @lru_cache(maxsize=256)
@@ -167,18 +177,18 @@ def _inverse(arc: Arc, y: Array) -> Array:
     nodes, outputs = _table(arc)
     cell = np.clip(np.searchsorted(outputs, y, side="right"), 1, len(nodes) - 1)
     a, b = nodes[cell - 1], nodes[cell]  # f(a) <= y < f(b)
-    x, open_ = a / 2 + b / 2, np.arange(len(y))
+    x, running = a / 2 + b / 2, np.arange(len(y))
     for _ in range(STEPS):
-        here = x[open_]
-        miss = calculus.values(arc.piece.f, here) - y[open_]
+        current = x[running]
+        miss = calculus.values(arc.piece.f, current) - y[running]
         low = miss <= 0
-        a[open_[low]], b[open_[~low]] = here[low], here[~low]
+        a[running[low]], b[running[~low]] = current[low], current[~low]
         with np.errstate(all="ignore"):
-            step = here - miss / calculus.values(arc.piece.d1, here)
-        left, right = a[open_], b[open_]
+            step = current - miss / calculus.values(arc.piece.d1, current)
+        left, right = a[running], b[running]
         inside = (step > np.minimum(left, right)) & (step < np.maximum(left, right))
-        x[open_] = np.where(miss == 0, here, np.where(inside, step, left / 2 + right / 2))
-        open_ = open_[(miss != 0) & (np.abs(x[open_] - here) > 2e-16 * np.abs(here))]
-        if not open_.size:
+        x[running] = np.where(miss == 0, current, np.where(inside, step, left / 2 + right / 2))
+        running = running[(miss != 0) & (np.abs(x[running] - current) > 2e-16 * np.abs(current))]
+        if not running.size:
             break
     return x

@@ -90,15 +90,15 @@ class Variable:
         """s as an expression of y and its constants' symbols."""
         y = sympy.Abs(Y) if self.even else Y
         zero: Expr = Integer(0)
-        floor: Expr = LOW if self.low is not None else zero
+        lowest: Expr = LOW if self.low is not None else zero
         if self.anchor:
             y = y - T if self.upward else T - y
         elif self.anchor is not None and not self.upward:
             y = -y
         if self.anchor_low:
-            zero = floor = T_LOW if self.upward else -T_LOW
+            zero = lowest = T_LOW if self.upward else -T_LOW
         if self.low is not None or (self.anchor is not None and not self.even):
-            y = maximum(y, floor)
+            y = maximum(y, lowest)
         if self.high is not None:
             y = minimum(y, HIGH)
         root = (y - zero) ** Rational(1, self.order)
@@ -207,9 +207,9 @@ def _selected(one: Price, selections: int) -> Price:
     return replace(one, other=one.other + selections)
 
 
-def _parts(candidate: Candidate, side: int) -> tuple[Expr, Expr]:
+def _parts(candidate: Candidate, index: int) -> tuple[Expr, Expr]:
     """s with numbers, so that equal ones are shared, and q with a name for that s and the side's own constants."""
-    own = {c: Symbol(f"{c.name}_{side}", real=True) for c in candidate.form.constants}
+    own = {c: Symbol(f"{c.name}_{index}", real=True) for c in candidate.form.constants}
     s = candidate.variable.expression
     return s, candidate.form.expression.xreplace({S: Symbol(f"s[{s}]", real=True), **own})
 

@@ -1,33 +1,43 @@
-"""One judge for all formulas: their errors in float32 arithmetic, the rule they must keep, and the Pareto front."""
+"""One judge for all formulas: their errors in float32 arithmetic, and the rule that they must keep."""
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from fitting.activations.tape import Array
 from fitting.errors import InputError
-from fitting.invact.branches import Side
-from fitting.invact.error_floor import Cells, Floor
-from fitting.invact.exact import slope_of_output
-from fitting.invact.formula import Candidate, Formula, pair_price
-from fitting.invact.price import Price, improving
+from fitting.invact.branches import Branch
+from fitting.invact.error_floor import Cells, ErrorFloor
+from fitting.invact.exact import derivative_from_output
+from fitting.invact.formula import Formula
 
-NEXT = 2048  # numbers next to f(T) that are judged one by one
-SPREAD = 60_000  # further ones, of every candidate
-MANY = 2_000_000  # and of those that are good enough
-MOVES = 30.0  # size of y beyond which g hardly moves
-FAR = 3e38
+NEXT = 2048  # float32 numbers next to f(T), judged one by one
+SPREAD = 60_000  # further float32 numbers at which every formula is judged
+MANY = 2_000_000  # float32 numbers at which a formula that is good enough is judged
+MOVES = 30.0  # |y| beyond which g hardly moves
+FAR = 3e38  # |y| of the largest outputs that are judged
+RMS_SHARE, LINF_SHARE = 0.02, 0.10  # by which the total error may exceed the error floor
+RELAXED = f"RMS within {RMS_SHARE:.0%}, largest error within {LINF_SHARE:.0%} of what is possible; the floor is not"
+FLOAT32 = 2.0**-20  # the largest error for float32, times the power of two at or below max |g|
 
 
 @dataclass(frozen=True)
 class Score:
-    """Errors of one formula on its side.
+    """The errors of one formula on its branch, q being computed in float32.
 
-    `square`: its part of the mean square of q - E[f' | y]. `linf`: the largest |q - f'(x)|, at the output
-    `linf_at`, over all x. `pointwise`: the largest |q - g(y)| at outputs that are stored. All in float32.
+    Attributes
+    ----------
+    square : float
+        The branch's part of the mean square of q - E[f' | y].
+    linf : float
+        The largest |q - f'(x)| over all x.
+    linf_at : float
+        The output y where it is attained.
+    pointwise : float
+        The largest |q - g(y)| at stored outputs.
     """
 
     square: float
@@ -37,27 +47,36 @@ class Score:
 
     @property
     def finite(self) -> bool:
+        """Whether q is finite at every output that was judged."""
         return math.isfinite(self.linf) and math.isfinite(self.pointwise)
 
 
 class Judge:
-    """Judges formulas on one side, whose stored outputs and exact g it keeps."""
+    """Judges formulas on one branch: holds its stored outputs and the exact g there.
 
-    def __init__(self, side: int, floor: Floor) -> None:
-        self.cells: Cells = floor.cells[side]
-        self._side = floor.split.sides[side]
-        self._counted = floor.format.precision <= 16
-        self.outputs = self.cells.y if self._counted else float32_outputs(self._side, SPREAD)
-        self.g = slope_of_output(self._side, self.outputs)
+    Parameters
+    ----------
+    index : int
+        Of the branch: 0, or 1 for the right one of two.
+    error_floor : ErrorFloor
+        The branches and the stored outputs.
+    """
+
+    def __init__(self, index: int, error_floor: ErrorFloor) -> None:
+        self.cells: Cells = error_floor.cells[index]
+        self._branch = error_floor.split.branches[index]
+        self._counted = error_floor.format.precision <= 16
+        self.outputs = self.cells.y if self._counted else float32_outputs(self._branch, SPREAD)
+        self.g = derivative_from_output(self._branch, self.outputs)
 
     @cached_property
     def _many(self) -> tuple[Array, Array]:
-        y = self.outputs if self._counted else float32_outputs(self._side, MANY)
-        return y, slope_of_output(self._side, y)
+        y = self.outputs if self._counted else float32_outputs(self._branch, MANY)
+        return y, derivative_from_output(self._branch, y)
 
     def of_g(self) -> Score:
         """The score of g itself."""
-        return self._score(slope_of_output(self._side, self.cells.y), self.g)
+        return self._score(derivative_from_output(self._branch, self.cells.y), self.g)
 
     def at_many(self, formula: Formula) -> float:
         """The largest |q - g| at a million stored outputs and more; at all of them in a 16-bit format."""
@@ -65,14 +84,14 @@ class Judge:
         return float(np.abs(formula.float32(y).astype(np.float64) - g).max())
 
     def __call__(self, formula: Formula) -> Score:
-        found = (formula.float32(y).astype(np.float64) for y in (self.cells.y, self.outputs))
-        return self._score(*found)
+        """The errors of a formula; infinite ones if it is not finite at every output."""
+        return self._score(*(formula.float32(y).astype(np.float64) for y in (self.cells.y, self.outputs)))
 
-    def _score(self, found: Array, at_outputs: Array) -> Score:
+    def _score(self, at_cells: Array, at_outputs: Array) -> Score:
         cells = self.cells
-        with np.errstate(all="ignore"):  # what is not finite is found so below
-            total = np.abs(found - cells.middle) + cells.half
-            square = float(np.sum(cells.mass * (found - cells.mean) ** 2))
+        with np.errstate(all="ignore"):  # the test below sees what is not finite
+            total = np.abs(at_cells - cells.middle) + cells.half
+            square = float(np.sum(cells.mass * (at_cells - cells.mean) ** 2))
             pointwise = np.abs(at_outputs - self.g)
         if not (np.isfinite(total).all() and np.isfinite(pointwise).all() and math.isfinite(square)):
             return Score(math.inf, math.inf, math.nan, math.inf)
@@ -80,13 +99,13 @@ class Judge:
         return Score(square, float(total[at]), float(cells.y[at]), float(pointwise.max()))
 
 
-def float32_outputs(side: Side, count: int) -> Array:
-    """About `count` float32 numbers of the side's range, as float64, increasing.
+def float32_outputs(branch: Branch, count: int) -> Array:
+    """About `count` float32 numbers of the branch's range, as float64, increasing.
 
-    Next to finite ends one by one, a little beyond them too; even in y as far as g moves, where rounding is largest;
-    geometric towards 0 and the ends.
+    They lie one by one next to finite ends and a little beyond them, evenly as far as g moves, where rounding is
+    largest, and geometrically towards 0 and the ends.
     """
-    low, high = side.range
+    low, high = branch.range
     away = np.geomspace(1e-30, FAR, count // 8)
     points = [away, -away, np.zeros(1), np.linspace(max(low, -MOVES), min(high, MOVES), count // 2)]
     for end, inward in ((low, 1.0), (high, -1.0)):
@@ -100,16 +119,18 @@ def float32_outputs(side: Side, count: int) -> Array:
     return y[(first <= y) & (y <= last)]
 
 
-RMS_SHARE, LINF_SHARE = 0.02, 0.10  # by which the total error may exceed the floor
-RELAXED = f"RMS within {RMS_SHARE:.0%}, largest error within {LINF_SHARE:.0%} of what is possible; the floor is not"
-FLOAT32 = 2.0**-20  # the largest error for float32, times the power of two at or below max |g|
-
-
 @dataclass(frozen=True)
 class Rule:
-    """What a fit must reach, infinite where it does not matter.
+    """The errors that a fit may have; infinite where the rule sets no limit.
 
-    `square`: the mean square beside the floor's; `linf` and `pointwise` as in `Score`.
+    Attributes
+    ----------
+    text : str
+        The rule in words, as files and reports have it.
+    square : float
+        The mean square that may be added to the error floor's.
+    linf, pointwise : float
+        As in `Score`.
     """
 
     text: str
@@ -119,11 +140,11 @@ class Rule:
 
     @property
     def by_rms(self) -> bool:
-        """Whether the mean square is what counts first."""
+        """Whether the rule limits the mean square."""
         return math.isfinite(self.square)
 
     def fits(self, scores: Iterable[Score]) -> bool:
-        """Whether these scores of all sides together are good enough."""
+        """Whether formulas with these scores, one for each branch, keep the rule."""
         scores = list(scores)
         return (
             sum(score.square for score in scores) <= self.square
@@ -132,109 +153,51 @@ class Rule:
         )
 
 
-def relaxed(floor: Floor, of_g: Sequence[Score], found: Sequence[Sequence[Score]]) -> Rule:
-    """For a floor that no smooth function reaches: the shares are taken of the least error found, or of g's own.
+def relaxed(error_floor: ErrorFloor, of_g: Sequence[Score], scores_of_rows: Sequence[Sequence[Score]]) -> Rule:
+    """The rule for an error floor that no smooth function reaches: shares of the least error of any row, or of g.
 
-    So it is with tanhshrink in bfloat16, where hardly two x share a y: a table of all y would know each x, g does not.
+    An example is tanhshrink in bfloat16, where hardly two x share a y: a table of all y would know each x, g does not.
     """
-    added = min(sum(score.square for score in scores) for scores in (of_g, *found))
-    least = min((max(score.linf for score in scores) for scores in found), default=0.0)
+    added = min(sum(score.square for score in scores) for scores in (of_g, *scores_of_rows))
+    least = min((max(score.linf for score in scores) for scores in scores_of_rows), default=0.0)
     largest = max(least, *(score.linf for score in of_g))
     return Rule(
         RELAXED,
-        square=(1.0 + RMS_SHARE) ** 2 * (floor.rms**2 + added) - floor.rms**2,
+        square=(1.0 + RMS_SHARE) ** 2 * (error_floor.rms**2 + added) - error_floor.rms**2,
         linf=(1.0 + LINF_SHARE) * largest,
     )
 
 
-def rule_for(floor: Floor, max_error: float | None = None) -> Rule:
-    """The rule of the floor's dtype, or `max_error` as the largest error at outputs that are stored.
+def rule_for(error_floor: ErrorFloor, max_error: float | None = None) -> Rule:
+    """The rule for outputs of a dtype: a share above the error floor, or `max_error` at stored outputs.
 
-    Where rounding f' itself to the dtype costs more than the floor, that is what the shares are taken of. Raises
-    `InputError` for a `max_error` that float32 cannot tell from 0.
+    If rounding f' itself to the dtype costs more than the error floor, the shares are of that cost.
+
+    Parameters
+    ----------
+    error_floor : ErrorFloor
+        Of the activation and dtype.
+    max_error : float, optional
+        The largest |q - g| allowed, instead of the dtype's own rule.
+
+    Raises
+    ------
+    InputError
+        If float32 cannot tell `max_error` from 0.
     """
-    largest = max(float(abs(cells.middle).max()) for cells in floor.cells)
+    largest = max(float(abs(cells.middle).max()) for cells in error_floor.cells)
     if max_error is not None:
         if max_error < (least := largest * 2.0**-24):
             raise InputError(f"max-error must be at least {least!r}, where float32 rounds, got {max_error:g}")
         return Rule(f"max |q - g| at most {max_error:g}", pointwise=max_error)
-    if floor.format.precision > 16:
+    if error_floor.format.precision > 16:
         most = FLOAT32 * 2.0 ** math.floor(math.log2(largest)) if largest > 0 else FLOAT32
         return Rule(f"max |q - g| at most {most:.3g} in float32", pointwise=most)
-    rms, linf = max(floor.rms, floor.rounding_rms), max(floor.linf, floor.rounding_linf)
-    of_what = "the floor" if (rms, linf) == (floor.rms, floor.linf) else "the floor or of what rounding f' costs"
+    rms, linf = max(error_floor.rms, error_floor.rounding_rms), max(error_floor.linf, error_floor.rounding_linf)
+    at_floor = (rms, linf) == (error_floor.rms, error_floor.linf)
+    of_what = "the floor" if at_floor else "the floor or of what rounding f' costs"
     return Rule(
         f"RMS within {RMS_SHARE:.0%}, largest error within {LINF_SHARE:.0%} of {of_what}",
         square=((1.0 + RMS_SHARE) ** 2 - 1.0) * rms**2,
-        linf=floor.linf + LINF_SHARE * linf,
+        linf=error_floor.linf + LINF_SHARE * linf,
     )
-
-
-@dataclass(frozen=True)
-class Row:
-    """A formula for every side with its price and errors: a point of the front. `rms` and `linf` are total."""
-
-    candidates: tuple[Candidate, ...]
-    scores: tuple[Score, ...]
-    price: Price
-    rms: float
-    linf: float
-    linf_at: float
-    pointwise: float
-
-    @property
-    def engine(self) -> str:
-        """Who proposed the formulas."""
-        return "+".join(dict.fromkeys(candidate.form.engine for candidate in self.candidates))
-
-    @property
-    def is_fitted(self) -> bool:
-        """Whether some formula is neither a closed form nor the paper's."""
-        return any(candidate.form.engine not in ("closed", "published") for candidate in self.candidates)
-
-
-def surely(row: Row, judges: list[Judge]) -> Row:
-    """The row with its largest errors in float32 looked for at many more outputs."""
-    scores = tuple(
-        replace(score, pointwise=max(score.pointwise, judge.at_many(one)))
-        for one, score, judge in zip(row.candidates, row.scores, judges, strict=True)
-    )
-    return replace(row, scores=scores, pointwise=max(score.pointwise for score in scores))
-
-
-def judged(floor: Floor, judges: list[Judge], candidates: tuple[Candidate, ...]) -> Row:
-    """A row from one formula a side."""
-    return row_of(floor, candidates, tuple(judge(one) for judge, one in zip(judges, candidates, strict=True)))
-
-
-def row_of(floor: Floor, candidates: tuple[Candidate, ...], scores: tuple[Score, ...]) -> Row:
-    """A row from formulas and their scores."""
-    cost = candidates[0].price if len(candidates) == 1 else pair_price(*candidates)
-    rms = math.sqrt(floor.rms**2 + sum(score.square for score in scores))
-    worst = max(scores, key=lambda score: score.linf)
-    return Row(candidates, scores, cost, rms, worst.linf, worst.linf_at, max(score.pointwise for score in scores))
-
-
-def front_error(row: Row, rule: Rule) -> float:
-    """What the front is ordered by."""
-    return row.rms if rule.by_rms else row.pointwise
-
-
-def pareto_front(rows: Sequence[Row], rule: Rule) -> tuple[Row, ...]:
-    """The Pareto front, cheapest first: each row costs more than those before it, and errs less."""
-    ordered = sorted(rows, key=lambda row: (row.price.total, front_error(row, rule)))
-    return tuple(improving(ordered, lambda row: front_error(row, rule)))
-
-
-def pareto(scored: list[tuple[Candidate, Score]], rule: Rule) -> list[tuple[Candidate, Score]]:
-    """Those of one side that no other beats in price and in every error that the rule looks at."""
-
-    def errors(score: Score) -> tuple[float, ...]:
-        return (score.square, max(score.linf, rule.linf)) if rule.by_rms else (score.pointwise,)
-
-    kept: list[tuple[Candidate, Score]] = []
-    for one, score in sorted(scored, key=lambda pair: (pair[0].price.total, errors(pair[1]))):
-        beaten = any(all(a <= b for a, b in zip(errors(k), errors(score), strict=True)) for _, k in kept)
-        if score.finite and not beaten:
-            kept.append((one, score))
-    return kept

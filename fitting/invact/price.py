@@ -6,9 +6,7 @@ power; a sign is a modifier and free. `python -m benchmarks.price` compiles each
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TypeVar
 
 import sympy
 from sympy import Expr
@@ -16,8 +14,6 @@ from sympy.core.relational import Relational
 from sympy.functions.elementary.piecewise import ExprCondPair
 
 from fitting.activations.heads import expm1, log1p, maximum, minimum, sigmoid, tanh
-
-Item = TypeVar("Item")
 
 # head -> (special-function instructions, others). Measured; log, expm1 and their kin are software sequences.
 TABLE: dict[str, tuple[int, int]] = {
@@ -40,8 +36,8 @@ TABLE: dict[str, tuple[int, int]] = {
     "other": (1, 27),  # erf's, for whatever has no row
 }
 DIVISION = sum(TABLE["division"])
-_HEADS = {maximum: "max", minimum: "min", expm1: "expm1", log1p: "log1p", sigmoid: "sigmoid", tanh: "tanh"}
-_HEADS |= {sympy.exp: "exp", sympy.log: "log"}
+_FUNCTIONS = {maximum: "max", minimum: "min", expm1: "expm1", log1p: "log1p", sigmoid: "sigmoid", tanh: "tanh"}
+_FUNCTIONS |= {sympy.exp: "exp", sympy.log: "log"}
 
 
 @dataclass(frozen=True)
@@ -98,9 +94,9 @@ class _Bill:
         elif node.is_Pow:
             self._power(node)
         else:
-            self._head(node)
+            self._function(node)
 
-    def _head(self, node: Expr) -> None:
+    def _function(self, node: Expr) -> None:
         for argument in node.args:
             self.add(argument)
         if isinstance(node, sympy.Piecewise | sympy.And | sympy.Or):
@@ -110,7 +106,7 @@ class _Bill:
         elif isinstance(node, sympy.Abs):
             self.counts["abs"] += node.args[0].is_Symbol
         elif node.args and not isinstance(node, ExprCondPair | sympy.Not):
-            self.counts[_HEADS.get(type(node), "other")] += 1
+            self.counts[_FUNCTIONS.get(type(node), "other")] += 1
 
     def _sum(self, node: Expr) -> None:
         """k terms: k - 1 instructions, each of which does the last multiplication of one term besides."""
@@ -177,12 +173,3 @@ def _ends_in_product(term: Expr) -> bool:
 def _is_divisor(factor: Expr) -> bool:
     """Whether it is one over a power or a square root; another root has its sign in the exponent for nothing."""
     return bool(factor.is_Pow and (2 * factor.args[1]).is_Integer and factor.args[1].is_negative)
-
-
-def improving(items: Iterable[Item], error: Callable[[Item], float]) -> list[Item]:
-    """Of items in order of their price, those whose error is less than that of all before them."""
-    kept: list[Item] = []
-    for item in items:
-        if not kept or error(item) < error(kept[-1]):
-            kept.append(item)
-    return kept

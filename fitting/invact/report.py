@@ -8,7 +8,7 @@ import numpy as np
 
 from coefficients.schema import Document
 from fitting.invact.formula import Candidate, Y, spell
-from fitting.invact.judge import Row
+from fitting.invact.front import Row
 from fitting.invact.proof.bound import Bound
 from fitting.invact.solve import Fit
 from fitting.words import counted, percent, upwards
@@ -76,31 +76,33 @@ def as_line(document: Document, path: str) -> str:
     )
 
 
-def beside(error: float, floor: float) -> str:
+def beside(error: float, error_floor: float) -> str:
     """How an error compares with its floor: as a percentage above it where that is of any use."""
-    if error <= floor:
+    if error <= error_floor:
         return "at the floor"
-    return f"{percent(error / floor - 1)} above the floor" if error < 3 * floor else f"floor {floor:.3g}"
+    return (
+        f"{percent(error / error_floor - 1)} above the floor" if error < 3 * error_floor else f"floor {error_floor:.3g}"
+    )
 
 
 def _title(fit: Fit) -> str:
     params = ", ".join(f"{key}={value:g}" for key, value in fit.activation.params.items())
     name = f"{fit.activation.name}({params})" if params else fit.activation.name
-    bit = "no bit needed" if len(fit.floor.split.sides) == 1 else "1 bit"
+    bit = "no bit needed" if len(fit.error_floor.split.branches) == 1 else "1 bit"
     return f"{name}: q(y) for f'(x) from y = f(x) in {fit.dtype}, {bit}; weight {fit.weight.label}"
 
 
 def _branches(fit: Fit) -> list[str]:
-    split, names = fit.floor.split, branch_names(fit)
+    split, names = fit.error_floor.split, branch_names(fit)
     rows: list[tuple[str, ...]] = [("branch", "bit", "x from", "to", "f", "y from", "to")]
-    for bit, (name, side) in enumerate(zip(names, split.sides, strict=True)):
-        ends = (_number(side.lo), _number(side.hi)), tuple(map(_number, side.range))
+    for bit, (name, branch) in enumerate(zip(names, split.branches, strict=True)):
+        ends = (_number(branch.lo), _number(branch.hi)), tuple(map(_number, branch.range))
         shown = str(bit) if len(names) == 2 else "-"
-        rows.append((name, shown, *ends[0], DIRECTIONS[side.direction], *ends[1]))
+        rows.append((name, shown, *ends[0], DIRECTIONS[branch.direction], *ends[1]))
     lines = _aligned(rows, "<^>><>>")
     if split.border is not None:
         sign = ">" if split.border_is_left else ">="
-        at_border = split.sides[0].arcs[-1].y[1] if split.border_is_left else split.sides[1].arcs[0].y[0]
+        at_border = split.branches[0].arcs[-1].y[1] if split.border_is_left else split.branches[1].arcs[0].y[0]
         lines += ["", f"bit     x {sign} T = {split.border!r}, f(T) = {at_border!r}"]
     return lines
 
@@ -115,8 +117,10 @@ def _front(fit: Fit, whole: bool) -> list[str]:
         errors = (f"{value:.4g}" for value in (row.rms, row.linf, row.linf_at, row.pointwise))
         sign, engine = (mark, row.engine) if mark != PAPER else ("", PAPER)
         cells.append((sign, str(row.price.total), *errors, engine))
-    floor = fit.floor
-    cells.append(("", "floor", f"{floor.rms:.4g}", f"{floor.linf:.4g}", f"{floor.linf_at:.4g}", "", ""))
+    error_floor = fit.error_floor
+    cells.append(
+        ("", "floor", f"{error_floor.rms:.4g}", f"{error_floor.linf:.4g}", f"{error_floor.linf_at:.4g}", "", "")
+    )
     lines = _aligned(cells, "<>>>>><")
     hidden = len(rows) - len(kept)
     if hidden:
@@ -125,16 +129,16 @@ def _front(fit: Fit, whole: bool) -> list[str]:
 
 
 def _facts(fit: Fit) -> list[str]:
-    row, floor = fit.chosen, fit.floor
+    row, error_floor = fit.chosen, fit.error_floor
     lines = [f"price   {row.price} instructions", f"rule    {fit.rule.text}"]
     if fit.exact:
         forms = "closed form" if len(row.candidates) == 1 else "closed forms"
         lines.append(f"exact   {forms}; in float32 |q - g| <= {upwards(row.pointwise)} at stored outputs")
     at = f" at y = {row.linf_at:.6g}" if row.linf else ""
-    dtype = floor.format.name
+    dtype = error_floor.format.name
     lines += [
-        f"rms     {row.rms:.6g}, {_told(row.rms, floor.rms, floor.rounding_rms, dtype)}",
-        f"largest {row.linf:.6g}{at}, {_told(row.linf, floor.linf, floor.rounding_linf, dtype)}",
+        f"rms     {row.rms:.6g}, {_told(row.rms, error_floor.rms, error_floor.rounding_rms, dtype)}",
+        f"largest {row.linf:.6g}{at}, {_told(row.linf, error_floor.linf, error_floor.rounding_linf, dtype)}",
     ]
     for i, (name, bound) in enumerate(zip(branch_names(fit), fit.bounds, strict=True)):
         where = f" on the {name}" if len(fit.bounds) == 2 else ""
@@ -145,10 +149,10 @@ def _facts(fit: Fit) -> list[str]:
     return lines
 
 
-def _told(error: float, floor: float, rounding: float, dtype: str) -> str:
+def _told(error: float, error_floor: float, rounding: float, dtype: str) -> str:
     """Beside its floor, and beside what rounding f' costs where that is more and so what the rule looks at."""
-    text = beside(error, floor)
-    return f"{text}; rounding f' to {dtype} costs {rounding:.3g}" if error > floor < rounding else text
+    text = beside(error, error_floor)
+    return f"{text}; rounding f' to {dtype} costs {rounding:.3g}" if error > error_floor < rounding else text
 
 
 def _sampled(bound: Bound) -> str:
@@ -159,11 +163,16 @@ def _sampled(bound: Bound) -> str:
     return f"{percent(bound.slack)} above {bound.sampled:.6g} at x = {bound.at:.6g}"
 
 
-def _aligned(rows: Sequence[Sequence[str]], how: str) -> list[str]:
-    """Columns two blanks apart; `how` aligns each, as in a format."""
+def _aligned(rows: Sequence[Sequence[str]], alignments: str) -> list[str]:
+    """Columns two blanks apart; `alignments` has a format's sign for each."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
-        ("  " + "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, how, widths, strict=True))).rstrip()
+        (
+            "  "
+            + "  ".join(
+                f"{cell:{alignment}{width}}" for cell, alignment, width in zip(row, alignments, widths, strict=True)
+            )
+        ).rstrip()
         for row in rows
     ]
 
@@ -196,7 +205,7 @@ CONSTANTS_A_LINE = 3
 
 def branch_names(fit: Fit) -> tuple[str, ...]:
     """What the branches are called."""
-    return ("left", "right") if len(fit.floor.split.sides) == 2 else ("all",)
+    return ("left", "right") if len(fit.error_floor.split.branches) == 2 else ("all",)
 
 
 def _formulas(fit: Fit) -> list[list[str]]:

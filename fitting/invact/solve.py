@@ -1,4 +1,4 @@
-"""Fit g for one activation and dtype: engines propose, one judge measures, the cheapest that will do is chosen."""
+"""Fit g for one activation and dtype: engines propose formulas, one judge measures them, the cheapest good one wins."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,40 +11,46 @@ from threadpoolctl import threadpool_limits
 from coefficients import naming
 from fitting.activations import Activation
 from fitting.errors import InputError
-from fitting.invact.engines import DEFAULT, ENGINES, IMPORTED, SLOW, Engine, Settings, chosen
-from fitting.invact.engines.closed_form import closed, closed_form
+from fitting.invact.engines import DEFAULT, ENGINES, IMPORTED, SLOW, Engine, Settings, parse_engines
+from fitting.invact.engines.closed_form import closed_candidate, closed_form
 from fitting.invact.engines.papers import ENGINE as PUBLISHED
 from fitting.invact.engines.papers import published
 from fitting.invact.engines.problem import Problem, joint_problems, problems
-from fitting.invact.engines.unit import unit_of
-from fitting.invact.error_floor import Floor, information_floor
+from fitting.invact.engines.stretch import stretch_of
+from fitting.invact.error_floor import ErrorFloor, information_floor
 from fitting.invact.formula import Candidate, Form
-from fitting.invact.judge import (
-    Judge,
-    Row,
-    Rule,
-    front_error,
-    judged,
-    pareto,
-    pareto_front,
-    relaxed,
-    row_of,
-    rule_for,
-    surely,
-)
+from fitting.invact.front import Row, front_error, judged, pareto, pareto_front, row_of, with_many_outputs
+from fitting.invact.judge import Judge, Rule, relaxed, rule_for
 from fitting.invact.proof.bound import Bound, prove
 from fitting.weights import Weight, named
 
 DEFAULT_WEIGHT = naming.WEIGHTS["invact"]
-JOINT = 1e-4  # of max |g|: the least error that one formula for both sides is tried for
-TRIED = 40  # rows that are good enough, for one that is so at many more outputs and has a proven bound
+JOINT = 1e-4  # of max |g|: the least error for which one formula for both branches is tried
+TRIED = 40  # good rows that are judged at many more outputs and proven, until one of them passes
+
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The floor, the rule, the front (cheapest first), the row chosen from all, a bound for each of its sides.
+    """A formula for each branch of f, and what it was chosen from.
 
-    `paper`: the formulas of the InvAct paper under the same judge, where it has some for this activation.
+    Attributes
+    ----------
+    activation, dtype, engines, settings, weight, max_error
+        What `fit` was asked for.
+    error_floor : ErrorFloor
+        The least errors that are possible, and the branches of f.
+    rule : Rule
+        What the chosen row keeps.
+    front : tuple of Row
+        The Pareto front of price and error, cheapest first.
+    chosen : Row
+        The cheapest row that keeps the rule.
+    bounds : tuple of Bound
+        A proven bound of the chosen row's error, for each branch.
+    paper : Row or None
+        The InvAct paper's formulas under the same judge, if it has some for this activation.
     """
 
     activation: Activation
@@ -53,7 +59,7 @@ class Fit:
     settings: Settings
     weight: Weight
     max_error: float | None
-    floor: Floor
+    error_floor: ErrorFloor
     rule: Rule
     front: tuple[Row, ...]
     chosen: Row
@@ -62,13 +68,17 @@ class Fit:
 
     @property
     def listed(self) -> list[Row]:
-        """The front with the chosen row, cheapest first: one of its price may have less error and not be enough."""
-        chosen_too = [] if any(row is self.chosen for row in self.front) else [self.chosen]
-        return sorted([*self.front, *chosen_too], key=lambda row: row.price.total)
+        """The front and the chosen row, cheapest first.
+
+        The chosen row may be missing from the front: another of its price may err less by the front's measure, and
+        still break the rule.
+        """
+        missing = [] if any(row is self.chosen for row in self.front) else [self.chosen]
+        return sorted([*self.front, *missing], key=lambda row: row.price.total)
 
     @property
     def exact(self) -> bool:
-        """Whether every side has a closed form."""
+        """Whether every branch has a closed form."""
         return all(candidate.form.engine == "closed" for candidate in self.chosen.candidates)
 
 
@@ -80,19 +90,42 @@ def fit(
     weight: Weight | None = None,
     max_error: float | None = None,
     settings: Settings = Settings(),  # noqa: B008 - frozen
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Fit:
-    """The cheapest formulas for g that reach the dtype's rule, or `max_error`, and the front they come from.
+    """The cheapest formulas for g = f' o f⁻¹ that keep the dtype's rule, or `max_error`, and the front they come from.
 
-    dtype: bfloat16, float16 or float32, of the stored outputs. weight: the distribution of x (default N(0, 1)).
-    progress: called with the problems done and their number. Raises `InputError` for an activation that one bit does
-    not split, an unknown engine or dtype, and where no formula is good enough.
+    Parameters
+    ----------
+    activation : Activation
+        The function f, with at most two monotone branches.
+    dtype : str
+        Of the stored outputs: "bfloat16", "float16" or "float32".
+    engines : sequence of str
+        Names of engines that propose formulas.
+    weight : Weight, optional
+        The distribution of x; N(0, 1) by default.
+    max_error : float, optional
+        The largest |q - g| allowed at stored outputs, instead of the dtype's own rule.
+    settings : Settings
+        Seed, budget and templates of the engines.
+    progress : callable, optional
+        Called with the number of problems solved and the number of all.
+
+    Returns
+    -------
+    Fit
+        The chosen formulas with their price, errors and proven bounds.
+
+    Raises
+    ------
+    InputError
+        If one bit does not tell the branches apart, an engine or dtype is unknown, or no formula is good enough.
     """
     weight = named(DEFAULT_WEIGHT) if weight is None else weight
-    # The order in which BLAS sums depends on its threads, and small matrices gain nothing by them. What is not finite
-    # is judged to be so.
+    # One BLAS thread: the order of its sums depends on their number, and small matrices gain nothing by more.
+    # Formulas may overflow; the judge refuses those that do.
     with threadpool_limits(1), np.errstate(all="ignore"):
-        return _fit(activation, dtype, chosen(",".join(engines)), weight, max_error, settings, progress)
+        return _fit(activation, dtype, parse_engines(",".join(engines)), weight, max_error, settings, progress)
 
 
 def _fit(
@@ -102,117 +135,125 @@ def _fit(
     weight: Weight,
     max_error: float | None,
     settings: Settings,
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
 ) -> Fit:
     if max_error is not None and not 0 < max_error < math.inf:
         raise InputError(f"max-error must be positive and finite, got {max_error:g}")
-    floor = information_floor(activation, dtype, weight)
-    rule = rule_for(floor, max_error)
-    judges = [Judge(side, floor) for side in range(len(floor.split.sides))]
-    theirs = None if activation.params else published(activation.name)
-    paper = None if theirs is None else judged(floor, judges, theirs)
+    error_floor = information_floor(activation, dtype, weight)
+    rule = rule_for(error_floor, max_error)
+    judges = [Judge(index, error_floor) for index in range(len(error_floor.split.branches))]
+    of_paper = None if activation.params else published(activation.name)
+    paper = None if of_paper is None else judged(error_floor, judges, of_paper)
     if engines == (PUBLISHED,):
         if paper is None:
             raise InputError(f"engine published has formulas for gelu and silu, got {activation.name}")
-        found = [paper]
+        rows = [paper]
     else:
-        found = _rows(floor, rule, judges, engines, settings, progress or (lambda done, count: None))
-    front = pareto_front(found, rule)
-    rule, best, bounds = _choice(found, rule, floor, judges, max_error is not None)
+        rows = _rows(error_floor, rule, judges, engines, settings, progress or (lambda done, count: None))
+    front = pareto_front(rows, rule)
+    rule, best, bounds = _choose(rows, rule, error_floor, judges, max_error is not None)
     if best is None:
         raise InputError(_hopeless(activation, rule, front))
-    front = tuple(best if row.candidates is best.candidates else row for row in front)  # as looked at more closely
+    front = tuple(best if row.candidates is best.candidates else row for row in front)  # with the errors found closely
     paper = best if engines == (PUBLISHED,) else paper
-    return Fit(activation, dtype, engines, settings, weight, max_error, floor, rule, front, best, bounds, paper)
+    return Fit(activation, dtype, engines, settings, weight, max_error, error_floor, rule, front, best, bounds, paper)
 
 
 def _rows(
-    floor: Floor,
+    error_floor: ErrorFloor,
     rule: Rule,
     judges: list[Judge],
     engines: tuple[str, ...],
     settings: Settings,
-    progress: Callable[[int, int], None],
+    progress: Progress,
 ) -> list[Row]:
-    """Every combination worth a look of the formulas of the sides."""
-    forms = [closed_form(floor.split, side) for side in floor.split.sides]
-    exact = [None if form is None else closed(form, floor.format) for form in forms]
-    exact = [one if one and judge(one).finite else None for one, judge in zip(exact, judges, strict=True)]
+    """Every combination of one formula per branch that is worth a look."""
+    exact = _closed_candidates(error_floor, judges)
     if all(exact):
-        return [judged(floor, judges, tuple(one for one in exact if one))]
-    sides = [[] if one else problems(unit_of(floor.split, side), floor, rule) for side, one in enumerate(exact)]
-    joinable = len(sides) == 2 and all(sides) and "minimax" in engines and _may_join(rule, floor)
-    both = joint_problems(*sides) if joinable else []
+        return [judged(error_floor, judges, tuple(candidate for candidate in exact if candidate))]
+    tasks = [
+        [] if candidate else problems(stretch_of(error_floor.split, index), error_floor, rule)
+        for index, candidate in enumerate(exact)
+    ]
+    joinable = len(tasks) == 2 and all(tasks) and "minimax" in engines and _may_join(rule, error_floor)
+    joint = joint_problems(*tasks) if joinable else []
     fast = [ENGINES[name] for name in engines if name not in SLOW]
     slow = [ENGINES[name] for name in engines if name in SLOW] + [IMPORTED] * (settings.imported is not None)
-    count, done = sum(len(fast) * len(tasks) + len(slow) * bool(tasks) for tasks in sides) + len(both), 0
+    count = sum(len(fast) * len(of_branch) + len(slow) * bool(of_branch) for of_branch in tasks) + len(joint)
+    done = 0
 
-    def solved(problem: Problem, engine: Engine) -> list[Form]:
+    def solve(problem: Problem, engine: Engine) -> list[Form]:
         nonlocal done
-        found = engine(problem, settings)
+        forms = engine(problem, settings)
         done += 1
         progress(done, count)
-        return found
+        return forms
 
     fronts = []
-    for one, tasks, judge in zip(exact, sides, judges, strict=True):
-        candidates = [one] if one else []
-        for i, (variable, problem) in enumerate(tasks):
-            proposers = fast + slow * (i == len(tasks) // 2)  # the slow ones with one variable, of those in the middle
-            proposals = [form for engine in proposers for form in solved(problem, engine)]
-            candidates += [Candidate(form, variable).rounded() for form in proposals]
+    for closed, of_branch, judge in zip(exact, tasks, judges, strict=True):
+        candidates = [closed] if closed else []
+        for i, (variable, problem) in enumerate(of_branch):
+            asked = fast + slow * (i == len(of_branch) // 2)  # the slow engines get one variable, from the middle
+            forms = [form for engine in asked for form in solve(problem, engine)]
+            candidates += [Candidate(form, variable).rounded() for form in forms]
         fronts.append(pareto([(candidate, judge(candidate)) for candidate in candidates], rule))
-    found = [row_of(floor, *zip(*scored, strict=True)) for scored in product(*fronts)]
-    for left, right, problem in both:
-        for form in solved(problem, ENGINES["minimax"]):
+    rows = [row_of(error_floor, *zip(*scored, strict=True)) for scored in product(*fronts)]
+    for left, right, problem in joint:
+        for form in solve(problem, ENGINES["minimax"]):
             pair = Candidate(form, left).rounded(), Candidate(form, right).rounded()
-            found.append(judged(floor, judges, pair))
-    return [row for row in found if math.isfinite(row.linf)]
+            rows.append(judged(error_floor, judges, pair))
+    return [row for row in rows if math.isfinite(row.linf)]
 
 
-def _may_join(rule: Rule, floor: Floor) -> bool:
-    """Whether one formula for both sides is worth a try: not for errors far below those of a 16-bit format.
+def _closed_candidates(error_floor: ErrorFloor, judges: list[Judge]) -> list[Candidate | None]:
+    """The closed form of each branch; None where there is none, or float32 cannot compute it."""
+    forms = [closed_form(error_floor.split, branch) for branch in error_floor.split.branches]
+    candidates = [None if form is None else closed_candidate(form, error_floor.format) for form in forms]
+    return [
+        candidate if candidate and judge(candidate).finite else None
+        for candidate, judge in zip(candidates, judges, strict=True)
+    ]
+
+
+def _may_join(rule: Rule, error_floor: ErrorFloor) -> bool:
+    """Whether one formula for both branches is worth a try: not for errors far below those of a 16-bit format.
 
     At the left end g has a logarithm, which a formula that reaches to the right as well follows too slowly.
     """
-    return rule.by_rms or rule.pointwise > JOINT * max(float(np.abs(cells.middle).max()) for cells in floor.cells)
+    return rule.by_rms or rule.pointwise > JOINT * max(float(np.abs(cells.middle).max()) for cells in error_floor.cells)
 
 
-def _choice(
-    found: Sequence[Row], rule: Rule, floor: Floor, judges: list[Judge], asked: bool
+def _choose(
+    rows: Sequence[Row], rule: Rule, error_floor: ErrorFloor, judges: list[Judge], asked: bool
 ) -> tuple[Rule, Row | None, tuple[Bound, ...]]:
-    """The cheapest row that is good enough, by which rule, and the bounds of its sides.
+    """The cheapest row that is good enough, by which rule, and the bounds of its branches.
 
-    A closed form is taken as it is, unless it misses what was `asked`; the rule's text tells when it misses the
-    dtype's.
+    A closed form is taken as it is, unless it misses what was `asked`; the rule's text says so when it misses the
+    dtype's own rule.
     """
-    if len(found) == 1 and not found[0].is_fitted:
-        only = surely(found[0], judges)
+    if len(rows) == 1 and not rows[0].is_fitted:
+        only = with_many_outputs(rows[0], judges)
         fits = rule.fits(only.scores)
         if asked and not fits:
             return rule, None, ()
         name = only.engine if fits else f"{only.engine}; misses: {rule.text}"
-        return Rule(name), only, _bounds(only, floor)
-    rules = (
-        [rule, relaxed(floor, [judge.of_g() for judge in judges], [row.scores for row in found])]
-        if rule.by_rms
-        else [rule]
-    )
-    for one in rules:
-        good = sorted(
-            (row for row in found if one.fits(row.scores)), key=lambda row: (row.price.total, front_error(row, rule))
-        )
-        for row in good[:TRIED]:
-            sure = row if rule.by_rms else surely(row, judges)
-            if one.fits(sure.scores):
-                bounds = _bounds(sure, floor)
+        return Rule(name), only, _bounds(only, error_floor)
+    rules = [rule]
+    if rule.by_rms:
+        rules.append(relaxed(error_floor, [judge.of_g() for judge in judges], [row.scores for row in rows]))
+    for tried in rules:
+        good = (row for row in rows if tried.fits(row.scores))
+        for row in sorted(good, key=lambda row: (row.price.total, front_error(row, rule)))[:TRIED]:
+            close = row if rule.by_rms else with_many_outputs(row, judges)
+            if tried.fits(close.scores):
+                bounds = _bounds(close, error_floor)
                 if all(math.isfinite(bound.upper) for bound in bounds):
-                    return one, sure, bounds
+                    return tried, close, bounds
     return rule, None, ()
 
 
-def _bounds(row: Row, floor: Floor) -> tuple[Bound, ...]:
-    return tuple(prove(candidate, side) for candidate, side in zip(row.candidates, floor.split.sides, strict=True))
+def _bounds(row: Row, error_floor: ErrorFloor) -> tuple[Bound, ...]:
+    return tuple(map(prove, row.candidates, error_floor.split.branches))
 
 
 def _hopeless(activation: Activation, rule: Rule, front: Sequence[Row]) -> str:

@@ -9,7 +9,7 @@ from fitting.invact import document
 from fitting.invact.engines import DEFAULT, Settings
 from fitting.invact.engines.papers import ENGINE as PUBLISHED
 from fitting.invact.engines.papers import published
-from fitting.invact.error_floor import FORMATS
+from fitting.invact.formats import FORMATS
 from fitting.invact.solve import fit
 from fitting.sweep import run
 from fitting.weights import Weight

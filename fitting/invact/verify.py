@@ -1,9 +1,8 @@
-"""The numbers of stored invact files, computed again. `python -m coefficients check` calls `verify`."""
+"""The numbers of stored invact files, computed again: `python -m coefficients check` calls `verify`."""
 
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,9 +12,10 @@ from fitting.activations import Activation
 from fitting.errors import InputError
 from fitting.invact.branches import Split
 from fitting.invact.document import candidate_of, price_counts
-from fitting.invact.error_floor import Floor, information_floor
-from fitting.invact.formula import Candidate, pair_price
-from fitting.invact.judge import RELAXED, Judge, Score, rule_for
+from fitting.invact.error_floor import ErrorFloor, information_floor
+from fitting.invact.formula import Candidate
+from fitting.invact.front import Row, judged, with_many_outputs
+from fitting.invact.judge import RELAXED, Judge, rule_for
 from fitting.invact.proof.bound import RESOLVED, SHARP, prove
 from fitting.provenance import differences, stored_function
 from fitting.weights import UNNAMED, named
@@ -24,15 +24,23 @@ RELATIVE = 1e-9  # float64 functions differ by some ulp between machines
 # Sums, products, quotients and square roots in float32 are the same everywhere; exp and powers differ by some ulp.
 ABSOLUTE = 2.0**-22
 _INEXACT = re.compile(r"exp|log|tanh|sigmoid|2\*\*\(|\*\*\(1/3\)")
-UNFITTED = ("closed", "published")
 Document = dict[str, Any]
 
 
 def verify(document: Document) -> tuple[list[str], list[str]]:
-    """What is wrong with the numbers of an invact document that passed its schema, and what could not be verified.
+    """Compute the errors, error floor, price, rule and proven bound of an invact document again.
 
-    Errors, floor, price, rule and proven bound are computed again. The formulas of the front's other rows are not
-    stored, nor are weights that have no name.
+    The other rows of the front and weights without a name cannot be verified: files do not hold them.
+
+    Parameters
+    ----------
+    document : dict
+        That passed its schema.
+
+    Returns
+    -------
+    problems, unverified : list of str
+        What is wrong with its numbers, and what could not be verified.
     """
     try:
         with np.errstate(all="ignore"):
@@ -44,23 +52,22 @@ def verify(document: Document) -> tuple[list[str], list[str]]:
 def _verified(document: Document, activation: Activation) -> tuple[list[str], list[str]]:
     options, solution, stored = document["options"], document["solution"], document["error"]
     unnamed = options["weight"].startswith(UNNAMED)
-    floor = information_floor(activation, options["dtype"], named("norm" if unnamed else options["weight"]))
-    split = floor.split
-    if (split.border, len(split.sides)) != (solution["border"], len(solution["branches"])):
+    error_floor = information_floor(activation, options["dtype"], named("norm" if unnamed else options["weight"]))
+    split = error_floor.split
+    if (split.border, len(split.branches)) != (solution["border"], len(solution["branches"])):
         return [f"solution.border must be {split.border!r}, got {solution['border']!r}"], []
-    candidates = [candidate_of(branch) for branch in solution["branches"]]
-    judges = [Judge(side, floor) for side in range(len(candidates))]
-    scores = [judge(one) for judge, one in zip(judges, candidates, strict=True)]
-    exact_in_float32 = not any(_INEXACT.search(branch["expression"]) for branch in solution["branches"])
-    spare = 0.0 if exact_in_float32 else ABSOLUTE
-    problems = [*_misplaced(split, solution), *_priced(candidates, solution)]
-    problems += _errors(floor, scores, stored, spare, unnamed)
-    many = [judge.at_many(one) for judge, one in zip(judges, candidates, strict=True)]
-    sure = [replace(one, pointwise=max(one.pointwise, far)) for one, far in zip(scores, many, strict=True)]
-    problems += differences(stored, {"pointwise": max(one.pointwise for one in sure)}, RELATIVE, spare)
-    problems += _misproven(candidates, floor, stored)
-    wrong, unverified = _ruled(floor, sure, options, solution, unnamed)
-    problems += wrong + _front(solution, stored)
+    candidates = tuple(candidate_of(branch) for branch in solution["branches"])
+    judges = [Judge(index, error_floor) for index in range(len(candidates))]
+    row = judged(error_floor, judges, candidates)
+    close = with_many_outputs(row, judges)
+    inexact = any(_INEXACT.search(branch["expression"]) for branch in solution["branches"])
+    tolerance = ABSOLUTE if inexact else 0.0
+    problems = _misplaced(split, solution) + _mispriced(row, solution)
+    problems += _errors(error_floor, row, stored, tolerance, unnamed)
+    problems += differences(stored, {"pointwise": close.pointwise}, RELATIVE, tolerance)
+    problems += _misproven(candidates, error_floor, stored)
+    wrong, unverified = _ruled(error_floor, close, options, solution, unnamed)
+    problems += wrong + _front(row, solution, stored)
     if unnamed:
         unverified.append("error.rms and error.floor_rms, as the weight is not in the file")
     others = len(solution["front"]) - 1
@@ -69,29 +76,27 @@ def _verified(document: Document, activation: Activation) -> tuple[list[str], li
     return problems, [] if problems else unverified
 
 
-def _errors(floor: Floor, scores: Sequence[Score], stored: Document, spare: float, unnamed: bool) -> list[str]:
-    worst = max(scores, key=lambda score: score.linf)
-    found, floors = {"linf": worst.linf}, {"floor_linf": floor.linf}
+def _errors(error_floor: ErrorFloor, row: Row, stored: Document, tolerance: float, unnamed: bool) -> list[str]:
+    errors, floors = {"linf": row.linf}, {"floor_linf": error_floor.linf}
     if not unnamed:
-        found["rms"] = math.sqrt(floor.rms**2 + sum(score.square for score in scores))
-        floors["floor_rms"] = floor.rms
-    problems = differences(stored, floors, RELATIVE) + differences(stored, found, RELATIVE, spare)
-    if not spare:  # elsewhere errors that are nearly the same change places
-        problems += differences(stored, {"linf_at": worst.linf_at}, RELATIVE)
+        errors["rms"] = row.rms
+        floors["floor_rms"] = error_floor.rms
+    problems = differences(stored, floors, RELATIVE) + differences(stored, errors, RELATIVE, tolerance)
+    if not tolerance:  # else two errors that are nearly the same may change places
+        problems += differences(stored, {"linf_at": row.linf_at}, RELATIVE)
     return problems
 
 
-def _priced(candidates: Sequence[Candidate], solution: Document) -> list[str]:
-    left, *right = candidates
-    price = price_counts(pair_price(left, *right) if right else left.price)
+def _mispriced(row: Row, solution: Document) -> list[str]:
+    price = price_counts(row.price)
     return [] if price == solution["price"] else [f"solution.price must be {price}, got {solution['price']}"]
 
 
-def _misproven(candidates: Sequence[Candidate], floor: Floor, stored: Document) -> list[str]:
-    """Where a bound or a sample is not what is proven and found again, to what either leaves open."""
+def _misproven(candidates: Sequence[Candidate], error_floor: ErrorFloor, stored: Document) -> list[str]:
+    """The bounds and samples that differ from those proven again by more than either leaves open."""
     problems = []
-    for i, (candidate, side) in enumerate(zip(candidates, floor.split.sides, strict=True)):
-        proven = prove(candidate, side)
+    for i, (candidate, branch) in enumerate(zip(candidates, error_floor.split.branches, strict=True)):
+        proven = prove(candidate, branch)
         for key, right in (("bound", proven.upper), ("sampled", proven.sampled)):
             got = math.inf if stored[key][i] is None else float(stored[key][i])
             if got != right and not abs(got - right) <= SHARP * min(got, right) + RESOLVED:
@@ -100,17 +105,15 @@ def _misproven(candidates: Sequence[Candidate], floor: Floor, stored: Document) 
 
 
 def _ruled(
-    floor: Floor, scores: Sequence[Score], options: Document, solution: Document, unnamed: bool
+    error_floor: ErrorFloor, row: Row, options: Document, solution: Document, unnamed: bool
 ) -> tuple[list[str], list[str]]:
-    """Whether the rule is the one that holds, and its formulas keep it."""
-    engines = dict.fromkeys(branch["engine"] for branch in solution["branches"])
-    rule, got = rule_for(floor, options["max_error"]), solution["rule"]
+    """What is wrong with the rule: another one holds, or the formulas break it. And whether it can be verified."""
+    rule, got = rule_for(error_floor, options["max_error"]), solution["rule"]
     if rule.by_rms and unnamed:
         return [], ["solution.rule, as the weight is not in the file"]
-    fits = rule.fits(scores)
-    if set(engines) <= set(UNFITTED):
-        name = "+".join(engines)
-        right = name if fits else f"{name}; misses: {rule.text}"
+    fits = rule.fits(row.scores)
+    if not row.is_fitted:
+        right = row.engine if fits else f"{row.engine}; misses: {rule.text}"
     elif rule.by_rms and not fits and got == RELAXED:
         return [], ["solution.rule, as the least error that was found for it is not stored"]
     elif not fits:
@@ -120,30 +123,32 @@ def _ruled(
     return [] if got == right else [f"solution.rule must be {right!r}, got {got!r}"], []
 
 
-def _front(solution: Document, stored: Document) -> list[str]:
-    """The row that was chosen must be in the front, and the others must each cost more than the last, and err less."""
-    engine = "+".join(dict.fromkeys(branch["engine"] for branch in solution["branches"]))
-    own = {"instructions": solution["price"]["instructions"], "engine": engine}
-    own |= {key: stored[key] for key in ("rms", "linf", "pointwise")}
-    if own not in solution["front"]:
-        return [f"solution.front must have the row that was chosen, {own}"]
-    others = [row for row in solution["front"] if row != own]
-    for before, row in pairwise(others):
-        if row["instructions"] == before["instructions"]:
-            return [f"solution.front must have one other row a price, got two of {row['instructions']} instructions"]
-        if all(row[key] > before[key] for key in ("rms", "linf", "pointwise")):
-            return [f"solution.front must have rows that err less as they cost more, got {row} after {before}"]
+def _front(row: Row, solution: Document, stored: Document) -> list[str]:
+    """The chosen row must be in the front; each of the others must cost more than the one before it, and err less."""
+    chosen = {"instructions": solution["price"]["instructions"], "engine": row.engine}
+    chosen |= {key: stored[key] for key in ("rms", "linf", "pointwise")}
+    if chosen not in solution["front"]:
+        return [f"solution.front must have the row that was chosen, {chosen}"]
+    others = [other for other in solution["front"] if other != chosen]
+    for before, after in pairwise(others):
+        price = after["instructions"]
+        if price == before["instructions"]:
+            return [f"solution.front must have one other row a price, got two of {price} instructions"]
+        if all(after[key] > before[key] for key in ("rms", "linf", "pointwise")):
+            return [f"solution.front must have rows that err less as they cost more, got {after} after {before}"]
     return []
 
 
 def _misplaced(split: Split, solution: Document) -> list[str]:
-    """Where a file's sides are not those of its function."""
-    side = None if split.border is None else "left" if split.border_is_left else "right"
-    wanted = [([end if math.isfinite(end) else None for end in one.range], one.direction) for one in split.sides]
-    found = [(branch["y"], branch["direction"]) for branch in solution["branches"]]
-    problems = [] if solution["border_side"] == side else [f"solution.border_side must be {side!r}"]
+    """The branches of a file that are not those of its function."""
+    border_side = None if split.border is None else "left" if split.border_is_left else "right"
+    right = [
+        ([end if math.isfinite(end) else None for end in branch.range], branch.direction) for branch in split.branches
+    ]
+    stored = [(branch["y"], branch["direction"]) for branch in solution["branches"]]
+    problems = [] if solution["border_side"] == border_side else [f"solution.border_side must be {border_side!r}"]
     return problems + [
         f"solution.branches[{i}] must have y = {y} and direction {direction}"
-        for i, ((y, direction), got) in enumerate(zip(wanted, found, strict=True))
+        for i, ((y, direction), got) in enumerate(zip(right, stored, strict=True))
         if got != (y, direction)
     ]

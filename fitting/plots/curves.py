@@ -7,34 +7,34 @@ from numpy.typing import NDArray
 
 from fitting.activations.tape import Array
 from fitting.approximation import Approximation
-from fitting.invact.error_floor import Floor, on_right
-from fitting.invact.exact import slope_of_output
+from fitting.invact.error_floor import ErrorFloor, on_right
+from fitting.invact.exact import derivative_from_output
 from fitting.plots.axes import logarithmic, resolved
 
 STILL = 2e-3  # of the span of f': where it moves less than this any more the picture ends
 MARGIN = 0.08  # of what is shown
 
 
-def error_figure(approximation: Approximation, floor: Floor | None = None, *, log: bool = False) -> Figure:
+def error_figure(approximation: Approximation, error_floor: ErrorFloor | None = None, *, log: bool = False) -> Figure:
     """f' and q above, the error f' - q below: on the left against x, on the right against y = f(x).
 
     log: |f' - q| on a logarithmic scale; where q reads a stored y, the largest of all x that are stored as that y, for
     that is what the floor is about. floor: of an output that is stored, by default the approximation's own.
     """
-    floor = floor or approximation.floor
+    error_floor = error_floor or approximation.error_floor
     x, y = approximation.x, approximation.activation.f(approximation.x)
     figure = Figure(figsize=(10, 6), layout="constrained")
     panels = figure.subplots(2, 2, sharex="col", sharey="row", height_ratios=(3, 2))
-    right = np.zeros(x.shape, dtype=np.bool_) if floor is None else on_right(floor.split, x)
+    right = np.zeros(x.shape, dtype=np.bool_) if error_floor is None else on_right(error_floor.split, x)
     error, shown = _error(approximation, log), _shown(approximation)
     for at, label, (above, below) in zip((x, y), ("x", "y = f(x)"), panels.T, strict=True):
-        above.plot(at, approximation.slope, color="0.75", linewidth=3, label=f"{approximation.activation.name}′")
+        above.plot(at, approximation.derivative, color="0.75", linewidth=3, label=f"{approximation.activation.name}′")
         for i, part in enumerate((~right, right)):
             above.plot(at[part], approximation.q[part], color="C0", linewidth=1.2, label="q" if i else None)
             below.plot(at[part], error[part], color="C3", linewidth=0.8, label="error" if i else None)
-        if floor is not None:
-            low, high = _ranges(floor, x)
-            _draw_floor(below, floor, at, (high - low) / 2, right, log)
+        if error_floor is not None:
+            low, high = _ranges(error_floor, x)
+            _draw_floor(below, error_floor, at, (high - low) / 2, right, log)
         if not log:
             below.axhline(0, color="0.6", linewidth=0.6, zorder=0)
         if not log or logarithmic(below, "no error above 1e-15"):
@@ -60,12 +60,12 @@ def _title(approximation: Approximation) -> str:
 
 def _error(approximation: Approximation, log: bool) -> Array:
     """At each x; in logarithms where q reads a stored y, the largest of all x that share it."""
-    error = approximation.slope - approximation.q
+    error = approximation.derivative - approximation.q
     if not log:
         return error
     error = np.abs(error)
-    if approximation.floor is not None:
-        low, high = _ranges(approximation.floor, approximation.x)
+    if approximation.error_floor is not None:
+        low, high = _ranges(approximation.error_floor, approximation.x)
         largest = np.maximum(high - approximation.q, approximation.q - low)
         error = np.where(np.isfinite(largest), largest, error)
     return resolved(error)
@@ -73,35 +73,39 @@ def _error(approximation: Approximation, log: bool) -> Array:
 
 def _shown(approximation: Approximation) -> slice:
     """The points between which f' moves."""
-    slope = approximation.slope
-    least = STILL * float(np.ptp(slope))
-    moved = np.flatnonzero((np.abs(slope - slope[0]) > least) & (np.abs(slope - slope[-1]) > least))
+    derivative = approximation.derivative
+    least = STILL * float(np.ptp(derivative))
+    moved = np.flatnonzero((np.abs(derivative - derivative[0]) > least) & (np.abs(derivative - derivative[-1]) > least))
     return slice(max(moved[0] - 1, 0), moved[-1] + 2) if len(moved) > 2 else slice(None)
 
 
-def _ranges(floor: Floor, x: Array) -> tuple[Array, Array]:
+def _ranges(error_floor: ErrorFloor, x: Array) -> tuple[Array, Array]:
     """The least and the greatest f' of all inputs that are stored as the y of each x, which is rounded first.
 
     NaN where nothing finite is stored.
     """
-    x = floor.format.round(x)
+    x = error_floor.format.round(x)
     with np.errstate(all="ignore"):
-        y = floor.format.round(floor.split.activation.f(x))
-    right, found = on_right(floor.split, x), np.full((2, *x.shape), np.nan)
-    for i, (side, cells) in enumerate(zip(floor.split.sides, floor.cells, strict=True)):
+        y = error_floor.format.round(error_floor.split.activation.f(x))
+    right, found = on_right(error_floor.split, x), np.full((2, *x.shape), np.nan)
+    for i, (branch, cells) in enumerate(zip(error_floor.split.branches, error_floor.cells, strict=True)):
         own = np.flatnonzero((right == bool(i)) & np.isfinite(y))
-        if floor.format.precision <= 16:
+        if error_floor.format.precision <= 16:
             place = np.clip(np.searchsorted(cells.y, y[own]), 0, len(cells.y) - 1)
             own, place = own[cells.y[place] == y[own]], place[cells.y[place] == y[own]]
             found[:, own] = cells.low[place], cells.high[place]
         else:  # its cells are a sample: here is the same for every y
-            half = floor.format.spacing(y[own]) / 2
-            found[:, own] = np.sort([slope_of_output(side, y[own] + shift * half) for shift in (-1.0, 1.0)], axis=0)
+            half = error_floor.format.spacing(y[own]) / 2
+            found[:, own] = np.sort(
+                [derivative_from_output(branch, y[own] + shift * half) for shift in (-1.0, 1.0)], axis=0
+            )
     return found[0], found[1]
 
 
-def _draw_floor(axes: Axes, floor: Floor, at: Array, half: Array, right: NDArray[np.bool_], log: bool) -> None:
-    label = f"floor of y in {floor.format.name}"
+def _draw_floor(
+    axes: Axes, error_floor: ErrorFloor, at: Array, half: Array, right: NDArray[np.bool_], log: bool
+) -> None:
+    label = f"floor of y in {error_floor.format.name}"
     if log:
         axes.plot(at, resolved(half), ".", color="0.35", markersize=2.5, zorder=3, label=label)
         return

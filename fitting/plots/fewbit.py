@@ -14,15 +14,15 @@ MARGIN = 0.15  # of what is shown
 def fewbit_figure(fit: Fit) -> Figure:
     """f' and the steps above, the error f' - q below, over the part of the domain that matters."""
     x = _points(fit)
-    slope, steps = fit.activation.df(x), fit.steps(x)
+    derivative, steps = fit.activation.df(x), fit.steps(x)
     name = f"{fit.activation.name}′"
     figure = Figure(figsize=(7, 5), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
-    above.plot(x, slope, color="0.7", linewidth=3, label=name if len(name) < 32 else "f′")
+    above.plot(x, derivative, color="0.7", linewidth=3, label=name if len(name) < 32 else "f′")
     above.plot(x, steps, color="C0", linewidth=1.2, label=f"{fit.bits} bit{'s' * (fit.bits > 1)}")
     above.legend(frameon=False)
     below.axhline(0, color="0.6", linewidth=0.6)
-    below.plot(x, slope - steps, color="C3", linewidth=0.9)
+    below.plot(x, derivative - steps, color="C3", linewidth=0.9)
     below.set_xlabel("x")
     below.set_ylabel("f′ − q")
     below.set_xlim(*_shown(fit, x))

@@ -6,10 +6,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fitting.activations.tape import Array
-from fitting.invact.branches import Side
-from fitting.invact.error_floor import Floor
-from fitting.invact.exact import slope_of_output
-from fitting.invact.judge import Row
+from fitting.invact.branches import Branch
+from fitting.invact.error_floor import ErrorFloor
+from fitting.invact.exact import derivative_from_output
+from fitting.invact.front import Row
 from fitting.invact.solve import Fit
 from fitting.plots.axes import logarithmic, resolved
 
@@ -22,14 +22,16 @@ def invact_figure(fit: Fit) -> Figure:
 
     Errors below RESOLVED, which float64 does not tell from 0, are left out.
     """
-    sides, names = fit.floor.split.sides, _sides(fit.floor)
+    branches, names = fit.error_floor.split.branches, _names(fit.error_floor)
     figure = Figure(figsize=(10, 5.5), layout="constrained")
     panels = figure.subplot_mosaic([["g", "front"], ["error", "front"]], width_ratios=(3, 2), height_ratios=(3, 2))
     above, below = panels["g"], panels["error"]
-    for i, (side, name, formula, bound) in enumerate(zip(sides, names, fit.chosen.candidates, fit.bounds, strict=True)):
-        x = _inside(side)
+    for i, (branch, name, formula, bound) in enumerate(
+        zip(branches, names, fit.chosen.candidates, fit.bounds, strict=True)
+    ):
+        x = _inside(branch)
         y = fit.activation.f(x)
-        g, q, color = slope_of_output(side, y), formula(y), f"C{i}"
+        g, q, color = derivative_from_output(branch, y), formula(y), f"C{i}"
         above.plot(y, g, color="0.75", linewidth=3, label=None if i else "g")
         above.plot(y, q, color=color, linewidth=1.2, label=f"q {name}".strip())
         below.plot(x, resolved(np.abs(q - g)), color=color, linewidth=0.9)
@@ -60,7 +62,7 @@ def _draw_front(axes: Axes, fit: Fit) -> None:
     if fit.paper is not None:
         axes.plot(*place(fit.paper), "kx", label="paper")
     if fit.rule.by_rms:
-        axes.axhline(fit.floor.rms, color="0.6", linestyle=":", linewidth=0.9, label="floor")
+        axes.axhline(fit.error_floor.rms, color="0.6", linestyle=":", linewidth=0.9, label="floor")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     left, right = axes.get_xlim()
     axes.set_xlim(min(left, fit.chosen.price.total - 1), max(right, fit.chosen.price.total + 1))
@@ -70,38 +72,44 @@ def _draw_front(axes: Axes, fit: Fit) -> None:
         axes.legend(frameon=False)
 
 
-def floor_figure(floor: Floor) -> Figure:
+def floor_figure(error_floor: ErrorFloor) -> Figure:
     """Half the range of f' over all x that are stored as one y, against that y: what no formula can get below.
 
     Outputs that tell f' exactly are left out.
     """
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
-    for i, (side, name, cells) in enumerate(zip(floor.split.sides, _sides(floor), floor.cells, strict=True)):
-        ends = np.sort(floor.split.activation.f(_inside(side)[[0, -1]]))
+    for i, (branch, name, cells) in enumerate(
+        zip(error_floor.split.branches, _names(error_floor), error_floor.cells, strict=True)
+    ):
+        ends = np.sort(error_floor.split.activation.f(_inside(branch)[[0, -1]]))
         shown = (ends[0] <= cells.y) & (cells.y <= ends[1])
         half = np.where(cells.half > 0, cells.half, np.nan)
         axes.plot(cells.y[shown], half[shown], ".", color=f"C{i}", markersize=2, label=name or "all x")
-    if floor.rms > 0:
-        axes.axhline(floor.linf, color="0.6", linestyle="--", linewidth=0.9, label=f"largest {floor.linf:.4g}")
-        axes.axhline(floor.rms, color="0.6", linestyle=":", linewidth=0.9, label=f"RMS {floor.rms:.4g}")
+    if error_floor.rms > 0:
+        axes.axhline(
+            error_floor.linf, color="0.6", linestyle="--", linewidth=0.9, label=f"largest {error_floor.linf:.4g}"
+        )
+        axes.axhline(error_floor.rms, color="0.6", linestyle=":", linewidth=0.9, label=f"RMS {error_floor.rms:.4g}")
     axes.set_xlabel("y")
     axes.set_ylabel("half the range of f′")
     if logarithmic(axes, "0: every stored y tells f′"):
         axes.legend(frameon=False, fontsize="small")
-    figure.suptitle(f"{floor.split.activation.name}′ from y in {floor.format.name}: the information floor", wrap=True)
+    figure.suptitle(
+        f"{error_floor.split.activation.name}′ from y in {error_floor.format.name}: the information floor", wrap=True
+    )
     return figure
 
 
-def _inside(side: Side) -> Array:
+def _inside(branch: Branch) -> Array:
     """x of a side within SPAN of its finite ends, or of 0: even, and dense where it meets the other."""
-    lo = side.lo if np.isfinite(side.lo) else min(-SPAN, side.hi - SPAN)
-    hi = side.hi if np.isfinite(side.hi) else max(SPAN, side.lo + SPAN)
+    lo = branch.lo if np.isfinite(branch.lo) else min(-SPAN, branch.hi - SPAN)
+    hi = branch.hi if np.isfinite(branch.hi) else max(SPAN, branch.lo + SPAN)
     near = np.geomspace(1e-6, 1.0, POINTS // 8) * (hi - lo)
-    ends = [lo + near] * bool(np.isfinite(side.lo)) + [hi - near] * bool(np.isfinite(side.hi))
+    ends = [lo + near] * bool(np.isfinite(branch.lo)) + [hi - near] * bool(np.isfinite(branch.hi))
     points = np.unique(np.concatenate([np.linspace(lo, hi, POINTS), *ends]))
     return points[(lo < points) & (points < hi)]
 
 
-def _sides(floor: Floor) -> tuple[str, ...]:
-    return ("left", "right") if len(floor.split.sides) == 2 else ("",)
+def _names(error_floor: ErrorFloor) -> tuple[str, ...]:
+    return ("left", "right") if len(error_floor.split.branches) == 2 else ("",)

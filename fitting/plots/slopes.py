@@ -11,8 +11,9 @@ from fitting.activations import Activation
 from fitting.activations.tape import Array
 from fitting.errors import InputError
 from fitting.invact.branches import split
-from fitting.invact.exact import slope_of_output
-from fitting.invact.judge import Row, rule_for
+from fitting.invact.exact import derivative_from_output
+from fitting.invact.front import Row
+from fitting.invact.judge import rule_for
 from fitting.invact.solve import Fit
 
 DEGREES = range(1, 13)
@@ -31,17 +32,17 @@ def root_figure(activation: Activation) -> Figure:
     figure = Figure(figsize=(10, 3.6), layout="constrained")
     against_y, against_s, errors = figure.subplots(1, 3, width_ratios=(1, 1, 1.2))
     least = float(activation.f(parts.border))
-    for i, (side, name) in enumerate(zip(parts.sides, ("left", "right"), strict=True)):
-        end = max(side.lo, parts.border - FAR) if i == 0 else min(side.hi, parts.border + FAR)
+    for i, (branch, name) in enumerate(zip(parts.branches, ("left", "right"), strict=True)):
+        end = max(branch.lo, parts.border - FAR) if i == 0 else min(branch.hi, parts.border + FAR)
         far = float(np.sqrt(float(activation.f(end)) - least))
         s = far * (1 - np.cos(np.linspace(0, np.pi, POINTS))) / 2
         y = least + s**2
-        g = slope_of_output(side, y)
+        g = derivative_from_output(branch, y)
         against_y.plot(y, g, color=f"C{i}", label=name)
         against_s.plot(s if i else -s, g, color=f"C{i}", label=name)
         evenly = least + far * s  # as far, and dense at both ends
         for at, values, style, variable in (
-            (evenly, slope_of_output(side, evenly), "--", "y"),
+            (evenly, derivative_from_output(branch, evenly), "--", "y"),
             (s, g, "-", "s"),
         ):
             found = [_largest(at, values, degree) for degree in DEGREES]
@@ -75,14 +76,14 @@ def fronts_figure(fits: Mapping[str, Fit]) -> Figure:
         axes.plot(*place(*fit.front), color=f"C{i}", marker=".", linewidth=1, label=name)
     last = list(fits.values())[-1]
     # Where the dtype's own rule is out of a fit's reach its choice follows an easier one, and is none of this picture.
-    enough = [fit.chosen for fit in fits.values() if fit.rule == rule_for(fit.floor, fit.max_error)]
+    enough = [fit.chosen for fit in fits.values() if fit.rule == rule_for(fit.error_floor, fit.max_error)]
     if enough:
         best = min(enough, key=lambda row: row.price.total)
         axes.plot(*place(best), "C3*", markersize=14, label="chosen")
     if last.paper is not None:
         axes.plot(*place(last.paper), "kx", markersize=8, label="the paper's formulas")
     if by_rms:
-        axes.axhline(last.floor.rms, color="0.5", linestyle=":", label="floor")
+        axes.axhline(last.error_floor.rms, color="0.5", linestyle=":", label="floor")
     axes.set(xlabel="instructions", ylabel="RMS error" if by_rms else "largest |q − g| in float32", yscale="log")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False)

@@ -8,9 +8,9 @@ import numpy as np
 from fitting.activations import Activation
 from fitting.activations.tape import Array
 from fitting.fewbit.steps import Steps
-from fitting.invact.branches import Side, split
+from fitting.invact.branches import Branch, split
 from fitting.invact.document import tapes_of
-from fitting.invact.exact import slope_of_output
+from fitting.invact.exact import derivative_from_output
 from fitting.invact.formula import Stored
 from notebooks.gallery.fits import Fit
 
@@ -108,15 +108,15 @@ class _Side:
 @lru_cache(maxsize=8)  # the fits of one function come one after the other
 def _exact(activation: Activation, lo: float, hi: float) -> tuple[_Side, ...]:
     sides = []
-    for side in split(activation).sides:
+    for side in split(activation).branches:
         x = _inside(activation, side, min(lo, -FAR), max(hi, FAR))
         y, outputs = activation.f(_inside(activation, side, lo, hi)), activation.f(x)
         with np.errstate(all="ignore"):
-            sides.append(_Side(y, slope_of_output(side, y), x, outputs, slope_of_output(side, outputs)))
+            sides.append(_Side(y, derivative_from_output(side, y), x, outputs, derivative_from_output(side, outputs)))
     return tuple(sides)
 
 
-def _inside(activation: Activation, side: Side, lo: float, hi: float) -> Array:
+def _inside(activation: Activation, side: Branch, lo: float, hi: float) -> Array:
     """Points of a side, dense where it meets the other: next to T, where x is a root of y."""
     lo, hi = max(lo, side.lo), min(hi, side.hi)
     near = np.geomspace(1e-6, 1.0, POINTS // 4) * (hi - lo)

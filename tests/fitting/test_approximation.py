@@ -84,8 +84,8 @@ def test_stored_formulas_have_the_stored_error(name: str, dtype: str) -> None:
     found = from_output(get(name), dtype, named("norm"))
     assert found.error == pytest.approx(stored["error"]["rms"] ** 2, rel=1e-6)  # the mass of N(0, 1) is 1
     assert found.bits == len(stored["solution"]["branches"]) - 1
-    assert found.floor is not None
-    assert found.floor.rms == pytest.approx(stored["error"]["floor_rms"], rel=1e-9)
+    assert found.error_floor is not None
+    assert found.error_floor.rms == pytest.approx(stored["error"]["floor_rms"], rel=1e-9)
     assert np.abs(found.slope - found.q).max() <= stored["error"]["linf"] * (1 + 1e-9)
 
 
@@ -103,8 +103,8 @@ def test_the_papers_formulas() -> None:
     assert found.label == "from y in float32, the paper's formulas"
     theirs = published("silu")
     assert theirs is not None
-    assert found.floor is not None
-    scores = [Judge(side, found.floor)(one) for side, one in enumerate(theirs)]
+    assert found.error_floor is not None
+    scores = [Judge(branch, found.error_floor)(one) for branch, one in enumerate(theirs)]
     assert np.abs(found.slope - found.q).max() <= max(score.linf for score in scores) * (1 + 1e-9)
     with pytest.raises(InputError, match=r"^engine published has formulas for gelu and silu, got mish$"):
         from_output(get("mish"), "float32", paper=True)

@@ -17,7 +17,7 @@ from fitting.activations.heads import HEADS, maximum, minimum, x
 from fitting.activations.tape import Tape
 from fitting.invact.branches import split
 from fitting.invact.engines.closed_form import closed_form
-from fitting.invact.exact import slope_of_output, two_floats
+from fitting.invact.exact import derivative_from_output, two_floats
 from fitting.invact.formula import Candidate, Form, S, Variable, Y, constant
 from fitting.invact.proof.bound import RESOLVED, prove
 from fitting.invact.proof.difference import Difference
@@ -29,7 +29,7 @@ AT = {"gelu": -0.16997120747990363, "silu": -0.27846454276107385}
 
 def root(name, **options):
     """s = sqrt(y - f(T)) with f(T) as kernels have it, in two float32."""
-    high, low = two_floats(split(get(name)).sides[LEFT].arcs[0].anchors[1].y)
+    high, low = two_floats(split(get(name)).branches[LEFT].arcs[0].anchors[1].y)
     first = float(np.float32(high))
     return Variable(order=2, anchor=first, anchor_low=high - first + low, **options).rounded()
 
@@ -42,11 +42,11 @@ def polynomial(values, engine="by hand"):
     return Form(q, tuple(values), engine)
 
 
-def fitted(name, side, variable, degree, y):
+def fitted(name, branch, variable, degree, y):
     """The polynomial in s of least squares at outputs y, its constants float32."""
-    where = split(get(name)).sides[side]
+    where = split(get(name)).branches[branch]
     s = variable(y)
-    values = np.polynomial.Polynomial.fit(s, slope_of_output(where, y), degree).convert().coef
+    values = np.polynomial.Polynomial.fit(s, derivative_from_output(where, y), degree).convert().coef
     return Candidate(polynomial(values.tolist()), variable).rounded()
 
 
@@ -81,9 +81,9 @@ def tail():
     return Candidate(Form(q, (1.4, -0.35, -1.6), "by hand"), root("gelu"))
 
 
-def near(name, side, far):
+def near(name, branch, far):
     at = AT[name]
-    end = far if side == RIGHT else 0.0
+    end = far if branch == RIGHT else 0.0
     return at + (end - at) * (0.5 - 0.5 * np.cos(np.linspace(0, math.pi, 400))) ** 2
 
 
@@ -120,8 +120,8 @@ KINDS = (
 
 @cache
 def bound(kind):
-    name, side, candidate = candidates()[kind]
-    return prove(candidate, split(get(name)).sides[side])
+    name, branch, candidate = candidates()[kind]
+    return prove(candidate, split(get(name)).branches[branch])
 
 
 def oracle_error(activation, candidate, at):
@@ -130,24 +130,24 @@ def oracle_error(activation, candidate, at):
         return abs(candidate.tapes[1].mp(y, candidate.tapes[0].mp(y)) - oracle.df(activation, at))
 
 
-def places(side):
+def places(branch):
     """Random, next to each finite end, and far away."""
     rng = np.random.default_rng(3)
     near_end = np.geomspace(1e-16, 1.0, 60)
-    ends = [end for end in (side.lo, side.hi) if math.isfinite(end)] or [0.0]
+    ends = [end for end in (branch.lo, branch.hi) if math.isfinite(end)] or [0.0]
     far = np.array([50.0, 1e2, 1e3, 1e6, 1e12, 1e30, 3.4e38])
     found = [rng.uniform(-12.0, 12.0, 300), far, -far, *ends]
     found += [end + sign * near_end for end in ends for sign in (-1, 1)]
     found = np.concatenate([np.atleast_1d(one) for one in found])
-    return found[(found >= side.lo) & (found <= side.hi)]
+    return found[(found >= branch.lo) & (found <= branch.hi)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_point_exceeds_the_bound(kind):
     name, number, candidate = candidates()[kind]
     activation, found = get(name), bound(kind)
-    side = split(activation).sides[number]
-    errors = [oracle_error(activation, candidate, float(at)) for at in [*places(side), found.at]]
+    branch = split(activation).branches[number]
+    errors = [oracle_error(activation, candidate, float(at)) for at in [*places(branch), found.at]]
     assert max(errors) <= found.upper
     assert float(errors[-1]) == pytest.approx(found.sampled, rel=1e-12)
 
@@ -183,7 +183,7 @@ def of(expression, variable=None, values=()):
     ],
 )
 def test_a_pole_or_a_root_of_a_negative_number_has_no_bound(q):
-    found = prove(of(q, root("silu")), split(get("silu")).sides[LEFT])
+    found = prove(of(q, root("silu")), split(get("silu")).branches[LEFT])
     assert found.upper == math.inf
     assert found.slack == math.inf
 
@@ -192,17 +192,17 @@ def test_a_pole_or_a_root_of_a_negative_number_has_no_bound(q):
 @pytest.mark.parametrize("power", [0, 1, 7])
 def test_a_perturbation_of_an_exact_form_is_what_is_bounded(size, power):
     """sigmoid: q - g = size·y**power, whose supremum, at y -> 1, is `size`."""
-    found = prove(of(Y * (1 - Y) + Rational(size) * Y**power), split(get("sigmoid")).sides[0])
+    found = prove(of(Y * (1 - Y) + Rational(size) * Y**power), split(get("sigmoid")).branches[0])
     assert size <= found.upper <= 1.01 * size
 
 
 def test_a_perturbed_constant_moves_the_bound():
-    name, side, candidate = candidates()["cut off"]
+    name, branch, candidate = candidates()["cut off"]
     values = list(candidate.form.values)
     values[0] += 0.01
     moved = prove(
         Candidate(Form(candidate.form.expression, tuple(values), "by hand"), candidate.variable),
-        split(get(name)).sides[side],
+        split(get(name)).branches[branch],
     )
     before = bound("cut off").upper
     assert 0.01 - before < moved.upper < 1.01 * (0.01 + before)
@@ -214,8 +214,8 @@ OPEN = {"tanhshrink", "gelu", "gelu_tanh", "quick_gelu", "silu", "mish"}  # with
 @pytest.mark.parametrize("name", sorted({*names()} - OPEN))
 def test_closed_forms_have_no_error(name):
     whole = split(get(name))
-    for side in whole.sides:
-        found = prove(Candidate(Form(closed_form(whole, side), (), "closed"), Variable()), side)
+    for branch in whole.branches:
+        found = prove(Candidate(Form(closed_form(whole, branch), (), "closed"), Variable()), branch)
         assert found.upper <= RESOLVED
         assert found.slack == 0.0
 
@@ -223,29 +223,29 @@ def test_closed_forms_have_no_error(name):
 @pytest.mark.parametrize("name", sorted(OPEN))
 def test_some_have_none(name):
     whole = split(get(name))
-    assert None in [closed_form(whole, side) for side in whole.sides]
+    assert None in [closed_form(whole, branch) for branch in whole.branches]
 
 
 def test_flat_and_straight_parts():
-    side = split(get("leaky_relu", negative_slope=0.25)).sides[0]
-    assert prove(of(Integer(1)), side).upper == pytest.approx(0.75, rel=1e-2)
-    flat = split(get("hardtanh")).sides[0]
+    branch = split(get("leaky_relu", negative_slope=0.25)).branches[0]
+    assert prove(of(Integer(1)), branch).upper == pytest.approx(0.75, rel=1e-2)
+    flat = split(get("hardtanh")).branches[0]
     half = prove(of(Piecewise((Integer(1), Gt(Y, 0)), (Rational(1, 4), true))), flat)
     assert half.upper == pytest.approx(1.0, rel=1e-2)  # 1 on the flat part y = 1
     assert prove(of(Rational(1, 4)), flat).upper == pytest.approx(0.75, rel=1e-2)
 
 
 def test_where_g_has_no_bound_the_error_is_relative():
-    side = split(get("relu2")).sides[0]
-    found = prove(of(2 * sqrt(maximum(Y, 0)) + Rational(1, 10**6) * minimum(Y, 9)), side)
+    branch = split(get("relu2")).branches[0]
+    found = prove(of(2 * sqrt(maximum(Y, 0)) + Rational(1, 10**6) * minimum(Y, 9)), branch)
     assert 1.5e-6 <= found.upper <= 1.515e-6  # at x = 3, where g = 6
 
 
 def test_a_kink_of_the_formula_may_be_the_worst_place():
     """q is cut off at y = 1/2, g is not: the error is largest at one end of what is cut, 1/2 or 1."""
-    side = split(get("sigmoid")).sides[0]
+    branch = split(get("sigmoid")).branches[0]
     bump = minimum(Y, Rational(1, 2)) - maximum(Y - Rational(1, 2), 0)  # a tent, 1/2 at y = 1/2
-    found = prove(of(Y * (1 - Y) + Rational(1, 10**5) * bump), side)
+    found = prove(of(Y * (1 - Y) + Rational(1, 10**5) * bump), branch)
     assert 0.5e-5 <= found.upper <= 0.505e-5
     assert found.at == pytest.approx(0.0, abs=1e-2)
 
@@ -259,10 +259,10 @@ CUBIC = st.tuples(*[st.floats(-3, 3, width=32)] * 4)
 @settings(max_examples=30)
 def test_random_cubics(values):
     activation = get("silu")
-    side = split(activation).sides[LEFT]
+    branch = split(activation).branches[LEFT]
     candidate = Candidate(polynomial(values), root("silu"))
-    found = prove(candidate, side)
-    at = side.hi - np.concatenate([np.geomspace(1e-12, 1, 200), np.linspace(1, 45, 4000), [1e3, 1e9]])
+    found = prove(candidate, branch)
+    at = branch.hi - np.concatenate([np.geomspace(1e-12, 1, 200), np.linspace(1, 45, 4000), [1e3, 1e9]])
     largest = float(np.max(np.abs(candidate(activation.f(at)) - activation.df(at))))
     assert largest - 1e-14 <= found.upper <= 1.01 * found.sampled
     assert found.sampled <= 1.01 * largest
@@ -273,7 +273,9 @@ def test_random_cubics(values):
 def test_an_enclosure_of_a_cell_holds_its_points(middle, width, kind, place):
     name, number, candidate = candidates()[kind]
     activation = get(name)
-    arcs = [arc for arc in split(activation).sides[number].arcs if arc.lo < middle - width and middle + width < arc.hi]
+    arcs = [
+        arc for arc in split(activation).branches[number].arcs if arc.lo < middle - width and middle + width < arc.hi
+    ]
     if arcs:
         upper = Difference(candidate, arcs[0]).over(middle - width, middle + width, 0.0).upper
         assert oracle_error(activation, candidate, middle + place * width) <= upper
@@ -281,9 +283,9 @@ def test_an_enclosure_of_a_cell_holds_its_points(middle, width, kind, place):
 
 def test_the_remainder_of_a_series_counts():
     """The sums of the first terms of exp at 10, and of x**14, which has none of them, are too small."""
-    growth = split(from_expression("exp(x)")).sides[0].arcs[0]
+    growth = split(from_expression("exp(x)")).branches[0].arcs[0]
     assert Difference(of(Integer(0)), growth).over(-10.0, 10.0, 0.0).upper >= math.exp(10)
-    (steep,) = split(from_expression("x + x**15/15")).sides[0].arcs
+    (steep,) = split(from_expression("x + x**15/15")).branches[0].arcs
     found = Difference(of(Integer(1)), steep).over(-1.0, 1.0, 0.0).upper
     assert 1.0 <= found <= 1.0 + 1e-9
 
@@ -349,6 +351,6 @@ def test_conditions_inside_an_interval():
 
 
 def test_a_double_exponential():
-    side = split(from_expression("x*exp(-exp(-x))", name="gumbel")).sides[LEFT]
-    found = prove(of(Y), side)
+    branch = split(from_expression("x*exp(-exp(-x))", name="gumbel")).branches[LEFT]
+    found = prove(of(Y), branch)
     assert 0 < found.upper <= 1.01 * found.sampled

@@ -68,18 +68,18 @@ def gelu_tanh(t):
 @pytest.mark.parametrize("function", [gelu, gelu_tanh, quick_gelu, silu, mish], ids=lambda f: f.__name__)
 def test_minimum_to_50_digits(function):
     """T and f(T) against mpmath, and as float64 the ones nearest to them."""
-    sides = split(get(function.__name__))
+    parts = split(get(function.__name__))
     with mpmath.workdps(70):
         at = mpmath.findroot(lambda t: mpmath.diff(function, t, h=mpmath.mpf(10) ** -30), TWO[function.__name__][0])
         value = function(at)
-        left, right = sides.sides[0].arcs[-1], sides.sides[1].arcs[0]
+        left, right = parts.branches[0].arcs[-1], parts.branches[1].arcs[0]
         for anchor in (left.anchors[1], right.anchors[0]):
             assert anchor.order == 2
             assert abs(mpmath.mpf(anchor.x.mid().str(60, radius=False)) - at) < mpmath.mpf(10) ** -50
             assert abs(mpmath.mpf(anchor.y.mid().str(60, radius=False)) - value) < mpmath.mpf(10) ** -50
         assert left.anchors[0] is None is right.anchors[1]
         assert left.range[0] == right.range[0] == nearest(value)
-        assert sides.border == left.hi == right.lo == nearest(at)
+        assert parts.border == left.hi == right.lo == nearest(at)
 
 
 def nearest(number):
@@ -96,31 +96,31 @@ def test_minimum_of_the_paper():
         ("gelu", -0.7517915246935645, -0.16997120747990363),
         ("silu", -1.278464542761074, -0.27846454276107385),
     ]:
-        sides = split(get(name))
-        assert sides.border == pytest.approx(at, rel=4e-16, abs=0)
-        assert sides.sides[0].range[0] == pytest.approx(value, rel=4e-16, abs=0)
+        parts = split(get(name))
+        assert parts.border == pytest.approx(at, rel=4e-16, abs=0)
+        assert parts.branches[0].range[0] == pytest.approx(value, rel=4e-16, abs=0)
 
 
 @pytest.mark.parametrize("name", names())
 def test_sides_of_the_catalogue(name):
-    sides = split(get(name))
+    parts = split(get(name))
     if name in TWO:
-        assert (sides.border, sides.border_is_left) == TWO[name]
-        left, right = sides.sides
-        assert (left.lo, left.hi, right.lo, right.hi) == (-INF, sides.border, sides.border, INF)
+        assert (parts.border, parts.border_is_left) == TWO[name]
+        left, right = parts.branches
+        assert (left.lo, left.hi, right.lo, right.hi) == (-INF, parts.border, parts.border, INF)
         assert (left.direction, right.direction) == (0 if name == "threshold" else -1, 1)
         assert right.range[1] == INF
     else:
-        assert sides.border is None
-        (side,) = sides.sides
+        assert parts.border is None
+        (side,) = parts.branches
         assert (side.lo, side.hi, side.direction, side.range) == (-INF, INF, 1, RANGES[name])
-    assert not any(math.copysign(1, end) < 0 for side in sides.sides for end in side.range if end == 0)
+    assert not any(math.copysign(1, end) < 0 for side in parts.branches for end in side.range if end == 0)
 
 
 @pytest.mark.parametrize("name", names())
 def test_arcs_cover_their_side_and_stay_in_one_piece(name):
     activation = get(name)
-    for side in split(activation).sides:
+    for side in split(activation).branches:
         edges = [side.arcs[0].lo, *(arc.hi for arc in side.arcs)]
         assert edges == sorted(set(edges))
         assert (edges[0], edges[-1]) == (side.lo, side.hi)
@@ -148,10 +148,10 @@ def test_arcs_cover_their_side_and_stay_in_one_piece(name):
     ],
 )
 def test_sides_by_parameters(name, params, border, is_left, directions, ranges):
-    sides = split(get(name, **params))
-    assert (sides.border, sides.border_is_left) == (border, is_left)
-    assert tuple(side.direction for side in sides.sides) == directions
-    assert [side.range for side in sides.sides] == ranges
+    parts = split(get(name, **params))
+    assert (parts.border, parts.border_is_left) == (border, is_left)
+    assert tuple(side.direction for side in parts.branches) == directions
+    assert [side.range for side in parts.branches] == ranges
 
 
 @pytest.mark.parametrize(
@@ -176,9 +176,9 @@ def test_sides_by_parameters(name, params, border, is_left, directions, ranges):
     ],
 )
 def test_sides_of_expressions(text, border, is_left, directions):
-    sides = split(from_expression(text))
-    assert (sides.border, sides.border_is_left) == (border, is_left)
-    assert tuple(side.direction for side in sides.sides) == directions
+    parts = split(from_expression(text))
+    assert (parts.border, parts.border_is_left) == (border, is_left)
+    assert tuple(side.direction for side in parts.branches) == directions
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_sides_of_expressions(text, border, is_left, directions):
 )
 def test_anchors(text, orders):
     """At both ends of each arc, the order of contact with the horizontal: y - f(T) begins with (x - T)**order."""
-    arcs = [arc for side in split(from_expression(text)).sides for arc in side.arcs]
+    arcs = [arc for side in split(from_expression(text)).branches for arc in side.arcs]
     assert [tuple(anchor and anchor.order for anchor in arc.anchors) for arc in arcs] == orders
 
 
@@ -232,12 +232,12 @@ def test_refusals(text, message):
 
 def test_values_that_are_zero_are_zero():
     """1/2 - 3/6 in balls of 200 bits is 3e-61."""
-    (side,) = split(get("hardsigmoid")).sides
+    (side,) = split(get("hardsigmoid")).branches
     assert [arc.range for arc in side.arcs] == [(0.0, 0.0), (0.0, 1.0), (1.0, 1.0)]
 
 
 def test_arcs_of_a_falling_side():
-    left, right = split(get("hardswish")).sides
+    left, right = split(get("hardswish")).branches
     assert [(arc.lo, arc.hi, arc.direction, arc.y) for arc in left.arcs] == [
         (-INF, -3.0, 0, (0.0, 0.0)),
         (-3.0, -1.5, -1, (0.0, -0.375)),
@@ -253,10 +253,10 @@ def test_arcs_of_a_falling_side():
 def test_the_family_of_gates_has_two_sides_about_its_minimum(gate, a, b, sign):
     """a·x·σ(b·x) is silu scaled: T is silu's over b. And f is least (or greatest) at T."""
     activation = from_expression(f"A*x*{gate}(B*x)", params={"A": sign * a, "B": b})
-    sides = split(activation)
+    parts = split(activation)
     known = {"sigmoid": -1.2784645427610737951, "Phi": -0.75179152469356445746}[gate]
-    assert sides.border == pytest.approx(known / b, rel=1e-14)
-    assert [side.direction for side in sides.sides] == [-sign, sign]
-    best = sides.sides[0].range[0 if sign > 0 else 1]
-    assert best == pytest.approx(float(activation.f(sides.border)), rel=1e-14)
-    assert np.all(sign * activation.f(sides.border + np.array([-0.01, 0.01])) > sign * best)
+    assert parts.border == pytest.approx(known / b, rel=1e-14)
+    assert [side.direction for side in parts.branches] == [-sign, sign]
+    best = parts.branches[0].range[0 if sign > 0 else 1]
+    assert best == pytest.approx(float(activation.f(parts.border)), rel=1e-14)
+    assert np.all(sign * activation.f(parts.border + np.array([-0.01, 0.01])) > sign * best)

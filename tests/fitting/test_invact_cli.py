@@ -27,7 +27,7 @@ from fitting.invact import __main__ as command
 from fitting.invact import report, solve
 from fitting.invact import sweep as sweeping
 from fitting.invact.engines import ENGINES
-from fitting.invact.error_floor import FORMATS
+from fitting.invact.formats import FORMATS
 from fitting.invact.solve import Fit
 from fitting.invact.sweep import shipped
 

@@ -100,15 +100,15 @@ EXPRESSIONS = {
 
 
 def forms_of(activation):
-    sides = split(activation)
-    return [closed_form(sides, side) for side in sides.sides]
+    parts = split(activation)
+    return [closed_form(parts, side) for side in parts.branches]
 
 
-def side_of(sides, x):
+def side_of(parts, x):
     """The number of the side that x is on: the stored bit."""
-    if sides.border is None:
+    if parts.border is None:
         return 0
-    return int(x > sides.border if sides.border_is_left else x >= sides.border)
+    return int(x > parts.border if parts.border_is_left else x >= parts.border)
 
 
 @pytest.mark.parametrize("name", names())
@@ -130,25 +130,25 @@ def test_text_and_values_of_expressions(text):
 
 def check_at_50_digits(activation, forms, tolerance):
     """g(f(x)) = f'(x) at many x, the kinks among them; f and f' are the oracle's."""
-    sides = split(activation)
+    parts = split(activation)
     tapes = [Tape(form, Y) for form in forms]
     points = np.random.default_rng(3).normal(0, 3, 25)
-    edges = [end for side in sides.sides for arc in side.arcs for end in (arc.lo, arc.hi) if math.isfinite(end)]
+    edges = [end for side in parts.branches for arc in side.arcs for end in (arc.lo, arc.hi) if math.isfinite(end)]
     points = [*points, *edges, *(edge + step for edge in edges for step in (-0.1, 0.1)), -30.0, 30.0]
-    flat = [arc for side in sides.sides for arc in side.arcs if arc.direction == 0]
+    flat = [arc for side in parts.branches for arc in side.arcs if arc.direction == 0]
     for x in points:
-        y, slope = oracle.f(activation, x), oracle.df(activation, x)
+        y, derivative = oracle.f(activation, x), oracle.df(activation, x)
         if any(y == arc.range[0] for arc in flat):
-            slope = 0
+            derivative = 0
         with mpmath.workdps(60):
-            error = abs(tapes[side_of(sides, x)].mp(y) - slope)
+            error = abs(tapes[side_of(parts, x)].mp(y) - derivative)
         # An anchor is a float64 next to the true one: y there is off by 1e-33, and its root by 1e-16.
-        assert error <= (tolerance if x not in edges else 1e-15) * (1 + abs(slope)), f"x = {x}"
+        assert error <= (tolerance if x not in edges else 1e-15) * (1 + abs(derivative)), f"x = {x}"
 
 
 PARAMETERS = [
     *((name, {}) for name in CATALOGUE),
-    *(("leaky_relu", {"negative_slope": slope}) for slope in (0.0, -0.3, 1.0, 2.5)),
+    *(("leaky_relu", {"negative_slope": derivative}) for derivative in (0.0, -0.3, 1.0, 2.5)),
     ("threshold", {"threshold": 1.3, "value": -7.1}),
     ("threshold", {"threshold": -0.7, "value": -0.7}),
     ("hardtanh", {"min_val": 1.1, "max_val": 5.0}),
@@ -198,7 +198,7 @@ def test_monotone_forms_within_2_ulp_in_float64(name, params, constant):
     activation = get(name, **params)
     (form,) = forms_of(activation)
     branch = activation.branches[-1]
-    low, high = split(activation).sides[0].range
+    low, high = split(activation).branches[0].range
     points = np.array(inside(low, high))
     assert len(points) > 10
     for y, got in zip(points, Tape(form, Y).numpy(points), strict=True):
@@ -256,16 +256,16 @@ def test_hardswish_in_float64(sign):
         ("threshold", {}, 1, 20.0, 1),
     ],
 )
-def test_at_kinks_g_is_what_the_activation_has_there(name, params, side, y, slope):
+def test_at_kinks_g_is_what_the_activation_has_there(name, params, side, y, derivative):
     tape = Tape(forms_of(get(name, **params))[side], Y)
-    assert tape.numpy(np.array(y)) == pytest.approx(slope, rel=3e-16, abs=0)
+    assert tape.numpy(np.array(y)) == pytest.approx(derivative, rel=3e-16, abs=0)
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_next_to_the_range_g_is_the_end_value(name):
     """Outside by the rounding of a 16-bit or 32-bit y: off by no more than a few of these roundings, and never NaN."""
-    sides = split(get(name))
-    for side, form in zip(sides.sides, forms_of(get(name)), strict=True):
+    parts = split(get(name))
+    for side, form in zip(parts.branches, forms_of(get(name)), strict=True):
         tape = Tape(form, Y)
         for end, direction in zip(side.range, (-1, 1), strict=True):
             for rounding in (2.0**-53, 2.0**-24, 2.0**-9) if math.isfinite(end) else ():
@@ -278,8 +278,8 @@ def test_next_to_the_range_g_is_the_end_value(name):
 
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_no_nan_at_any_finite_output_in_float32(name):
-    sides = split(get(name))
-    for side, form in zip(sides.sides, forms_of(get(name)), strict=True):
+    parts = split(get(name))
+    for side, form in zip(parts.branches, forms_of(get(name)), strict=True):
         bits = np.arange(0, 2**32, 65521, dtype=np.uint64).astype(np.uint32)
         every = bits.view(np.float32)
         low, high = side.range
@@ -318,14 +318,14 @@ def steps(form):
         ("relu2", 0, INF, INF),
     ],
 )
-def test_at_an_infinite_output(name, side, y, slope):
-    assert Tape(forms_of(get(name))[side], Y).numpy(np.array(y)) == slope
+def test_at_an_infinite_output(name, side, y, derivative):
+    assert Tape(forms_of(get(name))[side], Y).numpy(np.array(y)) == derivative
 
 
 def test_a_form_that_misses_the_derivative_is_not_given(monkeypatch):
     """The guard behind the rules: were one of them wrong, there would be no closed form, and an engine would fit."""
     assert forms_of(get("tanh")) != [None]
-    monkeypatch.setitem(chain_rule.HEADS, "tanh", (lambda v, _: 1 - v, None))
+    monkeypatch.setitem(chain_rule.FUNCTIONS, "tanh", (lambda v, _: 1 - v, None))
     assert forms_of(get("tanh")) == [None]
 
 
@@ -368,14 +368,14 @@ HEADS = (
 )
 def test_affine_compositions(head, a, b, c, d, points):
     activation = from_expression(f"A*{head.replace('U', 'B*x + C')} + D", params={"A": a, "B": b, "C": c, "D": d})
-    sides, forms = split(activation), forms_of(activation)
+    parts, forms = split(activation), forms_of(activation)
     assert None not in forms
     for point in points:
         at = point / 20
         assume(at not in activation.breakpoints)
-        assume(sides.border is None or abs(at - sides.border) > 1e-9)  # a float64: T itself is next to it
-        y, slope = oracle.f(activation, at), oracle.df(activation, at)
+        assume(parts.border is None or abs(at - parts.border) > 1e-9)  # a float64: T itself is next to it
+        y, derivative = oracle.f(activation, at), oracle.df(activation, at)
         with mpmath.workdps(60):
-            got = Tape(forms[side_of(sides, at)], Y).mp(y)
+            got = Tape(forms[side_of(parts, at)], Y).mp(y)
         # An error of y of 1e-50 becomes one of 1e-25 under a root.
-        assert abs(got - slope) <= 1e-22 * (1 + abs(slope)) * (1 + abs(y))
+        assert abs(got - derivative) <= 1e-22 * (1 + abs(derivative)) * (1 + abs(y))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fitting.activations import from_expression, get, names, oracle
 from fitting.activations.activation import Branch
 from fitting.invact.branches import split
-from fitting.invact.exact import anchored, series, slope_of_output, two_floats
+from fitting.invact.exact import anchored, derivative_from_output, series, two_floats
 from tests.fitting.agreement import EPS, assert_agree
 
 INF = math.inf
@@ -54,12 +54,12 @@ def agree(activation, side, x):
     y = y[(side.range[0] < y) & (y < side.range[1])]
     if y.size:
         want = wanted(activation, side, y)
-        assert_agree(y, slope_of_output(side, y), want[0], atol=allowed(activation, side, y, *want))
+        assert_agree(y, derivative_from_output(side, y), want[0], atol=allowed(activation, side, y, *want))
     return y.size
 
 
 def sloping(activation):
-    return [side for side in split(activation).sides if side.direction]
+    return [side for side in split(activation).branches if side.direction]
 
 
 @pytest.mark.parametrize("name", SMOOTH)
@@ -76,9 +76,9 @@ def test_catalogue(name):
 @pytest.mark.parametrize("name", ["gelu_tanh", "gelu", "silu"])
 def test_left_tail(name):
     """On the way to 0 from below g goes there too, nowhere above 0; gelu_tanh's f is 0 itself from x = -8.3 on."""
-    left = split(get(name)).sides[0]
+    left = split(get(name)).branches[0]
     y = -np.geomspace(1e-2, 5e-324, 200)
-    g = slope_of_output(left, y)
+    g = derivative_from_output(left, y)
     # |g| <= 40 |y| while y is normal: f'/f = 1/x + σ(-x)-like terms, below |x| + 1, and |x| < 39 for GELU
     bound = 40 * np.abs(y) if name == "gelu" else 800 * np.abs(y)
     # what f's rounding adds: that of gelu_tanh see `allowed`, else nothing but underflow
@@ -106,18 +106,18 @@ def test_family(head, a, b, signs, u, near):
     corner = -1.2784645427610738 if head == "sigmoid" else -0.7517915246935645
     assert parts.border == pytest.approx(corner / b, rel=1e-12)
     x = np.array([*u, corner * (1 + 10**near), corner * (1 - 10**near), 1.05 * corner, 0.95 * corner]) / b
-    assert sum(agree(activation, side, x) for side in parts.sides) >= 2
+    assert sum(agree(activation, side, x) for side in parts.branches) >= 2
 
 
 @settings(max_examples=8)
 @given(k=st.integers(-60, 60), m=st.sampled_from([-1, 1]), y=st.floats(-0.27, 4))
 def test_scaling_by_a_power_of_two_is_exact_in_the_output(k, m, y):
     """2ᵏ·silu: its g at 2ᵏ·y is 2ᵏ times silu's at y."""
-    plain = split(get("silu")).sides
-    scaled = split(from_expression(f"{m * 2**k if k >= 0 else f'{m}/{2**-k}'}*x*sigmoid(x)")).sides
+    plain = split(get("silu")).branches
+    scaled = split(from_expression(f"{m * 2**k if k >= 0 else f'{m}/{2**-k}'}*x*sigmoid(x)")).branches
     for one, other in zip(plain, scaled, strict=True):
-        got = slope_of_output(other, np.array(m * 2.0**k * y)) / (m * 2.0**k)
-        want = slope_of_output(one, np.array(y))
+        got = derivative_from_output(other, np.array(m * 2.0**k * y)) / (m * 2.0**k)
+        want = derivative_from_output(one, np.array(y))
         # Each is good to 4 ulp of max(1, |g|) and to what 2 ulp of f make: |f''/f'·f| < 1.5 beside the series' reach.
         assert abs(got - want) <= 2 * EPS * (4 * max(1.0, abs(want)) + 2 * 1.5)
 
@@ -128,10 +128,10 @@ def test_scaling_by_a_power_of_two_is_exact_in_the_output(k, m, y):
 @pytest.mark.parametrize("name", TWO_SIDED)
 def test_below_the_minimum_is_zero(name):
     """f(T) rounded up lies above the true minimum, where g is still what it is; below it g is 0, and all the way."""
-    for side in split(get(name)).sides:
+    for side in split(get(name)).branches:
         bottom = side.range[0]
         at = np.array([bottom, np.nextafter(bottom, -INF), bottom * (1 + 1e-7), bottom - 1, -1e308, -INF])
-        g = slope_of_output(side, at)
+        g = derivative_from_output(side, at)
         assert np.all(g[1:] == 0)
         # g ~ ±√(2 f''(T) (y - f(T))) with y - f(T) below half an ulp, 2.8e-17, and f''(T) < 1.2
         assert abs(g[0]) <= math.sqrt(2 * 1.2 * 2.8e-17)
@@ -140,32 +140,34 @@ def test_below_the_minimum_is_zero(name):
 
 @pytest.mark.parametrize("name", TWO_SIDED)
 def test_above_the_range(name):
-    left, right = split(get(name)).sides
-    assert slope_of_output(left, np.array([0.0, -0.0, 5e-324, 0.1, 1.0, INF])).tolist() == [0.0] * 6
+    left, right = split(get(name)).branches
+    assert derivative_from_output(left, np.array([0.0, -0.0, 5e-324, 0.1, 1.0, INF])).tolist() == [0.0] * 6
     half = 0.6 if name == "mish" else 0.5
-    np.testing.assert_array_almost_equal_nulp(slope_of_output(right, np.array([0.0, -0.0])), np.array([half, half]), 2)
-    assert slope_of_output(right, np.array([1e300, 1.7e308, INF])).tolist() == [1.0] * 3
+    np.testing.assert_array_almost_equal_nulp(
+        derivative_from_output(right, np.array([0.0, -0.0])), np.array([half, half]), 2
+    )
+    assert derivative_from_output(right, np.array([1e300, 1.7e308, INF])).tolist() == [1.0] * 3
 
 
 @pytest.mark.parametrize("name", names())
 def test_nan_stays_and_nothing_else_becomes_it(name):
     extreme = np.array([0.0, -0.0, 5e-324, -5e-324, 1e-300, -1e-300, 1e300, -1e300, 1.7e308, -1.7e308, INF, -INF])
-    for side in split(get(name)).sides:
+    for side in split(get(name)).branches:
         inside = np.linspace(*np.clip(side.range, -30, 30), 400)
         at = np.concatenate([extreme, inside, np.nextafter(side.range, INF), np.nextafter(side.range, -INF)])
-        assert not np.isnan(slope_of_output(side, at)).any()
-        found = slope_of_output(side, np.array([math.nan, inside[5], math.nan]))
+        assert not np.isnan(derivative_from_output(side, at)).any()
+        found = derivative_from_output(side, np.array([math.nan, inside[5], math.nan]))
         assert np.isnan(found).tolist() == [True, False, True]
-        assert found[1] == slope_of_output(side, inside[5:6])[0]
+        assert found[1] == derivative_from_output(side, inside[5:6])[0]
 
 
 @pytest.mark.parametrize("name", names())
 def test_beyond_the_range_is_the_value_at_the_end(name):
-    for side in split(get(name)).sides:
+    for side in split(get(name)).branches:
         for end, beyond in zip(side.range, (-INF, INF), strict=True):
             if math.isfinite(end) and end not in [float(a.y) for arc in side.arcs for a in arc.anchors if a]:
                 outside = np.array([np.nextafter(end, beyond), end + math.copysign(0.7, beyond), beyond])
-                assert np.all(slope_of_output(side, outside) == slope_of_output(side, np.array(end)))
+                assert np.all(derivative_from_output(side, outside) == derivative_from_output(side, np.array(end)))
 
 
 def test_limits_at_the_ends():
@@ -182,8 +184,8 @@ def test_limits_at_the_ends():
         ("relu6", 0, 0),
         ("hardshrink", 1, 1),
     ]:
-        (side,) = split(get(name)).sides
-        assert slope_of_output(side, np.array(side.range)).tolist() == [low, high]
+        (side,) = split(get(name)).branches
+        assert derivative_from_output(side, np.array(side.range)).tolist() == [low, high]
 
 
 @pytest.mark.parametrize(
@@ -220,32 +222,37 @@ def test_limits_at_the_ends():
 )
 def test_kinks_and_gaps(name, params, side, y, want):
     # 2 ulp: a value beside a kink comes from a root, the others are exact
-    got = slope_of_output(split(get(name, **params)).sides[side], np.array(y))
+    got = derivative_from_output(split(get(name, **params)).branches[side], np.array(y))
     assert abs(got - want) <= 2 * EPS * abs(want)
 
 
 def test_shapes():
-    side = split(get("gelu")).sides[1]
+    side = split(get("gelu")).branches[1]
     y = np.linspace(-0.2, 3, 24)
-    flat = slope_of_output(side, y)
+    flat = derivative_from_output(side, y)
     for shape in [(24,), (4, 6), (2, 3, 4), (24, 1)]:
-        found = slope_of_output(side, y.reshape(shape))
+        found = derivative_from_output(side, y.reshape(shape))
         assert found.shape == shape
         assert np.array_equal(found.ravel(), flat)
-    assert np.array_equal(slope_of_output(side, y.reshape(4, 6).T), flat.reshape(4, 6).T)
-    assert np.array_equal(slope_of_output(side, y[::-2]), flat[::-2])
+    assert np.array_equal(derivative_from_output(side, y.reshape(4, 6).T), flat.reshape(4, 6).T)
+    assert np.array_equal(derivative_from_output(side, y[::-2]), flat[::-2])
     for empty in [(0,), (3, 0)]:
-        assert slope_of_output(side, np.empty(empty)).shape == empty
-    one = slope_of_output(side, np.array(1.0))
+        assert derivative_from_output(side, np.empty(empty)).shape == empty
+    one = derivative_from_output(side, np.array(1.0))
     assert (one.shape, one.dtype) == ((), np.float64)
-    assert slope_of_output(side, 1.0) == slope_of_output(side, np.float32(1)) == slope_of_output(side, [1])[0] == one
+    assert (
+        derivative_from_output(side, 1.0)
+        == derivative_from_output(side, np.float32(1))
+        == derivative_from_output(side, [1])[0]
+        == one
+    )
 
 
 def test_the_argument_is_left_as_it_was():
     y = np.linspace(-0.3, 3, 50)
     before = y.copy()
     y.flags.writeable = False
-    slope_of_output(split(get("silu")).sides[1], y)
+    derivative_from_output(split(get("silu")).branches[1], y)
     assert np.array_equal(y, before)
 
 
@@ -257,7 +264,7 @@ def test_series_begins_right_and_serves_to_its_radius(name):
     """g = ±√(2 f''(T)) s + ...; at the radius it meets the oracle, and its last terms are beyond reach of float64."""
     activation = get(name)
     found = 0
-    for side in split(activation).sides:
+    for side in split(activation).branches:
         for arc in side.arcs:
             for end, anchor in enumerate(arc.anchors):
                 if anchor is None:
@@ -289,7 +296,7 @@ def test_series_begins_right_and_serves_to_its_radius(name):
 
 def test_distance_from_the_minimum_keeps_its_digits():
     """y - f(T) next to f(T), to an ulp: against 50 digits. A plain difference would be off by half its size."""
-    for side in split(get("gelu")).sides:
+    for side in split(get("gelu")).branches:
         arc = side.arcs[-1] if side.direction < 0 else side.arcs[0]
         anchor = next(one for one in arc.anchors if one)
         y = np.array([side.range[0]])

@@ -18,8 +18,8 @@ from fitting.activations.tape import Tape
 from fitting.invact.branches import split
 from fitting.invact.document import file_name, tapes_of, to_document
 from fitting.invact.engines import papers
-from fitting.invact.error_floor import FORMATS
-from fitting.invact.exact import slope_of_output
+from fitting.invact.exact import derivative_from_output
+from fitting.invact.formats import FORMATS
 from fitting.invact.solve import fit
 from fitting.invact.verify import verify
 from fitting.provenance import stored_function
@@ -272,14 +272,14 @@ def test_float32_holds_at_stored_outputs_that_no_fit_has_seen(name):
     document = load(name, "invact-float32")
     activation = get(name)
     rng = np.random.default_rng(11)
-    for i, (branch, side) in enumerate(zip(document["solution"]["branches"], split(activation).sides, strict=True)):
+    for i, (branch, side) in enumerate(zip(document["solution"]["branches"], split(activation).branches, strict=True)):
         low, high = side.range
         spans = [rng.uniform(max(low, -reach), min(high, reach), 200_000) for reach in (40.0, 3.0)]
         next_to_end = low + 10.0 ** rng.uniform(-12, 0, 50_000) if math.isfinite(low) else np.zeros(1)
         y = np.concatenate([*spans, next_to_end]).astype(np.float32)
         y = y[(low <= y) & (y <= high)]
         s, q = tapes_of(branch)
-        error = np.abs(q.numpy32(y, s.numpy32(y)) - slope_of_output(side, y.astype(np.float64)))
+        error = np.abs(q.numpy32(y, s.numpy32(y)) - derivative_from_output(side, y.astype(np.float64)))
         assert error.max() <= 2.0**-20, (i, y[int(np.argmax(error))])
         # What the file says was looked for at two million others: these half a million may exceed it by little.
         assert error.max() <= 1.1 * document["error"]["pointwise"]

@@ -14,7 +14,8 @@ from scipy.stats import norm
 from fitting.activations import from_expression, get
 from fitting.errors import InputError
 from fitting.invact.branches import split
-from fitting.invact.error_floor import FORMATS, Format, get_format, information_floor, on_right
+from fitting.invact.error_floor import information_floor, on_right
+from fitting.invact.formats import FORMATS, Format, get_format
 from fitting.weights import from_samples, parse_weight, uniform
 
 INF = math.inf
@@ -156,7 +157,7 @@ def test_facts_to_their_printed_digits(name, dtype, linf, rms, last):
         digits, exponent = printed.split("e")
         unit = 10.0 ** (int(exponent) - len(digits.partition(".")[2]))
         assert abs(value - float(printed)) <= (unit / 2 if printed == linf or last == 1 else last * unit)
-    assert abs(found.linf_at - found.split.sides[0].range[0]) <= found.format.spacing(np.array(found.linf_at))
+    assert abs(found.linf_at - found.split.branches[0].range[0]) <= found.format.spacing(np.array(found.linf_at))
 
 
 def test_rounding_of_the_slope():
@@ -233,14 +234,14 @@ def test_no_function_of_output_and_bit_beats_it(name, dtype, seed, size, share):
     y, slope, right = form.round(activation.f(x)), activation.df(x), on_right(found.split, x)
 
     def errors(guesses):
-        return slope - np.where(right, *(table[at[side]] for side, table in [(-1, guesses[-1]), (0, guesses[0])]))
+        return slope - np.where(right, *(table[at[branch]] for branch, table in [(-1, guesses[-1]), (0, guesses[0])]))
 
     at = {}
-    for side in (-1, 0):
-        outputs = found.cells[side].y
-        at[side] = np.minimum(np.searchsorted(outputs, y), len(outputs) - 1)
-        chosen = right if side else ~right
-        assert np.array_equal(outputs[at[side]][chosen], y[chosen])
+    for branch in (-1, 0):
+        outputs = found.cells[branch].y
+        at[branch] = np.minimum(np.searchsorted(outputs, y), len(outputs) - 1)
+        chosen = right if branch else ~right
+        assert np.array_equal(outputs[at[branch]][chosen], y[chosen])
     best = [cells.mean for cells in found.cells]
     noise = [np.where(rng.random(len(one)) < share, 10**size * rng.standard_normal(len(one)), 0) for one in best]
     reached = math.sqrt(mass @ errors(best) ** 2)
@@ -263,10 +264,10 @@ def test_gelu_in_float16_by_the_exact_mass_of_every_input():
     activation = get("gelu")
     y, slope, right = form.round(activation.f(x)), activation.df(x), x >= found.split.border
     square = 0.0
-    for side in (False, True):
-        _, group = np.unique(y[right == side], return_inverse=True)
+    for branch in (False, True):
+        _, group = np.unique(y[right == branch], return_inverse=True)
         total, first, second = (
-            np.bincount(group, mass[right == side] * slope[right == side] ** power) for power in (0, 1, 2)
+            np.bincount(group, mass[right == branch] * slope[right == branch] ** power) for power in (0, 1, 2)
         )
         known = total > 0
         square += float(np.sum(second[known] - first[known] ** 2 / total[known]))
@@ -324,8 +325,8 @@ def test_float32_analysis_against_every_input_next_to_the_minimum(name):
     assert x.size > 67_000
     assert np.array_equal(form.round(x), x)
     y, slope, right = form.round(activation.f(x)), activation.df(x), x >= border
-    for side, cells in zip((False, True), found.cells, strict=True):
-        chosen = right == side
+    for branch, cells in zip((False, True), found.cells, strict=True):
+        chosen = right == branch
         ys, group = np.unique(y[chosen], return_inverse=True)
         assert ys.size > 50
         low, high = np.full(ys.size, INF), np.full(ys.size, -INF)

@@ -11,12 +11,12 @@ from fitting.activations import from_expression, get, oracle
 from fitting.activations.activation import Branch
 from fitting.errors import InputError
 from fitting.invact.branches import split
-from fitting.invact.engines import ALL, DEFAULT, chosen, minimax
+from fitting.invact.engines import ALL, DEFAULT, minimax, parse_engines
 from fitting.invact.engines.minimax import Shape
 from fitting.invact.engines.problem import Problem, Tail, Target
-from fitting.invact.engines.unit import unit_of, variables
+from fitting.invact.engines.stretch import stretch_of, variables
 from fitting.invact.error_floor import information_floor
-from fitting.invact.exact import slope_of_output
+from fitting.invact.exact import derivative_from_output
 from fitting.invact.formula import Candidate, S, Variable, Y, constant, evaluate, pair_price, read, spell
 from fitting.invact.judge import rule_for
 from fitting.invact.solve import fit
@@ -77,7 +77,7 @@ def test_a_formula_is_zero_at_t_where_that_is_asked_and_tends_to_its_limit():
 
 
 def test_the_front_grows_in_price_and_falls_in_error():
-    problem = Problem(samples(lambda s: np.sqrt(s + 1e-4)), wanted=1e-4, enough=1e-6)
+    problem = Problem(samples(lambda s: np.sqrt(s + 1e-4)), good_cost=1e-4, stop_cost=1e-6)
     costs = [problem.target.cost(form) for form in minimax.search(problem)]
     assert len(costs) > 5
     assert costs == sorted(costs, reverse=True)
@@ -125,8 +125,8 @@ def test_scaled_relatives_of_silu_and_gelu_are_fitted(a, b, sign, head):
     limit = 0.01 * a
     found = fit(activation, "bfloat16", engines=("minimax",), max_error=limit)
     assert found.chosen.pointwise <= limit
-    split = found.floor.split
-    for side, candidate, bound in zip(split.sides, found.chosen.candidates, found.bounds, strict=True):
+    split = found.error_floor.split
+    for side, candidate, bound in zip(split.branches, found.chosen.candidates, found.bounds, strict=True):
         x = np.linspace(max(side.lo, -20.0 / b), min(side.hi, 20.0 / b), 501)[1:-1]
         y = activation.f(x)
         error = np.abs(candidate(y) - activation.df(x))
@@ -137,7 +137,7 @@ def test_scaled_relatives_of_silu_and_gelu_are_fitted(a, b, sign, head):
 def test_a_user_function_of_another_kind():
     activation = from_expression("x*sigmoid(x)**2", "squared_gate")
     found = fit(activation, "float16", engines=("minimax",))
-    for side, candidate in zip(found.floor.split.sides, found.chosen.candidates, strict=True):
+    for side, candidate in zip(found.error_floor.split.branches, found.chosen.candidates, strict=True):
         branch = Branch(side.lo, side.hi, side.direction)
         low, high = side.range
         for y in (0.9 * low, 0.5 * low, 0.1 * low, *((0.5, 2.0, 30.0) if high > 1 else ())):
@@ -149,9 +149,12 @@ def test_a_user_function_of_another_kind():
 def test_monotone_functions_without_a_closed_form_need_no_bit(expr):
     found = fit(from_expression(expr), "bfloat16", engines=("minimax",))
     assert len(found.chosen.candidates) == 1
-    assert found.floor.split.border is None
+    assert found.error_floor.split.border is None
     y = found.activation.f(np.linspace(-9, 9, 301))
-    assert np.abs(found.chosen.candidates[0](y) - slope_of_output(found.floor.split.sides[0], y)).max() < 0.02
+    assert (
+        np.abs(found.chosen.candidates[0](y) - derivative_from_output(found.error_floor.split.branches[0], y)).max()
+        < 0.02
+    )
 
 
 @pytest.mark.parametrize(
@@ -185,14 +188,14 @@ def test_bad_arguments_are_refused():
 def test_arms_that_touch_without_crossing_are_told_apart():
     # At 0 the arms are equal, and the upper one is the same on both sides of it.
     found = fit(from_expression("max(x*sigmoid(x), x/2)"), "bfloat16", engines=("minimax",))
-    assert found.floor.split.border == get("silu").turning_points()[0]
+    assert found.error_floor.split.border == get("silu").turning_points()[0]
     assert get("silu").df(0.7) == from_expression("max(x*sigmoid(x), x/2)").df(0.7)
 
 
 @pytest.mark.parametrize("shift", [-1e-6, 0.17, 100.0])
 def test_a_shift_of_f_changes_no_cut(shift):
     # f + c has the same f' and the same s: where g has reached its limit must not depend on where 0 is.
-    plain, moved = (unit_of(split(from_expression(expr)), 1) for expr in ("x*erf(x)", f"x*erf(x) + ({shift})"))
+    plain, moved = (stretch_of(split(from_expression(expr)), 1) for expr in ("x*erf(x)", f"x*erf(x) + ({shift})"))
     want = variables(plain, information_floor(get("gelu"), "float32", named("norm")), (1e-3,), exactly=True)[0].high
     got = variables(moved, information_floor(get("gelu"), "float32", named("norm")), (1e-3,), exactly=True)[0].high
     assert got == pytest.approx(want, rel=1e-3)  # a step of the search
@@ -219,21 +222,21 @@ def test_a_weight_that_meets_no_output_is_refused():
     with pytest.raises(InputError, match="weight must fall on numbers of float16"):
         fit(get("silu"), "float16", weight=named("norm(1e6,1)"))  # beyond float16's largest
     found = fit(get("silu"), "float32", engines=("minimax",), weight=named("norm(100,1)"))
-    assert found.floor.rms < 1e-10  # there f' is 1
+    assert found.error_floor.rms < 1e-10  # there f' is 1
 
 
 def test_engines_by_name():
-    assert chosen("all") == ALL
-    assert chosen("minimax, template") == DEFAULT
-    assert chosen("operon,operon") == ("operon",)
+    assert parse_engines("all") == ALL
+    assert parse_engines("minimax, template") == DEFAULT
+    assert parse_engines("operon,operon") == ("operon",)
 
 
 def test_the_rule_counts_the_floor_and_what_rounding_costs():
-    floor = fit(get("gelu"), "bfloat16", engines=("minimax",)).floor
-    rule = rule_for(floor)
+    error_floor = fit(get("gelu"), "bfloat16", engines=("minimax",)).error_floor
+    rule = rule_for(error_floor)
     # 2 % in RMS: the squares add up, so what a formula may add is (1.02² - 1) of the floor's.
-    assert math.sqrt(floor.rms**2 + rule.square) == pytest.approx(1.02 * floor.rms, rel=1e-12)
-    assert rule.linf == pytest.approx(1.10 * floor.linf, rel=1e-12)
+    assert math.sqrt(error_floor.rms**2 + rule.square) == pytest.approx(1.02 * error_floor.rms, rel=1e-12)
+    assert rule.linf == pytest.approx(1.10 * error_floor.linf, rel=1e-12)
 
 
 def test_constants_and_symbols_have_the_names_that_files_use():

@@ -17,7 +17,7 @@ from fitting.invact.engines.papers import GELU_LEFT, GELU_RIGHT, SILU_LEFT, SILU
 from fitting.invact.engines.problem import Problem, Squares, Tail, Target
 from fitting.invact.engines.refit import refit
 from fitting.invact.engines.template import BUILTIN, ENGINE, Template, constants_of, parse_template, search
-from fitting.invact.exact import slope_of_output
+from fitting.invact.exact import derivative_from_output
 from fitting.invact.formula import Candidate, Form, S, Variable, Y, constant, evaluate
 from fitting.invact.price import price
 
@@ -25,8 +25,8 @@ C = [constant(i) for i in range(9)]
 SIDES = {"gelu left": ("gelu", 0), "gelu right": ("gelu", 1), "silu left": ("silu", 0), "silu right": ("silu", 1)}
 
 
-def theirs(side: str) -> Candidate:
-    name, index = SIDES[side]
+def theirs(branch: str) -> Candidate:
+    name, index = SIDES[branch]
     both = published(name)
     assert both is not None
     return both[index]
@@ -52,16 +52,16 @@ def squared(name: str, index: int, pieces: int = 20) -> Problem:
 
 
 def root(name: str) -> Variable:
-    return Variable(order=2, anchor=split(get(name)).sides[1].range[0])
+    return Variable(order=2, anchor=split(get(name)).branches[1].range[0])
 
 
 def largest(name: str, index: int, top: float = 3.2, tail: Tail | None = None) -> Problem:
     """The largest error for s up to `top`, in units of 2**-20, and g's limit on the right."""
-    side, variable = split(get(name)).sides[index], root(name)
+    branch, variable = split(get(name)).branches[index], root(name)
     anchor = variable.anchor or 0.0
     reach = top if index else math.sqrt(-anchor)
-    y = np.minimum(anchor + (reach * (1 - np.cos(np.linspace(0, math.pi, 300))) / 2) ** 2, side.range[1])
-    value = slope_of_output(side, y)
+    y = np.minimum(anchor + (reach * (1 - np.cos(np.linspace(0, math.pi, 300))) / 2) ** 2, branch.range[1])
+    value = derivative_from_output(branch, y)
     return Problem(Target(y, variable(y), value, None, 2.0**-20), 0.6, 0.25, tail=tail)
 
 
@@ -82,9 +82,9 @@ def made(form: Form) -> Problem:
         ("silu right", "2.9e-03", "5.79", "2.49e-05"),
     ],
 )
-def test_the_papers_formulas_have_these_errors(side: str, worst: str, where: str, integral: str) -> None:
-    name, index = SIDES[side]
-    candidate, activation = theirs(side), get(name)
+def test_the_papers_formulas_have_these_errors(branch: str, worst: str, where: str, integral: str) -> None:
+    name, index = SIDES[branch]
+    candidate, activation = theirs(branch), get(name)
     x = np.linspace(*inputs(name, index), 50_001)
     error = np.abs(candidate(activation.f(x)) - activation.df(x))
     at = x[np.argmax(error)]
@@ -94,8 +94,8 @@ def test_the_papers_formulas_have_these_errors(side: str, worst: str, where: str
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_none_of_the_papers_formulas_is_0_at_the_turning_point(side: str) -> None:
-    at_turn = theirs(side)(np.array([root(SIDES[side][0]).anchor]))
+def test_none_of_the_papers_formulas_is_0_at_the_turning_point(branch: str) -> None:
+    at_turn = theirs(branch)(np.array([root(SIDES[branch][0]).anchor]))
     assert 8e-4 < abs(at_turn[0]) < 2e-2
 
 

@@ -1,4 +1,7 @@
-"""The engines by name, each with one interface: a problem in, the Pareto front of formulas out."""
+"""The engines by name. All have one interface: a problem in, the Pareto front of formulas out.
+
+`closed_form` is the engine for functions whose inverse is known; it needs no problem, and `solve` asks it first.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +16,8 @@ from fitting.invact.engines import minimax, papers, template
 from fitting.invact.engines.problem import Problem
 from fitting.invact.engines.refit import refit
 from fitting.invact.formula import Form
-from fitting.invact.price import improving, price
+from fitting.invact.front import improving
+from fitting.invact.price import price
 from fitting.invact.symbolic import operon, pysr
 from fitting.invact.symbolic.equations import read_hall_of_fame
 from fitting.invact.symbolic.regression import Data, sound_at
@@ -23,9 +27,20 @@ MAXSIZE = 30  # nodes of a formula that PySR looks for
 
 @dataclass(frozen=True)
 class Settings:
-    """seed: of engines that draw lots. budget: starts of a template, runs of a symbolic search, PySR's iterations.
+    """What a user may set of the engines.
 
-    imported: a folder with PySR's hall_of_fame.csv. templates: more of them, as text. timeout: of PySR, in seconds.
+    Attributes
+    ----------
+    seed : int
+        Random seed of the stochastic engines.
+    budget : int or None
+        Starts of a template, runs of operon, iterations of PySR; each engine's own number if None.
+    imported : Path or None
+        A folder with PySR's hall_of_fame.csv, whose formulas join the others.
+    templates : tuple of Template
+        Templates of the user's own.
+    timeout : float or None
+        Seconds for each search by PySR. A search that it ends is not repeatable.
     """
 
     seed: int = 0
@@ -48,12 +63,12 @@ def _template(problem: Problem, settings: Settings) -> list[Form]:
 
 
 def _operon(problem: Problem, settings: Settings) -> list[Form]:
-    found = operon.search(_data(problem), settings.seed, settings.budget or 8, accept=_sound(problem))
-    return refitted(found, problem)
+    forms = operon.search(_data(problem), settings.seed, settings.budget or 8, accept=_sound(problem))
+    return refitted(forms, problem)
 
 
 def _pysr(problem: Problem, settings: Settings) -> list[Form]:
-    found = pysr.search(
+    forms = pysr.search(
         _data(problem),
         settings.seed,
         settings.budget or 40,
@@ -62,7 +77,7 @@ def _pysr(problem: Problem, settings: Settings) -> list[Form]:
         guesses=[form for form in minimax.search(problem) if pysr.spell(form)[1] <= MAXSIZE][-3:],
         accept=_sound(problem),
     )
-    return refitted(found, problem)
+    return refitted(forms, problem)
 
 
 def _imported(problem: Problem, settings: Settings) -> list[Form]:
@@ -76,13 +91,13 @@ ENGINES: dict[str, Engine] = dict(zip(arguments.ENGINES, (_minimax, _template, _
 IMPORTED: Engine = _imported
 DEFAULT = arguments.DEFAULT
 SLOW = ("operon", "pysr")
-ALL = (*DEFAULT, "operon")  # PySR needs Julia, and is asked for by name
+ALL = (*DEFAULT, "operon")  # PySR, which needs Julia, must be asked for by name
 
 
-def chosen(text: str) -> tuple[str, ...]:
-    """The engines that `text` names, joined by commas, or all; `published` alone means the paper's own formulas.
+def parse_engines(text: str) -> tuple[str, ...]:
+    """The engines that `text` names: some, joined by commas, or all; `published` alone means the paper's formulas.
 
-    Raises `InputError` for an unknown one.
+    Raises `InputError` for an unknown engine.
     """
     if text == "all":
         return ALL
@@ -99,13 +114,13 @@ def chosen(text: str) -> tuple[str, ...]:
 
 
 def refitted(forms: Sequence[Form], problem: Problem) -> list[Form]:
-    """Each with the constants that suit the problem best, then the Pareto front by price and cost."""
+    """The forms with the constants that suit the problem best; of these the Pareto front by price and cost."""
     scored = []
     for form in forms:
         better = refit(form, problem.target)
         scored.append((price(better.expression).total, problem.target.cost(better), str(better.expression), better))
-    ordered = sorted((one for one in scored if np.isfinite(one[1])), key=lambda one: one[:3])
-    return [form for *_, form in improving(ordered, lambda one: one[1])]
+    ordered = sorted((entry for entry in scored if np.isfinite(entry[1])), key=lambda entry: entry[:3])
+    return [form for *_, form in improving(ordered, lambda entry: entry[1])]
 
 
 def _data(problem: Problem) -> Data:
@@ -114,11 +129,11 @@ def _data(problem: Problem) -> Data:
 
 
 def _sound(problem: Problem) -> Callable[[Form], bool]:
-    y, s = _with_ends(problem.target.y, problem.target.s)
+    y, s = _denser(problem.target.y, problem.target.s)
     return lambda form: sound_at(form, y, s)
 
 
-def _with_ends(y: Array, s: Array) -> tuple[Array, Array]:
+def _denser(y: Array, s: Array) -> tuple[Array, Array]:
     """The points and many between them, where a narrow pole would hide."""
     order = np.argsort(s, kind="stable")
     at = np.linspace(0.0, len(s) - 1.0, 20 * len(s))

@@ -32,7 +32,7 @@ def _hypotenuse(v: Expr) -> Expr:
 # h' and h⁻¹ in terms of v, the value of h, and of the sign of h' on the arc. Differences such as 1 - v are exact where
 # they cancel. Just outside of its range v gives an error of the same rounding's size, so nothing is clamped
 # but what stands under a root.
-HEADS: dict[str, tuple[Rule, Rule | None]] = {
+FUNCTIONS: dict[str, tuple[Rule, Rule | None]] = {
     "sigmoid": (lambda v, _: v * (1 - v), lambda v, _: log(v / (1 - v))),
     "tanh": (lambda v, _: (1 - v) * (1 + v), lambda v, _: log((1 + v) / (1 - v)) / 2),
     "softplus": (lambda v, _: -expm1(-v), lambda v, _: log(expm1(v))),
@@ -52,14 +52,14 @@ HEADS: dict[str, tuple[Rule, Rule | None]] = {
 
 
 def arc_form(activation: Activation, arc: Arc) -> Expr | None:
-    """g on one arc, an expression in `Y`, or None where the rules reach none."""
+    """g on one arc as an expression in `Y`; None where the rules do not apply."""
     if arc.direction == 0:
         return Integer(0)
     whole = activation.f_expression
-    # Softsign is resolved as its two halves are, though it needs no cases: taken whole, its arcs join to one.
+    # An expression with cases is resolved piece by piece. Softsign has none: taken whole, its arcs join to one.
     expression = arc.piece.f.expression if whole.has(Piecewise, Abs, sympy.sign) else whole
-    slope = _slope(_named(expression), Y, arc)
-    return None if slope is None else _monic(slope)
+    derivative = _derivative(_named(expression), Y, arc)
+    return None if derivative is None else _monic(derivative)
 
 
 def _named(expression: Expr) -> Expr:
@@ -68,52 +68,52 @@ def _named(expression: Expr) -> Expr:
     return expression.replace(log(1 + exp(u)), softplus(u)).replace(log1p(exp(u)), softplus(u))
 
 
-def _slope(expression: Expr, v: Expr, arc: Arc) -> Expr | None:
+def _derivative(expression: Expr, v: Expr, arc: Arc) -> Expr | None:
     """The derivative of `expression` by x on the arc, in terms of `v`, the value of `expression`."""
     if expression == x:
         return Integer(1)
     if expression.is_Add:
         constant, varying = expression.as_independent(x, as_Add=True)
-        return _slope(varying, v - constant, arc) if constant != 0 else _rational(expression, v, arc)
+        return _derivative(varying, v - constant, arc) if constant != 0 else _rational(expression, v, arc)
     if expression.is_Mul:
         constant, varying = expression.as_independent(x, as_Add=False)
         if constant == 1:
             return _rational(expression, v, arc)
-        inner = _slope(varying, sympy.expand_mul(v / constant), arc)
+        inner = _derivative(varying, sympy.expand_mul(v / constant), arc)
         return None if inner is None else constant * inner
     if expression.is_Pow:
-        return _slope_of_power(expression, v, arc)
+        return _derivative_of_power(expression, v, arc)
     name = type(expression).__name__
-    if name not in HEADS:
+    if name not in FUNCTIONS:
         return None
-    derivative, inverse = HEADS[name]
+    derivative, inverse = FUNCTIONS[name]
     sign = sign_inside(Tape(expression.fdiff(1)), arc.lo, arc.hi)
     return _chain(derivative(v, sign), expression.args[0], inverse(v, sign) if inverse else None, arc)
 
 
-def _slope_of_power(expression: Expr, v: Expr, arc: Arc) -> Expr | None:
+def _derivative_of_power(expression: Expr, v: Expr, arc: Arc) -> Expr | None:
     base, n = expression.args
     if n.has(x):
         return None if base.has(x) else _chain(log(base) * v, n, log(v) / log(base), arc)
-    if n == -1 and (found := _rational(expression, v, arc)) is not None:
-        return found
+    if n == -1 and (derivative := _rational(expression, v, arc)) is not None:
+        return derivative
     sign = sign_inside(Tape(base), arc.lo, arc.hi)
     if n.is_odd:
-        slope, inverse = n * _power(v, (n - 1) / n, Abs), sign * _power(v, 1 / n, Abs)
+        derivative, inverse = n * _power(v, (n - 1) / n, Abs), sign * _power(v, 1 / n, Abs)
     else:
-        slope, inverse = n * sign * _power(v, (n - 1) / n), sign * _power(v, 1 / n)
-    return _chain(slope, base, inverse, arc)
+        derivative, inverse = n * sign * _power(v, (n - 1) / n), sign * _power(v, 1 / n)
+    return _chain(derivative, base, inverse, arc)
 
 
 def _chain(outer: Expr, argument: Expr, value: Expr | None, arc: Arc) -> Expr | None:
-    """outer·(argument)', where `value` is that of the argument: None if unknown, which an affine one does not mind."""
+    """outer·(argument)', `value` being the argument's; None if it is unknown, and an affine argument needs none."""
     unknown = Dummy(real=True)
-    inner = _slope(argument, unknown if value is None else value, arc)
+    inner = _derivative(argument, unknown if value is None else value, arc)
     return None if inner is None or inner.has(unknown) else outer * inner
 
 
 def _rational(expression: Expr, v: Expr, arc: Arc) -> Expr | None:
-    """`_slope` of a quotient of linear functions, or of a quadratic one, of x or of one function of x."""
+    """`_derivative` of a quotient of linear functions, or of a quadratic one, of x or of one function of x."""
     generators = _generators(expression)
     if len(generators) != 1:
         return None

@@ -1,4 +1,4 @@
-"""Closed forms of g(y) = f'(f⁻¹(y)) on a whole side: those of the arcs, by the chain rule, and what joins them."""
+"""Closed forms of g(y) = f'(f⁻¹(y)) on a whole branch: the chain rule gives each arc's, which are joined here."""
 
 import math
 from itertools import pairwise
@@ -11,50 +11,50 @@ from sympy.core.relational import Relational
 
 from fitting.activations.activation import Activation
 from fitting.activations.tape import Tape
-from fitting.invact.branches import Side, Split
+from fitting.invact.branches import Branch, Split
 from fitting.invact.engines.chain_rule import arc_form
-from fitting.invact.error_floor import Format
+from fitting.invact.formats import Format
 from fitting.invact.formula import Candidate, Form, Variable, Y, constant
 
-_SAME = 1e-7  # a root in g makes 1e-8 of the rounding of y
-_AGREE = 1e-6  # of a closed form, in float64 at rounded y, with f'
+_SAME = 1e-7  # values that differ by less are the same: a root in g makes 1e-8 of the rounding of y
+_AGREE = 1e-6  # by which a closed form, in float64 at rounded y, may differ from f'
 _LARGE = 1e300  # beyond it a multiple of y may overflow
 _SAMPLES = np.concatenate([[0.0], np.logspace(-4, 1, 60), np.logspace(1.2, 30, 40)])
-SHORT = 64  # numerators and denominators of numbers that a formula shows as they are
+SHORT = 64  # the largest numerator and denominator of a number that a formula shows as it is
 
 
-def closed_form(split: Split, side: Side) -> Expr | None:
-    """g on the whole `side`, an expression in `Y`, or None where `arc_form` has none or it cannot be computed with.
+def closed_form(split: Split, branch: Branch) -> Expr | None:
+    """g on a whole branch as an expression in `Y`; None where `arc_form` has none, or numbers cannot be put into it.
 
     At a kink g is f' as the activation has it there, and at the value of a flat part it is 0. A `y` that rounding
     has taken out of the range gives the end value, up to the size of that rounding; NaN gives NaN where g is not
     a constant there. Numbers are exact; a condition compares with the float64 next to f at the kink.
     """
-    cells = _cells(split, side)
-    # f may be infinite at a kink: then its ranges on the two sides of it say nothing about each other.
+    cells = _cells(split, branch)
+    # f may be infinite at a kink: then its ranges left and right of it say nothing about each other.
     if cells is None or not all(math.isfinite(a.hi) and math.isfinite(b.lo) for a, b in pairwise(cells)):
         return None
     form = _assemble(_joined(cells))
-    return form if _holds(split.activation, side, form) else None
+    return form if _holds(split.activation, branch, form) else None
 
 
-def _holds(activation: Activation, side: Side, form: Expr) -> bool:
-    """Whether `form` is f' at outputs of the whole side in float64, and NaN neither there nor in float32.
+def _holds(activation: Activation, branch: Branch, form: Expr) -> bool:
+    """Whether `form` is f' at outputs of the whole branch in float64, and NaN neither there nor in float32.
 
-    What is exact as a formula may be 0·inf in numbers, as y·sqrt(-log(y)), of a Gaussian, is at 0.
+    An exact formula may be 0·inf in numbers: a Gaussian's, y·sqrt(-log(y)), is so at 0.
     """
-    inner = np.clip([*-_SAMPLES, *_SAMPLES], side.lo, side.hi)
-    for arc in side.arcs:
+    inner = np.clip([*-_SAMPLES, *_SAMPLES], branch.lo, branch.hi)
+    for arc in branch.arcs:
         near = [end + _SAMPLES * sign for end, sign in ((arc.lo, 1), (arc.hi, -1)) if math.isfinite(end)]
         inner = np.concatenate([inner, *near])
-    inner = inner[(inner > side.lo) & (inner < side.hi)]
-    y, slope, tape = activation.f(inner), activation.df(inner), Tape(form, Y)
-    flat = {arc.range[0] for arc in side.arcs if arc.direction == 0}
-    used = (abs(y) < _LARGE) & (abs(slope) < _LARGE) & ~np.isin(y, list(flat))
+    inner = inner[(inner > branch.lo) & (inner < branch.hi)]
+    y, derivative, tape = activation.f(inner), activation.df(inner), Tape(form, Y)
+    flat = {arc.range[0] for arc in branch.arcs if arc.direction == 0}
+    used = (abs(y) < _LARGE) & (abs(derivative) < _LARGE) & ~np.isin(y, list(flat))
     with np.errstate(over="ignore"):
         y32 = y[used].astype(np.float32)
-    ends = [end for arc in side.arcs for end in arc.range if math.isfinite(end)]
-    missed = abs(tape.numpy(y[used]) - slope[used]) > _AGREE * (1 + abs(slope[used]))
+    ends = [end for arc in branch.arcs for end in arc.range if math.isfinite(end)]
+    missed = abs(tape.numpy(y[used]) - derivative[used]) > _AGREE * (1 + abs(derivative[used]))
     values = [tape.numpy(y[used]), tape.numpy(np.array(ends)), tape.numpy32(y32[np.isfinite(y32)]).astype(np.float64)]
     return not missed.any() and not np.isnan(np.concatenate(values)).any()
 
@@ -68,10 +68,13 @@ class _Cell(NamedTuple):
     closed: bool = False
 
 
-def _cells(split: Split, side: Side) -> list[_Cell] | None:
-    """The arcs, the kinks between them and an end that belongs to the side, by increasing y; None as in `arc_form`."""
-    owned = split.border if split.border_is_left == (side.lo == split.sides[0].lo) else None
-    arcs = side.arcs if side.direction >= 0 else side.arcs[::-1]
+def _cells(split: Split, branch: Branch) -> list[_Cell] | None:
+    """The arcs, the kinks between them and an end that belongs to the branch, by increasing y.
+
+    None if `arc_form` has no form for some arc.
+    """
+    owned = split.border if split.border_is_left == (branch.lo == split.branches[0].lo) else None
+    arcs = branch.arcs if branch.direction >= 0 else branch.arcs[::-1]
     cells = []
     for i, arc in enumerate(arcs):
         g = arc_form(split.activation, arc)
@@ -79,7 +82,7 @@ def _cells(split: Split, side: Side) -> list[_Cell] | None:
             return None
         # What is next to it below and above. A flat part keeps its value of y for itself.
         neighbours = [arcs[j].direction if 0 <= j < len(arcs) else None for j in (i - 1, i + 1)]
-        ends = (arc.lo, arc.hi) if side.direction >= 0 else (arc.hi, arc.lo)
+        ends = (arc.lo, arc.hi) if branch.direction >= 0 else (arc.hi, arc.lo)
         kinks = [
             _kink(split.activation, at, y) if neighbour or (neighbour is None and at == owned) else []
             for at, y, neighbour in zip(ends, arc.range, neighbours, strict=True)
@@ -91,14 +94,14 @@ def _cells(split: Split, side: Side) -> list[_Cell] | None:
 
 
 def _kink(activation: Activation, at: float, y: float) -> list[_Cell]:
-    """f' at a border of an arc, as the activation has it; nothing where f jumps and has the value on the other side."""
+    """f' at a border of an arc, as the activation has it; no cell where f jumps and takes its value beyond."""
     if not abs(float(activation.f(at)) - y) <= _SAME * (1 + abs(y)):
         return []
     return [_Cell(Rational(float(activation.df(at))), y, y, closed=True)]
 
 
 def _joined(cells: list[_Cell]) -> list[_Cell]:
-    """The cells without those whose neighbour gives the same g."""
+    """The cells; one whose neighbour gives the same g is merged into it."""
     joined = [cells[0]]
     for cell in cells[1:]:
         last = joined[-1]
@@ -112,12 +115,12 @@ def _joined(cells: list[_Cell]) -> list[_Cell]:
 
 
 def _gives(g: Expr, point: _Cell) -> bool:
-    one, other = (Tape(form, Y).mp(mpmath.mpf(point.lo)) for form in (g, point.g))
-    return bool(abs(one - other) < _SAME)
+    left, right = (Tape(form, Y).mp(mpmath.mpf(point.lo)) for form in (g, point.g))
+    return bool(abs(left - right) < _SAME)
 
 
 def _assemble(cells: list[_Cell]) -> Expr:
-    """One expression; where it can be, the last case, which is NaN's too, is one that depends on y."""
+    """One expression. Its last case, which NaN takes too, depends on y where that is possible."""
     above, below = [], []
     for lower, upper in pairwise(cells):
         # Where f jumps, half-way: rounding y to any type does not cross it.
@@ -136,17 +139,18 @@ def _assemble(cells: list[_Cell]) -> Expr:
     return Piecewise(*zip(forms[:-1], below, strict=True), (forms[-1], true))
 
 
-def closed(expression: Expr, form: Format) -> Candidate:
+def closed_candidate(expression: Expr, format_: Format) -> Candidate:
     """A closed form in y as a candidate; numbers that are not short become constants, nearest in float64.
 
-    What y is compared with is rounded as y was: a y stored at the border of a case belongs to the case of that border.
+    A number that y is compared with is rounded as y was: a y stored at the border of a case belongs to the case of
+    that border.
     """
     values: list[float] = []
 
     def lifted(node: Expr) -> Expr:
         if isinstance(node, Relational):
-            sides = (Rational(float(form.round(np.array(float(a))))) if a.is_number else a for a in node.args)
-            return node.func(*(lifted(side) for side in sides))
+            operands = (Rational(float(format_.round(np.array(float(a))))) if a.is_number else a for a in node.args)
+            return node.func(*(lifted(operand) for operand in operands))
         if node.is_number:
             if node.is_Rational and max(abs(node.p), node.q) <= SHORT:
                 return node

@@ -1,8 +1,8 @@
 """The minimax engine: polynomials and rational functions of s, and polynomials times an exponential tail.
 
-q = p(s)/r(s) or q = limit + p(s) * 2**(rate * s**power). Each begins at the least squares solution of its linearised
-problem (Sanathanan and Koerner's iteration), or at the best of one degree less, and is then refitted like every other
-formula. No pole may lie in the range of s.
+q = p(s)/r(s) or q = limit + p(s) * 2**(rate * s**power). A fit begins at the least squares solution of the linearised
+problem (Sanathanan and Koerner's iteration), or at the best formula of one degree less, and is then refitted like every
+other formula. No pole may lie in the range of s.
 """
 
 import math
@@ -20,8 +20,8 @@ from fitting.invact.formula import Form, S, constant
 ENGINE = "minimax"
 ITERATIONS = 12  # of the linearised problem
 MOST = 18  # constants of a formula
-BEYOND = 5  # instructions above the first formula that would do
-AHEAD, BEHIND = 5, 1  # by how much the degree of the numerator may exceed the denominator's, or stay behind
+BEYOND = 5  # instructions by which a formula may cost more than the first that is good enough
+AHEAD, BEHIND = 5, 1  # by which the degree of the numerator may lie above the denominator's, or below
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Shape:
 
     @property
     def price(self) -> int:
-        """Instructions, s given: to put shapes in order."""
+        """About the instructions if s is given; shapes are searched in this order."""
         return self.numerator + self.denominator + 8 * bool(self.denominator) + 5 * (self.tail is not None)
 
     def form(self, values: Sequence[float]) -> Form:
-        """The formula, in Horner's form, with these constants (those of numerator, denominator, tail)."""
+        """The formula in Horner's form, with the constants of numerator, denominator and tail, in this order."""
         above = [constant(i) for i in range(self.above)]
         below = [constant(i) for i in range(self.above, self.above + self.denominator)]
         limit = Integer(0) if self.tail is None else Rational(self.tail.limit)
@@ -71,37 +71,38 @@ def search(problem: Problem) -> list[Form]:
     front: list[tuple[float, Form]] = []
     most = math.inf
     for shape in _shapes(problem):
-        if shape.price > most or (front and front[-1][0] <= problem.enough):
+        if shape.price > most or (front and front[-1][0] <= problem.stop_cost):
             break
-        found = fit(shape, problem.target, known)
-        if found is None:
+        fitted = fit(shape, problem.target, known)
+        if fitted is None:
             continue
-        known[shape], cost = found
+        constants, cost = fitted
+        known[shape] = constants
         if not front or cost < front[-1][0]:
-            front.append((cost, shape.form(found[0].tolist())))
-            if cost <= problem.wanted:
+            front.append((cost, shape.form(constants.tolist())))
+            if cost <= problem.good_cost:
                 most = min(most, shape.price + BEYOND)
     return [form for _, form in front]
 
 
 def _shapes(problem: Problem) -> list[Shape]:
-    """Cheapest first; a shape comes after those it may begin at."""
+    """All shapes, cheapest first; a shape comes after the shapes that its fit may begin at."""
     tails = [None] if problem.tail is None else [None, problem.tail]
-    found = [
+    shapes = [
         Shape(numerator, denominator, problem.zero, problem.center, tail)
         for numerator in range(1, MOST)
         for denominator in range(MOST - numerator)
         for tail in tails
         if not denominator or (-BEHIND <= numerator - denominator <= AHEAD and tail is None)
     ]
-    return sorted(found, key=lambda shape: (shape.price, shape.denominator, shape.tail is not None))
+    return sorted(shapes, key=lambda shape: (shape.price, shape.denominator, shape.tail is not None))
 
 
 def fit(shape: Shape, target: Target, smaller: Mapping[Shape, Array]) -> tuple[Array, float] | None:
-    """The best constants of this shape and their cost; None where none without a pole are found.
+    """The best constants of this shape and their cost; None if all that were tried have a pole.
 
-    It begins at whichever is best: the linearised problem, or a shape of one degree less among `smaller`, whose
-    optimum is a formula of this shape too.
+    The fit begins at the best of these: the linearised problem, and the shapes of one degree less among `smaller`,
+    whose optimum is a formula of this shape too.
     """
     model = _ShapeModel(shape, target)
     starts = [model.linearised()]
@@ -110,15 +111,15 @@ def fit(shape: Shape, target: Target, smaller: Mapping[Shape, Array]) -> tuple[A
         if less in smaller:
             top, bottom, rest = np.split(smaller[less], [less.above, less.above + less.denominator])
             starts.append(np.concatenate([top, np.zeros(above), bottom, np.zeros(below), rest]))
-    start = min((one for one in starts if one is not None), key=model.cost, default=None)
+    start = min((constants for constants in starts if constants is not None), key=model.cost, default=None)
     if start is None:
         return None
-    better = [values for values in (improve(model, target, start), start) if model.has_no_pole(values)]
-    return (better[0], model.cost(better[0])) if better else None
+    poleless = [constants for constants in (improve(model, target, start), start) if model.has_no_pole(constants)]
+    return (poleless[0], model.cost(poleless[0])) if poleless else None
 
 
 class _ShapeModel:
-    """q = limit + factor·p/r and its derivatives at the points of a target, in closed form: refits are many."""
+    """q = limit + factor·p/r and its derivatives at the points of a target, in closed form, as refits are many."""
 
     def __init__(self, shape: Shape, target: Target) -> None:
         self.shape, self.target = shape, target
@@ -141,7 +142,7 @@ class _ShapeModel:
         with np.errstate(all="ignore"):
             return np.asarray(self._limit + factor * p / r - self.target.value)
 
-    def slopes(self, constants: Array) -> Array:
+    def jacobian(self, constants: Array) -> Array:
         p, r, factor = self._parts(constants)
         with np.errstate(all="ignore"):
             weight = (factor / r)[:, None]
@@ -154,7 +155,7 @@ class _ShapeModel:
         return self.target.cost_of(self.error(constants))
 
     def has_no_pole(self, constants: Array) -> bool:
-        """Whether r has no root from the least s to the largest, nor close to these."""
+        """Whether r has no root between the least and the largest s, nor close to these."""
         bottom = constants[self.shape.above :][: self.shape.denominator]
         with np.errstate(all="ignore"):
             roots = np.roots([*bottom[::-1], 1.0]) + self.shape.center
@@ -164,22 +165,22 @@ class _ShapeModel:
         return not bool(near.any())
 
     def linearised(self) -> Array | None:
-        """Constants by least squares of p - (value - limit)·r, each row divided by the last r, and so on."""
+        """Constants by least squares of p - (value - limit)·r; in each iteration rows are divided by the last r."""
         shape, tail = self.shape, self.shape.tail
         factor = np.ones_like(self._power) if tail is None else np.exp2(tail.rate * self._power)
         above, weight = self._above * factor[:, None], self.target.weight
-        wanted = self.target.value - self._limit - self._fixed * factor
+        value = self.target.value - self._limit - self._fixed * factor
         denominator, best = np.ones_like(weight), None
         for _ in range(ITERATIONS if shape.denominator else 1):
-            rows = np.concatenate([above, -wanted[:, None] * self._below], axis=1) * (weight / denominator)[:, None]
+            rows = np.concatenate([above, -value[:, None] * self._below], axis=1) * (weight / denominator)[:, None]
             lengths = np.linalg.norm(rows, axis=0) + 1e-300
-            found, *_ = np.linalg.lstsq(rows / lengths, wanted * weight / denominator, rcond=1e-14)
-            found = found / lengths
-            denominator = 1.0 + self._below @ found[shape.above :]
+            solution, *_ = np.linalg.lstsq(rows / lengths, value * weight / denominator, rcond=1e-14)
+            constants = solution / lengths
+            denominator = 1.0 + self._below @ constants[shape.above :]
             if np.all(denominator > 1e-3 * denominator.max()):
-                error = float(np.abs(weight * (above @ found[: shape.above] / denominator - wanted)).max())
+                error = float(np.abs(weight * (above @ constants[: shape.above] / denominator - value)).max())
                 if best is None or error < best[0]:
-                    best = (error, found)
+                    best = (error, constants)
             denominator = np.maximum(np.abs(denominator), 1e-6)
         if best is None:
             return None

@@ -1,8 +1,8 @@
 """The four formulas of the InvAct paper, with its constants, as printed.
 
 Novikov, Oseledets: "Inverted Activations: Reducing Memory Footprint in Neural Network Training", arXiv 2024, equations
-5 to 8 and appendix A.2; s is the root of the paper's ỹ = y - f(T). Its two tables for SiLU are swapped: the one of
-five constants, printed as the left's, belongs to the right formula (8), the one of four to the left formula (7).
+5 to 8 and appendix A.2; s is the root of the paper's ỹ = y - f(T). Its two tables for SiLU are swapped: the table of
+five constants, printed as the left one's, belongs to the right formula (8), the table of four to the left formula (7).
 As printed, (8) ends in (1 - y) + y, which in float32 is no longer 1 for large y: from 2**25 on it is 0.
 """
 
@@ -21,7 +21,7 @@ ENGINE = PUBLISHED
 
 @dataclass(frozen=True)
 class Template:
-    """A formula in y, s and free constants. `start`: where these begin, by name; 1 for those it leaves out."""
+    """A formula in y, s and free constants. `start` has initial values by name; the others begin at 1."""
 
     name: str
     text: str
@@ -55,16 +55,16 @@ SILU_RIGHT = Template(
     _numbered(-1.310856402130980, 0.848589647031652, -0.162990512595109, 0.002696163985044, -5.770613302664509),
 )
 TEMPLATES = (GELU_LEFT, GELU_RIGHT, SILU_LEFT, SILU_RIGHT)
-_SIDES = {"gelu": (GELU_LEFT, GELU_RIGHT), "silu": (SILU_LEFT, SILU_RIGHT)}
+_BRANCHES = {"gelu": (GELU_LEFT, GELU_RIGHT), "silu": (SILU_LEFT, SILU_RIGHT)}
 
 
 @cache
 def published(name: str) -> tuple[Candidate, Candidate] | None:
-    """The paper's formulas for the sides left and right of T; None where it has none. Nothing is rounded to float32."""
-    if name not in _SIDES:
+    """The paper's formulas for the branches left and right of T, not rounded to float32; None where it has none."""
+    if name not in _BRANCHES:
         return None
-    left, right = (_form(template) for template in _SIDES[name])
-    anchor = split(get(name)).sides[1].range[0]
+    left, right = (_form(template) for template in _BRANCHES[name])
+    anchor = split(get(name)).branches[1].range[0]
     root = Variable(order=2, anchor=anchor)
     # Equation 5 has a root of its own, of y + c1: it is not charged for s.
     return Candidate(left, root if left.expression.has(S) else Variable()), Candidate(right, root)

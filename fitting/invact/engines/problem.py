@@ -1,4 +1,4 @@
-"""What engines are asked for: for each variable of a unit, the points and what is wanted there."""
+"""A problem is what an engine is asked: points, the value of g there, and the cost that is good enough."""
 
 import math
 from dataclasses import dataclass, replace
@@ -7,22 +7,22 @@ import numpy as np
 
 from fitting.activations.tape import Array
 from fitting.errors import InputError
-from fitting.invact.engines.unit import Unit, cut, variables
-from fitting.invact.error_floor import Cells, Floor
+from fitting.invact.engines.stretch import Stretch, cut, variables
+from fitting.invact.error_floor import Cells, ErrorFloor
 from fitting.invact.formula import Form, Variable, evaluate
 from fitting.invact.judge import Rule
 
-CLOSE = 60  # outputs next to f(T) that are kept one by one when points are thinned
-KEPT = 600  # points at most, of a 16-bit format
+CLOSE = 60  # outputs next to f(T) that stay single points when neighbours are merged
+MERGED = 600  # points that the other outputs of a 16-bit format are merged to, at most
 SAMPLES = 400  # points, of float32
-LEVELS = (0.9, 0.6, 0.3)  # of the floor's largest error: where a 16-bit formula may stop following g to its limit
+LEVELS = (0.9, 0.6, 0.3)  # of the least largest error: where a 16-bit formula may stop following g to its limit
 STEEP = 60.0  # weight of an error beyond its bound, against the whole mean square
 HUGE = 1e6  # errors are cut there, so that their squares stay finite
 
 
 @dataclass(frozen=True)
 class Squares:
-    """What makes an aim of the mean square: each point's mass, and no point further than `slack` from `middle`."""
+    """The aim of a least mean square: the points' masses, and bounds that keep q within `slack` of `middle`."""
 
     mass: Array
     middle: Array
@@ -31,10 +31,18 @@ class Squares:
 
 @dataclass(frozen=True)
 class Target:
-    """What a formula should be at each of n points: arrays (n,) of float64.
+    """The values that a formula should have at n points, and the cost of missing them.
 
-    With `squares` the aim is the least mean square of q - `value` within bounds, without it the least largest error.
-    `scale`: the size of the error that matters; a cost of 1 is an error of that size.
+    Attributes
+    ----------
+    y, s : float64 array (n,)
+        The points: outputs, and the variable there.
+    value : float64 array (n,)
+        g, or the mean of f' over the x stored as y.
+    squares : Squares or None
+        With it the aim is the least mean square of q - value within bounds, without it the least largest error.
+    scale : float
+        The size of the error that matters: an error of this size costs 1.
     """
 
     y: Array
@@ -52,11 +60,11 @@ class Target:
         return np.asarray(root + 1e-3 * root.max())
 
     def cost(self, form: Form) -> float:
-        """What a fit makes small: 0 for a perfect formula, inf for one that is not finite at every point."""
+        """The quantity that a fit minimises: 0 for a perfect formula, inf for one that is not finite at every point."""
         return self.cost_of(evaluate(form, self.y, self.s) - self.value)
 
     def cost_of(self, error: Array) -> float:
-        """`cost` from q - value at the points."""
+        """The cost from q - value at the points."""
         if not np.isfinite(error).all():
             return math.inf
         if self.squares is None:
@@ -64,16 +72,16 @@ class Target:
         return float(np.sum(self.residuals(self.squares, error) ** 2))
 
     def residuals(self, squares: Squares, error: Array) -> Array:
-        """Errors in units of the scale, and how far they are beyond the slack, in units of it."""
+        """Errors in units of the scale; then how far they are beyond the slack, in units of the slack."""
         error = np.clip(error, -HUGE, HUGE)
         beyond = np.maximum(np.abs(error + self.value - squares.middle) / squares.slack - 1.0, 0.0)
         return np.concatenate([np.sqrt(squares.mass) / self.scale * error, STEEP / len(error) ** 0.5 * beyond])
 
-    def residual_slopes(self, squares: Squares, error: Array, slopes: Array) -> Array:
+    def residual_jacobian(self, squares: Squares, error: Array, jacobian: Array) -> Array:
         """The Jacobian of `residuals`, from that of the error."""
         shifted = error + self.value - squares.middle
         active = (np.abs(shifted) > squares.slack) * np.sign(shifted) / squares.slack * STEEP / len(error) ** 0.5
-        return np.concatenate([(np.sqrt(squares.mass) / self.scale)[:, None] * slopes, active[:, None] * slopes])
+        return np.concatenate([(np.sqrt(squares.mass) / self.scale)[:, None] * jacobian, active[:, None] * jacobian])
 
 
 @dataclass(frozen=True)
@@ -87,16 +95,27 @@ class Tail:
 
 @dataclass(frozen=True)
 class Problem:
-    """Where a formula of s is wanted: the points, and what is to be honoured.
+    """One formula of s that is sought.
 
-    `wanted`: the cost that would do; `enough`: that at which to stop. `zero`: q(0) = 0. `center`: what powers of s are
-    taken about, which costs a subtraction and keeps evaluation in float32 near its own rounding. `tail`: how g tends
-    to its limit, where it does so exponentially.
+    Attributes
+    ----------
+    target : Target
+        The points and values.
+    good_cost : float
+        The cost that is good enough.
+    stop_cost : float
+        The cost at which a search may stop.
+    zero : bool
+        Whether q(0) must be 0.
+    center : float
+        The s about which powers are taken: costs a subtraction, and keeps errors of float32 near its own rounding.
+    tail : Tail or None
+        How g tends to its limit, if it does so exponentially.
     """
 
     target: Target
-    wanted: float
-    enough: float
+    good_cost: float
+    stop_cost: float
     zero: bool = False
     center: float = 0.0
     tail: Tail | None = None
@@ -105,20 +124,24 @@ class Problem:
 Task = tuple[Variable, Problem]
 
 
-def problems(unit: Unit, floor: Floor, rule: Rule) -> list[Task]:
-    """One for each variable: for a rule on the mean square by least squares, else for the least largest error."""
+def problems(stretch: Stretch, error_floor: ErrorFloor, rule: Rule) -> list[Task]:
+    """The problems of a stretch, one for each variable s.
+
+    Under a rule that limits the mean square the aim is the least mean square, else the least largest error.
+    """
     if not rule.by_rms:
-        choices = variables(unit, floor, (rule.pointwise / 2,), exactly=True)
-        return [(one, _of_samples(unit, one, rule)) for one in choices]
-    reach = max(floor.linf, floor.rounding_linf)
-    choices = variables(unit, floor, tuple(level * reach for level in LEVELS), exactly=False)
-    return [(one, _of_cells(unit, one, floor, rule)) for one in choices]
+        levels: tuple[float, ...] = (rule.pointwise / 2,)
+        to_try = variables(stretch, error_floor, levels, exactly=True)
+        return [(variable, _of_samples(stretch, variable, rule)) for variable in to_try]
+    largest = max(error_floor.linf, error_floor.rounding_linf)
+    to_try = variables(stretch, error_floor, tuple(level * largest for level in LEVELS), exactly=False)
+    return [(variable, _of_cells(stretch, variable, error_floor, rule)) for variable in to_try]
 
 
 def joint_problems(left: list[Task], right: list[Task]) -> list[tuple[Variable, Variable, Problem]]:
-    """Both sides by one formula in a signed s, where they are measured from the same f(T)."""
+    """Problems of one formula for both branches in a signed s, where both measure s from the same f(T)."""
     first, points = left[0]
-    found = []
+    joint = []
     for variable, problem in right:
         same = (first.anchor, first.order, first.upward, first.end) == (
             variable.anchor,
@@ -129,32 +152,35 @@ def joint_problems(left: list[Task], right: list[Task]) -> list[tuple[Variable, 
         if same and variable.anchor is not None and variable.order == 2 and not variable.even:
             negative = replace(first, negative=True, high=variable.high)
             target = joined(points.target, problem.target)
-            found.append((negative, variable, replace(problem, target=target, tail=None)))
-    return found
+            joint.append((negative, variable, replace(problem, target=target, tail=None)))
+    return joint
 
 
-def _of_cells(unit: Unit, variable: Variable, floor: Floor, rule: Rule) -> Problem:
-    target = target_of_cells(variable, floor.cells[unit.side], math.sqrt(rule.square), rule.linf)
-    return Problem(target, wanted=0.8, enough=0.05, tail=tail(unit, variable))
+def _of_cells(stretch: Stretch, variable: Variable, error_floor: ErrorFloor, rule: Rule) -> Problem:
+    target = target_of_cells(variable, error_floor.cells[stretch.branch_index], math.sqrt(rule.square), rule.linf)
+    return Problem(target, good_cost=0.8, stop_cost=0.05, tail=tail(stretch, variable))
 
 
-def _of_samples(unit: Unit, variable: Variable, rule: Rule) -> Problem:
-    target = replace(target_of_samples(unit, variable), scale=rule.pointwise)
+def _of_samples(stretch: Stretch, variable: Variable, rule: Rule) -> Problem:
+    target = replace(target_of_samples(stretch, variable), scale=rule.pointwise)
     low, high = float(target.s.min()), float(target.s.max())
     share = 0.4 if variable.anchor is not None and variable.end is None else 0.5  # measured: least rounding in float32
     bit = 2.0 ** (math.frexp(high - low)[1] - 5)  # a number of few bits reads well and is exact in float32
     center = round((low + share * (high - low)) / bit) * bit
-    return Problem(target, 0.6, 0.25, variable.order > 1, center, tail(unit, variable))
+    return Problem(target, 0.6, 0.25, variable.order > 1, center, tail(stretch, variable))
 
 
 def target_of_cells(variable: Variable, cells: Cells, scale: float, linf: float) -> Target:
-    """The points of a 16-bit format, neighbours merged where they are many. `scale`, `linf`: the errors allowed."""
+    """The outputs of a 16-bit format as points; neighbours are merged where there are many.
+
+    `scale` and `linf` are the errors allowed: the root mean square, and the largest.
+    """
     y, mean, middle, half, mass = cells.y, cells.mean, cells.middle, cells.half, cells.mass
     s = variable(y)
     order = np.argsort(s, kind="stable")
     rank = np.empty(len(s), dtype=np.int64)
     rank[order] = np.arange(len(s))
-    grid = np.floor((s - s.min()) / max(float(np.ptp(s)), 1e-300) * KEPT).astype(np.int64)
+    grid = np.floor((s - s.min()) / max(float(np.ptp(s)), 1e-300) * MERGED).astype(np.int64)
     group = np.where(rank < CLOSE, rank, CLOSE + grid)
     _, group = np.unique(group, return_inverse=True)
     count = np.bincount(group)
@@ -170,9 +196,9 @@ def target_of_cells(variable: Variable, cells: Cells, scale: float, linf: float)
     return Target(merged(y), merged(s), merged(mean), squares, scale)
 
 
-def target_of_samples(unit: Unit, variable: Variable) -> Target:
+def target_of_samples(stretch: Stretch, variable: Variable) -> Target:
     """Points for the least largest error: even in the angle of s, close to both ends, and some beyond a cut."""
-    low, high = unit.range
+    low, high = stretch.range
     at = variable.anchor
     angle = (1.0 - np.cos(np.linspace(0.0, math.pi, SAMPLES))) / 2.0
     if at is None:
@@ -188,31 +214,32 @@ def target_of_samples(unit: Unit, variable: Variable) -> Target:
     y = np.unique(y[np.isfinite(y)])
     if not y.size:
         raise InputError("f must have more than one finite output on each side, of those of the dtype: scale it down")
-    s, value = variable(y), unit.g(y)
+    s, value = variable(y), stretch.g(y)
     for sign, end in ((1, -1), (-1, 0)):
-        limit = unit.limit(sign)
-        if limit is not None and not (unit.even and sign < 0):  # what q is beyond a cut has to serve for the limit too
+        limit = stretch.limit(sign)
+        # Beyond a cut q is constant: its value there must also be near the limit of g.
+        if limit is not None and not (stretch.even and sign < 0):
             y, s, value = np.append(y, y[end]), np.append(s, s[end]), np.append(value, limit)
     return Target(y, s, value)
 
 
 def joined(left: Target, right: Target) -> Target:
-    """The points of both sides in one signed s."""
+    """The points of both branches in one signed s."""
     squares = None
     if left.squares is not None and right.squares is not None:
         both = (vars(left.squares), vars(right.squares))
-        squares = Squares(**{key: np.concatenate([one[key] for one in both]) for key in both[0]})
+        squares = Squares(**{key: np.concatenate([columns[key] for columns in both]) for key in both[0]})
     y, value = np.concatenate([left.y, right.y]), np.concatenate([left.value, right.value])
     return Target(y, np.concatenate([-left.s, right.s]), value, squares, right.scale)
 
 
-def tail(unit: Unit, variable: Variable) -> Tail | None:
+def tail(stretch: Stretch, variable: Variable) -> Tail | None:
     """How g tends to its limit, in powers of s: log2 |g - limit| at three places; None where y stays finite."""
-    limit = unit.limit(1 if unit.upward else -1)
+    limit = stretch.limit(1 if stretch.upward else -1)
     if limit is None or variable.anchor is None:
         return None
     levels = np.array([1e-2, 1e-4, 1e-6]) * (abs(limit) or 1.0)
-    cuts = np.array([cut(unit, level, 1 if unit.upward else -1) for level in levels])
+    cuts = np.array([cut(stretch, level, 1 if stretch.upward else -1) for level in levels])
     s = np.abs(cuts - variable.anchor) ** (1.0 / variable.order)
     logs, best = np.log2(levels), (math.inf, 0.0, 0)
     for power in (1, 2, 4):

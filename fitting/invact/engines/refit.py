@@ -13,8 +13,8 @@ from fitting.activations.tape import Array, Tape
 from fitting.invact.engines.problem import HUGE, Squares, Target
 from fitting.invact.formula import Form, S, Y
 
-ROUNDS = 25  # of the minimax polish; it converges quadratically, so these are seldom used up
-ENOUGH = 0.01  # of the largest error: what a further round must promise
+ROUNDS = 25  # of the minimax polish, which converges quadratically and seldom needs all
+ENOUGH = 0.01  # of the largest error: the gain that a further round must promise
 
 
 class Model(Protocol):
@@ -23,8 +23,8 @@ class Model(Protocol):
     def error(self, constants: Array) -> Array:
         """q - value, (n,)."""
 
-    def slopes(self, constants: Array) -> Array:
-        """Its derivatives by the constants, (n, k)."""
+    def jacobian(self, constants: Array) -> Array:
+        """The derivatives of q by the constants, (n, k)."""
 
 
 class FormModel:
@@ -42,8 +42,8 @@ class FormModel:
         """q - value, (n,)."""
         return self._tapes[0].numpy(self.target.y, self.target.s, *constants) - self.target.value
 
-    def slopes(self, constants: Array) -> Array:
-        """Its derivatives by the constants, (n, k); 0 where there is none."""
+    def jacobian(self, constants: Array) -> Array:
+        """The derivatives of q by the constants, (n, k); 0 where one is not finite."""
         columns = [tape.numpy(self.target.y, self.target.s, *constants) for tape in self._tapes[1:]]
         return np.nan_to_num(np.stack(columns, axis=1), nan=0.0, posinf=0.0, neginf=0.0)
 
@@ -55,7 +55,7 @@ def refit(form: Form, target: Target) -> Form:
 
 
 def improve(model: Model, target: Target, start: Array) -> Array:
-    """Constants that suit the target better than `start`, as far as can be found from there; `start` at worst."""
+    """Constants that suit the target better than `start`: a local optimum near it, or `start` itself."""
     if not len(start) or not math.isfinite(target.cost_of(model.error(start))):
         return start
     return _largest(model, start) if target.squares is None else _mean_square(model, target, target.squares, start)
@@ -65,27 +65,29 @@ def _mean_square(model: Model, target: Target, squares: Squares, start: Array) -
     def residuals(constants: Array) -> Array:
         return target.residuals(squares, np.nan_to_num(model.error(constants), nan=HUGE))
 
-    def slopes(constants: Array) -> Array:
+    def jacobian(constants: Array) -> Array:
         error = np.nan_to_num(model.error(constants), nan=HUGE)
-        return target.residual_slopes(squares, error, model.slopes(constants))
+        return target.residual_jacobian(squares, error, model.jacobian(constants))
 
     with np.errstate(all="ignore"):
-        found = least_squares(residuals, start, slopes, method="lm", x_scale="jac", max_nfev=30, xtol=1e-9, ftol=1e-6)
-    better = found.cost <= 0.5 * float(np.sum(residuals(start) ** 2))
-    return np.asarray(found.x if better else start)
+        result = least_squares(
+            residuals, start, jacobian, method="lm", x_scale="jac", max_nfev=30, xtol=1e-9, ftol=1e-6
+        )
+    better = result.cost <= 0.5 * float(np.sum(residuals(start) ** 2))
+    return np.asarray(result.x if better else start)
 
 
 def _largest(model: Model, start: Array) -> Array:
-    """Least largest error by linear programmes about the current constants, in a region of trust (Osborne, Watson).
+    """The least largest error, by linear programmes about the current constants in a trust region (Osborne, Watson).
 
-    The programme is posed in the orthonormal columns of a QR factorisation and in units of the current error:
-    written in raw powers of s, double precision would end at errors of 1e-6.
+    A programme is posed in the orthonormal columns of a QR factorisation and in units of the current error: in raw
+    powers of s, double precision would end at errors of 1e-6.
     """
     constants, radius = start, math.inf
     error = model.error(constants)
     size = float(np.abs(error).max())
     for _ in range(ROUNDS):
-        basis, triangle = np.linalg.qr(model.slopes(constants))
+        basis, triangle = np.linalg.qr(model.jacobian(constants))
         diagonal = np.abs(np.diag(triangle))
         if size == 0.0 or diagonal.min() <= 1e-13 * diagonal.max():
             break
@@ -94,10 +96,10 @@ def _largest(model: Model, start: Array) -> Array:
         if step is None or promised > 1.0 - ENOUGH:
             break
         moved = constants + np.linalg.solve(triangle, step) * unit
-        error_there = np.nan_to_num(model.error(moved), nan=math.inf)
-        size_there, length = float(np.abs(error_there).max()), float(np.abs(step).max())
-        if size_there < size * (1.0 - 0.1 * (1.0 - promised)):
-            constants, error, size = moved, error_there, size_there
+        moved_error = np.nan_to_num(model.error(moved), nan=math.inf)
+        moved_size, length = float(np.abs(moved_error).max()), float(np.abs(step).max())
+        if moved_size < size * (1.0 - 0.1 * (1.0 - promised)):
+            constants, error, size = moved, moved_error, moved_size
             radius = max(radius, 2.0 * length) if math.isfinite(radius) else radius
         else:
             radius = length / 4.0
@@ -111,11 +113,11 @@ def _step(basis: Array, error: Array, radius: float) -> tuple[NDArray[np.float64
     rows, columns = basis.shape
     ones = np.ones((rows, 1))
     limits = [(-radius, radius)] * columns if math.isfinite(radius) else [(None, None)] * columns
-    found = linprog(
+    result = linprog(
         np.eye(columns + 1)[-1],
         A_ub=np.block([[basis, -ones], [-basis, -ones]]),
         b_ub=np.concatenate([-error, error]),
         bounds=[*limits, (0.0, None)],
         method="highs",
     )
-    return (found.x[:-1], float(found.x[-1])) if found.status == 0 else (None, 1.0)
+    return (result.x[:-1], float(result.x[-1])) if result.status == 0 else (None, 1.0)

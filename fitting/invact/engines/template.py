@@ -1,6 +1,6 @@
 """The template engine: formulas of fixed shape, the paper's and others, whose free constants are fitted.
 
-Least squares from several seeded starts; the best are refitted like every other formula.
+Each is fitted by least squares from several seeded starts; the best fits are refitted like every other formula.
 """
 
 import keyword
@@ -23,24 +23,25 @@ from fitting.invact.engines.papers import TEMPLATES, Template
 from fitting.invact.engines.problem import HUGE, Problem, Target
 from fitting.invact.engines.refit import FormModel, Model, improve
 from fitting.invact.formula import Form, S, Y, constant
-from fitting.invact.price import improving, price
+from fitting.invact.front import improving
+from fitting.invact.price import price
 
 __all__ = ["BUILTIN", "ENGINE", "Template", "constants_of", "parse_template", "search"]
 
 ENGINE = "template"
-LIMIT = "limit"  # in a template: what g tends to as y grows beyond all bounds
+LIMIT = "limit"  # in a template: the limit of g as y grows beyond all bounds
 KEPT = 2  # fits of one template that are refitted
-ELDERS = 2  # of its family, at which a template begins, and then at a quarter as many random starts
-SAME = 1e-3  # two fits with costs as close as this are one
-BEYOND = 2  # instructions above the first formula that would do
+ELDERS = 2  # smaller templates of its family whose fits a template begins at; random starts are then a quarter
+SAME = 1e-3  # two fits whose costs differ by less are the same
+BEYOND = 2  # instructions by which a formula may cost more than the first that is good enough
 TRIALS = 40  # evaluations of a first fit
 SPREAD, SHIFT = 0.4, 0.1  # of random starts about the given one: in parts of it, and absolute
-DEPENDENT = 1e-9  # a constant whose slope is a combination of the others' but for this part of it is held
+DEPENDENT = 1e-9  # a constant is held if others do its work: all but this part of its derivative is a combination
 
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?!\w)(?!\s*\()")
 
 
-# Rough values for the tails: of a polynomial with one zero, and of one with two more, as suits a Gaussian.
+# Rough starts for the tails: of a polynomial with one zero, and of one with three, as a Gaussian needs.
 _ONE = {"a0": -1.0, "a1": 1.0, "b1": -0.1, "b2": -1.0}
 _THREE = {
     "a0": -1.0,
@@ -57,7 +58,7 @@ _THREE = {
 
 
 def _tail(above: int, exponent: int, start: Mapping[str, float]) -> Template:
-    """g - limit as a polynomial, which has its zero, times 2 to the power of another one without constant."""
+    """g - limit as a polynomial, which has the zero of g - limit, times 2 to the power of another polynomial."""
     factor, power = [f"a{i}" for i in range(above + 1)], [f"b{i}" for i in range(1, exponent + 1)]
     text = f"{LIMIT} + ({_horner(factor)})*2**(s*({_horner(power)}))"
     return Template("tail", text, {name: start.get(name, 0.0) for name in factor + power})
@@ -80,33 +81,43 @@ def constants_of(text: str) -> list[str]:
 
 
 def parse_template(text: str, start: Mapping[str, float] | None = None, limit: float | None = None) -> Form:
-    """The form that `text` spells: c0, c1, ... stand for its constants, in the order in which they first appear.
+    """The form of a template's text: c0, c1, ... stand for its constants, in the order in which they first appear.
 
-    A constant is a name that is not y, s, limit, pi, E or a function. `start` gives values by name, 1 where it gives
-    none. `limit`: the number for that name. Raises `InputError` for what the grammar of formulas refuses (with its
-    position), a constant that cancels, and a start that is not finite or not in the text.
+    Parameters
+    ----------
+    text : str
+        A formula. Each name in it that is not y, s, limit, pi, E or a function is a constant.
+    start : mapping, optional
+        Values of constants by name; 1 for the others.
+    limit : float, optional
+        The number for the name `limit`.
+
+    Raises
+    ------
+    InputError
+        If the grammar of formulas refuses the text, a constant cancels, or a start is not finite or not in the text.
     """
     start, names = dict(start or {}), constants_of(text)
     for name, value in start.items():
         if name not in names:
-            found = f"which has {', '.join(names)}" if names else "which has none"
-            raise InputError(f"start must give values to constants of the template, got {name!r} for {text!r}, {found}")
+            known = f"which has {', '.join(names)}" if names else "which has none"
+            raise InputError(f"start must give values to constants of the template, got {name!r} for {text!r}, {known}")
         if not math.isfinite(value):
             raise InputError(f"start must give finite numbers, got {value} for {name!r}; leave it out to begin at 1")
-    own = [Symbol(name, real=True) for name in names]
-    expression = parse_formula(text, (Y, S, *own), {} if limit is None else {LIMIT: limit})
-    for name, symbol in zip(names, own, strict=True):
+    symbols = [Symbol(name, real=True) for name in names]
+    expression = parse_formula(text, (Y, S, *symbols), {} if limit is None else {LIMIT: limit})
+    for name, symbol in zip(names, symbols, strict=True):
         if not expression.has(symbol):
             raise InputError(
                 f"constants of a template must make a difference, got {name!r}, which cancels in {text!r}; leave it out"
             )
-    renamed = {symbol: constant(i) for i, symbol in enumerate(own)}
+    renamed = {symbol: constant(i) for i, symbol in enumerate(symbols)}
     return Form(expression.xreplace(renamed), tuple(float(start.get(name, 1.0)) for name in names), ENGINE)
 
 
 @dataclass(frozen=True)
-class _Found:
-    """A fit of a template. `values`: of its constants, by the template's names."""
+class _Fitted:
+    """A fit of template number `template`; `values` are its constants, by the template's names for them."""
 
     family: str
     template: int
@@ -119,12 +130,12 @@ class _Found:
 def search(problem: Problem, seed: int = 0, budget: int = 8, templates: Sequence[Template] = BUILTIN) -> list[Form]:
     """The Pareto front of `templates`, each fitted from `budget` starts: each formula costs more and errs less.
 
-    Templates of one name are a family: each begins also at the best before it whose constants are among its own.
-    Left out are those that are not finite at some point, that have a limit where the problem has none, and that cost
-    much more than one that would do. q(0) = 0 is not imposed. The same arguments give the same forms.
+    Templates of one name are a family: each begins also at the best fits before it whose constants are among its own.
+    Left out are formulas that are not finite at some point, that have a limit where the problem has none, and that
+    cost much more than one that is good enough. q(0) = 0 is not imposed. The same arguments give the same forms.
     """
     limit = None if problem.tail is None else problem.tail.limit
-    found: list[_Found] = []
+    fits: list[_Fitted] = []
     most = math.inf
     for index, template in enumerate(templates):
         if limit is None and re.search(rf"\b{LIMIT}\b", template.text):
@@ -134,44 +145,44 @@ def search(problem: Problem, seed: int = 0, budget: int = 8, templates: Sequence
         if instructions > most:
             continue
         names = constants_of(template.text)
-        starts = _starts(form, _grown(template.name, dict(zip(names, form.values, strict=True)), found), seed, budget)
+        starts = _starts(form, _grown(template.name, dict(zip(names, form.values, strict=True)), fits), seed, budget)
         for fitted in _fitted(form, problem.target, starts):
             cost, values = problem.target.cost(fitted), dict(zip(names, fitted.values, strict=True))
             if math.isfinite(cost):
-                found.append(_Found(template.name, index, fitted, values, instructions, cost))
-            if cost <= problem.wanted:
+                fits.append(_Fitted(template.name, index, fitted, values, instructions, cost))
+            if cost <= problem.good_cost:
                 most = min(most, instructions + BEYOND)
-    ordered = sorted(found, key=lambda one: (one.price, one.cost))
-    return [one.form for one in improving(ordered, lambda one: one.cost)]
+    ordered = sorted(fits, key=lambda fit: (fit.price, fit.cost))
+    return [fit.form for fit in improving(ordered, lambda fit: fit.cost)]
 
 
-def _grown(family: str, start: Mapping[str, float], found: Sequence[_Found]) -> list[Array]:
-    """The best fits of the best two before it in the family with none but these constants; new ones as they start."""
-    best: dict[int, _Found] = {}
-    for one in sorted(found, key=lambda one: one.cost):
-        if one.family == family and one.values.keys() <= start.keys():
-            best.setdefault(one.template, one)
-    return [np.array([one.values.get(name, start[name]) for name in start]) for one in [*best.values()][:ELDERS]]
+def _grown(family: str, start: Mapping[str, float], fits: Sequence[_Fitted]) -> list[Array]:
+    """Starts from the best fits of smaller templates of the family; constants that these lack have their own start."""
+    best: dict[int, _Fitted] = {}
+    for fit in sorted(fits, key=lambda fit: fit.cost):
+        if fit.family == family and fit.values.keys() <= start.keys():
+            best.setdefault(fit.template, fit)
+    return [np.array([fit.values.get(name, start[name]) for name in start]) for fit in [*best.values()][:ELDERS]]
 
 
 def _starts(form: Form, grown: Sequence[Array], seed: int, budget: int) -> list[Array]:
-    """The given values, those grown, and random ones around the given; a greater budget adds some, changes none."""
+    """The given start, the grown ones, and random ones around the given; a larger budget only adds starts."""
     values = np.array(form.values)
-    found = [values, *grown]
+    starts = [values, *grown]
     for start in range(1, budget // 4 + 1 if grown else budget):
         draw = np.random.default_rng([seed, start])
-        found.append(values * (1.0 + SPREAD * draw.normal(size=len(values))) + SHIFT * draw.normal(size=len(values)))
-    return found
+        starts.append(values * (1.0 + SPREAD * draw.normal(size=len(values))) + SHIFT * draw.normal(size=len(values)))
+    return starts
 
 
 def _fitted(form: Form, target: Target, starts: Sequence[Array]) -> list[Form]:
-    """The best fits of one template that differ, refitted; the template itself where it has no constants."""
+    """The best distinct fits of one template, refitted; the template itself if it has no constants."""
     if not form.values:
         return [form]
     model, kept = FormModel(form, target), list[tuple[float, Array]]()
     with np.errstate(all="ignore"):  # constants that overflow cost inf
         fits = [_least_squares(model, target, start) for start in starts]
-        for cost, i in sorted((target.cost_of(model.error(one)), i) for i, one in enumerate(fits)):
+        for cost, i in sorted((target.cost_of(model.error(fit)), i) for i, fit in enumerate(fits)):
             if math.isfinite(cost) and (not kept or cost > kept[-1][0] * (1.0 + SAME)):
                 kept.append((cost, fits[i]))
         refitted = [_refit(model, target, constants) for _, constants in kept[:KEPT]]
@@ -187,19 +198,19 @@ def _least_squares(model: Model, target: Target, start: Array) -> Array:
     def residuals(constants: Array) -> Array:
         return weight * np.clip(np.nan_to_num(model.error(constants), nan=HUGE), -HUGE, HUGE)
 
-    def slopes(constants: Array) -> Array:
+    def jacobian(constants: Array) -> Array:
         within = np.abs(model.error(constants)) < HUGE
-        return np.where(within[:, None], weight[:, None] * model.slopes(constants), 0.0)
+        return np.where(within[:, None], weight[:, None] * model.jacobian(constants), 0.0)
 
     if not np.isfinite(residuals(start)).all():
         return start
-    found = least_squares(residuals, start, slopes, method="lm", x_scale="jac", max_nfev=TRIALS)
-    return np.asarray(found.x)
+    result = least_squares(residuals, start, jacobian, method="lm", x_scale="jac", max_nfev=TRIALS)
+    return np.asarray(result.x)
 
 
 @dataclass(frozen=True)
 class _Held:
-    """A model of which only the constants `free` move; the others stay as they are in `whole`."""
+    """A model with only some constants `free`; the others have their values in `whole`."""
 
     model: Model
     whole: Array
@@ -213,17 +224,17 @@ class _Held:
     def error(self, constants: Array) -> Array:
         return self.model.error(self.with_free(constants))
 
-    def slopes(self, constants: Array) -> Array:
-        return np.asarray(self.model.slopes(self.with_free(constants))[:, self.free])
+    def jacobian(self, constants: Array) -> Array:
+        return np.asarray(self.model.jacobian(self.with_free(constants))[:, self.free])
 
 
 def _refit(model: Model, target: Target, constants: Array) -> Array:
-    """Better constants, those held whose work others do: the minimax polish wants independent slopes."""
-    slopes = model.slopes(constants)
-    length = np.sqrt(np.sum(slopes**2, axis=0))
+    """Better constants. Some are held: the minimax polish needs constants whose derivatives are independent."""
+    jacobian = model.jacobian(constants)
+    length = np.sqrt(np.sum(jacobian**2, axis=0))
     if not np.isfinite(length).all():
         return constants
-    triangle, order = qr(slopes / np.where(length > 0.0, length, 1.0), mode="r", pivoting=True)
+    triangle, order = qr(jacobian / np.where(length > 0.0, length, 1.0), mode="r", pivoting=True)
     diagonal = np.abs(np.diag(triangle))
     held = _Held(model, constants, np.sort(order[: len(diagonal)][diagonal > DEPENDENT]))
     return held.with_free(improve(held, target, constants[held.free]))

@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from fitting.activations.tape import Array
-from fitting.invact.branches import Arc, Side
+from fitting.invact.branches import Arc, Branch
 from fitting.invact.formula import Candidate
 from fitting.invact.proof.difference import Difference
 
@@ -48,12 +48,12 @@ class Bound:
         return self.upper / self.sampled - 1.0 if self.sampled else math.inf
 
 
-def prove(candidate: Candidate, side: Side) -> Bound:
+def prove(candidate: Candidate, branch: Branch) -> Bound:
     """A bound of |q - g| on `side`, within 0.2 % of a sample unless its `slack` says otherwise.
 
     `upper` is infinite where q has a pole, or is not known to be a real number, somewhere on the side.
     """
-    return _Search([Difference(candidate, arc) for arc in side.arcs]).run()
+    return _Search([Difference(candidate, arc) for arc in branch.arcs]).run()
 
 
 class _Search:

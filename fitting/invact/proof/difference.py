@@ -91,19 +91,19 @@ class Difference:
     @cached_property
     def _relative(self) -> bool:
         ends = [(self.arc.lo, -1), (self.arc.hi, 1)]
-        return any(math.isinf(end) and math.isinf(calculus.limit(self.arc.piece.d1, side)) for end, side in ends)
+        return any(math.isinf(end) and math.isinf(calculus.limit(self.arc.piece.d1, sign)) for end, sign in ends)
 
-    def _unit(self, slope: Any) -> Any:
+    def _unit(self, derivative: Any) -> Any:
         """What e is measured in where f' is in the ball `slope`: at most max(1, |f'|)."""
-        lower = abs(slope).lower()
+        lower = abs(derivative).lower()
         return lower if self._relative and lower > 1 else flint.arb(1)
 
     def scan(self, x: Array) -> Array:
         """|e| at float64 points of the arc, in float64 arithmetic: to know where to look."""
         with np.errstate(all="ignore"):
-            slope = self.arc.piece.d1.numpy(x)
-            error = np.abs(self.candidate(self.arc.piece.f.numpy(x)) - slope)
-            return error / np.maximum(np.abs(slope), 1.0) if self._relative else error
+            derivative = self.arc.piece.d1.numpy(x)
+            error = np.abs(self.candidate(self.arc.piece.f.numpy(x)) - derivative)
+            return error / np.maximum(np.abs(derivative), 1.0) if self._relative else error
 
     def at(self, x: float) -> Any:
         """|e| at one point, as a ball."""
@@ -111,8 +111,8 @@ class Difference:
             if self.arc.direction == 0:
                 return abs(self._of_output(flint.arb(self.arc.y[0])))
             point = flint.arb(x)
-            slope = self.arc.piece.d1.arb(point)
-            return abs(self._of_output(self.arc.piece.f.arb(point)) - slope) / self._unit(slope)
+            derivative = self.arc.piece.d1.arb(point)
+            return abs(self._of_output(self.arc.piece.f.arb(point)) - derivative) / self._unit(derivative)
 
     def _of_output(self, y: Any) -> Any:
         s, q, arithmetic = self._tapes
@@ -152,8 +152,8 @@ class Difference:
 
         Of a double exponential, exp(-exp(-x)), balls of x know nothing there.
         """
-        y, slope = (tape.arb(lo).union(tape.arb(hi)) for tape in (self.arc.piece.f, self.arc.piece.d1))
-        return Enclosure(_up((self._of_output(y) - slope) / self._unit(slope)))
+        y, derivative = (tape.arb(lo).union(tape.arb(hi)) for tape in (self.arc.piece.f, self.arc.piece.d1))
+        return Enclosure(_up((self._of_output(y) - derivative) / self._unit(derivative)))
 
     def _output(self, ball: Any) -> list[Any]:
         """Coefficients of y = f(x) about the points of a ball."""
