@@ -18,11 +18,11 @@ from fitting.fewbit.measure import Measure
 from fitting.fewbit.solve import check_arguments, fit
 from fitting.fewbit.steps import Steps
 from fitting.fewbit.table1 import TABLE_1
-from fitting.invact.document import tapes_of
+from fitting.invact.document import candidate_of
 from fitting.invact.engines.papers import ENGINE, published
 from fitting.invact.error_floor import ErrorFloor, information_floor, on_right
 from fitting.invact.formats import get_format
-from fitting.invact.formula import Formula, Stored
+from fitting.invact.formula import Candidate
 from fitting.invact.judge import Judge
 from fitting.weights import Weight, uniform
 
@@ -142,7 +142,7 @@ def from_output(
     return Approximation(activation, label, len(formulas) - 1, weight, domain, x, q, error, linf, error_floor)
 
 
-def _largest(error_floor: ErrorFloor, formulas: tuple[Formula, ...], y: Array, right: NDArray[np.bool_]) -> float:
+def _largest(error_floor: ErrorFloor, formulas: tuple[Candidate, ...], y: Array, right: NDArray[np.bool_]) -> float:
     """The largest |f' - q| of all x that are stored as outputs from the least to the greatest y of each side."""
     found = 0.0
     for branch_bit, (cells, formula) in enumerate(zip(error_floor.cells, formulas, strict=True)):
@@ -155,21 +155,21 @@ def _largest(error_floor: ErrorFloor, formulas: tuple[Formula, ...], y: Array, r
     return found
 
 
-def _published(activation: Activation) -> tuple[Formula, ...]:
+def _published(activation: Activation) -> tuple[Candidate, ...]:
     found = published(activation.name) if _catalogued(activation) else None
     if found is None:
         raise InputError(f"engine {ENGINE} has formulas for gelu and silu, got {activation.name}")
     return found
 
 
-def _stored_formulas(activation: Activation, dtype: str) -> tuple[Formula, ...]:
+def _stored_formulas(activation: Activation, dtype: str) -> tuple[Candidate, ...]:
     name = f"invact-{dtype}"
     if name not in _names(activation):
         raise InputError(
             f"formulas of the output are stored for the catalogue's functions as they are, got {activation.name}; "
             "python -m fitting.invact fits others"
         )
-    return tuple(Stored(tapes_of(branch)) for branch in load(activation.name, name)["solution"]["branches"])
+    return tuple(map(candidate_of, load(activation.name, name)["solution"]["branches"]))
 
 
 def _numbers(error_floor: ErrorFloor, domain: tuple[float, float]) -> Array:

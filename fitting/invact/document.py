@@ -1,4 +1,4 @@
-"""A fit as a coefficient document, the file name it goes by, and formulas from documents."""
+"""A fit as a coefficient document, the name of its file, and formulas from documents."""
 
 import hashlib
 import math
@@ -8,27 +8,27 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from sympy import Expr, Rational, Symbol
+from sympy import Expr, Symbol
 
 from coefficients import naming
 from coefficients.store import Published, publish
 from fitting import provenance
-from fitting.activations.tape import Tape
 from fitting.invact.branches import Branch
 from fitting.invact.engines import DEFAULT
 from fitting.invact.engines.papers import Template
-from fitting.invact.formula import Candidate, Form, S, Variable, Y, constant, read, spell
+from fitting.invact.formula import Candidate, Form, read, spell
 from fitting.invact.front import Row
 from fitting.invact.price import Price
 from fitting.invact.solve import DEFAULT_WEIGHT, Fit
+from fitting.invact.variable import Variable, Y, constant
 
 LIBRARIES = ("mpmath", "numpy", "python-flint", "scipy", "sympy")
-DIGITS = 12  # of errors
+DIGITS = 12  # of stored errors
 ENGINE_LIBRARIES = {"operon": ("pyoperon",), "pysr": ("pysr",)}
 
 
 def to_document(fit: Fit) -> dict[str, Any]:
-    """The document of `fit`, as `coefficients.publish` takes it."""
+    """The document of a fit, as `coefficients.store.publish` takes it."""
     split = fit.error_floor.split
     engines = ("closed",) if fit.exact else fit.engines
     libraries = [*LIBRARIES, *(name for engine in engines for name in ENGINE_LIBRARIES.get(engine, ()))]
@@ -92,7 +92,7 @@ def price_counts(price: Price) -> dict[str, int]:
 
 
 def _rounded(value: float) -> float:
-    """To the digits that are the same on every machine: sums and functions differ by some units of the last place."""
+    """`value` to the digits that are the same on every machine: others differ with the machine's functions and sums."""
     return float(f"{value:.{DIGITS - 1}e}")
 
 
@@ -120,7 +120,7 @@ def _error(fit: Fit) -> dict[str, Any]:
 
 
 def command(fit: Fit) -> str | None:
-    """The command that makes this fit again; None for what no command line can name."""
+    """The command that makes this fit again; None if no command line can."""
     if fit.weight.spelling is None or fit.settings.imported is not None or fit.settings.templates:
         return None
     words = ["--dtype", fit.dtype, *_engine_words(fit)]
@@ -140,41 +140,30 @@ def _engine_words(fit: Fit) -> list[str]:
 
 
 def file_name(fit: Fit) -> str:
-    """`invact-bfloat16`, and after it whatever is not by default, in characters that suit any file system."""
+    """The name of the file: `invact-bfloat16`, then the options that differ from the defaults.
+
+    Its characters suit any file system.
+    """
     settings = fit.settings
-    extra = ["imported"] if settings.imported is not None else []
+    extra = ["imported"] * (settings.imported is not None)
     extra += [f"templates={_digest(settings.templates)}"] if settings.templates else []
     return naming.file_name(to_document(fit), extra=extra)
 
 
 def _digest(templates: Sequence[Template]) -> str:
-    """Eight digits that differ between templates."""
-    return hashlib.sha256(repr([(one.text, dict(one.start)) for one in templates]).encode()).hexdigest()[:8]
+    """Eight hexadecimal digits of the templates' hash."""
+    spelled = repr([(template.text, dict(template.start)) for template in templates])
+    return hashlib.sha256(spelled.encode()).hexdigest()[:8]
 
 
 def store(fit: Fit, root: Path) -> Published:
-    """Publish `fit` below `root`: a new version unless the newest one already says the same."""
+    """Publish a fit below `root`: as a new version, unless the newest version is the same."""
     return publish(to_document(fit), file_name(fit), root)
-
-
-def tapes_of(branch: dict[str, Any]) -> tuple[Tape, Tape]:
-    """s in y, and q in y and s, as a stored branch spells them; the constants are the numbers it gives.
-
-    Raises `InputError` for text outside the grammar.
-    """
-    constants = branch["constants"]
-    numbers = {Symbol(name, real=True): Rational(float(value)) for name, value in constants.items()}
-
-    def expression(text: str) -> Expr:
-        return read(text, constants).xreplace(numbers)
-
-    s = Y if branch["variable"] is None else expression(branch["variable"])
-    return Tape(s, Y), Tape(expression(branch["expression"]), Y, S)
 
 
 @dataclass(frozen=True)
 class StoredVariable:
-    """s as a file spells it, without its sign: what price and bound ask of a `Variable`."""
+    """s as a file spells it: stands for a `Variable` in a candidate, and is never refitted."""
 
     unsigned: Expr
     constants: dict[str, float]
@@ -188,19 +177,30 @@ class StoredVariable:
     @cached_property
     def expression(self) -> Expr:
         """s as an expression of y."""
-        return self.symbolic.xreplace({Symbol(key, real=True): Rational(one) for key, one in self.constants.items()})
+        return with_numbers(self.symbolic, self.constants)
 
 
 def candidate_of(branch: dict[str, Any]) -> Candidate:
-    """The candidate that a stored branch spells. Raises `InputError` for text outside the grammar."""
+    """The formula of a stored branch.
+
+    Parameters
+    ----------
+    branch : dict
+        One of `solution.branches` of a document.
+
+    Raises
+    ------
+    InputError
+        If its text is outside the grammar.
+    """
     constants = {name: float(value) for name, value in branch["constants"].items()}
     s = Y if branch["variable"] is None else read(branch["variable"], constants)
-    own = [name for name in constants if Symbol(name, real=True) not in s.free_symbols]
-    # In the order of the file: which number a constant has matters, and not its name.
-    numbered = {Symbol(name, real=True): constant(i) for i, name in enumerate(own)}
+    of_form = [name for name in constants if Symbol(name, real=True) not in s.free_symbols]
+    # Numbered in the order of the file, whatever their names are.
+    numbered = {Symbol(name, real=True): constant(i) for i, name in enumerate(of_form)}
     expression = read(branch["expression"], constants).xreplace(numbered)
     negative = bool(s.is_Mul and s.args[0] == -1)
-    shared = {name: value for name, value in constants.items() if name not in own}
-    variable = StoredVariable(-s if negative else s, shared, negative)
-    form = Form(expression, tuple(constants[name] for name in own), branch["engine"])
+    of_variable = {name: value for name, value in constants.items() if name not in of_form}
+    variable = StoredVariable(-s if negative else s, of_variable, negative)
+    form = Form(expression, tuple(constants[name] for name in of_form), branch["engine"])
     return Candidate(form, cast(Variable, variable))

@@ -89,7 +89,7 @@ def two_floats(value: Any) -> tuple[float, float]:
 
 @lru_cache(maxsize=256)
 def series(arc: Arc, end: int) -> tuple[Array, float]:
-    """Coefficients of g in powers of s at the arc's anchor (0: at `lo`, 1: at `hi`), and the largest s that they serve."""
+    """Coefficients of g in powers of s at the arc's anchor (0: at `lo`, 1: at `hi`), and the s to which they serve."""
     anchor = arc.anchors[end]
     if anchor is None:
         raise ValueError("the arc has no anchor at this end")

@@ -1,7 +1,4 @@
-"""A formula q(y) for g(y) = f'(f⁻¹(y)): the variable s, a form in y and s, and the two together, a candidate.
-
-s is the variable in which g is smooth: the root of the distance from the anchor (see `branches`).
-"""
+"""A formula q(y) for g(y) = f'(f⁻¹(y)): a form in y and s, and a candidate, which is a form with its variable s."""
 
 import re
 from collections.abc import Mapping
@@ -10,29 +7,30 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import sympy
 from numpy.typing import NDArray
-from sympy import Expr, Integer, Rational, Symbol
+from sympy import Expr, Symbol
 from sympy.printing.str import StrPrinter
 
 from fitting.activations.grammar import parse_formula
-from fitting.activations.heads import maximum, minimum
 from fitting.activations.tape import Array, Tape
 from fitting.errors import InputError
 from fitting.invact.price import Price, price
-
-Y = Symbol("y", real=True)
-S = Symbol("s", real=True)
-
-
-def constant(index: int) -> Symbol:
-    """The symbol c0, c1, ..."""
-    return Symbol(f"c{index}", real=True)
+from fitting.invact.variable import S, Variable, Y, constant, with_numbers
 
 
 @dataclass(frozen=True)
 class Form:
-    """`expression` in `Y`, `S` and constant(0), constant(1), ..., which have `values` (float64)."""
+    """A formula for g that an engine proposes: an expression in y, s and named constants.
+
+    Attributes
+    ----------
+    expression : Expr
+        In `Y`, `S` and constant(0), constant(1), ...
+    values : tuple of float
+        Of the constants.
+    engine : str
+        The name of the engine.
+    """
 
     expression: Expr
     values: tuple[float, ...]
@@ -40,6 +38,7 @@ class Form:
 
     @property
     def constants(self) -> tuple[Symbol, ...]:
+        """The symbols of the constants."""
         return tuple(constant(i) for i in range(len(self.values)))
 
 
@@ -48,122 +47,32 @@ def evaluate(form: Form, y: Array, s: Array) -> Array:
     return Tape(form.expression, Y, S, *form.constants).numpy(y, s, *form.values)
 
 
-T, T_LOW, LOW, HIGH, END, RADIUS = (Symbol(name, real=True) for name in ("t", "t_low", "low", "high", "end", "radius"))
-
-
 @dataclass(frozen=True)
-class Variable:
-    """s = ±root(min(max(±(y - t), low or 0), high)), or y itself kept within low and high where there is no T.
+class Candidate:
+    """A formula q(y) = form(y, s) with s = variable(y) that can be evaluated and priced.
 
-    anchor: f(T), or None. anchor_low: the rest of it, where one float32 would be felt. upward: whether y lies above
-    f(T). even: |y| stands for y. low: positive, makes the best of the outputs stored next to f(T), each of which
-    stands for many x. negative: s < 0, for the left of two sides that share one formula. end: the finite limit at
-    which f' vanishes again; then s is tan(θ/2) on the half circle from f(T) to it, which softens the logarithm that
-    g has there.
+    Attributes
+    ----------
+    form : Form
+        q in y and s. Its constants are float32 numbers, but for closed forms and the paper's.
+    variable : Variable
+        s in y.
     """
-
-    order: int = 1
-    anchor: float | None = None
-    anchor_low: float = 0.0
-    upward: bool = True
-    even: bool = False
-    low: float | None = None
-    high: float | None = None
-    negative: bool = False
-    end: float | None = None
-
-    @property
-    def constants(self) -> dict[str, float]:
-        """The named numbers, those that are there."""
-        named = {"t": self.anchor or None, "t_low": self.anchor_low or None, "low": self.low, "high": self.high}
-        if self.end is not None:
-            named |= {"end": self.end or None, "radius": self.radius}
-        return {name: value for name, value in named.items() if value is not None}
-
-    @property
-    def radius(self) -> float:
-        """Root of the distance from f(T) to the end."""
-        return float(np.float32(abs((self.end or 0.0) - (self.anchor or 0.0)) ** 0.5))
-
-    @cached_property
-    def symbolic(self) -> Expr:
-        """s as an expression of y and its constants' symbols."""
-        y = sympy.Abs(Y) if self.even else Y
-        zero: Expr = Integer(0)
-        lowest: Expr = LOW if self.low is not None else zero
-        if self.anchor:
-            y = y - T if self.upward else T - y
-        elif self.anchor is not None and not self.upward:
-            y = -y
-        if self.anchor_low:
-            zero = lowest = T_LOW if self.upward else -T_LOW
-        if self.low is not None or (self.anchor is not None and not self.even):
-            y = maximum(y, lowest)
-        if self.high is not None:
-            y = minimum(y, HIGH)
-        root = (y - zero) ** Rational(1, self.order)
-        if self.end is not None:
-            end = END if self.end else Integer(0)
-            rest = maximum(end - Y if self.upward else Y - end, Integer(0))
-            root = root / (RADIUS + sympy.sqrt(rest))
-        return -root if self.negative else root
-
-    @cached_property
-    def expression(self) -> Expr:
-        """s as an expression of y."""
-        return self.symbolic.xreplace({Symbol(key, real=True): Rational(one) for key, one in self.constants.items()})
-
-    def __call__(self, y: Array) -> Array:
-        """s at outputs y (float64, any shape)."""
-        return Tape(self.expression, Y).numpy(np.asarray(y, dtype=np.float64))
-
-    def rounded(self) -> "Variable":
-        """With its constants as float32, which is how kernels have them."""
-
-        def short(value: float | None) -> float | None:
-            return None if value is None else float(np.float32(value))
-
-        return replace(
-            self,
-            anchor=short(self.anchor),
-            anchor_low=float(np.float32(self.anchor_low)),
-            low=short(self.low),
-            high=short(self.high),
-            end=short(self.end),
-        )
-
-
-class Formula:
-    """q(y) as two tapes: of s in y, and of q in y and s, with numbers for constants."""
-
-    tapes: tuple[Tape, Tape]
-
-    def __call__(self, y: Array) -> Array:
-        """q at float64 outputs, in float64."""
-        y = np.asarray(y, dtype=np.float64)
-        return self.tapes[1].numpy(y, self.tapes[0].numpy(y))
-
-    def float32(self, y: Array) -> NDArray[np.float32]:
-        """q as a kernel has it: in float32, from outputs that are float32 numbers."""
-        return self.tapes[1].numpy32(y, self.tapes[0].numpy32(y))
-
-
-@dataclass(frozen=True)
-class Stored(Formula):
-    """A formula that a file spells."""
-
-    tapes: tuple[Tape, Tape]
-
-
-@dataclass(frozen=True)
-class Candidate(Formula):
-    """q(y) = form(y, s) with s = variable(y). Constants are float32 numbers, but for closed and published forms."""
 
     form: Form
     variable: Variable
 
+    def __call__(self, y: Array) -> Array:
+        """q at outputs y (float64, any shape), in float64."""
+        y = np.asarray(y, dtype=np.float64)
+        return self.tapes[1].numpy(y, self.tapes[0].numpy(y))
+
+    def float32(self, y: Array) -> NDArray[np.float32]:
+        """q as kernels compute it: in float32, at outputs y (any shape) that are float32 numbers."""
+        return self.tapes[1].numpy32(y, self.tapes[0].numpy32(y))
+
     def rounded(self) -> "Candidate":
-        """With every constant the nearest float32."""
+        """The candidate with every constant rounded to float32."""
         values = tuple(float(np.float32(value)) for value in self.form.values)
         return Candidate(replace(self.form, values=values), self.variable.rounded())
 
@@ -176,39 +85,40 @@ class Candidate(Formula):
 
     @cached_property
     def price(self) -> Price:
-        """Of this formula alone."""
+        """The price of this formula alone."""
         return price(self.variable.symbolic, self.form.expression)
 
     @cached_property
-    def tapes(self) -> tuple[Tape, Tape]:  # type: ignore[override]
-        """Of s in y, and of q in y and s, with numbers for constants."""
-        numbers = {c: Rational(value) for c, value in zip(self.form.constants, self.form.values, strict=True)}
-        return Tape(self.variable.expression, Y), Tape(self.form.expression.xreplace(numbers), Y, S)
+    def tapes(self) -> tuple[Tape, Tape]:
+        """The tapes of s in y, and of q in y and s, with numbers for constants."""
+        names = (symbol.name for symbol in self.form.constants)
+        q = with_numbers(self.form.expression, dict(zip(names, self.form.values, strict=True)))
+        return Tape(self.variable.expression, Y), Tape(q, Y, S)
 
 
 def pair_price(left: Candidate, right: Candidate) -> Price:
-    """Of both sides and the choice between them by the bit.
+    """The price of both branches and of the choice between them by the bit.
 
-    One formula with other constants is evaluated once, each constant that differs being selected; two formulas are
-    both evaluated, sharing what they can.
+    Two candidates that differ in their constants only are evaluated once, and each constant that differs is selected;
+    others are both evaluated, sharing common parts.
     """
     plain = replace(left.variable, negative=False), replace(right.variable, negative=False)
-    both = _selected(price(*(part for i, one in enumerate((left, right)) for part in _parts(one, i))), 1)
+    both = _selected(price(*_parts(left, 0), *_parts(right, 1)), 1)
     if left.form.expression != right.form.expression or plain[0].symbolic != plain[1].symbolic:
         return both
     pairs = [*zip(left.form.values, right.form.values, strict=True)]
     pairs += [(plain[0].constants[key], plain[1].constants[key]) for key in plain[0].constants]
     pairs += [(float(left.variable.negative), float(right.variable.negative))]
     once = _selected(Candidate(right.form, plain[1]).price, sum(a != b for a, b in pairs))
-    return min(both, once, key=lambda one: one.total)
+    return min(both, once, key=lambda price: price.total)
 
 
-def _selected(one: Price, selections: int) -> Price:
-    return replace(one, other=one.other + selections)
+def _selected(price: Price, selections: int) -> Price:
+    return replace(price, other=price.other + selections)
 
 
 def _parts(candidate: Candidate, index: int) -> tuple[Expr, Expr]:
-    """s with numbers, so that equal ones are shared, and q with a name for that s and the side's own constants."""
+    """s with numbers, so that equal ones are shared, and q with names for that s and the branch's own constants."""
     own = {c: Symbol(f"{c.name}_{index}", real=True) for c in candidate.form.constants}
     s = candidate.variable.expression
     return s, candidate.form.expression.xreplace({S: Symbol(f"s[{s}]", real=True), **own})
@@ -218,7 +128,7 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class _Printer(StrPrinter):
-    """sympy's own text, with the grammar's names for the heads that sympy does not know."""
+    """sympy's own text, with the grammar's names for the functions that sympy does not know."""
 
     def _print_maximum(self, expression: Expr) -> str:
         return f"max({', '.join(map(self._print, expression.args))})"
@@ -231,14 +141,14 @@ class _Printer(StrPrinter):
 
 
 def spell(expression: Expr) -> str:
-    """Text that `read` makes the same expression of."""
+    """The expression as text; `read` makes the same expression of it."""
     return str(_Printer().doprint(expression))
 
 
 def read(text: str, constants: Mapping[str, Any]) -> Expr:
-    """The expression in y, s and the named constants, which stay symbols.
+    """The expression of a text in y, s and the named constants, which stay symbols.
 
-    Raises `InputError` for text outside the grammar and constants that are badly named.
+    Raises `InputError` for text outside the grammar, and for a bad name of a constant.
     """
     for name in constants:
         if not _WORD.fullmatch(name):

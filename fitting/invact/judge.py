@@ -12,7 +12,7 @@ from fitting.errors import InputError
 from fitting.invact.branches import Branch
 from fitting.invact.error_floor import Cells, ErrorFloor
 from fitting.invact.exact import derivative_from_output
-from fitting.invact.formula import Formula
+from fitting.invact.formula import Candidate
 
 NEXT = 2048  # float32 numbers next to f(T), judged one by one
 SPREAD = 60_000  # further float32 numbers at which every formula is judged
@@ -78,14 +78,14 @@ class Judge:
         """The score of g itself."""
         return self._score(derivative_from_output(self._branch, self.cells.y), self.g)
 
-    def at_many(self, formula: Formula) -> float:
+    def at_many(self, candidate: Candidate) -> float:
         """The largest |q - g| at a million stored outputs and more; at all of them in a 16-bit format."""
         y, g = self._many
-        return float(np.abs(formula.float32(y).astype(np.float64) - g).max())
+        return float(np.abs(candidate.float32(y).astype(np.float64) - g).max())
 
-    def __call__(self, formula: Formula) -> Score:
+    def __call__(self, candidate: Candidate) -> Score:
         """The errors of a formula; infinite ones if it is not finite at every output."""
-        return self._score(*(formula.float32(y).astype(np.float64) for y in (self.cells.y, self.outputs)))
+        return self._score(*(candidate.float32(y).astype(np.float64) for y in (self.cells.y, self.outputs)))
 
     def _score(self, at_cells: Array, at_outputs: Array) -> Score:
         cells = self.cells

@@ -15,10 +15,10 @@ from sympy.functions.elementary.piecewise import ExprCondPair
 
 from fitting.activations.heads import expm1, log1p, maximum, minimum, sigmoid, tanh
 
-# head -> (special-function instructions, others). Measured; log, expm1 and their kin are software sequences.
+# function -> (special-function instructions, others). Measured; log, expm1 and the like are software sequences.
 TABLE: dict[str, tuple[int, int]] = {
     "fma": (0, 1),  # also a sum or a product alone
-    "abs": (0, 1),  # of what was loaded; of what was computed it is a modifier and free
+    "abs": (0, 1),  # of a loaded value; of a computed one it is a modifier and free
     "select": (0, 1),  # also each `and` and `or`
     "compare": (0, 1),
     "max": (0, 1),
@@ -28,12 +28,12 @@ TABLE: dict[str, tuple[int, int]] = {
     "exp": (1, 4),
     "division": (1, 7),
     "log": (0, 25),
-    "power": (1, 28),  # a root that is no square root, by log2 and exp2
+    "power": (1, 28),  # a root other than the square root, by log2 and exp2
     "expm1": (1, 24),
     "log1p": (0, 29),
     "sigmoid": (2, 9),
     "tanh": (2, 14),
-    "other": (1, 27),  # erf's, for whatever has no row
+    "other": (1, 27),  # erf's price, for functions without a row
 }
 DIVISION = sum(TABLE["division"])
 _FUNCTIONS = {maximum: "max", minimum: "min", expm1: "expm1", log1p: "log1p", sigmoid: "sigmoid", tanh: "tanh"}
@@ -42,7 +42,7 @@ _FUNCTIONS |= {sympy.exp: "exp", sympy.log: "log"}
 
 @dataclass(frozen=True)
 class Price:
-    """Instructions per element, by kind."""
+    """Instructions per element, by kind: `special` are those of the special-function unit."""
 
     fma: int
     other: int
@@ -61,7 +61,7 @@ class Price:
 
 
 def price(*expressions: Expr) -> Price:
-    """The price of evaluating all of `expressions`, sharing what they have in common."""
+    """The price of evaluating all of `expressions`; common parts are paid for once."""
     bill = _Bill()
     for expression in expressions:
         bill.add(expression)
@@ -72,7 +72,10 @@ def price(*expressions: Expr) -> Price:
 
 
 class _Bill:
-    """Counts by row of the table; `seen`: nodes paid for; `fused`: of these, whose last multiplication is in a sum."""
+    """Counts by row of the table.
+
+    `seen` are the nodes that are paid for; `fused` are those of them whose last multiplication is part of a sum.
+    """
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -81,7 +84,7 @@ class _Bill:
 
     def add(self, node: Expr) -> None:
         node = _unsigned(node)
-        if node in self.fused:  # its value is wanted after all
+        if node in self.fused:  # its value is needed by itself, too
             self.fused.remove(node)
             self.counts["fma"] += 1
         if node in self.seen or not node.free_symbols:
@@ -109,7 +112,7 @@ class _Bill:
             self.counts[_FUNCTIONS.get(type(node), "other")] += 1
 
     def _sum(self, node: Expr) -> None:
-        """k terms: k - 1 instructions, each of which does the last multiplication of one term besides."""
+        """k terms cost k - 1 instructions, each of which also does the last multiplication of one term."""
         terms = [_unsigned(term) for term in _without_numbers(node)]
         additions = len(terms) - (len(terms) == len(node.args))
         again = [term for term in terms if term in self.fused][:additions]
@@ -121,7 +124,7 @@ class _Bill:
         self.counts["fma"] += additions - len(ready)
 
     def _product(self, node: Expr) -> None:
-        """Numerator and denominator each a chain of multiplications, and one division."""
+        """Numerator and denominator are chains of multiplications; between them is one division."""
         factors = _without_numbers(node)
         below = [factor.args[0] ** -factor.args[1] for factor in factors if _is_divisor(factor)]
         above = [factor for factor in factors if not _is_divisor(factor)]
@@ -153,17 +156,17 @@ class _Bill:
 
 
 def _without_numbers(node: Expr) -> list[Expr]:
-    """Terms or factors that are not constant; the constant ones are one number by the time the formula runs."""
+    """Terms or factors that are not constant; the constant ones become one number before the formula runs."""
     return [part for part in node.args if part.free_symbols]
 
 
 def _unsigned(node: Expr) -> Expr:
-    """Without a factor -1, which costs nothing."""
+    """`node` without a factor -1, which costs nothing."""
     return -node if node.is_Mul and node.args[0] == -1 else node
 
 
 def _ends_in_product(term: Expr) -> bool:
-    """Whether the last thing done for `term`, which has no factor -1, is a multiplication."""
+    """Whether the last operation of `term`, which has no factor -1, is a multiplication."""
     if term.is_Pow:
         exponent = term.args[1]
         return bool((2 * exponent).is_Integer and exponent != sympy.Rational(1, 2))
@@ -171,5 +174,5 @@ def _ends_in_product(term: Expr) -> bool:
 
 
 def _is_divisor(factor: Expr) -> bool:
-    """Whether it is one over a power or a square root; another root has its sign in the exponent for nothing."""
+    """Whether `factor` is one over a power or a square root; another root's negative exponent costs nothing."""
     return bool(factor.is_Pow and (2 * factor.args[1]).is_Integer and factor.args[1].is_negative)

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from coefficients.schema import Document
-from fitting.invact.formula import Candidate, Y, spell
+from fitting.invact.formula import Candidate, spell
 from fitting.invact.front import Row
 from fitting.invact.proof.bound import Bound
 from fitting.invact.solve import Fit
+from fitting.invact.variable import Y
 from fitting.words import counted, percent, upwards
 
 BEFORE, AFTER = 5, 2  # rows of the front shown around the chosen one

@@ -9,9 +9,8 @@ from fitting.activations import Activation
 from fitting.activations.tape import Array
 from fitting.fewbit.steps import Steps
 from fitting.invact.branches import Branch, split
-from fitting.invact.document import tapes_of
+from fitting.invact.document import candidate_of
 from fitting.invact.exact import derivative_from_output
-from fitting.invact.formula import Stored
 from notebooks.gallery.fits import Fit
 
 POINTS = 2000
@@ -85,7 +84,7 @@ def formulas(fit: Fit, lo: float, hi: float) -> list[Formula]:
     exact = _exact(fit.activation, lo, hi)
     document = fit.document
     for side, branch, bound in zip(exact, document["solution"]["branches"], document["error"]["bound"], strict=True):
-        q = Stored(tapes_of(branch))
+        q = candidate_of(branch)
         with np.errstate(all="ignore"):  # the published formulas have roots of rounded numbers below 0
             error = np.abs(q(side.outputs) - side.slopes)
             if fit.is_relative:  # as the bound counts then

@@ -18,10 +18,11 @@ from fitting.activations.tape import Tape
 from fitting.invact.branches import split
 from fitting.invact.engines.closed_form import closed_form
 from fitting.invact.exact import derivative_from_output, two_floats
-from fitting.invact.formula import Candidate, Form, S, Variable, Y, constant
+from fitting.invact.formula import Candidate, Form
 from fitting.invact.proof.bound import RESOLVED, prove
 from fitting.invact.proof.difference import Difference
 from fitting.invact.proof.ranges import inside
+from fitting.invact.variable import S, Variable, Y, constant
 
 LEFT, RIGHT = 0, 1
 AT = {"gelu": -0.16997120747990363, "silu": -0.27846454276107385}

@@ -14,7 +14,7 @@ from fitting.activations.tape import Tape
 from fitting.invact.branches import split
 from fitting.invact.engines import chain_rule
 from fitting.invact.engines.closed_form import closed_form
-from fitting.invact.formula import Y
+from fitting.invact.variable import Y
 
 INF = math.inf
 SELU = ("1.0507009873554804934193349852946", "1.6732632423543772848170429916717")

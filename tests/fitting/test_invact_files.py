@@ -16,7 +16,7 @@ from coefficients.store import DATA
 from fitting.activations import get, names, oracle
 from fitting.activations.tape import Tape
 from fitting.invact.branches import split
-from fitting.invact.document import file_name, tapes_of, to_document
+from fitting.invact.document import candidate_of, file_name, to_document
 from fitting.invact.engines import papers
 from fitting.invact.exact import derivative_from_output
 from fitting.invact.formats import FORMATS
@@ -64,7 +64,7 @@ def test_a_shipped_file_stays_under_its_bound(path):
     border = document["solution"]["border"] or 0.0
     for branch, bound in zip(branches, document["error"]["bound"], strict=True):
         lo, hi = (sign * math.inf if end is None else end for sign, end in zip((-1, 1), branch["x"], strict=True))
-        tapes = tapes_of(branch)
+        tapes = candidate_of(branch).tapes
         for x in places(lo, hi, border):
             with mpmath.workdps(50):
                 y, slope = oracle.f(activation, x), oracle.df(activation, x)
@@ -89,7 +89,7 @@ def test_a_shipped_formula_is_a_number_wherever_y_may_be(path):
         y = np.concatenate(
             [y, [end + k * form.spacing(np.array(end)) for end in (low, high) if end is not None for k in (-1, 1)]]
         )
-        s, q = tapes_of(branch)
+        s, q = candidate_of(branch).tapes
         found = q.numpy32(y, s.numpy32(y))
         if branch["engine"] != "published":
             assert np.isfinite(found).all(), y[~np.isfinite(found)][:5]
@@ -101,7 +101,7 @@ def test_a_y_rounded_below_its_least_gives_the_value_there(name, dtype):
     for branch in load(name, f"invact-{dtype}")["solution"]["branches"]:
         least = np.float32(branch["y"][0])
         below = np.array([least * np.float32(1 + 1e-6), least * np.float32(1.01)], dtype=np.float32)
-        s, q = tapes_of(branch)
+        s, q = candidate_of(branch).tapes
         at_least = q.numpy32(least, s.numpy32(np.float32(least * np.float32(1 + 1e-5))))
         assert (q.numpy32(below, s.numpy32(below)) == at_least).all()
 
@@ -278,7 +278,7 @@ def test_float32_holds_at_stored_outputs_that_no_fit_has_seen(name):
         next_to_end = low + 10.0 ** rng.uniform(-12, 0, 50_000) if math.isfinite(low) else np.zeros(1)
         y = np.concatenate([*spans, next_to_end]).astype(np.float32)
         y = y[(low <= y) & (y <= high)]
-        s, q = tapes_of(branch)
+        s, q = candidate_of(branch).tapes
         error = np.abs(q.numpy32(y, s.numpy32(y)) - derivative_from_output(side, y.astype(np.float64)))
         assert error.max() <= 2.0**-20, (i, y[int(np.argmax(error))])
         # What the file says was looked for at two million others: these half a million may exceed it by little.

@@ -14,8 +14,8 @@ from benchmarks import price as measured
 from benchmarks.rows import RESULTS, Row
 from fitting.activations.heads import Phi, expm1, log1p, maximum, minimum, sigmoid, tanh
 from fitting.invact.engines.papers import published
-from fitting.invact.formula import S, Y, constant
 from fitting.invact.price import DIVISION, TABLE, Price, price
+from fitting.invact.variable import S, Y, constant
 
 A, B, C, D, E = symbols("a b c d e", real=True)
 

@@ -17,9 +17,10 @@ from fitting.invact.engines.problem import Problem, Tail, Target
 from fitting.invact.engines.stretch import stretch_of, variables
 from fitting.invact.error_floor import information_floor
 from fitting.invact.exact import derivative_from_output
-from fitting.invact.formula import Candidate, S, Variable, Y, constant, evaluate, pair_price, read, spell
+from fitting.invact.formula import Candidate, evaluate, pair_price, read, spell
 from fitting.invact.judge import rule_for
 from fitting.invact.solve import fit
+from fitting.invact.variable import S, Variable, Y, constant
 from fitting.weights import named
 
 

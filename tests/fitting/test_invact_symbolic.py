@@ -23,10 +23,11 @@ from sympy import Abs, Rational, exp, sqrt
 from fitting.activations.grammar import parse_formula
 from fitting.activations.tape import Tape
 from fitting.errors import InputError
-from fitting.invact.formula import Form, S, Y, constant
+from fitting.invact.formula import Form
 from fitting.invact.symbolic import equations, operon, pysr
 from fitting.invact.symbolic.equations import to_form
 from fitting.invact.symbolic.regression import Data, child, error, evaluate, front, pruned, size, sound_at
+from fitting.invact.variable import S, Y, constant
 
 C = [constant(i) for i in range(9)]
 Array = NDArray[np.float64]

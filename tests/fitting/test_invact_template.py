@@ -18,8 +18,9 @@ from fitting.invact.engines.problem import Problem, Squares, Tail, Target
 from fitting.invact.engines.refit import refit
 from fitting.invact.engines.template import BUILTIN, ENGINE, Template, constants_of, parse_template, search
 from fitting.invact.exact import derivative_from_output
-from fitting.invact.formula import Candidate, Form, S, Variable, Y, constant, evaluate
+from fitting.invact.formula import Candidate, Form, evaluate
 from fitting.invact.price import price
+from fitting.invact.variable import S, Variable, Y, constant
 
 C = [constant(i) for i in range(9)]
 SIDES = {"gelu left": ("gelu", 0), "gelu right": ("gelu", 1), "silu left": ("silu", 0), "silu right": ("silu", 1)}

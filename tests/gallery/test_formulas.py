@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from fitting.fewbit.steps import Steps
-from fitting.invact.document import tapes_of
-from fitting.invact.formula import Stored
+from fitting.invact.document import candidate_of
 from notebooks.gallery.c_array import as_c
 from notebooks.gallery.fits import shelves
 from notebooks.gallery.latex import _maths, as_latex
@@ -60,7 +59,7 @@ def test_c_formulas_with_the_arrays_are_those_of_the_file():
                 "constants": given.pop(0) if branch["constants"] else {},
             }
             with np.errstate(all="ignore"):  # some y are no outputs
-                one, other = Stored(tapes_of(copied))(y), Stored(tapes_of(branch))(y)
+                one, other = candidate_of(copied)(y), candidate_of(branch)(y)
             assert np.array_equal(one, other, equal_nan=True), fit.place
         assert s == given == []
 

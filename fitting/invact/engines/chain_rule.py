@@ -14,7 +14,7 @@ from fitting.activations.calculus import sign_inside
 from fitting.activations.heads import expm1, log1p, maximum, minimum, softplus, x
 from fitting.activations.tape import Tape
 from fitting.invact.branches import Arc
-from fitting.invact.formula import Y
+from fitting.invact.variable import Y
 
 Rule = Callable[[Expr, int], Expr]
 

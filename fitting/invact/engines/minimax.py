@@ -15,7 +15,8 @@ from sympy import Expr, Integer, Rational, Symbol
 from fitting.activations.tape import Array
 from fitting.invact.engines.problem import Problem, Tail, Target
 from fitting.invact.engines.refit import improve
-from fitting.invact.formula import Form, S, constant
+from fitting.invact.formula import Form
+from fitting.invact.variable import S, constant
 
 ENGINE = "minimax"
 ITERATIONS = 12  # of the linearised problem

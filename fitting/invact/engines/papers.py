@@ -14,7 +14,8 @@ from fitting.activations import get
 from fitting.activations.grammar import parse_formula
 from fitting.invact.arguments import PUBLISHED
 from fitting.invact.branches import split
-from fitting.invact.formula import Candidate, Form, S, Variable, Y, constant
+from fitting.invact.formula import Candidate, Form
+from fitting.invact.variable import S, Variable, Y, constant
 
 ENGINE = PUBLISHED
 

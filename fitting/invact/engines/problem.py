@@ -9,8 +9,9 @@ from fitting.activations.tape import Array
 from fitting.errors import InputError
 from fitting.invact.engines.stretch import Stretch, cut, variables
 from fitting.invact.error_floor import Cells, ErrorFloor
-from fitting.invact.formula import Form, Variable, evaluate
+from fitting.invact.formula import Form, evaluate
 from fitting.invact.judge import Rule
+from fitting.invact.variable import Variable
 
 CLOSE = 60  # outputs next to f(T) that stay single points when neighbours are merged
 MERGED = 600  # points that the other outputs of a 16-bit format are merged to, at most

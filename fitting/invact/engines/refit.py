@@ -11,7 +11,8 @@ from sympy import Expr
 
 from fitting.activations.tape import Array, Tape
 from fitting.invact.engines.problem import HUGE, Squares, Target
-from fitting.invact.formula import Form, S, Y
+from fitting.invact.formula import Form
+from fitting.invact.variable import S, Y
 
 ROUNDS = 25  # of the minimax polish, which converges quadratically and seldom needs all
 ENOUGH = 0.01  # of the largest error: the gain that a further round must promise

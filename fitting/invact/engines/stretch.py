@@ -11,7 +11,7 @@ from fitting.errors import InputError
 from fitting.invact.branches import Anchor, Arc, Branch, Split
 from fitting.invact.error_floor import Cells, ErrorFloor
 from fitting.invact.exact import derivative_from_output, two_floats
-from fitting.invact.formula import Variable
+from fitting.invact.variable import Variable
 
 
 @dataclass(frozen=True)

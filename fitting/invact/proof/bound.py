@@ -1,11 +1,11 @@
-"""A proven bound of max |q(y) - g(y)| over one side: by branch and bound on x, in ball arithmetic.
+"""A proven bound of max |q(y) - g(y)| over one branch: by branch and bound on x, in ball arithmetic.
 
-What is proven: |q(f(x)) - f'(x)| <= `upper` for every real x inside an arc of the side with |x| <= 2**128, which
-includes all finite inputs of bfloat16, float16 and float32; q in exact real arithmetic with its stored constants, y
-not rounded. Taken for granted: python-flint; the ends of the arcs (float64 numbers: kinks are where these say, not
-within a rounding of it; f' at the kink itself is not looked at); and that y keeps within the range that the arc states,
-where a root of q or a condition in it needs that to be real or to be decided. Nothing else about f is, neither that it
-is monotone nor what it tends to, but for double exponentials far out (`Difference`).
+Proven is |q(f(x)) - f'(x)| <= `upper` for every real x inside an arc of the branch with |x| <= 2**128, which includes
+all finite inputs of bfloat16, float16 and float32; q is computed in exact real arithmetic with its stored constants,
+and y is not rounded. The proof relies on python-flint; on the ends of the arcs (float64 numbers: a kink is at this very
+number, and f' at the kink itself is not part of the proof); and on y staying within the range that the arc states,
+where a root of q must be real or a condition in q be decided. It assumes nothing else about f, neither that f is
+monotone nor its limits, but for double exponentials far out (`Difference`).
 """
 
 import heapq
@@ -24,16 +24,23 @@ from fitting.invact.proof.difference import Difference
 REACH = 2.0**128  # |x| of every float32 number
 SHARP = 0.002  # of the largest sample: by how much the bound may exceed it
 RESOLVED = 1e-15  # errors below it are not told apart
-MOST = 20_000  # cells; a bound that takes more is left as it is, and says so by its slack
-SCAN = 500  # points of an arc that are looked at first
-STARTS = 3  # of which these are sampled
+MOST = 20_000  # cells; a bound that would need more is left as it is, and its slack shows that
+SCAN = 500  # points of an arc at which the error is first computed in float64
+STARTS = 3  # of these points, those with the largest errors, at which it is then sampled
 
 
 @dataclass(frozen=True)
 class Bound:
-    """|q - g| <= `upper` on the side, rounded up, and |q - g| is `sampled` at x = `at`, the largest that was met.
+    """A proven bound of |q - g| on one branch; of |q - g| / max(1, |g|) on an arc where g has no bound.
 
-    On an arc where g has no bound, that of a closed form, |q - g| / max(1, |g|) takes its place.
+    Attributes
+    ----------
+    upper : float
+        |q - g| <= upper on the whole branch; rounded up, infinite if nothing could be proven.
+    sampled : float
+        The largest |q - g| that was met at a point.
+    at : float
+        The x where it was met.
     """
 
     upper: float
@@ -42,16 +49,16 @@ class Bound:
 
     @property
     def slack(self) -> float:
-        """By how much the bound may be too large, as a part of the sample; 0 where there is no error to resolve."""
+        """By how much the bound may be too large, as a part of the sample; 0 if there is no error to resolve."""
         if self.upper <= RESOLVED:
             return 0.0
         return self.upper / self.sampled - 1.0 if self.sampled else math.inf
 
 
 def prove(candidate: Candidate, branch: Branch) -> Bound:
-    """A bound of |q - g| on `side`, within 0.2 % of a sample unless its `slack` says otherwise.
+    """A bound of |q - g| on a branch, within 0.2 % of a sample unless its `slack` says otherwise.
 
-    `upper` is infinite where q has a pole, or is not known to be a real number, somewhere on the side.
+    Its `upper` is infinite if q has a pole, or is not known to be a real number, somewhere on the branch.
     """
     return _Search([Difference(candidate, arc) for arc in branch.arcs]).run()
 
@@ -62,7 +69,7 @@ class _Search:
     def __init__(self, differences: list[Difference]) -> None:
         self.differences = differences
         self.sampled, self.at = 0.0, math.nan
-        self.settled = 0.0  # the largest bound of cells that are done with
+        self.settled = 0.0  # the largest bound of cells that are not split any more
         self.cells: list[tuple[float, float, float, float, int]] = []  # -bound, width, lo, hi, number of the arc
 
     def run(self) -> Bound:
@@ -91,7 +98,7 @@ class _Search:
 
     @property
     def _enough(self) -> float:
-        """What a cell's bound may be."""
+        """The bound at which a cell is not split any more."""
         return max(self.settled, self.sampled * (1 + SHARP), RESOLVED)
 
     def _sample(self, index: int, x: float) -> None:
@@ -100,17 +107,17 @@ class _Search:
             self.sampled, self.at = float(error), x
 
     def _add(self, lo: float, hi: float, index: int) -> None:
-        found = self.differences[index].over(lo, hi, self._enough)
-        if found.about > self.sampled:
-            self._sample(index, found.at)
-        if found.upper <= self._enough:
-            self.settled = max(self.settled, found.upper)
-        else:  # of equals the smallest first: where nothing is known, down to where something is
-            heapq.heappush(self.cells, (-found.upper, hi - lo, lo, hi, index))
+        enclosure = self.differences[index].over(lo, hi, self._enough)
+        if enclosure.about > self.sampled:
+            self._sample(index, enclosure.at)
+        if enclosure.upper <= self._enough:
+            self.settled = max(self.settled, enclosure.upper)
+        else:  # of equal bounds the narrowest cell comes first: where all are infinite, until one is finite
+            heapq.heappush(self.cells, (-enclosure.upper, hi - lo, lo, hi, index))
 
 
 def _first_cells(arc: Arc) -> Iterator[tuple[float, float]]:
-    """The arc, or what of it is within reach, in cells that double their width towards its infinite ends."""
+    """The part of the arc within reach, in cells that double their width towards its infinite ends."""
     lo, hi = max(arc.lo, -REACH), min(arc.hi, REACH)
     if math.isfinite(arc.lo) and math.isfinite(arc.hi):
         yield lo, hi

@@ -1,6 +1,6 @@
 """The error of a candidate, e(x) = q(f(x)) - f'(x), on one arc: at points, and enclosed over intervals of x.
 
-By x and not by y, so that no inverse of f is needed and nothing is singular where f' = 0.
+It is a function of x and not of y, so that no inverse of f is needed and nothing is singular where f' = 0.
 """
 
 import math
@@ -20,15 +20,16 @@ from fitting.activations.arithmetics import Arithmetic
 from fitting.activations.enclosures import HULL, ROOTS, SERIES
 from fitting.activations.tape import Array, Tape
 from fitting.invact.branches import Arc
-from fitting.invact.formula import Candidate, S, Y
+from fitting.invact.formula import Candidate
 from fitting.invact.proof.ranges import around, inside, roots_are_real, span
+from fitting.invact.variable import S, Y
 
 ORDER = 14  # of the Taylor polynomial's remainder
 PRECISION = 128  # bits
-FAR = 2.0**16  # |x| beyond which 1 + tanh(x) times x needs more of them
+FAR = 2.0**16  # |x| beyond which 1 + tanh(x) times x needs more bits
 FAR_PRECISION = 512
 PARTS = 64  # between the points at which a Taylor polynomial is evaluated
-CLOSED, ROUNDING = "closed", 2.0**-8  # an engine whose conditions are rounded, to bfloat16 at the coarsest
+CLOSED, ROUNDING = "closed", 2.0**-8  # conditions of closed forms are rounded, to bfloat16 at the coarsest
 _ROUNDING = 2.0**-47  # of a sum of ORDER products of powers in float64, relative to the sum of their sizes
 _HUGE = 1e300  # sums of such numbers may overflow
 
@@ -39,7 +40,7 @@ _CURVATURE = np.arange(ORDER) * np.arange(-1.0, ORDER - 1.0) * (2.0 / PARTS) ** 
 
 @dataclass(frozen=True)
 class Enclosure:
-    """|e| <= `upper` on a cell, and a point of it where |e| is about `about`, its largest; NaN where unknown."""
+    """|e| <= `upper` on a cell; its largest value is about `about`, near the point `at`; NaN where unknown."""
 
     upper: float
     at: float = math.nan
@@ -50,9 +51,9 @@ class Enclosure:
 class Difference:
     """e on one arc without its ends; where f' has no bound, e / max(1, |f'|).
 
-    A condition on y that compares with the value at an end is what it is inside; those of a closed form compare with
-    such values rounded as stored outputs are, and y here is not rounded. On a flat arc y is one number, the float64
-    next to f there.
+    A condition in q that compares y with its value at an end is decided as inside the arc. In a closed form such values
+    are rounded as stored outputs are, while y here is not rounded. On a flat arc y is one number, the float64 next to f
+    there.
     """
 
     candidate: Candidate
@@ -67,7 +68,7 @@ class Difference:
 
     @cached_property
     def _tapes(self) -> tuple[Tape, Tape, Arithmetic]:
-        """s, q and how to enclose them."""
+        """s, q and the arithmetic that encloses them."""
         s, q = self._formulas
         known = {Y: around(*self.arc.range)}
         roots = roots_are_real(s, known) and roots_are_real(q, {**known, S: span(s, known)})
@@ -77,13 +78,14 @@ class Difference:
     def _steps(self) -> list[Tape]:
         """s, each divisor of q, and q, in terms of y and the steps before.
 
-        A divisor that is small next to its own terms is not 0 for a ball of x only if it is enclosed as one function.
+        A divisor that is small next to its own terms must be enclosed as one function: else its ball may hold 0.
         """
         s, q = self._formulas
         tapes = [Tape(s, Y)]
         divisors = {node.base for node in q.atoms(sympy.Pow) if node.exp.is_negative and node.base.has(Y, S)}
         named: dict[Expr, Symbol] = {}
-        for divisor in sorted(divisors - {Y, S}, key=lambda one: (one.count_ops(), str(one))):  # the inner ones first
+        inner_first = sorted(divisors - {Y, S}, key=lambda divisor: (divisor.count_ops(), str(divisor)))
+        for divisor in inner_first:
             tapes.append(Tape(divisor.xreplace(named), Y, S, *named.values()))
             named[divisor] = Symbol(f"d{len(named)}", real=True)
         return [*tapes, Tape(q.xreplace(named), Y, S, *named.values())]
@@ -94,12 +96,12 @@ class Difference:
         return any(math.isinf(end) and math.isinf(calculus.limit(self.arc.piece.d1, sign)) for end, sign in ends)
 
     def _unit(self, derivative: Any) -> Any:
-        """What e is measured in where f' is in the ball `slope`: at most max(1, |f'|)."""
+        """The unit of e where f' is in the ball `derivative`: at most max(1, |f'|)."""
         lower = abs(derivative).lower()
         return lower if self._relative and lower > 1 else flint.arb(1)
 
     def scan(self, x: Array) -> Array:
-        """|e| at float64 points of the arc, in float64 arithmetic: to know where to look."""
+        """|e| at float64 points of the arc, in float64 arithmetic: shows where |e| is large."""
         with np.errstate(all="ignore"):
             derivative = self.arc.piece.d1.numpy(x)
             error = np.abs(self.candidate(self.arc.piece.f.numpy(x)) - derivative)
@@ -119,20 +121,20 @@ class Difference:
         return q.run(arithmetic, y, s.run(arithmetic, y))
 
     def over(self, lo: float, hi: float, enough: float) -> Enclosure:
-        """An enclosure of |e| over [lo, hi]. One that is not above `enough` need not be sharp.
+        """An enclosure of |e| over [lo, hi]. An enclosure that is not above `enough` need not be sharp.
 
         e's Taylor polynomial about the middle m has the remainder e⁽ⁿ⁾(ξ)/n!·(x - m)ⁿ, the n-th coefficient of the
-        series computed from the ball [lo, hi] (Lagrange). Where e is not analytic on the cell, and where that will do,
-        there are only the sets of values that y and f' take.
+        series computed from the ball [lo, hi] (Lagrange). Where e is not analytic on the cell, or a rough enclosure is
+        enough, only the balls of y and f' are used.
         """
         middle = lo + (hi - lo) / 2
         if self.arc.direction == 0:
             return Enclosure(_up(self.at(middle)))
         with _settings(_precision(max(abs(lo), abs(hi)))):
-            found = self._enclosed(middle, max(middle - lo, hi - middle) * (1 + 2.0**-52), enough)
-            if math.isinf(found.upper) and min(abs(lo), abs(hi)) >= calculus.SCAN_RANGE:
+            enclosure = self._enclosed(middle, max(middle - lo, hi - middle) * (1 + 2.0**-52), enough)
+            if math.isinf(enclosure.upper) and min(abs(lo), abs(hi)) >= calculus.SCAN_RANGE:
                 return self._between(flint.arb(lo), flint.arb(hi))
-        return found
+        return enclosure
 
     def _enclosed(self, middle: float, reach: float, enough: float) -> Enclosure:
         half = flint.arb(reach)
@@ -148,9 +150,9 @@ class Difference:
         return Enclosure(min(upper, sharp.upper), middle + reach * sharp.at, sharp.about)
 
     def _between(self, lo: Any, hi: Any) -> Enclosure:
-        """From the values at the ends of a cell so far out that f is its asymptote, and f and f' monotone.
+        """An enclosure from the ends of a cell so far out that f is at its asymptote, and f and f' are monotone.
 
-        Of a double exponential, exp(-exp(-x)), balls of x know nothing there.
+        There balls of x give no bound for a double exponential such as exp(-exp(-x)).
         """
         y, derivative = (tape.arb(lo).union(tape.arb(hi)) for tape in (self.arc.piece.f, self.arc.piece.d1))
         return Enclosure(_up((self._of_output(y) - derivative) / self._unit(derivative)))
@@ -160,23 +162,25 @@ class Difference:
         return _coefficients(self.arc.piece.f.run(SERIES, flint.arb_series([ball, 1], ORDER + 2)), ORDER + 2)
 
     def _taylor(self, thin: list[Any], tight: list[Any], half: Any, unit: Any) -> Enclosure:
-        """From coefficients of y at the middle and over the cell; `at` in units of `half` from the middle."""
+        """The enclosure by Taylor's theorem; its `at` is counted from the middle, in units of `half`.
+
+        `thin` and `tight` are the coefficients of y at the middle and over the cell.
+        """
         values = [(thin[:-1], tight[:-1])]
         for tape in self._steps:
-            exact, wide = (
-                _coefficients(tape.run(SERIES, *(flint.arb_series(one[kind], ORDER + 1) for one in values)), ORDER + 1)
-                for kind in (0, 1)
-            )
+            known = ([flint.arb_series(value[kind], ORDER + 1) for value in values] for kind in (0, 1))
+            exact, wide = (_coefficients(tape.run(SERIES, *arguments), ORDER + 1) for arguments in known)
             if not _finite(exact) or not _finite(wide):
                 return Enclosure(math.inf)
             values.append((exact, _recentred(exact, wide, half)))
         scales = [half**k / unit for k in range(ORDER + 1)]
         q, remainder = values[-1][0], values[-1][1][ORDER] - (ORDER + 1) * tight[ORDER + 1]
         scaled = [(q[k] - (k + 1) * thin[k + 1]) * scales[k] for k in range(ORDER)]
-        numbers = np.array([float(one.mid()) for one in scaled])
+        numbers = np.array([float(coefficient.mid()) for coefficient in scaled])
         if not np.all(np.abs(numbers) < _HUGE):
             return Enclosure(math.inf)
-        rest = sum((abs(one - number) for one, number in zip(scaled, numbers.tolist(), strict=True)), flint.arb(0))
+        rests = (abs(ball - number) for ball, number in zip(scaled, numbers.tolist(), strict=True))
+        rest = sum(rests, flint.arb(0))
         rest += abs(remainder) * scales[ORDER]
         # Between two nodes a w apart a function is within w²/8·max |P''| of the line through its values there.
         sizes = np.abs(_POWERS @ numbers)
@@ -186,7 +190,7 @@ class Difference:
 
 @contextmanager
 def _settings(precision: int) -> Iterator[None]:
-    """flint with that many bits and series long enough: one that it cuts short would seem to have zeros there."""
+    """flint with that many bits and long enough series: one that it cuts short would seem to end in zeros."""
     before = flint.ctx.cap
     flint.ctx.cap = ORDER + 2
     try:
@@ -209,7 +213,7 @@ def _up(ball: Any) -> float:
 
 
 def _finite(coefficients: Iterable[Any]) -> bool:
-    return all(one.is_finite() for one in coefficients)
+    return all(coefficient.is_finite() for coefficient in coefficients)
 
 
 def _coefficients(u: Any, count: int) -> list[Any]:
@@ -220,7 +224,7 @@ def _recentred(thin: list[Any], wide: list[Any], half: Any) -> list[Any]:
     """`wide`, enclosures of f⁽ᵏ⁾/k! over a cell, made tighter by those at its middle.
 
     f⁽ᵏ⁾/k! at m + t is the sum of binom(j, k)·thin[j]·t**(j - k), the last term with wide[-1] for its coefficient:
-    Taylor's theorem for f⁽ᵏ⁾. Next to T, where y - f(T) is like (x - T)², only this keeps y on one side of f(T).
+    Taylor's theorem for f⁽ᵏ⁾. Next to T, where y - f(T) is like (x - T)², only this keeps y above f(T), or below.
     """
     last = len(thin) - 1
     powers = [flint.arb(0, half**k) if k % 2 else flint.arb(0).union(half**k) for k in range(last + 1)]

@@ -1,4 +1,4 @@
-"""What the range of y says about a formula before any of it is computed: conditions that hold, roots that are real."""
+"""What follows from the range of y before a formula is computed: which conditions hold, and which roots are real."""
 
 import math
 
@@ -7,7 +7,7 @@ from sympy import Expr, Rational, Symbol
 from sympy.core.relational import GreaterThan, LessThan, StrictGreaterThan, StrictLessThan
 
 from fitting.activations.heads import maximum, minimum
-from fitting.invact.formula import Y
+from fitting.invact.variable import Y
 
 _LESS, _GREATER = (LessThan, StrictLessThan), (GreaterThan, StrictGreaterThan)
 
@@ -15,10 +15,10 @@ Span = tuple[Expr, Expr]
 
 
 def inside(expression: Expr, lo: float, hi: float, rounding: float = 0.0) -> Expr:
-    """`expression` with those conditions put in that hold, or fail, for all y of the open interval (lo, hi).
+    """`expression` without the conditions that hold, or fail, for all y of the open interval (lo, hi), or for lo = hi.
 
-    Where lo = hi, for that y. A number that a condition compares with stands for an end of the interval if that is
-    within `rounding`, relative, of it.
+    A number that a condition compares with stands for an end of the interval if it lies within `rounding`, relative,
+    of that end.
     """
     known = {}
     for relation in expression.atoms(*_LESS, *_GREATER):
@@ -33,13 +33,13 @@ def inside(expression: Expr, lo: float, hi: float, rounding: float = 0.0) -> Exp
 
 
 def around(lo: float, hi: float) -> Span:
-    """Rational numbers outside of (lo, hi), the float64 next to the ends of y; 0 and infinity are such ends exactly."""
+    """Rational numbers just outside of (lo, hi): the float64 next to the ends; ends of 0 and infinity are exact."""
     lower, upper = (math.nextafter(lo, -math.inf) if lo else lo, math.nextafter(hi, math.inf) if hi else hi)
     return Rational(lower) if math.isfinite(lower) else -sympy.oo, Rational(upper) if math.isfinite(upper) else sympy.oo
 
 
 def roots_are_real(expression: Expr, known: dict[Symbol, Span]) -> bool:
-    """Whether every root in `expression` is certainly of a number >= 0, its symbols being in `known` spans."""
+    """Whether every root in `expression` is surely of a number >= 0, if its symbols lie in the `known` spans."""
     roots = [node for node in expression.atoms(sympy.Pow) if node.exp.is_Rational and not node.exp.is_Integer]
     return all(span(root.base, known)[0] >= 0 for root in roots)
 
@@ -54,8 +54,8 @@ def span(expression: Expr, known: dict[Symbol, Span]) -> Span:
     if expression.is_Add:
         return sum(lo for lo, _ in spans), sum(hi for _, hi in spans)
     if isinstance(expression, maximum | minimum):
-        choose = max if isinstance(expression, maximum) else min
-        return choose(lo for lo, _ in spans), choose(hi for _, hi in spans)
+        largest_or_least = max if isinstance(expression, maximum) else min
+        return largest_or_least(lo for lo, _ in spans), largest_or_least(hi for _, hi in spans)
     if expression.is_Mul:
         factor, rest = expression.as_coeff_Mul()
         if factor != 1 and rest != 1:

@@ -1,1 +1,1 @@
-"""Symbolic regression: the two engines that search for formulas in processes of their own, and what they share."""
+"""Symbolic regression: two engines that search for formulas in processes of their own, and what they share."""

@@ -1,4 +1,4 @@
-"""From what symbolic regression finds to forms: PySR's hall_of_fame.csv, and which numbers of it are constants.
+"""Formulas with numbers as forms with constants, and PySR's hall_of_fame.csv as such forms.
 
 PySR's own reader runs equations as code; here they are parsed, and PySR is not needed.
 """
@@ -17,7 +17,8 @@ from sympy import Abs, Expr, Integer, Rational, Symbol, default_sort_key, exp, s
 
 from fitting.activations.grammar import LARGEST, magnitude, parse_formula
 from fitting.errors import InputError
-from fitting.invact.formula import Form, S, Y, constant
+from fitting.invact.formula import Form
+from fitting.invact.variable import S, Y, constant
 
 ENGINE = "pysr"
 NAME = "hall_of_fame.csv"
@@ -37,39 +38,40 @@ _JULIA_FLOAT = re.compile(r"\b(\d+\.\d+)[fF]([+-]?\d+)\b")  # 1.5f-5, a Float32
 _DIGITS = 40  # of irrational numbers on the way; what comes out is float64
 _SMALLEST = 1e-300  # below it an irrational number is 0
 _MAX_SHIFT = 80  # exp(u + k) becomes e^k exp(u) for |k| up to this
-_MAX_POWER = 8  # whole and half exponents up to this are structure
+_MAX_POWER = 8  # whole and half exponents up to this size are structure
 
 
 def read_hall_of_fame(path: Path) -> list[Form]:
-    """The formulas in a hall of fame, simplest first: a file, or the folder of a run, or of runs (the newest).
+    """The formulas of a PySR run, simplest first.
 
-    Variables are y and s, or x0 (y) and x1 (s). Every number becomes a constant, whole exponents stay.
-    Raises `InputError` with file, row and column where it is not what PySR writes.
+    `path` is a hall of fame, the folder of a run, or a folder of runs, of which the newest is read. Variables are y and
+    s, or x0 (y) and x1 (s). Every number becomes a constant; whole exponents stay. Raises `InputError` with file, row
+    and column if it is not what PySR writes.
     """
     file = _find(path)
     rows = _rows(file)
-    found = []
+    ranked = []
     for number, row in enumerate(rows, 2):
         where = f"{file} row {number}"
         rank = tuple(_number(row, column, where) for column in ("Complexity", "Loss"))
         try:
-            found.append((rank, equation(row["Equation"])))
+            ranked.append((rank, equation(row["Equation"])))
         except InputError as error:
             raise InputError(f"{where} column Equation: {error}") from None
-    if not found:
+    if not ranked:
         raise InputError(f"{file}: must have at least one row below the header, got none")
-    return [form for _, form in sorted(found, key=lambda entry: entry[0])]
+    return [form for _, form in sorted(ranked, key=lambda entry: entry[0])]
 
 
 def equation(text: str) -> Form:
-    """One equation in PySR's spelling as a form. Raises `InputError`."""
+    """One equation in PySR's spelling as a form. Raises `InputError` if it cannot be read."""
     plain = _JULIA_FLOAT.sub(r"\1e\2", text).replace("^", "**")
     parsed = parse_formula(plain, (Y, S, *_FEATURES), functions=_FUNCTIONS)
     return to_form(parsed.xreplace(_FEATURES), ENGINE)
 
 
 def _find(path: Path) -> Path:
-    """PySR writes outputs/RUN/hall_of_fame.csv, and beside it a copy with .bak, in case it dies while it writes."""
+    """The file to read: PySR writes outputs/RUN/hall_of_fame.csv, and a copy with .bak in case it dies meanwhile."""
     if path.is_file():
         return path
     for name in (NAME, NAME + ".bak"):
@@ -111,9 +113,9 @@ def _number(row: dict[str, str], column: str, where: str) -> float:
 def to_form(expression: Expr, engine: str) -> Form:
     """`expression` in `Y`, `S` and numbers, as a form: every number that is not structure becomes a constant.
 
-    Structure are the factors and terms 1 and -1, and powers that are whole or half. Numbers that do each other's
-    work are one: of a product, of the coefficients of a quotient, of c·exp(u + k). A part that occurs twice keeps
-    the same constants. Raises `InputError` where a number is not real or beyond float64.
+    The factors and terms 1 and -1 are structure, and so are whole and half exponents. Numbers that do each other's
+    work become one: in a product, in the coefficients of a quotient, in c·exp(u + k). A part that occurs twice keeps
+    the same constants. Raises `InputError` if a number is not real or beyond float64.
     """
     values: list[float] = []
 
@@ -197,7 +199,7 @@ def _power(base: Expr, exponent: Rational) -> Expr:
 
 
 def _product(node: Expr) -> Expr:
-    """One number in all: what the sums among the factors share goes into the first sum that is a plain factor."""
+    """The product with one number at most: the factors of its sums are joined and go into its first plain sum."""
     number, rest = node.as_coeff_Mul()
     sums, others = [], []
     for factor in rest.args if rest.is_Mul else (rest,):

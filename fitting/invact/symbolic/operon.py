@@ -1,8 +1,8 @@
 """Symbolic regression by Operon (pyoperon), the engine that needs no Julia: many short seeded runs, one front.
 
-`python -m fitting.invact.symbolic.operon FOLDER` is the search itself, in a process of its own; `search` starts it.
-Operon computes in float32 and knows no weights: it is given points as dense as the weight, and the forms it finds
-are starting points for a fit of their constants.
+`python -m fitting.invact.symbolic.operon FOLDER` runs the searches in a process of its own; `search` starts it.
+Operon computes in float32 and knows no weights: its points are as dense as the weight, and the constants of its forms
+are starts for a better fit.
 """
 
 import json
@@ -22,13 +22,14 @@ import sympy
 from sympy import Expr, Rational
 
 from fitting.errors import InputError
-from fitting.invact.formula import Form, S, Y
+from fitting.invact.formula import Form
 from fitting.invact.symbolic.equations import to_form
 from fitting.invact.symbolic.regression import Array, Data, child, front, pruned
+from fitting.invact.variable import S, Y
 
 ENGINE = "operon"
 POINTS = 400
-# One run takes 3 seconds. Length and error make the front; "mse" goes on where "r2", in float32, has reached 1.
+# A run takes 3 seconds. Length and error make the front; "mse" still tells formulas apart where "r2" is 1 in float32.
 SETTINGS: dict[str, Any] = {
     "allowed_symbols": "add,sub,mul,div,sqrt,exp,square,constant,variable",
     "objectives": ["mse", "length"],
@@ -61,32 +62,32 @@ def search(
 ) -> list[Form]:
     """The Pareto front of `budget` runs with seeds `seed`, `seed` + 1, ..., simplest first.
 
-    `progress` is told the number of runs done; forms that `accept` refuses are left out of the front.
-    The same arguments give the same forms. Raises `InputError` where pyoperon is missing or fails.
+    `progress` is called with the number of runs done; forms that `accept` refuses are left out of the front.
+    The same arguments give the same forms. Raises `InputError` if pyoperon is missing or fails.
     """
     if find_spec("pyoperon") is None:
         raise InputError("engine operon needs pyoperon, which is not installed: pip install pyoperon")
-    chosen = resample(data.weight, POINTS)
-    found: list[Form] = []
+    drawn = resample(data.weight, POINTS)
+    forms: list[Form] = []
     with TemporaryDirectory(prefix="actfit-operon-") as name:
         folder = Path(name)
-        features = np.column_stack([data.y, data.s])[chosen]
-        np.savez(folder / "data.npz", features=features, target=data.target[chosen])
+        features = np.column_stack([data.y, data.s])[drawn]
+        np.savez(folder / "data.npz", features=features, target=data.target[drawn])
         runs = [SETTINGS | {"random_state": seed + run} for run in range(budget)]
         (folder / "runs.json").write_text(json.dumps(runs), "utf-8")
         with child("fitting.invact.symbolic.operon", folder, PIPE) as process:
             for done, line in enumerate(process.stdout or (), 1):
                 if not line.endswith("\n"):
-                    break  # it died here, which `child` tells
-                found = front([*found, *filter(accept, _forms(json.loads(line)))], data)
+                    break  # the process died here; `child` says so
+                forms = front([*forms, *filter(accept, _forms(json.loads(line)))], data)
                 if progress is not None:
                     progress(done)
-    # A run always adds a scale and an offset, which often do nothing.
-    return front([*found, *(form for whole in found for form in pruned(whole) if accept(form))], data)
+    # A run always adds a scale and an offset, which are often of no use.
+    return front([*forms, *(form for whole in forms for form in pruned(whole) if accept(form))], data)
 
 
 def resample(weight: Array, count: int) -> Any:
-    """Indices of `count` points, (count,) of int: each as often as its share of the weight asks, give or take one."""
+    """Indices of `count` points, (count,) of int: each point as often as its share of the weight, give or take one."""
     total = np.cumsum(weight)
     return np.searchsorted(total, (np.arange(count) + 0.5) / count * total[-1])
 
@@ -96,7 +97,7 @@ def _forms(trees: Sequence[Sequence[Token]]) -> list[Form]:
     for tokens in trees:
         if all(math.isfinite(value) for _, _, value, _ in tokens):
             expression = read(tokens)
-            # Operon passes over what has no real value, such as the root of a negative number; so do we.
+            # Operon skips points without a real value, such as roots of negative numbers: drop such forms.
             if not expression.has(sympy.zoo, sympy.nan, sympy.oo):
                 with suppress(InputError):
                     forms.append(to_form(expression, ENGINE))
@@ -104,7 +105,7 @@ def _forms(trees: Sequence[Sequence[Token]]) -> list[Form]:
 
 
 def read(tokens: Sequence[Token]) -> Expr:
-    """The expression that a tree in postfix means. The operand written last is the first."""
+    """The expression of a tree in postfix order. The operand written last is the first operand."""
     stack: list[Expr] = []
     for kind, arity, value, index in tokens:
         operands = [stack.pop() for _ in range(arity)]
@@ -130,8 +131,8 @@ def _tokens(tree: Any, hashes: Sequence[int]) -> list[Token]:
 
 
 def main(folder: Path) -> None:
-    """Run what `folder` holds; a line of JSON for each run: the trees of its front."""
-    from pyoperon.sklearn import SymbolicRegressor  # an extra, and only this process has it
+    """Do the runs that `folder` describes; each prints a line of JSON, the trees of its front."""
+    from pyoperon.sklearn import SymbolicRegressor  # an extra, which only this process imports
 
     with np.load(folder / "data.npz") as arrays:
         features, target = arrays["features"], arrays["target"]

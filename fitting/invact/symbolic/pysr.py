@@ -1,7 +1,7 @@
-"""Symbolic regression by PySR, in a process of its own: Julia and other numerical libraries in one can crash it.
+"""Symbolic regression by PySR, in a process of its own: Julia beside other numerical libraries can crash a process.
 
 `python -m fitting.invact.symbolic.pysr FOLDER` runs the search; `search` starts it and reads the file that PySR leaves.
-Where Julia cannot be had, a search can run elsewhere: `read_hall_of_fame` takes its folder.
+If Julia cannot be installed here, a search can run elsewhere: `read_hall_of_fame` takes its folder.
 """
 
 import json
@@ -20,9 +20,10 @@ import sympy
 from sympy import Expr, Rational
 
 from fitting.errors import InputError
-from fitting.invact.formula import Form, S, Y
+from fitting.invact.formula import Form
 from fitting.invact.symbolic.equations import NAME, read_hall_of_fame
 from fitting.invact.symbolic.regression import Data, child, front
+from fitting.invact.variable import S, Y
 
 ENGINE = "pysr"
 RUN = "run"  # PySR's name for the sub-folder that it writes into
@@ -45,9 +46,9 @@ def search(
 ) -> list[Form]:
     """The Pareto front of one deterministic search of `budget` iterations, simplest first.
 
-    `maxsize`: of a formula, in PySR's nodes, 7 or more. `timeout`: seconds; a search that it ends is not repeatable.
-    `guesses`: formulas to start from; those PySR cannot spell are passed over. Forms that `accept` refuses are left
-    out. Raises `InputError` where PySR or Julia is missing or fails.
+    `maxsize` is the largest size of a formula in PySR's nodes, at least 7; `timeout` is in seconds, and a search that
+    it ends is not repeatable; `guesses` are formulas to start from, skipped if PySR cannot spell them; forms that
+    `accept` refuses are left out. Raises `InputError` if PySR or Julia is missing or fails.
     """
     if find_spec("pysr") is None:
         raise InputError(f"engine pysr needs PySR, which is not installed: pip install pysr, {ELSEWHERE}")
@@ -63,8 +64,8 @@ def search(
             pass
         if not any((folder / RUN).glob(f"{NAME}*")):
             raise InputError("engine pysr: the search ended before its first formulas; give it more time")
-        found = read_hall_of_fame(folder / RUN)
-    return front(filter(accept, found), data)
+        forms = read_hall_of_fame(folder / RUN)
+    return front(filter(accept, forms), data)
 
 
 def options(
@@ -82,7 +83,7 @@ def options(
     return {
         "binary_operators": ["+", "-", "*", "/"],
         "unary_operators": ["square", "sqrt", "exp"],
-        # What is inside a root or an exponential stays small, and neither is built into towers.
+        # Arguments of roots and exponentials stay small, and towers of them are forbidden.
         "constraints": {"sqrt": 7, "exp": 11},
         "nested_constraints": {
             "sqrt": {"sqrt": 0, "exp": 0, "square": 0},
@@ -111,7 +112,7 @@ def options(
 def spell(form: Form) -> tuple[str, int]:
     """The form in Julia with its numbers put in, by the operators of `options`, and PySR's count of its nodes.
 
-    An empty text where these operators do not suffice.
+    The text is empty if these operators do not suffice.
     """
     numbers = dict(zip(form.constants, map(Rational, form.values), strict=True))
 
@@ -128,8 +129,8 @@ def spell(form: Form) -> tuple[str, int]:
         if not exponent.is_Rational or exponent.q > 2:
             raise _Unspelled
         whole, root = divmod(exponent, 1)
-        squares, one = divmod(whole, 2)
-        factors = [call("square", base)] * squares + [base] * one + [call("sqrt", base)] * (root != 0)
+        squares, odd = divmod(whole, 2)
+        factors = [call("square", base)] * squares + [base] * odd + [call("sqrt", base)] * (root != 0)
         return factors[0] if len(factors) == 1 else join("*", factors)
 
     def walk(node: Expr) -> tuple[str, int]:
@@ -161,9 +162,9 @@ class _Unspelled(Exception):
 
 def main(folder: Path) -> None:
     """Run the search that `folder` describes; PySR leaves its hall of fame in the sub-folder `RUN`."""
-    socket.setdefaulttimeout(NETWORK)  # juliapkg asks the network without any limit of its own
+    socket.setdefaulttimeout(NETWORK)  # juliapkg waits for the network without any limit of its own
     try:
-        # Starts Julia, so only here. Without Julia it fails in many ways, hardly any of them an ImportError.
+        # Imported here, as it starts Julia. Without Julia it fails in many ways, and seldom by an ImportError.
         from pysr import PySRRegressor
     except (Exception, SystemExit) as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0]

@@ -1,4 +1,4 @@
-"""What the engines of symbolic regression share: their data, which forms to keep, and a process of its own."""
+"""What the engines of symbolic regression share: their data, the front of their forms, and the process they run in."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -16,12 +16,13 @@ from sympy import Abs, Expr, Integer, Rational, preorder_traversal
 
 from fitting.activations.tape import Tape
 from fitting.errors import InputError
-from fitting.invact.formula import Form, S, Y, evaluate
+from fitting.invact.formula import Form, evaluate
 from fitting.invact.symbolic.equations import to_form
+from fitting.invact.variable import S, Y
 
 Array = NDArray[np.float64]
 
-MARGIN = 0.01  # a larger formula must be better by this much: less is noise before the constants are refitted
+MARGIN = 0.01  # by which a larger formula must be better: less is noise until the constants are refitted
 
 
 @dataclass(frozen=True)
@@ -46,22 +47,22 @@ def error(form: Form, data: Data) -> float:
 
 
 def front(forms: Iterable[Form], data: Data) -> list[Form]:
-    """The Pareto front by size and error, simplest first; each is better than those before it by `MARGIN`."""
+    """The Pareto front by size and error, simplest first; each form is better than those before it by `MARGIN`."""
     ranked = sorted(
         ((size(form), error(form, data), str(form.expression), form) for form in forms),
         key=lambda entry: (entry[0], entry[1] if np.isfinite(entry[1]) else np.inf, entry[2], entry[3].values),
     )
     kept: list[Form] = []
     best = np.inf
-    for _, missed, _, form in ranked:
-        if missed < best * (1 - MARGIN):
+    for _, form_error, _, form in ranked:
+        if form_error < best * (1 - MARGIN):
             kept.append(form)
-            best = missed
+            best = form_error
     return kept
 
 
 def pruned(form: Form) -> Iterator[Form]:
-    """The forms that are left when one constant of `form` is 0, where that makes sense."""
+    """The forms with one constant of `form` set to 0, if they still vary and are finite."""
     numbers = dict(zip(form.constants, map(Rational, form.values), strict=True))
     for symbol in form.constants:
         rest = form.expression.xreplace(numbers | {symbol: Integer(0)})
@@ -72,7 +73,7 @@ def pruned(form: Form) -> Iterator[Form]:
 def sound_at(form: Form, y: Array, s: Array) -> bool:
     """Whether the form varies and is finite, also in float32, and no denominator, root or logarithm leaves its domain.
 
-    Decided at these points, each (n,).
+    It is tested at the points y and s, both of shape (n,).
     """
     numbers = dict(zip(form.constants, map(Rational, form.values), strict=True))
 
@@ -83,7 +84,7 @@ def sound_at(form: Form, y: Array, s: Array) -> bool:
         if isinstance(node, sympy.log) and not np.all(at(node.args[0]) > 0):
             return False
         if node.is_Pow:
-            # |u| keeps its sign where u does not.
+            # |u| never changes its sign, but u may.
             base = at(node.base.args[0] if isinstance(node.base, Abs) else node.base)
             exponent = node.exp.xreplace(numbers)
             whole = exponent.is_Integer or isinstance(node.base, Abs)
@@ -98,12 +99,12 @@ def sound_at(form: Form, y: Array, s: Array) -> bool:
 
 @contextmanager
 def child(module: str, folder: Path, stdout: IO[str] | int, limit: float | None = None) -> Iterator[Popen[str]]:
-    """`python -m module folder` in a process that is gone when the block ends, however it ends.
+    """`python -m module folder` in a process that ends with the block, however the block ends.
 
-    Raises `InputError` with the last line of its stderr where it fails, or is not done `limit` seconds after its start.
+    Raises `InputError`, with the last line of its stderr, if it fails or runs longer than `limit` seconds.
     """
     command = [sys.executable, "-m", module, str(folder)]
-    root = Path(__file__).resolve().parents[3]  # where -m finds us, whatever the caller's folder
+    root = Path(__file__).resolve().parents[3]  # where -m finds this package, whatever the caller's folder
     with (folder / "errors.txt").open("w+", encoding="utf-8", errors="replace") as errors:
         process = Popen(command, cwd=root, stdin=DEVNULL, stdout=stdout, stderr=errors, text=True)
         timer = Timer(limit or 0, process.kill)
@@ -121,7 +122,7 @@ def child(module: str, folder: Path, stdout: IO[str] | int, limit: float | None 
                 process.stdout.close()
         if process.returncode:
             errors.seek(0)
-            said = [line.strip() for line in errors if line.strip()]
-            last = said[-1] if said else f"its process ended with code {process.returncode}"
+            lines = [line.strip() for line in errors if line.strip()]
+            last = lines[-1] if lines else f"its process ended with code {process.returncode}"
             why = f"its process was stopped after {limit:g} seconds" if late else last
             raise InputError(f"engine {module.rpartition('.')[2]}: {why}")
