@@ -34,7 +34,7 @@ from fitting.invact.symbolic.equations import read_hall_of_fame
 from fitting.weights import parse_weight
 
 MAX_SEED = 2**31 - 1
-# option -> the engines that have a use for it
+# option -> the engines that use it
 USERS = {
     "seed": ("template", "operon", "pysr"),
     "budget": ("template", "operon", "pysr"),
@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _fit(activation: Activation, options: argparse.Namespace, settings: Settings) -> Fit:
-    """The fit, with a bar for the problems that engines are given."""
+    """The fit, with a bar that counts the problems that engines have solved."""
     weight = parse_weight(DEFAULT_WEIGHT if options.weight is None else options.weight)
     with tqdm(unit="problem", disable=True if options.quiet else None, leave=False) as bar:
 
@@ -115,12 +115,12 @@ def _all(options: argparse.Namespace, settings: Settings) -> int:
         closing(sweep(tasks, engines, weight, limit, settings, jobs, options.scheduler)) as fits,
         tqdm(fits, total=len(tasks), unit="file", disable=no_bar, leave=False) as progress,
     ):
-        for made in progress:
-            published = shared.stored(made.document, made.name, options.root)
+        for fitted in progress:
+            published = shared.stored(fitted.document, fitted.name, options.root)
             written += published.written
-            exact += all(branch["engine"] == "closed" for branch in made.document["solution"]["branches"])
+            exact += all(branch["engine"] == "closed" for branch in fitted.document["solution"]["branches"])
             if not options.quiet:
-                progress.write(report.as_line(made.document, str(published.path)))
+                progress.write(report.as_line(fitted.document, str(published.path)))
     if not options.quiet:
         unchanged = len(tasks) - written
         print(f"{len(tasks)} files: {written} written, {unchanged} unchanged; {exact} of them closed forms")
@@ -128,7 +128,7 @@ def _all(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _settings(options: argparse.Namespace) -> Settings:
-    """What goes to the engines. Raises `InputError` for what the chosen ones have no use for, too."""
+    """The settings of the engines. Raises `InputError` for bad values, and for options that no engine asked for uses."""
     asked = _engines(options)
     seed = 0 if options.seed is None else shared.whole("seed", options.seed)
     if not 0 <= seed <= MAX_SEED:
@@ -148,17 +148,17 @@ def _settings(options: argparse.Namespace) -> Settings:
                 raise InputError(f"--{name.replace('_', '-')} goes with engines that fit, got {PUBLISHED}")
     imported = None if options.import_pysr is None else Path(options.import_pysr)
     if imported is not None:
-        read_hall_of_fame(imported)  # what is wrong with it is said before the work
+        read_hall_of_fame(imported)  # to refuse a bad file before the work
     return Settings(seed, budget, imported, _templates(options), timeout)
 
 
 def _engines(options: argparse.Namespace) -> tuple[str, ...]:
-    """Those that --engine names."""
+    """The engines that --engine names."""
     return DEFAULT if options.engine is None else parse_engines(options.engine)
 
 
 def _templates(options: argparse.Namespace) -> tuple[Template, ...]:
-    """The user's templates; each takes the --start values of the constants that it has."""
+    """The user's templates, each with the --start values of its own constants."""
     start: dict[str, float] = {}
     for text in options.start:
         key, equals, value = (part.strip() for part in text.partition("="))
@@ -167,21 +167,21 @@ def _templates(options: argparse.Namespace) -> tuple[Template, ...]:
         start[key] = shared.number(f"start {key}", value)
     if start and not options.template:
         raise InputError("--start goes with --template")
-    found: list[Template] = []
+    templates: list[Template] = []
     used: set[str] = set()
     for number, text in enumerate(options.template, 1):
         own = {key: value for key, value in start.items() if key in constants_of(text)}
-        parse_template(text, own, limit=1.0)  # only to see that it can be read
-        found.append(Template(f"template {number}", text, own))
+        parse_template(text, own, limit=1.0)  # to refuse a bad template before the work
+        templates.append(Template(f"template {number}", text, own))
         used |= own.keys()
     for key in start:
         if key not in used:
             raise InputError(f"start must give values to constants of a template, got {key!r}")
-    return tuple(found)
+    return tuple(templates)
 
 
 def _max_error(options: argparse.Namespace) -> float | None:
-    """What --max-error allows; None where the dtype's own rule holds."""
+    """The error that --max-error allows; None if the dtype's own rule holds."""
     if options.max_error is None:
         return None
     limit = shared.number("max-error", options.max_error)
@@ -191,7 +191,7 @@ def _max_error(options: argparse.Namespace) -> float | None:
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """main as a command: its exit status, whatever happens."""
+    """`main` as a command: its exit status, whatever happens."""
     return command.run("invact", lambda: main(arguments), (InputError, CoefficientError))
 
 

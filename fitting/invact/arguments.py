@@ -1,4 +1,4 @@
-"""The command's options, and what can be said of them before its libraries are there."""
+"""The options of the command, and the checks of them that need none of its libraries."""
 
 import argparse
 
@@ -15,53 +15,56 @@ PUBLISHED = "published"
 
 
 def parser() -> command.Parser:
-    """What the command takes."""
-    found = command.Parser(
+    """The parser of the command's options."""
+    result = command.Parser(
         prog=PROG,
         description="Formulas for an activation's derivative from its stored output y and one bit.",
         epilog="Memory: a layer keeps the output, which the next one keeps anyway, and 1 bit an element or none.",
     )
-    shared.add_function(found, "every file that the project ships (or all functions in --dtype)")
-    how = found.add_argument_group("how")
-    how.add_argument("--dtype", metavar="D", help=f"of the stored output: {', '.join(DTYPES)}")
-    how.add_argument(
+    shared.add_function(result, "every file that the project ships (or all functions in --dtype)")
+    method = result.add_argument_group("how")
+    method.add_argument("--dtype", metavar="D", help=f"of the stored output: {', '.join(DTYPES)}")
+    method.add_argument(
         "--engine",
         metavar="E,E",
         help=f"some of {','.join(ENGINES)}; all; or {PUBLISHED}, the paper's (default: {','.join(DEFAULT)})",
     )
-    how.add_argument("--max-error", metavar="E", help="instead of the dtype's own rule: the largest |q - g| allowed")
-    how.add_argument("--weight", metavar="W", help=f"of x, as in fitting.fewbit (default: {naming.WEIGHTS['invact']})")
-    how.add_argument("--seed", metavar="N", help="of engines that draw lots (default: 0)")
-    how.add_argument("--budget", metavar="N", help="starts of a template, runs of operon, iterations of pysr")
-    how.add_argument("--timeout", metavar="SECONDS", help="of each search by pysr; one that it ends is not repeatable")
-    how.add_argument(
+    method.add_argument("--max-error", metavar="E", help="instead of the dtype's own rule: the largest |q - g| allowed")
+    method.add_argument(
+        "--weight", metavar="W", help=f"of x, as in fitting.fewbit (default: {naming.WEIGHTS['invact']})"
+    )
+    method.add_argument("--seed", metavar="N", help="of engines that draw lots (default: 0)")
+    method.add_argument("--budget", metavar="N", help="starts of a template, runs of operon, iterations of pysr")
+    method.add_argument(
+        "--timeout", metavar="SECONDS", help="of each search by pysr; one that it ends is not repeatable"
+    )
+    method.add_argument(
         "--template", metavar="TEXT", action="append", default=[], help='as in "1 + (a + b*s)*exp(c*s)"; repeatable'
     )
-    how.add_argument(
+    method.add_argument(
         "--start",
         metavar="NAME=VALUE",
         action="append",
         default=[],
         help="where a template's constant begins (default: 1); repeatable",
     )
-    how.add_argument("--import-pysr", metavar="DIR", help="also take the formulas of a PySR run made elsewhere")
-    where = shared.add_output(found, PRINTED, "draw g, q, the error and the front (.png, .svg, .pdf)")
-    where.add_argument("--front", action="store_true", help="print the whole front, not only what is near the choice")
-    shared.add_workers(found)
-    return found
+    method.add_argument("--import-pysr", metavar="DIR", help="also take the formulas of a PySR run made elsewhere")
+    output = shared.add_output(result, PRINTED, "draw g, q, the error and the front (.png, .svg, .pdf)")
+    output.add_argument("--front", action="store_true", help="print the whole front, not only what is near the choice")
+    shared.add_workers(result)
+    return result
 
 
 def check(options: argparse.Namespace) -> None:
-    """Raise `InputError` for values that are none, and for options that need or exclude each other."""
+    """Raise `InputError` for values that are malformed, and for options that need or exclude each other."""
     shared.check_function(options)
     shared.check_output(options, PRINTED)
     if options.front and (options.format != "table" or options.out == "-"):
         raise InputError("--front goes with --format table; the others hold the whole front anyway")
     if options.all:
         shared.check_alone(options, ("param", "template", "start", "import_pysr", "out", "plot", "front"))
-    else:
-        if options.dtype is None:
-            raise InputError(f"say how y is stored by --dtype: {', '.join(DTYPES)}")
+    elif options.dtype is None:
+        raise InputError(f"say how y is stored by --dtype: {', '.join(DTYPES)}")
     shared.check_workers(options)
     if options.dtype is not None and options.dtype not in DTYPES:
         rule = f"dtype must be one of {', '.join(DTYPES)}, got {options.dtype!r}"

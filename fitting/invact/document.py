@@ -20,7 +20,7 @@ from fitting.invact.formula import Candidate, Form, read, spell
 from fitting.invact.front import Row
 from fitting.invact.price import Price
 from fitting.invact.solve import DEFAULT_WEIGHT, Fit
-from fitting.invact.variable import Variable, Y, constant
+from fitting.invact.variable import Variable, Y, constant, with_numbers
 
 LIBRARIES = ("mpmath", "numpy", "python-flint", "scipy", "sympy")
 DIGITS = 12  # of stored errors

@@ -15,6 +15,8 @@ from fitting.invact.variable import Y
 from fitting.words import counted, percent, upwards
 
 BEFORE, AFTER = 5, 2  # rows of the front shown around the chosen one
+WIDTH = 108  # of lines with formulas
+CONSTANTS_A_LINE = 3
 CHOSEN, PAPER = "*", "paper"
 COLUMNS = ("", "instructions", "rms", "largest", "at y", "|q - g|", "engine")
 CSV = "instructions,fma,other,special,division,rms,linf,linf_at,pointwise,engine,mark"
@@ -26,17 +28,17 @@ def marked_rows(fit: Fit) -> list[tuple[Row, str]]:
     rows = [(row, CHOSEN if row is fit.chosen else "") for row in fit.listed]
     if fit.paper is not None and fit.paper is not fit.chosen:
         rows.append((fit.paper, PAPER))
-    return sorted(rows, key=lambda one: one[0].price.total)
+    return sorted(rows, key=lambda marked: marked[0].price.total)
 
 
 def as_table(fit: Fit, whole: bool = False) -> str:
-    """Branches, front, choice, errors and proof; `whole` shows all of the front."""
+    """Branches, front, chosen formulas, errors and proof; `whole` shows all of the front."""
     blocks = [_branches(fit), _front(fit, whole), *_formulas(fit), _facts(fit)]
     return "\n\n".join([_title(fit), *map("\n".join, blocks)])
 
 
 def as_csv(fit: Fit) -> str:
-    """The front with every digit, the choice marked *, and the paper's formulas."""
+    """The front and the paper's formulas with every digit; the chosen row is marked *."""
     lines = [CSV]
     for row, mark in marked_rows(fit):
         price, errors = row.price, (row.rms, row.linf, row.linf_at, row.pointwise)
@@ -46,7 +48,7 @@ def as_csv(fit: Fit) -> str:
 
 
 def as_latex(fit: Fit) -> str:
-    """Two booktabs-free tabulars: the front, and the constants of the choice below its formulas as comments."""
+    """Plain tabulars: the front, and the constants of the chosen formulas, which are comments."""
     lines = [f"% {_title(fit)}", "\\begin{tabular}{rrrrll}", "  \\hline"]
     lines += ["  instructions & rms & largest & $|q - g|$ & engine & \\\\", "  \\hline"]
     for row, mark in marked_rows(fit):
@@ -78,7 +80,7 @@ def as_line(document: Document, path: str) -> str:
 
 
 def beside(error: float, error_floor: float) -> str:
-    """How an error compares with its floor: as a percentage above it where that is of any use."""
+    """How an error compares with its floor: as a percentage above it, if that is below 200 %."""
     if error <= error_floor:
         return "at the floor"
     return (
@@ -138,20 +140,18 @@ def _facts(fit: Fit) -> list[str]:
     at = f" at y = {row.linf_at:.6g}" if row.linf else ""
     dtype = error_floor.format.name
     lines += [
-        f"rms     {row.rms:.6g}, {_told(row.rms, error_floor.rms, error_floor.rounding_rms, dtype)}",
-        f"largest {row.linf:.6g}{at}, {_told(row.linf, error_floor.linf, error_floor.rounding_linf, dtype)}",
+        f"rms     {row.rms:.6g}, {_compared(row.rms, error_floor.rms, error_floor.rounding_rms, dtype)}",
+        f"largest {row.linf:.6g}{at}, {_compared(row.linf, error_floor.linf, error_floor.rounding_linf, dtype)}",
     ]
     for i, (name, bound) in enumerate(zip(branch_names(fit), fit.bounds, strict=True)):
         where = f" on the {name}" if len(fit.bounds) == 2 else ""
-        found = (
-            f"<= {upwards(bound.upper, 6)}{where}, {_sampled(bound)}" if bound.upper else f"= 0{where}, a closed form"
-        )
-        lines.append(f"{'' if i else 'proof':8}|q - g| {found}")
+        proof = f"<= {upwards(bound.upper, 6)}{where}, {_sampled(bound)}"
+        lines.append(f"{'' if i else 'proof':8}|q - g| {proof if bound.upper else f'= 0{where}, a closed form'}")
     return lines
 
 
-def _told(error: float, error_floor: float, rounding: float, dtype: str) -> str:
-    """Beside its floor, and beside what rounding f' costs where that is more and so what the rule looks at."""
+def _compared(error: float, error_floor: float, rounding: float, dtype: str) -> str:
+    """The error beside its floor, and beside the cost of rounding f' if that is more and so part of the rule."""
     text = beside(error, error_floor)
     return f"{text}; rounding f' to {dtype} costs {rounding:.3g}" if error > error_floor < rounding else text
 
@@ -165,17 +165,10 @@ def _sampled(bound: Bound) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]], alignments: str) -> list[str]:
-    """Columns two blanks apart; `alignments` has a format's sign for each."""
+    """Columns two blanks apart; `alignments` has a sign of the format language for each."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        (
-            "  "
-            + "  ".join(
-                f"{cell:{alignment}{width}}" for cell, alignment, width in zip(row, alignments, widths, strict=True)
-            )
-        ).rstrip()
-        for row in rows
-    ]
+    formats = [f"{alignment}{width}" for alignment, width in zip(alignments, widths, strict=True)]
+    return ["  ".join(["", *map(format, row, formats)]).rstrip() for row in rows]
 
 
 def _number(value: float) -> str:
@@ -187,7 +180,7 @@ def _math(value: float) -> str:
 
 
 def _math_text(text: str) -> str:
-    """A number in LaTeX's mathematics: with a true minus sign and powers of ten."""
+    """A number in LaTeX's math mode, with powers of ten."""
     return "$" + re.sub(r"e\+?(-?)0*(\d+)", r" \\times 10^{\1\2}", text) + "$"
 
 
@@ -200,22 +193,18 @@ def _subscript(name: str) -> str:
     return f"{shown}_{{\\mathrm{{{tail}}}}}" if tail else shown
 
 
-WIDTH = 108
-CONSTANTS_A_LINE = 3
-
-
 def branch_names(fit: Fit) -> tuple[str, ...]:
-    """What the branches are called."""
+    """The names of the branches."""
     return ("left", "right") if len(fit.error_floor.split.branches) == 2 else ("all",)
 
 
 def _formulas(fit: Fit) -> list[list[str]]:
-    """For each branch its formulas and constants; what both share is said once."""
+    """The formulas and constants of each branch; common ones are printed once."""
     texts = [spelled(candidate) for candidate in fit.chosen.candidates]
     numbers = [candidate.constants for candidate in fit.chosen.candidates]
     shared = len(texts) == 2 and texts[0][-1] == texts[1][-1] and numbers[0] == numbers[1]
     if not shared:
-        return [_block(*one) for one in zip(branch_names(fit), texts, numbers, strict=True)]
+        return list(map(_block, branch_names(fit), texts, numbers))
     if texts[0] == texts[1]:
         return [_block("both", texts[0], numbers[0])]
     apart = [_block(name, text[:-1], {}) for name, text in zip(branch_names(fit), texts, strict=True)]
@@ -223,13 +212,13 @@ def _formulas(fit: Fit) -> list[list[str]]:
 
 
 def spelled(candidate: Candidate) -> list[str]:
-    """s = ... where the formula has one of its own, and q = ..."""
+    """The lines "s = ...", if the formula needs s, and "q = ..."."""
     s = candidate.variable.symbolic
     return [*([] if s == Y else [f"s = {spell(s)}"]), f"q = {spell(candidate.form.expression)}"]
 
 
 def shortest(value: float) -> str:
-    """The fewest digits that mean the number: of a float32 where it is one."""
+    """The fewest digits that tell the number from others: from other float32 numbers if it is one."""
     short = np.float32(value)
     return str(short) if float(short) == value else repr(value)
 
@@ -244,7 +233,7 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _listed(items: Sequence[tuple[str, str]]) -> list[str]:
-    """name = value, to be read down the columns."""
+    """Lines of "name = value", to be read column by column."""
     height = -(-len(items) // CONSTANTS_A_LINE) or 1
     columns = []
     for at in range(0, len(items), height):

@@ -1,4 +1,4 @@
-"""The whole catalogue in every dtype: what is fitted, and the fits as documents, which pass between processes."""
+"""Fits of the whole catalogue in every dtype, as documents, which can pass between processes."""
 
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
@@ -16,14 +16,14 @@ from fitting.weights import Weight
 
 
 class Made(NamedTuple):
-    """A fit: its document, and the name it is published by."""
+    """A fit as a document, and the name of its file."""
 
     document: dict[str, Any]
     name: str
 
 
 def shipped(dtypes: Sequence[str] = tuple(FORMATS), engines: tuple[str, ...] = DEFAULT) -> list[tuple[str, str]]:
-    """(function, dtype) of every file that the project ships, or of some dtypes; for the paper's engine, of its own."""
+    """(function, dtype) of every file that the project ships, in these dtypes; of the paper's files for its engine."""
     known = [name for name in names() if engines != (PUBLISHED,) or published(name)]
     return [(name, dtype) for name in known for dtype in dtypes]
 
@@ -39,7 +39,7 @@ def sweep(
 ) -> Generator[Made, None, None]:
     """The fits of `tasks`, in their order, as they get done; `jobs` and `scheduler` as in `fitting.sweep.run`.
 
-    Raises `InputError`, with the function's name, at the first that cannot be fitted.
+    Raises `InputError`, with the function's name, at the first function that cannot be fitted.
     """
     calls = [(name, dtype, engines, weight, max_error, settings) for name, dtype in tasks]
     return run(_fit, calls, jobs, scheduler)
@@ -49,7 +49,7 @@ def _fit(
     name: str, dtype: str, engines: tuple[str, ...], weight: Weight | None, max_error: float | None, settings: Settings
 ) -> Made:
     try:
-        found = fit(get(name), dtype, engines=engines, weight=weight, max_error=max_error, settings=settings)
+        result = fit(get(name), dtype, engines=engines, weight=weight, max_error=max_error, settings=settings)
     except InputError as error:
         raise InputError(f"{name} in {dtype}: {error}") from None
-    return Made(document.to_document(found), document.file_name(found))
+    return Made(document.to_document(result), document.file_name(result))
