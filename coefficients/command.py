@@ -228,11 +228,14 @@ def say(prog: str, line: str) -> None:
     """One line on stderr, in the command's name; nothing where there is no stderr to take it."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
-            sys.stderr.write(f"{prog}: {short(line)}\n")
+            sys.stderr.write(f"{prog}: {shortened(line)}\n")
             sys.stderr.flush()
 
 
-def short(line: str) -> str:
-    """The line, without its middle where it is too long: what is wrong stands at one end, the way out at the other."""
-    half = LONGEST // 2
-    return line if len(line) <= LONGEST else f"{line[:half]} ... {line[-half:]}"
+def shortened(text: str, longest: int = LONGEST) -> str:
+    """The text, without its middle if it has more than `longest` characters: an echoed input may be a whole file.
+
+    Both ends stay: an error says at one what is wrong, and at the other the way out.
+    """
+    half = (longest - 5) // 2
+    return text if len(text) <= longest else f"{text[:half]} ... {text[-half:]}"

@@ -7,7 +7,7 @@ if __name__ == "__main__":
 
 from coefficients.schema import CoefficientError
 from fitting.errors import InputError
-from fitting.fewbit.options import bits, budget, check, ends, max_error, parser
+from fitting.fewbit.options import bits, budget, check, domain, max_error, parser
 
 if __name__ == "__main__":
     command.early("fewbit", lambda: check(parser().parse_args()), (InputError,))
@@ -15,6 +15,7 @@ if __name__ == "__main__":
 import argparse
 import sys
 from contextlib import closing
+from typing import Any
 
 from tqdm import tqdm
 
@@ -37,9 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     check(options)
     weight = parse_weight(options.weight)
-    domain = ends(options)
     if options.all:
-        return _all(options, weight, domain)
+        return _all(options, weight)
     out = None if options.out in (None, "-") else command.output_path("out", options.out)
     if options.plot is not None:
         # Here and not at the top: matplotlib takes as long to import as all the rest.
@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
         plot = command.output_path("plot", options.plot)
         plots.check_path(plot)
     activation = shared.activation(options)
-    result = _fit(options, activation, weight, domain)
+    result = _fit(options, activation, weight)
     if options.plot is not None:
         plots.save(plots.fewbit_figure(result), plot)
     if options.out == "-":
@@ -64,23 +64,14 @@ def main(arguments: list[str] | None = None) -> int:
     return command.GOOD
 
 
-def _fit(
-    options: argparse.Namespace, activation: Activation, weight: Weight, domain: tuple[float, float] | None
-) -> Fit:
-    """What --bits or --max-error ask for; on a terminal, a line says what is being done."""
+def _fit(options: argparse.Namespace, activation: Activation, weight: Weight) -> Fit:
+    """The fit that --bits or --max-error asks for; on a terminal, a line says what is being done."""
+    limit = max_error(options)
     with progress.shown(options.quiet) as report:
-        if options.max_error is None:
-            return fit(
-                activation,
-                int(bits(options) or 0),
-                levels=options.levels,
-                weight=weight,
-                domain=domain,
-                budget=budget(options),
-                report=report,
-            )
-        limit = float(max_error(options) or 0)
-        return fit_to_error(activation, limit, levels=options.levels, weight=weight, domain=domain, report=report)
+        asked: dict[str, Any] = {"levels": options.levels, "weight": weight, "domain": domain(options)}
+        if limit is not None:
+            return fit_to_error(activation, limit, **asked, report=report)
+        return fit(activation, bits(options), **asked, budget=budget(options), report=report)
 
 
 def _print(result: Fit, options: argparse.Namespace, text: str, where: str) -> None:
@@ -107,23 +98,24 @@ def _encodable(text: str) -> str:
     return text
 
 
-def _all(options: argparse.Namespace, weight: Weight, domain: tuple[float, float] | None) -> int:
-    jobs = shared.jobs(options.jobs)
-    asked = bits(options)
-    tasks = shipped() if asked is None else [(name, asked) for name in names()]
+def _all(options: argparse.Namespace, weight: Weight) -> int:
+    jobs, seconds = shared.jobs(options.jobs), budget(options)
+    tasks = shipped() if options.bits is None else [(name, bits(options)) for name in names()]
+    fitted = sweep(tasks, options.levels, weight, domain(options), jobs, options.scheduler, seconds)
     written, cut, largest = 0, 0, 0.0
     no_bar = True if options.quiet else None  # None: where stderr is no terminal
     with (
-        closing(sweep(tasks, options.levels, weight, domain, jobs, options.scheduler, budget(options))) as fits,
+        closing(fitted) as fits,
         tqdm(fits, total=len(tasks), unit="table", disable=no_bar, leave=False) as bar,
     ):
         for result in bar:
-            where = NOWHERE
             if result.budget is None:
                 published = shared.stored(document.to_document(result), document.file_name(result), options.root)
                 written += published.written
                 where = str(published.path)
-            cut += result.budget is not None
+            else:
+                cut += 1
+                where = NOWHERE
             largest = max(largest, result.error.gap)
             if not options.quiet:
                 bar.write(report.as_line(result, where))

@@ -1,52 +1,58 @@
-"""The command's options, and what can be said of them before its libraries are there."""
+"""The options of the command, and the checks of them that need none of its libraries."""
 
 import argparse
-import math
 
 from coefficients import command
 from fitting import options as shared
 from fitting.errors import InputError
+from fitting.fewbit.rules import (
+    KINDS,
+    MAX_BITS,
+    check_bits,
+    check_budget,
+    check_domain,
+    check_levels,
+    check_max_error,
+)
 
 PROG = "python -m fitting.fewbit"
 FORMATS = ("table", "json", "csv", "latex")
-KINDS = ("best", "shared", "contiguous", "even")
-MAX_BITS = 8
 
 
 def parser() -> command.Parser:
-    """What the command takes."""
-    found = command.Parser(
+    """The parser of the command's options."""
+    result = command.Parser(
         prog=PROG,
         description="The best approximation of an activation's derivative by 2**bits levels, and a proof of it.",
         epilog="Memory: a layer keeps `bits` bits an element for backward instead of a whole number.",
     )
-    shared.add_function(found, "every table that the project ships (or all functions at --bits)")
-    how = found.add_argument_group("how")
-    how.add_argument("--bits", metavar="B", help=f"1 to {MAX_BITS}; 2**B levels")
-    how.add_argument(
+    shared.add_function(result, "every table that the project ships (or all functions at --bits)")
+    method = result.add_argument_group("how")
+    method.add_argument("--bits", metavar="B", help=f"1 to {MAX_BITS}; 2**B levels")
+    method.add_argument(
         "--max-error", metavar="E", help="instead of --bits: the fewest bits whose squared error is at most E"
     )
-    how.add_argument("--levels", metavar="KIND", default="best", help=f"{', '.join(KINDS)} (default: best)")
-    how.add_argument(
+    method.add_argument("--levels", metavar="KIND", default="best", help=f"{', '.join(KINDS)} (default: best)")
+    method.add_argument(
         "--weight",
         metavar="W",
         default="uniform",
         help="uniform, a scipy.stats distribution like norm(0,2), or a file of samples",
     )
-    how.add_argument("--domain", metavar=("A", "B"), nargs=2, help="default: -10 10, or where the weight is")
-    how.add_argument(
+    method.add_argument("--domain", metavar=("A", "B"), nargs=2, help="default: -10 10, or where the weight is")
+    method.add_argument(
         "--budget",
         metavar="S",
         help="seconds after which a search is cut short (with --all: of each table), its gap being what is proven "
         "by then; the result depends on the machine, and is written by --out only",
     )
-    shared.add_output(found, FORMATS, "draw f', the steps and the error (.png, .svg, .pdf)")
-    shared.add_workers(found)
-    return found
+    shared.add_output(result, FORMATS, "draw f', the steps and the error (.png, .svg, .pdf)")
+    shared.add_workers(result)
+    return result
 
 
 def check(options: argparse.Namespace) -> None:
-    """Raise `InputError` for values that are none, and for options that need or exclude each other."""
+    """Raise `InputError` for values that are malformed, and for options that need or exclude each other."""
     shared.check_function(options)
     shared.check_output(options, FORMATS)
     if options.all:
@@ -60,50 +66,44 @@ def check(options: argparse.Namespace) -> None:
         if options.max_error is not None and options.budget is not None:
             raise InputError("--budget goes with --bits: a search cut short does not know the fewest bits")
     shared.check_workers(options)
-    if options.levels not in KINDS:
-        raise InputError(f"levels must be one of {', '.join(KINDS)}, got {options.levels!r}")
-    bits(options)
-    ends(options)
+    check_levels(options.levels)
+    if options.bits is not None:
+        bits(options)
+    domain(options)
     max_error(options)
     budget(options)
     shared.jobs(options.jobs)
 
 
-def bits(options: argparse.Namespace) -> int | None:
-    """What --bits says."""
-    if options.bits is None:
-        return None
-    found = shared.whole("bits", options.bits, f" from 1 to {MAX_BITS}")
-    if not 1 <= found <= MAX_BITS:
-        raise InputError(f"bits must be a whole number from 1 to {MAX_BITS}, got {found}")
-    return found
+def bits(options: argparse.Namespace) -> int:
+    """The bits that --bits gives; the option must be there."""
+    count = shared.whole("bits", options.bits, f" from 1 to {MAX_BITS}")
+    check_bits(count)
+    return count
 
 
 def budget(options: argparse.Namespace) -> float | None:
-    """What --budget says."""
+    """The seconds that --budget gives."""
     if options.budget is None:
         return None
-    found = shared.number("budget", options.budget)
-    if not (math.isfinite(found) and found > 0):
-        raise InputError(f"budget must be a positive number of seconds, got {found:g}")
-    return found
+    seconds = shared.number("budget", options.budget)
+    check_budget(seconds)
+    return seconds
 
 
 def max_error(options: argparse.Namespace) -> float | None:
-    """What --max-error says."""
+    """The squared error that --max-error allows."""
     if options.max_error is None:
         return None
-    found = shared.number("max-error", options.max_error)
-    if not (math.isfinite(found) and found >= 0):
-        raise InputError(f"max-error must be finite and at least 0, got {found}")
-    return found
+    limit = shared.number("max-error", options.max_error)
+    check_max_error(limit)
+    return limit
 
 
-def ends(options: argparse.Namespace) -> tuple[float, float] | None:
-    """What --domain says."""
+def domain(options: argparse.Namespace) -> tuple[float, float] | None:
+    """The two ends that --domain gives."""
     if options.domain is None:
         return None
     lo, hi = (shared.number("domain", end) + 0.0 for end in options.domain)  # + 0.0 makes 0 of -0
-    if not (math.isfinite(lo) and math.isfinite(hi) and lo < hi):
-        raise InputError(f"domain must be two finite numbers, the lower first, got {lo:g} {hi:g}")
+    check_domain(lo, hi)
     return lo, hi

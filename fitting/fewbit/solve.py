@@ -12,8 +12,15 @@ from fitting.errors import InputError
 from fitting.fewbit import judge
 from fitting.fewbit.curve import Curve
 from fitting.fewbit.measure import Measure
-from fitting.fewbit.options import KINDS, MAX_BITS
 from fitting.fewbit.polish import NOISE, polish
+from fitting.fewbit.rules import (
+    MAX_BITS,
+    check_bits,
+    check_budget,
+    check_domain,
+    check_levels,
+    check_max_error,
+)
 from fitting.fewbit.search import TARGET_GAP, Effort, Found, search
 from fitting.fewbit.steps import Steps
 from fitting.weights import Weight, uniform
@@ -78,8 +85,8 @@ def fit(
     """
     begun = time.monotonic()
     task = _task(activation, bits, levels, weight, domain)
-    if budget is not None and not (math.isfinite(budget) and budget > 0):
-        raise InputError(f"budget must be a positive number of seconds, got {budget:g}")
+    if budget is not None:
+        check_budget(budget)
     effort = Effort(target_gap, math.inf if budget is None else begun + budget)
     return _judged(*_searched(task, effort, report), budget)
 
@@ -99,8 +106,7 @@ def fit_to_error(
     Bits are given up as soon as a lower bound says that they do not reach it.
     Raises `InputError` when 8 bits do not.
     """
-    if not (math.isfinite(max_error) and max_error >= 0):
-        raise InputError(f"max-error must be finite and at least 0, got {max_error}")
+    check_max_error(max_error)
     effort = Effort(target_gap, sought=max_error)
     for bits in range(1, MAX_BITS + 1):
         task, measure, found = _searched(_task(activation, bits, levels, weight, domain), effort, report)
@@ -168,10 +174,8 @@ def check_arguments(
     activation: Activation, bits: int, levels: str, weight: Weight, domain: tuple[float, float] | None
 ) -> tuple[float, float]:
     """The domain to use. Raises `InputError` for the first argument that breaks its rule."""
-    if isinstance(bits, bool) or not isinstance(bits, int | np.integer) or not 1 <= bits <= MAX_BITS:
-        raise InputError(f"bits must be a whole number from 1 to {MAX_BITS}, got {bits}")
-    if levels not in KINDS:
-        raise InputError(f"levels must be one of {', '.join(KINDS)}, got {levels!r}")
+    check_bits(bits)
+    check_levels(levels)
     lo, hi = map(float, weight.domain if domain is None else domain)
     if domain is None and weight.samples is not None and max(-lo, hi) > FARTHEST:
         raise InputError(
@@ -179,8 +183,7 @@ def check_arguments(
         )
     if levels == "even" and domain is None:
         lo, hi = -max(abs(lo), abs(hi)), max(abs(lo), abs(hi))
-    if not (math.isfinite(lo) and math.isfinite(hi) and lo < hi):
-        raise InputError(f"domain must be two finite numbers, the lower first, got {lo:g} {hi:g}")
+    check_domain(lo, hi)
     if max(-lo, hi) > FARTHEST:
         raise InputError(
             f"domain must lie within {-FARTHEST:g} {FARTHEST:g}, where squares do not overflow, got {lo:g} {hi:g}"

@@ -7,7 +7,7 @@ if __name__ == "__main__":
 
 from coefficients.schema import CoefficientError
 from fitting.errors import InputError
-from fitting.invact.arguments import PUBLISHED, check, parser
+from fitting.invact.arguments import PUBLISHED, check, check_max_error, parser
 
 if __name__ == "__main__":
     command.early("invact", lambda: check(parser().parse_args()), (InputError,))
@@ -128,7 +128,7 @@ def _all(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _settings(options: argparse.Namespace) -> Settings:
-    """The settings of the engines. Raises `InputError` for bad values, and for options that no engine asked for uses."""
+    """The settings of the engines. Raises `InputError` for bad values, and for options that no engine uses."""
     asked = _engines(options)
     seed = 0 if options.seed is None else shared.whole("seed", options.seed)
     if not 0 <= seed <= MAX_SEED:
@@ -185,8 +185,7 @@ def _max_error(options: argparse.Namespace) -> float | None:
     if options.max_error is None:
         return None
     limit = shared.number("max-error", options.max_error)
-    if not 0 < limit < math.inf:
-        raise InputError(f"max-error must be positive and finite, got {limit:g}")
+    check_max_error(limit)
     return limit
 
 

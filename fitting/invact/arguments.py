@@ -1,6 +1,7 @@
 """The options of the command, and the checks of them that need none of its libraries."""
 
 import argparse
+import math
 
 from coefficients import command, naming
 from fitting import options as shared
@@ -33,7 +34,7 @@ def parser() -> command.Parser:
     method.add_argument(
         "--weight", metavar="W", help=f"of x, as in fitting.fewbit (default: {naming.WEIGHTS['invact']})"
     )
-    method.add_argument("--seed", metavar="N", help="of engines that draw lots (default: 0)")
+    method.add_argument("--seed", metavar="N", help="random seed of the stochastic engines (default: 0)")
     method.add_argument("--budget", metavar="N", help="starts of a template, runs of operon, iterations of pysr")
     method.add_argument(
         "--timeout", metavar="SECONDS", help="of each search by pysr; one that it ends is not repeatable"
@@ -76,3 +77,9 @@ def check(options: argparse.Namespace) -> None:
         if getattr(options, name) is not None:
             shared.number(name.replace("_", "-"), getattr(options, name))
     shared.jobs(options.jobs)
+
+
+def check_max_error(limit: float) -> None:
+    """Raise `InputError` unless `limit` is positive and finite."""
+    if not 0 < limit < math.inf:
+        raise InputError(f"max-error must be positive and finite, got {limit:g}")

@@ -11,6 +11,7 @@ from threadpoolctl import threadpool_limits
 from coefficients import naming
 from fitting.activations import Activation
 from fitting.errors import InputError
+from fitting.invact.arguments import check_max_error
 from fitting.invact.engines import DEFAULT, ENGINES, IMPORTED, SLOW, Engine, Settings, parse_engines
 from fitting.invact.engines.closed_form import closed_candidate, closed_form
 from fitting.invact.engines.papers import ENGINE as PUBLISHED
@@ -137,8 +138,8 @@ def _fit(
     settings: Settings,
     progress: Progress | None,
 ) -> Fit:
-    if max_error is not None and not 0 < max_error < math.inf:
-        raise InputError(f"max-error must be positive and finite, got {max_error:g}")
+    if max_error is not None:
+        check_max_error(max_error)
     error_floor = information_floor(activation, dtype, weight)
     rule = rule_for(error_floor, max_error)
     judges = [Judge(index, error_floor) for index in range(len(error_floor.split.branches))]
