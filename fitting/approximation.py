@@ -1,6 +1,6 @@
-"""Any approximation of f' by numbers: what a table or a formula gives for each x, and how far that is from f'.
+"""Any approximation of f' as numbers: the value of a table or a formula at each x, and its error.
 
-Stored fits are taken where there are some, others are made.
+Stored fits are read; tables that are not stored are fitted.
 """
 
 from collections.abc import Iterable
@@ -27,17 +27,34 @@ from fitting.invact.judge import Judge
 from fitting.weights import Weight, uniform
 
 POINTS = 4000
-CLOSE = 1e-6  # of the domain: how near to the border of two sides points begin
-GAP = 0.01  # to the bound, of tables made for a look: half of them are the best to many digits all the same
+CLOSE = 1e-6  # of the domain: the distance of the first points from the border of two branches
+GAP = 0.01  # to the lower bound, of tables that are fitted here: half of them are the best to many digits anyway
 
 
 @dataclass(frozen=True)
 class Approximation:
-    """q in place of f' at points x: sorted, and on both sides of every jump.
+    """An approximation q of f', at points x.
 
-    bits: kept for each element, beside the output where the method reads that. error: ∫ (f' - q)² w over the domain;
-    where the method reads a stored output, x is taken to be of its dtype too. linf: the largest |f' - q| on the domain.
-    floor: of the output as it is stored, where the method reads that.
+    Attributes
+    ----------
+    activation : Activation
+        The function f.
+    label : str
+        How q is computed, in words.
+    bits : int
+        Saved for each element, beside the output if q reads it.
+    weight : Weight
+        The distribution of x.
+    domain : (float, float)
+        The ends of x.
+    x, q : float64 array (n,)
+        Points, increasing and left and right of every jump, and q there.
+    error : float
+        ∫ (f' - q)² w over the domain. If q reads a stored output, x is rounded to its dtype.
+    linf : float
+        The largest |f' - q| on the domain.
+    error_floor : ErrorFloor or None
+        Of the stored output, if q reads it.
     """
 
     activation: Activation
@@ -64,15 +81,15 @@ def few_bits(
     weight: Weight | None = None,
     domain: tuple[float, float] | None = None,
 ) -> Approximation:
-    """By a table of 2**bits levels, as `fitting.fewbit.solve.fit` makes it. Raises `InputError` as that does."""
+    """f' by a table of 2**bits levels. Arguments and errors are those of `fitting.fewbit.solve.fit`."""
     weight = weight or uniform()
     domain = check_arguments(activation, bits, levels, weight, domain)
     steps, error, linf = _stored_table(activation, bits, levels, weight, domain) or _made_table(
         activation, bits, levels, weight, domain
     )
     breaks = np.concatenate([steps.borders, activation.breakpoints])
-    sides = np.concatenate([np.nextafter(breaks, -np.inf), np.nextafter(breaks, np.inf)])
-    x = np.setdiff1d(np.concatenate([np.linspace(*domain, POINTS), sides]), breaks)
+    beside = np.concatenate([np.nextafter(breaks, -np.inf), np.nextafter(breaks, np.inf)])
+    x = np.setdiff1d(np.concatenate([np.linspace(*domain, POINTS), beside]), breaks)
     x = x[(domain[0] <= x) & (x <= domain[1])]
     kind = "shared levels" if levels in ("best", "shared") else f"{levels} levels"
     label = f"by {bits} bit{'s' * (bits > 1)}, {kind}"
@@ -82,11 +99,11 @@ def few_bits(
 def _stored_table(
     activation: Activation, bits: int, levels: str, weight: Weight, domain: tuple[float, float]
 ) -> tuple[Steps, float, float] | None:
-    """The shipped table that was asked for so, and its errors: the integral and the largest."""
+    """The shipped table for these arguments, if there is one, and its errors: the integral and the largest."""
     usual = uniform()
-    asked = (levels in ("best", "shared"), weight.label, domain)
+    is_shipped = levels in ("best", "shared") and (weight.label, domain) == (usual.label, usual.domain)
     name = f"fewbit-{bits}bit"
-    if asked != (True, usual.label, usual.domain) or name not in _names(activation):
+    if not is_shipped or name not in _names(activation):
         return None
     document = load(activation.name, name)
     steps = Steps(*(np.array(document["solution"][key]) for key in ("borders", "codes", "levels")))
@@ -94,12 +111,12 @@ def _stored_table(
 
 
 def _catalogued(activation: Activation) -> bool:
-    """Whether it is the catalogue's function of its name, and not another or that with parameters of its own."""
+    """Whether it is the catalogue's function of this name, with the catalogue's parameters."""
     return activation.name in names() and activation.f_expression == get(activation.name).f_expression
 
 
 def _names(activation: Activation) -> set[str]:
-    """Of the stored fits of this very function."""
+    """The names of the stored fits of this very function."""
     if not _catalogued(activation):
         return set()
     return {entry.name for entry in available() if entry.function == activation.name}
@@ -121,19 +138,35 @@ def from_output(
     *,
     paper: bool = False,
 ) -> Approximation:
-    """By the stored formulas of y, rounded to `dtype`, or the InvAct paper's: they do not depend on weight and domain.
+    """f' by formulas of the stored output y.
 
-    Raises `InputError` where there are no such formulas, and for a weight, domain or dtype that cannot be.
+    Parameters
+    ----------
+    activation : Activation
+        A function of the catalogue.
+    dtype : str
+        Of y: "bfloat16", "float16" or "float32".
+    weight : Weight, optional
+        The distribution of x for the error; uniform by default.
+    domain : (float, float), optional
+        The ends of x; by default the weight's own.
+    paper : bool
+        Whether to take the InvAct paper's formulas, instead of the stored ones for the dtype.
+
+    Raises
+    ------
+    InputError
+        If there are no such formulas, or weight, domain or dtype are not valid.
     """
     weight = weight or uniform()
     domain = check_arguments(activation, 1, "best", weight, domain)
-    form = get_format(dtype)
+    format_ = get_format(dtype)
     formulas = _published(activation) if paper else _stored_formulas(activation, dtype)
     error_floor = information_floor(activation, dtype, replace(weight, domain=domain))
-    with np.errstate(all="ignore"):  # formulas are looked at where nothing is stored, too
+    with np.errstate(all="ignore"):  # formulas are also evaluated where no output is stored
         scores = [Judge(index, error_floor)(formula) for index, formula in enumerate(formulas)]
         x = _numbers(error_floor, domain)
-        y, right = form.round(activation.f(x)), on_right(error_floor.split, x)
+        y, right = format_.round(activation.f(x)), on_right(error_floor.split, x)
         q = np.where(right, formulas[-1].float32(y), formulas[0].float32(y)).astype(np.float64)
     square = error_floor.rms**2 + sum(score.square for score in scores)
     label = f"from y in {dtype}" + ", the paper's formulas" * paper
@@ -143,23 +176,23 @@ def from_output(
 
 
 def _largest(error_floor: ErrorFloor, formulas: tuple[Candidate, ...], y: Array, right: NDArray[np.bool_]) -> float:
-    """The largest |f' - q| of all x that are stored as outputs from the least to the greatest y of each side."""
-    found = 0.0
+    """The largest |f' - q| over all x that are stored as an output between the least and the largest y of a branch."""
+    largest = 0.0
     for branch_bit, (cells, formula) in enumerate(zip(error_floor.cells, formulas, strict=True)):
         own = y[(right == bool(branch_bit)) & np.isfinite(y)]
         if own.size:
             reached = (own.min() <= cells.y) & (cells.y <= own.max())
             with np.errstate(all="ignore"):  # as in the caller
                 total = np.abs(formula.float32(cells.y).astype(np.float64) - cells.middle) + cells.half
-            found = max(found, float(np.nan_to_num(total[reached], nan=np.inf).max(initial=0.0)))
-    return found
+            largest = max(largest, float(np.nan_to_num(total[reached], nan=np.inf).max(initial=0.0)))
+    return largest
 
 
 def _published(activation: Activation) -> tuple[Candidate, ...]:
-    found = published(activation.name) if _catalogued(activation) else None
-    if found is None:
+    candidates = published(activation.name) if _catalogued(activation) else None
+    if candidates is None:
         raise InputError(f"engine {ENGINE} has formulas for gelu and silu, got {activation.name}")
-    return found
+    return candidates
 
 
 def _stored_formulas(activation: Activation, dtype: str) -> tuple[Candidate, ...]:
@@ -173,7 +206,7 @@ def _stored_formulas(activation: Activation, dtype: str) -> tuple[Candidate, ...
 
 
 def _numbers(error_floor: ErrorFloor, domain: tuple[float, float]) -> Array:
-    """Every number of a 16-bit format in the domain; of float32 a sample that is dense where the two sides meet."""
+    """Every number of a 16-bit format in the domain; of float32 a sample that is dense where the branches meet."""
     lo, hi = domain
     if error_floor.format.precision <= 16:
         x = error_floor.format.numbers()
@@ -186,10 +219,20 @@ def _numbers(error_floor: ErrorFloor, domain: tuple[float, float]) -> Array:
 
 @dataclass(frozen=True)
 class Comparison:
-    """∫ (f' - q)² dx on [-10, 10] of one function, by bits kept for each element.
+    """∫ (f' - q)² dx on [-10, 10] of one function, for each number of bits saved per element.
 
-    contiguous, shared: of few-bit tables. outputs: of the stored formulas of y, by dtype. printed: of the FewBit
-    paper, Table 1; for even f' it has tables of |x|. paper: of the InvAct paper's formulas, exact but for y's dtype.
+    Attributes
+    ----------
+    activation : Activation
+        The function f.
+    contiguous, shared : dict of int to float
+        Errors of few-bit tables, by bits.
+    outputs : dict of str to (int, float)
+        Bits and error of the stored formulas of y, by dtype.
+    printed : dict of int to float
+        Errors in Table 1 of the FewBit paper, by bits; for even f' its tables are of |x|.
+    paper : dict of str to (int, float)
+        Bits and error of the InvAct paper's formulas, by dtype of y.
     """
 
     activation: Activation
@@ -201,12 +244,12 @@ class Comparison:
 
 
 def compare(activation: Activation, bits: Iterable[int], dtypes: Iterable[str] = ("bfloat16",)) -> Comparison:
-    """All methods for one function of the catalogue."""
+    """The errors of all methods for one function of the catalogue."""
     counts, formats = list(bits), list(dtypes)
 
     def outputs(paper: bool) -> dict[str, tuple[int, float]]:
-        found = {dtype: from_output(activation, dtype, paper=paper) for dtype in formats}
-        return {dtype: (one.bits, one.error) for dtype, one in found.items()}
+        made = {dtype: from_output(activation, dtype, paper=paper) for dtype in formats}
+        return {dtype: (approximation.bits, approximation.error) for dtype, approximation in made.items()}
 
     return Comparison(
         activation,

@@ -1,6 +1,6 @@
 """Options that the commands of this package share, and how their texts become values.
 
-Imports no more than options need: a command answers to them before its libraries are there.
+Only what options need is imported: a command checks them before it imports its libraries.
 """
 
 import argparse
@@ -35,10 +35,10 @@ def add_function(parser: argparse.ArgumentParser, everything: str) -> None:
 
 
 def check_function(options: argparse.Namespace) -> None:
-    """Raise `InputError` unless just one of --fn, --expr and --all is there."""
-    chosen = [name for name in ("fn", "expr", "all") if getattr(options, name) not in (None, False)]
-    if len(chosen) != 1:
-        got = " and ".join(f"--{name}" for name in chosen) or "none"
+    """Raise `InputError` unless exactly one of --fn, --expr and --all is given."""
+    given = [name for name in ("fn", "expr", "all") if getattr(options, name) not in (None, False)]
+    if len(given) != 1:
+        got = " and ".join(f"--{name}" for name in given) or "none"
         raise InputError(f"say what to fit by one of --fn, --expr and --all, got {got}")
     if options.name is not None and options.expr is None:
         raise InputError("--name goes with --expr")
@@ -71,7 +71,7 @@ def add_workers(parser: argparse.ArgumentParser) -> None:
 
 
 def check_output(options: argparse.Namespace, formats: Sequence[str]) -> None:
-    """Raise `InputError` for an unknown --format, and one that --out - has no use for."""
+    """Raise `InputError` for an unknown --format, or one that does not go with --out -."""
     if options.format not in formats:
         raise InputError(f"format must be one of {', '.join(formats)}, got {options.format!r}")
     if options.root is not None and options.out is not None:
@@ -85,7 +85,7 @@ def check_output(options: argparse.Namespace, formats: Sequence[str]) -> None:
 
 
 def check_alone(options: argparse.Namespace, names: Sequence[str]) -> None:
-    """Raise `InputError` for options that make sense for one function only, where --all is there."""
+    """Raise `InputError` for options that, beside --all, make no sense."""
     for name in names:
         if getattr(options, name) not in (None, [], False):
             raise InputError(f"--{name.replace('_', '-')} goes with one function, not with --all")
@@ -94,7 +94,7 @@ def check_alone(options: argparse.Namespace, names: Sequence[str]) -> None:
 
 
 def check_workers(options: argparse.Namespace) -> None:
-    """Raise `InputError` unless --jobs or --scheduler, if any, stands beside --all."""
+    """Raise `InputError` for --jobs or --scheduler without --all, and for both."""
     if options.all and options.jobs is not None and options.scheduler is not None:
         raise InputError("say who does the work by one of --jobs and --scheduler")
     if not options.all and (options.jobs is not None or options.scheduler is not None):
@@ -102,7 +102,7 @@ def check_workers(options: argparse.Namespace) -> None:
 
 
 def activation(options: argparse.Namespace) -> "Activation":
-    """What --fn or --expr and --param say."""
+    """The activation of --fn or --expr, with the parameters of --param."""
     from fitting.activations import from_expression, get  # here, as sympy takes most of a second
 
     params: dict[str, float] = {}
@@ -149,7 +149,7 @@ def whole(what: str, text: str, rule: str = "") -> int:
 
 
 def _shown(text: str) -> str:
-    """`text` as an error quotes it, in short, and why what looks like a number is none."""
+    """`text` as an error quotes it, shortened, and why it is not a number if it looks like one."""
     word = text.strip()
     quoted = repr(word) if len(word) <= LONGEST else f"{word[:LONGEST]!r}..."
     unlike = any(letter.isdigit() for letter in word) and not is_plain(word)
@@ -165,7 +165,7 @@ def jobs(text: str | None) -> int:
 
 
 def deliver(fit: Document, name: str, out: Path | None, root: str | None) -> tuple[str, str]:
-    """Write a fit's document to `out`, or store it where there is none; its text, and a line that says where."""
+    """Write a fit's document to `out`, or store it if `out` is None; its text, and a line that says where it is."""
     if out is None:
         published = stored(fit, name, root)
         text = published.path.read_text(encoding="ascii")
@@ -180,9 +180,9 @@ def deliver(fit: Document, name: str, out: Path | None, root: str | None) -> tup
 
 
 def stored(fit: Document, name: str, root: str | None) -> Published:
-    """Publish a fit below `root`; without one among the user's data, unless the packaged files have the same.
+    """Publish a fit below `root`; if `root` is None, in the user's data, unless a packaged file is the same.
 
-    The path is from the current folder where that holds what was found, and whole where something was written.
+    The path is relative to the current folder for a packaged file inside it, and absolute otherwise.
     """
     here = Path.cwd()
     if root is None:
@@ -193,7 +193,7 @@ def stored(fit: Document, name: str, root: str | None) -> Published:
 
 
 def user_root() -> Path:
-    """Where a user's own fits are, of all projects."""
+    """The folder of a user's own fits."""
     from platformdirs import user_data_path  # here, as few runs write
 
     return user_data_path("actfit", appauthor=False) / "coefficients"

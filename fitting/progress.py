@@ -1,4 +1,4 @@
-"""What a long piece of work is doing: one line on a terminal, and nothing anywhere else."""
+"""The progress of long work: one line on a terminal, and nothing anywhere else."""
 
 import shutil
 import sys
@@ -13,9 +13,9 @@ PERIOD = 0.5
 
 @contextmanager
 def shown(quiet: bool = False) -> Iterator[Callable[[str], None] | None]:
-    """A function to say what is being done; after `PATIENCE` seconds stderr shows what it was last told.
+    """A function that takes a text of what is being done; after `PATIENCE` seconds stderr shows the latest text.
 
-    None where `quiet`, or where stderr is no terminal: nobody is there to be told.
+    None if `quiet`, or if stderr is not a terminal.
     """
     if quiet or sys.stderr is None or not sys.stderr.isatty():
         yield None
@@ -29,7 +29,7 @@ def shown(quiet: bool = False) -> Iterator[Callable[[str], None] | None]:
             sys.stderr.write("\r" + f"{latest[0]} ({time.monotonic() - begun:.0f} s)"[:width].ljust(width))
             sys.stderr.flush()
             wait = PERIOD
-        if wait == PERIOD:  # a line is there
+        if wait == PERIOD:  # a line is shown
             sys.stderr.write("\r" + " " * (shutil.get_terminal_size().columns - 1) + "\r")
             sys.stderr.flush()
 

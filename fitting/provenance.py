@@ -1,4 +1,4 @@
-"""What every coefficient file says of its origin (function, command, versions), its name, and how it is checked."""
+"""The origin of a fit, as every coefficient file states it: function, command, versions; and checks of such files."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -18,12 +18,12 @@ def function(activation: Activation) -> dict[str, Any]:
 
 
 def versions(libraries: Sequence[str]) -> dict[str, str]:
-    """Of this package and of the libraries that the numbers pass through."""
+    """The versions of this package and of the libraries that computed the numbers."""
     return {"actfit": version(), **{library: metadata.version(library) for library in libraries}}
 
 
 def command(module: str, activation: Activation, options: Sequence[str]) -> str | None:
-    """The command line that fits `activation` with `options` again; None where it is no text, as some files' names."""
+    """The command line that fits `activation` with `options` again; None if it is not text, as some files' names."""
     words = ["python", "-m", module]
     if activation.name in names():
         words += ["--fn", activation.name]
@@ -45,7 +45,7 @@ def own_params(activation: Activation) -> dict[str, float]:
 
 
 def stored_function(function: Mapping[str, Any]) -> Activation:
-    """The function as a file spells it, which must be the catalogue's spelling where it bears that name."""
+    """The function of a file. If it has a name of the catalogue, it must be the catalogue's function."""
     activation = from_expression(function["expr"], function["name"], function["params"])
     if function["name"] in names():
         known = get(function["name"], **function["params"])
@@ -55,12 +55,12 @@ def stored_function(function: Mapping[str, Any]) -> Activation:
 
 
 def differences(
-    stored: Mapping[str, Any], found: Mapping[str, Any], relative: float, absolute: float = 0.0
+    stored: Mapping[str, Any], recomputed: Mapping[str, Any], relative: float, absolute: float = 0.0
 ) -> list[str]:
-    """What is wrong with stored errors, given the same recomputed; 0 and None must be just that."""
+    """What is wrong with stored errors beside the recomputed ones; 0 and None must be equal."""
     return [
         f"error.{key} must be {value!r} as recomputed, got {stored[key]!r}"
-        for key, value in found.items()
+        for key, value in recomputed.items()
         if stored[key] != value
         and not (value and stored[key] and abs(stored[key] - value) <= max(absolute, relative * abs(value)))
     ]

@@ -16,7 +16,7 @@ ARRAYS = (".npy", ".npz")
 
 
 def real_numbers(samples: ArrayLike) -> Array:
-    """`samples` flattened, in float64. Raises `InputError` where there is none, or one is no finite real number."""
+    """`samples` flattened, in float64. Raises `InputError` if there is none, or one is not a finite real number."""
     try:
         values = np.asarray(samples)
     except (TypeError, ValueError, RuntimeError) as error:  # rows of unequal length; a tensor on a GPU, or with a graph

@@ -21,7 +21,7 @@ def run(
     """`work(*task)` of each task, in their order, as they get done. Closing the generator stops the work.
 
     jobs: worker processes; -1 for one a core. scheduler: address of a Dask scheduler that does the work
-    instead; its workers must have this package. Raises `InputError` where the scheduler is not to be had.
+    instead; its workers must have this package. Raises `InputError` if the scheduler cannot be reached.
     """
     with ExitStack() as stack:
         if scheduler is not None:
@@ -41,7 +41,7 @@ def run(
 
 @contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    """Ctrl-C comes later here, and never to the workers begun here: this process answers it for them."""
+    """Hold Ctrl-C back, also from the workers started here: this process answers it for them."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return

@@ -19,7 +19,7 @@ from fitting.samples import read_samples, real_numbers
 Density = Callable[[Array], Array]
 DEFAULT_DOMAIN = naming.DOMAIN
 TAIL = 1e-12  # mass left outside a distribution's default domain, on each side
-UNNAMED = ("samples:", "callable:")  # how the labels of weights begin that a label cannot bring back
+UNNAMED = ("samples:", "callable:")  # begin the labels of weights that cannot be made again from the label
 TOO_SLOW = ("kstwo", "levy_stable", "studentized_range")  # a millisecond and more for each point
 LONGEST_NAME = 100  # characters: of a name, and of what an error quotes
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\((.*)\))?\s*", re.ASCII)
@@ -28,13 +28,13 @@ _PATH = re.compile(r".*[/\\].*|.*\.[A-Za-z]\w*", re.DOTALL)  # with a separator 
 
 @dataclass(frozen=True)
 class Weight:
-    """What the squared error is weighed with.
+    """The weight of the squared error: how often x occurs.
 
-    label: as stored in coefficient files. spelling: how a command line asks for it (None: it cannot).
-    domain: where it applies unless told otherwise. One of `density`
-    (vectorised, float64) and `samples` (each of equal weight, summing to 1). height: the density's value
-    where it is constant, which makes exact integrals possible. landmarks: points that the integration
-    grid must not step over, such as quantiles of a narrow distribution.
+    label: as stored in coefficient files. domain: the default domain of a fit. density, samples: one of
+    them is given; the density is vectorised over float64, the samples have equal weights that sum to 1.
+    height: the density's value if it is constant, which makes exact integrals possible. landmarks: points
+    that the integration grid must not step over, such as quantiles of a narrow distribution. spelling: how
+    a command line asks for it (None: it cannot).
     """
 
     label: str
@@ -78,7 +78,7 @@ def from_callable(density: Density, label: str | None = None, landmarks: tuple[f
 def from_samples(samples: ArrayLike) -> Weight:
     """The empirical distribution of recorded values (any shape, flattened).
 
-    Raises `InputError` where there is none or one is no finite real number.
+    Raises `InputError` if there is none, or one is not a finite real number.
     """
     values = np.sort(real_numbers(samples))
     digest = hashlib.sha256(values.tobytes()).hexdigest()[:16]
@@ -125,7 +125,7 @@ def from_distribution(name: str, arguments: tuple[float, ...] = (), options: dic
 def _check_parameters(
     name: str, known: tuple[str, ...], arguments: tuple[float, ...], options: Mapping[str, float]
 ) -> None:
-    """Raise `InputError` unless each of `known`, of which only loc and scale have defaults, is there at most once."""
+    """Raise `InputError` unless each of `known` is given once; loc and scale, the last two, have defaults."""
     takes = f"weight {name} takes {', '.join(known[:-1])} and {known[-1]} only"
     if len(arguments) > len(known):
         raise InputError(f"{takes}, got {len(arguments)} numbers")
@@ -157,7 +157,7 @@ def parse_weight(text: str) -> Weight:
     try:
         return named(text)
     except InputError as error:
-        # For asking only: what is there changes the advice, not the weight.
+        # Only for the message: a file of that name changes the advice, not the weight.
         if len(text) < LONGEST_NAME and "\0" not in text and Path(text).is_file():
             raise InputError(f"{error}; for the file of that name write ./{text}") from None
         raise

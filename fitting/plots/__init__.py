@@ -5,9 +5,9 @@ from fitting.plots.bits import bits_figure, overview_figure
 from fitting.plots.curves import error_figure
 from fitting.plots.fewbit import fewbit_figure
 from fitting.plots.files import check_path, save
+from fitting.plots.fronts import fronts_figure, root_figure
 from fitting.plots.invact import floor_figure, invact_figure
 from fitting.plots.memory import memory_figure
-from fitting.plots.slopes import fronts_figure, root_figure
 
 __all__ = [
     "FORMATS",

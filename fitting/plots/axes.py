@@ -1,4 +1,4 @@
-"""What pictures of errors share."""
+"""Helpers for pictures of errors."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -8,12 +8,12 @@ from fitting.invact.proof.bound import RESOLVED
 
 
 def resolved(errors: Array) -> Array:
-    """`errors` with NaN, which is not drawn, for those that float64 does not tell from 0."""
+    """`errors` with NaN, which is not drawn, for those that float64 cannot tell from 0."""
     return np.where(np.isfinite(errors) & (errors > RESOLVED), errors, np.nan)
 
 
 def logarithmic(axes: Axes, otherwise: str) -> bool:
-    """Whether something is drawn, now on a logarithmic scale; if nothing is, `otherwise` stands there."""
+    """Make the scale logarithmic if something is drawn, else write `otherwise`. Whether something is drawn."""
     drawn = any(np.isfinite(np.asarray(line.get_ydata(), dtype=np.float64)).any() for line in axes.lines)
     if drawn:
         axes.set_yscale("log")

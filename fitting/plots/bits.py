@@ -1,4 +1,4 @@
-"""The squared error against the bits that are kept for it."""
+"""The squared error against the bits that are saved for it."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from fitting.approximation import Comparison
 
 COLUMNS = 4
 ERROR = "∫(f′−q)² on [−10, 10]"
-ASIDE = 0.2  # of a bit: so that marks of as many bits can be told apart
+ASIDE = 0.2  # of a bit, by which marks are moved so that they do not cover others
 MARKS = {"bfloat16": "s", "float16": "D", "float32": "^"}
 
 
@@ -33,15 +33,15 @@ def overview_figure(comparisons: Sequence[Comparison]) -> Figure:
     lines = -(-len(comparisons) // COLUMNS)
     figure = Figure(figsize=(10, 1 + 1.9 * lines), layout="constrained")
     panels = figure.subplots(lines, COLUMNS, sharex=True, sharey=True, squeeze=False)
-    found: dict[str, Artist] = {}
+    legend: dict[str, Artist] = {}
     for axes, comparison in zip(panels.flat, comparisons, strict=False):
         _draw(axes, comparison)
         axes.set_title(f"{comparison.activation.name}′", fontsize="medium")
         handles, labels = axes.get_legend_handles_labels()
-        found |= {label: handle for handle, label in zip(handles, labels, strict=True)}
+        legend |= {label: handle for handle, label in zip(handles, labels, strict=True)}
     for axes in panels.flat[len(comparisons) :]:
         axes.set_axis_off()
-    figure.legend(list(found.values()), list(found), loc="outside upper center", ncols=3, frameon=False)
+    figure.legend(list(legend.values()), list(legend), loc="outside upper center", ncols=3, frameon=False)
     figure.supxlabel("bits kept for each element", fontsize="medium")
     figure.supylabel(ERROR, fontsize="medium")
     return figure

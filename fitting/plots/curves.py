@@ -1,4 +1,4 @@
-"""f', what stands for it, and the error, against x and against y."""
+"""f', its approximation q, and the error, against x and against y."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,15 +11,15 @@ from fitting.invact.error_floor import ErrorFloor, on_right
 from fitting.invact.exact import derivative_from_output
 from fitting.plots.axes import logarithmic, resolved
 
-STILL = 2e-3  # of the span of f': where it moves less than this any more the picture ends
+STILL = 2e-3  # of the span of f': the picture ends where f' moves by less than this from then on
 MARGIN = 0.08  # of what is shown
 
 
 def error_figure(approximation: Approximation, error_floor: ErrorFloor | None = None, *, log: bool = False) -> Figure:
     """f' and q above, the error f' - q below: on the left against x, on the right against y = f(x).
 
-    log: |f' - q| on a logarithmic scale; where q reads a stored y, the largest of all x that are stored as that y, for
-    that is what the floor is about. floor: of an output that is stored, by default the approximation's own.
+    log: |f' - q| on a logarithmic scale; if q reads a stored y, the largest of all x that are stored as that y, as
+    the error floor is about these. error_floor: of a stored output, by default the approximation's own.
     """
     error_floor = error_floor or approximation.error_floor
     x, y = approximation.x, approximation.activation.f(approximation.x)
@@ -59,7 +59,7 @@ def _title(approximation: Approximation) -> str:
 
 
 def _error(approximation: Approximation, log: bool) -> Array:
-    """At each x; in logarithms where q reads a stored y, the largest of all x that share it."""
+    """f' - q at each x; with `log` its size, and if q reads a stored y, the largest of all x that share it."""
     error = approximation.derivative - approximation.q
     if not log:
         return error
@@ -87,19 +87,19 @@ def _ranges(error_floor: ErrorFloor, x: Array) -> tuple[Array, Array]:
     x = error_floor.format.round(x)
     with np.errstate(all="ignore"):
         y = error_floor.format.round(error_floor.split.activation.f(x))
-    right, found = on_right(error_floor.split, x), np.full((2, *x.shape), np.nan)
+    right, ranges = on_right(error_floor.split, x), np.full((2, *x.shape), np.nan)
     for i, (branch, cells) in enumerate(zip(error_floor.split.branches, error_floor.cells, strict=True)):
         own = np.flatnonzero((right == bool(i)) & np.isfinite(y))
         if error_floor.format.precision <= 16:
             place = np.clip(np.searchsorted(cells.y, y[own]), 0, len(cells.y) - 1)
             own, place = own[cells.y[place] == y[own]], place[cells.y[place] == y[own]]
-            found[:, own] = cells.low[place], cells.high[place]
-        else:  # its cells are a sample: here is the same for every y
+            ranges[:, own] = cells.low[place], cells.high[place]
+        else:  # the cells are a sample: compute the range for every y
             half = error_floor.format.spacing(y[own]) / 2
-            found[:, own] = np.sort(
+            ranges[:, own] = np.sort(
                 [derivative_from_output(branch, y[own] + shift * half) for shift in (-1.0, 1.0)], axis=0
             )
-    return found[0], found[1]
+    return ranges[0], ranges[1]
 
 
 def _draw_floor(
@@ -109,7 +109,7 @@ def _draw_floor(
     if log:
         axes.plot(at, resolved(half), ".", color="0.35", markersize=2.5, zorder=3, label=label)
         return
-    for i, part in enumerate((~right, right)):  # each by itself: against y they lie over each other
+    for i, part in enumerate((~right, right)):  # one by one: against y they cover each other
         order = np.argsort(at[part], kind="stable")
         ends = half[part][order]
         name = label if i else None

@@ -7,7 +7,7 @@ from fitting.activations.tape import Array
 from fitting.fewbit.solve import Fit
 
 POINTS = 4000
-UNSEEN = 0.01  # of the error, left out of the picture on each side
+UNSEEN = 0.01  # of the error, left out of the picture at each end
 MARGIN = 0.15  # of what is shown
 
 
@@ -34,14 +34,14 @@ def fewbit_figure(fit: Fit) -> Figure:
 
 
 def _points(fit: Fit) -> Array:
-    """Where to draw: evenly, and on both sides of every border and break, which makes them upright.
+    """Points to draw at: evenly, and left and right of every border and break, so that steps are vertical.
 
-    Not at these themselves, where f' and q may each take the value of another side.
+    The borders and breaks themselves are left out: f' and q may take different values there.
     """
     lo, hi = fit.domain
     breaks = np.concatenate([fit.steps.borders, [lo, hi], fit.activation.breakpoints])
-    sides = np.concatenate([np.nextafter(breaks, -np.inf), np.nextafter(breaks, np.inf)])
-    points = np.setdiff1d(np.concatenate([np.linspace(lo, hi, POINTS), sides]), breaks)
+    beside = np.concatenate([np.nextafter(breaks, -np.inf), np.nextafter(breaks, np.inf)])
+    points = np.setdiff1d(np.concatenate([np.linspace(lo, hi, POINTS), beside]), breaks)
     return points[(lo < points) & (points < hi)]
 
 

@@ -1,4 +1,4 @@
-"""Pictures of formulas of the output, and of the floor below them."""
+"""Pictures of formulas of the output, and of their error floor."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -73,7 +73,7 @@ def _draw_front(axes: Axes, fit: Fit) -> None:
 
 
 def floor_figure(error_floor: ErrorFloor) -> Figure:
-    """Half the range of f' over all x that are stored as one y, against that y: what no formula can get below.
+    """Half the range of f' over all x that are stored as one y, against that y: no formula can err less.
 
     Outputs that tell f' exactly are left out.
     """
@@ -102,7 +102,7 @@ def floor_figure(error_floor: ErrorFloor) -> Figure:
 
 
 def _inside(branch: Branch) -> Array:
-    """x of a side within SPAN of its finite ends, or of 0: even, and dense where it meets the other."""
+    """x of a branch within SPAN of its finite ends, or of 0: even, and dense where it meets the other branch."""
     lo = branch.lo if np.isfinite(branch.lo) else min(-SPAN, branch.hi - SPAN)
     hi = branch.hi if np.isfinite(branch.hi) else max(SPAN, branch.lo + SPAN)
     near = np.geomspace(1e-6, 1.0, POINTS // 8) * (hi - lo)

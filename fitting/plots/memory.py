@@ -1,4 +1,4 @@
-"""Who keeps how many bytes for backward, before and after."""
+"""Bytes saved for backward by each module, before and after."""
 
 from collections.abc import Mapping
 
@@ -9,9 +9,9 @@ NAME = 48  # characters of a name at most
 
 
 def memory_figure(before: Mapping[str, int], after: Mapping[str, int], title: str, rows: int = 10) -> Figure:
-    """A pair of bars for each of the `rows` that keep most, the rest together, and all in all.
+    """A pair of bars for each of the `rows` that save most, for the rest together, and for all.
 
-    before, after: bytes by who keeps them.
+    before, after: bytes by the name of what saves them.
     """
     names = sorted({*before, *after}, key=lambda name: (-max(before.get(name, 0), after.get(name, 0)), name))
     shown, rest = names[:rows], names[rows:]
@@ -20,7 +20,7 @@ def memory_figure(before: Mapping[str, int], after: Mapping[str, int], title: st
     for kept in (before, after):
         others = [sum(kept.get(name, 0) for name in rest)] * bool(rest)
         columns.append([kept.get(name, 0) for name in shown] + others + [sum(kept.values())])
-    unit, unit_name = next((one for one in UNITS if max(columns[0][-1], columns[1][-1]) >= 10 * one[0]), UNITS[-1])
+    unit, unit_name = next((unit for unit in UNITS if max(columns[0][-1], columns[1][-1]) >= 10 * unit[0]), UNITS[-1])
     figure = Figure(figsize=(9, 1.4 + 0.42 * len(labels)), layout="constrained")
     axes = figure.subplots()
     for shift, color, label, counts in zip((-0.19, 0.19), ("0.7", "C0"), ("before", "after"), columns, strict=True):

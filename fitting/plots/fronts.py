@@ -1,4 +1,4 @@
-"""How g = f'∘f⁻¹ is fitted: the variable in which it is smooth, and what engines find."""
+"""How g = f'∘f⁻¹ is fitted: the variable in which it is smooth, and the fronts of engines."""
 
 from collections.abc import Mapping
 
@@ -18,13 +18,13 @@ from fitting.invact.solve import Fit
 
 DEGREES = range(1, 13)
 POINTS = 2000
-FAR = 4.0  # of x, where the outputs of a side end
+FAR = 4.0  # of x from the minimum, up to which a branch is shown
 
 
 def root_figure(activation: Activation) -> Figure:
-    """g near f's minimum, against y and against s = √(y - min f), and how fast polynomials in either come near it.
+    """g near f's minimum, against y and against s = √(y - min f), and errors of polynomials in either by degree.
 
-    Raises `InputError` for a function that has no minimum inside.
+    Raises `InputError` for a function without a smooth minimum.
     """
     parts = split(activation)
     if parts.border is None or parts.border in activation.breakpoints:
@@ -45,8 +45,8 @@ def root_figure(activation: Activation) -> Figure:
             (evenly, derivative_from_output(branch, evenly), "--", "y"),
             (s, g, "-", "s"),
         ):
-            found = [_largest(at, values, degree) for degree in DEGREES]
-            errors.plot(list(DEGREES), found, style, color=f"C{i}", marker=".", label=f"{name}, in {variable}")
+            largest = [_largest(at, values, degree) for degree in DEGREES]
+            errors.plot(list(DEGREES), largest, style, color=f"C{i}", marker=".", label=f"{name}, in {variable}")
     against_y.set(xlabel="y", ylabel="g = f′(f⁻¹(y))", title="in y it begins as a root")
     against_s.set(xlabel="s = ±√(y − min f)", title="in s it is smooth")
     against_y.axvline(least, color="0.7", linewidth=0.8, linestyle=":")
@@ -59,12 +59,12 @@ def root_figure(activation: Activation) -> Figure:
 
 
 def _largest(at: Array, values: Array, degree: int) -> float:
-    """Of the least squares polynomial at points dense at the ends: near the least largest error."""
+    """The largest error of the least squares polynomial at points dense at the ends: near the least possible."""
     return float(np.abs(Chebyshev.fit(at, values, degree)(at) - values).max())
 
 
 def fronts_figure(fits: Mapping[str, Fit]) -> Figure:
-    """The fronts of fits by name, as of engines: error against instructions, what is chosen, the paper's, the floor."""
+    """The fronts of fits, by their names: error against instructions; the chosen row, the paper's, the error floor."""
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
     by_rms = all(fit.rule.by_rms for fit in fits.values())
@@ -75,7 +75,7 @@ def fronts_figure(fits: Mapping[str, Fit]) -> Figure:
     for i, (name, fit) in enumerate(fits.items()):
         axes.plot(*place(*fit.front), color=f"C{i}", marker=".", linewidth=1, label=name)
     last = list(fits.values())[-1]
-    # Where the dtype's own rule is out of a fit's reach its choice follows an easier one, and is none of this picture.
+    # A fit that cannot keep the dtype's own rule is chosen by an easier one, and not marked in this picture.
     enough = [fit.chosen for fit in fits.values() if fit.rule == rule_for(fit.error_floor, fit.max_error)]
     if enough:
         best = min(enough, key=lambda row: row.price.total)
