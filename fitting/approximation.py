@@ -37,16 +37,12 @@ class Approximation:
 
     Attributes
     ----------
-    activation : Activation
-        The function f.
+    activation, weight, domain
+        f, the distribution of x, and the ends of x.
     label : str
         How q is computed, in words.
     bits : int
         Saved for each element, beside the output if q reads it.
-    weight : Weight
-        The distribution of x.
-    domain : (float, float)
-        The ends of x.
     x, q : float64 array (n,)
         Points, increasing and left and right of every jump, and q there.
     error : float
@@ -223,8 +219,6 @@ class Comparison:
 
     Attributes
     ----------
-    activation : Activation
-        The function f.
     contiguous, shared : dict of int to float
         Errors of few-bit tables, by bits.
     outputs : dict of str to (int, float)

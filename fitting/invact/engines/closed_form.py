@@ -81,7 +81,7 @@ def _cells(split: Split, branch: Branch) -> list[_Cell] | None:
         g = arc_form(split.activation, arc)
         if g is None:
             return None
-        # What is next to it below and above. A flat part keeps its value of y for itself.
+        # The directions of the arcs below and above. A flat part has its value of y for itself.
         neighbours = [arcs[j].direction if 0 <= j < len(arcs) else None for j in (i - 1, i + 1)]
         ends = (arc.lo, arc.hi) if branch.direction >= 0 else (arc.hi, arc.lo)
         kinks = [

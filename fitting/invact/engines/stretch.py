@@ -57,7 +57,7 @@ class Stretch:
         return self.anchor is not None and self.arc.range[1] > float(self.anchor.y)
 
     def limit(self, sign: int) -> float | None:
-        """What g tends to as y grows beyond all bounds upwards (1) or downwards (-1); None where y does not."""
+        """The limit of g as y grows without bound upwards (1) or downwards (-1); None if y is bounded there."""
         for end, toward in zip(self.arc.y, (-1, 1), strict=True):
             if end == sign * math.inf:
                 return calculus.limit(self.arc.piece.d1, toward)
