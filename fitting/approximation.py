@@ -215,18 +215,16 @@ def _numbers(error_floor: ErrorFloor, domain: tuple[float, float]) -> Array:
 
 @dataclass(frozen=True)
 class Comparison:
-    """∫ (f' - q)² dx on [-10, 10] of one function, for each number of bits saved per element.
+    """Errors ∫ (f' - q)² dx on [-10, 10] of one function, by bits saved for each element.
 
     Attributes
     ----------
     contiguous, shared : dict of int to float
-        Errors of few-bit tables, by bits.
-    outputs : dict of str to (int, float)
-        Bits and error of the stored formulas of y, by dtype.
+        Of few-bit tables, by bits.
     printed : dict of int to float
-        Errors in Table 1 of the FewBit paper, by bits; for even f' its tables are of |x|.
-    paper : dict of str to (int, float)
-        Bits and error of the InvAct paper's formulas, by dtype of y.
+        In Table 1 of the FewBit paper, by bits; for even f' its tables are of |x|.
+    outputs, paper : dict of str to (int, float)
+        Bits and error of the stored formulas of y, and of the InvAct paper's, by dtype of y.
     """
 
     activation: Activation

@@ -9,7 +9,7 @@ The ideas, and where they are:
 - engines that propose formulas: `engines` (closed forms, minimax, templates) and `symbolic` (PySR, Operon)
 - the judge of all formulas, the rule they must keep, and the Pareto front: `judge`, `front`
 - the proven bound of |q - g|: `proof`
-- a fit, which brings them together, and its file: `solve`, `sweep`, `document`, `verify`
+- a fit, which brings them together, and its file: `proposals`, `solve`, `sweep`, `document`, `verify`
 - the command: `arguments`, `__main__`, `report`
 
 Nothing is imported here, so that the command answers Ctrl-C early: import from the modules.

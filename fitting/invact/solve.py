@@ -1,9 +1,8 @@
 """Fit g for one activation and dtype: engines propose formulas, one judge measures them, the cheapest good one wins."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -12,24 +11,18 @@ from coefficients import naming
 from fitting.activations import Activation
 from fitting.errors import InputError
 from fitting.invact.arguments import check_max_error
-from fitting.invact.engines import DEFAULT, ENGINES, IMPORTED, SLOW, Engine, Settings, parse_engines
-from fitting.invact.engines.closed_form import closed_candidate, closed_form
+from fitting.invact.engines import DEFAULT, Settings, parse_engines
 from fitting.invact.engines.papers import ENGINE as PUBLISHED
 from fitting.invact.engines.papers import published
-from fitting.invact.engines.problem import Problem, joint_problems, problems
-from fitting.invact.engines.stretch import stretch_of
 from fitting.invact.error_floor import ErrorFloor, information_floor
-from fitting.invact.formula import Candidate, Form
-from fitting.invact.front import Row, front_error, judged, pareto, pareto_front, row_of, with_many_outputs
+from fitting.invact.front import Row, front_error, judged, pareto_front, with_many_outputs
 from fitting.invact.judge import Judge, Rule, relaxed, rule_for
 from fitting.invact.proof.bound import Bound, prove
+from fitting.invact.proposals import Progress, proposals
 from fitting.weights import Weight, named
 
 DEFAULT_WEIGHT = naming.WEIGHTS["invact"]
-JOINT = 1e-4  # of max |g|: the least error for which one formula for both branches is tried
 TRIED = 40  # good rows that are judged at many more outputs and proven, until one of them passes
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -43,11 +36,9 @@ class Fit:
     error_floor : ErrorFloor
         The least errors that are possible, and the branches of f.
     rule : Rule
-        What the chosen row keeps.
-    front : tuple of Row
-        The Pareto front of price and error, cheapest first.
-    chosen : Row
-        The cheapest row that keeps the rule.
+        The rule that the chosen row keeps.
+    front, chosen : tuple of Row, Row
+        The Pareto front of price and error, cheapest first, and the cheapest row that keeps the rule.
     bounds : tuple of Bound
         A proven bound of the chosen row's error, for each branch.
     paper : Row or None
@@ -150,7 +141,7 @@ def _fit(
             raise InputError(f"engine published has formulas for gelu and silu, got {activation.name}")
         rows = [paper]
     else:
-        rows = _rows(error_floor, rule, judges, engines, settings, progress or (lambda done, count: None))
+        rows = proposals(error_floor, rule, judges, engines, settings, progress or (lambda done, count: None))
     front = pareto_front(rows, rule)
     rule, best, bounds = _choose(rows, rule, error_floor, judges, max_error is not None)
     if best is None:
@@ -158,70 +149,6 @@ def _fit(
     front = tuple(best if row.candidates is best.candidates else row for row in front)  # with the errors found closely
     paper = best if engines == (PUBLISHED,) else paper
     return Fit(activation, dtype, engines, settings, weight, max_error, error_floor, rule, front, best, bounds, paper)
-
-
-def _rows(
-    error_floor: ErrorFloor,
-    rule: Rule,
-    judges: list[Judge],
-    engines: tuple[str, ...],
-    settings: Settings,
-    progress: Progress,
-) -> list[Row]:
-    """Every combination of one formula per branch that is worth a look."""
-    exact = _closed_candidates(error_floor, judges)
-    if all(exact):
-        return [judged(error_floor, judges, tuple(candidate for candidate in exact if candidate))]
-    tasks = [
-        [] if candidate else problems(stretch_of(error_floor.split, index), error_floor, rule)
-        for index, candidate in enumerate(exact)
-    ]
-    joinable = len(tasks) == 2 and all(tasks) and "minimax" in engines and _may_join(rule, error_floor)
-    joint = joint_problems(*tasks) if joinable else []
-    fast = [ENGINES[name] for name in engines if name not in SLOW]
-    slow = [ENGINES[name] for name in engines if name in SLOW] + [IMPORTED] * (settings.imported is not None)
-    count = sum(len(fast) * len(of_branch) + len(slow) * bool(of_branch) for of_branch in tasks) + len(joint)
-    done = 0
-
-    def solve(problem: Problem, engine: Engine) -> list[Form]:
-        nonlocal done
-        forms = engine(problem, settings)
-        done += 1
-        progress(done, count)
-        return forms
-
-    fronts = []
-    for closed, of_branch, judge in zip(exact, tasks, judges, strict=True):
-        candidates = [closed] if closed else []
-        for i, (variable, problem) in enumerate(of_branch):
-            asked = fast + slow * (i == len(of_branch) // 2)  # the slow engines get one variable, from the middle
-            forms = [form for engine in asked for form in solve(problem, engine)]
-            candidates += [Candidate(form, variable).rounded() for form in forms]
-        fronts.append(pareto([(candidate, judge(candidate)) for candidate in candidates], rule))
-    rows = [row_of(error_floor, *zip(*scored, strict=True)) for scored in product(*fronts)]
-    for left, right, problem in joint:
-        for form in solve(problem, ENGINES["minimax"]):
-            pair = Candidate(form, left).rounded(), Candidate(form, right).rounded()
-            rows.append(judged(error_floor, judges, pair))
-    return [row for row in rows if math.isfinite(row.linf)]
-
-
-def _closed_candidates(error_floor: ErrorFloor, judges: list[Judge]) -> list[Candidate | None]:
-    """The closed form of each branch; None where there is none, or float32 cannot compute it."""
-    forms = [closed_form(error_floor.split, branch) for branch in error_floor.split.branches]
-    candidates = [None if form is None else closed_candidate(form, error_floor.format) for form in forms]
-    return [
-        candidate if candidate and judge(candidate).finite else None
-        for candidate, judge in zip(candidates, judges, strict=True)
-    ]
-
-
-def _may_join(rule: Rule, error_floor: ErrorFloor) -> bool:
-    """Whether one formula for both branches is worth a try: not for errors far below those of a 16-bit format.
-
-    At the left end g has a logarithm, which a formula that reaches to the right as well follows too slowly.
-    """
-    return rule.by_rms or rule.pointwise > JOINT * max(float(np.abs(cells.middle).max()) for cells in error_floor.cells)
 
 
 def _choose(

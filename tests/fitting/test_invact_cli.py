@@ -24,7 +24,7 @@ from coefficients import document as documents
 from coefficients.__main__ import run as run_coefficients
 from fitting.activations import Activation, names
 from fitting.invact import __main__ as command
-from fitting.invact import report, solve
+from fitting.invact import proposals, report, solve
 from fitting.invact import sweep as sweeping
 from fitting.invact.engines import ENGINES
 from fitting.invact.formats import FORMATS
@@ -82,7 +82,7 @@ def once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def hopeless(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that finds nothing, and is quick about it."""
-    monkeypatch.setattr(solve, "ENGINES", {name: lambda problem, settings: [] for name in ENGINES})
+    monkeypatch.setattr(proposals, "ENGINES", {name: lambda problem, settings: [] for name in ENGINES})
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from fitting.activations.tape import Tape
 from fitting.invact.branches import Arc
 from fitting.invact.variable import Y
 
-Rule = Callable[[Expr, int], Expr]
+OfValue = Callable[[Expr, int], Expr]
 
 
 def _circle(v: Expr, sign: int) -> Expr:
@@ -29,10 +29,10 @@ def _hypotenuse(v: Expr) -> Expr:
     return long * sqrt(1 + (minimum(Abs(v), Integer(1)) / long) ** 2)
 
 
-# h' and h⁻¹ in terms of v, the value of h, and of the sign of h' on the arc. Differences such as 1 - v are exact where
-# they cancel. Just outside of its range v gives an error of the same rounding's size, so nothing is clamped
-# but what stands under a root.
-FUNCTIONS: dict[str, tuple[Rule, Rule | None]] = {
+# h' and h⁻¹ as functions of v, the value of h, and of the sign of h' on the arc. Differences such as 1 - v are exact
+# where they cancel. A v that rounding has put just outside of its range gives an error of that rounding's size, so only
+# arguments of roots are clamped.
+FUNCTIONS: dict[str, tuple[OfValue, OfValue | None]] = {
     "sigmoid": (lambda v, _: v * (1 - v), lambda v, _: log(v / (1 - v))),
     "tanh": (lambda v, _: (1 - v) * (1 + v), lambda v, _: log((1 + v) / (1 - v)) / 2),
     "softplus": (lambda v, _: -expm1(-v), lambda v, _: log(expm1(v))),

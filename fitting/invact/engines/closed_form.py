@@ -140,7 +140,13 @@ def _assemble(cells: list[_Cell]) -> Expr:
     return Piecewise(*zip(forms[:-1], below, strict=True), (forms[-1], true))
 
 
-def closed_candidate(expression: Expr, format_: Format) -> Candidate:
+def closed_candidate(split: Split, branch: Branch, format_: Format) -> Candidate | None:
+    """The closed form of a branch as a candidate for outputs of this format; None where there is no closed form."""
+    form = closed_form(split, branch)
+    return None if form is None else _as_candidate(form, format_)
+
+
+def _as_candidate(expression: Expr, format_: Format) -> Candidate:
     """A closed form in y as a candidate; numbers that are not short become constants, nearest in float64.
 
     A number that y is compared with is rounded as y was: a y stored at the border of a case belongs to the case of
