@@ -15,7 +15,6 @@ if __name__ == "__main__":
 import argparse
 import sys
 from contextlib import closing
-from typing import Any
 
 from tqdm import tqdm
 
@@ -66,12 +65,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _fit(options: argparse.Namespace, activation: Activation, weight: Weight) -> Fit:
     """The fit that --bits or --max-error asks for; on a terminal, a line says what is being done."""
-    limit = max_error(options)
+    levels, ends, limit = options.levels, domain(options), max_error(options)
     with progress.shown(options.quiet) as report:
-        asked: dict[str, Any] = {"levels": options.levels, "weight": weight, "domain": domain(options)}
         if limit is not None:
-            return fit_to_error(activation, limit, **asked, report=report)
-        return fit(activation, bits(options), **asked, budget=budget(options), report=report)
+            return fit_to_error(activation, limit, levels=levels, weight=weight, domain=ends, report=report)
+        count, seconds = bits(options), budget(options)
+        return fit(activation, count, levels=levels, weight=weight, domain=ends, budget=seconds, report=report)
 
 
 def _print(result: Fit, options: argparse.Namespace, text: str, where: str) -> None:
