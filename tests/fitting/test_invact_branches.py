@@ -1,4 +1,4 @@
-"""The sides of an activation: T and f(T) to 50 digits, who owns the border, arcs and anchors, and what is refused."""
+"""The branches of an activation: T and f(T) to 50 digits, who owns the border, arcs and anchors, and what is refused."""
 
 import math
 
@@ -14,7 +14,7 @@ from fitting.invact.branches import split
 
 INF = math.inf
 
-# (T, whether T is the left side's) of those with two sides.
+# (T, whether T is on the left branch) of functions with two branches.
 TWO = {
     "threshold": (0.1, True),
     "hardswish": (-1.5, False),
@@ -112,22 +112,22 @@ def test_sides_of_the_catalogue(name):
         assert right.range[1] == INF
     else:
         assert parts.border is None
-        (side,) = parts.branches
-        assert (side.lo, side.hi, side.direction, side.range) == (-INF, INF, 1, RANGES[name])
-    assert not any(math.copysign(1, end) < 0 for side in parts.branches for end in side.range if end == 0)
+        (branch,) = parts.branches
+        assert (branch.lo, branch.hi, branch.direction, branch.range) == (-INF, INF, 1, RANGES[name])
+    assert not any(math.copysign(1, end) < 0 for branch in parts.branches for end in branch.range if end == 0)
 
 
 @pytest.mark.parametrize("name", names())
 def test_arcs_cover_their_side_and_stay_in_one_piece(name):
     activation = get(name)
-    for side in split(activation).branches:
-        edges = [side.arcs[0].lo, *(arc.hi for arc in side.arcs)]
+    for branch in split(activation).branches:
+        edges = [branch.arcs[0].lo, *(arc.hi for arc in branch.arcs)]
         assert edges == sorted(set(edges))
-        assert (edges[0], edges[-1]) == (side.lo, side.hi)
-        for arc in side.arcs:
+        assert (edges[0], edges[-1]) == (branch.lo, branch.hi)
+        for arc in branch.arcs:
             assert arc.piece.lo <= arc.lo < arc.hi <= arc.piece.hi
             assert np.sign(arc.y[1] - arc.y[0]) == arc.direction
-            assert arc.direction in (0, side.direction)
+            assert arc.direction in (0, branch.direction)
             points = np.clip(np.linspace(-20, 20, 101), arc.lo, arc.hi)
             points = points[(points > arc.lo) & (points < arc.hi)]
             assert np.all(np.abs(np.sign(activation.df(points)) - arc.direction) <= (np.abs(points) > 8))
@@ -150,8 +150,8 @@ def test_arcs_cover_their_side_and_stay_in_one_piece(name):
 def test_sides_by_parameters(name, params, border, is_left, directions, ranges):
     parts = split(get(name, **params))
     assert (parts.border, parts.border_is_left) == (border, is_left)
-    assert tuple(side.direction for side in parts.branches) == directions
-    assert [side.range for side in parts.branches] == ranges
+    assert tuple(branch.direction for branch in parts.branches) == directions
+    assert [branch.range for branch in parts.branches] == ranges
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_sides_by_parameters(name, params, border, is_left, directions, ranges):
 def test_sides_of_expressions(text, border, is_left, directions):
     parts = split(from_expression(text))
     assert (parts.border, parts.border_is_left) == (border, is_left)
-    assert tuple(side.direction for side in parts.branches) == directions
+    assert tuple(branch.direction for branch in parts.branches) == directions
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_sides_of_expressions(text, border, is_left, directions):
 )
 def test_anchors(text, orders):
     """At both ends of each arc, the order of contact with the horizontal: y - f(T) begins with (x - T)**order."""
-    arcs = [arc for side in split(from_expression(text)).branches for arc in side.arcs]
+    arcs = [arc for branch in split(from_expression(text)).branches for arc in branch.arcs]
     assert [tuple(anchor and anchor.order for anchor in arc.anchors) for arc in arcs] == orders
 
 
@@ -232,8 +232,8 @@ def test_refusals(text, message):
 
 def test_values_that_are_zero_are_zero():
     """1/2 - 3/6 in balls of 200 bits is 3e-61."""
-    (side,) = split(get("hardsigmoid")).branches
-    assert [arc.range for arc in side.arcs] == [(0.0, 0.0), (0.0, 1.0), (1.0, 1.0)]
+    (branch,) = split(get("hardsigmoid")).branches
+    assert [arc.range for arc in branch.arcs] == [(0.0, 0.0), (0.0, 1.0), (1.0, 1.0)]
 
 
 def test_arcs_of_a_falling_side():
@@ -256,7 +256,7 @@ def test_the_family_of_gates_has_two_sides_about_its_minimum(gate, a, b, sign):
     parts = split(activation)
     known = {"sigmoid": -1.2784645427610737951, "Phi": -0.75179152469356445746}[gate]
     assert parts.border == pytest.approx(known / b, rel=1e-14)
-    assert [side.direction for side in parts.branches] == [-sign, sign]
+    assert [branch.direction for branch in parts.branches] == [-sign, sign]
     best = parts.branches[0].range[0 if sign > 0 else 1]
     assert best == pytest.approx(float(activation.f(parts.border)), rel=1e-14)
     assert np.all(sign * activation.f(parts.border + np.array([-0.01, 0.01])) > sign * best)

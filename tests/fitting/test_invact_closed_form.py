@@ -222,7 +222,7 @@ def test_hardswish_in_float64(sign):
 
 
 @pytest.mark.parametrize(
-    ("name", "params", "side", "y", "slope"),
+    ("name", "params", "side", "y", "derivative"),
     [
         ("relu", {}, 0, 0.0, 0),
         ("relu", {}, 0, -0.0, 0),
@@ -304,7 +304,7 @@ def steps(form):
 
 
 @pytest.mark.parametrize(
-    ("name", "side", "y", "slope"),
+    ("name", "side", "y", "derivative"),
     [
         ("relu", 0, INF, 1),
         ("relu", 0, -INF, 0),

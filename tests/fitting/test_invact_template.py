@@ -75,7 +75,7 @@ def made(form: Form) -> Problem:
 
 
 @pytest.mark.parametrize(
-    ("side", "worst", "where", "integral"),
+    ("branch", "worst", "where", "integral"),
     [
         ("gelu left", "1.25e-03", "-1.487", "1.38e-06"),
         ("gelu right", "1.87e-02", "T", "3.38e-05"),
@@ -94,7 +94,7 @@ def test_the_papers_formulas_have_these_errors(branch: str, worst: str, where: s
     assert f"{squared(name, index, 200).target.cost(candidate.form) * 1e-6:.2e}" == integral
 
 
-@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("branch", SIDES)
 def test_none_of_the_papers_formulas_is_0_at_the_turning_point(branch: str) -> None:
     at_turn = theirs(branch)(np.array([root(SIDES[branch][0]).anchor]))
     assert 8e-4 < abs(at_turn[0]) < 2e-2
