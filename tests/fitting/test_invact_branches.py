@@ -1,4 +1,4 @@
-"""The branches of an activation: T and f(T) to 50 digits, who owns the border, arcs and anchors, and what is refused."""
+"""The branches of an activation: T and f(T) to 50 digits, the owner of the border, arcs and anchors, and refusals."""
 
 import math
 
