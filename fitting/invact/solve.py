@@ -31,14 +31,26 @@ class Fit:
 
     Attributes
     ----------
-    activation, dtype, engines, settings, weight, max_error
-        What `fit` was asked for.
+    activation : Activation
+        The function f.
+    dtype : str
+        Of the stored outputs.
+    engines : tuple of str
+        The engines that were asked.
+    settings : Settings
+        Of the engines.
+    weight : Weight
+        The distribution of x.
+    max_error : float or None
+        The largest error allowed, instead of the dtype's own rule.
     error_floor : ErrorFloor
         The least errors that are possible, and the branches of f.
     rule : Rule
         The rule that the chosen row keeps.
-    front, chosen : tuple of Row, Row
-        The Pareto front of price and error, cheapest first, and the cheapest row that keeps the rule.
+    front : tuple of Row
+        The Pareto front of price and error, cheapest first.
+    chosen : Row
+        The cheapest row that keeps the rule.
     bounds : tuple of Bound
         A proven bound of the chosen row's error, for each branch.
     paper : Row or None
