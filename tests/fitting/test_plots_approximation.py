@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from coefficients import load
 from fitting.activations import get
 from fitting.approximation import Approximation, compare, few_bits, from_output
-from fitting.invact.floor import information_floor, on_right
+from fitting.invact.error_floor import information_floor, on_right
 from fitting.plots import (
     bits_figure,
     error_figure,
@@ -49,15 +49,15 @@ def sides(axes: Axes, color: str) -> list[tuple[Any, Any]]:
 @pytest.mark.parametrize("name", ["gelu", "tanh", "mish"])
 def test_error_and_floor_are_those_of_all_x_that_share_a_stored_y(name: str, dtype: str) -> None:
     approximation = from_output(get(name), dtype)
-    assert approximation.floor is not None
-    right = on_right(approximation.floor.split, approximation.x)
+    assert approximation.error_floor is not None
+    right = on_right(approximation.error_floor.split, approximation.x)
     for axes in error_figure(approximation, log=True).axes[2:]:
         assert axes.get_yscale() == "log"
         ((_, floor),) = sides(axes, "0.35")
         error = np.empty_like(floor)
         error[~right], error[right] = (part[1] for part in sides(axes, "C3"))
         # At powers of two, tanh's 1, the analysis takes the wider spacing of the two on both sides.
-        simple = np.abs(np.frexp(approximation.floor.format.round(get(name).f(approximation.x)))[0]) != 0.5
+        simple = np.abs(np.frexp(approximation.error_floor.format.round(get(name).f(approximation.x)))[0]) != 0.5
         known = np.flatnonzero(np.isfinite(floor) & (simple | (dtype == "bfloat16")))
         assert len(known) > 50
         for i in known[:: len(known) // 50]:
@@ -69,7 +69,7 @@ def test_error_and_floor_are_those_of_all_x_that_share_a_stored_y(name: str, dty
 
 def slopes_of_one_output(approximation: Approximation, i: int) -> Any:
     """f' of the x that are stored as the y of x[i]: all of a 16-bit format, a dense sample of those of float32."""
-    floor, activation, at = approximation.floor, approximation.activation, approximation.x[i]
+    floor, activation, at = approximation.error_floor, approximation.activation, approximation.x[i]
     assert floor is not None
     away = np.geomspace(1e-10, 40, 20_000)
     x = floor.format.numbers() if floor.format.precision <= 16 else np.concatenate([at - away, [at], at + away])

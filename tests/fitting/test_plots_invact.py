@@ -9,7 +9,7 @@ import pytest
 from fitting.activations import get
 from fitting.errors import InputError
 from fitting.invact import solve as invact
-from fitting.invact.floor import information_floor
+from fitting.invact.error_floor import information_floor
 from fitting.plots import (
     floor_figure,
     fronts_figure,
