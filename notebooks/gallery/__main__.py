@@ -9,6 +9,7 @@ from notebooks.gallery.options import check, parser
 
 if __name__ == "__main__":
     command.early("gallery", lambda: check(parser().parse_args()))
+    command.exit_without("jinja2", "gallery", "try: pip install jinja2")
 
 import sys
 from collections.abc import Sequence

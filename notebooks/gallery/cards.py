@@ -1,6 +1,9 @@
 """A card for each function: its picture, its fits to choose from with their errors, tables to copy, and its kernels."""
 
 from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
 
 from fitting.fewbit.report import KIND_NAMES
 from fitting.words import counted
@@ -8,7 +11,7 @@ from notebooks.gallery.c_array import as_c, sides
 from notebooks.gallery.curves import window
 from notebooks.gallery.fits import Fit, Shelf
 from notebooks.gallery.latex import as_latex
-from notebooks.gallery.markup import Html, tag
+from notebooks.gallery.markup import render
 from notebooks.gallery.numbers import DOWN, MUCH, UP, percent, short
 from notebooks.gallery.pictures import fit_picture, function_picture
 
@@ -18,81 +21,53 @@ WEIGHTS = {"norm": "x from N(0, 1)"}  # others go by their own names
 FIRST = 3  # bits of the table that a card shows at first, unless fewer are exact
 
 
-def card(shelf: Shelf) -> Html:
+def card(shelf: Shelf) -> Markup:
     """The card of a function."""
     x_range = window(shelf.fits)
     tables = (i for i, fit in enumerate(shelf.fits) if fit.is_fewbit and (fit.error == 0 or fit.kept_bits == FIRST))
-    shown = next(tables, 0)
-    return tag(
-        "article",
-        _head(shelf),
-        tag("figure", function_picture(shelf, x_range), _key(("f", "f"), ("slope", "f′"))),
-        _chooser(shelf, shown),
-        tag("div", *(_fit(fit, x_range) for fit in shelf.fits), class_="panels"),
-        _kernels(shelf),
-        class_="card",
-        id=shelf.id,
-        data_words=f"{shelf.title} {shelf.activation.expr}".lower(),
+    return render(
+        "card.html",
+        shelf=shelf,
+        params=", ".join(f"{key} = {value:g}" for key, value in shelf.activation.params.items()),
+        picture=function_picture(shelf, x_range),
+        groups=_buttons(shelf),
+        shown=next(tables, 0),
+        panels=[_panel(fit, x_range) for fit in shelf.fits],
+        kernels=_kernels(shelf),
     )
 
 
-def _head(shelf: Shelf) -> Html:
-    params = ", ".join(f"{key} = {value:g}" for key, value in shelf.activation.params.items())
-    facts = [tag("code", f"f(x) = {shelf.activation.expr}")]
-    facts += [tag("code", params)] if params else []
-    none = "no function of PyTorch’s" * (shelf.title == shelf.name)  # with other parameters it may have one
-    torch = tag("code", shelf.torch) if shelf.torch else none
-    return tag("header", tag("h3", shelf.title), tag("p", torch, class_="torch"), tag("p", *facts, class_="expression"))
-
-
-def _key(*lines: tuple[str, str]) -> Html:
-    """What the lines of a picture are."""
-    return tag("figcaption", *(tag("span", words, class_=f"key {kind}") for kind, words in lines))
-
-
-def _chooser(shelf: Shelf, shown: int) -> Html:
-    """A button for each fit. Radio buttons, of which CSS shows the one chosen: no script is needed."""
-    groups: dict[str, list[Html]] = {}
+def _buttons(shelf: Shelf) -> dict[str, list[tuple[int, Fit, str]]]:
+    """The fits to choose from by groups: number, fit, and what its button says."""
+    groups: dict[str, list[tuple[int, Fit, str]]] = {}
     for i, fit in enumerate(shelf.fits):
         group = "Few bits" if fit.is_fewbit else "The paper’s" if fit.is_published else "From the output"
         words = ", ".join(filter(None, (str(fit.kept_bits) if fit.is_fewbit else fit.kind, fit.manner)))
-        button = tag(
-            "input",
-            type="radio",
-            name=f"{shelf.id}-fit",
-            id=f"{fit.id}-choice",
-            value=i,
-            checked=i == shown,
-            aria_label=fit.label,
-        )
-        groups.setdefault(group, []).append(tag("label", button, tag("span", words + _version(fit))))
-    lines = [tag("div", tag("span", name, class_="group"), *buttons) for name, buttons in groups.items()]
-    return tag("fieldset", tag("legend", f"Fits of {shelf.title}", class_="unseen"), *lines, class_="chooser")
+        words += f", v{fit.entry.version}" * (fit.entry.version > 1)
+        groups.setdefault(group, []).append((i, fit, words))
+    return groups
 
 
-def _version(fit: Fit) -> str:
-    return f", v{fit.entry.version}" * (fit.entry.version > 1)
+def _panel(fit: Fit, x_range: tuple[float, float]) -> dict[str, object]:
+    """What a card shows of one fit."""
+    return {
+        "fit": fit,
+        "picture": fit_picture(fit, x_range),
+        "key": _key(fit),
+        "branches": () if fit.is_fewbit else _branches(fit.document["solution"]),
+        "facts": _fewbit_facts(fit) if fit.is_fewbit else _invact_facts(fit),
+        "texts": [("json", "JSON", fit.text), ("tex", "LaTeX", as_latex(fit)), ("c", "C array", as_c(fit))],
+    }
 
 
-def _fit(fit: Fit, x_range: tuple[float, float]) -> Html:
+def _key(fit: Fit) -> list[tuple[str, str]]:
+    """The lines of a fit's picture: class and meaning."""
     if fit.is_fewbit:
         error = [("error", "f′ − q")] if fit.document["error"]["linf"] else []
-        key = _key(("exact", "f′"), ("fit", f"q, {fit.setting}"), *error)
-    elif len(fit.document["solution"]["branches"]) == 2:
-        key = _key(("exact", "g = f′∘f⁻¹"), ("fit left", "q, left"), ("fit right", "q, right"))
-    else:
-        key = _key(("exact", "g = f′∘f⁻¹"), ("fit", "q"))
-    facts = _fewbit_facts(fit) if fit.is_fewbit else _invact_facts(fit)
-    return tag(
-        "section",
-        tag("h4", fit.label),
-        tag("figure", fit_picture(fit, x_range), key),
-        Html() if fit.is_fewbit else _formula(fit.document["solution"]),
-        tag("dl", *(part for name, value in facts + _origin(fit) for part in (tag("dt", name), tag("dd", value)))),
-        _exports(fit),
-        id=fit.id,
-        class_="panel",
-    )
+        return [("exact", "f′"), ("fit", f"q, {fit.setting}"), *error]
+    if len(fit.document["solution"]["branches"]) == 2:
+        return [("exact", "g = f′∘f⁻¹"), ("fit left", "q, left"), ("fit right", "q, right")]
+    return [("exact", "g = f′∘f⁻¹"), ("fit", "q")]
 
 
 def _fewbit_facts(fit: Fit) -> list[tuple[str, object]]:
@@ -164,61 +139,19 @@ def _share(fit: Fit) -> str:
     return "" if fit.above is None or fit.above > MUCH else f", {percent(fit.above, UP)} above it"
 
 
-def _formula(solution: dict[str, object]) -> Html:
-    branches: list[dict[str, object]] = solution["branches"]  # type: ignore[assignment]
-    lines = []
-    for side, branch in zip(sides(branches), branches, strict=True):
-        if side == "left":
-            sign = "<" if solution["border_side"] == "right" else "≤"
-            lines.append(tag("p", f"left, x {sign} {short(float(solution['border']), 5)}:"))  # type: ignore[arg-type]
-        elif side:
-            lines.append(tag("p", "right:"))
-        if branch["variable"] is not None:
-            lines.append(tag("code", f"s = {branch['variable']}"))
-        lines.append(tag("code", f"q = {branch['expression']}"))
-    return tag("div", *lines, class_="formula", tabindex="0", role="group", aria_label="formula")
+def _branches(solution: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Each branch, and for which x it is."""
+    titles = list(sides(solution["branches"]))
+    if titles[0]:
+        sign = "<" if solution["border_side"] == "right" else "≤"
+        titles[0] += f", x {sign} {short(float(solution['border']), 5)}"
+    return list(zip(titles, solution["branches"], strict=True))
 
 
-def _origin(fit: Fit) -> list[tuple[str, object]]:
-    command = fit.document["provenance"]["command"]
-    again = [("made by", _words(command))] if command else []
-    return [
-        ("file", tag("code", fit.place)),
-        ("version", Html(f"{fit.entry.version}, sha256 {tag('code', fit.document['sha256'][:16])}")),
-        *again,
-    ]
+def _kernels(shelf: Shelf) -> list[tuple[str, str, str]]:
+    """The modules that codegen emitted: target, name of the file, text.
 
-
-def _words(command: str) -> Html:
-    """A command that breaks between words, not within its options."""
-    return tag("code", *(part for word in command.split(" ") for part in (tag("span", word), " ")))
-
-
-def _exports(fit: Fit) -> Html:
-    """The fit as texts to copy, which are there to be read, too."""
-    texts = [("JSON", "json", fit.text), ("LaTeX", "tex", as_latex(fit)), ("C array", "c", as_c(fit))]
-    of = f"{fit.entry.function}: {fit.label}"
-    return tag("div", *(copyable(f"{fit.id}-{ending}", name, of, text) for name, ending, text in texts), class_="texts")
-
-
-def copyable(id_: str, name: str, of: str, text: str) -> Html:
-    """A text to unfold, and a button that copies it, which the script shows."""
-    button = tag("button", "Copy", type="button", data_copy=id_, hidden=True, aria_label=f"Copy the {name} of {of}")
-    # The parser drops one line break after <pre>, so one is given to it.
-    body = tag("pre", Html("\n"), text, id=id_, tabindex="0", aria_label=f"{name} of {of}")
-    return tag("div", tag("details", tag("summary", name), body), button, class_="text")
-
-
-def _kernels(shelf: Shelf) -> Html:
-    """The modules that codegen emitted. They stand on the page, which may be moved away from the repository."""
-    texts = []
-    for target in TARGETS if shelf.is_usual else ():
-        path = KERNELS / f"{shelf.name}_{target}.py"
-        if path.is_file():
-            text = path.read_text(encoding="utf-8")
-            texts.append(copyable(f"{shelf.name}-{target}", path.name, shelf.name, text))
-    return (
-        tag("div", tag("h4", "Emitted kernels, in ", tag("code", "kernels/generated")), *texts, class_="texts kernels")
-        if texts
-        else Html()
-    )
+    They stand on the page, which may be moved away from the repository.
+    """
+    paths = {target: KERNELS / f"{shelf.name}_{target}.py" for target in TARGETS if shelf.is_usual}
+    return [(target, path.name, path.read_text(encoding="utf-8")) for target, path in paths.items() if path.is_file()]

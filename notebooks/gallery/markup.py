@@ -1,33 +1,37 @@
-"""HTML and SVG as text, with everything escaped that is not markup already."""
+"""HTML by Jinja's templates, which lie beside this file, and elements of SVG as text."""
 
-from html import escape
+from pathlib import Path
+from typing import Any
 
-VOID = {"input", "path", "line", "rect"}  # of those used here; SVG's own close themselves
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup, escape
 
-
-class Html(str):
-    """Markup, which is put in as it is. Any other text is escaped."""
-
-
-def text(value: object) -> Html:
-    """The value as markup."""
-    return value if isinstance(value, Html) else Html(escape(str(value)))
+HERE = Path(__file__).parent
 
 
-def join(parts: "list[Html]", between: str = "") -> Html:
-    """Pieces of markup in one."""
-    return Html(escape(between).join(map(text, parts)))
+def render(template: str, **values: Any) -> Markup:
+    """A template with these values in it, escaped where they are not Markup."""
+    return Markup(_TEMPLATES.get_template(template).render(values))
 
 
-def tag(name: str, /, *children: object, **attributes: object) -> Html:
-    """An element. `class_` is the attribute class, `data_copy` data-copy; True is given bare, None and False not."""
+def _source(name: str) -> str:
+    """The text of a template; but for the page in one line, as a line break between elements shows as a space."""
+    text = (HERE / name).read_text(encoding="utf-8")
+    return text if name == "page.html" else "".join(map(str.strip, text.splitlines()))
+
+
+_TEMPLATES = Environment(
+    loader=FunctionLoader(_source), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
+)
+
+
+def tag(name: str, /, *children: object, **attributes: object) -> Markup:
+    """An element of SVG. `class_` is the attribute class, `text_anchor` text-anchor; None leaves one out."""
     words = [name]
-    for key, value in attributes.items():
-        key = key.rstrip("_").replace("_", "-")
-        if value is True:
-            words.append(key)
-        elif value is not None and value is not False:
-            words.append(f'{key}="{escape(str(value))}"')
-    if name in VOID:
-        return Html(f"<{' '.join(words)}/>" if name != "input" else f"<{' '.join(words)}>")
-    return Html(f"<{' '.join(words)}>{''.join(map(text, children))}</{name}>")
+    words += [
+        f'{key.rstrip("_").replace("_", "-")}="{escape(str(value))}"'
+        for key, value in attributes.items()
+        if value is not None
+    ]
+    inside = "".join(map(escape, children))
+    return Markup(f"<{' '.join(words)}>{inside}</{name}>" if children else f"<{' '.join(words)}/>")

@@ -2,17 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from string import Template
+
+from markupsafe import Markup
 
 from coefficients.command import Misuse
 from notebooks.gallery.cards import card
 from notebooks.gallery.curves import window
 from notebooks.gallery.fits import Shelf, shelves
-from notebooks.gallery.markup import Html, join, tag
+from notebooks.gallery.markup import HERE, render
 from notebooks.gallery.pictures import thumbnail
 from notebooks.gallery.table import table
 
-HERE = Path(__file__).parent
 NOTEBOOKS = {
     "error_curves": "Error curves",
     "bits_against_error": "Bits against error",
@@ -36,30 +36,29 @@ def page(
         cards.append(card(shelf))
     if not found:
         raise Misuse(f"no coefficient files in {root}; python -m fitting.fewbit --all makes them")
-    template = Template((HERE / "page.html").read_text(encoding="utf-8"))
-    return template.substitute(
-        style=(HERE / "style.css").read_text(encoding="utf-8") + _choices(max(len(shelf.fits) for shelf in found)),
-        script=(HERE / "gallery.js").read_text(encoding="utf-8"),
-        functions=str(len(found)),
-        fits=str(sum(len(shelf.fits) for shelf in found)),
-        jumps=Html("".join(tag("a", shelf.title, href=f"#{shelf.id}") for shelf in found)),
+    return render(
+        "page.html",
+        style=_file("style.css") + _choices(max(len(shelf.fits) for shelf in found)),
+        script=_file("gallery.js"),
+        shelves=found,
+        fits=sum(len(shelf.fits) for shelf in found),
         drawn=_drawn(found),
-        index=Html("".join(tag("li", _entry(shelf)) for shelf in found)),
+        thumbnails=[thumbnail(shelf, window(shelf.fits)) for shelf in found],
         notebooks=_notebooks(beside),
-        cards=join(cards, "\n"),
+        cards=cards,
         table=table(found),
     )
 
 
-def _choices(most: int) -> str:
+def _file(name: str) -> Markup:
+    """A file of this folder, to be put into the page as it is."""
+    return Markup((HERE / name).read_text(encoding="utf-8"))
+
+
+def _choices(most: int) -> Markup:
     """The rules that show the fit chosen on a card."""
     chosen = (f".card:has([value='{i}']:checked) .panel:nth-child({i + 1})" for i in range(most))
-    return ",\n".join(chosen) + " { display: block; }\n"
-
-
-def _entry(shelf: Shelf) -> Html:
-    """A small picture that leads to a card."""
-    return tag("a", thumbnail(shelf, window(shelf.fits)), tag("span", shelf.title), href=f"#{shelf.id}")
+    return Markup(",\n".join(chosen) + " { display: block; }\n")
 
 
 def _drawn(found: Sequence[Shelf]) -> str:
@@ -71,11 +70,7 @@ def _drawn(found: Sequence[Shelf]) -> str:
     return f"f′ of each function, and its stored table of 2 bits an element{where}."
 
 
-def _notebooks(beside: Path | None) -> Html:
-    """Links to the notebooks that were rendered next to the page."""
-    links = [
-        tag("a", title, href=f"notebooks/{name}.html")
-        for name, title in NOTEBOOKS.items()
-        if beside is not None and (beside / "notebooks" / f"{name}.html").is_file()
-    ]
-    return tag("p", "Notebooks: ", join(links, ", "), ".", class_="notebooks") if links else Html()
+def _notebooks(beside: Path | None) -> dict[str, str]:
+    """Those of the notebooks that were rendered next to the page."""
+    folder = None if beside is None else beside / "notebooks"
+    return {name: title for name, title in NOTEBOOKS.items() if folder and (folder / f"{name}.html").is_file()}

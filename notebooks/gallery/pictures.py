@@ -3,10 +3,11 @@
 import math
 
 import numpy as np
+from markupsafe import Markup
 
 from notebooks.gallery.curves import Formula, formulas, points, table
 from notebooks.gallery.fits import Fit, Shelf
-from notebooks.gallery.markup import Html, tag
+from notebooks.gallery.markup import tag
 from notebooks.gallery.svg import Panel, picture, widened
 
 RESOLVED = 1e-15  # errors below are those of float64, in which they are computed
@@ -15,7 +16,7 @@ SIDES = ("left", "right")
 SMALL = (120, 64)  # width and height of a thumbnail
 
 
-def function_picture(shelf: Shelf, x_range: tuple[float, float]) -> Html:
+def function_picture(shelf: Shelf, x_range: tuple[float, float]) -> Markup:
     """f and f' over the same x."""
     x = points(shelf.activation, *x_range)
     f, slope = shelf.activation.f(x), shelf.activation.df(x)
@@ -25,7 +26,7 @@ def function_picture(shelf: Shelf, x_range: tuple[float, float]) -> Html:
     return picture(f"{shelf.title} and its derivative", f"{shelf.id}-picture", 184, panel.drawn("x", "f, f′"))
 
 
-def thumbnail(shelf: Shelf, x_range: tuple[float, float]) -> Html:
+def thumbnail(shelf: Shelf, x_range: tuple[float, float]) -> Markup:
     """f' and its table of 2 bits, where there is one, without axes or a name: it stands beside one."""
     x = points(shelf.activation, *x_range)
     slope = shelf.activation.df(x)
@@ -37,12 +38,12 @@ def thumbnail(shelf: Shelf, x_range: tuple[float, float]) -> Html:
     return tag("svg", *panel.inside, viewBox=f"0 0 {SMALL[0]} {SMALL[1]}", aria_hidden="true")
 
 
-def fit_picture(fit: Fit, x_range: tuple[float, float]) -> Html:
+def fit_picture(fit: Fit, x_range: tuple[float, float]) -> Markup:
     """A fit against what it stands for, and the error below."""
     return _table_picture(fit, x_range) if fit.is_fewbit else _formula_picture(fit, x_range)
 
 
-def _table_picture(fit: Fit, x_range: tuple[float, float]) -> Html:
+def _table_picture(fit: Fit, x_range: tuple[float, float]) -> Markup:
     curves = table(fit, *x_range)
     values = np.concatenate([curves.slope, curves.q])
     above = Panel(x_range, widened(values.min(), values.max()), 18, 116)
@@ -58,7 +59,7 @@ def _table_picture(fit: Fit, x_range: tuple[float, float]) -> Html:
     return picture(f"{title}; the error below", f"{fit.id}-picture", 256, *panels)
 
 
-def _formula_picture(fit: Fit, x_range: tuple[float, float]) -> Html:
+def _formula_picture(fit: Fit, x_range: tuple[float, float]) -> Markup:
     sides = formulas(fit, *x_range)
     y, g = (np.concatenate([getattr(side, key) for side in sides]) for key in ("y", "g"))
     panel = Panel(widened(y.min(), y.max(), 0.02), widened(g.min(), g.max()), 18, 116)

@@ -4,9 +4,10 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
+from markupsafe import Markup
 
 from fitting.activations.tape import Array
-from notebooks.gallery.markup import Html, tag
+from notebooks.gallery.markup import tag
 from notebooks.gallery.numbers import short
 
 WIDTH = 360  # of a picture, in its own units; CSS makes it as wide as the card
@@ -25,7 +26,7 @@ class Panel:
     logarithmic: bool = False
     left: float = LEFT
     right: float = RIGHT
-    inside: list[Html] = field(default_factory=list)
+    inside: list[Markup] = field(default_factory=list)
 
     def at(self, x: Array, y: Array) -> Array:
         """Points of the picture, one a row; what lies out of the panel is put on its edge."""
@@ -44,7 +45,7 @@ class Panel:
         d = "".join(path(thinned(self.at(x[run], y[run]))) for run in runs)
         self.inside.append(tag("path", class_=kind, d=d))
 
-    def drawn(self, across: str, up: str, labelled: bool = True) -> Html:
+    def drawn(self, across: str, up: str, labelled: bool = True) -> Markup:
         """The panel with its curves. across, up: what its axes are; labelled: whether the x axis has numbers."""
         bottom = self.top + self.height
         parts = []
@@ -63,7 +64,7 @@ class Panel:
         return tag("g", *parts, *self.inside)
 
 
-def picture(title: str, id_: str, height: float, *panels: Html) -> Html:
+def picture(title: str, id_: str, height: float, *panels: Markup) -> Markup:
     """A whole picture. title: what it shows, for those who do not see it."""
     name = tag("title", title, id=id_)
     return tag("svg", name, *panels, viewBox=f"0 0 {WIDTH} {height:g}", role="img", aria_labelledby=id_)
@@ -129,11 +130,11 @@ def widened(lo: float, hi: float, share: float = 0.06) -> tuple[float, float]:
     return lo - air, hi + air
 
 
-def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Html:
+def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
     return tag("line", class_=kind, x1=_tenth(x1), y1=_tenth(y1), x2=_tenth(x2), y2=_tenth(y2))
 
 
-def _word(x: float, y: float, words: str, anchor: str, kind: str | None = None) -> Html:
+def _word(x: float, y: float, words: str, anchor: str, kind: str | None = None) -> Markup:
     return tag("text", words, class_=kind, x=_tenth(x), y=_tenth(y), text_anchor=anchor)
 
 

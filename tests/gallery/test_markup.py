@@ -2,22 +2,32 @@
 
 import numpy as np
 import pytest
+from jinja2 import UndefinedError
+from markupsafe import Markup
 
-from notebooks.gallery.markup import Html, tag
+from notebooks.gallery.markup import render, tag
 from notebooks.gallery.numbers import percent, short
 from notebooks.gallery.svg import SEEN, Panel, decades, path, thinned, ticks
 
 
 def test_text_is_escaped_and_markup_is_not():
-    assert tag("p", "<script>&", Html("<b>x</b>")) == "<p>&lt;script&gt;&amp;<b>x</b></p>"
-    assert tag("a", "x", href='"><script>') == '<a href="&quot;&gt;&lt;script&gt;">x</a>'
-    assert tag("p", tag("b", "<")) == "<p><b>&lt;</b></p>"
+    assert tag("text", "<script>&", Markup("<b>x</b>")) == "<text>&lt;script&gt;&amp;<b>x</b></text>"
+    assert tag("path", d='"><script>') == '<path d="&#34;&gt;&lt;script&gt;"/>'
+    assert tag("g", tag("title", "<")) == "<g><title>&lt;</title></g>"
 
 
 def test_attributes():
-    made = tag("button", "x", class_="a", data_copy="b", hidden=True, title=None, disabled=False)
-    assert made == '<button class="a" data-copy="b" hidden>x</button>'
-    assert tag("input", type="radio", name="n") == '<input type="radio" name="n">'
+    assert tag("text", "x", class_="a", text_anchor="b", x=None) == '<text class="a" text-anchor="b">x</text>'
+
+
+def test_templates_escape_and_have_no_white_space_between_elements():
+    made = render("table.html", columns=[("<b>", None)], words_columns=0, rows=[])
+    assert '<thead><tr><th scope="col" class="number">&lt;b&gt;</th></tr></thead><tbody></tbody>' in made
+
+
+def test_a_template_must_be_given_all_its_values():
+    with pytest.raises(UndefinedError, match="'columns' is undefined"):
+        render("table.html")
 
 
 @pytest.mark.parametrize(
