@@ -25,11 +25,12 @@ from tqdm import tqdm
 
 import kernels
 from benchmarks.baselines.checkpointed import Checkpointed
+from benchmarks.options import output
 from benchmarks.rows import Row, record, summary
 from kernels import KernelError, convert, saved_bytes
 from kernels.memory import zoo
 
-MODELS = ("bert", "roberta-large", "gpt2", "vit", "clip", "ast", "llama", "resnet50", "efficientnet-b0")
+MODELS = parsers.GPU_MODELS
 CONVERSIONS: dict[str, dict[str, Any]] = {
     "invact": {"method": "invact"},
     "fewbit, 3 bits": {"method": "fewbit", "bits": 3},
@@ -96,8 +97,7 @@ def mlps() -> list[Row]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
-    out = parsers.memory(__doc__).parse_args(arguments).out
-    path = None if out is None else command.output_path("out", out)
+    path = output(parsers.memory(__doc__).parse_args(arguments).out)
     record([("memory", [*models(), *mlps()])], path, quick=False)
     return command.GOOD
 

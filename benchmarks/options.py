@@ -3,7 +3,9 @@
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coefficients import command
@@ -43,6 +45,24 @@ def whole(option: str, word: str, most: int) -> int:
 def runs(text: str | None, default: int) -> int:
     """How many rounds; raises Misuse for what is no number of them."""
     return default if text is None else whole("runs", text, MOST_RUNS)
+
+
+def output(text: str | None) -> Path | None:
+    """The path of --out, if there is one; raises Misuse for what cannot be written."""
+    return None if text is None else command.output_path("out", text)
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Have torch use so many threads; one, as several wait for each other where others use the cores."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def can_compile(device: "torch.device") -> bool:

@@ -27,6 +27,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from benchmarks.options import output
 from benchmarks.options import runs as runs_of
 from benchmarks.pages import Rows, read, table
 from benchmarks.rows import Row, record, summary
@@ -115,8 +116,9 @@ def _table(rows: Rows) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
     options = parsers.package(__doc__).parse_args(arguments)
-    out = None if options.out is None else command.output_path("out", options.out)
-    record([("package", measure(runs_of(options.runs, QUICK_RUNS if options.quick else RUNS)))], out, options.quick)
+    out = output(options.out)
+    rows = measure(runs_of(options.runs, QUICK_RUNS if options.quick else RUNS))
+    record([("package", rows)], out, options.quick)
     return command.GOOD
 
 

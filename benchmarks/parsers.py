@@ -6,7 +6,7 @@ Each function makes the parser of the module of its name; `doc` is that module's
 import argparse
 from collections.abc import Sequence
 
-from benchmarks.options import DEVICES, names, one, whole
+from benchmarks.options import DEVICES, names, one, output, whole
 from coefficients import command, functions
 
 FILES = "files in benchmarks/results/<device>/"
@@ -16,52 +16,21 @@ FORWARD_AD_KINDS, FORWARD_AD_RUNS = ("chains", "models", "times"), 41
 APPROX_KINDS, APPROX_RUNS, APPROX_MEMORY = ("layers", "models", "batches", "times"), 21, 11  # GiB, of a GTX 1080 Ti
 RIVAL_WHATS = ("memory", "accuracy", "speed")
 SUITES = ("accuracy", "memory", "speed", "fit", "training")
-# Keys of what `benchmarks.kernels` and `benchmarks.training` hold; tests hold that they are the same.
 KERNEL_FUNCTIONS, KERNEL_DTYPES = ("gelu", "silu"), ("bfloat16", "float16", "float32")
-KERNEL_METHODS = (
-    "eager",
-    "compile",
-    "forward-ad",
-    "fewbit-1",
-    "fewbit-2",
-    "fewbit-3",
-    "fewbit-4",
-    "invact",
-    "invact-precision-bit",
-    "act-linear",
-)
-KERNEL_WHATS = (
-    "activation",
-    "linear",
-    "mlp",
-)
-TASKS = (
-    "text",
-    "digits",
-    "resnet20",
-    "resnet56",
-    "resnet164",
-    "vit",
-)
-ARMS = (
-    "stock",
-    "invact",
-    "forward-ad",
-    "fewbit-4",
-    "fewbit-3",
-    "fewbit-2",
-    "fewbit-1",
-    "actnn-4",
-    "actnn-2",
-    "actnn-1",
+KERNEL_RIVALS = ("eager", "compile")
+KERNEL_OURS = ("forward-ad", *(f"fewbit-{bits}" for bits in (1, 2, 3, 4)), "invact", "invact-precision-bit")
+ACT_LINEAR = "act-linear"  # an activation and the Linear after it, as one: in an MLP only
+KERNEL_METHODS = (*KERNEL_RIVALS, *KERNEL_OURS, ACT_LINEAR)
+KERNEL_WHATS = ("activation", "linear", "mlp")
+TASKS = ("text", "digits", "resnet20", "resnet56", "resnet164", "vit")
+ACTIVATION_ARMS = (
+    *("stock", "invact", "forward-ad"),
+    *(f"fewbit-{bits}" for bits in (4, 3, 2, 1)),
+    *(f"actnn-{bits}" for bits in (4, 2, 1)),
     "recompute",
-    "approx-8",
-    "approx-4",
-    "paper-4",
-    "naive-8",
-    "naive-4",
-    "narrow",
 )
+NET_ARMS = ("approx-8", "approx-4", "paper-4", "naive-8", "naive-4", "narrow")
+ARMS = (*ACTIVATION_ARMS, *NET_ARMS)
 DAY = 86_400
 GPU_STEPS = ("tests", "speed", "memory", "training")
 GPU_GROUPS = ("exhaustive", "standalone", "kernels", "elementwise", "device")
@@ -166,31 +135,35 @@ def _gpu_part(found: command.Parser, words: Sequence[str] | None) -> argparse.Na
     options = found.parse_args(words)
     if options.device is not None:
         one("device", options.device, DEVICES)
-    options.out = None if options.out is None else command.output_path("out", options.out)
+    options.out = output(options.out)
     return options
 
 
 def gpu_memory(doc: str | None, words: Sequence[str] | None = None) -> argparse.Namespace:
     """Its options, checked; models and without: lists, out: a path or None."""
-    found, ways = measuring("gpu.memory", doc, _file("gpu-memory")), GPU_MEMORY_WAYS[1:]
-    usual, tiny = ",".join(GPU_MODELS), ",".join(GPU_TINY)
-    found.add_argument("--models", metavar="M,...", help=f"default: {usual}; tiny: {tiny}")
-    found.add_argument("--without", metavar="W,...", help=f"ways whose tests fail, of {','.join(ways)}")
-    found.add_argument("--quick", action="store_true", help="tiny models, a few ways: to see that all of it runs")
-    options = _gpu_part(found, words)
-    options.models = names("models", options.models, GPU_TINY if options.quick else GPU_MODELS)
-    options.without = [] if options.without is None else names("without", options.without, ways)
-    return options
+    return _gpu_models("memory", doc, words, GPU_MODELS, GPU_TINY, GPU_MEMORY_WAYS[1:])
 
 
 def gpu_training(doc: str | None, words: Sequence[str] | None = None) -> argparse.Namespace:
     """Its options, checked; models and without: lists, out: a path or None."""
-    found, ways = measuring("gpu.training", doc, _file("gpu-training")), GPU_TRAINING_WAYS[1:]
-    found.add_argument("--models", metavar="M,...", help=f"default: {','.join(GPU_TRAINED)}")
+    return _gpu_models("training", doc, words, GPU_TRAINED, GPU_TRAINED, GPU_TRAINING_WAYS[1:])
+
+
+def _gpu_models(
+    kind: str,
+    doc: str | None,
+    words: Sequence[str] | None,
+    models: Sequence[str],
+    tiny: Sequence[str],
+    ways: Sequence[str],
+) -> argparse.Namespace:
+    found = measuring(f"gpu.{kind}", doc, _file(f"gpu-{kind}"))
+    of_quick = f"; tiny: {','.join(tiny)}" if tiny != models else ""
+    found.add_argument("--models", metavar="M,...", help=f"default: {','.join(models)}{of_quick}")
     found.add_argument("--without", metavar="W,...", help=f"ways whose tests fail, of {','.join(ways)}")
     found.add_argument("--quick", action="store_true", help="tiny models, a few ways: to see that all of it runs")
     options = _gpu_part(found, words)
-    options.models = names("models", options.models, GPU_TRAINED)
+    options.models = names("models", options.models, tiny if options.quick else models)
     options.without = [] if options.without is None else names("without", options.without, ways)
     return options
 

@@ -22,7 +22,6 @@ if __name__ == "__main__":
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,7 +31,7 @@ from tqdm import tqdm
 from benchmarks.baselines.oracle import DTYPES, Truth, truth, ulps
 from benchmarks.clock import origin
 from benchmarks.options import device as device_of
-from benchmarks.options import names
+from benchmarks.options import names, output
 from benchmarks.rows import Row, record, summary
 from kernels import KernelError
 from kernels.functional import activation
@@ -97,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parsers.accuracy(__doc__).parse_args(arguments)
     functions = list(QUICK) if options.quick and options.fn is None else names("fn", options.fn, FUNCTIONS)
     device = device_of(options.device)
-    out: Path | None = None if options.out is None else command.output_path("out", options.out)
+    out = output(options.out)
     where, rows = origin(device), []
     for function in tqdm(functions, unit="function", disable=None):
         for dtype in DTYPES:

@@ -41,7 +41,7 @@ from benchmarks.approx_backprop import models
 from benchmarks.approx_backprop import times as timed
 from benchmarks.clock import origin
 from benchmarks.options import device as device_of
-from benchmarks.options import names, whole
+from benchmarks.options import names, output, torch_threads, whole
 from benchmarks.options import runs as runs_of
 from benchmarks.rows import Row, record
 from kernels import KernelError
@@ -75,7 +75,7 @@ def plan(options: argparse.Namespace) -> Plan:
         runs=runs_of(options.runs, QUICK_RUNS if options.quick else RUNS),
         memory=whole("memory", options.memory, MOST_MEMORY) * GIB,
         quick=options.quick,
-        out=None if options.out is None else command.output_path("out", options.out),
+        out=output(options.out),
     )
 
 
@@ -103,12 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
     options = parsers.approx_backprop(__doc__).parse_args(arguments)
     todo = plan(options)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # several wait for each other where others use the cores
-    try:
+    with torch_threads(1):
         record(((f"approx-backprop-{kind}", measure(kind, todo)) for kind in todo.kinds), todo.out, todo.quick)
-    finally:
-        torch.set_num_threads(threads)
     return command.GOOD
 
 

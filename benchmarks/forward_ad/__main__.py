@@ -39,7 +39,7 @@ from benchmarks.clock import origin
 from benchmarks.forward_ad import bytes as kept
 from benchmarks.forward_ad import times as timed
 from benchmarks.forward_ad.cases import CHAINS, METHODS
-from benchmarks.options import can_compile, names, whole
+from benchmarks.options import can_compile, names, output, whole
 from benchmarks.options import device as device_of
 from benchmarks.options import runs as runs_of
 from benchmarks.rows import Row, record
@@ -80,7 +80,7 @@ def plan(options: argparse.Namespace) -> Plan:
         threads=[whole("threads", word, MOST_THREADS) for word in dict.fromkeys(options.threads.split(","))],
         methods=[name for name in METHODS if compiles or name != "compiled"],
         quick=options.quick,
-        out=None if options.out is None else command.output_path("out", options.out),
+        out=output(options.out),
     )
 
 

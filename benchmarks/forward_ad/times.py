@@ -1,7 +1,6 @@
 """Times of forward and backward, of `benchmarks.forward_ad`; on a GPU, what the allocator says of bytes too."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from benchmarks.clock import clock_of, origin, rounds
 from benchmarks.forward_ad.cases import METHODS, run_by, shape
 from benchmarks.kernels.cases import DTYPES, Call, call
+from benchmarks.options import torch_threads
 from benchmarks.rows import Row, summary
 
 TIMED = ("chain", "linear – chain – linear")  # of BLOCKS
@@ -50,7 +50,7 @@ def times(
     """The rows of each run, with each number of threads on a CPU."""
     for one in runs:
         for count in threads if one.device.type == "cpu" else [torch.get_num_threads()]:
-            with _threads(count):
+            with torch_threads(count):
                 clock = clock_of(one.device)
                 found = {
                     name: seconds for name, (seconds, _) in rounds(clock, one.calls("both", methods), repeats).items()
@@ -91,16 +91,6 @@ def allocated(one: Run, methods: Sequence[str], where: Mapping[str, Any]) -> lis
             del result, run
             rows.append(Row(implementation=name, mode=mode, unit="B", **one.base, **where, **summary([value])))
     return rows
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def described(rows: Sequence[Row]) -> str:

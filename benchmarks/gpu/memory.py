@@ -35,7 +35,7 @@ from torch.autograd.graph import get_gradient_edge
 
 from benchmarks.clock import origin
 from benchmarks.gpu.device import CountedBooks, books, settle
-from benchmarks.gpu.ways import NESTED, STOCK, TINY, Model, loss, prepare
+from benchmarks.gpu.ways import STOCK, TINY, Model, loss, prepare
 from benchmarks.options import device as device_of
 from benchmarks.rows import Row, record, summary
 from kernels import KernelError, saved_bytes
@@ -43,7 +43,7 @@ from kernels.memory.recorder import tensors
 from kernels.memory.saved import Saved, size
 
 PROG = "gpu.memory"
-WAYS = (STOCK, "auto", "fewbit-3", "8 bits", "4 bits", NESTED)
+WAYS = parsers.GPU_MEMORY_WAYS
 APART = 0.01  # of all that is kept, from which on an operation is listed
 QUICK_WAYS, SEQ = (STOCK, "auto", "4 bits"), 16  # of tiny models
 ACCOUNTED, RECORDED, ALLOCATED = "accounted", "recorded", "allocated"

@@ -9,15 +9,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import parsers
 from coefficients import functions
 
-STEPS = ("tests", "speed", "memory", "training")
-START, GRAPH, KERNEL, BANDWIDTH = (
-    12,
-    4.0,
-    0.5,
-    4e12,
-)  # seconds: a process, a graph of torch.compile, a Triton kernel; B/s
+STEPS = parsers.GPU_STEPS
+START, GRAPH, KERNEL, BANDWIDTH = 12, 4.0, 0.5, 4e12  # seconds: a process, a graph, a Triton kernel; bytes a second
 SHARDS = 8  # processes that share a group of tests
 APPROXIMATE, NESTED = "8 bits,4 bits", "nested forward AD"
 

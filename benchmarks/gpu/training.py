@@ -35,7 +35,7 @@ import torch
 from benchmarks.approx_backprop.batches import largest_that_runs
 from benchmarks.clock import origin
 from benchmarks.gpu.device import books, memory, seconds, settle
-from benchmarks.gpu.ways import CHECKPOINT, COMPILE, NESTED, STOCK, TINY, WAYS, Model, loss, prepare
+from benchmarks.gpu.ways import CHECKPOINT, COMPILE, STOCK, TINY, Model, loss, prepare
 from benchmarks.options import device as device_of
 from benchmarks.rows import Row, record, summary
 from kernels import KernelError
@@ -225,11 +225,10 @@ def models(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
     options = parsers.gpu_training(__doc__, arguments)
-    ways = tuple(way for way in WAYS if way != NESTED)  # none of the four has a chain that is written out
     device = device_of(options.device)
     rows: list[Row] = []
     failed: list[str] = []
-    taken = [way for way in (QUICK_WAYS if options.quick else ways) if way not in options.without]
+    taken = [way for way in (QUICK_WAYS if options.quick else parsers.GPU_TRAINING_WAYS) if way not in options.without]
     for found in models(options.models, taken, device, options.quick, failed):
         if found:
             print(described(found), flush=True)

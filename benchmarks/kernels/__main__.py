@@ -32,6 +32,7 @@ if __name__ == "__main__":
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,13 +44,13 @@ from benchmarks.kernels.cases import ACT_LINEAR, DTYPES, METHODS, MODULES
 from benchmarks.kernels.check import wrong
 from benchmarks.kernels.runs import Bench
 from benchmarks.options import device as device_of
-from benchmarks.options import names, whole
+from benchmarks.options import names, output, torch_threads, whole
 from benchmarks.options import runs as runs_of
 from benchmarks.rows import Row, record
 from kernels import KernelError, backend
 
 PROG = "kernels"
-WHATS = ("activation", *table.LAYERS)
+WHATS = parsers.KERNEL_WHATS
 SIZES = {"cuda": range(12, 29, 2), "cpu": range(12, 23, 2)}  # exponents of 2
 QUICK_SIZES = {"cuda": (16, 26), "cpu": (10, 12)}
 CAP = {"cuda": 1 << 34, "cpu": 1 << 22}  # elements
@@ -95,7 +96,7 @@ def plan(options: argparse.Namespace) -> Plan:
         layers=(QUICK_LAYERS if options.quick else LAYERS)[kind],
         device=torch.device(kind),
         runs=runs_of(options.runs, (QUICK_RUNS if options.quick else RUNS)[kind]),
-        out=None if options.out is None else command.output_path("out", options.out),
+        out=output(options.out),
     )
 
 
@@ -152,13 +153,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parsers.kernels(__doc__).parse_args(arguments)
     todo = plan(options)
     torch.manual_seed(0)
-    threads = torch.get_num_threads()
-    try:
-        if todo.device.type == "cpu":
-            torch.set_num_threads(1)
+    with torch_threads(1) if todo.device.type == "cpu" else nullcontext():
         rows, good = measure(todo)
-    finally:
-        torch.set_num_threads(threads)
     summary = [f"{goal}" for goal in table.goals(rows)] if todo.device.type == "cuda" else table.factors(rows)
     head = f"Goals, at 2^{table.LARGE.bit_length() - 1} elements and in layers:"
     print(head if todo.device.type == "cuda" else "Times stock eager's time:", *summary, sep="\n")

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import kernels
+from benchmarks import parsers
 from kernels.engine.planes import plane_bytes
 from kernels.functional import activation
 from kernels.methods.method import KernelSpec
@@ -14,19 +15,9 @@ from kernels.stock import STOCK
 from kernels.validate import kernel_for, sign_bit_kernel
 
 MODULES = {"gelu": (nn.GELU, kernels.GELU), "silu": (nn.SiLU, kernels.SiLU)}
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-RIVALS = ("eager", "compile")
-OURS = (
-    "forward-ad",
-    "fewbit-1",
-    "fewbit-2",
-    "fewbit-3",
-    "fewbit-4",
-    "invact",
-    "invact-precision-bit",
-)
-ACT_LINEAR = "act-linear"  # an activation and the Linear after it, as one: in an MLP only
-METHODS = (*RIVALS, *OURS, ACT_LINEAR)
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in parsers.KERNEL_DTYPES}
+RIVALS, OURS, METHODS = parsers.KERNEL_RIVALS, parsers.KERNEL_OURS, parsers.KERNEL_METHODS
+ACT_LINEAR = parsers.ACT_LINEAR
 MODES = ("forward", "backward", "both")
 WIDER = 4  # the hidden layer, than the input
 

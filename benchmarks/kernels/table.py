@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import parsers
 from benchmarks.kernels.cases import MODES, OURS
 from benchmarks.rows import Row
 
@@ -13,7 +14,7 @@ SMALLEST = 1 << 16  # elements, from which on a factor says more than what a cal
 AT_MOST = {"fewbit-3": 0.90, "invact": 1.03, "forward-ad": 1.00}  # of eager's time, forward and backward
 OF_COPY = 0.90  # of the copy's GB/s, at least, each of ours, forward and backward
 LAYER = 1.01  # of eager's time, at most: an activation with a Linear, and in an MLP
-LAYERS = ("linear", "mlp")
+LAYERS = parsers.KERNEL_WHATS[1:]
 
 
 @dataclass(frozen=True)

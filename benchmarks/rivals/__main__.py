@@ -26,8 +26,6 @@ if __name__ == "__main__":
 import gc
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,7 +34,7 @@ from torch import Tensor, nn
 from benchmarks.baselines.blocks import EAGER, MLP, Block, Rivals
 from benchmarks.clock import clock_of, origin, ratio_rows, rounds
 from benchmarks.kernels.cases import DTYPES, Call
-from benchmarks.options import can_compile, names, whole
+from benchmarks.options import can_compile, names, output, torch_threads, whole
 from benchmarks.options import device as device_of
 from benchmarks.options import runs as runs_of
 from benchmarks.rows import Row, record, summary
@@ -197,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     whats = names("what", options.what, WHATS)
     device = device_of(options.device)
     repeats = runs_of(options.runs, QUICK_RUNS if options.quick else RUNS[device.type])
-    out: Path | None = None if options.out is None else command.output_path("out", options.out)
+    out = output(options.out)
     compiles = can_compile(device)
     if not compiles:
         command.say(PROG, "torch.compile is left out: there is no C++ compiler")
@@ -217,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows += found
         return rows
 
-    with _one_thread():
+    with torch_threads(1):
         record(((f"rivals-{what}", measure(what)) for what in whats), out, options.quick)
     return command.GOOD
 
@@ -231,17 +229,6 @@ def _sizes(text: str | None) -> list[tuple[int, int]]:
             raise command.Misuse(f"sizes must be tokens and widths as in 8192x1024, got {word!r}")
         found.append((whole("sizes", tokens, MOST["tokens"]), whole("sizes", width, MOST["width"])))
     return found
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Several wait for each other where others use the cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 if __name__ == "__main__":

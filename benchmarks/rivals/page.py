@@ -27,7 +27,7 @@ NAMES = {
     LIGER: "Liger-Kernel",
     ACT_LINEAR: "**ours**, `ActLinear`",
 }
-ALLOCATED, RATIO = "allocated", "ratio of times"
+ALLOCATED = "allocated"
 Found = dict[str, dict[str, Any]]  # rows by implementation
 
 

@@ -39,7 +39,7 @@ from tqdm import tqdm
 
 from benchmarks.clock import origin
 from benchmarks.options import device as device_of
-from benchmarks.options import names, one, whole
+from benchmarks.options import names, one, output, whole
 from benchmarks.rows import RESULTS
 from benchmarks.training import jobs as training_jobs
 from benchmarks.training import page as training_page
@@ -83,7 +83,7 @@ def plan(options: argparse.Namespace) -> Plan:
     activations = {"digits": None if digits is None else one("digits-activation", digits, ("silu", "gelu"))}
     processes = default if options.jobs is None else whole("jobs", options.jobs, MOST["jobs"])
     threads = whole("threads", options.threads, MOST["threads"])
-    out = None if options.out is None else command.output_path("out", options.out)
+    out = output(options.out)
     if out is None and size != "quick":
         out = RESULTS / origin(torch.device(device))["device"] / "training.jsonl"
         out.parent.mkdir(parents=True, exist_ok=True)

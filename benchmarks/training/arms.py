@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from benchmarks import parsers
 from benchmarks.baselines.actnn import ActNN
 from benchmarks.baselines.naive import NaiveNorm
 from benchmarks.kernels.cases import MODULES, how
@@ -22,15 +23,10 @@ from benchmarks.training.nets import PreActivated, ViT
 from kernels import convert
 
 STOCK, RECOMPUTE = "stock", "recompute"
-ARMS = (
-    *(STOCK, "invact", "forward-ad"),
-    *(f"fewbit-{bits}" for bits in (4, 3, 2, 1)),
-    *(f"actnn-{bits}" for bits in (4, 2, 1)),
-    RECOMPUTE,
-)
+ARMS = parsers.ACTIVATION_ARMS
 NETS = ("resnet20", "resnet56", "resnet164", "vit")
 NARROW, FUSED, QUARTER = "narrow", "fused", 4
-APPROXIMATE = (STOCK, "approx-8", "approx-4", "paper-4", "naive-8", "naive-4", NARROW)
+APPROXIMATE = (STOCK, *parsers.NET_ARMS)
 # A ViT has no batch norms, which alone the paper's codes and the naive ones are for.
 ARMS_OF = {
     **dict.fromkeys(("text", "digits"), ARMS),
@@ -38,7 +34,7 @@ ARMS_OF = {
     "resnet164": tuple(arm for arm in APPROXIMATE if arm != "paper-4"),  # which takes as long as all of resnet56
     "vit": (STOCK, "approx-8", "approx-4", NARROW),
 }
-EVERY = (*ARMS, *APPROXIMATE[1:], FUSED)
+EVERY = (*parsers.ARMS, FUSED)
 SCHEMES = {"approx": "robust", "paper": "paper", FUSED: "fused"}
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.baselines.naive import quantised
+from benchmarks.options import torch_threads
 from benchmarks.training import arms
 from benchmarks.training.data import Data, data
 from benchmarks.training.models import loss, right
@@ -145,13 +146,12 @@ def counted(call: Callable[[], Tensor], model: nn.Module) -> tuple[Tensor, int]:
 @contextmanager
 def conditions(settings: Settings) -> Iterator[None]:
     """So many threads; on a GPU, only kernels that give the same bits each time, where there are such."""
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    torch.set_num_threads(settings.threads)
+    deterministic = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(settings.device == "cuda" or deterministic, warn_only=True)
     try:
-        yield
+        with torch_threads(settings.threads):
+            yield
     finally:
-        torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(deterministic)
 
 
