@@ -31,7 +31,7 @@ from benchmarks.rivals import page as rivals
 from codegen.inspect import DIRECTIONS, kernel
 from codegen.machine import GPUS
 from coefficients import load
-from coefficients.store import write_text
+from coefficients.files import write_text
 from fitting.words import upwards
 from kernels.memory.saved import size
 from kernels.methods.few_bit import FewBit

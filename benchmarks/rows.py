@@ -15,7 +15,8 @@ from importlib import metadata
 from pathlib import Path
 
 from coefficients import command
-from coefficients.store import DATA, write_text
+from coefficients.files import write_text
+from coefficients.store import DATA
 
 RESULTS = Path(__file__).with_name("results")
 LIBRARIES = ("numpy", "scipy", "numba", "sympy")

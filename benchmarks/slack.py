@@ -32,7 +32,7 @@ from codegen.inspect import kernel as kernel_of
 from codegen.machine import GPUS, Prediction
 from codegen.options import METHODS, method
 from codegen.subject import DTYPES
-from coefficients.store import write_text
+from coefficients.files import write_text
 from fitting.activations import names
 from fitting.errors import InputError
 from kernels.engine import templates

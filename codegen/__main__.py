@@ -22,9 +22,9 @@ from codegen.costs import as_table
 from codegen.inspect import inspect
 from codegen.standalone import Request
 from codegen.subject import Subject, of_catalogue, of_one
-from coefficients.notes import WRITING, noted
+from coefficients.files import WRITING, noted, write_text
 from coefficients.reference import check_numbers
-from coefficients.store import load, write_text
+from coefficients.store import load
 from fitting.activations import from_expression, get, names
 from fitting.activations.catalogue import ALIASES
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from coefficients import command, store
 from coefficients.command import BAD, GOOD, Misuse, Parser, say
-from coefficients.document import check_hash
+from coefficients.document import check_hash, read_unsealed
 from coefficients.reference import check_numbers
 from coefficients.schema import CoefficientError, Document
 
@@ -90,7 +90,7 @@ def _all(root: Path) -> list[Path]:
 
 def _read(path: Path) -> Document:
     try:
-        return store.read_unsealed(path)
+        return read_unsealed(path)
     except OSError as error:
         raise Misuse(f"{path}: {error.strerror}") from None
 

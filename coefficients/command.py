@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-from coefficients.notes import READING, WRITING
+from coefficients.files import READING, WRITING
 
 LONGEST = 600  # of a line on stderr, in characters: what was given may be megabytes
 GOOD, BAD, MISUSED, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141

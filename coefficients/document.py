@@ -3,9 +3,12 @@
 import hashlib
 import json
 import math
+from pathlib import Path
 from typing import Any, Final
 
+from coefficients.files import READING, noted
 from coefficients.meaning import check_meaning
+from coefficients.naming import check_place
 from coefficients.schema import CoefficientError, Document, check_shape, problem, resolved, schema
 
 SCHEMA_VERSION: Final = 1
@@ -39,9 +42,24 @@ def check_hash(document: Document) -> None:
 
 
 def seal(document: Document, version: int) -> Document:
-    """A complete document: the fit with schema_version, version and sha256, its keys in the schema's order.
+    """Complete a fit: add schema_version, version and sha256, and put its keys in the schema's order.
 
-    Raises CoefficientError when the fit holds one of these already, or the result is not valid.
+    Parameters
+    ----------
+    document
+        The fit, without these three.
+    version
+        The version to give it, from 1.
+
+    Returns
+    -------
+    dict
+        The complete document; the fit itself is not changed.
+
+    Raises
+    ------
+    CoefficientError
+        Where the fit has one of these already, or the result is not valid.
     """
     for key in SEALED:
         if key in document:
@@ -72,6 +90,33 @@ def parse(text: str) -> Any:
         raise CoefficientError(f"must be JSON: {error}") from None
     except RecursionError:
         raise CoefficientError("must be JSON: nested too deeply") from None
+
+
+def read(path: Path) -> Document:
+    """The valid document of a file. Raises CoefficientError where it is not, OSError where it cannot be read."""
+    document = read_unsealed(path)
+    try:
+        check_hash(document)
+    except CoefficientError as error:
+        raise CoefficientError(f"{path}: {error}") from None
+    return document
+
+
+def read_unsealed(path: Path) -> Document:
+    """A document whose shape, meaning and place are right, and whose hash nobody has looked at yet.
+
+    Raises CoefficientError when they are not, OSError when the file cannot be read.
+    """
+    try:
+        with noted(READING):
+            text = path.read_text(encoding="utf-8")
+        document = check_unsealed(parse(text))
+        check_place(document, path)
+    except UnicodeDecodeError as error:
+        raise CoefficientError(f"{path}: must be text in UTF-8: {error.reason} at byte {error.start}") from None
+    except CoefficientError as error:
+        raise CoefficientError(f"{path}: {error}") from None
+    return document
 
 
 def digest(document: Document) -> str:

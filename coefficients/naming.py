@@ -2,14 +2,16 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from coefficients.functions import CATALOGUE
-from coefficients.schema import Document, problem
+from coefficients.schema import Document, problem, schema
 
 DOMAIN: Final = (-10.0, 10.0)  # of a weight that has none of its own
 WEIGHTS: Final = {"fewbit": "uniform", "invact": "norm"}
 ENGINES: Final = ("minimax", "template")
+_FILE: Final = re.compile(r"(?P<name>.+)\.v(?P<version>[1-9][0-9]{0,8})\.json")
 _UNSTORED: Final = re.compile(r"-imported|-templates=[0-9a-f]{8}")  # in a name, and nowhere in the document
 
 
@@ -73,3 +75,30 @@ def check_name(document: Document, name: str) -> None:
     names = list(dict.fromkeys(file_name(document, domain) for domain in domains))
     if _UNSTORED.sub("", name) not in names:
         raise problem("the file's name", f"must be what the document says, {' or '.join(map(repr, names))}", name)
+
+
+def is_name(text: str) -> bool:
+    """Whether a function, a file or a folder may be called so."""
+    return re.search(schema()["$defs"]["name"]["pattern"], text) is not None
+
+
+def place_of(path: Path) -> tuple[str, str, int] | None:
+    """Function, name and version by which a file is called; None for what is not called like a coefficient file."""
+    match = _FILE.fullmatch(path.name)
+    if not (match and is_name(match["name"]) and is_name(path.parent.name)):
+        return None
+    return path.parent.name, match["name"], int(match["version"])
+
+
+def check_place(document: Document, path: Path) -> None:
+    """A file `<function>/<name>.v<version>.json` says so of itself; other files may be named as one likes."""
+    match = _FILE.fullmatch(path.name)
+    if match is None:
+        return
+    if document["version"] != int(match["version"]):
+        raise problem("version", f"must be that of the file's name, {match['version']}", document["version"])
+    check_name(document, match["name"])
+    folder = path.absolute().parent.name
+    if is_name(match["name"]) and is_name(folder) and document["function"]["name"] != folder:
+        rule = f"must be the name of the file's folder, {folder!r}"
+        raise problem("function.name", rule, document["function"]["name"])

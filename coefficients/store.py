@@ -4,27 +4,34 @@ import dataclasses
 import difflib
 import errno
 import os
-import re
-import uuid
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from coefficients.document import canonical, check_hash, check_unsealed, dumps, parse, seal
-from coefficients.naming import check_name
-from coefficients.notes import READING, WRITING, noted
-from coefficients.schema import CoefficientError, Document, problem, schema
+from coefficients.document import canonical, dumps, read, seal
+from coefficients.files import WRITING, noted, write_text
+from coefficients.naming import check_name, is_name, place_of
+from coefficients.schema import CoefficientError, Document, problem
 
 DATA: Final = Path(__file__).with_name("data")
 """The packaged files."""
 
-_FILE: Final = re.compile(r"(?P<name>.+)\.v(?P<version>[1-9][0-9]{0,8})\.json")
-
 
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
 class Entry:
-    """One published file."""
+    """One published file.
+
+    Attributes
+    ----------
+    function
+        The name of its folder: gelu.
+    name
+        Its name, without version and ending: fewbit-3bit.
+    version
+        1 for the first.
+    path
+        Where it is.
+    """
 
     function: str
     name: str
@@ -34,16 +41,32 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Published:
-    """Where a document is, and whether publish wrote it (new) or found it there (unchanged)."""
+    """The outcome of `publish`.
+
+    Attributes
+    ----------
+    path
+        The document's file.
+    written
+        True for a new file, False where the newest version says the same.
+    """
 
     path: Path
     written: bool
 
 
 def available(root: Path | None = None) -> list[Entry]:
-    """All files below root (default: the packaged ones) by function, name and version; no file is opened.
+    """All coefficient files below a folder; none is opened.
 
-    What is not named like a coefficient file is left out; a root that does not exist holds nothing.
+    Parameters
+    ----------
+    root
+        The folder; by default the packaged files. A folder that does not exist has no files.
+
+    Returns
+    -------
+    list of Entry
+        By function, name and version. Files that are not named like coefficient files are left out.
     """
     found = (_entry(path) for path in (root or DATA).glob("*/*.json"))
     return sorted(entry for entry in found if entry is not None)
@@ -56,30 +79,70 @@ def load(
     version: int | None = None,
     root: Path | None = None,
 ) -> Document:
-    """The validated document of a file: load(path), or load(function, name) for the newest version in root.
+    """Read and validate a file: `load(path)`, or `load(function, name)` for the newest version.
 
-    root defaults to the packaged files. Raises CoefficientError when there is no such function, name (with
-    the nearest ones) or version, or the file is not valid; OSError when it cannot be read; TypeError for a
-    version or root with a path.
+    Parameters
+    ----------
+    source
+        The path of a file; with a name, a function such as gelu.
+    name
+        A name in that function's folder, such as fewbit-3bit.
+    version
+        Another version than the newest; only with a name.
+    root
+        Another folder than that of the packaged files; only with a name.
+
+    Returns
+    -------
+    dict
+        The document, valid in shape, meaning and hash.
+
+    Raises
+    ------
+    CoefficientError
+        Where there is no such function, name or version, or the file is not valid.
+    OSError
+        Where the file cannot be read.
+    TypeError
+        For a version or a root with a path.
     """
     if name is not None:
-        return _read(_find(os.fspath(source), name, version, root).path)
+        return read(_find(os.fspath(source), name, version, root).path)
     if version is not None or root is not None:
         raise TypeError("load: version and root go with a function and a name, not with a path")
     path = Path(source)
     if not path.exists():
         hint = "no such file (by function: load(function, name))"
         raise FileNotFoundError(errno.ENOENT, hint, str(path))
-    return _read(path)
+    return read(path)
 
 
 def publish(document: Document, name: str, root: Path) -> Published:
-    """Write a fit, which has no schema_version, version and sha256, as root/function/name's next version.
+    """Write a fit as the next version of its name: `root/function/name.vN.json`.
 
-    When the newest version has the same content, whatever the library versions, nothing is written. A
-    published version is never changed; a name has one publisher at a time. Raises CoefficientError when the
-    name, the document or the newest version is not valid, or the name tells of another document, OSError when the file
-    cannot be written.
+    Nothing is written where the newest version has the same content, whatever the library versions. A published version
+    is never changed. Two processes must not publish the same name at the same time.
+
+    Parameters
+    ----------
+    document
+        The fit, without schema_version, version and sha256.
+    name
+        The name of the file, without version and ending.
+    root
+        The folder of coefficient files.
+
+    Returns
+    -------
+    Published
+        The file, and whether it is new.
+
+    Raises
+    ------
+    CoefficientError
+        Where the name, the document or the newest version is not valid, or the name contradicts the document.
+    OSError
+        Where the file cannot be written.
     """
     _check_name("name", name)
     fit = seal(document, 1)
@@ -87,7 +150,7 @@ def publish(document: Document, name: str, root: Path) -> Published:
     function = fit["function"]["name"]
     newest = _newest(function, name, root)
     if newest is not None:
-        if _content(_read(newest.path)) == _content(fit):
+        if _content(read(newest.path)) == _content(fit):
             return Published(newest.path, written=False)
         fit = seal(document, newest.version + 1)
     path = root / function / f"{name}.v{fit['version']}.json"
@@ -103,7 +166,7 @@ def found_same(document: Document, name: str, root: Path) -> Path | None:
     Raises CoefficientError when the document or that version is not valid, OSError when it cannot be read.
     """
     newest = _newest(document["function"]["name"], name, root)
-    same = newest is not None and _content(_read(newest.path)) == _content(seal(document, 1))
+    same = newest is not None and _content(read(newest.path)) == _content(seal(document, 1))
     return newest.path if newest is not None and same else None
 
 
@@ -114,34 +177,21 @@ def _newest(function: str, name: str, root: Path) -> Entry | None:
 def write(document: Document, path: Path) -> None:
     """Write a sealed document to a file of any name, whole or not at all.
 
-    Raises CoefficientError when the document is not valid, OSError when the file cannot be written.
+    Parameters
+    ----------
+    document
+        A complete document, as `load` and `seal` give it.
+    path
+        The file.
+
+    Raises
+    ------
+    CoefficientError
+        Where the document is not valid.
+    OSError
+        Where the file cannot be written.
     """
     write_text(path, dumps(document))
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all. Raises OSError when it cannot be written."""
-    with whole(path) as partial, partial.open("x", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-@contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """A file of the same ending to write to, which takes the place of `path` where all goes well, and else is gone.
-
-    Raises OSError, with the name `path`, when it cannot be written.
-    """
-    place = path.resolve()  # a link stays, and what it points to is written
-    # Its own name, as others may write here, too. Not by tempfile, whose files only the owner may read.
-    partial = place.with_name(f".{uuid.uuid4().hex}.tmp{path.suffix}")
-    try:
-        with noted(WRITING, path):  # and not the partial, which nobody has named
-            yield partial
-            os.replace(partial, place)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def find_function(function: str, root: Path | None = None) -> list[Entry]:
@@ -174,51 +224,9 @@ def _unknown(what: str, value: str, known: Iterable[str]) -> CoefficientError:
     return problem(what, f"must be one that `python -m coefficients list` shows ({way_out})", value)
 
 
-def _read(path: Path) -> Document:
-    document = read_unsealed(path)
-    try:
-        check_hash(document)
-    except CoefficientError as error:
-        raise CoefficientError(f"{path}: {error}") from None
-    return document
-
-
-def read_unsealed(path: Path) -> Document:
-    """A document whose shape, meaning and place are right, and whose hash nobody has looked at yet.
-
-    Raises CoefficientError when they are not, OSError when the file cannot be read.
-    """
-    try:
-        with noted(READING):
-            text = path.read_text(encoding="utf-8")
-        document = check_unsealed(parse(text))
-        _check_place(document, path)
-    except UnicodeDecodeError as error:
-        raise CoefficientError(f"{path}: must be text in UTF-8: {error.reason} at byte {error.start}") from None
-    except CoefficientError as error:
-        raise CoefficientError(f"{path}: {error}") from None
-    return document
-
-
-def _check_place(document: Document, path: Path) -> None:
-    """A file `<function>/<name>.v<version>.json` says so of itself; other files may be named as one likes."""
-    match = _FILE.fullmatch(path.name)
-    if match is None:
-        return
-    if document["version"] != int(match["version"]):
-        raise problem("version", f"must be that of the file's name, {match['version']}", document["version"])
-    check_name(document, match["name"])
-    entry = _entry(path.absolute())
-    if entry is not None and document["function"]["name"] != entry.function:
-        rule = f"must be the name of the file's folder, {entry.function!r}"
-        raise problem("function.name", rule, document["function"]["name"])
-
-
 def _entry(path: Path) -> Entry | None:
-    match = _FILE.fullmatch(path.name)
-    if not (match and _is_name(match["name"]) and _is_name(path.parent.name)):
-        return None
-    return Entry(path.parent.name, match["name"], int(match["version"]), path)
+    place = place_of(path)
+    return None if place is None else Entry(*place, path)
 
 
 def _content(document: Document) -> str:
@@ -227,12 +235,8 @@ def _content(document: Document) -> str:
     return canonical({**document, "provenance": provenance}, without=("version", "sha256"))
 
 
-def _is_name(text: str) -> bool:
-    return re.search(schema()["$defs"]["name"]["pattern"], text) is not None
-
-
 def _check_name(what: str, text: str) -> None:
-    if not isinstance(text, str) or not _is_name(text):
+    if not isinstance(text, str) or not is_name(text):
         raise problem(
             what, "must begin with a letter or digit, hold only letters, digits, . _ = + -, and no '..'", text
         )

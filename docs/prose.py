@@ -1,4 +1,7 @@
-"""For the reference: docstrings name arguments in prose, as in "bits: of fewbit."; here each gets a line of a list."""
+"""For docstrings that are not in NumPy style yet: they name arguments in prose, as in "bits: of fewbit.".
+
+Here each such argument gets a line of a list. mkdocstrings itself reads docstrings in NumPy style.
+"""
 
 import re
 from textwrap import dedent
@@ -20,7 +23,7 @@ class Prose(griffe.Extension):
                 _list(member.docstring, member.parameters)
             made = member.members.get("__init__") if isinstance(member, griffe.Class) else None
             if isinstance(made, griffe.Function):
-                made.parameters = griffe.Parameters(*(one for one in made.parameters if one.name[0] != "_"))
+                made.parameters = griffe.Parameters(*(part for part in made.parameters if part.name[0] != "_"))
                 _list(member.docstring, made.parameters)
             if isinstance(member, griffe.Module | griffe.Class):
                 self._visit(member)
@@ -28,8 +31,8 @@ class Prose(griffe.Extension):
 
 def _list(docstring: griffe.Docstring | None, parameters: griffe.Parameters) -> None:
     """Begin a line of a list where a sentence begins with arguments and a colon; what follows it stands apart."""
-    names = "|".join(re.escape(one.name.lstrip("*")) for one in parameters if one.name != "self")
-    if docstring is None or not names:
+    names = "|".join(re.escape(part.name.lstrip("*")) for part in parameters if part.name != "self")
+    if docstring is None or not names or "\n----" in docstring.value:  # a section in NumPy style
         return
     argument = re.compile(rf"(?:^|(?<=[.;)]) |(?<=[.;)])\n)((?:{names})(?:, (?:{names}))*): ", re.MULTILINE)
     paragraphs = []
@@ -37,11 +40,11 @@ def _list(docstring: griffe.Docstring | None, parameters: griffe.Parameters) -> 
         if all(line.startswith("    ") for line in paragraph.splitlines()):  # a table: kept as it is written
             paragraphs.append(f"```text\n{dedent(paragraph)}\n```")
             continue
-        before, *found = argument.split(paragraph)
-        if found:
+        before, *arguments = argument.split(paragraph)
+        if arguments:
             lines = [
                 f"- `{name.replace(', ', '`, `')}`: {' '.join(text.split())}"
-                for name, text in zip(found[::2], found[1::2], strict=True)
+                for name, text in zip(arguments[::2], arguments[1::2], strict=True)
             ]
             last, end, after = lines[-1].partition(". Raises ")
             lines[-1] = last + end[:1]

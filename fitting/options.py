@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from coefficients import command
 from coefficients.document import dumps, seal
+from coefficients.files import WRITING, noted
 from coefficients.functions import ALIASES, names
-from coefficients.notes import WRITING, noted
 from coefficients.schema import Document
 from coefficients.store import DATA, Published, found_same, publish, write
 from fitting.errors import InputError, nearest

@@ -10,7 +10,7 @@ from typing import Any
 
 from coefficients import command
 from coefficients.command import Misuse, Parser
-from coefficients.store import write_text
+from coefficients.files import write_text
 from notebooks.folder import ready
 
 HERE = Path(__file__).resolve().parent

@@ -28,13 +28,14 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks import rows
 from benchmarks.clock import origin
 from benchmarks.gpu import running
 from benchmarks.gpu.progress import BLOCKED, DONE, FAILED, Outcome, Progress, resumed
 from benchmarks.gpu.remarks import only_a_device_shows
-from benchmarks.gpu.steps import STEPS, Part, parts, root
+from benchmarks.gpu.steps import STEPS, TESTS, Part, parts, root
 from benchmarks.options import device as device_of
 
 PROG = "gpu"
@@ -45,8 +46,10 @@ MOST = 590  # seconds of one part
 class Call:
     """One call of the command: what it does with parts, one after the other."""
 
-    def __init__(self, progress: Progress, steps: Sequence[Part], limit: float, results: Path) -> None:
-        self.progress, self.parts, self.limit, self.results = progress, steps, limit, results
+    def __init__(
+        self, progress: Progress, steps: Sequence[Part], limit: float, results: Path, where: dict[str, Any]
+    ) -> None:
+        self.progress, self.parts, self.limit, self.results, self.where = progress, steps, limit, results, where
         self.begun = time.monotonic()
         self.left: list[str] = []
         self.dry = progress.folder.name == "dry"
@@ -65,7 +68,9 @@ class Call:
                 outcome = self._one(name, part)
                 self.progress.note(name, outcome)
                 said = f"{outcome.state}, {outcome.seconds:.0f} s{f'; {outcome.said}' if outcome.said else ''}"
-                if part.rows and outcome.state != BLOCKED and self.progress.rows(name).is_file():
+                if part.step == "tests":
+                    self._publish_tests()
+                elif part.rows and outcome.state != BLOCKED and self.progress.rows(name).is_file():
                     self._publish(part.rows)
             command.say(PROG, f"{number} of {len(self.parts)}, {name}: {said}")
 
@@ -122,6 +127,18 @@ class Call:
         self.results.mkdir(parents=True, exist_ok=True)
         rows.write_text(self.results / f"{kind}.jsonl", text)
 
+    def _publish_tests(self) -> None:
+        """A row for each group of tests that was run with these sources: how many of its tests fail."""
+        made = []
+        for name, outcome in self.progress.outcomes.items():
+            step, _, group = name.partition("/")
+            if step == "tests":
+                failures = len(outcome.failed) or int(outcome.state != DONE)  # a group may fail as a whole
+                base = {"what": "tests", "implementation": group, "mode": "failed", "size": {}, "dtype": ""}
+                made.append(rows.Row(unit="tests", **base, **rows.summary([float(failures)]), **self.where))
+        self.results.mkdir(parents=True, exist_ok=True)
+        rows.write(self.results / f"{TESTS}.jsonl", made)
+
     def parts_of(self, kind: str) -> list[Part]:
         """Those whose rows belong together, of all steps."""
         return [part for part in parts(STEPS, self.dry) if part.rows == kind]
@@ -161,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = folder / "results" if options.dry else rows.RESULTS / where["device"]
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
     command.say(PROG, f"{where['device']}; {versions}; revision {where['revision']}, sources {progress.sources}")
-    call = Call(progress, parts(options.steps, options.dry), options.limit, results)
+    call = Call(progress, parts(options.steps, options.dry), options.limit, results, where)
     try:
         call.all()
     except KeyboardInterrupt:

@@ -1,6 +1,8 @@
 """The sentences about GPUs in README and docs, for as long as there are no rows of any, and once there are."""
 
+from benchmarks.gpu.steps import TESTS
 from benchmarks.pages import on_gpus
+from benchmarks.parsers import GPU_GROUPS
 
 
 def timed() -> list[str]:
@@ -54,16 +56,33 @@ def trainers() -> str:
 
 
 def accuracy() -> str:
-    """What was seen of outputs on a GPU, for docs/accuracy.md."""
-    if devices := timed():
-        return (
-            f"- On {_listed(devices)}: the kernels' tests, at all 16-bit inputs; before a time was taken each kernel"
-            " was held to its\n  twin. Other GPUs: nothing.\n"
-        )
+    """What was seen of outputs on a GPU, for docs/accuracy.md: by the kernels' tests, and by who timed them."""
+    tests = {
+        device: {row["implementation"]: int(row["median"]) for row in rows} for device, rows in on_gpus(TESTS).items()
+    }
+    lines = []
+    for device in dict.fromkeys([*tests, *timed()]):
+        compared = "; before a time was taken, each kernel was compared with its twin" * (device in timed())
+        lines.append(f"- On {device}: {_tested(tests.get(device, {}))}{compared}.\n")
+    if lines:
+        return f"{''.join(lines)}- On other GPUs: nothing.\n"
     return (
         "- On a GPU: nothing yet. The interpreter does what the kernel's text says; it does not show races or what a"
         " compiler makes of it.\n"
     )
+
+
+def _tested(failures: dict[str, int]) -> str:
+    """What the kernels' tests say, from how many tests of each group fail."""
+    if not failures:
+        return "the kernels' tests were not run"
+    groups = {
+        group: "not run" if group not in failures else f"{failures[group]} fail" if failures[group] else "all pass"
+        for group in GPU_GROUPS
+    }
+    if set(groups.values()) == {"all pass"}:
+        return "all tests of the kernels pass, at all 16-bit inputs among them"
+    return f"the kernels' tests by group: {', '.join(f'{group} {result}' for group, result in groups.items())}"
 
 
 def approximate() -> str:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from benchmarks.gpu.steps import root
-from coefficients.store import write_text
+from coefficients.files import write_text
 
 DONE, FAILED, BLOCKED = "done", "failed", "blocked"
 SOURCES = ("benchmarks", "codegen", "coefficients", "fitting", "kernels", "tests")

@@ -13,6 +13,7 @@ from benchmarks import parsers
 from coefficients import functions
 
 STEPS = parsers.GPU_STEPS
+TESTS = "gpu-tests"  # the file of rows that say how many tests of each group fail
 START, GRAPH, KERNEL, BANDWIDTH = 12, 4.0, 0.5, 4e12  # seconds: a process, a graph, a Triton kernel; bytes a second
 SHARDS = 8  # processes that share a group of tests
 APPROXIMATE, NESTED = "8 bits,4 bits", "nested forward AD"

@@ -13,7 +13,7 @@ from benchmarks.training.arms import ARMS, STOCK
 from benchmarks.training.gradients import NOISE, STATES
 from benchmarks.training.rows import Row
 from benchmarks.training.statistics import Comparison
-from coefficients.store import write_text
+from coefficients.files import write_text
 
 PAGE = Path(__file__).parents[2] / "docs" / "training.md"
 BEGIN, END = "<!-- training:begin -->\n", "<!-- training:end -->\n"

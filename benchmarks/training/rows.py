@@ -11,7 +11,7 @@ from benchmarks.rows import coefficients, summary
 from benchmarks.training.arms import EVERY, NETS
 from benchmarks.training.statistics import Comparison, compare
 from coefficients import command
-from coefficients.store import write_text
+from coefficients.files import write_text
 
 RUN = "training"
 GRADIENTS = "gradients"

@@ -15,8 +15,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from coefficients.files import write_text
 from coefficients.schema import CoefficientError
-from coefficients.store import write_text
 from fitting.errors import InputError
 from notebooks.folder import ready
 from notebooks.gallery.options import NAME

@@ -194,7 +194,7 @@ def test_ctrl_c(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     def interrupted(path: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(store, "read_unsealed", interrupted)
+    monkeypatch.setattr("coefficients.__main__.read_unsealed", interrupted)
     assert run(["check"]) == 130
     assert capsys.readouterr() == ("", "coefficients: interrupted; files are whole or not there\n")
 
@@ -205,7 +205,7 @@ def test_a_file_that_cannot_be_read(
     def refused(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(store, "read_unsealed", refused)
+    monkeypatch.setattr("coefficients.__main__.read_unsealed", refused)
     assert run(["check", "relu/fewbit-1bit.v1.json"]) == 2
     assert capsys.readouterr().err == "coefficients: relu/fewbit-1bit.v1.json: Permission denied\n"
 

@@ -1,0 +1,48 @@
+"""Files written whole or not at all, and errors that say what was being done: OSError does not tell that."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+READING: Final = "while reading"
+WRITING: Final = "while writing"
+
+
+@contextmanager
+def noted(doing: str, path: object = None) -> Iterator[None]:
+    """An OSError in here gets the note, and the name `path` where one is given."""
+    try:
+        yield
+    except OSError as error:
+        error.add_note(doing)
+        if path is not None:
+            error.filename = str(path)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all. Raises OSError when it cannot be written."""
+    with whole(path) as partial, partial.open("x", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A file of the same ending to write to, which takes the place of `path` where all goes well, and else is gone.
+
+    Raises OSError, with the name `path`, when it cannot be written.
+    """
+    place = path.resolve()  # a link stays, and what it points to is written
+    # Its own name, as others may write here, too. Not by tempfile, whose files only the owner may read.
+    partial = place.with_name(f".{uuid.uuid4().hex}.tmp{path.suffix}")
+    try:
+        with noted(WRITING, path):  # and not the partial, which nobody has named
+            yield partial
+            os.replace(partial, place)
+    finally:
+        partial.unlink(missing_ok=True)
