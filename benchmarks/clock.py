@@ -71,48 +71,48 @@ def rounds(clock: GpuClock | CpuClock, calls: Mapping[str, Call], runs: int) -> 
     names, order = list(calls), random.Random(0)
     for call in calls.values():  # compiled here
         call()
-    found: dict[str, Times] = {name: ([], []) for name in names}
+    times: dict[str, Times] = {name: ([], []) for name in names}
     for turn in range(-clock.WARM_UP, runs):
         for name in order.sample(names, len(names)):
             seconds, host = clock(calls[name])
             if turn >= 0:
-                found[name][0].append(seconds)
-                found[name][1].append(host)
-    return found
+                times[name][0].append(seconds)
+                times[name][1].append(host)
+    return times
 
 
 def time_rows(base: Mapping[str, Any], times: Mapping[str, Times], moved: Mapping[str, int]) -> list[Row]:
     """Rows of seconds, GB/s (where bytes are given), and the ratios to the named rivals, round by round."""
-    found = []
+    rows = []
 
     def add(name: str, unit: str, values: list[float]) -> None:
-        found.append(Row(implementation=name, unit=unit, **base, **summary(values)))
+        rows.append(Row(implementation=name, unit=unit, **base, **summary(values)))
 
     for name, (seconds, host) in times.items():
         add(name, "s", seconds)
         add(name, "host s", host)
         if name in moved:
-            add(name, "GB/s", [moved[name] / 1e9 / one for one in seconds])
+            add(name, "GB/s", [moved[name] / 1e9 / value for value in seconds])
         for rival in NAMED:
             if name == rival or name == "copy" or rival not in times:
                 continue
-            ratios = [one / other for one, other in zip(seconds, times[rival][0], strict=True)]
+            ratios = [value / other for value, other in zip(seconds, times[rival][0], strict=True)]
             if rival == "eager":
                 add(f"{name} / eager", "ratio of times", ratios)
             else:
                 share = moved[name] / moved[rival]
-                add(f"{name} / copy", "ratio of GB/s", [share / one for one in ratios])
-    return found
+                add(f"{name} / copy", "ratio of GB/s", [share / value for value in ratios])
+    return rows
 
 
 def ratio_rows(base: Mapping[str, Any], seconds: Mapping[str, Sequence[float]], rival: str) -> list[Row]:
     """Seconds of each, and the ratio of each to one rival, round by round."""
-    found = [Row(implementation=name, unit="s", **base, **summary([*taken])) for name, taken in seconds.items()]
+    rows = [Row(implementation=name, unit="s", **base, **summary([*taken])) for name, taken in seconds.items()]
     for name, taken in seconds.items():
         if name != rival:
-            ratios = [one / other for one, other in zip(taken, seconds[rival], strict=True)]
-            found.append(Row(implementation=f"{name} / {rival}", unit="ratio of times", **base, **summary(ratios)))
-    return found
+            ratios = [own / other for own, other in zip(taken, seconds[rival], strict=True)]
+            rows.append(Row(implementation=f"{name} / {rival}", unit="ratio of times", **base, **summary(ratios)))
+    return rows
 
 
 def origin(device: torch.device) -> dict[str, Any]:

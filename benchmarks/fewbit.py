@@ -64,14 +64,14 @@ def against_published(n: int = 4096, k: int = 32) -> list[Row]:
     """The rival, our search on the same cells (which must reach the same cost) and the whole fit."""
     values, masses = cells(n)
     theirs, (cuts, cost) = timed(lambda: dense_dp(values, masses, k), 3)
-    ours, found = timed(lambda: partition(values, masses, k), 30)
+    ours, partitioned = timed(lambda: partition(values, masses, k), 30)
     whole, fitted = timed(lambda: fit(get("gelu"), 5, levels="contiguous"), 5)
     means = np.array([part.mean() for part in np.split(values, cuts)])
     published = Steps(-10 + 20.0 / n * np.array(cuts), np.arange(k), means)
     reached = judge.l2_squared(get("gelu"), uniform(), (-10.0, 10.0), published)
     # 1e-9: the prefix sums of the published algorithm are good to about n·eps of ∫f'², 1e-4 of the cost.
-    if found.cost > cost * (1 + 1e-9) or fitted.error.l2_squared > reached:
-        raise RuntimeError(f"not as good as published: {found.cost} {cost}, {fitted.error.l2_squared} {reached}")
+    if partitioned.cost > cost * (1 + 1e-9) or fitted.error.l2_squared > reached:
+        raise RuntimeError(f"not as good as published: {partitioned.cost} {cost}, {fitted.error.l2_squared} {reached}")
     size = {"n": n, "levels": k}
     common = {"dtype": "float64", "unit": "s", "mode": "contiguous"}
     errors = {"published (dense numpy)": reached, "actfit fit with certificate": fitted.error.l2_squared}
@@ -88,7 +88,7 @@ def against_published(n: int = 4096, k: int = 32) -> list[Row]:
     ]  # fmt: skip
 
 
-def one(kind: str, n: int, k: int) -> dict[str, float]:
+def measure_one(kind: str, n: int, k: int) -> dict[str, float]:
     """Seconds and additional peak memory (MB) of one search, in this process."""
     values, masses = cells(n)
     if kind == "shared":
@@ -114,9 +114,9 @@ def growth(runs: int) -> list[Row]:
     rows = []
     for kind, n in tqdm(plan, unit="size", disable=None):
         command = [sys.executable, "-m", "benchmarks.fewbit", "--one", kind, str(n), str(LEVELS)]
-        found = [json.loads(subprocess.run(command, capture_output=True, check=True).stdout) for _ in range(runs)]
+        runs_of = [json.loads(subprocess.run(command, capture_output=True, check=True).stdout) for _ in range(runs)]
         for unit, key in (("s", "seconds"), ("MB", "megabytes")):
-            values = summary([result[key] for result in found])
+            values = summary([result[key] for result in runs_of])
             size = {"n": n, "levels": LEVELS}
             rows.append(Row("fewbit search", "actfit partition", kind, size, "float64", unit, **values))  # type: ignore[arg-type]
     return rows
@@ -144,7 +144,7 @@ def main() -> None:
     options = parsers.fewbit(__doc__).parse_args()
     if options.one:
         kind, n, k = options.one
-        print(json.dumps(one(kind, int(n), int(k))))
+        print(json.dumps(measure_one(kind, int(n), int(k))))
         return
     versus, grown = against_published(), growth(options.runs)
     path = save([*versus, *grown], "fewbit")

@@ -55,12 +55,12 @@ def errors(candidate: Candidate, x: np.ndarray, y: np.ndarray, g: np.ndarray) ->
 
 
 def rows_of(
-    name: str, side: int, seconds: float, engine: str, found: list[Candidate], error_floor: ErrorFloor
+    name: str, side: int, seconds: float, engine: str, candidates: list[Candidate], error_floor: ErrorFloor
 ) -> list[Row]:
     at = points(error_floor, side)
     what, common = f"invact {name} {SIDES[side]}", {"mode": "front", "dtype": "float64"}
     rows = [Row(what, engine, "front", {}, "float64", "s", **summary([seconds]))] if seconds else []  # type: ignore[arg-type]
-    for candidate in found:
+    for candidate in candidates:
         largest, squared = errors(candidate, *at)
         size = {"instructions": candidate.price.total, "constants": len(candidate.form.values)}
         for unit, value in (("max |q-g|", largest), ("integral (q-g)^2", squared)):
@@ -75,11 +75,11 @@ def measure(budget: int) -> list[Row]:
     for name, side, engine in tqdm(plan, unit="search", disable=None):
         error_floor = information_floor(get(name), "float32", named("norm"))
         tasks = problems(stretch_of(error_floor.split, side), error_floor, rule_for(error_floor, AIM))
-        start, found = time.perf_counter(), []
+        start, made = time.perf_counter(), []
         for variable, problem in tasks:
             forms = ENGINES[engine](problem, Settings(budget=budget if engine == "operon" else None))
-            found += [Candidate(form, variable).rounded() for form in forms]
-        rows += rows_of(name, side, time.perf_counter() - start, engine, found, error_floor)
+            made += [Candidate(form, variable).rounded() for form in forms]
+        rows += rows_of(name, side, time.perf_counter() - start, engine, made, error_floor)
         theirs = published(name)
         if theirs is not None and engine == ALL[0]:
             rows += rows_of(name, side, 0.0, "paper", [theirs[side]], error_floor)

@@ -19,13 +19,13 @@ DEVICES = ("cuda", "cpu")
 
 def names(option: str, text: str | None, known: Sequence[str]) -> list[str]:
     """Those of a comma-separated list, each once; all that are known for None. Raises Misuse for one that is not."""
-    found = list(known) if text is None else list(dict.fromkeys(text.split(",")))
-    for name in found:
-        one(option, name, known)
-    return found
+    asked = list(known) if text is None else list(dict.fromkeys(text.split(",")))
+    for name in asked:
+        one_of(option, name, known)
+    return asked
 
 
-def one(option: str, value: str, known: Sequence[str]) -> str:
+def one_of(option: str, value: str, known: Sequence[str]) -> str:
     """The value itself; raises Misuse where it is not known."""
     if value not in known:
         rule = " or ".join(known) if len(known) < 3 else f"of {', '.join(known)}"
@@ -35,8 +35,8 @@ def one(option: str, value: str, known: Sequence[str]) -> str:
 
 def whole(option: str, word: str, most: int) -> int:
     """A whole number from 1, also as 2^12; raises Misuse for anything else."""
-    found = re.fullmatch(r"(?:2\^(\d{1,2})|(\d{1,18}))", word, re.ASCII)
-    value = 0 if found is None else 1 << int(found[1]) if found[1] else int(found[2])
+    match = re.fullmatch(r"(?:2\^(\d{1,2})|(\d{1,18}))", word, re.ASCII)
+    value = 0 if match is None else 1 << int(match[1]) if match[1] else int(match[2])
     if not 1 <= value <= most:
         raise command.Misuse(f"{option} must be a whole number from 1 to {most}, got {word!r}")
     return value
@@ -75,7 +75,7 @@ def device(kind: str | None) -> "torch.device":
     import torch  # here, as `parsers` reads options before it
 
     usual = "cuda" if torch.cuda.is_available() else "cpu"
-    found = one("device", usual if kind is None else kind, DEVICES)
-    if found == "cuda" and not torch.cuda.is_available():
+    name = one_of("device", usual if kind is None else kind, DEVICES)
+    if name == "cuda" and not torch.cuda.is_available():
         raise command.Misuse("device must be there, got 'cuda', and torch sees no GPU; use --device cpu")
-    return torch.device(found)
+    return torch.device(name)

@@ -57,16 +57,16 @@ RUNS, QUICK_RUNS = parsers.PACKAGE_RUNS, 1
 def measure(rounds: int) -> list[Row]:
     """All rows; in each round all take turns, after one that is not counted."""
     built = distribution()
-    calls = {("import", one): ["-c", one] for one in STATEMENTS}
+    calls = {("import", statement): ["-c", statement] for statement in STATEMENTS}
     calls |= {("command", f"python -m {line}"): ["-m", *shlex.split(line)] for line in COMMANDS}
-    found: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
+    seconds_of: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
     for turn in tqdm(range(rounds + 1), unit="round", disable=None):
         for key, words in calls.items():
             seconds = _seconds(words)
             if turn:
-                found[key].append(seconds)
+                seconds_of[key].append(seconds)
     mode = "processor"
-    return [Row(*key, mode, {}, "", "s", **summary(seconds)) for key, seconds in found.items()] + [built]
+    return [Row(*key, mode, {}, "", "s", **summary(seconds)) for key, seconds in seconds_of.items()] + [built]
 
 
 def distribution() -> Row:

@@ -12,11 +12,11 @@ Rows = list[dict[str, Any]]
 
 def read(name: str, mode: str | None = None) -> dict[str, Rows]:
     """The rows of results/<device>/<name>.jsonl, of a mode if one is given, by the devices that have any."""
-    found = {}
+    by_device = {}
     for path in sorted(RESULTS.glob(f"*/{name}.jsonl")):
         rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-        found[path.parent.name] = [row for row in rows if mode in (None, row["mode"])]
-    return {device: rows for device, rows in found.items() if rows}
+        by_device[path.parent.name] = [row for row in rows if mode in (None, row["mode"])]
+    return {device: rows for device, rows in by_device.items() if rows}
 
 
 def on_gpus(name: str, mode: str | None = None) -> dict[str, Rows]:
@@ -31,10 +31,10 @@ def of_any(name: str, mode: str | None = None) -> Rows:
 
 def by(rows: Iterable[dict[str, Any]], *keys: str) -> dict[Any, Rows]:
     """Rows by what they have under some keys."""
-    found: dict[Any, Rows] = {}
+    groups: dict[Any, Rows] = {}
     for row in rows:
-        found.setdefault(tuple(row[key] for key in keys), []).append(row)
-    return found
+        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return groups
 
 
 def table(head: Iterable[str], lines: Iterable[Iterable[str]]) -> list[str]:

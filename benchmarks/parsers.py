@@ -6,7 +6,7 @@ Each function makes the parser of the module of its name; `doc` is that module's
 import argparse
 from collections.abc import Sequence
 
-from benchmarks.options import DEVICES, names, one, output, whole
+from benchmarks.options import DEVICES, names, one_of, output, whole
 from coefficients import command, functions
 
 FILES = "files in benchmarks/results/<device>/"
@@ -23,14 +23,14 @@ ACT_LINEAR = "act-linear"  # an activation and the Linear after it, as one: in a
 KERNEL_METHODS = (*KERNEL_RIVALS, *KERNEL_OURS, ACT_LINEAR)
 KERNEL_WHATS = ("activation", "linear", "mlp")
 TASKS = ("text", "digits", "resnet20", "resnet56", "resnet164", "vit")
-ACTIVATION_ARMS = (
+ACTIVATION_VARIANTS = (
     *("stock", "invact", "forward-ad"),
     *(f"fewbit-{bits}" for bits in (4, 3, 2, 1)),
     *(f"actnn-{bits}" for bits in (4, 2, 1)),
     "recompute",
 )
-NET_ARMS = ("approx-8", "approx-4", "paper-4", "naive-8", "naive-4", "narrow")
-ARMS = (*ACTIVATION_ARMS, *NET_ARMS)
+NET_VARIANTS = ("approx-8", "approx-4", "paper-4", "naive-8", "naive-4", "narrow")
+VARIANTS = (*ACTIVATION_VARIANTS, *NET_VARIANTS)
 DAY = 86_400
 GPU_STEPS = ("tests", "speed", "memory", "training")
 GPU_GROUPS = ("exhaustive", "standalone", "kernels", "elementwise", "device")
@@ -50,67 +50,69 @@ def plain(module: str, doc: str | None) -> command.Parser:
 
 def measuring(module: str, doc: str | None, out: str = FILES) -> command.Parser:
     """Of one that writes rows: --out."""
-    found = plain(module, doc)
-    found.add_argument("-o", "--out", metavar="FILE", help=f"instead of {out}")
-    return found
+    parser = plain(module, doc)
+    parser.add_argument("-o", "--out", metavar="FILE", help=f"instead of {out}")
+    return parser
 
 
 def _file(name: str) -> str:
     return f"benchmarks/results/<device>/{name}.jsonl"
 
 
-def _device(found: command.Parser) -> None:
-    found.add_argument("--device", metavar="D", help="cuda or cpu (default: cuda where there is one)")
+def _device(parser: command.Parser) -> None:
+    parser.add_argument("--device", metavar="D", help="cuda or cpu (default: cuda where there is one)")
 
 
 def of_kinds(module: str, doc: str | None, kinds: Sequence[str], runs: str) -> command.Parser:
     """Of a benchmark that measures several kinds of rows, each into a file of its own; `runs`: how many by default."""
-    found = measuring(module, doc)
-    found.add_argument("--what", metavar="W,...", help=f"default: {','.join(kinds)}")
-    _device(found)
-    found.add_argument("--runs", metavar="N", help=f"rounds of times (default: {runs})")
-    found.add_argument("--quick", action="store_true", help="little of each, few rounds: to see that all of it runs")
-    return found
+    parser = measuring(module, doc)
+    parser.add_argument("--what", metavar="W,...", help=f"default: {','.join(kinds)}")
+    _device(parser)
+    parser.add_argument("--runs", metavar="N", help=f"rounds of times (default: {runs})")
+    parser.add_argument("--quick", action="store_true", help="little of each, few rounds: to see that all of it runs")
+    return parser
 
 
 def accuracy(doc: str | None) -> command.Parser:
-    found = measuring("accuracy", doc, _file("accuracy"))
-    found.add_argument("--fn", metavar="F,...", help="default: all")
-    _device(found)
-    found.add_argument("--quick", action="store_true", help=f"{' and '.join(QUICK_FUNCTIONS)} only")
-    return found
+    parser = measuring("accuracy", doc, _file("accuracy"))
+    parser.add_argument("--fn", metavar="F,...", help="default: all")
+    _device(parser)
+    parser.add_argument("--quick", action="store_true", help=f"{' and '.join(QUICK_FUNCTIONS)} only")
+    return parser
 
 
 def approx_backprop(doc: str | None) -> command.Parser:
-    found = of_kinds("approx_backprop", doc, APPROX_KINDS, str(APPROX_RUNS))
+    parser = of_kinds("approx_backprop", doc, APPROX_KINDS, str(APPROX_RUNS))
     usual = str(APPROX_MEMORY)
-    found.add_argument("--memory", metavar="GIB", default=usual, help=f"that batches must fit (default: {usual})")
-    return found
+    parser.add_argument("--memory", metavar="GIB", default=usual, help=f"that batches must fit (default: {usual})")
+    return parser
 
 
 def fewbit(doc: str | None) -> command.Parser:
-    found = plain("fewbit", doc)
-    found.add_argument("--one", nargs=3, metavar=("KIND", "N", "K"), help=argparse.SUPPRESS)
-    found.add_argument("--runs", type=command.whole, default=3, help="of each size (default: 3)")
-    return found
+    parser = plain("fewbit", doc)
+    parser.add_argument("--one", nargs=3, metavar=("KIND", "N", "K"), help=argparse.SUPPRESS)
+    parser.add_argument("--runs", type=command.whole, default=3, help="of each size (default: 3)")
+    return parser
 
 
 def forward_ad(doc: str | None) -> command.Parser:
-    found = of_kinds("forward_ad", doc, FORWARD_AD_KINDS, str(FORWARD_AD_RUNS))
-    found.add_argument("--threads", metavar="N,...", default="1", help="on a CPU, each in turn (default: 1)")
-    return found
+    parser = of_kinds("forward_ad", doc, FORWARD_AD_KINDS, str(FORWARD_AD_RUNS))
+    parser.add_argument("--threads", metavar="N,...", default="1", help="on a CPU, each in turn (default: 1)")
+    return parser
 
 
 def gpu(doc: str | None, words: Sequence[str] | None = None) -> argparse.Namespace:
     """Its options, checked; steps: a list."""
-    found = plain("gpu", doc)
+    parser = plain("gpu", doc)
     steps = ", ".join(GPU_STEPS)
-    found.add_argument("--steps", metavar='"S ..."', default=" ".join(GPU_STEPS), help=f"of {steps}")
-    found.add_argument("--dry", action="store_true", help="every step, tiny, without a GPU: to see that all of it runs")
-    found.add_argument("--limit", metavar="SECONDS", help="begin no part that is not expected to end within them")
-    found.add_argument("--again", action="store_true", help="forget what earlier calls have done")
-    options = found.parse_args(words)
-    asked = [one("steps", name, GPU_STEPS) for name in options.steps.split()]
+    parser.add_argument("--steps", metavar='"S ..."', default=" ".join(GPU_STEPS), help=f"of {steps}")
+    parser.add_argument(
+        "--dry", action="store_true", help="every step, tiny, without a GPU: to see that all of it runs"
+    )
+    parser.add_argument("--limit", metavar="SECONDS", help="begin no part that is not expected to end within them")
+    parser.add_argument("--again", action="store_true", help="forget what earlier calls have done")
+    options = parser.parse_args(words)
+    asked = [one_of("steps", name, GPU_STEPS) for name in options.steps.split()]
     if not asked:
         raise command.Misuse(f"steps must be of {steps}, got {options.steps!r}")
     options.steps = asked
@@ -120,21 +122,21 @@ def gpu(doc: str | None, words: Sequence[str] | None = None) -> argparse.Namespa
 
 def gpu_tests(doc: str | None, words: Sequence[str] | None = None) -> argparse.Namespace:
     """Its options, checked; out: a path."""
-    found = plain("gpu.tests", doc)
-    found.add_argument("group", metavar="GROUP", help=f"of {', '.join(GPU_GROUPS)}")
-    found.add_argument("--dry", action="store_true", help="a few of them, in Triton's interpreter")
-    found.add_argument("-o", "--out", metavar="FILE", required=True, help="for the names of those that fail")
-    options = found.parse_args(words)
-    one("group", options.group, GPU_GROUPS)
+    parser = plain("gpu.tests", doc)
+    parser.add_argument("group", metavar="GROUP", help=f"of {', '.join(GPU_GROUPS)}")
+    parser.add_argument("--dry", action="store_true", help="a few of them, in Triton's interpreter")
+    parser.add_argument("-o", "--out", metavar="FILE", required=True, help="for the names of those that fail")
+    options = parser.parse_args(words)
+    one_of("group", options.group, GPU_GROUPS)
     options.out = command.output_path("out", options.out)
     return options
 
 
-def _gpu_part(found: command.Parser, words: Sequence[str] | None) -> argparse.Namespace:
-    _device(found)
-    options = found.parse_args(words)
+def _gpu_part(parser: command.Parser, words: Sequence[str] | None) -> argparse.Namespace:
+    _device(parser)
+    options = parser.parse_args(words)
     if options.device is not None:
-        one("device", options.device, DEVICES)
+        one_of("device", options.device, DEVICES)
     options.out = output(options.out)
     return options
 
@@ -157,12 +159,12 @@ def _gpu_models(
     tiny: Sequence[str],
     ways: Sequence[str],
 ) -> argparse.Namespace:
-    found = measuring(f"gpu.{kind}", doc, _file(f"gpu-{kind}"))
+    parser = measuring(f"gpu.{kind}", doc, _file(f"gpu-{kind}"))
     of_quick = f"; tiny: {','.join(tiny)}" if tiny != models else ""
-    found.add_argument("--models", metavar="M,...", help=f"default: {','.join(models)}{of_quick}")
-    found.add_argument("--without", metavar="W,...", help=f"ways whose tests fail, of {','.join(ways)}")
-    found.add_argument("--quick", action="store_true", help="tiny models, a few ways: to see that all of it runs")
-    options = _gpu_part(found, words)
+    parser.add_argument("--models", metavar="M,...", help=f"default: {','.join(models)}{of_quick}")
+    parser.add_argument("--without", metavar="W,...", help=f"ways whose tests fail, of {','.join(ways)}")
+    parser.add_argument("--quick", action="store_true", help="tiny models, a few ways: to see that all of it runs")
+    options = _gpu_part(parser, words)
     options.models = names("models", options.models, tiny if options.quick else models)
     options.without = [] if options.without is None else names("without", options.without, ways)
     return options
@@ -170,11 +172,11 @@ def _gpu_models(
 
 def issue_slots(doc: str | None, words: Sequence[str] | None = None) -> argparse.Namespace:
     """Its options, checked; fn: the list of functions to measure, out: a path or None."""
-    found, known = measuring("gpu.issue_slots", doc, _file("issue-slots")), functions.names()
-    found.add_argument("--fn", metavar="F,...", help="default: all")
-    found.add_argument("--without", metavar="F,...", help="those whose tests fail")
-    found.add_argument("--quick", action="store_true", help=f"{' and '.join(SLOTS_QUICK)} only")
-    options = _gpu_part(found, words)
+    parser, known = measuring("gpu.issue_slots", doc, _file("issue-slots")), functions.names()
+    parser.add_argument("--fn", metavar="F,...", help="default: all")
+    parser.add_argument("--without", metavar="F,...", help="those whose tests fail")
+    parser.add_argument("--quick", action="store_true", help=f"{' and '.join(SLOTS_QUICK)} only")
+    options = _gpu_part(parser, words)
     asked = [*SLOTS_QUICK] if options.quick and options.fn is None else names("fn", options.fn, known)
     without = [] if options.without is None else names("without", options.without, known)
     options.fn = [name for name in asked if name not in without]
@@ -182,23 +184,23 @@ def issue_slots(doc: str | None, words: Sequence[str] | None = None) -> argparse
 
 
 def invact(doc: str | None) -> command.Parser:
-    found = plain("invact", doc)
-    found.add_argument("--budget", type=command.whole, default=8, help="runs of symbolic regression (default: 8)")
-    return found
+    parser = plain("invact", doc)
+    parser.add_argument("--budget", type=command.whole, default=8, help="runs of symbolic regression (default: 8)")
+    return parser
 
 
 def kernels(doc: str | None) -> command.Parser:
-    found = measuring("kernels", doc, _file("kernels-time"))
-    found.add_argument("--fn", metavar="F,...", help=f"default: {','.join(KERNEL_FUNCTIONS)}")
-    found.add_argument("--dtypes", metavar="D,...", help=f"default: {','.join(KERNEL_DTYPES)}")
+    parser = measuring("kernels", doc, _file("kernels-time"))
+    parser.add_argument("--fn", metavar="F,...", help=f"default: {','.join(KERNEL_FUNCTIONS)}")
+    parser.add_argument("--dtypes", metavar="D,...", help=f"default: {','.join(KERNEL_DTYPES)}")
     methods = ",".join(KERNEL_METHODS)
-    found.add_argument("--methods", metavar="M,...", help=f"of {methods}; eager and the copy always run")
-    found.add_argument("--what", metavar="W,...", help=f"default: {','.join(KERNEL_WHATS)}")
-    found.add_argument("--sizes", metavar="N,...", help="elements, as in 2^12,100003 (default: 2^12, 2^14, ... 2^28)")
-    found.add_argument("--runs", metavar="N", help="rounds that count (default: 40 on a GPU, 10 on a CPU)")
-    found.add_argument("--device", metavar="D", help="cuda, or cpu, with sizes up to 2^22 (default: cuda if there)")
-    found.add_argument("--quick", action="store_true", help="two sizes, few rounds: to see that all of it runs")
-    return found
+    parser.add_argument("--methods", metavar="M,...", help=f"of {methods}; eager and the copy always run")
+    parser.add_argument("--what", metavar="W,...", help=f"default: {','.join(KERNEL_WHATS)}")
+    parser.add_argument("--sizes", metavar="N,...", help="elements, as in 2^12,100003 (default: 2^12, 2^14, ... 2^28)")
+    parser.add_argument("--runs", metavar="N", help="rounds that count (default: 40 on a GPU, 10 on a CPU)")
+    parser.add_argument("--device", metavar="D", help="cuda, or cpu, with sizes up to 2^22 (default: cuda if there)")
+    parser.add_argument("--quick", action="store_true", help="two sizes, few rounds: to see that all of it runs")
+    return parser
 
 
 def memory(doc: str | None) -> command.Parser:
@@ -206,46 +208,48 @@ def memory(doc: str | None) -> command.Parser:
 
 
 def package(doc: str | None) -> command.Parser:
-    found = measuring("package", doc, _file("package"))
-    found.add_argument("--runs", metavar="N", help=f"of each (default: {PACKAGE_RUNS})")
-    found.add_argument("--quick", action="store_true", help="one run of each: to see that all of it runs")
-    return found
+    parser = measuring("package", doc, _file("package"))
+    parser.add_argument("--runs", metavar="N", help=f"of each (default: {PACKAGE_RUNS})")
+    parser.add_argument("--quick", action="store_true", help="one run of each: to see that all of it runs")
+    return parser
 
 
 def rivals(doc: str | None) -> command.Parser:
-    found = of_kinds("rivals", doc, RIVAL_WHATS, "about 40")
-    found.add_argument("--dtypes", metavar="D,...", help="of times (default: bfloat16, on a CPU float32)")
-    found.add_argument("--sizes", metavar="TxW,...", help="tokens and widths of times, as in 64x256,8192x1024")
-    return found
+    parser = of_kinds("rivals", doc, RIVAL_WHATS, "about 40")
+    parser.add_argument("--dtypes", metavar="D,...", help="of times (default: bfloat16, on a CPU float32)")
+    parser.add_argument("--sizes", metavar="TxW,...", help="tokens and widths of times, as in 64x256,8192x1024")
+    return parser
 
 
 def run(doc: str | None) -> command.Parser:
-    found = plain("run", doc)
-    found.add_argument("suites", metavar="SUITE", nargs="+", help=f"of {', '.join(SUITES)}")
-    _device(found)
-    found.add_argument("--quick", action="store_true", help="little of each step that can, to see that it runs")
-    return found
+    parser = plain("run", doc)
+    parser.add_argument("suites", metavar="SUITE", nargs="+", help=f"of {', '.join(SUITES)}")
+    _device(parser)
+    parser.add_argument("--quick", action="store_true", help="little of each step that can, to see that it runs")
+    return parser
 
 
 def slack(doc: str | None) -> command.Parser:
-    found = plain("slack", doc)
-    found.add_argument("--jobs", type=command.whole, default=2, help="processes (default: 2)")
-    return found
+    parser = plain("slack", doc)
+    parser.add_argument("--jobs", type=command.whole, default=2, help="processes (default: 2)")
+    return parser
 
 
 def training(doc: str | None) -> command.Parser:
-    found = measuring("training", doc, _file("training"))
-    found.add_argument("--task", metavar="T,...", help=f"default: {','.join(TASKS)}")
-    found.add_argument("--arms", metavar="A,...", help=f"of {','.join(ARMS)}; stock always runs")
-    found.add_argument("--seeds", metavar="N", help="how many, from 0 (default: 3 to 10, by the task)")
-    found.add_argument("--steps", metavar="N", help="of each training (default: by the size)")
-    found.add_argument("--size", metavar="S", default="small", help="small or large, for a GPU (default: small)")
-    found.add_argument("--digits-activation", metavar="F", help="silu or gelu (default: silu)")
-    found.add_argument("--device", metavar="D", default="cpu", help="cpu or cuda (default: cpu)")
-    found.add_argument("--amp", action="store_true", help="compute in bfloat16 by autocast")
-    found.add_argument("--jobs", metavar="N", help="processes (default: 2 on a CPU, 1 on a GPU)")
-    found.add_argument("--threads", metavar="N", default="1", help="of each process (default: 1)")
-    found.add_argument("--quick", action="store_true", help="tiny models, few steps: to see that all of it runs")
-    found.add_argument("--fresh", action="store_true", help="train again what there are rows of")
-    found.add_argument("--report", action="store_true", help="train nothing; put the stored rows into docs/training.md")
-    return found
+    parser = measuring("training", doc, _file("training"))
+    parser.add_argument("--task", metavar="T,...", help=f"default: {','.join(TASKS)}")
+    parser.add_argument("--arms", metavar="A,...", help=f"of {','.join(VARIANTS)}; stock always runs")
+    parser.add_argument("--seeds", metavar="N", help="how many, from 0 (default: 3 to 10, by the task)")
+    parser.add_argument("--steps", metavar="N", help="of each training (default: by the size)")
+    parser.add_argument("--size", metavar="S", default="small", help="small or large, for a GPU (default: small)")
+    parser.add_argument("--digits-activation", metavar="F", help="silu or gelu (default: silu)")
+    parser.add_argument("--device", metavar="D", default="cpu", help="cpu or cuda (default: cpu)")
+    parser.add_argument("--amp", action="store_true", help="compute in bfloat16 by autocast")
+    parser.add_argument("--jobs", metavar="N", help="processes (default: 2 on a CPU, 1 on a GPU)")
+    parser.add_argument("--threads", metavar="N", default="1", help="of each process (default: 1)")
+    parser.add_argument("--quick", action="store_true", help="tiny models, few steps: to see that all of it runs")
+    parser.add_argument("--fresh", action="store_true", help="train again what there are rows of")
+    parser.add_argument(
+        "--report", action="store_true", help="train nothing; put the stored rows into docs/training.md"
+    )
+    return parser

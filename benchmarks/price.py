@@ -148,9 +148,9 @@ def measure(capability: int) -> list[Row]:
         os.environ["TRITON_CACHE_DIR"] = name
         copy = growth("y", capability, Path(name))
         for what, (body, _) in BODIES.items():
-            found = growth(body, capability, Path(name))
-            special = found["MUFU"] / extra
-            other = (found.total() - copy.total()) / extra - special
+            grown = growth(body, capability, Path(name))
+            special = grown["MUFU"] / extra
+            other = (grown.total() - copy.total()) / extra - special
             for unit, value in (("special per element", special), ("other per element", other)):
                 rows.append(
                     Row("price", what, body, {"elements": extra}, "float32", unit, **summary([value]),  # type: ignore[arg-type]
@@ -176,10 +176,10 @@ def save(rows: list[Row]) -> Path:
 def load(capability: int) -> dict[str, tuple[float, float]]:
     """Stored special and other instructions per element, by row."""
     lines = (RESULTS / f"sm_{capability}" / "price.jsonl").read_text(encoding="utf-8").splitlines()
-    found: dict[str, dict[str, Any]] = {}
+    medians: dict[str, dict[str, Any]] = {}
     for row in map(json.loads, lines):
-        found.setdefault(row["implementation"], {})[row["unit"]] = row["median"]
-    return {what: (one["special per element"], one["other per element"]) for what, one in found.items()}
+        medians.setdefault(row["implementation"], {})[row["unit"]] = row["median"]
+    return {what: (by_what["special per element"], by_what["other per element"]) for what, by_what in medians.items()}
 
 
 def main() -> int:
@@ -190,10 +190,10 @@ def main() -> int:
     os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"  # as the option says; without it Triton warns of its next default
     paths = [save(measure(capability)) for capability in CAPABILITIES]
     print(f"{'':24}{'table':>14}" + "".join(f"{f'sm_{capability}':>18}" for capability in CAPABILITIES))
-    found = [load(capability) for capability in CAPABILITIES]
+    loaded = [load(capability) for capability in CAPABILITIES]
     for what, (_, parts) in BODIES.items():
         special, other = table_value(parts)
-        measured = "".join(f"{f'{one[what][0]:.2f} + {one[what][1]:.2f}':>18}" for one in found)
+        measured = "".join(f"{f'{prices[what][0]:.2f} + {prices[what][1]:.2f}':>18}" for prices in loaded)
         print(f"{what:24}{f'{special} + {other}':>14}{measured}")
     print("special + other instructions per element; wrote", *paths)
     return 0

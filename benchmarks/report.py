@@ -49,9 +49,9 @@ def fewbit_section() -> str:
 
 def _search(rows: Rows, folder: str) -> str:
     def median(what: str, implementation: str, unit: str, mode: str = "contiguous", n: int | None = None) -> float:
-        wanted = (what, implementation, unit, mode, n)
+        key_of = (what, implementation, unit, mode, n)
         keys = ((row["what"], row["implementation"], row["unit"], row["mode"], row["size"].get("n")) for row in rows)
-        return float(next(row["median"] for row, key in zip(rows, keys, strict=True) if key == wanted))
+        return float(next(row["median"] for row, key in zip(rows, keys, strict=True) if key == key_of))
 
     def search(unit: str, mode: str = "contiguous", n: int = 4096) -> float:
         return median("fewbit search", "actfit partition", unit, mode, n)
@@ -99,14 +99,14 @@ def invact_section() -> str:
 def kernels_section() -> str:
     """Instructions an element of GELU's and SiLU's kernels, and the share of memory's time that they need."""
     lines = ["| | forward: instructions | H100 | H200 | backward: instructions | H100 | H200 |", "|---" * 7 + "|"]
-    found = {}
+    counts = {}
     for row in read("kernels")["sm_90"]:
-        found[row["implementation"], row["mode"], row["size"]["bits"], row["dtype"]] = row["median"]
+        counts[row["implementation"], row["mode"], row["size"]["bits"], row["dtype"]] = row["median"]
     for name, title in (("gelu", "GELU"), ("silu", "SiLU")):
         for method in (FromOutput(), FewBit(3), ForwardDerivative()):
             cells, bits = [f"{title}, {method}"], method.arguments().get("bits", 0)
             for direction in DIRECTIONS:
-                count = found[name, f"{method.name} {direction}", bits, "bfloat16"]
+                count = counts[name, f"{method.name} {direction}", bits, "bfloat16"]
                 moved = kernel(name, method, "bfloat16").moved_bytes(direction, "bfloat16")
                 # Of issue slots; docs/slack.md looks at each unit.
                 gpus = (gpu for gpu in GPUS if gpu.name in ("H100", "H200"))
@@ -122,12 +122,12 @@ def _memory() -> dict[tuple[str, str, str], float]:
 
 def models_section() -> str:
     """What models keep, as they are and converted."""
-    found = _memory()
+    kept = _memory()
     lines = []
     for model in MODELS:
-        whole = found["kept for backward", "as it is", model]
-        less = (1 - found["kept for backward", how, model] / whole for how in CONVERSIONS)
-        cells = (f"{100 * abs(one):.1f} % {'less' if one >= 0 else 'more'}" for one in less)
+        whole = kept["kept for backward", "as it is", model]
+        less = (1 - kept["kept for backward", how, model] / whole for how in CONVERSIONS)
+        cells = (f"{100 * abs(saving):.1f} % {'less' if saving >= 0 else 'more'}" for saving in less)
         published = f"{INVACT_SAVINGS[model]} %" if model in INVACT_SAVINGS else ""
         lines.append([model, size(whole), *cells, published])
     return "\n".join(table(["", "as it is", *CONVERSIONS, "published, InvAct"], lines)) + "\n"
@@ -139,12 +139,12 @@ NAMED |= {"resnet50": "ResNet-50"}
 
 def savings_section() -> str:
     """What known models keep, by `convert` with inputs and by few bits of all layers."""
-    found, few = _memory(), {(row["implementation"], row["mode"]): row["median"] for row in of_any(APPROXIMATE)}
+    kept_by, few = _memory(), {(row["implementation"], row["mode"]): row["median"] for row in of_any(APPROXIMATE)}
     cells = []
     for model, name in NAMED.items():
-        whole = found["kept for backward", "as it is", model]
-        kept = found["kept for backward", "auto", model], few[approx_backprop.FOUR, model]
-        cells.append([name, size(whole), *(f"{size(one)}, {_share(1 - one / whole)} less" for one in kept)])
+        whole = kept_by["kept for backward", "as it is", model]
+        kept = kept_by["kept for backward", "auto", model], few[approx_backprop.FOUR, model]
+        cells.append([name, size(whole), *(f"{size(count)}, {_share(1 - count / whole)} less" for count in kept)])
     head = ["", "as it is", "`convert`: activations", "all layers in 4 bits"]
     note = "Counted as CUDA keeps it, at the model's usual length or size, without weights and inputs."
     return "\n".join([*table(head, cells), "", note]) + "\n"
@@ -157,11 +157,11 @@ def _share(part: float) -> str:
 
 def mlp_section() -> str:
     """What an MLP keeps in eager, compiled and checkpointed."""
-    found = _memory()
+    kept = _memory()
     lines = [f"| | {' | '.join(MODES)} |", "|---" * (1 + len(MODES)) + "|"]
     for act in ACTS:
-        units = (found["kept by an MLP", act, mode] for mode in MODES)
-        lines.append(f"| {act} | {' | '.join(f'{one:g}' for one in units)} |")
+        units = (kept["kept by an MLP", act, mode] for mode in MODES)
+        lines.append(f"| {act} | {' | '.join(f'{unit:g}' for unit in units)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -35,7 +35,7 @@ def device() -> str:
 def revision() -> str:
     """The commit measured, with a + where the tree differed from it, but for results. Outside git, what ACTFIT_REVISION
     in the environment says, or `unknown`."""
-    told = os.environ.get("ACTFIT_REVISION", "unknown")
+    stated = os.environ.get("ACTFIT_REVISION", "unknown")
     differs = ["git", "diff", "--quiet", "HEAD", "--", ":(top)", ":(top,exclude)benchmarks/results"]
     try:
         commit, changed = (
@@ -43,8 +43,8 @@ def revision() -> str:
             for words in (["git", "describe", "--always"], differs)
         )
     except OSError:  # no git there
-        return told
-    return commit.stdout.strip() + "+" * (changed.returncode == 1) if commit.returncode == 0 else told
+        return stated
+    return commit.stdout.strip() + "+" * (changed.returncode == 1) if commit.returncode == 0 else stated
 
 
 @cache
@@ -58,11 +58,11 @@ def coefficients() -> str:
 
 def versions() -> dict[str, str]:
     """Of Python, and of those of LIBRARIES that are installed."""
-    found = {"python": platform.python_version()}
+    numbers = {"python": platform.python_version()}
     for name in LIBRARIES:
         with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            numbers[name] = metadata.version(name)
+    return numbers
 
 
 @dataclass(frozen=True)
@@ -108,13 +108,13 @@ def save(rows: Sequence[Row], name: str) -> Path:
     return path
 
 
-def record(found: Iterable[tuple[str, Sequence[Row]]], out: Path | None, quick: bool) -> None:
+def record(files: Iterable[tuple[str, Sequence[Row]]], out: Path | None, quick: bool) -> None:
     """Save rows by their files' names as they are found, each file by itself; with `out`, all in that one.
 
     What is measured quickly is for seeing that all runs: it goes to `out` or nowhere.
     """
     every: list[Row] = []
-    for name, rows in found:
+    for name, rows in files:
         every += rows
         if out is None and not quick:
             print(f"{len(rows)} rows, wrote {save(rows, name)}")

@@ -33,7 +33,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.options import device as device_of
-from benchmarks.options import one
+from benchmarks.options import one_of
 
 PROG = "run"
 ROOT = Path(__file__).parents[1]
@@ -124,7 +124,7 @@ def measured(suite: str, device: torch.device, quick: bool) -> bool:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
     options = parsers.run(__doc__).parse_args(arguments)
-    suites = list(dict.fromkeys(one("suite", name, tuple(SUITES)) for name in options.suites))
+    suites = list(dict.fromkeys(one_of("suite", name, tuple(SUITES)) for name in options.suites))
     device = device_of(options.device)
     results = [measured(suite, device, options.quick) for suite in suites]
     command.say(PROG, f"{', '.join(suites)}: {'all went well' if all(results) else 'not all went well, see above'}")

@@ -79,14 +79,14 @@ Two directions of one kernel are never averaged: each must be bound by memory it
 
 def tasks() -> list[Task]:
     """All kernels: function, method, bits, dtype and what for."""
-    found = []
+    made = []
     for function in names():
         for name in METHODS:
             for bits in FUNCTIONS[function].tables if method(name, None).widths else (0,):
                 if not _served(function, name, bits):
                     continue
-                found += [(function, name, bits, dtype, arch) for dtype in DTYPES for arch in ARCHS]
-    return found
+                made += [(function, name, bits, dtype, arch) for dtype in DTYPES for arch in ARCHS]
+    return made
 
 
 def _served(function: str, name: str, bits: int) -> bool:
@@ -100,22 +100,22 @@ def _served(function: str, name: str, bits: int) -> bool:
 def rows(reports: Iterable[Report]) -> list[Row]:
     """A row for each kernel and direction."""
     at = revision()
-    found = []
+    made = []
     for report in reports:
         spec, versions = report.spec, {"python": platform.python_version(), "triton": report.triton}
         size = {"bits": report.bits, "elements": report.elements}
-        found.append(
+        made.append(
             Row("kernel", spec.function.name, f"{spec.method.name} {report.direction}", size, report.dtype, UNIT,
                 **summary([report.instructions]), device=report.arch, versions=versions, revision=at)  # type: ignore[arg-type]
         )  # fmt: skip
-    return found
+    return made
 
 
 def load(arch: str) -> dict[tuple[str, str, int, str], dict[str, Any]]:
     """Stored rows by function, method and direction, bits and dtype."""
     lines = (RESULTS / arch / "kernels.jsonl").read_text(encoding="utf-8").splitlines()
-    found = map(json.loads, lines)
-    return {(row["implementation"], row["mode"], row["size"]["bits"], row["dtype"]): row for row in found}
+    loaded = map(json.loads, lines)
+    return {(row["implementation"], row["mode"], row["size"]["bits"], row["dtype"]): row for row in loaded}
 
 
 def page(reports: Sequence[Report]) -> str:
@@ -164,7 +164,7 @@ def _bound(reports: Sequence[Report]) -> str:
 
 
 def _of(report: Report, gpu: str) -> Prediction:
-    return next(one for one in report.predictions if one.gpu == gpu)
+    return next(prediction for prediction in report.predictions if prediction.gpu == gpu)
 
 
 def _table(by_kernel: dict[Any, Report], dtype: str) -> str:
@@ -176,9 +176,9 @@ def _table(by_kernel: dict[Any, Report], dtype: str) -> str:
         function, method, bits, _ = kernel
         cells = [f"{function}, {method}{f' {bits}' if bits else ''}"]
         for direction in DIRECTIONS:
-            found = {arch: by_kernel[kernel, arch, direction] for arch in ARCHS}
-            cells.append(" / ".join(f"{report.instructions:.1f}" for report in found.values()))
-            cells += [_share(_of(found[gpu.arch], gpu.name)) for gpu in GPUS]
+            by_arch = {arch: by_kernel[kernel, arch, direction] for arch in ARCHS}
+            cells.append(" / ".join(f"{report.instructions:.1f}" for report in by_arch.values()))
+            cells += [_share(_of(by_arch[gpu.arch], gpu.name)) for gpu in GPUS]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 

@@ -63,8 +63,8 @@ class _Judges:
             return problems, []
         method = document["method"]
         judge = self._module(JUDGES[method], f"errors of {method} files were not recomputed")
-        found: Found = judge.verify(document) if judge else ([], [])
-        return found
+        verdict: Found = judge.verify(document) if judge else ([], [])
+        return verdict
 
     def _module(self, name: str, otherwise: str) -> ModuleType | None:
         if name not in self._modules:
@@ -107,7 +107,7 @@ def _check(files: Sequence[Path], root: Path, recompute: bool) -> int:
             print(f"{i}/{len(paths)}", end="\r", file=sys.stderr, flush=True)  # the next line covers it
         try:
             problems, unverified = judges.judge(path)
-            problems = [f"{path}: {one}" for one in problems]
+            problems = [f"{path}: {line}" for line in problems]
         except CoefficientError as error:
             problems, unverified = [str(error)], []
         rest = f"; not verified: {', '.join(unverified)}" if unverified else ""
@@ -172,8 +172,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check.add_argument("--no-recompute", action="store_true", help="trust the errors that the files state")
     show = commands.add_parser("list", help="show the packaged files")
     show.add_argument("function", nargs="?", metavar="FUNCTION", help="default: all functions")
-    for one in (check, show):
-        one.add_argument("--root", metavar="DIR", help="other files than the packaged ones, such as fits of your own")
+    for subparser in (check, show):
+        subparser.add_argument(
+            "--root", metavar="DIR", help="other files than the packaged ones, such as fits of your own"
+        )
     options = parser.parse_args(arguments)
     root = store.DATA if options.root is None else Path(options.root)
     if options.command == "check":

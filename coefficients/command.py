@@ -44,10 +44,10 @@ class Parser(argparse.ArgumentParser):
             f" {word}" if word[:1] == "-" and word[:2] != "--" and word not in ("-", "-h", "-o") else word
             for word in words
         ]
-        found = super().parse_args(spaced, namespace)
-        for key, value in vars(found).items():
-            setattr(found, key, _unspaced(value))
-        return found
+        options = super().parse_args(spaced, namespace)
+        for key, value in vars(options).items():
+            setattr(options, key, _unspaced(value))
+        return options
 
 
 class _Version(argparse.Action):
@@ -65,9 +65,9 @@ def version() -> str:
     if project.is_file():
         import tomllib  # here, as few ask
 
-        found = tomllib.loads(project.read_text(encoding="utf-8")).get("project", {})
-        if found.get("name") == "actfit":
-            return str(found["version"])
+        project_table = tomllib.loads(project.read_text(encoding="utf-8")).get("project", {})
+        if project_table.get("name") == "actfit":
+            return str(project_table["version"])
     from importlib import metadata
 
     return metadata.version("actfit")
@@ -91,7 +91,7 @@ def number(text: str) -> float:
 
 def _unspaced(value: Any) -> Any:
     if isinstance(value, list):
-        return [_unspaced(one) for one in value]
+        return [_unspaced(member) for member in value]
     if isinstance(value, str | Path) and str(value).startswith(" -"):
         return type(value)(str(value)[1:])
     return value

@@ -115,9 +115,9 @@ def _invact(document: Document) -> None:
     for key in ("sampled", "bound"):
         if len(error[key]) != len(branches):
             raise problem(f"error.{key}", f"must have one member a branch, {len(branches)}", error[key])
-    for i, (found, bound) in enumerate(zip(error["sampled"], error["bound"], strict=True)):
-        if bound is not None and float(bound) < float(found):
-            raise problem(f"error.bound[{i}]", f"must be at least what was sampled, {found}", bound)
+    for i, (sampled, bound) in enumerate(zip(error["sampled"], error["bound"], strict=True)):
+        if bound is not None and float(bound) < float(sampled):
+            raise problem(f"error.bound[{i}]", f"must be at least what was sampled, {sampled}", bound)
     for key in ("rms", "linf"):
         if float(error[key]) < float(error[f"floor_{key}"]):
             raise problem(f"error.{key}", f"must be at least the floor, {error[f'floor_{key}']}", error[key])

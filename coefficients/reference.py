@@ -65,11 +65,11 @@ def _check_levels(document: Document, known: Document) -> None:
 
 def _check_steps(document: Document, known: Document) -> None:
     """Two tables of one f' differ by no more than their largest errors together."""
-    low = max(float(one["options"]["domain"][0]) for one in (document, known))
-    high = min(float(one["options"]["domain"][1]) for one in (document, known))
-    tables = [one["solution"] for one in (document, known)]
+    low = max(float(fit["options"]["domain"][0]) for fit in (document, known))
+    high = min(float(fit["options"]["domain"][1]) for fit in (document, known))
+    tables = [fit["solution"] for fit in (document, known)]
     edges = sorted({low, high, *(edge for table in tables for edge in table["borders"] if low < edge < high)})
-    allowed = sum(float(one["error"]["linf"]) for one in (document, known))
+    allowed = sum(float(fit["error"]["linf"]) for fit in (document, known))
     allowed += ROUNDING * max(1.0, *map(abs, known["solution"]["levels"]))
     for edge in edges[1:]:  # each interval has its right end
         own, other = (_at(table, edge) for table in tables)
@@ -88,8 +88,8 @@ def _at(table: dict[str, Any], x: float) -> float:
 def _check_branches(solution: dict[str, Any], known: dict[str, Any]) -> None:
     """Border, ranges and directions are facts of f, and the same in every file of a dtype."""
 
-    def facts(one: dict[str, Any]) -> list[Any]:
-        return [one["border_side"], *((branch["x"], branch["y"], branch["direction"]) for branch in one["branches"])]
+    def facts(part: dict[str, Any]) -> list[Any]:
+        return [part["border_side"], *((branch["x"], branch["y"], branch["direction"]) for branch in part["branches"])]
 
     if facts(solution) != facts(known):
         raise problem(
@@ -100,8 +100,8 @@ def _check_branches(solution: dict[str, Any], known: dict[str, Any]) -> None:
 @lru_cache(maxsize=64)
 def _finest(function: str, root: Path) -> Document | None:
     """The packaged table of most bits."""
-    found = (_packaged(function, f"fewbit-{bits}bit", root) for bits in range(8, 0, -1))
-    return next((document for document in found if document is not None), None)
+    tables = (_packaged(function, f"fewbit-{bits}bit", root) for bits in range(8, 0, -1))
+    return next((document for document in tables if document is not None), None)
 
 
 @lru_cache(maxsize=256)

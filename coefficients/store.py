@@ -68,8 +68,8 @@ def available(root: Path | None = None) -> list[Entry]:
     list of Entry
         By function, name and version. Files that are not named like coefficient files are left out.
     """
-    found = (_entry(path) for path in (root or DATA).glob("*/*.json"))
-    return sorted(entry for entry in found if entry is not None)
+    entries = (_entry(path) for path in (root or DATA).glob("*/*.json"))
+    return sorted(entry for entry in entries if entry is not None)
 
 
 def load(
@@ -197,23 +197,23 @@ def write(document: Document, path: Path) -> None:
 def find_function(function: str, root: Path | None = None) -> list[Entry]:
     """The entries of one function. Raises CoefficientError, with the nearest names, when there is none."""
     entries = available(root)
-    found = [e for e in entries if e.function == function]
-    if not found:
+    of_function = [e for e in entries if e.function == function]
+    if not of_function:
         raise _unknown("function", function, (e.function for e in entries))
-    return found
+    return of_function
 
 
 def _find(function: str, name: str, version: int | None, root: Path | None) -> Entry:
     of_function = find_function(function, root)
-    found = [e for e in of_function if e.name == name]
-    if not found:
+    named = [e for e in of_function if e.name == name]
+    if not named:
         raise _unknown(f"name of a {function} file", name, (e.name for e in of_function))
     if version is None:
-        return found[-1]
-    for entry in found:
+        return named[-1]
+    for entry in named:
         if entry.version == version:
             return entry
-    versions = ", ".join(str(e.version) for e in found)
+    versions = ", ".join(str(e.version) for e in named)
     raise problem("version", f"of {function} {name} must be one of {versions}", version)
 
 

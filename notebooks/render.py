@@ -100,9 +100,14 @@ def still(notebook: Any) -> Any:
             outputs += [from_dict(part) for part in parts if not isinstance(part, str)]
         if "outputs" in cell:
             cell.outputs = outputs
-    shown = [one for cell in copy.cells for one in cell.get("outputs", []) if "image/png" in one.get("data", {})]
-    for i, one in enumerate(shown, 1):
-        one.metadata["image/png"] = {**one.metadata.get("image/png", {}), "alt": f"Picture {i}: {title(notebook)}"}
+    shown = [
+        picture for cell in copy.cells for picture in cell.get("outputs", []) if "image/png" in picture.get("data", {})
+    ]
+    for i, picture in enumerate(shown, 1):
+        picture.metadata["image/png"] = {
+            **picture.metadata.get("image/png", {}),
+            "alt": f"Picture {i}: {title(notebook)}",
+        }
     return copy
 
 

@@ -58,8 +58,8 @@ def judged(function: str, dtype: str, device: torch.device, where: dict[str, Any
             continue  # refused: no table serves every x
         y, dx = _run(function, how, exact.x.to(device))
         base = {"implementation": name, "mode": function, "size": {"inputs": len(exact.x)}, "dtype": dtype, **where}
-        found = {"forward": forward(exact, y), "derivative": derivative(exact, dx)}
-        for what, values in found.items():
+        errors = {"forward": forward(exact, y), "derivative": derivative(exact, dx)}
+        for what, values in errors.items():
             rows += [Row(what=what, unit=unit, **base, **summary([value])) for unit, value in values.items()]
     return rows
 

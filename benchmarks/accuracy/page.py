@@ -15,10 +15,10 @@ def section() -> str:
         versions = ", ".join(f"{name} {version}" for name, version in rows[0]["versions"].items() if name != "threads")
         lines += ["", f"On {device} ({versions}), all {rows[0]['size']['inputs']} numbers of {DTYPE}:", ""]
         cells = []
-        for (function,), them in by(rows, "mode").items():
-            found = {(row["implementation"], row["unit"]): row["median"] for row in them}
-            misses = [f"{found[name, 'misses']:.0f}" for name in (PLAIN, next(iter(METHODS)))]
-            cells.append([function, *misses, *(f"{found[name, 'rms']:.2g}" for name in SHOWN)])
+        for (function,), of_function in by(rows, "mode").items():
+            medians = {(row["implementation"], row["unit"]): row["median"] for row in of_function}
+            misses = [f"{medians[name, 'misses']:.0f}" for name in (PLAIN, next(iter(METHODS)))]
+            cells.append([function, *misses, *(f"{medians[name, 'rms']:.2g}" for name in SHOWN)])
         head = ["", f"outputs not f rounded: {PLAIN}", "ours", *(f"f', RMS: {name}" for name in SHOWN)]
         lines += table(head, cells)
     return "\n".join(lines[1:]) + "\n"

@@ -88,14 +88,14 @@ def measure(kind: str, todo: Plan) -> list[Row]:
         return models.models(QUICK_MODELS if todo.quick else models.NAMES, origin(torch.device("cpu")))
     if kind == "batches":
         nets, ways = (QUICK_NETS, QUICK_WAYS) if todo.quick else (tuple(fitting.NETS), fitting.WAYS)
-        for found in fitting.batches(nets, todo.memory, todo.device, where, ways):
-            print(fitting.described(found), flush=True)
-            rows += found
+        for made in fitting.batches(nets, todo.memory, todo.device, where, ways):
+            print(fitting.described(made), flush=True)
+            rows += made
         return rows
     nets = tuple(timed.NETS[todo.device.type])
-    for found in timed.times(nets[:1] if todo.quick else nets, todo.runs, todo.device, where):
-        print(timed.described(found), flush=True)
-        rows += found
+    for made in timed.times(nets[:1] if todo.quick else nets, todo.runs, todo.device, where):
+        print(timed.described(made), flush=True)
+        rows += made
     return rows
 
 

@@ -70,9 +70,9 @@ class Living(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        for one in tree_leaves(result):
-            if isinstance(one, Tensor):
-                self.add(one)
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor):
+                self.add(tensor)
         return result
 
 
@@ -96,12 +96,12 @@ def counted(net: Net, way: str) -> Callable[[int], int]:
         model.zero_grad(set_to_none=True)
         living = Living()
         with fakes:
-            images, wanted = torch.randn(batch, 3, SIDE, SIDE), torch.randint(0, CLASSES, (batch,))
-            for one in (*model.parameters(), *model.buffers(), images, wanted):
-                living.add(one)
+            images, labels = torch.randn(batch, 3, SIDE, SIDE), torch.randint(0, CLASSES, (batch,))
+            for tensor in (*model.parameters(), *model.buffers(), images, labels):
+                living.add(tensor)
             with living:
-                F.cross_entropy(model(images), wanted).backward()
-        return living.peak + sum(one.nbytes for one in model.parameters())
+                F.cross_entropy(model(images), labels).backward()
+        return living.peak + sum(tensor.nbytes for tensor in model.parameters())
 
     return peak
 
@@ -169,9 +169,9 @@ class Running:
     def step(self, batch: int) -> None:
         """Forward, backward, weights."""
         images = torch.randn(batch, 3, SIDE, SIDE, device=self.device)
-        wanted = torch.randint(0, CLASSES, (batch,), device=self.device)
+        labels = torch.randint(0, CLASSES, (batch,), device=self.device)
         self.optimiser.zero_grad(set_to_none=True)
-        F.cross_entropy(self.model(images), wanted).backward()
+        F.cross_entropy(self.model(images), labels).backward()
         self.optimiser.step()
 
     def seconds(self, batch: int) -> float:
@@ -193,10 +193,10 @@ def batches(
             size = {"depth": net.depth, "width": net.width, "memory": memory}
             base = {"implementation": way, "size": size, "dtype": "float32", **where}
             batch, each, besides = largest_of_line(counted(net, way), memory)
-            found = {"largest batch": (batch, "samples"), "each sample": (each, "B"), "besides": (besides, "B")}
+            numbers = {"largest batch": (batch, "samples"), "each sample": (each, "B"), "besides": (besides, "B")}
             rows += [
                 Row(what, mode="counted", unit=unit, **base, **summary([float(value)]))
-                for what, (value, unit) in found.items()
+                for what, (value, unit) in numbers.items()
             ]
             if device.type == "cuda":
                 rows += measured(Running(net, way, device), batch, base)
@@ -220,5 +220,5 @@ def measured(running: Running, guess: int, base: Mapping[str, Any]) -> list[Row]
 
 def described(rows: Sequence[Row]) -> str:
     """A line for who waits."""
-    found = ", ".join(f"{row.implementation} {row.median:.0f} {row.mode}" for row in rows if row.unit == "samples")
-    return f"ResNet-{rows[0].size['depth']}, {rows[0].size['width']} wide, largest batch: {found}"
+    words = ", ".join(f"{row.implementation} {row.median:.0f} {row.mode}" for row in rows if row.unit == "samples")
+    return f"ResNet-{rows[0].size['depth']}, {rows[0].size['width']} wide, largest batch: {words}"

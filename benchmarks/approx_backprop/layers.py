@@ -141,12 +141,12 @@ def layers(names: Sequence[str], device: torch.device, where: Mapping[str, Any],
             total = float(kept(piece, way))
             rows.append(Row("kept", way, unit="B", **base, **summary([total])))
             rows.append(Row("kept", way, unit="units", **base, **summary([total / (4 * n)])))
-        found: dict[tuple[str, str], list[float]] = {}
+        values_of: dict[tuple[str, str], list[float]] = {}
         for seed in range(seeds):
             for key, error in errors(piece, seed, device).items():
-                found.setdefault(key, []).append(error)
-        for (way, grad), values in found.items():
-            lost = sum(not math.isfinite(one) for one in values)  # which JSON cannot say
+                values_of.setdefault(key, []).append(error)
+        for (way, grad), values in values_of.items():
+            lost = sum(not math.isfinite(value) for value in values)  # which JSON cannot say
             unit, values = (LOST, [float(lost)]) if lost else ("relative", values)
             rows.append(Row(f"error of {grad}", way, unit=unit, **base, **summary(values)))
     return rows
@@ -173,26 +173,26 @@ def errors(piece: Piece, seed: int, device: torch.device) -> dict[tuple[str, str
     x, stock = torch.randn(piece.shape), piece.stock()
     if piece.spoil is not None:
         piece.spoil(stock, x)
-    x, stock = x.to(device), [one.to(device) for one in stock]
-    exact = nn.Sequential(*(copy.deepcopy(one).double() for one in stock))
+    x, stock = x.to(device), [tensor.to(device) for tensor in stock]
+    exact = nn.Sequential(*(copy.deepcopy(tensor).double() for tensor in stock))
     dy = torch.randn(exact(x.double()).shape).to(device)
-    wanted = gradients(exact, [*exact.parameters()], x.double(), dy.double())
+    exact_gradients = gradients(exact, [*exact.parameters()], x.double(), dy.double())
     names = ["dx", *(piece.grads.get(name, "") for name, _ in nn.Sequential(*stock).named_parameters())]
-    found = {}
+    errors_of = {}
     for way in piece.ways:
-        own = [copy.deepcopy(one) for one in stock]
-        given = gradients(by(piece, way, own), [p for one in own for p in one.parameters()], x, dy)
-        for name, got, want in zip(names, given, wanted, strict=True):
+        own = [copy.deepcopy(tensor) for tensor in stock]
+        given = gradients(by(piece, way, own), [p for tensor in own for p in tensor.parameters()], x, dy)
+        for name, got, want in zip(names, given, exact_gradients, strict=True):
             if name:
-                found[way, name] = float((got.double() - want).norm() / want.norm())
+                errors_of[way, name] = float((got.double() - want).norm() / want.norm())
             if name == "dW":
-                found[way, name + WORST] = _worst(got.double(), want)
-    return found
+                errors_of[way, name + WORST] = _worst(got.double(), want)
+    return errors_of
 
 
 def _worst(got: Tensor, want: Tensor) -> float:
     """The largest error of a column, relative to that column; those that are 0, of features that are, do not count."""
-    off, whole = ((one.movedim(1, 0).flatten(1).norm(dim=1)) for one in (got - want, want))
+    off, whole = ((part.movedim(1, 0).flatten(1).norm(dim=1)) for part in (got - want, want))
     return float((off[whole > 0] / whole[whole > 0]).max())
 
 

@@ -16,19 +16,19 @@ def layers_section() -> str:
     """What layers keep, and how far each gradient is off."""
     rows = of_any("approx-backprop-layers")
     lines = []
-    for (mode, way), them in by(rows, "mode", "implementation").items():
-        found = {(row["what"], row["unit"]): row["median"] for row in them}
-        errors = (_error(found, f"error of {name}") for name in GRADIENTS)
-        lines.append([mode, way, f"{found['kept', 'B']:.0f}", f"{found['kept', 'units']:.2f}", *errors])
+    for (mode, way), of_way in by(rows, "mode", "implementation").items():
+        medians = {(row["what"], row["unit"]): row["median"] for row in of_way}
+        errors = (_error(medians, f"error of {name}") for name in GRADIENTS)
+        lines.append([mode, way, f"{medians['kept', 'B']:.0f}", f"{medians['kept', 'units']:.2f}", *errors])
     head = ["", "kept", "B", "× input", *(f"error of {name}" for name in GRADIENTS)]
     seeds = max(row["runs"] for row in rows)
     return "\n".join([*table(head, lines), "", f"Errors are medians over {seeds} seeds."]) + "\n"
 
 
-def _error(found: dict[tuple[str, str], float], what: str) -> str:
-    if (what, LOST) in found:
+def _error(medians: dict[tuple[str, str], float], what: str) -> str:
+    if (what, LOST) in medians:
         return "not finite"
-    error = found.get((what, "relative"))
+    error = medians.get((what, "relative"))
     return "–" if error is None else f"{error:.1e}"
 
 
@@ -37,9 +37,9 @@ def models_section() -> str:
     rows = of_any("approx-backprop-models")
     ways = list(dict.fromkeys(row["implementation"] for row in rows))
     lines = []
-    for (name,), them in by(rows, "mode").items():
-        found = {row["implementation"]: row["median"] for row in them}
-        lines.append([name, *(_less(found.get(way), found[STOCK]) for way in ways)])
+    for (name,), of_model in by(rows, "mode").items():
+        medians = {row["implementation"]: row["median"] for row in of_model}
+        lines.append([name, *(_less(medians.get(way), medians[STOCK]) for way in ways)])
     return "\n".join(table(["", *ways], lines)) + "\n"
 
 
@@ -53,12 +53,12 @@ def batches_section() -> str:
     """The largest batches: counted, run on each GPU there are rows of, and the paper's."""
     lines: list[str] = []
     for device, rows in read("approx-backprop-batches").items():
-        for (mode,), them in by((row for row in rows if row["unit"] == "samples"), "mode").items():
+        for (mode,), of_mode in by((row for row in rows if row["unit"] == "samples"), "mode").items():
             if mode == "counted" and lines:  # the same on every machine
                 continue
-            memory = them[0]["size"]["memory"] / GIB
+            memory = of_mode[0]["size"]["memory"] / GIB
             place = "counted on fake tensors" if mode == "counted" else f"run on {device}"
-            lines += ["", f"The largest batch within {memory:g} GiB, {place}:", "", *_batches(them)]
+            lines += ["", f"The largest batch within {memory:g} GiB, {place}:", "", *_batches(of_mode)]
             if mode == "counted":
                 each = [row for row in rows if row["what"] == "each sample"]
                 lines += ["", "and what each further sample takes:", "", *_samples(each)]
@@ -76,15 +76,15 @@ def batches_section() -> str:
 def _of_nets(rows: Rows) -> dict[str, dict[str, float]]:
     """Medians by net and way."""
     names = {(net.depth, net.width): name for name, net in NETS.items()}
-    found = by(({**row, "net": names[row["size"]["depth"], row["size"]["width"]]} for row in rows), "net")
-    return {name: {row["implementation"]: row["median"] for row in them} for (name,), them in found.items()}
+    by_net = by(({**row, "net": names[row["size"]["depth"], row["size"]["width"]]} for row in rows), "net")
+    return {name: {row["implementation"]: row["median"] for row in of_net} for (name,), of_net in by_net.items()}
 
 
 def _batches(rows: Rows) -> list[str]:
-    found = _of_nets(rows)
+    by_net = _of_nets(rows)
     ways = list(dict.fromkeys(row["implementation"] for row in rows))
     lines = []
-    for name, batch in found.items():
+    for name, batch in by_net.items():
         exact, few = NETS[name].batches
         ratios = [_times(batch.get(way), batch.get(FUSED)) for way in (PAPER, FOUR)]
         cells = [*(f"{batch[way]:.0f}" for way in ways), *ratios, str(exact), str(few), _times(few, exact)]
@@ -102,15 +102,15 @@ def _samples(rows: Rows) -> list[str]:
 def _seconds(rows: Rows) -> list[str]:
     ways = list(dict.fromkeys(row["implementation"] for row in rows))
     lines = []
-    for name, found in _of_nets(rows).items():
-        published = (f"{1000 * one:.1f} ms" for one in NETS[name].seconds)
-        cells = (f"{1000 * found[way]:.2f} ms" if way in found else "–" for way in ways)
+    for name, medians in _of_nets(rows).items():
+        published = (f"{1000 * seconds:.1f} ms" for seconds in NETS[name].seconds)
+        cells = (f"{1000 * medians[way]:.2f} ms" if way in medians else "–" for way in ways)
         lines.append([name, *cells, *published])
     return table(["ResNet", *ways, "published: exact", "published: 4 bits"], lines)
 
 
-def _times(one: float | None, other: float | None) -> str:
-    return f"{one / other:.1f}×" if one is not None and other else "–"
+def _times(first: float | None, second: float | None) -> str:
+    return f"{first / second:.1f}×" if first is not None and second else "–"
 
 
 def times_section() -> str:
@@ -119,11 +119,11 @@ def times_section() -> str:
     for rows in read("approx-backprop-times").values():
         of_ratio = by((row for row in rows if row["unit"].startswith("ratio")), "what", "mode")
         stock = {(row["what"], row["mode"]): row["median"] for row in rows if row["implementation"] == STOCK}
-        ways = list(dict.fromkeys(row["implementation"] for them in of_ratio.values() for row in them))
+        ways = list(dict.fromkeys(row["implementation"] for of_net in of_ratio.values() for row in of_net))
         cells = []
-        for key, them in of_ratio.items():
-            found = {row["implementation"]: row for row in them}
-            cells.append([", ".join(key), f"{1000 * stock[key]:.1f} ms", *(spread(found.get(way)) for way in ways)])
+        for key, of_net in of_ratio.items():
+            by_way = {row["implementation"]: row for row in of_net}
+            cells.append([", ".join(key), f"{1000 * stock[key]:.1f} ms", *(spread(by_way.get(way)) for way in ways)])
         lines += ["", f"On {place(rows[0])}, medians of {rows[0]['runs']} rounds; in brackets 20 % and 80 % of them:"]
         lines += ["", *table(["", STOCK, *ways], cells), "", _words(of_ratio.values())]
     return "\n".join(lines[1:]) + "\n"
@@ -131,10 +131,10 @@ def times_section() -> str:
 
 def _words(nets: Iterable[Rows]) -> str:
     """How much longer each way takes than stock, from the least to the most of the nets."""
-    found = by((row for them in nets for row in them), "implementation")
+    by_way = by((row for of_net in nets for row in of_net), "implementation")
     least, parts = [], []
     for way in (EIGHT, FOUR, FUSED, CHECKPOINT):
-        ratios = sorted(row["median"] for row in found.get((f"{way} / {STOCK}",), []))
+        ratios = sorted(row["median"] for row in by_way.get((f"{way} / {STOCK}",), []))
         if ratios:
             least.append(ratios[0])
             parts.append(f"{way} takes {ratios[0]:.2f} to {ratios[-1]:.2f} × {STOCK}'s time")

@@ -48,7 +48,7 @@ NETS: dict[str, dict[str, Made]] = {
 
 def calls(make: Made, mode: str, device: torch.device) -> dict[str, Call]:
     """By way, what runs forward and backward; all have the same weights and input."""
-    found = {}
+    made = {}
     for way in WAYS:
         torch.manual_seed(0)
         model, x = make()
@@ -56,8 +56,8 @@ def calls(make: Made, mode: str, device: torch.device) -> dict[str, Call]:
         model, x = model.to(device).train(), x.to(device)
         if mode == COMPILED:
             model = torch.compile(model, dynamic=False)
-        found[way] = _step(model, x)
-    return found
+        made[way] = _step(model, x)
+    return made
 
 
 def _step(model: nn.Module, x: Tensor) -> Call:
@@ -72,7 +72,7 @@ def times(names: Sequence[str], runs: int, device: torch.device, where: Mapping[
             torch.compiler.reset()
             clock = clock_of(device)
             taken = rounds(clock, calls(NETS[device.type][name], mode, device), runs)
-            seconds = {way: found for way, (found, _) in taken.items()}
+            seconds = {way: taken_by for way, (taken_by, _) in taken.items()}
             yield ratio_rows({"what": name, "mode": mode, "size": {}, "dtype": "float32", **where}, seconds, STOCK)
 
 

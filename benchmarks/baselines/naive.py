@@ -46,7 +46,7 @@ class Rounded(torch.autograd.Function):
 
 def rounded(a: Tensor, gain: Tensor, bias: Tensor, bits: int) -> Tensor:
     """a [n, channels, ...], each in the middle of its step; a gain of 0 leaves one step, of width 0, at the bias."""
-    gain, bias = (one.view(1, -1, *[1] * (a.dim() - 2)) for one in (gain, bias))
+    gain, bias = (vector.view(1, -1, *[1] * (a.dim() - 2)) for vector in (gain, bias))
     step = DEVIATIONS / 2**bits * gain
     scale = torch.where(step == 0, 0, 1 / step)
     half = 2 ** (bits - 1)
@@ -59,11 +59,11 @@ def rounded(a: Tensor, gain: Tensor, bias: Tensor, bits: int) -> Tensor:
 @contextmanager
 def quantised(model: nn.Module) -> Iterator[bool]:
     """Let the norms round in testing too; whether there are such."""
-    norms = [one for one in model.modules() if isinstance(one, NaiveNorm)]
-    for one in norms:
-        one.rounds = True
+    norms = [module for module in model.modules() if isinstance(module, NaiveNorm)]
+    for module in norms:
+        module.rounds = True
     try:
         yield bool(norms)
     finally:
-        for one in norms:
-            one.rounds = False
+        for module in norms:
+            module.rounds = False

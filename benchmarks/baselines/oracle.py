@@ -41,7 +41,9 @@ def truth(function: str, dtype: torch.dtype) -> Truth:
     points = x.double().numpy()
     activation = get(function)
     span = CANCELLING.get(function, (0.0, 0.0))
-    f, df = (_values(Tape(one), points, span) for one in (activation.f_expression, activation.d1_expression))
+    f, df = (
+        _values(Tape(expression), points, span) for expression in (activation.f_expression, activation.d1_expression)
+    )
     return Truth(x, torch.from_numpy(f).to(dtype), torch.from_numpy(df))
 
 

@@ -102,9 +102,9 @@ def measure(kind: str, todo: Plan) -> list[Row]:
         if block == "chain" or elements <= MOST_LAYERS[device.type]
     ]
     rows = []
-    for found in timed.times(runs, todo.repeats, todo.threads, todo.methods):
-        print(timed.described(found), flush=True)
-        rows += found
+    for made in timed.times(runs, todo.repeats, todo.threads, todo.methods):
+        print(timed.described(made), flush=True)
+        rows += made
     return rows
 
 

@@ -17,20 +17,20 @@ def chains_section() -> str:
     lines: list[str] = []
     for (what,), rows in by(of_any("forward-ad-chains"), "what").items():
         by_name = by(rows, "implementation")
-        found = {name: {row["mode"]: row["median"] for row in them} for (name,), them in by_name.items()}
-        cells = ([name, *(f"{units[method]:.2f}" for method in METHODS)] for name, units in found.items())
+        kept = {name: {row["mode"]: row["median"] for row in of_chain} for (name,), of_chain in by_name.items()}
+        cells = ([name, *(f"{units[method]:.2f}" for method in METHODS)] for name, units in kept.items())
         block = what.removeprefix("kept by ")
-        lines += ["", f"In {block}:", "", *table(["", *METHODS], cells), "", _beside_compiled(found)]
+        lines += ["", f"In {block}:", "", *table(["", *METHODS], cells), "", _beside_compiled(kept)]
     return "\n".join(lines[1:]) + "\n"
 
 
-def _beside_compiled(found: Mapping[str, Mapping[str, float]]) -> str:
+def _beside_compiled(of_chains: Mapping[str, Mapping[str, float]]) -> str:
     """In words: for whom compiled keeps less than ours, as much, and more."""
     groups: dict[str, list[str]] = {"less than": [], "as much as": [], "more than": []}
-    for name, kept in found.items():
+    for name, kept in of_chains.items():
         less, equal = kept["compiled"] < kept[OURS], kept["compiled"] == kept[OURS]
         groups["less than" if less else "as much as" if equal else "more than"].append(name)
-    parts = (f"{how} {OURS} for {_listed(them, len(found))}" for how, them in groups.items() if them)
+    parts = (f"{how} {OURS} for {_listed(chains, len(of_chains))}" for how, chains in groups.items() if chains)
     return f"Compiled keeps {'; '.join(parts)}."
 
 
@@ -50,8 +50,8 @@ def models_section() -> str:
     return "\n".join(table(head, lines)) + "\n"
 
 
-def _change(one: float, other: float) -> str:
-    share = 100 * (one / other - 1)
+def _change(value: float, other: float) -> str:
+    share = 100 * (value / other - 1)
     return f"{abs(share):.1f} % {'more' if share > 0 else 'less'}"
 
 
@@ -65,11 +65,11 @@ def times_section() -> str:
             f"On {device} with torch {torch}, medians of {count} rounds; in brackets 20 % and 80 % of them:",
             "",
         ]
-        runs = [_Timed(key, {row["implementation"]: row for row in them}) for key, them in _timed(rows).items()]
+        runs = [_Timed(key, {row["implementation"]: row for row in of_run}) for key, of_run in _timed(rows).items()]
         head = ["", "elements", "dtype", "on", OURS, *(f"× {name}" for name in METHODS if name != OURS)]
-        lines += table(head, (one.cells() for one in runs))
-        for block in dict.fromkeys(one.block for one in runs):
-            lines += ["", _within(f"{block[0].upper()}{block[1:]}", [one for one in runs if one.block == block])]
+        lines += table(head, (run.cells() for run in runs))
+        for block in dict.fromkeys(run.block for run in runs):
+            lines += ["", _within(f"{block[0].upper()}{block[1:]}", [run for run in runs if run.block == block])]
     return "\n".join(lines[1:]) + "\n"
 
 
@@ -96,7 +96,7 @@ class _Timed:
     def cells(self) -> list[str]:
         what, elements, dtype, mode = self.key
         ours = self.rows[OURS]
-        low, high = (f"{1000 * one:.3g}" for one in ours["quantiles"])
+        low, high = (f"{1000 * quantile:.3g}" for quantile in ours["quantiles"])
         time = f"{1000 * ours['median']:.3g} ms ({low}–{high})"
         ratios = (self.ratio(name) for name in METHODS if name != OURS)
         return [what, f"2^{elements.bit_length() - 1}", dtype, mode, time, *map(spread, ratios)]
@@ -106,9 +106,9 @@ def _within(block: str, runs: list[_Timed]) -> str:
     """In words: how often ours is within AT_MOST, and how often the compiler is faster, beyond what rounds differ."""
     parts = []
     for rival, most in AT_MOST.items():
-        found = [row["median"] <= most for one in runs if (row := one.ratio(rival))]
-        parts.append(f"at most {most} × {rival} in {sum(found)} of {len(found)}")
-    spreads = [row["quantiles"] for one in runs if (row := one.ratio("compiled"))]
+        within = [row["median"] <= most for run in runs if (row := run.ratio(rival))]
+        parts.append(f"at most {most} × {rival} in {sum(within)} of {len(within)}")
+    spreads = [row["quantiles"] for run in runs if (row := run.ratio("compiled"))]
     if spreads:
         faster, slower = sum(low > 1 for low, _ in spreads), sum(high < 1 for _, high in spreads)
         same = len(spreads) - faster - slower

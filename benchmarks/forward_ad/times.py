@@ -37,59 +37,59 @@ class Run:
         """By method, what runs forward, or `both` with backward; all on the same input."""
         x, grad = (torch.randn(shape(self.block, self.elements)).to(self.device, DTYPES[self.dtype]) for _ in range(2))
         x.requires_grad_()
-        found = {}
+        made = {}
         for method in methods:
             module = run_by(method, self.block, self.chain, backend="inductor").to(self.device, DTYPES[self.dtype])
-            found[method] = call(mode, module, x, grad, *module.parameters())
-        return found
+            made[method] = call(mode, module, x, grad, *module.parameters())
+        return made
 
 
 def times(
     runs: Sequence[Run], repeats: int, threads: Sequence[int], methods: Sequence[str] = METHODS
 ) -> Iterator[list[Row]]:
     """The rows of each run, with each number of threads on a CPU."""
-    for one in runs:
-        for count in threads if one.device.type == "cpu" else [torch.get_num_threads()]:
+    for run in runs:
+        for count in threads if run.device.type == "cpu" else [torch.get_num_threads()]:
             with torch_threads(count):
-                clock = clock_of(one.device)
-                found = {
-                    name: seconds for name, (seconds, _) in rounds(clock, one.calls("both", methods), repeats).items()
+                clock = clock_of(run.device)
+                of_methods = {
+                    name: seconds for name, (seconds, _) in rounds(clock, run.calls("both", methods), repeats).items()
                 }
-                where = origin(one.device)
-                mode = "device" if one.device.type == "cuda" else f"{count} thread{'s' if count > 1 else ''}"
-                rows = time_rows({**one.base, **where, "mode": mode}, found)
-                if one.device.type == "cuda":
-                    rows += allocated(one, methods, where)
+                where = origin(run.device)
+                mode = "device" if run.device.type == "cuda" else f"{count} thread{'s' if count > 1 else ''}"
+                rows = time_rows({**run.base, **where, "mode": mode}, of_methods)
+                if run.device.type == "cuda":
+                    rows += allocated(run, methods, where)
             yield rows
 
 
-def time_rows(base: Mapping[str, Any], found: Mapping[str, Sequence[float]]) -> list[Row]:
+def time_rows(base: Mapping[str, Any], of_methods: Mapping[str, Sequence[float]]) -> list[Row]:
     """Seconds of each method, and ratios of medians of ours to the others, the quantiles those of rounds' ratios."""
-    rows = [Row(implementation=name, unit="s", **base, **summary([*seconds])) for name, seconds in found.items()]
-    for rival, seconds in found.items():
+    rows = [Row(implementation=name, unit="s", **base, **summary([*seconds])) for name, seconds in of_methods.items()]
+    for rival, seconds in of_methods.items():
         if rival != OURS:
-            of_rounds = summary([ours / other for ours, other in zip(found[OURS], seconds, strict=True)])
-            ratio = {**of_rounds, "median": median(found[OURS]) / median(seconds)}
+            of_rounds = summary([ours / other for ours, other in zip(of_methods[OURS], seconds, strict=True)])
+            ratio = {**of_rounds, "median": median(of_methods[OURS]) / median(seconds)}
             rows.append(Row(implementation=f"{OURS} / {rival}", unit="ratio of medians", **base, **ratio))
     return rows
 
 
-def allocated(one: Run, methods: Sequence[str], where: Mapping[str, Any]) -> list[Row]:
+def allocated(measured: Run, methods: Sequence[str], where: Mapping[str, Any]) -> list[Row]:
     """On a GPU: what is there after forward and was not before, the result too, and the most during both passes."""
     rows = []
     for name in methods:  # one after the other: what others hold is not to be there
         for mode in ("kept", "peak"):
-            (run,) = one.calls("forward" if mode == "kept" else "both", [name]).values()
+            (run,) = measured.calls("forward" if mode == "kept" else "both", [name]).values()
             run()  # once before: workspaces, and what is compiled
-            torch.cuda.synchronize(one.device)
-            torch.cuda.reset_peak_memory_stats(one.device)
-            before = torch.cuda.memory_allocated(one.device)
+            torch.cuda.synchronize(measured.device)
+            torch.cuda.reset_peak_memory_stats(measured.device)
+            before = torch.cuda.memory_allocated(measured.device)
             result = run()
-            torch.cuda.synchronize(one.device)
+            torch.cuda.synchronize(measured.device)
             after = torch.cuda.memory_allocated if mode == "kept" else torch.cuda.max_memory_allocated
-            value = float(after(one.device) - before)
+            value = float(after(measured.device) - before)
             del result, run
-            rows.append(Row(implementation=name, mode=mode, unit="B", **one.base, **where, **summary([value])))
+            rows.append(Row(implementation=name, mode=mode, unit="B", **measured.base, **where, **summary([value])))
     return rows
 
 

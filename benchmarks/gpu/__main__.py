@@ -80,13 +80,13 @@ class Call:
             group = self.progress.outcomes.get(f"tests/{rest.group}")
             if group is None or group.state == DONE:
                 continue
-            found = [match for test in group.failed if (match := re.search(rest.pattern, test))]
+            matches = [match for test in group.failed if (match := re.search(rest.pattern, test))]
             ended = [test for test in group.failed if "::" not in test]  # no test's name: the group broke off
             if ended and rest.leaves_out and "\\" not in rest.leaves_out:
                 without.append(rest.leaves_out)
-            elif ended or (found and not rest.leaves_out):
-                return Outcome(BLOCKED, said=f"it rests on {ended[0] if ended else found[0].string}")
-            without += [match.expand(rest.leaves_out) for match in found]
+            elif ended or (matches and not rest.leaves_out):
+                return Outcome(BLOCKED, said=f"it rests on {ended[0] if ended else matches[0].string}")
+            without += [match.expand(rest.leaves_out) for match in matches]
         return self._ran(name, part, ",".join(dict.fromkeys(without)))
 
     def _ran(self, name: str, part: Part, without: str) -> Outcome:

@@ -91,12 +91,12 @@ def books(device: torch.device, limit: float = float("inf")) -> Books:
 def seconds(device: torch.device, call: Callable[[], object], count: int) -> list[float]:
     """Of each of so many calls, one after the other, as the device runs them: the host may be ahead."""
     if device.type != "cuda":
-        found = []
+        times = []
         for _ in range(count):
             begun = time.perf_counter()
             call()
-            found.append(time.perf_counter() - begun)
-        return found
+            times.append(time.perf_counter() - begun)
+        return times
     events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
     torch.cuda.synchronize(device)
     events[0].record()

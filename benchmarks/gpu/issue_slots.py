@@ -96,8 +96,8 @@ def measure(functions: Sequence[str], device: torch.device) -> Iterator[list[Row
                 for direction, call in calls(kernel, x, grad).items():
                     bytes_moved = int(kernel.moved_bytes(direction, dtype) * n)
                     pair = {method: call, "copy": copy(bytes_moved, device)}
-                    times = {name: found for name, (found, _) in rounds(clock, pair, RUNS[device.type]).items()}
-                    ratios = [one / other for one, other in zip(times[method], times["copy"], strict=True)]
+                    times = {name: seconds for name, (seconds, _) in rounds(clock, pair, RUNS[device.type]).items()}
+                    ratios = [own / other for own, other in zip(times[method], times["copy"], strict=True)]
                     share = predicted(kernel, dtype, direction, gpu)
                     rows += [
                         Row(implementation=name, mode=direction, unit=unit, **base, **summary(values))
@@ -126,9 +126,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parsers.issue_slots(__doc__, arguments)
     device = device_of(options.device)
     rows: list[Row] = []
-    for found in measure(options.fn, device):
-        print(described(found), flush=True)
-        rows += found
+    for made in measure(options.fn, device):
+        print(described(made), flush=True)
+        rows += made
     record([("issue-slots", rows)] if rows else [], options.out, options.quick)
     return command.GOOD
 

@@ -54,25 +54,25 @@ def models(asked: Sequence[str], ways: Sequence[str], device: torch.device, tiny
     for name in asked:
         changed = TINY[name] if tiny else {}
         seq = SEQ if tiny and "max_position_embeddings" in changed else None
-        found = Model(name, device, seq=seq, changed=changed)
+        model = Model(name, device, seq=seq, changed=changed)
         rows = []
         for way in ways:
-            rows += _of_way(found, way, origin(device))
+            rows += _of_way(model, way, origin(device))
             settle(device)
         yield rows
 
 
-def _of_way(found: Model, way: str, where: dict[str, Any]) -> list[Row]:
+def _of_way(subject: Model, way: str, where: dict[str, Any]) -> list[Row]:
     """The rows of a model by one way; none where it changes nothing."""
-    model, args, kwargs = found.built()
+    model, args, kwargs = subject.built()
     if prepare(model, way, args, kwargs) is None:
         return []
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     recorded = saved_bytes(model, *args, fake=False, **kwargs)
-    kept, peak = allocated(model, args, kwargs, found.device)
+    kept, peak = allocated(model, args, kwargs, subject.device)
     examples = {"batch": len(next(iter(tensors((args, kwargs)))))}
     del model, args, kwargs
-    accounted, counted = accounts(found, way)
+    accounted, counted = accounts(subject, way)
     numbers = {
         f"kept, {ACCOUNTED}": accounted.total,
         f"kept, {RECORDED}": recorded.total,
@@ -84,15 +84,15 @@ def _of_way(found: Model, way: str, where: dict[str, Any]) -> list[Row]:
         for by, value in zip((ACCOUNTED, RECORDED), pair, strict=True):
             numbers[f"kept by {operation}, {by}"] = value
     return [
-        Row(what, way, found.name, examples, dtype, "B", **where, **summary([float(value)]))
+        Row(what, way, subject.name, examples, dtype, "B", **where, **summary([float(value)]))
         for what, value in numbers.items()
     ]
 
 
 def apart(accounted: Saved, recorded: Saved) -> dict[str, tuple[int, int]]:
     """By operation, both numbers where they differ by more than APART of what is kept."""
-    one, other = accounted.by_operation(), recorded.by_operation()
-    pairs = {name: (one.get(name, 0), other.get(name, 0)) for name in dict.fromkeys([*one, *other])}
+    first, second = accounted.by_operation(), recorded.by_operation()
+    pairs = {name: (first.get(name, 0), second.get(name, 0)) for name in dict.fromkeys([*first, *second])}
     limit = APART * max(accounted.total, recorded.total)
     return {name: pair for name, pair in pairs.items() if abs(pair[0] - pair[1]) > limit}
 
@@ -102,24 +102,24 @@ def allocated(model: nn.Module, args: Any, kwargs: Any, device: torch.device) ->
     loss(model(*args, **kwargs)).backward()  # libraries take workspaces at their first use, and kernels are compiled
     model.zero_grad(set_to_none=True)
     settle(device)
-    with books(device) as found:
+    with books(device) as counted:
         # Edges hold the graph; a custom function's grad_fn does not by itself, in torch 2.11.
-        graph = [get_gradient_edge(one) for one in tensors(model(*args, **kwargs)) if one.requires_grad]
-        kept = found.grown()
+        graph = [get_gradient_edge(tensor) for tensor in tensors(model(*args, **kwargs)) if tensor.requires_grad]
+        kept = counted.grown()
     del graph
     settle(device)
-    with books(device) as found:
+    with books(device) as counted:
         loss(model(*args, **kwargs)).backward()
-        peak = found.most()
+        peak = counted.most()
     return kept, peak
 
 
-def accounts(found: Model, way: str) -> tuple[Saved, int]:
+def accounts(subject: Model, way: str) -> tuple[Saved, int]:
     """What is kept and the peak by the accounting, on fake tensors."""
-    accounting = "cuda" if found.device.type == "cuda" else "as-run"
+    accounting = "cuda" if subject.device.type == "cuda" else "as-run"
     fakes = FakeTensorMode()
     with fakes:
-        model, args, kwargs = replace(found, device=torch.device("cpu")).built()
+        model, args, kwargs = replace(subject, device=torch.device("cpu")).built()
     prepare(model, way, args, kwargs)
     saved = saved_bytes(model, *args, fake=True, accounting=accounting, **kwargs)
     with fakes, CountedBooks() as counted:
@@ -131,8 +131,8 @@ def described(rows: Sequence[Row]) -> str:
     """A line for each way, for who waits."""
     lines = []
     for way in dict.fromkeys(row.implementation for row in rows):
-        found = {row.what: row.median for row in rows if row.implementation == way}
-        parts = [f"{what} {size(value)}" for what, value in found.items()]
+        bytes_of = {row.what: row.median for row in rows if row.implementation == way}
+        parts = [f"{what} {size(value)}" for what, value in bytes_of.items()]
         lines.append(f"{rows[0].mode}, {way}: {'; '.join(parts)}")
     return "\n".join(lines)
 
@@ -143,9 +143,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     device = device_of(options.device)
     rows: list[Row] = []
     ways = [way for way in (QUICK_WAYS if options.quick else WAYS) if way not in options.without]
-    for found in models(options.models, ways, device, options.quick):
-        print(described(found), flush=True)
-        rows += found
+    for made in models(options.models, ways, device, options.quick):
+        print(described(made), flush=True)
+        rows += made
     record([("gpu-memory", rows)] if rows else [], options.out, options.quick)
     return command.GOOD
 

@@ -14,13 +14,15 @@ def speed_section() -> str:
     for rows in on_gpus("kernels-time").values():
         alone = [row for row in rows if "n" in row["size"]]
         lines += ["", f"On {place(rows[0])}, medians of {alone[0]['runs']} rounds.", ""]
-        for (what, dtype), them in by(alone, "what", "dtype").items():
+        for (what, dtype), of_what in by(alone, "what", "dtype").items():
             lines += [
-                *_by_size(them, f"{what}, {dtype}: forward and backward, × eager", "both", "ratio of times", " / eager")
+                *_by_size(
+                    of_what, f"{what}, {dtype}: forward and backward, × eager", "both", "ratio of times", " / eager"
+                )
             ]
             lines += [
                 "",
-                *_by_size(them, f"{what}, {dtype}: share of the copy's GB/s", "both", "ratio of GB/s", " / copy"),
+                *_by_size(of_what, f"{what}, {dtype}: share of the copy's GB/s", "both", "ratio of GB/s", " / copy"),
                 "",
             ]
     for rows in on_gpus("rivals-speed").values():
@@ -31,13 +33,15 @@ def speed_section() -> str:
 
 def _by_size(rows: Rows, title: str, mode: str, unit: str, rival: str) -> list[str]:
     """A line for each method, a column for each size."""
-    found = {
+    medians = {
         (row["implementation"].removesuffix(rival), row["size"]["n"]): row["median"]
         for row in rows
         if (row["mode"], row["unit"]) == (mode, unit) and row["implementation"].endswith(rival)
     }
-    sizes = sorted({n for _, n in found})
-    cells = ([name, *(_cell(found.get((name, n))) for n in sizes)] for name in dict.fromkeys(name for name, _ in found))
+    sizes = sorted({n for _, n in medians})
+    cells = (
+        [name, *(_cell(medians.get((name, n))) for n in sizes)] for name in dict.fromkeys(name for name, _ in medians)
+    )
     return table([title, *(f"2^{n.bit_length() - 1}" for n in sizes)], cells)
 
 
@@ -49,16 +53,16 @@ def _blocks(rows: Rows) -> list[str]:
     ratios = [row for row in rows if row["unit"] == "ratio of times" and row["mode"] != "both"]
     shapes = by(({**row, "shape": _shape(row)} for row in ratios), "what", "dtype", "shape")
     cells = []
-    for (what, dtype, shape), them in shapes.items():
-        found = {(row["implementation"].removesuffix(" / eager"), row["mode"]): row["median"] for row in them}
-        for name in dict.fromkeys(name for name, _ in found):
-            modes = (_cell(found.get((name, mode))) for mode in ("forward", "backward"))
+    for (what, dtype, shape), of_shape in shapes.items():
+        medians = {(row["implementation"].removesuffix(" / eager"), row["mode"]): row["median"] for row in of_shape}
+        for name in dict.fromkeys(name for name, _ in medians):
+            modes = (_cell(medians.get((name, mode))) for mode in ("forward", "backward"))
             cells.append([f"{what}, {dtype}, {shape}", name, *modes])
     return table(["", "", "forward", "backward"], cells)
 
 
 def _shape(row: dict[str, object]) -> str:
-    return " × ".join(str(one) for one in row["size"].values())  # type: ignore[attr-defined]
+    return " × ".join(str(length) for length in row["size"].values())  # type: ignore[attr-defined]
 
 
 def memory_section() -> str:
@@ -66,13 +70,13 @@ def memory_section() -> str:
     lines: list[str] = []
     for rows in on_gpus("gpu-memory").values():
         cells, apart = [], []
-        for (model, way), them in by(rows, "mode", "implementation").items():
-            found = {row["what"]: row["median"] for row in them}
-            accounted = found["kept, accounted"]
-            off = found["kept, allocated"] / accounted - 1 if accounted else 0.0
-            peaks = (size(found[f"peak, {what}"]) for what in ("accounted", "allocated"))
-            cells.append([model, way, size(accounted), size(found["kept, allocated"]), f"{100 * off:+.1f} %", *peaks])
-            apart += [[model, way, *pair] for pair in _operations(found)]
+        for (model, way), of_way in by(rows, "mode", "implementation").items():
+            medians = {row["what"]: row["median"] for row in of_way}
+            accounted = medians["kept, accounted"]
+            off = medians["kept, allocated"] / accounted - 1 if accounted else 0.0
+            peaks = (size(medians[f"peak, {what}"]) for what in ("accounted", "allocated"))
+            cells.append([model, way, size(accounted), size(medians["kept, allocated"]), f"{100 * off:+.1f} %", *peaks])
+            apart += [[model, way, *pair] for pair in _operations(medians)]
         head = ["", "", "kept: accounted", "by the allocator", "", "peak: accounted", "by the allocator"]
         lines += [f"On {place(rows[0])}:", "", *table(head, cells), ""]
         if apart:
@@ -83,9 +87,9 @@ def memory_section() -> str:
     return "\n".join(lines).strip("\n") + "\n" if lines else "No rows of a GPU yet.\n"
 
 
-def _operations(found: dict[str, float]) -> list[list[str]]:
-    names = [match[1] for what in found if (match := re.fullmatch(r"kept by (.*), accounted", what))]
-    pairs = ([found[f"kept by {name}, {who}"] for who in ("accounted", "recorded")] for name in names)
+def _operations(medians: dict[str, float]) -> list[list[str]]:
+    names = [match[1] for what in medians if (match := re.fullmatch(r"kept by (.*), accounted", what))]
+    pairs = ([medians[f"kept by {name}, {who}"] for who in ("accounted", "recorded")] for name in names)
     return [[name or "(none)", *map(size, pair)] for name, pair in zip(names, pairs, strict=True)]
 
 
@@ -94,10 +98,10 @@ def training_section() -> str:
     lines: list[str] = []
     for rows in on_gpus("gpu-training").values():
         cells = []
-        for (model,), them in by(rows, "mode").items():
-            found = {(row["implementation"], row["what"]): row for row in them}
-            for way in dict.fromkeys(row["implementation"] for row in them):
-                cells.append([model, way, *_of_way(found, way)])
+        for (model,), of_model in by(rows, "mode").items():
+            by_way = {(row["implementation"], row["what"]): row for row in of_model}
+            for way in dict.fromkeys(row["implementation"] for row in of_model):
+                cells.append([model, way, *_of_way(by_way, way)])
         lines += [f"On {place(rows[0])}, random weights, in bfloat16 (BERT, ViT and ResNet-50 by autocast):", ""]
         head = [
             "",
@@ -119,12 +123,12 @@ def training_section() -> str:
     return "\n".join(lines).strip("\n") + "\n" if lines else "No rows of a GPU yet.\n"
 
 
-def _of_way(found: dict[tuple[str, str], dict[str, object]], way: str) -> list[str]:
+def _of_way(by_way: dict[tuple[str, str], dict[str, object]], way: str) -> list[str]:
     def value(name: str, what: str) -> float | None:
-        row = found.get((name, what))
+        row = by_way.get((name, what))
         return None if row is None else float(row["median"])  # type: ignore[arg-type]
 
-    batch = " × ".join(str(one) for one in found[way, "step"]["size"].values())  # type: ignore[attr-defined]
+    batch = " × ".join(str(length) for length in by_way[way, "step"]["size"].values())  # type: ignore[attr-defined]
     step, peak, largest = (value(way, what) for what in ("step", "peak", "largest batch"))
     stock = [value(STOCK, what) for what in ("step", "peak", "largest batch")]
     too_large = value(way, "batch too large")
@@ -140,5 +144,5 @@ def _of_way(found: dict[tuple[str, str], dict[str, object]], way: str) -> list[s
     ]
 
 
-def _ratio(one: float | None, other: float | None) -> str:
-    return f"{one / other:.2f}" if one and other else "–"
+def _ratio(first: float | None, second: float | None) -> str:
+    return f"{first / second:.2f}" if first and second else "–"

@@ -48,14 +48,14 @@ class Progress:
     def note(self, name: str, outcome: Outcome) -> None:
         """Keep how a part ended, at once."""
         self.outcomes[name] = outcome
-        found = {"sources": self.sources, "parts": {key: asdict(one) for key, one in self.outcomes.items()}}
+        content = {"sources": self.sources, "parts": {key: asdict(part) for key, part in self.outcomes.items()}}
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_text(self.path, json.dumps(found, indent=1) + "\n")
+        write_text(self.path, json.dumps(content, indent=1) + "\n")
 
     def done(self, name: str) -> bool:
         """Whether a part went well and its rows, if any, are there."""
-        found = self.outcomes.get(name)
-        return found is not None and found.state == DONE
+        outcome = self.outcomes.get(name)
+        return outcome is not None and outcome.state == DONE
 
     def rows(self, name: str) -> Path:
         """Where a part's rows go."""
@@ -68,24 +68,24 @@ class Progress:
 
 def resumed(folder: Path, *, again: bool = False) -> tuple[Progress, str]:
     """The progress in a folder, and what there is to say of it: begun anew where asked for, or of other sources."""
-    found, said = Progress(folder, sources()), ""
-    if found.path.is_file() and not again:
-        said = _take_up(found)
-    if not found.outcomes:  # rows of what is forgotten must not be published with new ones
-        found.path.unlink(missing_ok=True)
+    progress, said = Progress(folder, sources()), ""
+    if progress.path.is_file() and not again:
+        said = _take_up(progress)
+    if not progress.outcomes:  # rows of what is forgotten must not be published with new ones
+        progress.path.unlink(missing_ok=True)
         shutil.rmtree(folder / "rows", ignore_errors=True)
-    return found, said
+    return progress, said
 
 
-def _take_up(found: Progress) -> str:
+def _take_up(progress: Progress) -> str:
     """Fill in the outcomes of the file, or say why not."""
     try:
-        known = json.loads(found.path.read_text(encoding="utf-8"))
-        parts = {name: Outcome(**{**one, "failed": tuple(one["failed"])}) for name, one in known["parts"].items()}
+        known = json.loads(progress.path.read_text(encoding="utf-8"))
+        parts = {name: Outcome(**{**part, "failed": tuple(part["failed"])}) for name, part in known["parts"].items()}
         of = known["sources"]
     except (ValueError, KeyError, TypeError, AttributeError):
-        return f"{found.path} is damaged: all begins anew"
-    if of != found.sources:
+        return f"{progress.path} is damaged: all begins anew"
+    if of != progress.sources:
         return "the sources are not those of the last call: all begins anew"
-    found.outcomes = parts
+    progress.outcomes = parts
     return ""

@@ -17,11 +17,11 @@ def slots_lines() -> list[str]:
         pairs = [(key, _predicted(key[-1]), measured) for key, measured in _pairs(rows)]
         if len(pairs) < 3:
             continue
-        misses = {key: measured / wanted - 1 for key, wanted, measured in pairs}
-        half = 100 * median(abs(one) for one in misses.values())
-        near = sum(abs(one) <= NOISE for one in misses.values())
+        misses = {key: measured / predicted - 1 for key, predicted, measured in pairs}
+        half = 100 * median(abs(miss) for miss in misses.values())
+        near = sum(abs(miss) <= NOISE for miss in misses.values())
         holds = "The model holds" if near >= HOLDS * len(misses) else "The model does not hold"
-        bound = [wanted > 1 for _, wanted, _ in pairs]
+        bound = [predicted > 1 for _, predicted, _ in pairs]
         ranks = _correlation([_rank([key[-1] for key, *_ in pairs]), _rank([measured for *_, measured in pairs])])
         lines += [
             f"Issue slots, predicted against measured, on {place(rows[0])}, as {_modelled(device)}: a kernel is to take"
@@ -36,8 +36,8 @@ def slots_lines() -> list[str]:
         ]
         worst = sorted(pairs, key=lambda pair: -abs(misses[pair[0]]))[:WORST]
         cells = [
-            [f"{what}, {method}, {dtype}, {mode}", f"{100 * share:.0f} %", f"{wanted:.2f}", f"{measured:.2f}"]
-            for (what, method, mode, dtype, share), wanted, measured in worst
+            [f"{what}, {method}, {dtype}, {mode}", f"{100 * share:.0f} %", f"{predicted:.2f}", f"{measured:.2f}"]
+            for (what, method, mode, dtype, share), predicted, measured in worst
         ]
         lines += [*table(["the worst", "share of issue slots", "predicted, × copy", "measured, × copy"], cells), ""]
     return lines
@@ -49,13 +49,13 @@ Key = tuple[str, str, str, str, float]  # function, method, mode, dtype, predict
 def _pairs(rows: Rows) -> list[tuple[Key, float]]:
     """Each kernel and its time beside the copy."""
     key = ("what", "implementation", "mode", "dtype")
-    shares = {tuple(row[one] for one in key): row["median"] for row in rows if row["unit"] == "predicted share"}
-    found = []
+    shares = {tuple(row[field] for field in key): row["median"] for row in rows if row["unit"] == "predicted share"}
+    pairs = []
     for row in rows:
         if row["unit"] == "ratio of times":
             name = (row["what"], row["implementation"].removesuffix(" / copy"), row["mode"], row["dtype"])
-            found.append(((*name, shares[name]), row["median"]))
-    return found
+            pairs.append(((*name, shares[name]), row["median"]))
+    return pairs
 
 
 def _predicted(share: float) -> float:
@@ -75,5 +75,5 @@ def _rank(values: list[float]) -> list[float]:
 def _correlation(columns: list[list[float]]) -> float:
     centred = [[value - sum(column) / len(column) for value in column] for column in columns]
     norms = [sum(value**2 for value in column) ** 0.5 for column in centred]
-    product = sum(one * other for one, other in zip(*centred, strict=True))
+    product = sum(first * second for first, second in zip(*centred, strict=True))
     return product / (norms[0] * norms[1]) if all(norms) else 0.0

@@ -93,18 +93,20 @@ class Training:
     def feed(self, batch: int) -> None:
         """So many samples from now on: those there are, again and again."""
         if batch != self.samples:
-            self.given = [self._of(batch, one) for one in (self.args, self.kwargs)]
+            self.given = [self._of(batch, inputs) for inputs in (self.args, self.kwargs)]
             self.samples = batch
 
     @staticmethod
     def _of(batch: int, given: Any) -> Any:
-        def repeated(one: torch.Tensor) -> torch.Tensor:
-            times = -(-batch // len(one))
-            return one.repeat(times, *[1] * (one.dim() - 1))[:batch]
+        def repeated(tensor: torch.Tensor) -> torch.Tensor:
+            times = -(-batch // len(tensor))
+            return tensor.repeat(times, *[1] * (tensor.dim() - 1))[:batch]
 
         if isinstance(given, dict):
-            return {name: repeated(one) if isinstance(one, torch.Tensor) else one for name, one in given.items()}
-        return tuple(repeated(one) for one in given)
+            return {
+                name: repeated(value) if isinstance(value, torch.Tensor) else value for name, value in given.items()
+            }
+        return tuple(repeated(value) for value in given)
 
     def step(self) -> None:
         """Forward, loss, backward, weights."""
@@ -119,15 +121,15 @@ class Training:
         """Bytes of a step beside what is there before it; raises OutOfMemoryError."""
         self.feed(batch)
         settle(self.device)
-        with books(self.device, limit) as found:
+        with books(self.device, limit) as counted:
             self.step()
-            return found.most()
+            return counted.most()
 
     def there(self) -> int:
         """Bytes of weights, buffers and the optimiser's state."""
-        states = (one for state in self.optimiser.state.values() for one in state.values())
-        held = [*self.model.parameters(), *self.model.buffers(), *(one for one in states if torch.is_tensor(one))]
-        return sum(one.nbytes for one in held)
+        states = (value for state in self.optimiser.state.values() for value in state.values())
+        held = [*self.model.parameters(), *self.model.buffers(), *(value for value in states if torch.is_tensor(value))]
+        return sum(value.nbytes for value in held)
 
     def runs(self, batch: int, limit: float) -> bool:
         """Whether a step of so many fits."""
@@ -158,9 +160,9 @@ def measured(task: Task, way: str, where: dict[str, Any], steps: int) -> Iterato
     size = {"batch": batch} | ({} if task.model.seq is None else {"seq": task.model.seq})
     base = {"implementation": way, "mode": task.model.name, "dtype": "bfloat16", **where}
     yield Row("step", unit="s", size=size, **base, **summary(seconds(task.model.device, training.step, steps)))
-    there = training.there()
+    before = training.there()
     peak = training.peak(batch)
-    yield Row("peak", unit="B", size=size, **base, **summary([float(there + peak)]))
+    yield Row("peak", unit="B", size=size, **base, **summary([float(before + peak)]))
     if way != COMPILE:
         yield from _largest(
             training, {**base, "size": {**size, "memory": memory(task.model.device, task.counted)}}, peak
@@ -188,10 +190,13 @@ def _largest(training: Training, base: dict[str, Any], peak: int) -> list[Row]:
         return tried[samples]
 
     best = largest_that_runs(runs, guess, grain=max(1, guess // GRAIN))
-    found = {"largest batch": [best], "batch too large": [min((n for n, good in tried.items() if not good), default=0)]}
+    results = {
+        "largest batch": [best],
+        "batch too large": [min((n for n, good in tried.items() if not good), default=0)],
+    }
     return [
         Row(what, unit="samples", **base, **summary([float(value) for value in values]))
-        for what, values in found.items()
+        for what, values in results.items()
         if any(values)
     ]
 
@@ -229,10 +234,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows: list[Row] = []
     failed: list[str] = []
     taken = [way for way in (QUICK_WAYS if options.quick else parsers.GPU_TRAINING_WAYS) if way not in options.without]
-    for found in models(options.models, taken, device, options.quick, failed):
-        if found:
-            print(described(found), flush=True)
-        rows += found
+    for made in models(options.models, taken, device, options.quick, failed):
+        if made:
+            print(described(made), flush=True)
+        rows += made
     record([("gpu-training", rows)] if rows else [], options.out, options.quick)
     return command.GOOD if rows and not failed else command.BAD
 

@@ -70,15 +70,15 @@ def prepare(model: nn.Module, way: str, args: tuple[Any, ...], kwargs: dict[str,
         return report.revert if report.converted else None
     if way == NESTED:
         return partial(unwrap, wrap(model))
-    found = list(blocks(model)) if way != STOCK else []
-    for block in found:
+    repeated = list(blocks(model)) if way != STOCK else []
+    for block in repeated:
         if way == CHECKPOINT:
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
         else:
             block.compile(dynamic=False)
-    if way != STOCK and not found:
+    if way != STOCK and not repeated:
         return None
-    return partial(_plain, found)
+    return partial(_plain, repeated)
 
 
 def blocks(model: nn.Module) -> Iterator[nn.Module]:
@@ -86,8 +86,8 @@ def blocks(model: nn.Module) -> Iterator[nn.Module]:
     return (module for module in model.modules() if type(module).__name__.endswith(BLOCKS))
 
 
-def _plain(found: list[nn.Module]) -> None:
-    for block in found:
+def _plain(changed: list[nn.Module]) -> None:
+    for block in changed:
         vars(block).pop("forward", None)
         block._compiled_call_impl = None
 

@@ -67,7 +67,7 @@ class Plan:
     functions: list[str]
     dtypes: list[str]
     methods: list[str]
-    whats: list[str]
+    kinds: list[str]
     sizes: list[int]
     layers: tuple[tuple[int, int], ...]
     device: torch.device
@@ -91,7 +91,7 @@ def plan(options: argparse.Namespace) -> Plan:
         functions=names("fn", options.fn, tuple(MODULES)),
         dtypes=names("dtypes", options.dtypes, tuple(DTYPES)),
         methods=["eager", *(name for name in asked if name != "eager")],
-        whats=names("what", options.what, WHATS),
+        kinds=names("what", options.what, WHATS),
         sizes=sizes,
         layers=(QUICK_LAYERS if options.quick else LAYERS)[kind],
         device=torch.device(kind),
@@ -123,21 +123,21 @@ def measure(todo: Plan) -> tuple[list[Row], bool]:
                     methods.append(name)
             for subject in _subjects(todo):
                 try:
-                    found = _one(bench, subject, function, dtype, methods)
+                    made = _one(bench, subject, function, dtype, methods)
                 except torch.OutOfMemoryError:
                     torch.cuda.empty_cache()
                     command.say(PROG, f"{function} {dtype} {subject}: left out, memory does not hold it")
                     good = False
                     continue
-                print(table.block(found), end="\n\n", flush=True)
-                rows += found
+                print(table.block(made), end="\n\n", flush=True)
+                rows += made
     return rows, good
 
 
 def _subjects(todo: Plan) -> list[tuple[Any, ...]]:
     """What, and its size: elements, or tokens and width."""
-    elements = [("activation", n) for n in todo.sizes if "activation" in todo.whats]
-    return elements + [(what, *one) for what in table.LAYERS if what in todo.whats for one in todo.layers]
+    elements = [("activation", n) for n in todo.sizes if "activation" in todo.kinds]
+    return elements + [(what, *shape) for what in table.LAYERS if what in todo.kinds for shape in todo.layers]
 
 
 def _one(bench: Bench, subject: tuple[Any, ...], function: str, dtype: str, methods: list[str]) -> list[Row]:

@@ -44,10 +44,10 @@ def moved(function: str, name: str, itemsize: int, n: int) -> dict[str, int]:
     if name in RIVALS:
         forward, backward = 2 * itemsize * n, 3 * itemsize * n
     else:
-        found = kernel(function, name)
-        saved = _saved(found, itemsize, n)
+        code = kernel(function, name)
+        saved = _saved(code, itemsize, n)
         forward = 2 * itemsize * n + saved
-        backward = (3 if found.storage.keeps_output else 2) * itemsize * n + saved
+        backward = (3 if code.storage.keeps_output else 2) * itemsize * n + saved
     return {"forward": forward, "backward": backward, "both": forward + backward}
 
 
@@ -62,9 +62,9 @@ def kept(function: str, name: str, itemsize: int, n: int) -> int:
     return saved if name == ACT_LINEAR else itemsize * n + saved
 
 
-def _saved(found: KernelSpec, itemsize: int, n: int) -> int:
+def _saved(code: KernelSpec, itemsize: int, n: int) -> int:
     """Bytes that forward stores besides y."""
-    return itemsize * n if found.storage.like_input else found.stored_bits * plane_bytes(n)
+    return itemsize * n if code.storage.like_input else code.stored_bits * plane_bytes(n)
 
 
 def make(function: str, name: str) -> Function:

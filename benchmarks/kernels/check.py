@@ -39,26 +39,26 @@ def _inputs(dtype: str, device: torch.device) -> Tensor:
     return x.to(DTYPES[dtype])
 
 
-def _kernel(function: str, found: KernelSpec, x: Tensor, grad: Tensor) -> str:
-    y, saved = torch.ops.actfit.forward(x, found.key, [])
-    twin_y, twin_saved = reference.forward(found, x, [])
-    needed = y if found.storage.keeps_output else None
-    dx = torch.ops.actfit.backward(grad, needed, saved, found.key, [])
+def _kernel(function: str, code: KernelSpec, x: Tensor, grad: Tensor) -> str:
+    y, saved = torch.ops.actfit.forward(x, code.key, [])
+    twin_y, twin_saved = reference.forward(code, x, [])
+    needed = y if code.storage.keeps_output else None
+    dx = torch.ops.actfit.backward(grad, needed, saved, code.key, [])
     exact = STOCK[function](x.double())
     problems = [_apart("y", y, twin_y), _apart("y against stock", y, exact)]
-    if found.stored_bits:
+    if code.stored_bits:
         problems.append(_differ("codes", unpack(saved, COUNT), unpack(twin_saved, COUNT)))
-    elif found.storage is MARKED_OUTPUT:
+    elif code.storage is MARKED_OUTPUT:
         problems.append(_differ("sides", _lowest_bit(y), _lowest_bit(twin_y)))
-    elif found.storage is DERIVATIVE:
+    elif code.storage is DERIVATIVE:
         problems.append(_apart("f'", saved, twin_saved))
-    elif found.storage is SIGNED_OUTPUT:
+    elif code.storage is SIGNED_OUTPUT:
         problems.append(_differ("sides", saved.signbit(), twin_saved.signbit()))
         # As y: the difference to the minimum is as good as y is, which near it may be all of it.
-        lowest = found.function.minimum
+        lowest = code.function.minimum
         problems.append(_apart("y as saved", saved.abs() + lowest, twin_saved.abs() + lowest))
-    problems.append(_apart("dx", dx, reference.backward(found, grad, needed, saved, []), grad))
-    if found.storage is DERIVATIVE:
+    problems.append(_apart("dx", dx, reference.backward(code, grad, needed, saved, []), grad))
+    if code.storage is DERIVATIVE:
         problems.append(_apart("dx against stock", dx, _gradient(STOCK[function], x.double(), grad.double()), grad))
     return "; ".join(filter(None, problems))
 
@@ -67,8 +67,8 @@ def _compiled(function: str, name: str, x: Tensor, grad: Tensor) -> str:
     run = make(function, name)
     y, dx = run(x.requires_grad_()), _gradient(run, x, grad)
     expected = _gradient(STOCK[function], x.double(), grad.double())
-    found = (_apart("y", y.detach(), STOCK[function](x.detach().double())), _apart("dx", dx, expected, grad))
-    return "; ".join(filter(None, found))
+    problems = (_apart("y", y.detach(), STOCK[function](x.detach().double())), _apart("dx", dx, expected, grad))
+    return "; ".join(filter(None, problems))
 
 
 def _gradient(run: object, x: Tensor, grad: Tensor) -> Tensor:

@@ -12,14 +12,14 @@ def section() -> str:
     lines: list[str] = []
     for rows in read("kernels-time").values():
         ratios = [row for row in rows if row["unit"] == "ratio of times" and row["mode"] == "both"]
-        ratios = [row for them in by(ratios, "what", "dtype").values() for row in largest(them)]
+        ratios = [row for of_what in by(ratios, "what", "dtype").values() for row in largest(of_what)]
         shown = [row for row in ratios if row["dtype"] == DTYPE]
-        subjects = {what: them[0]["size"] for (what,), them in by(shown, "what").items()}
+        subjects = {what: of_what[0]["size"] for (what,), of_what in by(shown, "what").items()}
         names = list(dict.fromkeys(row["implementation"] for row in shown))
-        found = {(row["what"], row["implementation"]): f"{row['median']:.2f}" for row in shown}
-        of_each = ([found.get((what, name), "–") for what in subjects] for name in names)
-        cells = [[name.removesuffix(f" / {EAGER}"), *them] for name, them in zip(names, of_each, strict=True)]
-        head = [f"{what}, {' × '.join(str(one) for one in size.values())}" for what, size in subjects.items()]
+        cells_of = {(row["what"], row["implementation"]): f"{row['median']:.2f}" for row in shown}
+        of_each = ([cells_of.get((what, name), "–") for what in subjects] for name in names)
+        cells = [[name.removesuffix(f" / {EAGER}"), *values] for name, values in zip(names, of_each, strict=True)]
+        head = [f"{what}, {' × '.join(str(length) for length in size.values())}" for what, size in subjects.items()]
         layers = [row for row in ratios if row["what"].split()[-1] in LAYERS]
         alone = [row for row in ratios if row not in layers]
         lines += [

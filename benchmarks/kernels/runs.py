@@ -41,7 +41,8 @@ class Bench:
             calls["copy"] = cases.copy(sizes["copy"], self.device)
             rows += time_rows({**base, "mode": mode}, rounds(self.clock, calls, self.runs), sizes)
         for name in methods:
-            call = cases.call("forward", lambda one, f=run[name]: f(one.clone()), x, grad)  # a clone nobody else keeps
+            # Of a clone, which nobody else keeps.
+            call = cases.call("forward", lambda inputs, f=run[name]: f(inputs.clone()), x, grad)
             rows += self._kept(base, name, call, cases.kept(function, name, x.itemsize, n))
         return rows
 
@@ -74,12 +75,12 @@ class Bench:
         forward()  # once before: workspaces, and what is compiled
         before = _allocated()
         y = forward()
-        found = {unit: after - before[unit] for unit, after in _allocated().items()}
+        grown = {unit: after - before[unit] for unit, after in _allocated().items()}
         del y
         if expected is not None:
-            found["expected B"] = expected
+            grown["expected B"] = expected
         base = {**base, "mode": "kept", "implementation": name}
-        return [Row(unit=unit, **base, **summary([value])) for unit, value in found.items()]
+        return [Row(unit=unit, **base, **summary([value])) for unit, value in grown.items()]
 
 
 def _allocated() -> dict[str, int]:

@@ -46,35 +46,35 @@ def load(path: Path) -> list[Row]:
 def goals(rows: Iterable[Row]) -> list[Goal]:
     """The goals that can be held against these rows; one that was not measured is not there."""
     rows = list(rows)
-    found = []
+    made = []
     for what, dtype in dict.fromkeys((row.what, row.dtype) for row in rows):
         of_kind = [row for row in rows if (row.what, row.dtype) == (what, dtype)]
         if what.split()[-1] in LAYERS:
-            found += _layer_goals(f"{what}, {dtype}", of_kind)
+            made += _layer_goals(f"{what}, {dtype}", of_kind)
         else:
-            found += _kernel_goals(f"{what}, {dtype}", [row for row in of_kind if row.size == {"n": LARGE}])
-    return found
+            made += _kernel_goals(f"{what}, {dtype}", [row for row in of_kind if row.size == {"n": LARGE}])
+    return made
 
 
 def _kernel_goals(title: str, rows: Sequence[Row]) -> list[Goal]:
     ratios = {row.implementation: row.median for row in rows if (row.unit, row.mode) == ("ratio of times", "both")}
-    found = []
+    made = []
     for name, limit in AT_MOST.items():
         if f"{name} / eager" in ratios:
             text = f"{title}: {name} / eager, time of forward and backward"
-            found.append(Goal(text, ratios[f"{name} / eager"], limit))
+            made.append(Goal(text, ratios[f"{name} / eager"], limit))
     for mode in MODES[:2]:
         shares = {row.implementation: row.median for row in rows if (row.unit, row.mode) == ("ratio of GB/s", mode)}
         ours = {name: shares[f"{name} / copy"] for name in OURS if f"{name} / copy" in shares}
         if ours:
             slowest = min(ours, key=ours.__getitem__)
             text = f"{title}: {slowest} / copy, GB/s of {mode}, the least of {len(ours)} methods"
-            found.append(Goal(text, ours[slowest], OF_COPY, at_least=True))
-    return found
+            made.append(Goal(text, ours[slowest], OF_COPY, at_least=True))
+    return made
 
 
 def _layer_goals(title: str, rows: Sequence[Row]) -> list[Goal]:
-    found = []
+    made = []
     for size in dict.fromkeys(tuple(row.size.items()) for row in rows):
         ratios = {
             row.implementation: row.median
@@ -86,8 +86,8 @@ def _layer_goals(title: str, rows: Sequence[Row]) -> list[Goal]:
         if ratios:
             slowest = max(ratios, key=ratios.__getitem__)
             text = f"{title}, {_size(dict(size))}: {slowest}, the most of {len(ratios)} methods"
-            found.append(Goal(text, ratios[slowest], LAYER))
-    return found
+            made.append(Goal(text, ratios[slowest], LAYER))
+    return made
 
 
 def factors(rows: Iterable[Row]) -> list[str]:
@@ -129,15 +129,17 @@ def block(rows: Sequence[Row]) -> str:
 
 def _kept(rows: Sequence[Row]) -> list[str]:
     """What memory tells, where it was asked: bytes that forward leaves, and those that were expected."""
-    found: dict[str, dict[str, float]] = {}
+    kept: dict[str, dict[str, float]] = {}
     for row in rows:
         if row.mode == "kept":
-            found.setdefault(row.implementation, {})[row.unit] = row.median
+            kept.setdefault(row.implementation, {})[row.unit] = row.median
     lines = []
-    for name, one in found.items():
-        expected = one.get("expected B")
-        said = "" if expected is None else f", expected {expected:.0f}" + " (DIFFERS)" * (one["asked B"] != expected)
-        lines.append(f"{name:22} keeps {one['B']:.0f} B, asked for {one['asked B']:.0f}{said}")
+    for name, by_unit in kept.items():
+        expected = by_unit.get("expected B")
+        said = (
+            "" if expected is None else f", expected {expected:.0f}" + " (DIFFERS)" * (by_unit["asked B"] != expected)
+        )
+        lines.append(f"{name:22} keeps {by_unit['B']:.0f} B, asked for {by_unit['asked B']:.0f}{said}")
     return lines
 
 

@@ -111,20 +111,20 @@ def accuracy(rivals: Rivals, where: dict[str, Any]) -> list[Row]:
         for block in rivals.blocks(width):
             torch.compiler.reset()
             runs, x, grad = made(block, tokens, dtype, rivals.device)
-            found = _gradients(runs, x, grad)
+            gradients = _gradients(runs, x, grad)
             torch.manual_seed(0)
             judge = block.exact().to(rivals.device, DTYPES[dtype]).double()  # of the rounded weights
             exact = _gradients(judge, x.detach().double().requires_grad_(), grad.double())
-            weights = [name for name, one in judge.named_parameters() if one.dim() == 2]
-            for name, one, true in zip(("input", *weights), found, exact, strict=True):
-                error = float((one.double() - true).norm() / true.norm())
+            weights = [name for name, weight in judge.named_parameters() if weight.dim() == 2]
+            for name, weight, true in zip(("input", *weights), gradients, exact, strict=True):
+                error = float((weight.double() - true).norm() / true.norm())
                 base = _base(block, tokens, dtype, where)
                 rows.append(Row(mode=name, unit="relative error", **base, **summary([error])))
     return rows
 
 
 def _gradients(runs: nn.Module, x: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
-    weights = [one for one in runs.parameters() if one.dim() == 2]
+    weights = [weight for weight in runs.parameters() if weight.dim() == 2]
     return torch.autograd.grad(runs(x), (x, *weights), grad)
 
 
@@ -153,19 +153,19 @@ def _seconds(
 ) -> dict[str, dict[str, list[float]]]:
     """By mode and implementation."""
     torch.compiler.reset()  # before any of them is made: they run side by side
-    clock, found = clock_of(device), {}
-    ready = {one.implementation: made(one, tokens, dtype, device) for one in blocks}
+    clock, times = clock_of(device), {}
+    ready = {block.implementation: made(block, tokens, dtype, device) for block in blocks}
     for mode in ("both", "forward"):
-        calls = {name: _step(mode, *one) for name, one in ready.items()}
-        found[mode] = {name: seconds for name, (seconds, _) in rounds(clock, calls, repeats).items()}
+        calls = {name: _step(mode, *block) for name, block in ready.items()}
+        times[mode] = {name: seconds for name, (seconds, _) in rounds(clock, calls, repeats).items()}
     # What is compiled may use again what backward has read: it cannot be run by itself, twice.
     backward = {
-        name: [whole - part for whole, part in zip(both, found["forward"][name], strict=True)]
-        for name, both in found["both"].items()
+        name: [whole - part for whole, part in zip(both, times["forward"][name], strict=True)]
+        for name, both in times["both"].items()
     }
     if min(min(seconds) for seconds in backward.values()) > 0:  # else rounds differ by more than it takes
-        found["backward"] = backward
-    return found
+        times["backward"] = backward
+    return times
 
 
 def _step(mode: str, runs: nn.Module, x: Tensor, grad: Tensor) -> Call:
@@ -192,7 +192,7 @@ def described(rows: Sequence[Row]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
     options = parsers.rivals(__doc__).parse_args(arguments)
-    whats = names("what", options.what, WHATS)
+    kinds = names("what", options.what, WHATS)
     device = device_of(options.device)
     repeats = runs_of(options.runs, QUICK_RUNS if options.quick else RUNS[device.type])
     out = output(options.out)
@@ -210,25 +210,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if what == "accuracy":
             return accuracy(rivals, where)
         rows = []
-        for found in speed(rivals, sizes, repeats, where, dtypes):
-            print(described(found), flush=True)
-            rows += found
+        for made in speed(rivals, sizes, repeats, where, dtypes):
+            print(described(made), flush=True)
+            rows += made
         return rows
 
     with torch_threads(1):
-        record(((f"rivals-{what}", measure(what)) for what in whats), out, options.quick)
+        record(((f"rivals-{what}", measure(what)) for what in kinds), out, options.quick)
     return command.GOOD
 
 
 def _sizes(text: str | None) -> list[tuple[int, int]]:
     """Tokens and widths; raises Misuse for what are none."""
-    found = []
+    sizes = []
     for word in [] if text is None else dict.fromkeys(text.split(",")):
         tokens, times, width = word.partition("x")
         if not times:
             raise command.Misuse(f"sizes must be tokens and widths as in 8192x1024, got {word!r}")
-        found.append((whole("sizes", tokens, MOST["tokens"]), whole("sizes", width, MOST["width"])))
-    return found
+        sizes.append((whole("sizes", tokens, MOST["tokens"]), whole("sizes", width, MOST["width"])))
+    return sizes
 
 
 if __name__ == "__main__":

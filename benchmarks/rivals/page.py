@@ -50,14 +50,14 @@ def _table(kind: str) -> list[str]:
     }
     books = {device: _by_name(largest(rows), kind) for device, rows in read("rivals-memory", mode=ALLOCATED).items()}
     times = {device: _by_name(rows, kind) for device, rows in _timed().items()}
-    timed = {name.removesuffix(f" / {EAGER}") for found in times.values() for name in found}
+    timed = {name.removesuffix(f" / {EAGER}") for medians in times.values() for name in medians}
     lines = []
-    judged = (name for found in (*errors.values(), *books.values()) for name in found)
+    judged = (name for medians in (*errors.values(), *books.values()) for name in medians)
     for name in dict.fromkeys([*kept, *judged, *sorted(timed)]):
         cells = [NAMES.get(name, f"**ours**, {name}"), *_kept(kept, name)]
-        cells += [f"{100 * found[name]['median']:.2g} %" if name in found else "–" for found in errors.values()]
-        cells += [size(found[name]["median"]) if name in found else "–" for found in books.values()]
-        cells += ["1" if name == EAGER else spread(found.get(f"{name} / {EAGER}")) for found in times.values()]
+        cells += [f"{100 * medians[name]['median']:.2g} %" if name in medians else "–" for medians in errors.values()]
+        cells += [size(medians[name]["median"]) if name in medians else "–" for medians in books.values()]
+        cells += ["1" if name == EAGER else spread(medians.get(f"{name} / {EAGER}")) for medians in times.values()]
         lines.append(cells)
     head = [kind, "keeps, × its input", "less"]
     head += [f"error of the gradient on {device}" for device in errors]
@@ -68,16 +68,16 @@ def _table(kind: str) -> list[str]:
 
 def _timed() -> dict[str, Rows]:
     """By device, times of both passes of the largest blocks; in DTYPE where there are any."""
-    found = {}
+    cells = {}
     for device, rows in read("rivals-speed", mode="both").items():
         usual = [row for row in rows if row["dtype"] == DTYPE]
-        found[device] = largest(usual or rows)
-    return found
+        cells[device] = largest(usual or rows)
+    return cells
 
 
-def _by_name(rows: Rows, kind: str, **wanted: str) -> Found:
-    found = (row for row in rows if row["what"] == kind and all(row[key] == value for key, value in wanted.items()))
-    return {row["implementation"]: row for row in found}
+def _by_name(rows: Rows, kind: str, **fields: str) -> Found:
+    matching = (row for row in rows if row["what"] == kind and all(row[key] == value for key, value in fields.items()))
+    return {row["implementation"]: row for row in matching}
 
 
 def _kept(kept: Found, name: str) -> list[str]:

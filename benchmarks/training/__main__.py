@@ -1,16 +1,16 @@
 """python -m benchmarks.training: does it change a training that its activations remember less?
 
-Tasks are trained by each arm with the same seeds, that is, the same first weights and the same batches: `text`, a
+Tasks are trained by each variant with the same seeds, that is, the same first weights and the same batches: `text`, a
 small GPT with GELU on the text of Python's help, and `digits`, a small ResNet with SiLU on scikit-learn's digits. The
-arms differ in what activations keep for backward: stock; the methods of `kernels`; actnn, the input in few bits, which
-is the FewBit paper's baseline; recompute, PyTorch's checkpointing of each block. Each arm's final loss on what was held
-out is then compared with stock's, in pairs, with a test of equivalence whose margin is the standard deviation of
-stock's final loss between seeds. Besides: bytes kept, seconds (on a CPU those of the kernels' plain-PyTorch twin), and
-how far gradients are from stock's, beside the noise of the batches.
+variants differ in what activations keep for backward: stock; the methods of `kernels`; actnn, the input in few bits,
+which is the FewBit paper's baseline; recompute, PyTorch's checkpointing of each block. Each variant's final loss on
+what was held out is then compared with stock's, in pairs, with a test of equivalence whose margin is the standard
+deviation of stock's final loss between seeds. Besides: bytes kept, seconds (on a CPU those of the kernels'
+plain-PyTorch twin), and how far gradients are from stock's, beside the noise of the batches.
 
 Four more nets learn the digits with all their layers kept in few bits: `resnet20`, `resnet56`, `resnet164` and `vit`.
-Their arms are stock; approx-backprop; naive, which quantises forward too; narrow, with a quarter of the features. Here
-test errors are compared, with a margin in points.
+Their variants are stock; approx-backprop; naive, which quantises forward too; narrow, with a quarter of the features.
+Here test errors are compared, with a margin in points.
 
 Rows, as JSON lines, in benchmarks/results/<device>/training.jsonl, pictures beside them; written after each training,
 so that one that is broken off is taken up again where it was. --quick writes to --out only. Rows are taken up from
@@ -39,16 +39,16 @@ from tqdm import tqdm
 
 from benchmarks.clock import origin
 from benchmarks.options import device as device_of
-from benchmarks.options import names, one, output, whole
+from benchmarks.options import names, one_of, output, whole
 from benchmarks.rows import RESULTS
 from benchmarks.training import jobs as training_jobs
 from benchmarks.training import page as training_page
 from benchmarks.training import plots as training_plots
 from benchmarks.training import rows as training_rows
-from benchmarks.training.arms import ARMS_OF, EVERY, STOCK
 from benchmarks.training.jobs import SEEDS, TASKS, Job
 from benchmarks.training.rows import Row
 from benchmarks.training.runs import Settings
+from benchmarks.training.variants import EVERY, STOCK, VARIANTS_OF
 from kernels import KernelError
 
 PROG = "training"
@@ -61,7 +61,7 @@ class Plan:
     """What is trained, how often, and where the rows go."""
 
     settings: list[Settings]
-    arms: dict[str, list[str]]
+    variants: dict[str, list[str]]
     seeds: dict[str, int]
     processes: int
     out: Path | None
@@ -71,16 +71,16 @@ class Plan:
 def plan(options: argparse.Namespace) -> Plan:
     """The options, checked; raises Misuse."""
     device = device_of(options.device).type
-    size = "quick" if options.quick else one("size", options.size, ("small", "large"))
-    arms = _arms(options.task, options.arms)
-    tasks = list(arms)
+    size = "quick" if options.quick else one_of("size", options.size, ("small", "large"))
+    variants = _variants(options.task, options.arms)
+    tasks = list(variants)
     seeds = {task: QUICK_SEEDS if options.quick else SEEDS[task] for task in tasks}
     if options.seeds is not None:
         seeds = dict.fromkeys(tasks, whole("seeds", options.seeds, MOST["seeds"]))
     steps = None if options.steps is None else whole("steps", options.steps, MOST["steps"])
     default = 1 if device == "cuda" or options.quick else 2
     digits = options.digits_activation
-    activations = {"digits": None if digits is None else one("digits-activation", digits, ("silu", "gelu"))}
+    activations = {"digits": None if digits is None else one_of("digits-activation", digits, ("silu", "gelu"))}
     processes = default if options.jobs is None else whole("jobs", options.jobs, MOST["jobs"])
     threads = whole("threads", options.threads, MOST["threads"])
     out = output(options.out)
@@ -91,25 +91,25 @@ def plan(options: argparse.Namespace) -> Plan:
         training_jobs.settings(task, size, device, threads, options.amp, steps=steps, activation=activations.get(task))
         for task in tasks
     ]
-    return Plan(settings, arms, seeds, processes, out, options.fresh)
+    return Plan(settings, variants, seeds, processes, out, options.fresh)
 
 
-def _arms(tasks: str | None, arms: str | None) -> dict[str, list[str]]:
+def _variants(tasks: str | None, variants: str | None) -> dict[str, list[str]]:
     """Those of each task, stock first; without --task, tasks that have none of --arms are left out."""
-    asked, found = names("arms", arms, EVERY[:-1]), {}
+    asked, found = names("arms", variants, EVERY[:-1]), {}
     for task in names("task", tasks, tuple(TASKS)):
-        known = ARMS_OF[task]
-        mine = [arm for arm in asked if arm in known]
+        known = VARIANTS_OF[task]
+        mine = [variant for variant in asked if variant in known]
         if mine:
-            found[task] = [STOCK, *(arm for arm in mine if arm != STOCK)]
+            found[task] = [STOCK, *(variant for variant in mine if variant != STOCK)]
         elif tasks is not None:
-            raise command.Misuse(f"arms of {task} must be of {', '.join(known)}, got {arms!r}")
+            raise command.Misuse(f"arms of {task} must be of {', '.join(known)}, got {variants!r}")
     return found
 
 
 def train(todo: Plan) -> list[Row]:
     """All rows, those of the file among them; the file is written after each job. Raises Misuse for rows of others."""
-    every = training_jobs.jobs(todo.settings, todo.arms, todo.seeds)
+    every = training_jobs.jobs(todo.settings, todo.variants, todo.seeds)
     rows = {row.key: row for row in _kept(todo, every)}
     missing = [job for job in every if not job.keys <= rows.keys()]
     if len(missing) < len(every):

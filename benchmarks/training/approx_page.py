@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.training import rows as kept
-from benchmarks.training.arms import EVERY, FUSED, STOCK
 from benchmarks.training.gradients import NOISE, STATES
 from benchmarks.training.rows import AS_TRAINED, Row
 from benchmarks.training.statistics import Comparison, compare
+from benchmarks.training.variants import EVERY, FUSED, STOCK
 
 BEGIN, END = "<!-- approx:begin -->\n", "<!-- approx:end -->\n"
 PICTURE = "approx"
@@ -45,24 +45,26 @@ def _head(rows: Sequence[Row], task: str) -> str:
     shape = f"{at['layers']} {'layers' if task == 'vit' else 'blocks a stage'}, {at['width']} wide"
     dtype = "bfloat16 by autocast" if at["amp"] else "float32"
     text = f"**{task}**, {at['activation']}, on {row.device}: {shape}, {at['steps']} steps of {at['batch']} images"
-    measured = ", ".join(sorted({one.revision for one in rows if one.task == task}))
+    measured = ", ".join(sorted({each.revision for each in rows if each.task == task}))
     return f"{text}, {dtype}, at {measured}. The margin is {kept.MARGINS[task]} points; stock has {len(by_seed)} seeds."
 
 
 def table(rows: Sequence[Row], task: str) -> list[str]:
-    """A line for each arm: bytes, test error, its difference from stock in points, p, verdict, time."""
-    by_arm, compared, errors = kept.runs(rows, task), kept.compared_errors(rows, task), kept.errors(rows, task)
-    stock, fused = by_arm[STOCK], _fused(rows, task)
-    head = ["arm", "kept", "stock / it", "fused / it", "test error, %", "difference from stock, points, 95 %"]
+    """A line for each variant: bytes, test error, its difference from stock in points, p, verdict, time."""
+    by_variant, compared, errors = kept.runs(rows, task), kept.compared_errors(rows, task), kept.errors(rows, task)
+    stock, fused = by_variant[STOCK], _fused(rows, task)
+    head = ["variant", "kept", "stock / it", "fused / it", "test error, %", "difference from stock, points, 95 %"]
     lines = [_line([*head, "p", "verdict", "time"]), _line(["---", *["---:"] * 6, "---", "---:"])]
     whole = next(iter(stock.values())).found["kept"]
     for name, of_seeds in errors.items():
-        arm = name.removesuffix(AS_TRAINED)
+        variant = name.removesuffix(AS_TRAINED)
         times = [
-            row.found["seconds"] / stock[seed].found["seconds"] for seed, row in by_arm[arm].items() if seed in stock
+            row.found["seconds"] / stock[seed].found["seconds"]
+            for seed, row in by_variant[variant].items()
+            if seed in stock
         ]
-        size = None if arm.startswith("naive") else next(iter(by_arm[arm].values())).found["kept"]
-        time = "–" if name != arm or not times else f"{statistics.median(times):.2f}×"
+        size = None if variant.startswith("naive") else next(iter(by_variant[variant].values())).found["kept"]
+        time = "–" if name != variant or not times else f"{statistics.median(times):.2f}×"
         lines.append(_line([name, *_sizes(size, whole, fused), _error(of_seeds), *_compared(compared.get(name)), time]))
     if fused:
         lines.append(_line([FUSED, *_sizes(fused, whole, fused), "–", "–", "–", "not trained, only counted", "–"]))
@@ -86,52 +88,56 @@ def _error(of_seeds: Mapping[int, float | None]) -> str:
     return f"{statistics.fmean(values):.2f}{spread}" if values else "–"
 
 
-def _compared(one: Comparison | None) -> list[str]:
-    if one is None:
+def _compared(comparison: Comparison | None) -> list[str]:
+    if comparison is None:
         return ["–", "–", "what is compared with"]
-    if math.isnan(one.p):
-        return ["–", "–", one.verdict]
-    verdict = "as many errors with each seed" if one.low == one.high == 0 else one.verdict
-    return [_points(one), "< 0.001" if one.p < 0.001 else f"{one.p:.2g}", verdict]
+    if math.isnan(comparison.p):
+        return ["–", "–", comparison.verdict]
+    verdict = "as many errors with each seed" if comparison.low == comparison.high == 0 else comparison.verdict
+    return [_points(comparison), "< 0.001" if comparison.p < 0.001 else f"{comparison.p:.2g}", verdict]
 
 
-def _points(one: Comparison) -> str:
-    return f"{one.difference:+z.2f} ({one.low:+z.2f} to {one.high:+z.2f})"
+def _points(comparison: Comparison) -> str:
+    return f"{comparison.difference:+z.2f} ({comparison.low:+z.2f} to {comparison.high:+z.2f})"
 
 
 def verdicts(rows: Sequence[Row], task: str) -> str:
-    """Which arms lose no more than the margin, on average."""
+    """Which variants lose no more than the margin, on average."""
     compared = kept.compared_errors(rows, task)
-    near = [arm for arm, one in compared.items() if one.difference <= one.margin]
-    far = [arm for arm, one in compared.items() if not one.difference <= one.margin]
-    said = [f"{words}: {', '.join(arms)}" for arms, words in ((near, "at most the margin"), (far, "more")) if arms]
+    near = [variant for variant, comparison in compared.items() if comparison.difference <= comparison.margin]
+    far = [variant for variant, comparison in compared.items() if not comparison.difference <= comparison.margin]
+    said = [
+        f"{words}: {', '.join(variants)}"
+        for variants, words in ((near, "at most the margin"), (far, "more"))
+        if variants
+    ]
     return f"Lost on average, {'; '.join(said)}." if said else ""
 
 
 def naive(rows: Sequence[Row], nets: Sequence[str]) -> list[str]:
-    """What it costs the naive arms that they are tested otherwise than they were trained, by net."""
+    """What it costs the naive variants that they are tested otherwise than they were trained, by net."""
     said = []
     for task in nets:
         errors = kept.errors(rows, task)
-        for name in [one for one in errors if one.endswith(AS_TRAINED)]:
-            arm = name.removesuffix(AS_TRAINED)
-            one = compare(errors[arm], errors[name], kept.MARGINS[task])
-            if not math.isnan(one.p):
-                said.append(f"{task} {arm} {_points(one)}")
+        for name in [key for key in errors if key.endswith(AS_TRAINED)]:
+            variant = name.removesuffix(AS_TRAINED)
+            comparison = compare(errors[variant], errors[name], kept.MARGINS[task])
+            if not math.isnan(comparison.p):
+                said.append(f"{task} {variant} {_points(comparison)}")
     words = "What an exact test costs nets that were trained naively, in points over a test as trained"
     return [f"{words}: {'; '.join(said)}.", ""] if said else []
 
 
 def gradients(rows: Sequence[Row], nets: Sequence[str]) -> list[str]:
-    """Of each net and arm: the error of the first layer's gradient, and how far errors are below the batches' noise."""
+    """By net and variant: the error of the first layer's gradient, and how far errors are below the noise of batches."""
     columns = ("error of the stem", "noise² / error², least", "median")
-    lines = [_line(["net", "arm", *(f"{state}: {name}" for state in STATES for name in columns)])]
+    lines = [_line(["net", "variant", *(f"{state}: {name}" for state in STATES for name in columns)])]
     lines.append(_line(["---", "---", *["---:"] * (len(STATES) * len(columns))]))
     before = len(lines)
     for task in nets:
         by_state = [kept.gradients(rows, task, state) for state in STATES]
-        for arm in (arm for arm in EVERY if all(arm in found for found in by_state)):
-            lines.append(_line([task, arm, *(cell for found in by_state for cell in _cells(found, arm))]))
+        for variant in (variant for variant in EVERY if all(variant in state_of for state_of in by_state)):
+            lines.append(_line([task, variant, *(cell for state_of in by_state for cell in _cells(state_of, variant))]))
     return [_gradients_head(rows, nets), "", *lines, ""] if len(lines) > before else []
 
 
@@ -140,21 +146,21 @@ def _gradients_head(rows: Sequence[Row], nets: Sequence[str]) -> str:
     return f"Gradients of seed {seed}, at stock's initial and final weights; the stem's error is that of one batch."
 
 
-def _cells(found: Mapping[str, Any], arm: str) -> list[str]:
-    stem, above = stem_error(found, arm), ratios(found, arm)
+def _cells(by_variant: Mapping[str, Any], variant: str) -> list[str]:
+    stem, above = stem_error(by_variant, variant), ratios(by_variant, variant)
     error = "–" if stem is None else "< 1e-4" if stem < 1e-4 else f"{stem:.2g}"
     return [error, *(_times(value) for value in (min(above), statistics.median(above)))]
 
 
-def stem_error(found: Mapping[str, Any], arm: str) -> float | None:
+def stem_error(by_variant: Mapping[str, Any], variant: str) -> float | None:
     """Of the first layer's gradient of a batch, mean over batches, as a share of it."""
-    share: float | None = found[arm]["of batch"][0]
+    share: float | None = by_variant[variant]["of batch"][0]
     return share
 
 
-def ratios(found: Mapping[str, Any], arm: str) -> list[float]:
-    """Of each layer: what the choice of a batch does to its gradient, over the arm's error; both squared."""
-    pairs = zip(found[NOISE]["noise"], found[arm]["error"], strict=True)
+def ratios(by_variant: Mapping[str, Any], variant: str) -> list[float]:
+    """Of each layer: what the choice of a batch does to its gradient, over the variant's error; both squared."""
+    pairs = zip(by_variant[NOISE]["noise"], by_variant[variant]["error"], strict=True)
     return [(noise / error) ** 2 for noise, error in pairs if noise is not None and error]
 
 

@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.training import rows as kept
-from benchmarks.training.arms import EVERY, FUSED, STOCK
 from benchmarks.training.gradients import NOISE, STATES
 from benchmarks.training.rows import AS_TRAINED, Row
+from benchmarks.training.variants import EVERY, FUSED, STOCK
 
 COLOURS = {"approx": "C0", "paper": "C2", "naive": "C3", "narrow": "C1"}
 
@@ -36,21 +36,21 @@ def nets(rows: Sequence[Row]) -> Figure | None:
     return figure
 
 
-def _style(arm: str) -> dict[str, Any]:
+def _style(variant: str) -> dict[str, Any]:
     """One colour a method; 8 bits are dashed."""
-    if arm == STOCK:
+    if variant == STOCK:
         return {"color": "black"}
-    method, _, bits = arm.partition("-")
+    method, _, bits = variant.partition("-")
     return {"color": COLOURS[method], "linestyle": "--" if bits == "8" else "-"}
 
 
 def _losses(axes: Axes, rows: Sequence[Row], task: str) -> None:
-    for arm, by_seed in kept.runs(rows, task).items():
+    for variant, by_seed in kept.runs(rows, task).items():
         points = list(zip(*(row.found["curve"] for row in by_seed.values()), strict=True))
         steps = [of_seeds[0][0] for of_seeds in points]
-        values = [[float("nan") if one[1] is None else one[1] for one in of_seeds] for of_seeds in points]
+        values = [[float("nan") if point[1] is None else point[1] for point in of_seeds] for of_seeds in points]
         axes.semilogy(
-            steps, [statistics.fmean(of_seeds) for of_seeds in values], label=arm, linewidth=1.2, **_style(arm)
+            steps, [statistics.fmean(of_seeds) for of_seeds in values], label=variant, linewidth=1.2, **_style(variant)
         )
     axes.set_xlabel("steps")
 
@@ -71,12 +71,17 @@ def _errors(axes: Axes, rows: Sequence[Row], task: str) -> None:
 
 
 def _gradients(axes: Axes, rows: Sequence[Row], task: str) -> None:
-    found = kept.gradients(rows, task, STATES[-1])
-    if not found:
+    by_variant = kept.gradients(rows, task, STATES[-1])
+    if not by_variant:
         return
-    layers = range(len(found[NOISE]["layers"]))
-    axes.semilogy(layers, found[NOISE]["noise"], color="0.6", linewidth=2, label="noise of the batches")
-    for arm in EVERY:
-        if arm in found and arm != FUSED:
-            axes.semilogy(layers, [one or float("nan") for one in found[arm]["error"]], linewidth=1, **_style(arm))
+    layers = range(len(by_variant[NOISE]["layers"]))
+    axes.semilogy(layers, by_variant[NOISE]["noise"], color="0.6", linewidth=2, label="noise of the batches")
+    for variant in EVERY:
+        if variant in by_variant and variant != FUSED:
+            axes.semilogy(
+                layers,
+                [error or float("nan") for error in by_variant[variant]["error"]],
+                linewidth=1,
+                **_style(variant),
+            )
     axes.set_xlabel("layer, from the first")

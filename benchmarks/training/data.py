@@ -82,9 +82,9 @@ def digits(device: torch.device) -> Images:
         from sklearn.datasets import load_digits  # for this task only
     except ImportError:
         raise Misuse("task digits needs scikit-learn: pip install scikit-learn, or --task text") from None
-    found = load_digits()
-    images = torch.tensor(found.images, dtype=torch.float32)[:, None]
-    labels = torch.tensor(found.target, dtype=torch.int64)
+    loaded = load_digits()
+    images = torch.tensor(loaded.images, dtype=torch.float32)[:, None]
+    labels = torch.tensor(loaded.target, dtype=torch.int64)
     held = torch.zeros(len(labels), dtype=torch.bool)
     for digit in labels.unique():
         held[(labels == digit).nonzero().flatten()[EVERY - 1 :: EVERY]] = True
@@ -99,8 +99,8 @@ def data(task: str, context: int, device: torch.device) -> Data:
     return text(context, device) if task == "text" else digits(device)
 
 
-def digest(found: Data) -> str:
+def digest(samples: Data) -> str:
     """Of all numbers, and of where they are split."""
-    parts = (found.train, found.held_out) if isinstance(found, Text) else (*found.train, *found.held_out)
+    parts = (samples.train, samples.held_out) if isinstance(samples, Text) else (*samples.train, *samples.held_out)
     sums = [hashlib.sha256(part.cpu().numpy().tobytes()).hexdigest() for part in parts]
     return hashlib.sha256("".join(sums).encode()).hexdigest()[:12]

@@ -1,7 +1,7 @@
-"""How far each arm's gradients are from stock's, layer by layer, beside the noise of the batches themselves.
+"""How far each variant's gradients are from stock's, layer by layer, beside the noise of the batches themselves.
 
 At stock's weights before and after a training, on the same n batches b, for each tensor of weights, with g_b stock's
-gradient, a_b the arm's, and g the mean of the g_b, which stands for the gradient over all data:
+gradient, a_b the variant's, and g the mean of the g_b, which stands for the gradient over all data:
 
     of batch  mean of |a_b - g_b| / |g_b|
     error     sqrt(mean of |a_b - g_b|^2) / |g|
@@ -9,7 +9,7 @@ gradient, a_b the arm's, and g the mean of the g_b, which stands for the gradien
     noise     sqrt(sum of |g_b - g|^2 / (n - 1)) / |g|, of stock: what a batch adds to the gradient
 
 Error, bias and noise have one denominator, so that they can be held against each other. |g| is itself measured with
-noise, so that noise comes out too small, and at most sqrt(n): the arms look worse beside it than they are.
+noise, so that noise comes out too small, and at most sqrt(n): the variants look worse beside it than they are.
 """
 
 import copy
@@ -20,19 +20,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.training.arms import NETS, STOCK
 from benchmarks.training.runs import Settings, conditions, counted, forward, of, start, train
+from benchmarks.training.variants import NETS, STOCK
 
 BATCHES = {"quick": 4, "small": 32, "large": 32}
 OTHER = 1_000_003  # added to the seed: batches that the training did not see in this order
 STATES = ("initial", "final")
-NOISE = "noise"  # in the place of an arm
+NOISE = "noise"  # in the place of a variant
 
 Gradients = list[Tensor]  # one of each tensor of weights, in their order
 
 
 def measure(settings: Settings, names: Sequence[str], seed: int) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """State, arm (or NOISE), the numbers above, each a list in the order of `layers`, and kept, bytes for backward."""
+    """State, variant (or NOISE), the numbers above, lists in the order of `layers`, and kept, bytes for backward."""
     with conditions(settings):
         before = copy.deepcopy(start(settings, STOCK, seed).state_dict())
     after = train(settings, STOCK, seed)[0].state_dict()
@@ -43,57 +43,59 @@ def measure(settings: Settings, names: Sequence[str], seed: int) -> Iterator[tup
             stock = list(_all(settings, model, seed))
             mean = [torch.stack(parts).mean(0) for parts in zip(*stock, strict=True)]
             yield state, NOISE, {"layers": layers, "noise": _noise(stock, mean), "kept": _kept(settings, model, seed)}
-            for arm in names:
-                if arm != STOCK:
-                    model = _model(settings, arm, seed, weights)
-                    found = compare(_all(settings, model, seed), stock, mean)
-                    yield state, arm, {"layers": layers, **found, "kept": _kept(settings, model, seed)}
+            for variant in names:
+                if variant != STOCK:
+                    model = _model(settings, variant, seed, weights)
+                    compared = compare(_all(settings, model, seed), stock, mean)
+                    yield state, variant, {"layers": layers, **compared, "kept": _kept(settings, model, seed)}
 
 
-def compare(of_arm: Iterator[Gradients], stock: Sequence[Gradients], mean: Gradients) -> dict[str, list[float | None]]:
+def compare(
+    of_variant: Iterator[Gradients], stock: Sequence[Gradients], mean: Gradients
+) -> dict[str, list[float | None]]:
     """`of batch`, `error` and `bias`, each a number a layer."""
     relative, squared = torch.zeros(len(mean)), torch.zeros(len(mean))
-    total = [torch.zeros_like(one) for one in mean]
-    for theirs, exact in zip(of_arm, stock, strict=True):
+    total = [torch.zeros_like(gradient) for gradient in mean]
+    for theirs, exact in zip(of_variant, stock, strict=True):
         for i, (a, g) in enumerate(zip(theirs, exact, strict=True)):
             miss = a - g
             total[i] += miss
             squared[i] += float(miss.norm()) ** 2
             relative[i] += float(miss.norm() / g.norm())
-    count, sizes = len(stock), torch.tensor([float(one.norm()) for one in mean])
-    bias = torch.tensor([float(one.norm()) for one in total]) / count / sizes
-    found = {"of batch": relative / count, "error": (squared / count).sqrt() / sizes, "bias": bias}
-    return {name: _short(values) for name, values in found.items()}
+    count, sizes = len(stock), torch.tensor([float(gradient.norm()) for gradient in mean])
+    bias = torch.tensor([float(gradient.norm()) for gradient in total]) / count / sizes
+    numbers = {"of batch": relative / count, "error": (squared / count).sqrt() / sizes, "bias": bias}
+    return {name: _short(values) for name, values in numbers.items()}
 
 
 def _noise(stock: Sequence[Gradients], mean: Gradients) -> list[float | None]:
-    found = []
+    norms_of = []
     for parts, middle in zip(zip(*stock, strict=True), mean, strict=True):
         squared = sum(float((part - middle).norm()) ** 2 for part in parts) / (len(parts) - 1)
-        found.append(squared**0.5 / float(middle.norm()))
-    return _short(torch.tensor(found))
+        norms_of.append(squared**0.5 / float(middle.norm()))
+    return _short(torch.tensor(norms_of))
 
 
-def _model(settings: Settings, arm: str, seed: int, weights: dict[str, Tensor]) -> nn.Module:
-    model = start(settings, arm, seed)
+def _model(settings: Settings, variant: str, seed: int, weights: dict[str, Tensor]) -> nn.Module:
+    model = start(settings, variant, seed)
     model.load_state_dict(weights)
     return model
 
 
 def _all(settings: Settings, model: nn.Module, seed: int) -> Iterator[Gradients]:
     """The gradients of each batch, the same batches for all models."""
-    drawn, found = torch.Generator().manual_seed(seed + OTHER), of(settings)
+    drawn, data_of = torch.Generator().manual_seed(seed + OTHER), of(settings)
     for _ in range(BATCHES[settings.size]):
-        value = forward(settings, model, *found.batch(settings.batch, drawn))
-        yield list(torch.autograd.grad(value, [one for _, one in _tensors(settings, model)]))
+        value = forward(settings, model, *data_of.batch(settings.batch, drawn))
+        yield list(torch.autograd.grad(value, [tensor for _, tensor in _tensors(settings, model)]))
 
 
 def _tensors(settings: Settings, model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """All weights; of NETS, which have hundreds, those of convolutions and linear layers."""
-    found = list(model.named_parameters())
+    named = list(model.named_parameters())
     if settings.task not in NETS:
-        return found
-    return [(name, one) for name, one in found if name.endswith("weight") and one.dim() > 1]
+        return named
+    return [(name, tensor) for name, tensor in named if name.endswith("weight") and tensor.dim() > 1]
 
 
 def _kept(settings: Settings, model: nn.Module, seed: int) -> int:

@@ -10,11 +10,11 @@ from joblib import Parallel, delayed
 from benchmarks.clock import origin
 from benchmarks.training import gradients as training_gradients
 from benchmarks.training import runs as training_runs
-from benchmarks.training.arms import STOCK, compared_by_gradient
 from benchmarks.training.data import digest
 from benchmarks.training.gradients import NOISE, STATES
 from benchmarks.training.rows import GRADIENTS, RUN, Row
 from benchmarks.training.runs import Settings
+from benchmarks.training.variants import STOCK, compared_by_gradient
 
 TASKS = {  # and what activates them
     **{"text": "gelu", "digits": "silu"},
@@ -54,10 +54,10 @@ SEEDS = {"text": 5, "digits": 10, "resnet20": 3, "resnet56": 3, "resnet164": 3, 
 
 @dataclass(frozen=True)
 class Job:
-    """One training of an arm, or the gradients of several."""
+    """One training of a variant, or the gradients of several."""
 
     what: str
-    arms: tuple[str, ...]
+    variants: tuple[str, ...]
     seed: int
     settings: Settings
 
@@ -66,28 +66,30 @@ class Job:
         """Of the rows that come of it."""
         what = f"{self.what} {self.settings.task}"
         if self.what == RUN:
-            return {(what, self.arms[0], "run", self.seed)}
-        others = [NOISE, *(arm for arm in self.arms if arm != STOCK)]
-        return {(what, arm, state, self.seed) for arm in others for state in STATES}
+            return {(what, self.variants[0], "run", self.seed)}
+        others = [NOISE, *(variant for variant in self.variants if variant != STOCK)]
+        return {(what, variant, state, self.seed) for variant in others for state in STATES}
 
 
 def settings(task: str, size: str, device: str, threads: int, amp: bool, **changed: Any) -> Settings:
     """Those of a task in a size; `changed`: what is not as there, None where it is."""
     known = {"activation": TASKS[task], **SIZES[size][task]}
     known |= {name: value for name, value in changed.items() if value is not None}
-    found = digest(training_runs.load(task, known["context"], device))
+    digest_of = digest(training_runs.load(task, known["context"], device))
     common = {"size": size, "device": device, "threads": threads, "amp": amp, "torch": torch.__version__}
-    return Settings(task=task, digest=found, **common, **known)
+    return Settings(task=task, digest=digest_of, **common, **known)
 
 
-def jobs(of_tasks: Sequence[Settings], arms: Mapping[str, Sequence[str]], seeds: Mapping[str, int]) -> list[Job]:
-    """Of a task, all arms with a seed before the next seed, so that what is broken off is good for a comparison."""
-    found = []
-    for one in of_tasks:
-        names = arms[one.task]
-        found.append(Job(GRADIENTS, compared_by_gradient(one.task, names), 0, one))
-        found += [Job(RUN, (arm,), seed, one) for seed in range(seeds[one.task]) for arm in names]
-    return found
+def jobs(of_tasks: Sequence[Settings], variants: Mapping[str, Sequence[str]], seeds: Mapping[str, int]) -> list[Job]:
+    """Of a task, all variants with a seed before the next seed, so that what is broken off is good for a comparison."""
+    made = []
+    for task_settings in of_tasks:
+        names = variants[task_settings.task]
+        made.append(Job(GRADIENTS, compared_by_gradient(task_settings.task, names), 0, task_settings))
+        made += [
+            Job(RUN, (variant,), seed, task_settings) for seed in range(seeds[task_settings.task]) for variant in names
+        ]
+    return made
 
 
 def do(job: Job) -> list[Row]:
@@ -97,11 +99,11 @@ def do(job: Job) -> list[Row]:
     with training_runs.conditions(job.settings):
         common |= origin(torch.device(job.settings.device))
     if job.what == RUN:
-        (arm,) = job.arms
-        found = training_runs.train(job.settings, arm, job.seed)[1]
-        return [Row(f"{RUN} {task}", arm, "run", found=found, **common)]
-    measured = training_gradients.measure(job.settings, job.arms, job.seed)
-    return [Row(f"{GRADIENTS} {task}", arm, state, found=found, **common) for state, arm, found in measured]
+        (variant,) = job.variants
+        results = training_runs.train(job.settings, variant, job.seed)[1]
+        return [Row(f"{RUN} {task}", variant, "run", found=results, **common)]
+    measured = training_gradients.measure(job.settings, job.variants, job.seed)
+    return [Row(f"{GRADIENTS} {task}", variant, state, found=results, **common) for state, variant, results in measured]
 
 
 def done(todo: Sequence[Job], processes: int) -> Iterator[list[Row]]:
@@ -113,5 +115,5 @@ def done(todo: Sequence[Job], processes: int) -> Iterator[list[Row]]:
 
 def others(rows: Sequence[Row], of_tasks: Sequence[Settings]) -> list[Row]:
     """Rows of these tasks that come of other settings: not to be mixed with these."""
-    wanted = {one.task: training_runs.key(one) for one in of_tasks}
-    return [row for row in rows if row.task in wanted and row.settings != wanted[row.task]]
+    keys = {task_settings.task: training_runs.key(task_settings) for task_settings in of_tasks}
+    return [row for row in rows if row.task in keys and row.settings != keys[row.task]]

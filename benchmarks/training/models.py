@@ -119,11 +119,11 @@ def _conv(inward: int, outward: int, size: int, stride: int) -> nn.Sequential:
     )
 
 
-def loss(logits: Tensor, wanted: Tensor) -> Tensor:
+def loss(logits: Tensor, target: Tensor) -> Tensor:
     """Mean cross-entropy in nats, in float32, of logits [..., classes] against whole numbers [...]."""
-    return F.cross_entropy(logits.flatten(0, -2).float(), wanted.flatten())
+    return F.cross_entropy(logits.flatten(0, -2).float(), target.flatten())
 
 
-def right(logits: Tensor, wanted: Tensor) -> float:
+def right(logits: Tensor, target: Tensor) -> float:
     """The share of `wanted` that has the highest logit."""
-    return float((logits.argmax(-1) == wanted).to(torch.float32).mean())
+    return float((logits.argmax(-1) == target).to(torch.float32).mean())

@@ -55,9 +55,9 @@ class PreActivated(nn.Module):
         )
         self.norm, self.act = norm(widths[-1]), nn.ReLU()
         self.head = nn.Linear(widths[-1], classes)
-        for one in self.modules():
-            if isinstance(one, nn.Conv2d):
-                nn.init.kaiming_normal_(one.weight)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.stem(images)

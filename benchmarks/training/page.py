@@ -9,10 +9,10 @@ from benchmarks.rows import RESULTS
 from benchmarks.training import approx_page as approx
 from benchmarks.training import plots as training_plots
 from benchmarks.training import rows as kept
-from benchmarks.training.arms import ARMS, STOCK
 from benchmarks.training.gradients import NOISE, STATES
 from benchmarks.training.rows import Row
 from benchmarks.training.statistics import Comparison
+from benchmarks.training.variants import STOCK, VARIANTS
 from coefficients.files import write_text
 
 PAGE = Path(__file__).parents[2] / "docs" / "training.md"
@@ -32,7 +32,7 @@ def rendered(page: str, results: Path = RESULTS) -> str:
         if begin in page:
             before, rest = page.split(begin)
             _, after = rest.split(end)
-            page = f"{before}{begin}{''.join(make(*one) for one in rows)}{end}{after}"
+            page = f"{before}{begin}{''.join(make(*of_task) for of_task in rows)}{end}{after}"
     return page
 
 
@@ -53,7 +53,7 @@ def section(rows: Sequence[Row], path: Path) -> str:
 def _head(rows: Sequence[Row], task: str) -> list[str]:
     by_seed = kept.runs(rows, task)[STOCK]
     row = next(iter(by_seed.values()))
-    at, losses = row.settings, [one for one in kept.losses(by_seed).values() if one is not None]
+    at, losses = row.settings, [end for end in kept.losses(by_seed).values() if end is not None]
     shape = f"{at['layers']} layers, {at['width']} wide"
     unit = f"{at['batch']} × {at['context']} characters" if task == "text" else f"{at['batch']} images"
     dtype = "bfloat16 by autocast" if at["amp"] else "float32"
@@ -65,53 +65,58 @@ def _head(rows: Sequence[Row], task: str) -> list[str]:
 
 
 def table(rows: Sequence[Row], task: str) -> list[str]:
-    """A line for each arm: bytes, final loss, its difference from stock in units of the margin, p, verdict, time."""
-    by_arm, compared = kept.runs(rows, task), kept.compared(rows, task)
+    """A line for each variant: bytes, final loss, its difference from stock in margins, p, verdict, time."""
+    by_variant, compared = kept.runs(rows, task), kept.compared(rows, task)
     accurate = task == "digits"
-    head = ["arm", "kept", "final loss", *(["right"] if accurate else [])]
+    head = ["variant", "kept", "final loss", *(["right"] if accurate else [])]
     head += ["difference from stock / margin, 95 %", "p", "verdict", "time"]
     lines = [_line(head), _line(["---", *["---:"] * (len(head) - 3), "---", "---:"])]
-    stock = by_arm[STOCK]
-    for arm, by_seed in by_arm.items():
-        found = [row.found for row in by_seed.values()]
-        share = found[0]["kept"] / next(iter(stock.values())).found["kept"]
+    stock = by_variant[STOCK]
+    for variant, by_seed in by_variant.items():
+        results = [row.found for row in by_seed.values()]
+        share = results[0]["kept"] / next(iter(stock.values())).found["kept"]
         cells = [
-            arm,
-            f"{found[0]['kept'] / 1e6:.2f} MB, {100 * share:.0f} %",
-            f"{kept.mean(one['loss'] for one in found):.4f}",
+            variant,
+            f"{results[0]['kept'] / 1e6:.2f} MB, {100 * share:.0f} %",
+            f"{kept.mean(result['loss'] for result in results):.4f}",
         ]
-        cells += [f"{100 * kept.mean(one['accuracy'] for one in found):.2f} %"] if accurate else []
+        cells += [f"{100 * kept.mean(result['accuracy'] for result in results):.2f} %"] if accurate else []
         times = [row.found["seconds"] / stock[seed].found["seconds"] for seed, row in by_seed.items() if seed in stock]
-        cells += [*_compared(compared.get(arm)), f"{statistics.median(times):.2f}×" if times else "–"]
+        cells += [*_compared(compared.get(variant)), f"{statistics.median(times):.2f}×" if times else "–"]
         lines.append(_line(cells))
     return lines
 
 
 def verdicts(compared: Mapping[str, Comparison]) -> str:
-    """Which arms are equivalent, and which are not, in a sentence."""
+    """Which variants are equivalent, and which are not, in a sentence."""
     worded: dict[str, list[str]] = {}
-    for arm, one in compared.items():
-        worded.setdefault(one.verdict, []).append(arm)
-    return " ".join(f"{verdict[0].upper()}{verdict[1:]}: {', '.join(arms)}." for verdict, arms in worded.items())
+    for variant, comparison in compared.items():
+        worded.setdefault(comparison.verdict, []).append(variant)
+    return " ".join(
+        f"{verdict[0].upper()}{verdict[1:]}: {', '.join(variants)}." for verdict, variants in worded.items()
+    )
 
 
-def _compared(one: Comparison | None) -> list[str]:
-    if one is None:
+def _compared(comparison: Comparison | None) -> list[str]:
+    if comparison is None:
         return ["–", "–", "what is compared with"]
-    if math.isnan(one.p):
-        return ["–", "–", one.verdict]
-    values = [value / one.margin if one.margin else 0.0 for value in (one.difference, one.low, one.high)]
+    if math.isnan(comparison.p):
+        return ["–", "–", comparison.verdict]
+    values = [
+        value / comparison.margin if comparison.margin else 0.0
+        for value in (comparison.difference, comparison.low, comparison.high)
+    ]
     return [
         "{:+z.3f} ({:+z.3f} to {:+z.3f})".format(*values),
-        "< 0.001" if one.p < 0.001 else f"{one.p:.2g}",
-        one.verdict,
+        "< 0.001" if comparison.p < 0.001 else f"{comparison.p:.2g}",
+        comparison.verdict,
     ]
 
 
 def _gradients_head(rows: Sequence[Row], task: str) -> str:
     seed = next(row.seed for row in rows if row.what == f"{kept.GRADIENTS} {task}")
     noise = {state: _known(kept.gradients(rows, task, state)[NOISE]["noise"]) for state in STATES}
-    said = [f"{min(one):.2g} to {max(one):.2g} |g| at the {state} weights" for state, one in noise.items()]
+    said = [f"{min(norms):.2g} to {max(norms):.2g} |g| at the {state} weights" for state, norms in noise.items()]
     return (
         f"Gradients of {task}, seed {seed}, at stock's initial and final weights, in %: median and largest of"
         f" {len(noise[STATES[0]])} tensors. The noise of the batches is {' and '.join(said)}."
@@ -119,19 +124,19 @@ def _gradients_head(rows: Sequence[Row], task: str) -> str:
 
 
 def gradients_table(rows: Sequence[Row], task: str) -> list[str]:
-    """A line for each arm: its error of one batch's gradient, error and bias as shares of the noise."""
+    """A line for each variant: its error of one batch's gradient, error and bias as shares of the noise."""
     columns = ("error of a batch", "error / noise", "bias / noise")
-    lines = [_line(["arm", *(f"{state}: {name}" for state in STATES for name in columns)])]
+    lines = [_line(["variant", *(f"{state}: {name}" for state in STATES for name in columns)])]
     lines.append(_line(["---", *["---:"] * (len(STATES) * len(columns))]))
     by_state = [kept.gradients(rows, task, state) for state in STATES]
-    for arm in (arm for arm in ARMS if all(arm in found for found in by_state)):
+    for variant in (variant for variant in VARIANTS if all(variant in by_variant for by_variant in by_state)):
         cells = []
-        for found in by_state:
-            one, noise = found[arm], found[NOISE]["noise"]
-            cells.append(_spread(_known(one["of batch"])))
+        for by_variant in by_state:
+            own, noise = by_variant[variant], by_variant[NOISE]["noise"]
+            cells.append(_spread(_known(own["of batch"])))
             for name in ("error", "bias"):
-                cells.append(_spread([a / b for a, b in zip(one[name], noise, strict=True) if a is not None and b]))
-        lines.append(_line([arm, *cells]))
+                cells.append(_spread([a / b for a, b in zip(own[name], noise, strict=True) if a is not None and b]))
+        lines.append(_line([variant, *cells]))
     return lines
 
 
@@ -164,6 +169,8 @@ def summary(rows: Sequence[Row]) -> str:
 
 def write() -> list[Path]:
     """Draw the stored rows' pictures, and put the rows into the page."""
-    pictures = [one for path in sorted(RESULTS.glob(ROWS)) for one in training_plots.save(kept.load(path), path)]
+    pictures = [
+        picture for path in sorted(RESULTS.glob(ROWS)) for picture in training_plots.save(kept.load(path), path)
+    ]
     write_text(PAGE, rendered(PAGE.read_text(encoding="utf-8")))
     return [PAGE, *pictures]

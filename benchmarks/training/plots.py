@@ -1,4 +1,4 @@
-"""The pictures of `benchmarks.training`: curves of loss, where each arm ends, and its gradients beside the noise."""
+"""The pictures of `benchmarks.training`: curves of loss, final losses, and gradients beside the noise."""
 
 import io
 import statistics
@@ -13,10 +13,10 @@ from PIL import Image
 from benchmarks.training import approx_page as training_approx_page
 from benchmarks.training import approx_plots as training_approx_plots
 from benchmarks.training import rows as kept
-from benchmarks.training.arms import ARMS, STOCK
 from benchmarks.training.gradients import NOISE, STATES
 from benchmarks.training.rows import Row
 from benchmarks.training.runs import SHARE
+from benchmarks.training.variants import STOCK, VARIANTS
 
 DPI, COLOURS = 100, 255
 BAND: dict[str, Any] = {"color": "0.85", "zorder": 0, "label": "stock ± standard deviation between seeds"}
@@ -41,18 +41,18 @@ def _small(figure: Figure) -> Image.Image:
     return Image.open(drawn).convert("RGB").quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
 
 
-def _style(arm: str) -> dict[str, Any]:
+def _style(variant: str) -> dict[str, Any]:
     """One colour a method; the more bits, the more of the line is drawn."""
-    method, _, bits = arm.rpartition("-")
+    method, _, bits = variant.rpartition("-")
     names = ("invact", "forward-ad", "fewbit", "actnn", "recompute")
-    if arm == STOCK:
+    if variant == STOCK:
         return {"color": "black"}
     dashes = {"1": ":", "2": "-.", "3": "--", "4": "-"}.get(bits, "-")
-    return {"color": f"C{names.index(method if bits.isdigit() else arm)}", "linestyle": dashes}
+    return {"color": f"C{names.index(method if bits.isdigit() else variant)}", "linestyle": dashes}
 
 
 def curves(rows: Sequence[Row]) -> Figure | None:
-    """Above: loss on what is held out, mean over seeds, and stock's spread. Below: each arm's distance from stock."""
+    """Above: loss on what is held out, mean over seeds, and stock's spread. Below: the distance from stock."""
     tasks = kept.tasks(rows)
     if not tasks:
         return None
@@ -60,15 +60,15 @@ def curves(rows: Sequence[Row]) -> Figure | None:
     grid = figure.subplots(2, len(tasks), squeeze=False, sharex="col")
     for column, task in enumerate(tasks):
         above, below = grid[0][column], grid[1][column]
-        by_arm = kept.runs(rows, task)
-        for arm, by_seed in by_arm.items():
+        by_variant = kept.runs(rows, task)
+        for variant, by_seed in by_variant.items():
             steps, values = _curve(by_seed)
-            style = {**_style(arm), "linewidth": 1.2, "label": arm}
+            style = {**_style(variant), "linewidth": 1.2, "label": variant}
             above.plot(steps, [statistics.fmean(of_seeds) for of_seeds in values], **style)
-            if arm == STOCK and len(by_seed) > 1:
+            if variant == STOCK and len(by_seed) > 1:
                 _band(above, below, steps, values)
-            elif arm != STOCK:
-                shared = {seed: row for seed, row in by_arm[STOCK].items() if seed in by_seed}
+            elif variant != STOCK:
+                shared = {seed: row for seed, row in by_variant[STOCK].items() if seed in by_seed}
                 pairs = zip(_curve({seed: by_seed[seed] for seed in shared})[1], _curve(shared)[1], strict=True)
                 differences = [statistics.fmean(a) - statistics.fmean(b) for a, b in pairs]
                 below.plot(steps, differences, **style)
@@ -81,15 +81,17 @@ def curves(rows: Sequence[Row]) -> Figure | None:
 def _curve(by_seed: dict[int, Row]) -> tuple[list[int], list[list[float]]]:
     """Steps, and at each the losses on what is held out of all seeds that had a finite one."""
     points = list(zip(*(row.found["curve"] for row in by_seed.values()), strict=True))
-    values = [[one[2] if one[2] is not None else float("nan") for one in of_seeds] for of_seeds in points]
+    values = [[point[2] if point[2] is not None else float("nan") for point in of_seeds] for of_seeds in points]
     return [of_seeds[0][0] for of_seeds in points], values
 
 
 def _band(above: Axes, below: Axes, steps: Sequence[int], values: Sequence[Sequence[float]]) -> None:
-    means, spreads = [statistics.fmean(one) for one in values], [statistics.stdev(one) for one in values]
+    means, spreads = [statistics.fmean(column) for column in values], [statistics.stdev(column) for column in values]
     pairs = list(zip(means, spreads, strict=True))
-    above.fill_between(steps, [mean - one for mean, one in pairs], [mean + one for mean, one in pairs], **BAND)
-    below.fill_between(steps, [-one for one in spreads], spreads, **BAND)
+    above.fill_between(
+        steps, [mean - column for mean, column in pairs], [mean + column for mean, column in pairs], **BAND
+    )
+    below.fill_between(steps, [-column for column in spreads], spreads, **BAND)
     if 0 < spreads[-1] < float("inf"):
         below.set_yscale("symlog", linthresh=spreads[-1])  # what is large at first must not hide the end
 
@@ -100,24 +102,26 @@ def _legend(figure: Figure, axes: Axes) -> None:
 
 
 def final(rows: Sequence[Row]) -> Figure | None:
-    """The final loss of each arm less stock's with the same seed, in margins: dots, mean with its 95 % interval."""
+    """The final loss of each variant less stock's with the same seed, in margins: dots, mean with its 95 % interval."""
     tasks = [task for task in kept.tasks(rows) if len(kept.runs(rows, task)) > 1]
     if not tasks:
         return None
     figure = Figure(figsize=(5.5 * len(tasks), 3.8), layout="constrained")
     for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
-        by_arm, compared = kept.runs(rows, task), kept.compared(rows, task)
-        stock, margin = kept.losses(by_arm[STOCK]), next(iter(compared.values())).margin or float("nan")
+        by_variant, compared = kept.runs(rows, task), kept.compared(rows, task)
+        stock, margin = kept.losses(by_variant[STOCK]), next(iter(compared.values())).margin or float("nan")
         axes.axvspan(-1, 1, color="0.9", zorder=0, label="margin: ± stock's standard deviation between seeds")
-        for place, (arm, one) in enumerate(compared.items()):
-            losses = kept.losses(by_arm[arm])
+        for place, (variant, comparison) in enumerate(compared.items()):
+            losses = kept.losses(by_variant[variant])
             dots = [
                 (a - b) / margin for seed, a in losses.items() if (b := stock.get(seed)) is not None and a is not None
             ]
-            colour = _style(arm)["color"]
+            colour = _style(variant)["color"]
             axes.plot(dots, [place] * len(dots), "o", color=colour, markersize=4, alpha=0.5)
-            half = (one.high - one.difference) / margin
-            axes.errorbar(one.difference / margin, place, xerr=half, fmt="|", color="black", markersize=9, capsize=3)
+            half = (comparison.high - comparison.difference) / margin
+            axes.errorbar(
+                comparison.difference / margin, place, xerr=half, fmt="|", color="black", markersize=9, capsize=3
+            )
         axes.set_yticks(range(len(compared)), list(compared))
         axes.invert_yaxis()
         axes.set(title=task, xlabel="final loss less stock's with the same seed, in margins")
@@ -126,7 +130,7 @@ def final(rows: Sequence[Row]) -> Figure | None:
 
 
 def gradients(rows: Sequence[Row]) -> Figure | None:
-    """The error of each arm's gradients by layer, and the noise of the batches; exact arms are not on a log scale."""
+    """The error of gradients by layer, and the noise of the batches; a log scale does not show exact variants."""
     tasks = [task for task in kept.tasks(rows) if kept.gradients(rows, task, STATES[0])]
     if not tasks:
         return None
@@ -134,16 +138,16 @@ def gradients(rows: Sequence[Row]) -> Figure | None:
     grid = figure.subplots(len(tasks), len(STATES), squeeze=False, sharex="row", sharey="row")
     for row, task in zip(grid, tasks, strict=True):
         for axes, state in zip(row, STATES, strict=True):
-            found = kept.gradients(rows, task, state)
-            layers = range(len(found[NOISE]["layers"]))
-            axes.semilogy(layers, found[NOISE]["noise"], color="black", linewidth=2, label="noise of the batches")
-            for arm in ARMS:
-                errors = [one or float("nan") for one in found.get(arm, {}).get("error", [])]
-                if any(one == one for one in errors):
-                    axes.semilogy(layers, errors, label=arm, linewidth=1, **_style(arm))
+            by_variant = kept.gradients(rows, task, state)
+            layers = range(len(by_variant[NOISE]["layers"]))
+            axes.semilogy(layers, by_variant[NOISE]["noise"], color="black", linewidth=2, label="noise of the batches")
+            for variant in VARIANTS:
+                errors = [error or float("nan") for error in by_variant.get(variant, {}).get("error", [])]
+                if any(error == error for error in errors):
+                    axes.semilogy(layers, errors, label=variant, linewidth=1, **_style(variant))
             axes.set_title(f"{task}, {state} weights")
         row[0].set_ylabel("error of the gradient / |g|")
         for axes in row:
-            axes.set_xticks(layers, found[NOISE]["layers"], rotation=90, fontsize=5)
+            axes.set_xticks(layers, by_variant[NOISE]["layers"], rotation=90, fontsize=5)
     _legend(figure, grid[0][0])
     return figure

@@ -1,4 +1,4 @@
-"""The rows of `benchmarks.training`, one for each training and for each arm's gradients, and the file they are in."""
+"""The rows of `benchmarks.training`, one for each training and for each variant's gradients, and their file."""
 
 import json
 import math
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.rows import coefficients, summary
-from benchmarks.training.arms import EVERY, NETS
 from benchmarks.training.statistics import Comparison, compare
+from benchmarks.training.variants import EVERY, NETS
 from coefficients import command
 from coefficients.files import write_text
 
@@ -22,9 +22,9 @@ MARGINS = {task: 0.5 if task == "vit" else 1.5 for task in NETS}
 
 @dataclass(frozen=True)
 class Row:
-    """One training of an arm, or how far its gradients are off.
+    """One training of a variant, or how far its gradients are off.
 
-    what: "training" or "gradients", and the task. implementation: the arm, or "noise". mode: "run", or the weights'
+    what: "training" or "gradients", and the task. implementation: the variant, or "noise". mode: "run", or the weights'
     state, "initial" or "final". found: what `training.runs.train` or `training.gradients.measure` gives.
     """
 
@@ -66,7 +66,10 @@ class Row:
     @classmethod
     def read(cls, line: dict[str, Any]) -> "Row":
         """The row of such a line. Raises KeyError or TypeError for one of something else."""
-        return cls(seed=line["size"]["seed"], **{one.name: line[one.name] for one in fields(cls) if one.name != "seed"})
+        return cls(
+            seed=line["size"]["seed"],
+            **{column.name: line[column.name] for column in fields(cls) if column.name != "seed"},
+        )
 
 
 def load(path: Path) -> list[Row]:
@@ -101,21 +104,21 @@ def nets(rows: Iterable[Row]) -> list[str]:
 
 
 def _trained(rows: Iterable[Row], names: Sequence[str]) -> list[str]:
-    there = {row.task for row in rows if row.what.startswith(RUN)}
-    return [task for task in names if task in there]
+    trained = {row.task for row in rows if row.what.startswith(RUN)}
+    return [task for task in names if task in trained]
 
 
 def runs(rows: Iterable[Row], task: str) -> dict[str, dict[int, Row]]:
-    """The trainings of a task: of each arm, in the order of EVERY, by seed."""
-    found: dict[str, dict[int, Row]] = {}
+    """The trainings of a task: of each variant, in the order of EVERY, by seed."""
+    by_variant: dict[str, dict[int, Row]] = {}
     for row in rows:
         if row.what == f"{RUN} {task}":
-            found.setdefault(row.implementation, {})[row.seed] = row
-    return {arm: dict(sorted(found[arm].items())) for arm in EVERY if arm in found}
+            by_variant.setdefault(row.implementation, {})[row.seed] = row
+    return {variant: dict(sorted(by_variant[variant].items())) for variant in EVERY if variant in by_variant}
 
 
 def gradients(rows: Iterable[Row], task: str, state: str) -> dict[str, dict[str, Any]]:
-    """What was found of the gradients of a task at a state of the weights, of each arm and of the noise."""
+    """What was found of the gradients of a task at a state of the weights, of each variant and of the noise."""
     return {row.implementation: row.found for row in rows if (row.what, row.mode) == (f"{GRADIENTS} {task}", state)}
 
 
@@ -125,29 +128,37 @@ def losses(by_seed: dict[int, Row]) -> dict[int, float | None]:
 
 
 def compared(rows: Iterable[Row], task: str) -> dict[str, Comparison]:
-    """Each arm but stock with stock."""
-    by_arm = runs(rows, task)
-    return {arm: compare(losses(by_seed), losses(by_arm["stock"])) for arm, by_seed in by_arm.items() if arm != "stock"}
+    """Each variant but stock with stock."""
+    by_variant = runs(rows, task)
+    return {
+        variant: compare(losses(by_seed), losses(by_variant["stock"]))
+        for variant, by_seed in by_variant.items()
+        if variant != "stock"
+    }
 
 
 def errors(rows: Iterable[Row], task: str) -> dict[str, dict[int, float | None]]:
-    """Test errors in % by arm and seed, None where a training diverged; of a naive arm besides: tested as trained."""
-    found: dict[str, dict[int, float | None]] = {}
-    for arm, by_seed in runs(rows, task).items():
-        found[arm] = {seed: _error(row.found) for seed, row in by_seed.items()}
+    """Test errors in % by variant and seed, None where a training diverged; naive ones also tested as trained."""
+    by_variant: dict[str, dict[int, float | None]] = {}
+    for variant, by_seed in runs(rows, task).items():
+        by_variant[variant] = {seed: _error(row.found) for seed, row in by_seed.items()}
         if all("quantised" in row.found for row in by_seed.values()):
-            found[arm + AS_TRAINED] = {seed: _error(row.found["quantised"]) for seed, row in by_seed.items()}
-    return found
+            by_variant[variant + AS_TRAINED] = {seed: _error(row.found["quantised"]) for seed, row in by_seed.items()}
+    return by_variant
 
 
 def compared_errors(rows: Iterable[Row], task: str) -> dict[str, Comparison]:
-    """The test errors of each arm but stock, with stock's."""
-    found = errors(rows, task)
-    return {arm: compare(found[arm], found["stock"], MARGINS[task]) for arm in found if arm != "stock"}
+    """The test errors of each variant but stock, with stock's."""
+    by_variant = errors(rows, task)
+    return {
+        variant: compare(by_variant[variant], by_variant["stock"], MARGINS[task])
+        for variant in by_variant
+        if variant != "stock"
+    }
 
 
-def _error(found: dict[str, Any]) -> float | None:
-    return None if found["loss"] is None else 100 * (1 - found["accuracy"])
+def _error(results: dict[str, Any]) -> float | None:
+    return None if results["loss"] is None else 100 * (1 - results["accuracy"])
 
 
 def mean(values: Iterable[float | None]) -> float:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from benchmarks.baselines.naive import quantised
 from benchmarks.options import torch_threads
-from benchmarks.training import arms
+from benchmarks.training import variants
 from benchmarks.training.data import Data, data
 from benchmarks.training.models import loss, right
 from kernels.memory import Recorder
@@ -26,7 +26,7 @@ WARM_UP = 0.1  # of the steps, in which the rate rises to its highest; then half
 
 @dataclass(frozen=True)
 class Settings:
-    """All that, with the arm and the seed, makes a training what it is.
+    """All that, with the variant and the seed, makes a training what it is.
 
     width: of a transformer's stream, of a ResNet's first blocks, in the middle where they are bottlenecks. layers: of a
     transformer, blocks of a ResNet at each resolution. context: of GPT, in characters. rate: the highest. amp: bfloat16
@@ -60,41 +60,41 @@ def of(settings: Settings) -> Data:
     return load(settings.task, settings.context, settings.device)
 
 
-def start(settings: Settings, arm: str, seed: int) -> nn.Module:
+def start(settings: Settings, variant: str, seed: int) -> nn.Module:
     """The model with the seed's first weights. Afterwards torch's own generator is at the seed's place again."""
     torch.manual_seed(seed)
-    size = (settings.width, settings.layers, arm)
-    if settings.task in arms.NETS:
-        model = arms.net(of(settings), settings.task, *size)
+    size = (settings.width, settings.layers, variant)
+    if settings.task in variants.NETS:
+        model = variants.net(of(settings), settings.task, *size)
     else:
-        model = arms.model(of(settings), settings.activation, *size)
+        model = variants.model(of(settings), settings.activation, *size)
     torch.manual_seed(seed)  # only ActNN draws from it from here on
     return model.to(settings.device)
 
 
-def train(settings: Settings, arm: str, seed: int) -> tuple[nn.Module, dict[str, Any]]:
+def train(settings: Settings, variant: str, seed: int) -> tuple[nn.Module, dict[str, Any]]:
     """The trained model, and its measurements:
 
     loss and accuracy on all that is held out (loss None where it is not finite), in nats an element and as a share;
     curve, of POINTS rows: steps done, mean loss of the batches since the last row, loss on a share of what is held out;
     kept, bytes that forward leaves for backward; seconds of training without judging, of the processor on a CPU. Of a
-    naive arm, which is tested exactly: quantised, loss and accuracy of the net tested as it was trained.
+    naive variant, which is tested exactly: quantised, loss and accuracy of the net tested as it was trained.
     """
     with conditions(settings):
-        model, found = start(settings, arm, seed), of(settings)
+        model, data_of = start(settings, variant, seed), of(settings)
         optimiser = _optimiser(settings, model)
         batches = torch.Generator().manual_seed(seed)
         curve, losses, seconds, kept = [], [], 0.0, 0
         for step in range(settings.steps):
             begun = _clock(settings)
-            x, wanted = found.batch(settings.batch, batches)
+            x, target = data_of.batch(settings.batch, batches)
             for group in optimiser.param_groups:
                 group["lr"] = settings.rate * _share(step, settings.steps)
             optimiser.zero_grad(set_to_none=True)
             if step == 0:
-                value, kept = counted(lambda x=x, wanted=wanted: forward(settings, model, x, wanted), model)
+                value, kept = counted(lambda x=x, target=target: forward(settings, model, x, target), model)
             else:
-                value = forward(settings, model, x, wanted)
+                value = forward(settings, model, x, target)
             value.backward()
             optimiser.step()
             seconds += _clock(settings) - begun
@@ -109,10 +109,10 @@ def train(settings: Settings, arm: str, seed: int) -> tuple[nn.Module, dict[str,
     return model, {**measured, "seconds": seconds, "curve": curve}
 
 
-def forward(settings: Settings, model: nn.Module, x: Tensor, wanted: Tensor) -> Tensor:
+def forward(settings: Settings, model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
     """The loss of a batch."""
     with torch.autocast(settings.device, torch.bfloat16, enabled=settings.amp):
-        return loss(model(x), wanted)
+        return loss(model(x), target)
 
 
 @torch.no_grad()
@@ -120,11 +120,11 @@ def judge(settings: Settings, model: nn.Module, share: int = 1) -> tuple[float, 
     """Mean loss, and the share of right answers, on every `share`-th of what is held out."""
     model.eval()
     total, correct, count = 0.0, 0.0, 0
-    for x, wanted in zip(*(part.split(JUDGED) for part in of(settings).judged(share)), strict=True):
+    for x, target in zip(*(part.split(JUDGED) for part in of(settings).judged(share)), strict=True):
         with torch.autocast(settings.device, torch.bfloat16, enabled=settings.amp):
             logits = model(x)
-        total += float(loss(logits, wanted)) * len(x)
-        correct += right(logits, wanted) * len(x)
+        total += float(loss(logits, target)) * len(x)
+        correct += right(logits, target) * len(x)
         count += len(x)
     model.train()
     return total / count, correct / count

@@ -1,11 +1,11 @@
-"""Whether an arm ends where stock ends: seeds in pairs, and a test that can say "the same", not only "not shown".
+"""Whether a variant ends where stock ends: seeds in pairs, and a test that can say "the same", not only "not shown".
 
-Two one-sided t-tests (TOST) of the differences d between an arm's final loss and stock's with the same seed:
+Two one-sided t-tests (TOST) of the differences d between a variant's final loss and stock's with the same seed:
 equivalent when both "mean of d <= -margin" and "mean of d >= margin" are refused at ALPHA. p is the larger of the two.
 
 Unless one is given, the margin is the standard deviation of stock's final loss between seeds, chosen before anything
-was looked at: an arm that moves the loss by less than another seed would. It is taken from the same seeds, hence itself
-known roughly only.
+was looked at: a variant that moves the loss by less than another seed would. It is taken from the same seeds, hence
+itself known roughly only.
 """
 
 import math
@@ -20,7 +20,7 @@ ALPHA = 0.05  # of the test; differences have intervals of 95 %
 
 @dataclass(frozen=True)
 class Comparison:
-    """Of an arm with stock: over `seeds` seeds, mean difference (arm - stock) with its 95 % interval, and p of TOST.
+    """Of a variant with stock: mean difference (variant - stock) over `seeds` seeds, its 95 % interval, and p of TOST.
 
     Numbers are NaN where there are not two seeds, or a training of either did not end with a finite loss.
     """
@@ -35,7 +35,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """In words. Measurably better or worse: the interval leaves out 0; an arm can be that and equivalent."""
+        """In words. Measurably better or worse: the interval leaves out 0; a variant can be that and equivalent."""
         if self.diverged:
             return f"diverged with {self.diverged} of {self.seeds} seeds"
         if math.isnan(self.p):
@@ -51,14 +51,14 @@ class Comparison:
 
 
 def compare(
-    arm: Mapping[int, float | None], stock: Mapping[int, float | None], margin: float | None = None
+    variant: Mapping[int, float | None], stock: Mapping[int, float | None], margin: float | None = None
 ) -> Comparison:
-    """An arm's numbers with stock's, by seed; seeds that only one of them has are left out.
+    """A variant's numbers with stock's, by seed; seeds that only one of them has are left out.
 
     margin: None for the standard deviation of stock's.
     """
-    seeds = sorted(set(arm) & set(stock))
-    pairs = [(arm[seed], stock[seed]) for seed in seeds]
+    seeds = sorted(set(variant) & set(stock))
+    pairs = [(variant[seed], stock[seed]) for seed in seeds]
     whole = [(a, b) for a, b in pairs if a is not None and b is not None]
     if len(whole) < max(2, len(pairs)):
         return Comparison(len(seeds), *[math.nan] * 5, diverged=len(pairs) - len(whole))

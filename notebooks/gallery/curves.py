@@ -26,11 +26,11 @@ def window(fits: tuple[Fit, ...]) -> tuple[float, float]:
     No x that the tables were not fitted on: there they only go on as they end.
     """
     tables = [fit.document for fit in fits if fit.is_fewbit and fit.document["options"]["bits"] <= TELLING_BITS]
-    places = [*fits[0].activation.breakpoints, *(x for one in tables for x in one["solution"]["borders"])]
+    places = [*fits[0].activation.breakpoints, *(x for document in tables for x in document["solution"]["borders"])]
     lo, hi = min([-REACH, *places]), max([REACH, *places])
     margin = MARGIN * (hi - lo) / 2
     lo, hi = min([-REACH, *(x - margin for x in places)]), max([REACH, *(x + margin for x in places)])
-    domains = [one["options"]["domain"] for one in tables] or [(lo, hi)]
+    domains = [document["options"]["domain"] for document in tables] or [(lo, hi)]
     return max(lo, min(domain[0] for domain in domains)), min(hi, max(domain[1] for domain in domains))
 
 

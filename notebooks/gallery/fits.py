@@ -176,11 +176,11 @@ def shelves(root: Path | None = None) -> list[Shelf]:
 
     Raises `CoefficientError` or `InputError` for a file that is not valid, OSError for one that cannot be read.
     """
-    found: dict[str, dict[tuple[Any, ...], list[Fit]]] = {}
+    by_function: dict[str, dict[tuple[Any, ...], list[Fit]]] = {}
     for entry in available(root):
         document = load(entry.path)
         function = document["function"]
-        shelf = found.setdefault(entry.function, {}).setdefault(
+        shelf = by_function.setdefault(entry.function, {}).setdefault(
             (function["expr"], *sorted(function["params"].items())), []
         )
         activation = shelf[0].activation if shelf else stored_function(function)
@@ -188,7 +188,7 @@ def shelves(root: Path | None = None) -> list[Shelf]:
     # Further shelves of a function: minus signs are in no function's name.
     made = [
         Shelf(f"{name}-{i}" if i > 1 else name, _arranged(fits))
-        for name, like in sorted(found.items())
+        for name, like in sorted(by_function.items())
         for i, fits in enumerate(sorted(like.values(), key=_unusual), 1)
     ]
     return sorted(made, key=lambda shelf: shelf.activation.step_values is not None)
@@ -202,8 +202,8 @@ def _unusual(fits: Sequence[Fit]) -> tuple[bool, str]:
 def _arranged(fits: Sequence[Fit]) -> tuple[Fit, ...]:
     """Few-bit tables by bits, then formulas by dtype, the paper's last; formulas know of the paper's error."""
     papers = {fit.kind: fit.error for fit in fits if fit.is_published}
-    told = (fit if fit.is_fewbit or fit.is_published else replace(fit, paper=papers.get(fit.kind)) for fit in fits)
-    return tuple(sorted(told, key=_place))
+    informed = (fit if fit.is_fewbit or fit.is_published else replace(fit, paper=papers.get(fit.kind)) for fit in fits)
+    return tuple(sorted(informed, key=_place))
 
 
 def _place(fit: Fit) -> tuple[Any, ...]:

@@ -11,10 +11,10 @@ NAME = "index.html"
 
 def parser() -> Parser:
     """What the command takes."""
-    found = Parser(prog="python -m notebooks.gallery", description=f"Write all stored fits as a page, DIR/{NAME}.")
-    found.add_argument("--out", default=str(DEFAULT), metavar="DIR", help=f"default: {DEFAULT}")
-    found.add_argument("--root", metavar="DIR", help="other coefficient files than the packaged ones")
-    return found
+    made = Parser(prog="python -m notebooks.gallery", description=f"Write all stored fits as a page, DIR/{NAME}.")
+    made.add_argument("--out", default=str(DEFAULT), metavar="DIR", help=f"default: {DEFAULT}")
+    made.add_argument("--root", metavar="DIR", help="other coefficient files than the packaged ones")
+    return made
 
 
 def check(options: argparse.Namespace) -> None:

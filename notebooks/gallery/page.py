@@ -29,24 +29,24 @@ def page(
     beside: the folder it will stand in; notebooks rendered there are linked. progress is told each function's name.
     Raises `Misuse` where there are no files, `CoefficientError` or `InputError` for one that is not valid.
     """
-    found, cards = [], []
+    shown, cards = [], []
     for shelf in shelves(root):
         progress(shelf.title)
-        found.append(shelf)
+        shown.append(shelf)
         cards.append(card(shelf))
-    if not found:
+    if not shown:
         raise Misuse(f"no coefficient files in {root}; python -m fitting.fewbit --all makes them")
     return render(
         "page.html",
-        style=_file("style.css") + _choices(max(len(shelf.fits) for shelf in found)),
+        style=_file("style.css") + _choices(max(len(shelf.fits) for shelf in shown)),
         script=_file("gallery.js"),
-        shelves=found,
-        fits=sum(len(shelf.fits) for shelf in found),
-        drawn=_drawn(found),
-        thumbnails=[thumbnail(shelf, window(shelf.fits)) for shelf in found],
+        shelves=shown,
+        fits=sum(len(shelf.fits) for shelf in shown),
+        drawn=_drawn(shown),
+        thumbnails=[thumbnail(shelf, window(shelf.fits)) for shelf in shown],
         notebooks=_notebooks(beside),
         cards=cards,
-        table=table(found),
+        table=table(shown),
     )
 
 
@@ -61,12 +61,12 @@ def _choices(most: int) -> Markup:
     return Markup(",\n".join(chosen) + " { display: block; }\n")
 
 
-def _drawn(found: Sequence[Shelf]) -> str:
+def _drawn(shown: Sequence[Shelf]) -> str:
     """What the small pictures show."""
-    tables = sum(shelf.two_bits is not None for shelf in found)
+    tables = sum(shelf.two_bits is not None for shelf in shown)
     if not tables:
         return "f′ of each function."
-    where = ", where there is one" * (tables < len(found))
+    where = ", where there is one" * (tables < len(shown))
     return f"f′ of each function, and its stored table of 2 bits an element{where}."
 
 

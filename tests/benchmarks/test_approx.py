@@ -10,12 +10,12 @@ from torch import nn
 from benchmarks.baselines import naive as training_naive
 from benchmarks.training import __main__ as bench
 from benchmarks.training import approx_page as page
-from benchmarks.training import arms
 from benchmarks.training import gradients as training_gradients
 from benchmarks.training import jobs as training_jobs
 from benchmarks.training import page as training_page
 from benchmarks.training import rows as training_rows
 from benchmarks.training import runs as training_runs
+from benchmarks.training import variants
 from benchmarks.training.rows import Row
 from coefficients import command
 from tests.kernels.saved import bytes_in_graph
@@ -43,8 +43,8 @@ def measured(request):
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(training_gradients.BATCHES, "small", 3)
         settings = small(request.param, steps=3)
-        for state, arm, numbers in training_gradients.measure(settings, ("approx-4", "naive-4"), 0):
-            found[state][arm] = numbers
+        for state, variant, numbers in training_gradients.measure(settings, ("approx-4", "naive-4"), 0):
+            found[state][variant] = numbers
     return int(request.param.removeprefix("resnet")), found.values()
 
 
@@ -99,20 +99,20 @@ def test_all_patches_of_a_vit_see_each_other():
     assert (seen[0] != seen[1]).any(-1).all()
 
 
-@pytest.mark.parametrize("task", arms.NETS)
-def test_arms_of_nets_begin_alike(task):
+@pytest.mark.parametrize("task", variants.NETS)
+def test_variants_of_nets_begin_alike(task):
     settings = quick(task)
     stock = training_runs.start(settings, "stock", 3)
     batch = training_runs.of(settings).batch(8, torch.Generator().manual_seed(0))
     value = training_runs.forward(settings, stock, *batch)
-    for arm in (*arms.ARMS_OF[task], arms.FUSED):
-        model = training_runs.start(settings, arm, 3)
-        if arm == arms.NARROW:
+    for variant in (*variants.VARIANTS_OF[task], variants.FUSED):
+        model = training_runs.start(settings, variant, 3)
+        if variant == variants.NARROW:
             assert _hidden(model) * 4 == _hidden(stock)
             continue
         assert all(map(torch.equal, model.parameters(), stock.parameters()))
         same = training_runs.forward(settings, model, *batch).equal(value)
-        assert same != arm.startswith("naive")  # whose forward is another
+        assert same != variant.startswith("naive")  # whose forward is another
 
 
 def _hidden(model):
@@ -123,13 +123,13 @@ def _hidden(model):
 def test_the_fewer_bits_the_fewer_bytes(task):
     settings = quick(task)
     kept = {}
-    for arm in ("stock", arms.FUSED, "approx-8", "approx-4"):
-        model = training_runs.start(settings, arm, 0)
+    for variant in ("stock", variants.FUSED, "approx-8", "approx-4"):
+        model = training_runs.start(settings, variant, 0)
         x, wanted = training_runs.of(settings).batch(16, torch.Generator().manual_seed(0))
         call = lambda model=model, x=x, wanted=wanted: training_runs.forward(settings, model, x, wanted)  # noqa: E731
-        value, kept[arm] = training_runs.counted(call, model)
-        assert kept[arm] == bytes_in_graph(value, without=[*model.parameters(), *model.buffers()])
-    assert kept["stock"] > kept[arms.FUSED] > kept["approx-8"] > kept["approx-4"]
+        value, kept[variant] = training_runs.counted(call, model)
+        assert kept[variant] == bytes_in_graph(value, without=[*model.parameters(), *model.buffers()])
+    assert kept["stock"] > kept[variants.FUSED] > kept["approx-8"] > kept["approx-4"]
 
 
 # Naive
@@ -159,7 +159,7 @@ def test_a_gain_of_zero_leaves_the_bias():
 
 def test_a_naive_net_is_tested_exactly_unless_told():
     settings = quick("resnet20")
-    naive, stock = (training_runs.start(settings, arm, 0) for arm in ("naive-4", "stock"))
+    naive, stock = (training_runs.start(settings, variant, 0) for variant in ("naive-4", "stock"))
     x = torch.randn(32, 1, 8, 8)
     for model in (naive, stock):
         model.eval()
@@ -183,13 +183,13 @@ def test_a_naive_gradient_goes_straight_through():
 # Rows and the page
 
 
-def test_nets_are_trained_by_their_own_arms(tmp_path, capsys):
+def test_nets_are_trained_by_their_own_variants(tmp_path, capsys):
     out = tmp_path / "rows.jsonl"
     options = ["--quick", "--seeds", "1", "--steps", "2", "--arms", "naive-4,approx-4", "--out", str(out)]
     assert command.run(bench.PROG, lambda: bench.main([*options, "--task", "resnet20,vit"])) == command.GOOD
     rows = training_rows.load(out)
     trained = {(row.task, row.implementation) for row in rows if row.mode == "run"}
-    common = {(task, arm) for task in ("resnet20", "vit") for arm in ("stock", "approx-4")}
+    common = {(task, variant) for task in ("resnet20", "vit") for variant in ("stock", "approx-4")}
     assert trained == common | {("resnet20", "naive-4")}
     for row in rows:
         assert ("quantised" in row.found) == (row.mode == "run" and row.implementation == "naive-4")
@@ -201,13 +201,13 @@ def test_nets_are_trained_by_their_own_arms(tmp_path, capsys):
     assert "| naive-4 (tested as trained) |" in capsys.readouterr().out
 
 
-def test_without_a_task_those_that_have_the_arms():
-    assert bench._arms(None, "approx-4,paper-4") == {
+def test_without_a_task_those_that_have_the_variants():
+    assert bench._variants(None, "approx-4,paper-4") == {
         **{task: ["stock", "approx-4", "paper-4"] for task in ("resnet20", "resnet56")},
         **{task: ["stock", "approx-4"] for task in ("resnet164", "vit")},
     }
-    assert list(bench._arms(None, None)) == list(training_jobs.TASKS) == list(bench._arms(None, "stock"))
-    assert bench._arms("text", "approx-4,invact") == {"text": ["stock", "invact"]}
+    assert list(bench._variants(None, None)) == list(training_jobs.TASKS) == list(bench._variants(None, "stock"))
+    assert bench._variants("text", "approx-4,invact") == {"text": ["stock", "invact"]}
 
 
 def test_a_page_of_made_up_rows_of_nets(tmp_path):
@@ -215,8 +215,8 @@ def test_a_page_of_made_up_rows_of_nets(tmp_path):
     errors = {"stock": [1.0, 2.0, 3.0], "approx-4": [1.5, 2.5, 3.5], "naive-4": [5.0, None, 7.0], "narrow": [9, 9, 9]}
     errors["approx-8"] = errors["stock"]
     rows = [
-        Row("training resnet20", arm, "run", seed, settings, _found(arm, error), "d", {}, "r")
-        for arm, of_seeds in errors.items()
+        Row("training resnet20", variant, "run", seed, settings, _found(variant, error), "d", {}, "r")
+        for variant, of_seeds in errors.items()
         for seed, error in enumerate(of_seeds)
     ]
     folder = tmp_path / "machine"
@@ -235,15 +235,15 @@ def test_a_page_of_made_up_rows_of_nets(tmp_path):
     assert any(line.startswith("Lost on average, at most the margin: approx-8, approx-4") for line in lines)
 
 
-def _found(arm, error):
+def _found(variant, error):
     of = lambda error: {"loss": None if error is None else 1.0, "accuracy": 1 - (error or 0) / 100}  # noqa: E731
-    stock = arm == "stock"
+    stock = variant == "stock"
     found = {**of(error), "kept": 2e6 if stock else 1e6, "seconds": 1.0 if stock else 2.0, "curve": []}
-    return found | ({"quantised": of(None if error is None else error - 4)} if arm.startswith("naive") else {})
+    return found | ({"quantised": of(None if error is None else error - 4)} if variant.startswith("naive") else {})
 
 
 def test_rows_of_nets_are_numbers():
     for path in training_page.RESULTS.glob(training_page.ROWS):
         for row in training_rows.load(path):
-            if row.task in arms.NETS and row.mode == "run":
+            if row.task in variants.NETS and row.mode == "run":
                 assert math.isfinite(row.found["loss"]), asdict(row)

@@ -68,15 +68,15 @@ def test_a_digest_tells_data_and_split_apart():
     assert training_data.digest(found) != training_data.digest(other)
 
 
-# Models and arms
+# Models and variants
 
 
 @pytest.mark.parametrize("task", ["text", "digits"])
-def test_arms_begin_with_the_same_weights(task):
+def test_variants_begin_with_the_same_weights(task):
     settings = quick(task)
     stock = training_runs.start(settings, "stock", 3).state_dict()
-    for arm in arms.ARMS:
-        state = training_runs.start(settings, arm, 3).state_dict()
+    for variant in variants.VARIANTS:
+        state = training_runs.start(settings, variant, 3).state_dict()
         assert state.keys() == stock.keys()
         assert all(torch.equal(state[name], stock[name]) for name in stock)
     other = training_runs.start(settings, "stock", 4).state_dict()
@@ -105,21 +105,23 @@ def test_a_resnet_halves_once():
 
 
 @pytest.mark.parametrize("name", ["gelu", "silu"])
-def test_each_arm_has_its_activation(name):
-    made = {arm: repr(arms.activation(name, arm)) for arm in arms.ARMS}
+def test_each_variant_has_its_activation(name):
+    made = {variant: repr(variants.activation(name, variant)) for variant in variants.VARIANTS}
     assert made["stock"] == made["recompute"] == repr({"gelu": nn.GELU, "silu": nn.SiLU}[name]())
-    assert len(set(made.values())) == len(arms.ARMS) - 1
+    assert len(set(made.values())) == len(variants.VARIANTS) - 1
     x = torch.linspace(-6, 6, 1001, requires_grad=True)
-    for (
-        arm
-    ) in arms.ARMS:  # an ulp where |y| is largest, and half of one: all round an exact value once, up to stock's error
-        assert (arms.activation(name, arm)(x) - arms.activation(name, "stock")(x)).abs().max() <= 1.5 * 2.0**-21
+    stock = variants.activation(name, "stock")(x)
+    # An ulp where |y| is largest, and half of one: all round an exact value once, up to stock's error.
+    for variant in variants.VARIANTS:
+        assert (variants.activation(name, variant)(x) - stock).abs().max() <= 1.5 * 2.0**-21
 
 
 @pytest.mark.parametrize("task", ["text", "digits"])
 def test_recomputing_changes_no_bit(task):
     settings = quick(task)
-    (stock, of_stock), (again, of_again) = (training_runs.train(settings, arm, 0) for arm in ("stock", "recompute"))
+    (stock, of_stock), (again, of_again) = (
+        training_runs.train(settings, variant, 0) for variant in ("stock", "recompute")
+    )
     # With batch norm: averages too, which a second pass over a batch would move again. It may count batches.
     for name, value in stock.state_dict().items():
         assert name.endswith("num_batches_tracked") or torch.equal(value, again.state_dict()[name]), name
@@ -129,8 +131,8 @@ def test_recomputing_changes_no_bit(task):
 
 def test_a_run_is_the_same_each_time():
     settings = quick("text")
-    for arm in ("stock", "fewbit-2", "actnn-2"):
-        (first, once), (second, twice) = (training_runs.train(settings, arm, 5) for _ in range(2))
+    for variant in ("stock", "fewbit-2", "actnn-2"):
+        (first, once), (second, twice) = (training_runs.train(settings, variant, 5) for _ in range(2))
         assert {**once, "seconds": 0} == {**twice, "seconds": 0}
         assert all(map(torch.equal, first.parameters(), second.parameters()))
     assert training_runs.train(settings, "stock", 6)[1]["loss"] != training_runs.train(settings, "stock", 5)[1]["loss"]
@@ -143,9 +145,9 @@ def test_forward_ad_differs_from_stock_by_rounding_only(task):
     x, wanted = training_runs.of(settings).batch(8, torch.Generator().manual_seed(0))
     exact = _gradients(training_runs.start(settings, "stock", 0).double(), x if task == "text" else x.double(), wanted)
     misses = {}
-    for arm in ("stock", "forward-ad"):
-        found = _gradients(training_runs.start(settings, arm, 0), x, wanted)
-        misses[arm] = math.hypot(*(float((a - b).norm() / b.norm()) for a, b in zip(found, exact, strict=True)))
+    for variant in ("stock", "forward-ad"):
+        found = _gradients(training_runs.start(settings, variant, 0), x, wanted)
+        misses[variant] = math.hypot(*(float((a - b).norm() / b.norm()) for a, b in zip(found, exact, strict=True)))
     assert 0 < misses["stock"] < 1e-5
     assert misses["forward-ad"] <= 2 * misses["stock"]
 
@@ -156,19 +158,19 @@ def _gradients(model, x, wanted):
     return torch.autograd.grad(value, list(model.parameters()))
 
 
-@pytest.mark.parametrize("arm", arms.ARMS)
-def test_bytes_counted_are_those_in_the_graph(arm):
-    model = nn.Sequential(nn.Linear(8, 33), arms.activation("gelu", arm), nn.Linear(33, 8))
+@pytest.mark.parametrize("variant", variants.VARIANTS)
+def test_bytes_counted_are_those_in_the_graph(variant):
+    model = nn.Sequential(nn.Linear(8, 33), variants.activation("gelu", variant), nn.Linear(33, 8))
     x = torch.randn(61, 8)
     y, counted = training_runs.counted(lambda: model(x), model)
     assert counted == bytes_in_graph(y, without=model.parameters())
     n = 61 * 33
     hidden = {"stock": 8 * n, "recompute": 8 * n, "forward-ad": 8 * n, "invact": 4 * n + (n + 7) // 8}
-    method, _, bits = arm.rpartition("-")
+    method, _, bits = variant.rpartition("-")
     if bits.isdigit():
         ends = 2 * 4 * math.ceil(n / actnn.GROUP) if method == "actnn" else 0
-        hidden[arm] = 4 * n + int(bits) * ((n + 7) // 8) + ends
-    assert counted == x.nbytes + hidden[arm]
+        hidden[variant] = 4 * n + int(bits) * ((n + 7) // 8) + ends
+    assert counted == x.nbytes + hidden[variant]
 
 
 # ActNN
@@ -216,10 +218,10 @@ def test_what_lies_on_a_place_is_kept(bits):
 def test_the_derivative_is_taken_where_x_was_kept(name):
     x, grad = torch.randn(7, 100, requires_grad=True), torch.randn(7, 100)
     torch.manual_seed(1)
-    (found,) = torch.autograd.grad(arms.activation(name, "actnn-2")(x), x, grad)
+    (found,) = torch.autograd.grad(variants.activation(name, "actnn-2")(x), x, grad)
     torch.manual_seed(1)
     at = actnn.restore(*actnn.quantise(x.detach(), 2), x.shape).requires_grad_()
-    (wanted,) = torch.autograd.grad(arms.activation(name, "stock")(at), at, grad)
+    (wanted,) = torch.autograd.grad(variants.activation(name, "stock")(at), at, grad)
     assert torch.equal(found, wanted)
 
 
@@ -233,8 +235,8 @@ def test_ends_have_the_dtype_of_x():
 @pytest.mark.parametrize("arm", ["stock", "invact", "fewbit-3", "actnn-2", "recompute"])
 def test_autocast_keeps_less(arm):
     settings = quick("digits")
-    half = training_runs.train(replace(settings, amp=True), arm, 0)[1]
-    assert half["kept"] < training_runs.train(settings, arm, 0)[1]["kept"]
+    half = training_runs.train(replace(settings, amp=True), variant, 0)[1]
+    assert half["kept"] < training_runs.train(settings, variant, 0)[1]["kept"]
     assert math.isfinite(half["loss"])
 
 

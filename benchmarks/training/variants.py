@@ -1,4 +1,4 @@
-"""The arms of `benchmarks.training`: one training each, alike in all but what is kept for backward.
+"""The variants of `benchmarks.training`: one training each, alike in all but what is kept for backward.
 
 Of the models of `training_models`, activations keep less. Of those of `training_nets`, all layers do: approx-b keeps b
 bits an element by approx-backprop, paper-b by its paper's own codes, fused as much as that method with exact numbers;
@@ -23,57 +23,59 @@ from benchmarks.training.nets import PreActivated, ViT
 from kernels import convert
 
 STOCK, RECOMPUTE = "stock", "recompute"
-ARMS = parsers.ACTIVATION_ARMS
+VARIANTS = parsers.ACTIVATION_VARIANTS
 NETS = ("resnet20", "resnet56", "resnet164", "vit")
 NARROW, FUSED, QUARTER = "narrow", "fused", 4
-APPROXIMATE = (STOCK, *parsers.NET_ARMS)
+APPROXIMATE = (STOCK, *parsers.NET_VARIANTS)
 # A ViT has no batch norms, which alone the paper's codes and the naive ones are for.
-ARMS_OF = {
-    **dict.fromkeys(("text", "digits"), ARMS),
+VARIANTS_OF = {
+    **dict.fromkeys(("text", "digits"), VARIANTS),
     **dict.fromkeys(NETS, APPROXIMATE),
-    "resnet164": tuple(arm for arm in APPROXIMATE if arm != "paper-4"),  # which takes as long as all of resnet56
+    "resnet164": tuple(
+        variant for variant in APPROXIMATE if variant != "paper-4"
+    ),  # which takes as long as all of resnet56
     "vit": (STOCK, "approx-8", "approx-4", NARROW),
 }
-EVERY = (*parsers.ARMS, FUSED)
+EVERY = (*parsers.VARIANTS, FUSED)
 SCHEMES = {"approx": "robust", "paper": "paper", FUSED: "fused"}
 
 
-def activation(name: str, arm: str) -> nn.Module:
-    """The activation of a name, gelu or silu, as an arm remembers it."""
+def activation(name: str, variant: str) -> nn.Module:
+    """The activation of a name, gelu or silu, as a variant remembers it."""
     stock, ours = MODULES[name]
-    if arm in (STOCK, RECOMPUTE):
+    if variant in (STOCK, RECOMPUTE):
         return stock()
-    if arm.startswith("actnn-"):
-        return ActNN(name, int(arm.removeprefix("actnn-")))
-    return ours(**how(arm))
+    if variant.startswith("actnn-"):
+        return ActNN(name, int(variant.removeprefix("actnn-")))
+    return ours(**how(variant))
 
 
-def model(found: Data, name: str, width: int, layers: int, arm: str) -> nn.Module:
-    """The model for these data, on the CPU; its weights come from torch's own generator, the same for all arms."""
-    make, call = partial(activation, name, arm), again if arm == RECOMPUTE else plainly
-    if isinstance(found, Text):
-        return GPT(found.classes, found.context, width, layers, make, call)
-    return ResNet(found.classes, width, layers, make, call)
+def model(data: Data, name: str, width: int, layers: int, variant: str) -> nn.Module:
+    """The model for these data, on the CPU; its weights come from torch's own generator, the same for all variants."""
+    make, call = partial(activation, name, variant), again if variant == RECOMPUTE else plainly
+    if isinstance(data, Text):
+        return GPT(data.classes, data.context, width, layers, make, call)
+    return ResNet(data.classes, width, layers, make, call)
 
 
-def net(found: Data, task: str, width: int, layers: int, arm: str) -> nn.Module:
+def net(data: Data, task: str, width: int, layers: int, variant: str) -> nn.Module:
     """The model of a task of NETS, likewise."""
-    method, _, bits = arm.rpartition("-") if arm[-1].isdigit() else (arm, "", "")
-    width = width // QUARTER if arm == NARROW else width
+    method, _, bits = variant.rpartition("-") if variant[-1].isdigit() else (variant, "", "")
+    width = width // QUARTER if variant == NARROW else width
     made: nn.Module
     if task == "vit":
-        made = ViT(found.classes, width, layers)
+        made = ViT(data.classes, width, layers)
     else:
         norm = partial(NaiveNorm, bits=int(bits)) if method == "naive" else nn.BatchNorm2d
-        made = PreActivated(found.classes, width, layers, norm)
+        made = PreActivated(data.classes, width, layers, norm)
     if method in SCHEMES:
         convert(made, method="approx-backprop", scheme=SCHEMES[method], bits=int(bits) if bits else None)
     return made
 
 
-def compared_by_gradient(task: str, arms: Sequence[str]) -> tuple[str, ...]:
-    """The arms whose gradients can be held against stock's; of NETS fused too, for the bytes that it keeps."""
-    return (*(arm for arm in arms if arm != NARROW), FUSED) if task in NETS else tuple(arms)
+def compared_by_gradient(task: str, variants: Sequence[str]) -> tuple[str, ...]:
+    """The variants whose gradients can be held against stock's; of NETS fused too, for the bytes that it keeps."""
+    return (*(variant for variant in variants if variant != NARROW), FUSED) if task in NETS else tuple(variants)
 
 
 def again(block: nn.Module, x: Tensor) -> Tensor:
@@ -89,12 +91,12 @@ def again(block: nn.Module, x: Tensor) -> Tensor:
 @contextmanager
 def _still(block: nn.Module):  # type: ignore[no-untyped-def]
     """Batch norms that leave their averages alone: a batch that is computed twice must count once."""
-    norms = [one for one in block.modules() if isinstance(one, nn.BatchNorm2d)]
-    momenta = [one.momentum for one in norms]
-    for one in norms:
-        one.momentum = 0.0
+    norms = [norm for norm in block.modules() if isinstance(norm, nn.BatchNorm2d)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = 0.0
     try:
         yield
     finally:
-        for one, momentum in zip(norms, momenta, strict=True):
-            one.momentum = momentum
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
