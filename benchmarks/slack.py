@@ -70,7 +70,10 @@ Two directions of one kernel are never averaged: each must be bound by memory it
 
 {bound}
 
-## Instructions and shares
+## Kernels whose arithmetic takes the time
+
+On at least one of these GPUs, forward or backward. All other kernels are bound by memory on all four; the counts of all
+kernels are in `benchmarks/results/sm_80/kernels.jsonl` and `sm_90/kernels.jsonl`.
 
 `instructions` are per element, for sm_80 / sm_90; the other columns are percent of the time that memory takes.
 
@@ -173,6 +176,9 @@ def _table(by_kernel: dict[Any, Report], dtype: str) -> str:
     head += [f"{DIRECTIONS[1]}: {columns[0]}", *columns[1:]]
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
     for kernel in dict.fromkeys(kernel for kernel, *_ in by_kernel if kernel[3] == dtype):
+        reports = [by_kernel[kernel, arch, direction] for arch in ARCHS for direction in DIRECTIONS]
+        if all(prediction.memory_bound for report in reports for prediction in report.predictions):
+            continue
         function, method, bits, _ = kernel
         cells = [f"{function}, {method}{f' {bits}' if bits else ''}"]
         for direction in DIRECTIONS:

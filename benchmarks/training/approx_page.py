@@ -129,7 +129,7 @@ def naive(rows: Sequence[Row], nets: Sequence[str]) -> list[str]:
 
 
 def gradients(rows: Sequence[Row], nets: Sequence[str]) -> list[str]:
-    """By net and variant: the error of the first layer's gradient, and how far errors are below the noise of batches."""
+    """By net and variant: the error of the first layer's gradient, and how far errors are below the batches' noise."""
     columns = ("error of the stem", "noise² / error², least", "median")
     lines = [_line(["net", "variant", *(f"{state}: {name}" for state in STATES for name in columns)])]
     lines.append(_line(["---", "---", *["---:"] * (len(STATES) * len(columns))]))
