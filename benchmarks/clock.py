@@ -1,4 +1,4 @@
-"""Two clocks, for a GPU and a CPU, and rounds in which rivals take turns; and what becomes rows of that."""
+"""Two clocks, for a GPU and a CPU, and rounds in which rivals take turns; and the rows made from the times."""
 
 import platform
 import random
@@ -50,7 +50,7 @@ class GpuClock:
 
 
 class CpuClock:
-    """Seconds of a call, all of which are the host's; caches are as the rival before left them."""
+    """Seconds of a call on the host; caches are as the rival before left them."""
 
     WARM_UP = 0
 
@@ -62,12 +62,12 @@ class CpuClock:
 
 
 def clock_of(device: torch.device) -> GpuClock | CpuClock:
-    """The clock for what runs there."""
+    """The clock for a device."""
     return GpuClock() if device.type == "cuda" else CpuClock()
 
 
 def rounds(clock: GpuClock | CpuClock, calls: Mapping[str, Call], runs: int) -> dict[str, Times]:
-    """`runs` rounds in each of which every rival runs once, in an order drawn anew: what is before hits all alike."""
+    """`runs` rounds, in each of which every rival runs once, in a random order: what runs before hits all alike."""
     names, order = list(calls), random.Random(0)
     for call in calls.values():  # compiled here
         call()

@@ -1,4 +1,4 @@
-"""What the command lines of benchmarks share."""
+"""What the commands of the benchmarks share."""
 
 import os
 import re
@@ -18,7 +18,7 @@ DEVICES = ("cuda", "cpu")
 
 
 def names(option: str, text: str | None, known: Sequence[str]) -> list[str]:
-    """Those of a comma-separated list, each once; all that are known for None. Raises Misuse for one that is not."""
+    """The names in a comma-separated list, each once; for None all known ones. Raises Misuse for an unknown one."""
     asked = list(known) if text is None else list(dict.fromkeys(text.split(",")))
     for name in asked:
         one_of(option, name, known)
@@ -26,7 +26,7 @@ def names(option: str, text: str | None, known: Sequence[str]) -> list[str]:
 
 
 def one_of(option: str, value: str, known: Sequence[str]) -> str:
-    """The value itself; raises Misuse where it is not known."""
+    """The value itself; raises Misuse where it is not one of the known ones."""
     if value not in known:
         rule = " or ".join(known) if len(known) < 3 else f"of {', '.join(known)}"
         raise command.Misuse(f"{option} must be {rule}, got {value!r}")
@@ -43,7 +43,7 @@ def whole(option: str, word: str, most: int) -> int:
 
 
 def runs(text: str | None, default: int) -> int:
-    """How many rounds; raises Misuse for what is no number of them."""
+    """The number of rounds; raises Misuse for a text that is none."""
     return default if text is None else whole("runs", text, MOST_RUNS)
 
 

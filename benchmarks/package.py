@@ -55,7 +55,7 @@ RUNS, QUICK_RUNS = parsers.PACKAGE_RUNS, 1
 
 
 def measure(rounds: int) -> list[Row]:
-    """All rows; in each round all take turns, after one that is not counted."""
+    """All rows; all take turns in each round, after one round that is not counted."""
     built = distribution()
     calls = {("import", statement): ["-c", statement] for statement in STATEMENTS}
     calls |= {("command", f"python -m {line}"): ["-m", *shlex.split(line)] for line in COMMANDS}

@@ -1,4 +1,4 @@
-"""What the pages made of rows have in common: reading, grouping, and Markdown."""
+"""For pages that are made from rows: reading, grouping, and Markdown."""
 
 import json
 from collections.abc import Iterable
@@ -25,12 +25,12 @@ def on_gpus(name: str, mode: str | None = None) -> dict[str, Rows]:
 
 
 def of_any(name: str, mode: str | None = None) -> Rows:
-    """Those of any device, of what is the same on all: bytes that are counted."""
+    """The rows of any device, of counted bytes, which are the same on all devices."""
     return next(iter(read(name, mode).values()))
 
 
 def by(rows: Iterable[dict[str, Any]], *keys: str) -> dict[Any, Rows]:
-    """Rows by what they have under some keys."""
+    """Rows grouped by their values of some keys."""
     groups: dict[Any, Rows] = {}
     for row in rows:
         groups.setdefault(tuple(row[key] for key in keys), []).append(row)
@@ -44,7 +44,7 @@ def table(head: Iterable[str], lines: Iterable[Iterable[str]]) -> list[str]:
 
 
 def largest(rows: Rows) -> Rows:
-    """Those of the largest size."""
+    """The rows of the largest size."""
     most = max(prod(row["size"].values()) for row in rows)
     return [row for row in rows if prod(row["size"].values()) == most]
 

@@ -43,13 +43,13 @@ SLOTS_QUICK = ("gelu", "relu")
 
 
 def plain(module: str, doc: str | None) -> command.Parser:
-    """Of a module without options."""
+    """The parser of a module without options."""
     formatter = argparse.RawDescriptionHelpFormatter
     return command.Parser(prog=f"python -m benchmarks.{module}", description=doc, formatter_class=formatter)
 
 
 def measuring(module: str, doc: str | None, out: str = FILES) -> command.Parser:
-    """Of one that writes rows: --out."""
+    """The parser of a module that writes rows: it has --out."""
     parser = plain(module, doc)
     parser.add_argument("-o", "--out", metavar="FILE", help=f"instead of {out}")
     return parser
@@ -64,7 +64,7 @@ def _device(parser: command.Parser) -> None:
 
 
 def of_kinds(module: str, doc: str | None, kinds: Sequence[str], runs: str) -> command.Parser:
-    """Of a benchmark that measures several kinds of rows, each into a file of its own; `runs`: how many by default."""
+    """The parser of a benchmark of several kinds of rows, each in a file of its own; runs: how many by default."""
     parser = measuring(module, doc)
     parser.add_argument("--what", metavar="W,...", help=f"default: {','.join(kinds)}")
     _device(parser)

@@ -121,7 +121,7 @@ def _memory() -> dict[tuple[str, str, str], float]:
 
 
 def models_section() -> str:
-    """What models keep, as they are and converted."""
+    """What models save for backward, as they are and converted."""
     kept = _memory()
     lines = []
     for model in MODELS:
@@ -138,7 +138,7 @@ NAMED |= {"resnet50": "ResNet-50"}
 
 
 def savings_section() -> str:
-    """What known models keep, by `convert` with inputs and by few bits of all layers."""
+    """What known models save for backward, by `convert` with inputs and by few bits of all layers."""
     kept_by, few = _memory(), {(row["implementation"], row["mode"]): row["median"] for row in of_any(APPROXIMATE)}
     cells = []
     for model, name in NAMED.items():
@@ -151,12 +151,12 @@ def savings_section() -> str:
 
 
 def _share(part: float) -> str:
-    """In percent, with a digit more where it is next to nothing."""
+    """A share in percent, with one more digit below 1 %."""
     return f"{100 * part:.{0 if part >= 0.01 else 1}f} %"
 
 
 def mlp_section() -> str:
-    """What an MLP keeps in eager, compiled and checkpointed."""
+    """What an MLP saves for backward in eager, compiled and checkpointed."""
     kept = _memory()
     lines = [f"| | {' | '.join(MODES)} |", "|---" * (1 + len(MODES)) + "|"]
     for act in ACTS:

@@ -23,7 +23,7 @@ LIBRARIES = ("numpy", "scipy", "numba", "sympy")
 
 
 def device() -> str:
-    """The processor's name, as a folder name."""
+    """The processor's name, as the name of a folder."""
     try:
         info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
         name = re.findall(r"model name\s*:\s*(.*)", info)[0]
@@ -49,7 +49,7 @@ def revision() -> str:
 
 @cache
 def coefficients() -> str:
-    """Of which coefficient files: the first digits of SHA-256 over all names and bytes, in the names' order."""
+    """Which coefficient files: the first digits of SHA-256 over all names and bytes, in the names' order."""
     digest = hashlib.sha256()
     for path in sorted(DATA.rglob("*.json"), key=lambda path: path.relative_to(DATA).as_posix()):
         digest.update(path.relative_to(DATA).as_posix().encode() + b"\0" + path.read_bytes())
@@ -57,7 +57,7 @@ def coefficients() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of Python, and of those of LIBRARIES that are installed."""
+    """The versions of Python, and of those of LIBRARIES that are installed."""
     numbers = {"python": platform.python_version()}
     for name in LIBRARIES:
         with suppress(metadata.PackageNotFoundError):
@@ -67,7 +67,7 @@ def versions() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured (`what`), of whom (`implementation`), how (`mode`), on how much (`size`), in `unit`."""
+    """One measurement: `what` by which `implementation`, in which `mode`, at which `size`, in which `unit`."""
 
     what: str
     implementation: str
@@ -101,7 +101,7 @@ def write(path: Path, rows: Iterable[Row]) -> None:
 
 
 def save(rows: Sequence[Row], name: str) -> Path:
-    """Write rows to results/<device>/<name>.jsonl, of the device that they are of."""
+    """Write rows to results/<device>/<name>.jsonl, where the device is that of the rows."""
     path = RESULTS / rows[0].device / f"{name}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     write(path, rows)
@@ -109,7 +109,7 @@ def save(rows: Sequence[Row], name: str) -> Path:
 
 
 def record(files: Iterable[tuple[str, Sequence[Row]]], out: Path | None, quick: bool) -> None:
-    """Save rows by their files' names as they are found, each file by itself; with `out`, all in that one.
+    """Save the rows of each file as they come; with `out`, all in that one file.
 
     What is measured quickly is for seeing that all runs: it goes to `out` or nowhere.
     """

@@ -49,7 +49,7 @@ class Step:
     brief: bool = True
 
     def words(self, device: torch.device, quick: bool) -> list[str]:
-        """What to run."""
+        """The command to run."""
         placed = ["--device", device.type] if self.placed else []
         return [sys.executable, "-m", f"benchmarks.{self.module}", *self.options, *placed, *["--quick"] * quick]
 
@@ -91,7 +91,7 @@ TESTS = {
 
 
 def green(suite: str) -> bool:
-    """Whether the tests of what a suite measures pass; True where it is itself the test."""
+    """Whether the tests of a suite's subject pass; True for a suite that is a test itself."""
     files = [str(ROOT / "tests" / name) for name in TESTS.get(suite, ())]
     if not files:
         return True
@@ -104,7 +104,7 @@ def green(suite: str) -> bool:
 
 
 def measured(suite: str, device: torch.device, quick: bool) -> bool:
-    """Whether all steps of a suite went well; one that fails does not keep the others."""
+    """Whether all steps of a suite succeeded; the others run even where one fails."""
     if not quick and not green(suite):
         command.say(PROG, f"{suite}: not measured, its tests fail")
         return False

@@ -81,7 +81,7 @@ kernels are in `benchmarks/results/sm_80/kernels.jsonl` and `sm_90/kernels.jsonl
 
 
 def tasks() -> list[Task]:
-    """All kernels: function, method, bits, dtype and what for."""
+    """All kernels: function, method, bits, dtype and architecture."""
     made = []
     for function in names():
         for name in METHODS:
@@ -201,7 +201,7 @@ def _sources() -> dict[Path, bytes]:
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all."""
+    """Write a text file whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text)
 

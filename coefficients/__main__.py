@@ -39,7 +39,7 @@ COLUMNS: Final = {
 
 
 class _Judges:
-    """Reads and recomputes where the package that can do it is installed, and says once where it is not."""
+    """Reads and recomputes files where the packages for it are installed; where not, it says so once."""
 
     def __init__(self, recompute: bool) -> None:
         self._recompute = recompute
@@ -50,7 +50,7 @@ class _Judges:
         return not self._recompute or None in self._modules.values()
 
     def judge(self, path: Path) -> Found:
-        """Problems of one file, and what of it could not be verified. The hash comes last of what is cheap."""
+        """Problems of one file, and what could not be verified. The hash comes after the other cheap checks."""
         document = _read(path)
         reader = self._module(READER, "expressions of files were not read")
         problems = list(reader.read(document)) if reader else []

@@ -1,4 +1,4 @@
-"""What every command line of the project shares: errors of one line, and how a run may end."""
+"""What all commands of the project share: errors of one line, and exit statuses."""
 
 import argparse
 import contextlib
@@ -21,7 +21,7 @@ GOOD, BAD, MISUSED, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
 
 
 class Misuse(Exception):
-    """What the user asked for cannot be done; one line."""
+    """The user asked for something that cannot be done; the message is one line."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
 
     def error(self, message: str) -> NoReturn:
-        name = self.prog.removeprefix("python -m ").rpartition(".")[2]  # as `run` is told it
+        name = self.prog.removeprefix("python -m ").rpartition(".")[2]  # as in the calls of `run`
         say(name, f"{message.replace('  -', ' -')}; see --help")
         self.exit(MISUSED)
 
@@ -60,7 +60,7 @@ class _Version(argparse.Action):
 
 @functools.cache
 def version() -> str:
-    """That of the project's tree, if this is one, else of the installed package."""
+    """The version of the project's tree, if this is one, else of the installed package."""
     project = Path(__file__).parents[1] / "pyproject.toml"
     if project.is_file():
         import tomllib  # here, as few ask
@@ -81,7 +81,7 @@ def whole(text: str) -> int:
 
 
 def number(text: str) -> float:
-    """A float64 in ASCII digits, without underscores; inf and nan are some, too. Raises ValueError for other text."""
+    """A float64 in ASCII digits, without underscores; inf and nan are allowed. Raises ValueError for other text."""
     if not re.fullmatch(
         r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?(inf(inity)?|nan)", text.strip(), re.I | re.A
     ):
@@ -98,7 +98,7 @@ def _unspaced(value: Any) -> Any:
 
 
 def output_path(what: str, text: str) -> Path:
-    """`text` as the path of a file that can be written; for asking before the work. Raises Misuse where it cannot."""
+    """`text` as the path of a file that can be written; checked before the work. Raises Misuse where it cannot."""
     path = Path(text)
     if not text or path.is_dir():
         raise Misuse(f"{what} must be a file, got {'the folder ' * bool(text)}{text!r}")
@@ -116,7 +116,7 @@ def output_path(what: str, text: str) -> Path:
 
 
 def is_device(path: Path) -> bool:
-    """Whether a pipe, a terminal or /dev/null is there: it takes what it is given, and must not be replaced."""
+    """Whether the path is a pipe, a terminal or /dev/null: it is written to, and must not be replaced."""
     return path.exists() and not path.is_file()
 
 
@@ -132,7 +132,7 @@ def exit_on_interrupt() -> None:
 
 @contextlib.contextmanager
 def ended_by_interrupt() -> Iterator[None]:
-    """In here Ctrl-C ends the process at once: for work in C++ that an exception in Python would break."""
+    """A context in which Ctrl-C ends the process at once: an exception would break work in C++."""
     before = signal.getsignal(signal.SIGINT)
     exit_on_interrupt()
     try:
@@ -149,7 +149,7 @@ def _exit_now(*_: object) -> NoReturn:
 
 
 def exit_without(library: str, prog: str, way_out: str) -> None:
-    """End the process, with one line, where a library is not installed; for before it is imported."""
+    """End the process, with one line, where a library is not installed; to be called before importing it."""
     if find_spec(library) is None:
         say(prog, f"{library} must be installed, and is not; {way_out}")
         sys.exit(MISUSED)
@@ -216,7 +216,7 @@ def _failure(error: OSError) -> str:
 
 
 def _give_up_output() -> None:
-    """Drop what stdout cannot take: without this Python would say so again on its way out."""
+    """Drop what cannot be written to stdout: otherwise Python reports it again at its exit."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

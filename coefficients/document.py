@@ -1,4 +1,4 @@
-"""A document as text: strict reading, one way of writing, and the hash that seals it."""
+"""A document as text: strict reading, one way to write it, and its hash."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ SEALED: Final = ("schema_version", "version", "sha256")  # what seal adds to a f
 
 
 def validate(document: object) -> Document:
-    """The document itself, when its shape, meaning and hash are right.
+    """Return the document if its shape, meaning and hash are right.
 
     The hash comes last, so that the field which is wrong is named also when it was not hashed again.
     Raises CoefficientError at the first problem.
@@ -27,14 +27,14 @@ def validate(document: object) -> Document:
 
 
 def check_unsealed(document: object) -> Document:
-    """The document itself, when its shape and meaning are right. Raises CoefficientError at the first problem."""
+    """Return the document if its shape and meaning are right. Raises CoefficientError at the first problem."""
     shaped = check_shape(document)
     check_meaning(shaped)
     return shaped
 
 
 def check_hash(document: Document) -> None:
-    """Raise CoefficientError unless the hash is that of the rest."""
+    """Raise CoefficientError unless the stored hash is the hash of the rest."""
     right = digest(document)
     if document["sha256"] != right:
         rule = f"must be the hash of the rest, {right} (was the document changed after it was sealed?)"
@@ -103,7 +103,7 @@ def read(path: Path) -> Document:
 
 
 def read_unsealed(path: Path) -> Document:
-    """A document whose shape, meaning and place are right, and whose hash nobody has looked at yet.
+    """A document whose shape, meaning and place are right; its hash is not checked.
 
     Raises CoefficientError when they are not, OSError when the file cannot be read.
     """

@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and errors that say what was being done: OSError does not tell that."""
+"""Files that are written whole or not at all, and OSErrors that say whether a file was read or written."""
 
 import os
 import uuid
@@ -13,7 +13,7 @@ WRITING: Final = "while writing"
 
 @contextmanager
 def noted(doing: str, path: object = None) -> Iterator[None]:
-    """An OSError in here gets the note, and the name `path` where one is given."""
+    """A context in which an OSError gets the note and, if given, the name `path`."""
     try:
         yield
     except OSError as error:
@@ -33,7 +33,7 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A file of the same ending to write to, which takes the place of `path` where all goes well, and else is gone.
+    """A context with a new file of the same ending, which replaces `path` at the end, and is deleted after an error.
 
     Raises OSError, with the name `path`, when it cannot be written.
     """

@@ -1,4 +1,4 @@
-"""The catalogue: one row per activation, and nothing that could be derived from the row.
+"""The catalogue: one row for each activation, without anything that can be derived from it.
 
 Expressions are text of `fitting.activations.grammar`; at a kink the branch that holds is the one whose
 slope torch's backward uses there. `torch` names the counterpart in `torch.nn.functional`, which takes

@@ -1,4 +1,4 @@
-"""What the numbers of a document must mean, beyond their shape: one function a method."""
+"""Rules for the numbers of a document beyond its shape: one function for each method."""
 
 import itertools
 import re
@@ -23,7 +23,7 @@ def check_meaning(document: Document) -> None:
 
 
 def _check_text(value: Any, field: str) -> None:
-    """Half of a surrogate pair is no character: JSON can spell one, and no page can hold it."""
+    """Refuse half of a surrogate pair: JSON can spell it, but it is no character."""
     if isinstance(value, dict):
         for key, inner in value.items():
             _check_text(key, member(field, key))
@@ -124,7 +124,7 @@ def _invact(document: Document) -> None:
 
 
 def _names(branch: dict[str, Any], where: str) -> None:
-    """The constants are those that the formula and its variable use."""
+    """Check that the constants are those that the formula and its variable use."""
     variable = branch["variable"]
     used = set(_WORD.findall(f"{branch['expression']} {variable or ''}"))
     if ("s" in set(_WORD.findall(branch["expression"]))) and variable is None:

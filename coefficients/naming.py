@@ -1,4 +1,4 @@
-"""What a document is called: its method, its size, and then whatever is not by default: `fewbit-3bit-norm_0_2`."""
+"""The names of documents: method, size, and then each option that is not the default: `fewbit-3bit-norm_0_2`."""
 
 import re
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ def _weight(document: Document) -> list[str]:
 
 
 def check_name(document: Document, name: str) -> None:
-    """Raise CoefficientError where a name that begins with a method's tells of another document.
+    """Raise CoefficientError where a name that begins with a method's name describes another document.
 
     A name that begins otherwise says nothing. What a document does not hold, such as the domain that a distribution
     has of itself, may stand in the name or not.
@@ -78,12 +78,12 @@ def check_name(document: Document, name: str) -> None:
 
 
 def is_name(text: str) -> bool:
-    """Whether a function, a file or a folder may be called so."""
+    """Whether the text may name a function, a file or a folder."""
     return re.search(schema()["$defs"]["name"]["pattern"], text) is not None
 
 
 def place_of(path: Path) -> tuple[str, str, int] | None:
-    """Function, name and version by which a file is called; None for what is not called like a coefficient file."""
+    """Function, name and version in a file's path; None where it is not named like a coefficient file."""
     match = _FILE.fullmatch(path.name)
     if not (match and is_name(match["name"]) and is_name(path.parent.name)):
         return None
@@ -91,7 +91,7 @@ def place_of(path: Path) -> tuple[str, str, int] | None:
 
 
 def check_place(document: Document, path: Path) -> None:
-    """A file `<function>/<name>.v<version>.json` says so of itself; other files may be named as one likes."""
+    """Check that the content of `<function>/<name>.v<version>.json` agrees with its path; other names are free."""
     match = _FILE.fullmatch(path.name)
     if match is None:
         return

@@ -1,4 +1,4 @@
-"""Files of pictures, for the packages that draw them; this one does without matplotlib."""
+"""Files of pictures, for the packages that draw them; this package does not import matplotlib."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,13 +8,13 @@ from typing import Any, Final
 from coefficients.files import whole
 
 FORMATS = (".png", ".svg", ".pdf")
-SALT: Final[Any] = {"svg.hashsalt": "actfit"}  # for `rc_context`: names in the file are drawn by lot otherwise
+SALT: Final[Any] = {"svg.hashsalt": "actfit"}  # for `rc_context`: names in the file are random otherwise
 _DATES = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
 @contextmanager
 def undated(path: Path) -> Iterator[tuple[Path, Any]]:
-    """Where `Figure.savefig` is to write, and its metadata, so that the file is whole or not there, and has no date.
+    """The path and the metadata for `Figure.savefig`, so that the file is written whole or not at all, without a date.
 
     Raises OSError, with the name `path`, when it cannot be written.
     """

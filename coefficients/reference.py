@@ -1,4 +1,4 @@
-"""What a document says of a function of the catalogue, held against the packaged files of that function.
+"""Compare a document with the packaged files of the same function.
 
 Cheap enough to be asked whenever a file is loaded: nothing is fitted or integrated, only numbers are compared.
 """
@@ -16,7 +16,7 @@ ROUNDING = 1e-9  # of levels and errors: files of other machines and quadratures
 
 
 def check_function(document: Document) -> None:
-    """Raise CoefficientError where a name of the catalogue goes with another expression or other parameters."""
+    """Raise CoefficientError where a name of the catalogue has another expression or other parameters."""
     function = document["function"]
     row = CATALOGUE.get(function["name"])
     if row is None:
@@ -86,14 +86,16 @@ def _at(table: dict[str, Any], x: float) -> float:
 
 
 def _check_branches(solution: dict[str, Any], known: dict[str, Any]) -> None:
-    """Border, ranges and directions are facts of f, and the same in every file of a dtype."""
+    """Border, ranges and directions follow from f, and are the same in every file of a dtype."""
 
-    def facts(part: dict[str, Any]) -> list[Any]:
+    def fixed_parts(part: dict[str, Any]) -> list[Any]:
         return [part["border_side"], *((branch["x"], branch["y"], branch["direction"]) for branch in part["branches"])]
 
-    if facts(solution) != facts(known):
+    if fixed_parts(solution) != fixed_parts(known):
         raise problem(
-            "solution", f"must have border and branches as the packaged file has, {facts(known)}", facts(solution)
+            "solution",
+            f"must have border and branches as the packaged file has, {fixed_parts(known)}",
+            fixed_parts(solution),
         )
 
 

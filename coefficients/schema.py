@@ -38,7 +38,7 @@ def shown(value: object, width: int = 80) -> str:
 
 
 def check_shape(document: object) -> Document:
-    """The document itself. Raises CoefficientError at the first field that is not as schema.json says."""
+    """Return the document. Raises CoefficientError at the first field that breaks a rule of schema.json."""
     check_part(document, "", schema(), schema())
     return cast(Document, document)
 

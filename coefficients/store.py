@@ -161,7 +161,7 @@ def publish(document: Document, name: str, root: Path) -> Published:
 
 
 def found_same(document: Document, name: str, root: Path) -> Path | None:
-    """The newest version that `publish` would find to say the same; None where there is none.
+    """The file that `publish` would leave unchanged, as the newest version says the same; None where there is none.
 
     Raises CoefficientError when the document or that version is not valid, OSError when it cannot be read.
     """
@@ -230,7 +230,7 @@ def _entry(path: Path) -> Entry | None:
 
 
 def _content(document: Document) -> str:
-    """What makes two versions differ: all but the document's and the libraries' versions and the hash."""
+    """The content that makes a new version: all but the hash and the versions of document and libraries."""
     provenance: dict[str, Any] = {**document["provenance"], "versions": {}}
     return canonical({**document, "provenance": provenance}, without=("version", "sha256"))
 

@@ -8,7 +8,7 @@ from coefficients.command import Misuse
 
 
 def ready(out: str, names: Iterable[str]) -> Path:
-    """`out` as a folder, made where it is not there, for files of these names.
+    """The folder `out`, made if necessary, for files of these names.
 
     Before the work, so that what cannot be is said at once. Raises Misuse, which names the option --out.
     """

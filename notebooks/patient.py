@@ -1,4 +1,4 @@
-"""A kernel's client that does not miss a reply.
+"""A client of a Jupyter kernel that does not miss a reply.
 
 With widgets nbclient sends on the very socket that it waits on for replies, and a reply that comes meanwhile may not
 wake it: it is found only when the wait ends. So the wait is cut into short ones.

@@ -1,4 +1,4 @@
-"""python -m notebooks.render: the notebooks, run, as pages with their pictures; each is a file that loads nothing."""
+"""python -m notebooks.render: run the notebooks and write each as a page, a file that loads nothing else."""
 
 import html
 import os
@@ -38,7 +38,7 @@ img { background: #fff; border-radius: 6px; height: auto; max-width: 100%; }
 
 
 def execute(notebook: Any) -> Any:
-    """Run all cells; the notebook, its outputs and widgets' state in it.
+    """Run all cells, and return the notebook with its outputs and the state of its widgets.
 
     Raises nbclient's CellExecutionError for a cell that fails.
     """
@@ -46,7 +46,7 @@ def execute(notebook: Any) -> Any:
 
 
 def client(notebook: Any) -> Any:
-    """What runs the notebook's cells, in this folder."""
+    """The client that runs the notebook's cells in this folder."""
     from nbclient import NotebookClient  # for this command's users only, as is nbconvert
 
     from notebooks.patient import Manager
@@ -62,7 +62,7 @@ def client(notebook: Any) -> Any:
 
 
 def environment() -> dict[str, str]:
-    """Of the kernel: this one, with the packages beside this folder, whether they are installed or not."""
+    """The kernel's environment: this one, with the packages beside this folder, installed or not."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path}
 
@@ -78,7 +78,7 @@ def pictures(notebook: Any) -> list[str]:
 
 
 def still(notebook: Any) -> Any:
-    """A copy in which each widget is what it showed last: a line of its controls' values, and its outputs."""
+    """A copy with each widget replaced by a line of its controls' values and by its last outputs."""
     from nbformat import from_dict
     from nbformat.v4 import new_output
 
@@ -118,7 +118,7 @@ def title(notebook: Any) -> str:
 
 
 def _leaves(model: str, states: Mapping[str, Any]) -> Iterator[str | dict[str, Any]]:
-    """Of a widget and those inside it: what controls say, and outputs."""
+    """The controls' values and the outputs of a widget and of those inside it."""
     state = states[model]["state"]
     if "children" in state:
         for child in state["children"]:

@@ -65,7 +65,7 @@ def judged(function: str, dtype: str, device: torch.device, where: dict[str, Any
 
 
 def _run(function: str, how: dict[str, Any] | None, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The output in the dtype of x, and the gradient where 1 comes back."""
+    """The output in the dtype of x, and the gradient for an upstream gradient of 1."""
     x = x.clone().requires_grad_()
     params = FUNCTIONS[function].parameters
     y = STOCK[function](x, *params.values()) if how is None else activation(function, x, **params, **how)

@@ -48,7 +48,7 @@ NETS = {
 
 
 class Living(TorchDispatchMode):
-    """Counts the bytes of the storages that live, of all that operations give: now, and the most at once."""
+    """Counts the bytes of the living storages that operations made: now, and the most at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Living(TorchDispatchMode):
 
 
 def made(net: Net, way: str) -> nn.Module:
-    """The model in training mode, which keeps what backward needs in one of WAYS."""
+    """The model in training mode, which saves for backward in one of WAYS."""
     model = cifar(net.depth, net.width)
     keep(model, way)
     return model.train()
@@ -167,7 +167,7 @@ class Running:
         return True
 
     def step(self, batch: int) -> None:
-        """Forward, backward, weights."""
+        """Run forward and backward, and update the weights."""
         images = torch.randn(batch, 3, SIDE, SIDE, device=self.device)
         labels = torch.randint(0, CLASSES, (batch,), device=self.device)
         self.optimiser.zero_grad(set_to_none=True)
@@ -175,7 +175,7 @@ class Running:
         self.optimiser.step()
 
     def seconds(self, batch: int) -> float:
-        """Of a step, a sample."""
+        """Seconds of a step for each sample."""
         torch.cuda.synchronize(self.device)
         begun = time.perf_counter()
         self.step(batch)
@@ -219,6 +219,6 @@ def measured(running: Running, guess: int, base: Mapping[str, Any]) -> list[Row]
 
 
 def described(rows: Sequence[Row]) -> str:
-    """A line for who waits."""
+    """The result in a line, to be shown while the rest runs."""
     words = ", ".join(f"{row.implementation} {row.median:.0f} {row.mode}" for row in rows if row.unit == "samples")
     return f"ResNet-{rows[0].size['depth']}, {rows[0].size['width']} wide, largest batch: {words}"

@@ -158,7 +158,7 @@ def by(piece: Piece, way: str, stock: Layers) -> nn.Module:
 
 
 def kept(piece: Piece, way: str) -> int:
-    """Bytes; the input counts, too, where it is kept, as what another layer gave."""
+    """Bytes saved for backward; an input that is saved counts as the output of another layer."""
     x = torch.randn(piece.shape, requires_grad=True)
     saved = saved_bytes(by(piece, way, piece.stock()), x, accounting="cuda", fake=True)
     return saved.total + saved.inputs
@@ -197,6 +197,6 @@ def _worst(got: Tensor, want: Tensor) -> float:
 
 
 def gradients(module: nn.Module, parameters: Sequence[Tensor], x: Tensor, dy: Tensor) -> tuple[Tensor, ...]:
-    """Of x and the parameters."""
+    """The gradients of x and the parameters."""
     x = x.clone().requires_grad_()
     return torch.autograd.grad(module(x), (x, *parameters), dy)

@@ -61,7 +61,7 @@ def batches_section() -> str:
             lines += ["", f"The largest batch within {memory:g} GiB, {place}:", "", *_batches(of_mode)]
             if mode == "counted":
                 each = [row for row in rows if row["what"] == "each sample"]
-                lines += ["", "and what each further sample takes:", "", *_samples(each)]
+                lines += ["", "and the bytes of each further sample:", "", *_samples(each)]
         times = [row for row in rows if row["unit"] == "s"]
         if times:
             lines += [
@@ -124,13 +124,16 @@ def times_section() -> str:
         for key, of_net in of_ratio.items():
             by_way = {row["implementation"]: row for row in of_net}
             cells.append([", ".join(key), f"{1000 * stock[key]:.1f} ms", *(spread(by_way.get(way)) for way in ways)])
-        lines += ["", f"On {place(rows[0])}, medians of {rows[0]['runs']} rounds; in brackets 20 % and 80 % of them:"]
+        lines += [
+            "",
+            f"On {place(rows[0])}, medians of {rows[0]['runs']} rounds; in brackets the 20 % and 80 % quantiles:",
+        ]
         lines += ["", *table(["", STOCK, *ways], cells), "", _words(of_ratio.values())]
     return "\n".join(lines[1:]) + "\n"
 
 
 def _words(nets: Iterable[Rows]) -> str:
-    """How much longer each way takes than stock, from the least to the most of the nets."""
+    """How much longer each way takes than stock, from the smallest to the largest factor of all nets."""
     by_way = by((row for of_net in nets for row in of_net), "implementation")
     least, parts = [], []
     for way in (EIGHT, FOUR, FUSED, CHECKPOINT):

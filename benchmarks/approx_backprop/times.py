@@ -77,7 +77,7 @@ def times(names: Sequence[str], runs: int, device: torch.device, where: Mapping[
 
 
 def described(rows: Sequence[Row]) -> str:
-    """A line for who waits."""
+    """The result in a line, to be shown while the rest runs."""
     ratios = [row for row in rows if row.unit.startswith("ratio")]
     against = ", ".join(f"{row.implementation.partition(' / ')[0]} {row.median:.2f} ×" for row in ratios)
     return f"{rows[0].what}, {rows[0].mode}: {STOCK} {1000 * rows[0].median:.2f} ms; {against}"

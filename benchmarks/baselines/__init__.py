@@ -1,1 +1,1 @@
-"""The rivals, each in one place: what tests and benchmarks hold ours against."""
+"""The rivals, each in one place: what tests and benchmarks compare ours with."""

@@ -1,4 +1,4 @@
-"""ActNN's way to remember (Chen et al. 2021), as the FewBit paper takes it for its baseline, for one activation.
+"""ActNN (Chen et al. 2021), the baseline of the FewBit paper, for one activation.
 
 The input x is kept, by `bits` an element: each GROUP in the order of memory is put on 2^bits even places from its least
 to its largest, by stochastic rounding, so that its mean is x; both ends are kept too, in x's dtype. Backward takes f'

@@ -64,11 +64,11 @@ class Mlp(nn.Module):
         self.first, self.last, self.act = nn.Linear(width, WIDER * width), nn.Linear(WIDER * width, width), act
 
     def begin(self, x: Tensor) -> tuple[Tensor]:
-        """What is before the activation."""
+        """The layer before the activation."""
         return (self.first(x),)
 
     def end(self, hidden: Tensor) -> Tensor:
-        """From the activation on."""
+        """The part from the activation on."""
         result: Tensor = self.last(self.act(hidden))
         return result
 
@@ -85,11 +85,11 @@ class Gated(nn.Module):
         self.last, self.gate = nn.Linear(WIDER * width, width, bias=False), gate
 
     def begin(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """What is before the gate."""
+        """The layers before the gate."""
         return self.first(x), self.second(x)
 
     def end(self, a: Tensor, b: Tensor) -> Tensor:
-        """From the gate on."""
+        """The part from the gate on."""
         result: Tensor = self.last(self.gate(a, b))
         return result
 
@@ -98,7 +98,7 @@ class Gated(nn.Module):
 
 
 class Late(nn.Module):
-    """What is from the activation on is run again in backward."""
+    """A block whose part from the activation on is run again in backward."""
 
     def __init__(self, inner: Mlp | Gated) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class Block:
 
     @property
     def compiled(self) -> bool:
-        """Whether torch.compile has a part in it."""
+        """Whether it uses torch.compile."""
         return self.implementation in (COMPILE, RECOMPUTING) or self.implementation.endswith(COMPILED)
 
     def _compile(self, graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]:
@@ -172,7 +172,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Rivals:
-    """Of each kind of block, who computes it on a device."""
+    """The implementations of each kind of block on a device."""
 
     device: torch.device
     compiles: bool

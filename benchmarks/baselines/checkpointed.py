@@ -1,11 +1,11 @@
-"""torch's own way to keep less: a module that is run again in backward (torch.utils.checkpoint)."""
+"""torch's own way to save memory: a module that is run again in backward (torch.utils.checkpoint)."""
 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 
 class Checkpointed(nn.Module):
-    """Computes all anew in backward."""
+    """Computes everything again in backward."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()

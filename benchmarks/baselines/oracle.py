@@ -36,7 +36,7 @@ def all_inputs(dtype: torch.dtype) -> Tensor:
 
 @cache
 def truth(function: str, dtype: torch.dtype) -> Truth:
-    """Of a function of the catalogue with its default parameters."""
+    """The truth of a function of the catalogue with its default parameters."""
     x = all_inputs(dtype)
     points = x.double().numpy()
     activation = get(function)

@@ -1,1 +1,1 @@
-"""What nested forward AD keeps and how long it takes: `python -m benchmarks.forward_ad`."""
+"""What nested forward AD saves for backward and how long it takes: `python -m benchmarks.forward_ad`."""

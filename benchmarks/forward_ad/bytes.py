@@ -64,7 +64,7 @@ class Residual(nn.Module):
 
 
 class Means(nn.Module):
-    """Of each channel. Pooling would keep what it averages."""
+    """The mean of each channel. Pooling would keep its input for backward."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mean((2, 3))

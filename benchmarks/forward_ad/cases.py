@@ -77,7 +77,7 @@ BLOCKS: dict[str, tuple[Block, tuple[int, ...]]] = {
 
 
 def shape(block: str, elements: int) -> tuple[int, ...]:
-    """Of a block's input, and of the tensor that its chain is given."""
+    """The shape of a block's input, and of the tensor that its chain gets."""
     first, *rest = BLOCKS[block][1]
     return (first * elements // math.prod(rest), *rest)
 

@@ -62,7 +62,7 @@ def times_section() -> str:
         torch, count = rows[0]["versions"]["torch"], rows[0]["runs"]
         lines += [
             "",
-            f"On {device} with torch {torch}, medians of {count} rounds; in brackets 20 % and 80 % of them:",
+            f"On {device} with torch {torch}, medians of {count} rounds; in brackets the 20 % and 80 % quantiles:",
             "",
         ]
         runs = [_Timed(key, {row["implementation"]: row for row in of_run}) for key, of_run in _timed(rows).items()]
@@ -74,13 +74,13 @@ def times_section() -> str:
 
 
 def _timed(rows: Rows) -> dict[Any, Rows]:
-    """Without what the allocator says."""
+    """The rows of times, without the allocator's."""
     return by(({**row, "n": row["size"]["n"]} for row in rows if row["unit"] != "B"), "what", "n", "dtype", "mode")
 
 
 @dataclass(frozen=True)
 class _Timed:
-    """What has been timed together."""
+    """The times of one run: each method's row."""
 
     key: tuple[str, int, str, str]  # chain and block, elements, dtype, mode
     rows: Mapping[str, dict[str, Any]]  # by implementation
@@ -90,7 +90,7 @@ class _Timed:
         return self.key[0].partition(": ")[2]
 
     def ratio(self, rival: str) -> dict[str, Any] | None:
-        """The row of ours to the rival; None where that gets no time."""
+        """The row of ratios of ours to the rival; None where the rival is not timed."""
         return self.rows.get(f"{OURS} / {rival}")
 
     def cells(self) -> list[str]:

@@ -75,7 +75,7 @@ def time_rows(base: Mapping[str, Any], of_methods: Mapping[str, Sequence[float]]
 
 
 def allocated(measured: Run, methods: Sequence[str], where: Mapping[str, Any]) -> list[Row]:
-    """On a GPU: what is there after forward and was not before, the result too, and the most during both passes."""
+    """On a GPU: bytes that forward adds, its result among them, and the most during both passes."""
     rows = []
     for name in methods:  # one after the other: what others hold is not to be there
         for mode in ("kept", "peak"):
@@ -94,7 +94,7 @@ def allocated(measured: Run, methods: Sequence[str], where: Mapping[str, Any]) -
 
 
 def described(rows: Sequence[Row]) -> str:
-    """A line for who waits."""
+    """The result in a line, to be shown while the rest runs."""
     ratios = [row for row in rows if row.unit.startswith("ratio")]
     (ours,) = (row for row in rows if row.implementation == OURS and row.unit == "s")
     low, high = ours.quantiles

@@ -55,7 +55,7 @@ class Call:
         self.dry = progress.folder.name == "dry"
 
     def all(self) -> None:
-        """Every part that is not done, is not blocked and is expected to end in time."""
+        """Run every part that is not done, is not blocked and is expected to end in time."""
         for number, part in enumerate(self.parts, 1):
             name = f"{part.step}/{part.name}"
             if self.progress.done(name):
@@ -119,7 +119,7 @@ class Call:
             command.say(PROG, f"    {line[:400]}")
 
     def _publish(self, kind: str) -> None:
-        """All rows of a kind that parts have made of these sources, in one file where the tables look for them."""
+        """Write all rows of a kind that parts made with these sources into one file, where the tables look for them."""
         names = [f"{part.step}/{part.name}" for part in self.parts_of(kind)]
         outcomes = self.progress.outcomes
         every = [self.progress.rows(name) for name in names if name in outcomes and outcomes[name].state != BLOCKED]
@@ -128,7 +128,7 @@ class Call:
         rows.write_text(self.results / f"{kind}.jsonl", text)
 
     def _publish_tests(self) -> None:
-        """A row for each group of tests that was run with these sources: how many of its tests fail."""
+        """Write a row for each group of tests that was run with these sources: how many of its tests fail."""
         made = []
         for name, outcome in self.progress.outcomes.items():
             step, _, group = name.partition("/")
@@ -140,7 +140,7 @@ class Call:
         rows.write(self.results / f"{TESTS}.jsonl", made)
 
     def parts_of(self, kind: str) -> list[Part]:
-        """Those whose rows belong together, of all steps."""
+        """The parts of all steps whose rows belong in one file."""
         return [part for part in parts(STEPS, self.dry) if part.rows == kind]
 
 
@@ -149,7 +149,7 @@ def _last(log: Path) -> str:
 
 
 def _ended(call: Call, dry: bool) -> int:
-    """Say what was made and what was not; the exit status."""
+    """Print what was made and what was not, and return the exit status."""
     states: dict[str, list[str]] = {}
     for part in call.parts:
         name = f"{part.step}/{part.name}"

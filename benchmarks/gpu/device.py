@@ -47,7 +47,7 @@ class CudaBooks:
 
 
 class CountedBooks(Living):
-    """The same by births and deaths; where memory is said to be `limit` bytes, more are refused, as CUDA does."""
+    """The same for a CPU, by counting storages as they are made and freed; more than `limit` bytes are refused."""
 
     def __init__(self, limit: float = float("inf")) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class CountedBooks(Living):
         return result
 
     def _there(self, storage: torch.UntypedStorage) -> None:
-        """What an operation is given and none has made was there before: it does not count, nor do views of it."""
+        """A storage that no operation has made was there before: it does not count, nor do views of it."""
         if storage._cdata not in self.known:
             self.known.add(storage._cdata)
             weakref.finalize(storage, self.known.discard, storage._cdata)
@@ -84,12 +84,12 @@ Books = CudaBooks | CountedBooks
 
 
 def books(device: torch.device, limit: float = float("inf")) -> Books:
-    """Of what runs there. limit: for what is counted; CUDA has its own."""
+    """What counts the bytes of a device. limit: the most bytes that are counted without CUDA, which has its own."""
     return CudaBooks(device) if device.type == "cuda" else CountedBooks(limit)
 
 
 def seconds(device: torch.device, call: Callable[[], object], count: int) -> list[float]:
-    """Of each of so many calls, one after the other, as the device runs them: the host may be ahead."""
+    """The seconds of each of `count` calls, one after the other, on the device: the host may be ahead."""
     if device.type != "cuda":
         times = []
         for _ in range(count):
@@ -108,7 +108,7 @@ def seconds(device: torch.device, call: Callable[[], object], count: int) -> lis
 
 
 def settle(device: torch.device) -> None:
-    """Let go of what is unused, so that the next to come finds the memory free."""
+    """Free unused memory for the next measurement."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -116,7 +116,7 @@ def settle(device: torch.device) -> None:
 
 
 def memory(device: torch.device, counted: int) -> int:
-    """Bytes that can be had; counted: what is said where there is no GPU."""
+    """Free bytes; counted: the number to give where there is no GPU."""
     if device.type != "cuda":
         return counted
     free, _ = torch.cuda.mem_get_info(device)

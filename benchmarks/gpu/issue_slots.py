@@ -111,7 +111,7 @@ def measure(functions: Sequence[str], device: torch.device) -> Iterator[list[Row
 
 
 def described(rows: Sequence[Row]) -> str:
-    """A line for who waits."""
+    """The result in a line, to be shown while the rest runs."""
     shares = {(row.implementation, row.mode): row.median for row in rows if row.unit == "predicted share"}
     ratios = {(row.implementation, row.mode): row.median for row in rows if row.unit == "ratio of times"}
     parts = [

@@ -128,7 +128,7 @@ def accounts(subject: Model, way: str) -> tuple[Saved, int]:
 
 
 def described(rows: Sequence[Row]) -> str:
-    """A line for each way, for who waits."""
+    """A line for each way, to be shown while the rest runs."""
     lines = []
     for way in dict.fromkeys(row.implementation for row in rows):
         bytes_of = {row.what: row.median for row in rows if row.implementation == way}

@@ -187,5 +187,5 @@ def parts(steps: Iterable[str], dry: bool) -> list[Part]:
 
 
 def root() -> Path:
-    """Of the project."""
+    """The folder of the project."""
     return Path(__file__).parents[2]

@@ -202,7 +202,7 @@ def _largest(training: Training, base: dict[str, Any], peak: int) -> list[Row]:
 
 
 def described(rows: Sequence[Row]) -> str:
-    """A line for who waits."""
+    """The result in a line, to be shown while the rest runs."""
     first = rows[0]
     parts = [f"{row.what} {row.median:.6g} {row.unit}" for row in rows]
     return f"{first.mode}, {first.implementation}, {first.size}: {'; '.join(parts)}"

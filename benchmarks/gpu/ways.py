@@ -93,6 +93,6 @@ def _plain(changed: list[nn.Module]) -> None:
 
 
 def loss(output: Any) -> Tensor:
-    """Of the first tensor that a model gives: something to train for."""
+    """The mean square of the first tensor of a model's output: something to train for."""
     first: Tensor = next(iter(tensors(output)))
     return first.float().square().mean()

@@ -84,7 +84,7 @@ def plan(options: argparse.Namespace) -> Plan:
         if options.sizes is None
         else [whole("sizes", n, CAP[kind]) for n in dict.fromkeys(options.sizes.split(","))]
     )
-    # On a CPU, what is asked is what the twin costs against eager; whoever wants torch.compile there names it.
+    # On a CPU the question is what the twin costs against eager; --methods can add torch.compile.
     methods = [name for name in METHODS if kind == "cuda" or name != "compile"]
     asked = names("methods", options.methods, METHODS) if options.methods is not None else methods
     return Plan(

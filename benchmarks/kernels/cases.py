@@ -1,4 +1,4 @@
-"""What `benchmarks.kernels` measures: the rivals as functions and layers, the bytes they move, the bytes they keep."""
+"""What `benchmarks.kernels` measures: the rivals as functions and layers, the bytes they move and save."""
 
 from collections.abc import Callable
 from functools import partial
@@ -108,6 +108,6 @@ def copy(size: int, device: torch.device) -> Call:
 
 
 def tensors(shape: tuple[int, ...], dtype: str, device: torch.device) -> tuple[Tensor, Tensor]:
-    """x, which wants a gradient, and dy: normal numbers."""
+    """x, which requires a gradient, and dy: normal numbers."""
     x, grad = (torch.randn(shape, device=device, dtype=DTYPES[dtype]) for _ in range(2))
     return x.requires_grad_(), grad

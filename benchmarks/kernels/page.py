@@ -29,7 +29,7 @@ def section() -> str:
             "",
             *table(["", *head], cells),
             "",
-            f"In all dtypes {_range(alone)} by themselves, {_range(layers)} beside linear layers.",
+            f"In all dtypes: {_range(alone)} for an activation alone, {_range(layers)} with linear layers around it.",
         ]
     return "\n".join(lines[1:]) + "\n"
 

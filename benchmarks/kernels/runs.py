@@ -15,7 +15,7 @@ from benchmarks.rows import Row, summary
 
 @dataclass
 class Bench:
-    """Where and how often; the clock and what rows say of the place come of it."""
+    """The device and the number of rounds, and what follows from them: the clock, and the fields of rows."""
 
     device: torch.device
     runs: int
@@ -41,7 +41,7 @@ class Bench:
             calls["copy"] = cases.copy(sizes["copy"], self.device)
             rows += time_rows({**base, "mode": mode}, rounds(self.clock, calls, self.runs), sizes)
         for name in methods:
-            # Of a clone, which nobody else keeps.
+            # The clone is saved by nothing else.
             call = cases.call("forward", lambda inputs, f=run[name]: f(inputs.clone()), x, grad)
             rows += self._kept(base, name, call, cases.kept(function, name, x.itemsize, n))
         return rows
@@ -69,7 +69,7 @@ class Bench:
         return rows
 
     def _kept(self, base: dict[str, Any], name: str, forward: Call, expected: int | None) -> list[Row]:
-        """Bytes that are there after forward and were not before, on a GPU; and those expected."""
+        """Bytes that forward adds on a GPU, and those expected."""
         if self.device.type != "cuda":
             return []
         forward()  # once before: workspaces, and what is compiled

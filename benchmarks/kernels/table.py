@@ -44,7 +44,7 @@ def load(path: Path) -> list[Row]:
 
 
 def goals(rows: Iterable[Row]) -> list[Goal]:
-    """The goals that can be held against these rows; one that was not measured is not there."""
+    """The goals that these rows can decide; goals that were not measured are left out."""
     rows = list(rows)
     made = []
     for what, dtype in dict.fromkeys((row.what, row.dtype) for row in rows):
@@ -128,7 +128,7 @@ def block(rows: Sequence[Row]) -> str:
 
 
 def _kept(rows: Sequence[Row]) -> list[str]:
-    """What memory tells, where it was asked: bytes that forward leaves, and those that were expected."""
+    """The bytes that forward leaves, where they were measured, and the expected ones."""
     kept: dict[str, dict[str, float]] = {}
     for row in rows:
         if row.mode == "kept":

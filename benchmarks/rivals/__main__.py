@@ -151,7 +151,7 @@ def speed(
 def _seconds(
     device: torch.device, blocks: Sequence[Block], tokens: int, dtype: str, repeats: int
 ) -> dict[str, dict[str, list[float]]]:
-    """By mode and implementation."""
+    """Seconds by mode and implementation."""
     torch.compiler.reset()  # before any of them is made: they run side by side
     clock, times = clock_of(device), {}
     ready = {block.implementation: made(block, tokens, dtype, device) for block in blocks}
@@ -181,7 +181,7 @@ def _base(block: Block, tokens: int, dtype: str, where: dict[str, Any]) -> dict[
 
 
 def described(rows: Sequence[Row]) -> str:
-    """A line for who waits."""
+    """The result in a line, to be shown while the rest runs."""
     rows = [row for row in rows if row.mode == "both"]
     ratios = [f"{row.implementation} {row.median:.2f}" for row in rows if row.unit == "ratio of times"]
     return (
@@ -221,7 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _sizes(text: str | None) -> list[tuple[int, int]]:
-    """Tokens and widths; raises Misuse for what are none."""
+    """Tokens and widths; raises Misuse for another text."""
     sizes = []
     for word in [] if text is None else dict.fromkeys(text.split(",")):
         tokens, times, width = word.partition("x")

@@ -1,4 +1,4 @@
-"""python -m benchmarks.training: does it change a training that its activations remember less?
+"""python -m benchmarks.training: does training change if activations save less for backward?
 
 Tasks are trained by each variant with the same seeds, that is, the same first weights and the same batches: `text`, a
 small GPT with GELU on the text of Python's help, and `digits`, a small ResNet with SiLU on scikit-learn's digits. The
@@ -95,7 +95,7 @@ def plan(options: argparse.Namespace) -> Plan:
 
 
 def _variants(tasks: str | None, variants: str | None) -> dict[str, list[str]]:
-    """Those of each task, stock first; without --task, tasks that have none of --arms are left out."""
+    """The variants of each task, stock first; without --task, tasks that have none of --arms are left out."""
     asked, found = names("arms", variants, EVERY[:-1]), {}
     for task in names("task", tasks, tuple(TASKS)):
         known = VARIANTS_OF[task]
@@ -108,7 +108,7 @@ def _variants(tasks: str | None, variants: str | None) -> dict[str, list[str]]:
 
 
 def train(todo: Plan) -> list[Row]:
-    """All rows, those of the file among them; the file is written after each job. Raises Misuse for rows of others."""
+    """All rows, also those of the file, which is written after each job. Raises Misuse for rows of other settings."""
     every = training_jobs.jobs(todo.settings, todo.variants, todo.seeds)
     rows = {row.key: row for row in _kept(todo, every)}
     missing = [job for job in every if not job.keys <= rows.keys()]

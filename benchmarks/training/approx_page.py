@@ -102,20 +102,20 @@ def _points(comparison: Comparison) -> str:
 
 
 def verdicts(rows: Sequence[Row], task: str) -> str:
-    """Which variants lose no more than the margin, on average."""
+    """Which variants have mean test errors at most the margin above stock's."""
     compared = kept.compared_errors(rows, task)
     near = [variant for variant, comparison in compared.items() if comparison.difference <= comparison.margin]
     far = [variant for variant, comparison in compared.items() if not comparison.difference <= comparison.margin]
     said = [
         f"{words}: {', '.join(variants)}"
-        for variants, words in ((near, "at most the margin"), (far, "more"))
+        for variants, words in ((near, "at most the margin above stock's"), (far, "further above"))
         if variants
     ]
-    return f"Lost on average, {'; '.join(said)}." if said else ""
+    return f"Mean test errors {'; '.join(said)}." if said else ""
 
 
 def naive(rows: Sequence[Row], nets: Sequence[str]) -> list[str]:
-    """What it costs the naive variants that they are tested otherwise than they were trained, by net."""
+    """By net: what naive variants lose where they are tested exactly, though trained with rounding."""
     said = []
     for task in nets:
         errors = kept.errors(rows, task)
@@ -124,7 +124,7 @@ def naive(rows: Sequence[Row], nets: Sequence[str]) -> list[str]:
             comparison = compare(errors[variant], errors[name], kept.MARGINS[task])
             if not math.isnan(comparison.p):
                 said.append(f"{task} {variant} {_points(comparison)}")
-    words = "What an exact test costs nets that were trained naively, in points over a test as trained"
+    words = "Points by which the test error of naively trained nets is higher without rounding in the test"
     return [f"{words}: {'; '.join(said)}.", ""] if said else []
 
 
@@ -153,13 +153,13 @@ def _cells(by_variant: Mapping[str, Any], variant: str) -> list[str]:
 
 
 def stem_error(by_variant: Mapping[str, Any], variant: str) -> float | None:
-    """Of the first layer's gradient of a batch, mean over batches, as a share of it."""
+    """The error of the first layer's gradient, as a share of that gradient, mean over batches."""
     share: float | None = by_variant[variant]["of batch"][0]
     return share
 
 
 def ratios(by_variant: Mapping[str, Any], variant: str) -> list[float]:
-    """Of each layer: what the choice of a batch does to its gradient, over the variant's error; both squared."""
+    """For each layer, the squared noise of its gradient between batches over the squared error of the variant."""
     pairs = zip(by_variant[NOISE]["noise"], by_variant[variant]["error"], strict=True)
     return [(noise / error) ** 2 for noise, error in pairs if noise is not None and error]
 

@@ -77,7 +77,7 @@ def text(context: int, device: torch.device) -> Text:
 
 
 def digits(device: torch.device) -> Images:
-    """scikit-learn's 8x8 digits. Of each digit every fourth image is held out: the same share of all, nothing drawn."""
+    """scikit-learn's 8x8 digits. Every fourth image of each digit is held out; nothing is random."""
     try:
         from sklearn.datasets import load_digits  # for this task only
     except ImportError:
@@ -95,12 +95,12 @@ def digits(device: torch.device) -> Images:
 
 
 def data(task: str, context: int, device: torch.device) -> Data:
-    """Of a task, `text` or `digits`."""
+    """The data of a task, `text` or `digits`."""
     return text(context, device) if task == "text" else digits(device)
 
 
 def digest(samples: Data) -> str:
-    """Of all numbers, and of where they are split."""
+    """A hash of all numbers, and of where they are split."""
     parts = (samples.train, samples.held_out) if isinstance(samples, Text) else (*samples.train, *samples.held_out)
     sums = [hashlib.sha256(part.cpu().numpy().tobytes()).hexdigest() for part in parts]
     return hashlib.sha256("".join(sums).encode()).hexdigest()[:12]

@@ -63,7 +63,7 @@ class Job:
 
     @property
     def keys(self) -> set[tuple[str, str, str, int]]:
-        """Of the rows that come of it."""
+        """The keys of the rows that it makes."""
         what = f"{self.what} {self.settings.task}"
         if self.what == RUN:
             return {(what, self.variants[0], "run", self.seed)}
@@ -72,7 +72,7 @@ class Job:
 
 
 def settings(task: str, size: str, device: str, threads: int, amp: bool, **changed: Any) -> Settings:
-    """Those of a task in a size; `changed`: what is not as there, None where it is."""
+    """The settings of a task in a size; changed: settings that differ from these, None for those that do not."""
     known = {"activation": TASKS[task], **SIZES[size][task]}
     known |= {name: value for name, value in changed.items() if value is not None}
     digest_of = digest(training_runs.load(task, known["context"], device))
@@ -81,7 +81,7 @@ def settings(task: str, size: str, device: str, threads: int, amp: bool, **chang
 
 
 def jobs(of_tasks: Sequence[Settings], variants: Mapping[str, Sequence[str]], seeds: Mapping[str, int]) -> list[Job]:
-    """Of a task, all variants with a seed before the next seed, so that what is broken off is good for a comparison."""
+    """All variants with one seed before the next seed, so that an interrupted run can be compared."""
     made = []
     for task_settings in of_tasks:
         names = variants[task_settings.task]
@@ -114,6 +114,6 @@ def done(todo: Sequence[Job], processes: int) -> Iterator[list[Row]]:
 
 
 def others(rows: Sequence[Row], of_tasks: Sequence[Settings]) -> list[Row]:
-    """Rows of these tasks that come of other settings: not to be mixed with these."""
+    """Rows of these tasks with other settings, which must not be mixed with these."""
     keys = {task_settings.task: training_runs.key(task_settings) for task_settings in of_tasks}
     return [row for row in rows if row.task in keys and row.settings != keys[row.task]]

@@ -1,6 +1,6 @@
 """The models of `benchmarks.training`: a small GPT and a small ResNet. How they activate is left to the caller.
 
-`activation` makes a module each time it is called; `call` runs a block, for whoever wants it computed anew in backward.
+`activation` makes a module each time it is called; `call` runs a block, so that it can be computed again in backward.
 """
 
 from collections.abc import Callable
@@ -125,5 +125,5 @@ def loss(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def right(logits: Tensor, target: Tensor) -> float:
-    """The share of `wanted` that has the highest logit."""
+    """The share of `target` that has the highest logit."""
     return float((logits.argmax(-1) == target).to(torch.float32).mean())

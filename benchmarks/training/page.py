@@ -14,6 +14,7 @@ from benchmarks.training.rows import Row
 from benchmarks.training.statistics import Comparison
 from benchmarks.training.variants import STOCK, VARIANTS
 from coefficients.files import write_text
+from fitting.words import counted
 
 PAGE = Path(__file__).parents[2] / "docs" / "training.md"
 BEGIN, END = "<!-- training:begin -->\n", "<!-- training:end -->\n"
@@ -54,7 +55,7 @@ def _head(rows: Sequence[Row], task: str) -> list[str]:
     by_seed = kept.runs(rows, task)[STOCK]
     row = next(iter(by_seed.values()))
     at, losses = row.settings, [end for end in kept.losses(by_seed).values() if end is not None]
-    shape = f"{at['layers']} layers, {at['width']} wide"
+    shape = f"{counted(at['layers'], 'layer')}, {at['width']} wide"
     unit = f"{at['batch']} × {at['context']} characters" if task == "text" else f"{at['batch']} images"
     dtype = "bfloat16 by autocast" if at["amp"] else "float32"
     text = f"**{task}**, {at['activation']}, on {row.device}: {shape}, {at['steps']} steps of {unit}, {dtype}."

@@ -97,7 +97,7 @@ def _band(above: Axes, below: Axes, steps: Sequence[int], values: Sequence[Seque
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
-    """One for all, below."""
+    """One legend for all, below."""
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", frameon=False, fontsize=8, ncols=6)
 
 

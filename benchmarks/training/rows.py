@@ -45,7 +45,7 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str, str, int]:
-        """What there is one row of."""
+        """The key that only one row has."""
         return self.what, self.implementation, self.mode, self.seed
 
     def line(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Row:
 
     @classmethod
     def read(cls, line: dict[str, Any]) -> "Row":
-        """The row of such a line. Raises KeyError or TypeError for one of something else."""
+        """The row of a line of the file. Raises KeyError or TypeError for another line."""
         return cls(
             seed=line["size"]["seed"],
             **{column.name: line[column.name] for column in fields(cls) if column.name != "seed"},
@@ -99,7 +99,7 @@ def tasks(rows: Iterable[Row]) -> list[str]:
 
 
 def nets(rows: Iterable[Row]) -> list[str]:
-    """Those of the models whose layers keep few bits, likewise."""
+    """The tasks of models whose layers save few bits, in a fixed order."""
     return _trained(rows, NETS)
 
 
@@ -118,7 +118,7 @@ def runs(rows: Iterable[Row], task: str) -> dict[str, dict[int, Row]]:
 
 
 def gradients(rows: Iterable[Row], task: str, state: str) -> dict[str, dict[str, Any]]:
-    """What was found of the gradients of a task at a state of the weights, of each variant and of the noise."""
+    """The results for the gradients of a task at a state of the weights, by variant, and the noise."""
     return {row.implementation: row.found for row in rows if (row.what, row.mode) == (f"{GRADIENTS} {task}", state)}
 
 
@@ -128,7 +128,7 @@ def losses(by_seed: dict[int, Row]) -> dict[int, float | None]:
 
 
 def compared(rows: Iterable[Row], task: str) -> dict[str, Comparison]:
-    """Each variant but stock with stock."""
+    """Each variant but stock, compared with stock."""
     by_variant = runs(rows, task)
     return {
         variant: compare(losses(by_seed), losses(by_variant["stock"]))
@@ -148,7 +148,7 @@ def errors(rows: Iterable[Row], task: str) -> dict[str, dict[int, float | None]]
 
 
 def compared_errors(rows: Iterable[Row], task: str) -> dict[str, Comparison]:
-    """The test errors of each variant but stock, with stock's."""
+    """The test errors of each variant but stock, compared with stock's."""
     by_variant = errors(rows, task)
     return {
         variant: compare(by_variant[variant], by_variant["stock"], MARGINS[task])

@@ -19,14 +19,14 @@ from benchmarks.training.models import loss, right
 from kernels.memory import Recorder
 
 POINTS = 20  # of a curve
-SHARE = 4  # every so-maniest of what is held out judges a point of the curve; all of it judges the end
+SHARE = 4  # one in so many of the held-out inputs judges a point of the curve; all of them judge the end
 JUDGED = 128  # inputs at a time
 WARM_UP = 0.1  # of the steps, in which the rate rises to its highest; then half a cosine takes it to 0
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All that, with the variant and the seed, makes a training what it is.
+    """All settings of a training but the variant and the seed.
 
     width: of a transformer's stream, of a ResNet's first blocks, in the middle where they are bottlenecks. layers: of a
     transformer, blocks of a ResNet at each resolution. context: of GPT, in characters. rate: the highest. amp: bfloat16
@@ -145,7 +145,7 @@ def counted(call: Callable[[], Tensor], model: nn.Module) -> tuple[Tensor, int]:
 
 @contextmanager
 def conditions(settings: Settings) -> Iterator[None]:
-    """So many threads; on a GPU, only kernels that give the same bits each time, where there are such."""
+    """A context with so many threads and, on a GPU, deterministic kernels where there are such."""
     deterministic = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(settings.device == "cuda" or deterministic, warn_only=True)
     try:
@@ -156,14 +156,14 @@ def conditions(settings: Settings) -> Iterator[None]:
 
 
 def _optimiser(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:
-    """What is usual: AdamW for a transformer, momentum for a ResNet."""
+    """The usual optimiser: AdamW for a transformer, SGD with momentum for a ResNet."""
     if settings.task in ("text", "vit"):
         return torch.optim.AdamW(model.parameters(), lr=settings.rate, weight_decay=0.01)
     return torch.optim.SGD(model.parameters(), lr=settings.rate, momentum=0.9, weight_decay=5e-4)
 
 
 def _share(step: int, steps: int) -> float:
-    """Of the highest rate, at a step."""
+    """The share of the highest rate at a step."""
     begin = max(1, round(WARM_UP * steps))
     if step < begin:
         return (step + 1) / begin

@@ -1,4 +1,4 @@
-"""Whether a variant ends where stock ends: seeds in pairs, and a test that can say "the same", not only "not shown".
+"""Whether a variant ends where stock ends: paired seeds, and a test that can show equivalence.
 
 Two one-sided t-tests (TOST) of the differences d between a variant's final loss and stock's with the same seed:
 equivalent when both "mean of d <= -margin" and "mean of d >= margin" are refused at ALPHA. p is the larger of the two.

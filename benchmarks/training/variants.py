@@ -1,4 +1,4 @@
-"""The variants of `benchmarks.training`: one training each, alike in all but what is kept for backward.
+"""The variants of `benchmarks.training`: one training each, the same but for what is saved for backward.
 
 Of the models of `training_models`, activations keep less. Of those of `training_nets`, all layers do: approx-b keeps b
 bits an element by approx-backprop, paper-b by its paper's own codes, fused as much as that method with exact numbers;
@@ -41,7 +41,7 @@ SCHEMES = {"approx": "robust", "paper": "paper", FUSED: "fused"}
 
 
 def activation(name: str, variant: str) -> nn.Module:
-    """The activation of a name, gelu or silu, as a variant remembers it."""
+    """The activation of a name, gelu or silu, in a variant."""
     stock, ours = MODULES[name]
     if variant in (STOCK, RECOMPUTE):
         return stock()
@@ -74,12 +74,12 @@ def net(data: Data, task: str, width: int, layers: int, variant: str) -> nn.Modu
 
 
 def compared_by_gradient(task: str, variants: Sequence[str]) -> tuple[str, ...]:
-    """The variants whose gradients can be held against stock's; of NETS fused too, for the bytes that it keeps."""
+    """The variants whose gradients can be compared with stock's; for NETS also fused, for the bytes that it saves."""
     return (*(variant for variant in variants if variant != NARROW), FUSED) if task in NETS else tuple(variants)
 
 
 def again(block: nn.Module, x: Tensor) -> Tensor:
-    """The block's output; its inside is not kept, but computed anew in backward."""
+    """The block's output; the inside of the block is computed again in backward."""
     if not torch.is_grad_enabled():
         return plainly(block, x)
     contexts: Callable[[], tuple[AbstractContextManager[None], AbstractContextManager[None]]]
@@ -90,7 +90,7 @@ def again(block: nn.Module, x: Tensor) -> Tensor:
 
 @contextmanager
 def _still(block: nn.Module):  # type: ignore[no-untyped-def]
-    """Batch norms that leave their averages alone: a batch that is computed twice must count once."""
+    """A context in which batch norms keep their averages: a batch that is computed twice must count once."""
     norms = [norm for norm in block.modules() if isinstance(norm, nn.BatchNorm2d)]
     momenta = [norm.momentum for norm in norms]
     for norm in norms:

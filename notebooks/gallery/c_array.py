@@ -73,7 +73,7 @@ def _constants(name: str, constants: dict[str, float]) -> list[str]:
 
 
 def sides(branches: Sequence[object]) -> tuple[str, ...]:
-    """What the sides of a formula are called: nothing where there is one."""
+    """The names of a formula's sides: an empty one where there is only one side."""
     return ("left", "right") if len(branches) == 2 else ("",)
 
 
@@ -85,7 +85,7 @@ def _border(solution: dict[str, object]) -> list[str]:
 
 
 def single(value: np.float32) -> str:
-    """A float32 number in C, with the fewest digits that tell it from all others."""
+    """A float32 number in C, with the fewest digits that identify it."""
     digits = str(value)
     return f"{digits if set(digits) & set('.e') else digits + '.0'}f"
 

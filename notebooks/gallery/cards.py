@@ -1,4 +1,4 @@
-"""A card for each function: its picture, its fits to choose from with their errors, tables to copy, and its kernels."""
+"""A card for each function: its picture, its fits with their errors, tables to copy, and its kernels."""
 
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ def _panel(fit: Fit, x_range: tuple[float, float]) -> dict[str, object]:
         "picture": fit_picture(fit, x_range),
         "key": _key(fit),
         "branches": () if fit.is_fewbit else _branches(fit.document["solution"]),
-        "facts": _fewbit_facts(fit) if fit.is_fewbit else _invact_facts(fit),
+        "details": _fewbit_details(fit) if fit.is_fewbit else _invact_details(fit),
         "texts": [("json", "JSON", fit.text), ("tex", "LaTeX", as_latex(fit)), ("c", "C array", as_c(fit))],
     }
 
@@ -70,19 +70,19 @@ def _key(fit: Fit) -> list[tuple[str, str]]:
     return [("exact", "g = f′∘f⁻¹"), ("fit", "q")]
 
 
-def _fewbit_facts(fit: Fit) -> list[tuple[str, object]]:
+def _fewbit_details(fit: Fit) -> list[tuple[str, object]]:
     error, solution = fit.document["error"], fit.document["solution"]
     weight = fit.document["options"]["weight"]
     lo, hi = fit.document["options"]["domain"]
-    facts: list[tuple[str, object]] = [
+    details: list[tuple[str, object]] = [
         ("∫(f′ − q)²w", short(fit.error, 4)),
         ("at least", _least(fit)),
     ]
     if fit.printed:
-        facts.append(("paper", f"{fit.printed[0]} {fit.printed[1]}"))
+        details.append(("paper", f"{fit.printed[0]} {fit.printed[1]}"))
     place = "" if error["linf_at"] is None else f" at x = {short(error['linf_at'], 4)}"
     return [
-        *facts,
+        *details,
         ("max |f′ − q|", short(error["linf"], 4) + place),
         ("keeps", f"{counted(fit.kept_bits, 'bit')} an element"),
         ("table", f"{counted(len(solution['levels']), 'level')}, {counted(len(solution['codes']), 'interval')}"),
@@ -104,18 +104,18 @@ def _least(fit: Fit) -> str:
     return f"{short(fit.least, 4, DOWN)} with {levels}, proven: this is {near}"
 
 
-def _invact_facts(fit: Fit) -> list[tuple[str, object]]:
+def _invact_details(fit: Fit) -> list[tuple[str, object]]:
     error, solution = fit.document["error"], fit.document["solution"]
     price, weight = solution["price"], fit.document["options"]["weight"]
     parts = ", ".join(f"{price[key]} {key}" for key in ("fma", "other", "special", "division") if price[key])
-    facts: list[tuple[str, object]] = [
+    details: list[tuple[str, object]] = [
         ("RMS error", f"{short(error['rms'])}; floor {short(error['floor_rms'], rounding=DOWN)}{_share(fit)}")
     ]
     if fit.paper is not None:
-        facts.append(("paper’s", f"{short(fit.paper)} RMS, by its formulas"))
-    facts.append(("largest", f"{short(error['linf'])}; floor {short(error['floor_linf'], rounding=DOWN)}"))
+        details.append(("paper’s", f"{short(fit.paper)} RMS, by its formulas"))
+    details.append(("largest", f"{short(error['linf'])}; floor {short(error['floor_linf'], rounding=DOWN)}"))
     return [
-        *facts,
+        *details,
         ("|q − g| at most", _bounds(error["bound"]) + ", in parts of max(1, |g|)" * fit.is_relative),
         ("price", f"{counted(price['instructions'], 'instruction')} an element: {parts}"),
         ("keeps", "the output" + f" and {counted(fit.kept_bits, 'bit')} an element" * bool(fit.kept_bits)),
@@ -125,7 +125,7 @@ def _invact_facts(fit: Fit) -> list[tuple[str, object]]:
 
 
 def _bounds(bounds: list[float | None]) -> str:
-    """What is proven of each side, rounded up."""
+    """The proven bound of each side, rounded up."""
     if None not in bounds:
         return f"{', '.join(short(bound, rounding=UP) for bound in bounds)}, proven"
     if not any(bound is not None for bound in bounds):
@@ -135,7 +135,7 @@ def _bounds(bounds: list[float | None]) -> str:
 
 
 def _share(fit: Fit) -> str:
-    """How far above the floor, where that is worth saying: a floor of rounding errors is none to compare with."""
+    """How far the error is above the floor; nothing for a floor of rounding errors, which says little."""
     return "" if fit.above is None or fit.above > MUCH else f", {percent(fit.above, UP)} above it"
 
 

@@ -59,7 +59,7 @@ class Fit:
 
     @property
     def manner(self) -> str:
-        """What is not as by default, as the file's name has it after method and kind: norm, domain=-4.0_4.0."""
+        """The options that are not defaults, as in the file's name after method and kind: norm, domain=-4.0_4.0."""
         options = self.document["options"]
         usual = f"fewbit-{options['bits']}bit" if self.is_fewbit else f"invact-{options['dtype']}"
         return self.entry.name.removeprefix(usual).removeprefix(f"-{PUBLISHED}").removeprefix("-")
@@ -71,7 +71,7 @@ class Fit:
 
     @property
     def label(self) -> str:
-        """What tells the fit from the others of its shelf."""
+        """A label that no other fit of the shelf has."""
         return f"{self.method}, {self.setting}" + f", version {self.entry.version}" * (self.entry.version > 1)
 
     @property
@@ -88,7 +88,7 @@ class Fit:
 
     @property
     def least(self) -> float:
-        """What no table of as many levels, no formula of the stored output can get below."""
+        """The least error of any table of as many levels, or of any formula of the stored output."""
         return float(self.document["error"]["lower_bound" if self.is_fewbit else "floor_rms"])
 
     @property
@@ -195,12 +195,12 @@ def shelves(root: Path | None = None) -> list[Shelf]:
 
 
 def _unusual(fits: Sequence[Fit]) -> tuple[bool, str]:
-    """By which the usual parameters come first."""
+    """A sort key: shelves with the usual parameters come first."""
     return bool(own_params(fits[0].activation)), fits[0].entry.name
 
 
 def _arranged(fits: Sequence[Fit]) -> tuple[Fit, ...]:
-    """Few-bit tables by bits, then formulas by dtype, the paper's last; formulas know of the paper's error."""
+    """Few-bit tables by bits, then formulas by dtype, the paper's last; formulas get the paper's error."""
     papers = {fit.kind: fit.error for fit in fits if fit.is_published}
     informed = (fit if fit.is_fewbit or fit.is_published else replace(fit, paper=papers.get(fit.kind)) for fit in fits)
     return tuple(sorted(informed, key=_place))

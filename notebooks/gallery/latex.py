@@ -17,7 +17,7 @@ EXACT = 17  # of constants: as few of these as tell a number from all others
 
 
 def as_latex(fit: Fit) -> str:
-    """The fit for a paper."""
+    """The fit as LaTeX."""
     lines = [f"% {fit.place}, sha256 {fit.document['sha256'][:16]}"]
     return "\n".join([*lines, *(_steps(fit) if fit.is_fewbit else _formulas(fit))]) + "\n"
 
@@ -63,7 +63,7 @@ def number(value: float, digits: int = EXACT) -> str:
 
 
 class _Printer(LatexPrinter):
-    """sympy's own, with the grammar's heads and the names of constants upright."""
+    """sympy's printer, with the grammar's functions and the names of constants upright."""
 
     def _print_maximum(self, expression: Expr) -> str:
         return self._named(r"\max", expression.args)

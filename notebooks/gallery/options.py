@@ -1,4 +1,4 @@
-"""The command's options, and what can be said of them before its libraries are there."""
+"""The command's options, and the checks that need no library."""
 
 import argparse
 from pathlib import Path
@@ -10,7 +10,7 @@ NAME = "index.html"
 
 
 def parser() -> Parser:
-    """What the command takes."""
+    """The parser of the command's options."""
     made = Parser(prog="python -m notebooks.gallery", description=f"Write all stored fits as a page, DIR/{NAME}.")
     made.add_argument("--out", default=str(DEFAULT), metavar="DIR", help=f"default: {DEFAULT}")
     made.add_argument("--root", metavar="DIR", help="other coefficient files than the packaged ones")

@@ -1,4 +1,4 @@
-"""The page: one file that loads nothing, with all that belongs to it inside."""
+"""The page: one file that contains all that it needs and loads nothing."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ def page(
 ) -> str:
     """The text of the page for the coefficient files below root (default: the packaged ones).
 
-    beside: the folder it will stand in; notebooks rendered there are linked. progress is told each function's name.
+    beside: the folder of the page; notebooks rendered there are linked. progress: called with each function's name.
     Raises `Misuse` where there are no files, `CoefficientError` or `InputError` for one that is not valid.
     """
     shown, cards = [], []
@@ -62,7 +62,7 @@ def _choices(most: int) -> Markup:
 
 
 def _drawn(shown: Sequence[Shelf]) -> str:
-    """What the small pictures show."""
+    """A sentence that says what the small pictures show."""
     tables = sum(shelf.two_bits is not None for shelf in shown)
     if not tables:
         return "f′ of each function."
@@ -71,6 +71,6 @@ def _drawn(shown: Sequence[Shelf]) -> str:
 
 
 def _notebooks(beside: Path | None) -> dict[str, str]:
-    """Those of the notebooks that were rendered next to the page."""
+    """The notebooks that were rendered next to the page: name and title."""
     folder = None if beside is None else beside / "notebooks"
     return {name: title for name, title in NOTEBOOKS.items() if folder and (folder / f"{name}.html").is_file()}

@@ -1,4 +1,4 @@
-"""What is drawn: a function with its derivative, a few-bit table with its error, a formula with its error."""
+"""The pictures: a function with its derivative, a few-bit table with its error, a formula with its error."""
 
 import math
 
@@ -39,7 +39,7 @@ def thumbnail(shelf: Shelf, x_range: tuple[float, float]) -> Markup:
 
 
 def fit_picture(fit: Fit, x_range: tuple[float, float]) -> Markup:
-    """A fit against what it stands for, and the error below."""
+    """A fit beside what it approximates, and the error below."""
     return _table_picture(fit, x_range) if fit.is_fewbit else _formula_picture(fit, x_range)
 
 
@@ -93,7 +93,7 @@ def _errors(sides: list[Formula], largest: float) -> Panel:
 
 
 def _largest(sides: list[Formula]) -> float | None:
-    """The largest error, or None where it is none."""
+    """The largest error, or None where float64 cannot resolve it."""
     largest = max(float(np.nanmax(side.error)) for side in sides)
     return largest if largest > RESOLVED else None
 

@@ -80,7 +80,7 @@ def path(points: Array) -> str:
 
 
 def thinned(points: Array) -> Array:
-    """Those of the points that a line needs to stay within SEEN of them all (Ramer, Douglas and Peucker)."""
+    """The points that a line needs to stay within SEEN of all points (Ramer, Douglas and Peucker)."""
     keep = np.zeros(len(points), dtype=bool)
     keep[[0, -1]] = True
     stretches = [(0, len(points) - 1)]
@@ -98,7 +98,7 @@ def thinned(points: Array) -> Array:
 
 
 def _distance(points: Array, a: Array, b: Array) -> Array:
-    """Of points from the stretch from a to b."""
+    """The distances of points from the line between a and b."""
     along = b - a
     length = float(along @ along)
     share = np.clip((points - a) @ along / length, 0.0, 1.0) if length else np.zeros(len(points))
@@ -125,7 +125,7 @@ def decades(lo: float, hi: float) -> list[float]:
 
 
 def widened(lo: float, hi: float, share: float = 0.06) -> tuple[float, float]:
-    """A range with some air; of length 1 where it had none."""
+    """The range with a margin; a range of length 1 where it was empty."""
     air = share * (hi - lo) or 0.5
     return lo - air, hi + air
 

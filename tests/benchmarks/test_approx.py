@@ -232,7 +232,9 @@ def test_a_page_of_made_up_rows_of_nets(tmp_path):
     assert "| naive-4 | – | – | – | 6.00 ± 1.41 | – | – | diverged with 1 of 3 seeds | 2.00× |" in lines
     assert any(line.startswith("| naive-4 (tested as trained) | – | – | – | 2.00 ± 1.41 |") for line in lines)
     assert any(line.startswith("| approx-8 |") and "as many errors with each seed" in line for line in lines)
-    assert any(line.startswith("Lost on average, at most the margin: approx-8, approx-4") for line in lines)
+    assert any(
+        line.startswith("Mean test errors at most the margin above stock's: approx-8, approx-4") for line in lines
+    )
 
 
 def _found(variant, error):
