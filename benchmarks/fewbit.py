@@ -7,14 +7,10 @@
 Writes rows and a plot under benchmarks/results/<device>/. Takes some minutes.
 """
 
+from benchmarks import parsers
 from coefficients import command
 
-if __name__ == "__main__":
-    command.exit_on_interrupt()  # before the imports, which take most of the time
-
-from benchmarks import parsers
-
-if __name__ == "__main__":
+if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("fewbit", lambda: parsers.fewbit(__doc__).parse_args())
 
 import json

@@ -5,14 +5,10 @@ of g; its front is held against the exact g at many other points. Writes rows an
 benchmarks/results/<device>/. Takes some minutes, most of them for symbolic regression.
 """
 
+from benchmarks import parsers
 from coefficients import command
 
-if __name__ == "__main__":
-    command.exit_on_interrupt()  # before the imports, which take most of the time
-
-from benchmarks import parsers
-
-if __name__ == "__main__":
+if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("invact", lambda: parsers.invact(__doc__).parse_args())
 
 import time

@@ -4,14 +4,10 @@ Models run on fake tensors and are counted as CUDA keeps them, so the numbers ar
 runs for real, on the CPU. `docs/memory.md` shows both tables: `python -m benchmarks.report` puts them there.
 """
 
+from benchmarks import parsers
 from coefficients import command
 
-if __name__ == "__main__":
-    command.exit_on_interrupt()  # before the imports, which take most of the time
-
-from benchmarks import parsers
-
-if __name__ == "__main__":
+if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("memory", lambda: parsers.memory(__doc__).parse_args())
 
 import sys

@@ -6,14 +6,10 @@ benchmarks/results/<device>/package.jsonl, whole or not at all; --quick writes t
 or "distribution"; implementation: which; unit: s, or B of a built file.
 """
 
+from benchmarks import parsers
 from coefficients import command
 
-if __name__ == "__main__":
-    command.exit_on_interrupt()  # before the imports, which take most of the time
-
-from benchmarks import parsers
-
-if __name__ == "__main__":
+if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("package", lambda: parsers.package(__doc__).parse_args())
 
 import resource

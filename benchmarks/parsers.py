@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from benchmarks.options import DEVICES, names, one_of, output, whole
 from coefficients import command, functions
 
+Words = Sequence[str]
 FILES = "files in benchmarks/results/<device>/"
 QUICK_FUNCTIONS = ("gelu", "tanh")
 PACKAGE_RUNS = 5
@@ -24,10 +25,8 @@ KERNEL_METHODS = (*KERNEL_RIVALS, *KERNEL_OURS, ACT_LINEAR)
 KERNEL_WHATS = ("activation", "linear", "mlp")
 TASKS = ("text", "digits", "resnet20", "resnet56", "resnet164", "vit")
 ACTIVATION_VARIANTS = (
-    *("stock", "invact", "forward-ad"),
-    *(f"fewbit-{bits}" for bits in (4, 3, 2, 1)),
-    *(f"actnn-{bits}" for bits in (4, 2, 1)),
-    "recompute",
+    *("stock", "invact", "forward-ad", "fewbit-4", "fewbit-3", "fewbit-2", "fewbit-1"),
+    *("actnn-4", "actnn-2", "actnn-1", "recompute"),
 )
 NET_VARIANTS = ("approx-8", "approx-4", "paper-4", "naive-8", "naive-4", "narrow")
 VARIANTS = (*ACTIVATION_VARIANTS, *NET_VARIANTS)
@@ -63,7 +62,7 @@ def _device(parser: command.Parser) -> None:
     parser.add_argument("--device", metavar="D", help="cuda or cpu (default: cuda where there is one)")
 
 
-def of_kinds(module: str, doc: str | None, kinds: Sequence[str], runs: str) -> command.Parser:
+def of_kinds(module: str, doc: str | None, kinds: Words, runs: str) -> command.Parser:
     """The parser of a benchmark of several kinds of rows, each in a file of its own; runs: how many by default."""
     parser = measuring(module, doc)
     parser.add_argument("--what", metavar="W,...", help=f"default: {','.join(kinds)}")
@@ -101,7 +100,7 @@ def forward_ad(doc: str | None) -> command.Parser:
     return parser
 
 
-def gpu(doc: str | None, words: Sequence[str] | None = None) -> argparse.Namespace:
+def gpu(doc: str | None, words: Words | None = None) -> argparse.Namespace:
     """Its options, checked; steps: a list."""
     parser = plain("gpu", doc)
     steps = ", ".join(GPU_STEPS)
@@ -120,7 +119,7 @@ def gpu(doc: str | None, words: Sequence[str] | None = None) -> argparse.Namespa
     return options
 
 
-def gpu_tests(doc: str | None, words: Sequence[str] | None = None) -> argparse.Namespace:
+def gpu_tests(doc: str | None, words: Words | None = None) -> argparse.Namespace:
     """Its options, checked; out: a path."""
     parser = plain("gpu.tests", doc)
     parser.add_argument("group", metavar="GROUP", help=f"of {', '.join(GPU_GROUPS)}")
@@ -132,7 +131,7 @@ def gpu_tests(doc: str | None, words: Sequence[str] | None = None) -> argparse.N
     return options
 
 
-def _gpu_part(parser: command.Parser, words: Sequence[str] | None) -> argparse.Namespace:
+def _gpu_part(parser: command.Parser, words: Words | None) -> argparse.Namespace:
     _device(parser)
     options = parser.parse_args(words)
     if options.device is not None:
@@ -141,23 +140,18 @@ def _gpu_part(parser: command.Parser, words: Sequence[str] | None) -> argparse.N
     return options
 
 
-def gpu_memory(doc: str | None, words: Sequence[str] | None = None) -> argparse.Namespace:
+def gpu_memory(doc: str | None, words: Words | None = None) -> argparse.Namespace:
     """Its options, checked; models and without: lists, out: a path or None."""
     return _gpu_models("memory", doc, words, GPU_MODELS, GPU_TINY, GPU_MEMORY_WAYS[1:])
 
 
-def gpu_training(doc: str | None, words: Sequence[str] | None = None) -> argparse.Namespace:
+def gpu_training(doc: str | None, words: Words | None = None) -> argparse.Namespace:
     """Its options, checked; models and without: lists, out: a path or None."""
     return _gpu_models("training", doc, words, GPU_TRAINED, GPU_TRAINED, GPU_TRAINING_WAYS[1:])
 
 
 def _gpu_models(
-    kind: str,
-    doc: str | None,
-    words: Sequence[str] | None,
-    models: Sequence[str],
-    tiny: Sequence[str],
-    ways: Sequence[str],
+    kind: str, doc: str | None, words: Words | None, models: Words, tiny: Words, ways: Words
 ) -> argparse.Namespace:
     parser = measuring(f"gpu.{kind}", doc, _file(f"gpu-{kind}"))
     of_quick = f"; tiny: {','.join(tiny)}" if tiny != models else ""
@@ -170,7 +164,7 @@ def _gpu_models(
     return options
 
 
-def issue_slots(doc: str | None, words: Sequence[str] | None = None) -> argparse.Namespace:
+def issue_slots(doc: str | None, words: Words | None = None) -> argparse.Namespace:
     """Its options, checked; fn: the list of functions to measure, out: a path or None."""
     parser, known = measuring("gpu.issue_slots", doc, _file("issue-slots")), functions.names()
     parser.add_argument("--fn", metavar="F,...", help="default: all")
@@ -238,7 +232,7 @@ def slack(doc: str | None) -> command.Parser:
 def training(doc: str | None) -> command.Parser:
     parser = measuring("training", doc, _file("training"))
     parser.add_argument("--task", metavar="T,...", help=f"default: {','.join(TASKS)}")
-    parser.add_argument("--arms", metavar="A,...", help=f"of {','.join(VARIANTS)}; stock always runs")
+    parser.add_argument("--arms", metavar="A,...", help=f"variants, of {','.join(VARIANTS)}; stock always runs")
     parser.add_argument("--seeds", metavar="N", help="how many, from 0 (default: 3 to 10, by the task)")
     parser.add_argument("--steps", metavar="N", help="of each training (default: by the size)")
     parser.add_argument("--size", metavar="S", default="small", help="small or large, for a GPU (default: small)")

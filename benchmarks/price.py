@@ -8,14 +8,10 @@ Writes rows under benchmarks/results/sm_80/ and sm_90/, and prints them beside `
 Triton, whose package holds the compiler and the disassembler: pip install triton. Half a minute.
 """
 
+from benchmarks import parsers
 from coefficients import command
 
-if __name__ == "__main__":
-    command.exit_on_interrupt()  # before the imports, which take most of the time
-
-from benchmarks import parsers
-
-if __name__ == "__main__":
+if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("price", lambda: parsers.plain("price", __doc__).parse_args())
 
 import importlib.util

@@ -3,14 +3,10 @@
 No number there is typed by hand; a test holds that the pages say what the rows say.
 """
 
+from benchmarks import parsers
 from coefficients import command
 
-if __name__ == "__main__":
-    command.exit_on_interrupt()  # before the imports, which take most of the time
-
-from benchmarks import parsers
-
-if __name__ == "__main__":
+if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("report", lambda: parsers.plain("report", __doc__).parse_args())
 
 import sys

@@ -7,7 +7,7 @@ import platform
 import re
 import statistics
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -121,3 +121,13 @@ def record(files: Iterable[tuple[str, Sequence[Row]]], out: Path | None, quick: 
     if out is not None:
         write(out, every)
         print(f"{len(every)} rows, wrote {out}")
+
+
+def described_rows(groups: Iterable[list[Row]], described: Callable[[list[Row]], str]) -> list[Row]:
+    """The rows of all groups; each group is described in a line as soon as it is measured."""
+    rows = []
+    for group in groups:
+        if group:
+            print(described(group), flush=True)
+        rows += group
+    return rows

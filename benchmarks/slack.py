@@ -5,14 +5,10 @@ rows under benchmarks/results/sm_80/ and sm_90/kernels.jsonl, which tests/codege
 Needs Triton: pip install triton. About ten minutes on two cores.
 """
 
+from benchmarks import parsers
 from coefficients import command
 
-if __name__ == "__main__":
-    command.exit_on_interrupt()  # before the imports, which take most of the time
-
-from benchmarks import parsers
-
-if __name__ == "__main__":
+if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("slack", lambda: parsers.slack(__doc__).parse_args())
 
 import importlib.util

@@ -10,14 +10,10 @@ at all; --quick writes to --out only. implementation: stock, or the method. mode
                 from N(0, 1), of |x| up to 12
 """
 
+from benchmarks import parsers
 from coefficients import command
 
-if __name__ == "__main__":
-    command.exit_on_interrupt()  # before the imports, which take most of the time
-
-from benchmarks import parsers
-
-if __name__ == "__main__":
+if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("accuracy", lambda: parsers.accuracy(__doc__).parse_args())
 
 import sys

@@ -17,14 +17,10 @@ implementation says which way of keeping it is:
 Bytes are counted on fake tensors as CUDA keeps them, and those of what is compiled as it runs on the CPU.
 """
 
+from benchmarks import parsers
 from coefficients import command
 
-if __name__ == "__main__":
-    command.exit_on_interrupt()  # before the imports, which take most of the time
-
-from benchmarks import parsers
-
-if __name__ == "__main__":
+if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("approx_backprop", lambda: parsers.approx_backprop(__doc__).parse_args())
 
 import argparse
@@ -43,7 +39,7 @@ from benchmarks.clock import origin
 from benchmarks.options import device as device_of
 from benchmarks.options import names, output, torch_threads, whole
 from benchmarks.options import runs as runs_of
-from benchmarks.rows import Row, record
+from benchmarks.rows import Row, described_rows, record
 from kernels import KernelError
 
 PROG = "approx_backprop"
@@ -81,22 +77,17 @@ def plan(options: argparse.Namespace) -> Plan:
 
 def measure(kind: str, todo: Plan) -> list[Row]:
     """The rows of one of KINDS; those that take long are described as they come."""
-    where, rows = origin(todo.device), []
+    where = origin(todo.device)
     if kind == "layers":
         return single.layers(tuple(single.PIECES), todo.device, where, 2 if todo.quick else single.SEEDS)
     if kind == "models":
         return models.models(QUICK_MODELS if todo.quick else models.NAMES, origin(torch.device("cpu")))
     if kind == "batches":
         nets, ways = (QUICK_NETS, QUICK_WAYS) if todo.quick else (tuple(fitting.NETS), fitting.WAYS)
-        for made in fitting.batches(nets, todo.memory, todo.device, where, ways):
-            print(fitting.described(made), flush=True)
-            rows += made
-        return rows
+        return described_rows(fitting.batches(nets, todo.memory, todo.device, where, ways), fitting.described)
     nets = tuple(timed.NETS[todo.device.type])
-    for made in timed.times(nets[:1] if todo.quick else nets, todo.runs, todo.device, where):
-        print(timed.described(made), flush=True)
-        rows += made
-    return rows
+    taken = timed.times(nets[:1] if todo.quick else nets, todo.runs, todo.device, where)
+    return described_rows(taken, timed.described)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -17,14 +17,10 @@ on a CPU are of float32, on a GPU of bfloat16 too. On a CPU with one thread: sev
 others use the cores, that is what is timed. What is compiled gets no time where there is no C++ compiler.
 """
 
+from benchmarks import parsers
 from coefficients import command
 
-if __name__ == "__main__":
-    command.exit_on_interrupt()  # before the imports, which take most of the time
-
-from benchmarks import parsers
-
-if __name__ == "__main__":
+if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("forward_ad", lambda: parsers.forward_ad(__doc__).parse_args())
 
 import argparse
@@ -42,7 +38,7 @@ from benchmarks.forward_ad.cases import CHAINS, METHODS
 from benchmarks.options import can_compile, names, output, whole
 from benchmarks.options import device as device_of
 from benchmarks.options import runs as runs_of
-from benchmarks.rows import Row, record
+from benchmarks.rows import Row, described_rows, record
 from kernels import KernelError
 
 PROG = "forward_ad"
@@ -101,11 +97,7 @@ def measure(kind: str, todo: Plan) -> list[Row]:
         for elements in (QUICK_SIZES if todo.quick else SIZES[device.type])
         if block == "chain" or elements <= MOST_LAYERS[device.type]
     ]
-    rows = []
-    for made in timed.times(runs, todo.repeats, todo.threads, todo.methods):
-        print(timed.described(made), flush=True)
-        rows += made
-    return rows
+    return described_rows(timed.times(runs, todo.repeats, todo.threads, todo.methods), timed.described)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,14 +12,10 @@ other, but those that rest on tests that fail. Rows go to benchmarks/results/<de
 1 where something failed, is blocked or is left for the next call.
 """
 
+from benchmarks import parsers
 from coefficients import command
 
-if __name__ == "__main__":
-    command.exit_on_interrupt()  # before the imports, which take most of the time
-
-from benchmarks import parsers
-
-if __name__ == "__main__":
+if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("gpu", lambda: parsers.gpu(__doc__))
     command.exit_without("torch", "gpu", "install PyTorch and Triton")
 

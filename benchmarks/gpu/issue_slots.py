@@ -13,14 +13,10 @@ the method; mode: forward or backward; size: elements and, for few bits, bits. u
 On a CPU the twin runs, to see that all of it does; --quick takes two functions.
 """
 
+from benchmarks import parsers
 from coefficients import command
 
-if __name__ == "__main__":
-    command.exit_on_interrupt()  # before the imports, which take most of the time
-
-from benchmarks import parsers
-
-if __name__ == "__main__":
+if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("gpu.issue_slots", lambda: parsers.issue_slots(__doc__))
 
 import sys
@@ -125,10 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
     options = parsers.issue_slots(__doc__, arguments)
     device = device_of(options.device)
-    rows: list[Row] = []
-    for made in measure(options.fn, device):
-        print(described(made), flush=True)
-        rows += made
+    rows = described_rows(measure(options.fn, device), described)
     record([("issue-slots", rows)] if rows else [], options.out, options.quick)
     return command.GOOD
 

@@ -13,14 +13,10 @@ benchmarks/results/<device>/gpu-memory.jsonl. implementation: the way; mode: the
 On a CPU, which counts as it runs, storages stand for the allocator; --quick makes the models tiny.
 """
 
+from benchmarks import parsers
 from coefficients import command
 
-if __name__ == "__main__":
-    command.exit_on_interrupt()  # before the imports, which take most of the time
-
-from benchmarks import parsers
-
-if __name__ == "__main__":
+if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("gpu.memory", lambda: parsers.gpu_memory(__doc__))
 
 import sys
@@ -37,7 +33,7 @@ from benchmarks.clock import origin
 from benchmarks.gpu.device import CountedBooks, books, settle
 from benchmarks.gpu.ways import STOCK, TINY, Model, loss, prepare
 from benchmarks.options import device as device_of
-from benchmarks.rows import Row, record, summary
+from benchmarks.rows import Row, described_rows, record, summary
 from kernels import KernelError, saved_bytes
 from kernels.memory.recorder import tensors
 from kernels.memory.saved import Saved, size
@@ -141,11 +137,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
     options = parsers.gpu_memory(__doc__, arguments)
     device = device_of(options.device)
-    rows: list[Row] = []
     ways = [way for way in (QUICK_WAYS if options.quick else WAYS) if way not in options.without]
-    for made in models(options.models, ways, device, options.quick):
-        print(described(made), flush=True)
-        rows += made
+    rows = described_rows(models(options.models, ways, device, options.quick), described)
     record([("gpu-memory", rows)] if rows else [], options.out, options.quick)
     return command.GOOD
 

@@ -3,14 +3,10 @@
 Without pytest-xdist, which may be missing. The names of tests that fail are written to --out, a line each.
 """
 
+from benchmarks import parsers
 from coefficients import command
 
-if __name__ == "__main__":
-    command.exit_on_interrupt()
-
-from benchmarks import parsers
-
-if __name__ == "__main__":
+if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("gpu.tests", lambda: parsers.gpu_tests(__doc__))
 
 import os

@@ -15,14 +15,10 @@ What is compiled is compiled by blocks, and its largest batch is not looked for:
 memory is said to be small; --quick makes the models tiny.
 """
 
+from benchmarks import parsers
 from coefficients import command
 
-if __name__ == "__main__":
-    command.exit_on_interrupt()  # before the imports, which take most of the time
-
-from benchmarks import parsers
-
-if __name__ == "__main__":
+if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("gpu.training", lambda: parsers.gpu_training(__doc__))
 
 import sys
@@ -37,7 +33,7 @@ from benchmarks.clock import origin
 from benchmarks.gpu.device import books, memory, seconds, settle
 from benchmarks.gpu.ways import CHECKPOINT, COMPILE, STOCK, TINY, Model, loss, prepare
 from benchmarks.options import device as device_of
-from benchmarks.rows import Row, record, summary
+from benchmarks.rows import Row, described_rows, record, summary
 from kernels import KernelError
 
 PROG = "gpu.training"
@@ -231,13 +227,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
     options = parsers.gpu_training(__doc__, arguments)
     device = device_of(options.device)
-    rows: list[Row] = []
     failed: list[str] = []
     taken = [way for way in (QUICK_WAYS if options.quick else parsers.GPU_TRAINING_WAYS) if way not in options.without]
-    for made in models(options.models, taken, device, options.quick, failed):
-        if made:
-            print(described(made), flush=True)
-        rows += made
+    rows = described_rows(models(options.models, taken, device, options.quick, failed), described)
     record([("gpu-training", rows)] if rows else [], options.out, options.quick)
     return command.GOOD if rows and not failed else command.BAD
 

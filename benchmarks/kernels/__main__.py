@@ -19,14 +19,10 @@ round by round. mode: forward, backward, both, kept. unit:
     expected B       by what each method saves; of a layer by torch.compile, which chooses itself, there is none
 """
 
+from benchmarks import parsers
 from coefficients import command
 
-if __name__ == "__main__":
-    command.exit_on_interrupt()  # before the imports, which take most of the time
-
-from benchmarks import parsers
-
-if __name__ == "__main__":
+if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("kernels", lambda: parsers.kernels(__doc__).parse_args())
 
 import argparse

@@ -13,14 +13,10 @@ writes to --out only. what: the block. implementation: who. Kinds of rows:
               backward, and "backward", by which both takes longer than forward, round by round
 """
 
+from benchmarks import parsers
 from coefficients import command
 
-if __name__ == "__main__":
-    command.exit_on_interrupt()  # before the imports, which take most of the time
-
-from benchmarks import parsers
-
-if __name__ == "__main__":
+if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("rivals", lambda: parsers.rivals(__doc__).parse_args())
 
 import gc
@@ -37,7 +33,7 @@ from benchmarks.kernels.cases import DTYPES, Call
 from benchmarks.options import can_compile, names, output, torch_threads, whole
 from benchmarks.options import device as device_of
 from benchmarks.options import runs as runs_of
-from benchmarks.rows import Row, record, summary
+from benchmarks.rows import Row, described_rows, record, summary
 from kernels import KernelError, saved_bytes
 
 PROG = "rivals"
@@ -209,11 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return (allocated if device.type == "cuda" else counted)(rivals, where)
         if what == "accuracy":
             return accuracy(rivals, where)
-        rows = []
-        for made in speed(rivals, sizes, repeats, where, dtypes):
-            print(described(made), flush=True)
-            rows += made
-        return rows
+        return described_rows(speed(rivals, sizes, repeats, where, dtypes), described)
 
     with torch_threads(1):
         record(((f"rivals-{what}", measure(what)) for what in kinds), out, options.quick)

@@ -17,14 +17,10 @@ so that one that is broken off is taken up again where it was. --quick writes to
 other revisions too: after a change of the kernels, --fresh measures again.
 """
 
+from benchmarks import parsers
 from coefficients import command
 
-if __name__ == "__main__":
-    command.exit_on_interrupt()  # before the imports, which take most of the time
-
-from benchmarks import parsers
-
-if __name__ == "__main__":
+if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("training", lambda: parsers.training(__doc__).parse_args())
 
 import argparse

@@ -1,13 +1,9 @@
 """python -m notebooks.gallery: all stored fits on one page, which is a file of its own and loads nothing."""
 
 from coefficients import command
-
-if __name__ == "__main__":
-    command.exit_on_interrupt()  # before the imports, which take most of the time
-
 from notebooks.gallery.options import check, parser
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("gallery", lambda: check(parser().parse_args()))
     command.exit_without("jinja2", "gallery", "try: pip install jinja2")
 
