@@ -169,6 +169,11 @@ def test_arguments_are_listed_and_private_ones_are_not(site):
     assert '>_changes</span><span class="p">:</span>' not in shown
 
 
+def test_sections_of_docstrings_are_shown(site):
+    shown = plain((site / "api" / "coefficients.html").read_text("utf-8"))
+    assert {"Parameters:", "Returns:", "Raises:", "Attributes:"} <= set(shown.split())
+
+
 def test_a_browser_asks_nobody_and_searches_in_files(site):
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
