@@ -29,7 +29,7 @@ from benchmarks import slack
 from benchmarks.clock import clock_of, origin, rounds
 from benchmarks.kernels.cases import DTYPES, Call, copy
 from benchmarks.options import device as device_of
-from benchmarks.rows import Row, record, summary
+from benchmarks.rows import Row, described_rows, record, summary
 from codegen.machine import GPU, GPUS
 from kernels import KernelError
 from kernels.engine import launch, reference

@@ -18,7 +18,6 @@ from kernels.methods.forward_derivative import ForwardDerivative
 from kernels.methods.functions import FUNCTIONS
 from kernels.methods.method import KernelSpec, SavedBy, registered, spec_of
 
-
 # Registered beforehand: torch.compile traces what runs.
 _EXACT = {name: registered(KernelSpec(info, ForwardDerivative())) for name, info in FUNCTIONS.items()}
 

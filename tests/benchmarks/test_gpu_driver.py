@@ -1,5 +1,6 @@
 """`python -m benchmarks.gpu`: parts that fail, are blocked, broken off or put off, and run again."""
 
+import json
 import signal
 import sys
 import time
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks.gpu import __main__ as gpu
-from benchmarks.gpu import progress
+from benchmarks.gpu import progress, steps
 from benchmarks.gpu.steps import Part, Rest
 from coefficients import command
 
@@ -86,6 +87,12 @@ def test_a_part_that_fails_keeps_no_other_and_is_what_the_next_call_runs(driven,
     assert (driven.results / "times.jsonl").read_text() == '{"of": "one"}\n{"of": "bad"}\n{"of": "two"}\n'
 
 
+def failures(driven: Driven) -> dict[str, int]:
+    """How many tests of each group the rows say that fail."""
+    lines = (driven.results / f"{steps.TESTS}.jsonl").read_text().splitlines()
+    return {row["implementation"]: row["median"] for row in map(json.loads, lines)}
+
+
 def test_a_test_that_fails_blocks_what_rests_on_it_and_nothing_else(driven, capfd):
     driven.parts = [
         part("tests", "test-a"),
@@ -97,6 +104,7 @@ def test_a_test_that_fails_blocks_what_rests_on_it_and_nothing_else(driven, capf
     driven.tests.write_text("tests/x.py::test[gelu]\n")
     assert driven() == command.BAD
     assert driven.ran == ["test-a", "silu", "all --without gelu", "free"]
+    assert failures(driven) == {"test-a": 1}
     out, err = capfd.readouterr()
     assert "blocked: speed/gelu" in out
     assert "speed/gelu: blocked, 0 s; it rests on tests/x.py::test[gelu]" in err
@@ -104,6 +112,7 @@ def test_a_test_that_fails_blocks_what_rests_on_it_and_nothing_else(driven, capf
     driven.tests.write_text("")
     assert driven() == command.GOOD
     assert driven.ran[4:] == ["test-a", "gelu"]
+    assert failures(driven) == {"test-a": 0}
 
 
 def test_tests_that_break_off_block_all_that_rests_on_the_group(driven):
@@ -175,7 +184,7 @@ def test_on_a_gpu_patience_is_a_multiple_of_what_is_expected(driven, monkeypatch
     given = []
     monkeypatch.setattr(gpu.running, "run", lambda words, log, timeout: given.append(timeout) or command.BAD)
     call = gpu.Call(
-        progress.Progress(driven.folder / "a-gpu", "s"), [part("speed", "one", seconds=100)], 180, driven.results
+        progress.Progress(driven.folder / "a-gpu", "s"), [part("speed", "one", seconds=100)], 180, driven.results, {}
     )
     call.all()
     driven.parts = [part("speed", "one", seconds=100)]

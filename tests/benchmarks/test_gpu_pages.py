@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from benchmarks import pages, report, rows
-from benchmarks.gpu import issue_slots, progress, slots
+from benchmarks.gpu import issue_slots, notes, progress, slots, steps
 from benchmarks.gpu.remarks import only_a_device_shows
-from benchmarks.gpu.steps import STEPS, parts
+from benchmarks.gpu.steps import GROUPS, STEPS, parts
 from benchmarks.rows import Row, summary
 from coefficients import command
 from tests.benchmarks.gpu_machine import ROOT, WITHOUT, environment
@@ -65,9 +65,28 @@ def test_without_rows_of_a_gpu_the_pages_say_so(results):
     assert "No rows of a GPU yet." in report.rendered("docs/memory.md")
 
 
+GPU = {"device": "nvidia-h200", "versions": {"torch": "2", "cuda": "13"}, "revision": "r"}
+
+
+def group(name: str, failures: int) -> Row:
+    """How a group of tests ended on a GPU."""
+    return Row("tests", name, "failed", {}, "", "tests", **summary([float(failures)]), **GPU)
+
+
+def test_what_is_said_of_outputs_comes_from_the_groups_of_tests(results):
+    timed = Row("gelu", "invact", "both", {"n": 8}, "bfloat16", "s", **summary([1.0]), **GPU)
+    rows.save([timed], "kernels-time")  # as STEPS=speed leaves it
+    compared = "before a time was taken, each kernel was compared with its twin.\n- On other GPUs: nothing.\n"
+    assert notes.accuracy() == f"- On nvidia-h200: the kernels' tests were not run; {compared}"
+    rows.save([group(name, 0) for name in GROUPS], steps.TESTS)
+    passed = "all tests of the kernels pass, at all 16-bit inputs among them"
+    assert notes.accuracy() == f"- On nvidia-h200: {passed}; {compared}"
+    rows.save([group("exhaustive", 0), group("kernels", 2)], steps.TESTS)
+    assert "by group: exhaustive all pass, standalone not run, kernels 2 fail, elementwise not run" in notes.accuracy()
+
+
 def slot(function: str, share: float, ratio: float, mode: str = "forward") -> list[Row]:
-    base = {"what": function, "mode": mode, "size": {"n": 8, "bits": 0}, "dtype": "bfloat16", "device": "nvidia-h200"}
-    base |= {"versions": {"torch": "2", "cuda": "13"}, "revision": "r"}
+    base = {"what": function, "mode": mode, "size": {"n": 8, "bits": 0}, "dtype": "bfloat16", **GPU}
     return [
         Row(implementation="invact", unit="predicted share", **base, **summary([share])),
         Row(implementation="invact / copy", unit="ratio of times", **base, **summary([ratio])),
@@ -128,7 +147,7 @@ def test_a_dry_run_does_every_step_without_the_packages_that_may_be_missing(resu
     for step in STEPS:
         assert f"{step}/" in done.stdout.splitlines()[0]
     made = tree / "build" / "gpu" / "dry" / "results"
-    names = {part.rows for part in parts(STEPS, True) if part.rows}
+    names = {steps.TESTS, *(part.rows for part in parts(STEPS, True) if part.rows)}
     assert {path.stem for path in made.glob("*.jsonl")} == names
     folder = results / "nvidia-h200"
     folder.mkdir()

@@ -89,7 +89,7 @@ FAILED = {
 )  # fmt: skip
 def test_what_rests_on_a_test_is_blocked_or_runs_without_it(group, name, blocked, without, tmp_path, monkeypatch):
     found = progress.Progress(tmp_path, "s", {f"tests/{group}": progress.Outcome(progress.FAILED, failed=(name,))})
-    call = gpu.Call(found, [], 60, tmp_path)
+    call = gpu.Call(found, [], 60, tmp_path, {})
     ran = {}
     monkeypatch.setattr(call, "_ran", lambda name, _, out: ran.update({name: out}))
     outcomes = {one.name: call._one(one.name, one) for one in parts(STEPS, False) if one.step != "tests"}

@@ -25,12 +25,12 @@ def undrawn(monkeypatch):
 
 @pytest.fixture
 def trained(monkeypatch, undrawn):
-    """The arms and seeds that are trained from here on, in their order."""
+    """The variants and seeds that are trained from here on, in their order."""
     calls, train = [], training_runs.train
 
-    def spy(settings, arm, seed):
-        calls.append((arm, seed))
-        return train(settings, arm, seed)
+    def spy(settings, variant, seed):
+        calls.append((variant, seed))
+        return train(settings, variant, seed)
 
     monkeypatch.setattr(training_runs, "train", spy)
     return calls
@@ -46,10 +46,12 @@ def test_the_command_writes_rows_and_pictures(tmp_path, capsys):
     trainings = {(row.what, row.implementation, row.seed) for row in rows if row.mode == "run"}
     both = ("training text", "training digits")
     assert trainings == {
-        (what, arm, seed) for what in both for arm in ("stock", "fewbit-3", "recompute") for seed in (0, 1)
+        (what, variant, seed) for what in both for variant in ("stock", "fewbit-3", "recompute") for seed in (0, 1)
     }
     states = {(row.implementation, row.mode) for row in rows if row.what == "gradients text"}
-    assert states == {(arm, mode) for arm in ("noise", "fewbit-3", "recompute") for mode in ("initial", "final")}
+    assert states == {
+        (variant, mode) for variant in ("noise", "fewbit-3", "recompute") for mode in ("initial", "final")
+    }
     for row in rows:
         assert row.versions["torch"] == torch.__version__
         assert row.versions["threads"] == "1"
@@ -66,10 +68,10 @@ def test_a_run_that_is_broken_off_is_taken_up_again(tmp_path, trained, monkeypat
     out = str(tmp_path / "rows.jsonl")
     spy = training_runs.train
 
-    def stop(settings, arm, seed):
-        if arm == "fewbit-2":
+    def stop(settings, variant, seed):
+        if variant == "fewbit-2":
             raise KeyboardInterrupt
-        return spy(settings, arm, seed)
+        return spy(settings, variant, seed)
 
     wanted = (*QUICK, "--arms", "fewbit-1,fewbit-2", "--out", out)
     monkeypatch.setattr(training_runs, "train", stop)
@@ -148,8 +150,12 @@ def test_the_page_says_what_was_measured():
 def test_a_page_of_made_up_rows(tmp_path):
     settings = training_runs.key(quick("text"))
     rows = [
-        Row("training text", arm, "run", seed, settings, _found(arm, loss), "d", {}, "r")
-        for arm, losses in {"stock": [1.0, 2.0, 3.0], "fewbit-1": [1.1, 2.2, 3.3], "actnn-1": [1.0, None, 3.0]}.items()
+        Row("training text", variant, "run", seed, settings, _found(variant, loss), "d", {}, "r")
+        for variant, losses in {
+            "stock": [1.0, 2.0, 3.0],
+            "fewbit-1": [1.1, 2.2, 3.3],
+            "actnn-1": [1.0, None, 3.0],
+        }.items()
         for seed, loss in enumerate(losses)
     ]
     folder = tmp_path / "machine"
@@ -168,6 +174,6 @@ def test_a_page_of_made_up_rows(tmp_path):
     assert any(line.startswith("| actnn-1 |") and "diverged with 1 of 3 seeds" in line for line in lines)
 
 
-def _found(arm, loss):
-    stock = arm == "stock"
+def _found(variant, loss):
+    stock = variant == "stock"
     return {"loss": loss, "accuracy": 0.5, "kept": 2e6 if stock else 1e6, "seconds": 1.0 if stock else 2.0, "curve": []}

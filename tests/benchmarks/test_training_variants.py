@@ -1,4 +1,4 @@
-"""What `benchmarks.training` trains: data, models and arms; ActNN's rounding."""
+"""What `benchmarks.training` trains: data, models and variants; ActNN's rounding."""
 
 import math
 import sys
@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from benchmarks.baselines import actnn
-from benchmarks.training import arms
 from benchmarks.training import data as training_data
 from benchmarks.training import runs as training_runs
+from benchmarks.training import variants
 from coefficients import command
 from tests.benchmarks.quick_training import CPU, quick
 from tests.kernels.saved import bytes_in_graph
@@ -232,8 +232,8 @@ def test_ends_have_the_dtype_of_x():
     assert ends.nbytes * 8 / len(x) == 0.125  # bits an element, as FewBit has it
 
 
-@pytest.mark.parametrize("arm", ["stock", "invact", "fewbit-3", "actnn-2", "recompute"])
-def test_autocast_keeps_less(arm):
+@pytest.mark.parametrize("variant", ["stock", "invact", "fewbit-3", "actnn-2", "recompute"])
+def test_autocast_keeps_less(variant):
     settings = quick("digits")
     half = training_runs.train(replace(settings, amp=True), variant, 0)[1]
     assert half["kept"] < training_runs.train(settings, variant, 0)[1]["kept"]
