@@ -47,18 +47,21 @@ def run(words: list[str], folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", blocks("sh"))
 def test_commands_run(body: str, folder: Path) -> None:
     for line in body.splitlines():
         run(shlex.split(line, comments=True), folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", blocks("console"))
 def test_commands_print_what_is_shown(body: str, folder: Path) -> None:
     command, _, shown = body.partition("\n")
     assert run(shlex.split(command.removeprefix("$ ")), folder) == shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", blocks("python"))
 def test_snippets_run(body: str, folder: Path) -> None:
     assert run(["python", "-W", "error", "-c", body], folder)

@@ -48,6 +48,7 @@ def measured(request):
     return int(request.param.removeprefix("resnet")), found.values()
 
 
+@pytest.mark.slow
 def test_errors_of_gradients_do_not_grow_with_depth(measured):
     _, states = measured
     for found in states:
@@ -183,6 +184,7 @@ def test_a_naive_gradient_goes_straight_through():
 # Rows and the page
 
 
+@pytest.mark.slow
 def test_nets_are_trained_by_their_own_variants(tmp_path, capsys):
     out = tmp_path / "rows.jsonl"
     options = ["--quick", "--seeds", "1", "--steps", "2", "--arms", "naive-4,approx-4", "--out", str(out)]

@@ -131,6 +131,7 @@ def test_fused_models_are_exact():
     torch.testing.assert_close(got, wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "times"), [("ResNet-20, 8×8", 12), ("vgg16", 5)])
 def test_a_model(name, times):
     """Without `inputs`, those ReLUs of VGG that work in place would be left alone."""
@@ -140,6 +141,7 @@ def test_a_model(name, times):
     assert COMMITTED["kept by a model", FOUR, name, "B", None, None] == four
 
 
+@pytest.mark.slow
 def test_a_compiled_model(monkeypatch):
     """Which shares copies as in eager; two layers of it, for the compiler's time."""
     monkeypatch.setattr(whole, "_model", lambda name: (nets.digits(2), (torch.randn(64, 1, 8, 8),), {}))
@@ -159,6 +161,7 @@ def test_what_lives_is_counted():
     assert (living.now, living.peak) == (2 * x.nbytes, 2 * z.nbytes)
 
 
+@pytest.mark.slow
 def test_batches_that_are_counted():
     """The line is that of the batch itself: it fits, and one more does not."""
     memory = 2**28
@@ -178,6 +181,7 @@ def test_batches_that_run(most, guess):
     assert len(tried) == len(set(tried)) <= 40
 
 
+@pytest.mark.slow
 def test_running_until_memory_is_out(monkeypatch):
     """There is no GPU here, so steps run on the CPU, where memory is out beyond 3 samples."""
     fractions = []
@@ -210,6 +214,7 @@ def test_running_until_memory_is_out(monkeypatch):
 # The command
 
 
+@pytest.mark.slow
 def test_a_quick_run(tmp_path, monkeypatch, capsys):
     """All kinds, in one file."""
     monkeypatch.setattr(bench, "QUICK_NETS", ("11",))

@@ -50,6 +50,7 @@ def test_every_time_is_committed():
     assert names == {(what, name) for what in whats for name in (*cases.METHODS, *ratios)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "units"),  # by plain, nested, checkpoint, compiled, between linear layers
     [
@@ -84,6 +85,7 @@ def test_models_in_eager(name, method, monkeypatch):
     assert found == plain - (0 if method == "plain" else 3 * 4 * unit * times)
 
 
+@pytest.mark.slow
 def test_a_compiled_model(monkeypatch):
     """Counted for real, and not by its name: what is checkpointed and wrapped is torn down for it."""
     monkeypatch.setattr(kept, "METHODS", ("plain", "nested", "compiled"))

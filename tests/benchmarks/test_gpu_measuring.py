@@ -41,6 +41,7 @@ def test_what_is_kept_is_what_is_accounted() -> None:
         assert not [what for what in found if what.startswith("kept by")]
 
 
+@pytest.mark.slow
 def test_the_largest_batch_is_the_largest_that_runs() -> None:
     task = training.tasks(CPU, True)["llama"]
     found = {row.what: row for row in training.measured(task, ways.STOCK, {"device": "d"}, 1)}
@@ -51,6 +52,7 @@ def test_the_largest_batch_is_the_largest_that_runs() -> None:
     assert not again.runs(int(too_large.median), task.counted)
 
 
+@pytest.mark.slow
 def test_where_twice_the_batch_does_not_fit_what_is_measured_is_kept(monkeypatch):
     peak, seen = training.Training.peak, []
 
@@ -68,6 +70,7 @@ def test_where_twice_the_batch_does_not_fit_what_is_measured_is_kept(monkeypatch
     assert {"step", "peak"} < set(found)
 
 
+@pytest.mark.slow
 def test_a_way_that_raises_makes_the_status_and_loses_no_rows(monkeypatch, tmp_path, capsys):
     def broken(*_: object) -> list[Row]:
         raise RuntimeError("no way")

@@ -15,6 +15,7 @@ from coefficients import command
 from tests.benchmarks.gpu_machine import ROOT, environment
 
 
+@pytest.mark.slow
 def test_what_a_gpu_needs_imports_without_the_packages_that_may_be_missing() -> None:
     modules = sorted(
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
@@ -36,6 +37,7 @@ for name in {[*modules, "benchmarks.report", "benchmarks.slack", "benchmarks.acc
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_without_flint_what_needs_it_says_so_in_one_line() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "codegen", "emit", "--fn", "tanhshrink"],
@@ -115,6 +117,7 @@ def test_failures_are_read_from_pytests_summary(tmp_path):
     assert gpu_tests.failures(log) == ["tests/a.py::test_it[gelu-bfloat16]", "tests/b.py"]
 
 
+@pytest.mark.slow
 def test_shards_share_the_tests() -> None:
     names: list[str] = []
     for shard in ("0/2", "1/2"):

@@ -70,6 +70,7 @@ def test_what_each_keeps():
 
 
 # torch's own, inside it
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 @pytest.mark.skipif(shutil.which("g++") is None, reason=NO_COMPILER)
 def test_the_flag_lets_torch_compile_keep_less_whoever_is_compiled_besides():
@@ -102,6 +103,7 @@ def books(*_):
     return info.mapped + info.used
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's books are read")
 def test_what_is_allocated_is_what_forward_leaves(monkeypatch):
     for name in ("memory_allocated", "max_memory_allocated"):
@@ -118,6 +120,7 @@ def test_what_is_allocated_is_what_forward_leaves(monkeypatch):
     assert {EAGER, CHECKPOINT, LATE, "invact"} <= set(kept)
 
 
+@pytest.mark.slow
 def test_the_judge_is_of_the_same_weights():
     found = rivals.accuracy(Rivals(CPU, compiles=False), rivals.origin(CPU))
     worst = {}

@@ -263,6 +263,7 @@ def test_a_command_that_fails_is_told_in_a_line():
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_package_is_measured(tmp_path):
     out = tmp_path / "rows"
     assert package.main(["--quick", "--out", str(out)]) == command.GOOD

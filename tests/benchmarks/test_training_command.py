@@ -36,6 +36,7 @@ def trained(monkeypatch, undrawn):
     return calls
 
 
+@pytest.mark.slow
 def test_the_command_writes_rows_and_pictures(tmp_path, capsys):
     out = tmp_path / "rows.jsonl"
     threads = torch.get_num_threads()
@@ -64,6 +65,7 @@ def test_the_command_writes_rows_and_pictures(tmp_path, capsys):
     assert "| recompute |" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_run_that_is_broken_off_is_taken_up_again(tmp_path, trained, monkeypatch, capsys):
     out = str(tmp_path / "rows.jsonl")
     spy = training_runs.train

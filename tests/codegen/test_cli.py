@@ -42,6 +42,7 @@ def test_emit_writes_a_file_and_the_same_bytes_again(capsys, tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == ["gelu.py"]
 
 
+@pytest.mark.slow
 def test_emit_is_the_same_for_any_hash_seed():
     texts = set()
     for seed in ("1", "2"):
@@ -59,6 +60,7 @@ def test_all_that_is_shipped_is_what_is_printed(capsys):
     assert out == (generated.FOLDER / "elu_torch.py").read_text()
 
 
+@pytest.mark.slow
 def test_a_fit_of_ones_own(capsys, tmp_path):
     fit = tmp_path / "steep.json"
     words = ["--expr", "x*sigmoid(2*x)", "--name", "steep"]
@@ -89,6 +91,7 @@ def folder(tmp_path, monkeypatch):
     return folder
 
 
+@pytest.mark.slow
 def test_check_sees_what_was_changed(capsys, folder):
     texts = {path.name: text for path, text in generated.texts()}
     for name, text in texts.items():
@@ -110,6 +113,7 @@ def test_check_sees_what_was_changed(capsys, folder):
     assert (folder / "relu_triton.py").read_text() == texts["relu_triton.py"]
 
 
+@pytest.mark.slow
 def test_what_pip_installed_is_not_written_to(capsys, folder):
     (folder.parents[1] / "pyproject.toml").unlink()
     status, out, err = ask(capsys, "emit", "--all")
@@ -186,6 +190,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expression", HOSTILE)
 def test_hostile_numbers_are_one_line_in_every_command(expression, capsys, tmp_path, monkeypatch):
     from fitting.fewbit.__main__ import run as fewbit

@@ -58,6 +58,7 @@ def run_triton(emitted, x, params, saves, bits):
     return y, saved, dx
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("interpreter")
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", names())
@@ -265,6 +266,7 @@ def test_texts_in_the_header_stay_in_the_header(tmp_path):
         assert imported <= {"torch", "triton", "triton.language"}
 
 
+@pytest.mark.slow
 def test_everything_emitted_is_imports_constants_and_functions():
     for path, text in generated.texts():
         tree = ast.parse(text)

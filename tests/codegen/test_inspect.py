@@ -83,6 +83,7 @@ def compiled() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     return found, where
 
 
+@pytest.mark.slow
 @needs_triton
 def test_nothing_is_spilled_and_all_is_straight(compiled):
     for one in compiled[0]:

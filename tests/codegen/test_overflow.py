@@ -72,6 +72,7 @@ def gradients(expression, dtype, target, x, folder):
         return run_triton(emitted, x, (), "derivative", 0)[2]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("interpreter")
 @pytest.mark.parametrize("target", ["triton", "torch"])
 @pytest.mark.parametrize("expression", MENDED)
@@ -89,6 +90,7 @@ def test_the_derivative_is_finite_and_right_where_it_is_finite(expression, targe
         np.testing.assert_allclose(got, exact, rtol=rounding, atol=8 * 2.0**-24)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("interpreter")
 @pytest.mark.parametrize("target", ["triton", "torch"])
 @pytest.mark.parametrize("expression", [*MENDED, *ENDED])
@@ -183,6 +185,7 @@ def test_the_catalogue_reaches_all_numbers_or_no_nan(name):
         emit(Request(of_catalogue(name), ForwardDerivative(), dtype, ("python",)), "triton")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("interpreter")
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("name", ["gelu", "mish", "gelu_tanh", "elu", "hardswish", "softsign"])

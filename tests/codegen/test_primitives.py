@@ -173,6 +173,7 @@ def test_minimax_is_the_best_polynomial():
     assert max(peaks) <= min(peaks) * (1 + 1e-3)  # the exchange stops within 1e-4; float32 coefficients move the rest
 
 
+@pytest.mark.slow
 def test_minimax_says_when_there_is_none():
     with pytest.raises(ArithmeticError, match="no polynomial of degree"):
         polynomial(lambda at: 1 + abs(at), -1, 1, 1e-9)

@@ -335,6 +335,7 @@ def functions(draw: Callable[..., object]) -> Made:
     return draw(st.recursive(st.just(lambda x: x), combined, max_leaves=6))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(functions(), st.integers(0, 2**32 - 1))
 def test_random_functions(tmp_path, function, seed):

@@ -233,6 +233,7 @@ def test_ctrl_c_in_a_process(data: Path) -> None:
     assert done.stderr == "coefficients: interrupted; files are whole or not there\n"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="POSIX pipes and devices")
 def test_outputs_that_take_nothing(data: Path) -> None:
     arguments = ("check", "--no-recompute", *["relu/fewbit-1bit.v1.json"] * 50)

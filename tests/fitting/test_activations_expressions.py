@@ -67,6 +67,7 @@ def test_a_user_may_spell_the_catalogue(expr, name):
 scales = st.floats(0.05, 20)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(b=scales)
 @pytest.mark.parametrize(("expr", "name"), [("x*sigmoid(b*x)", "silu"), ("x*Phi(b*x)", "gelu")])

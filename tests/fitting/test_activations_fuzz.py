@@ -83,6 +83,7 @@ def survive(text):
 fuzz = settings(max_examples=1000)
 
 
+@pytest.mark.slow
 @fuzz
 @given(text=st.text(max_size=60))
 def test_random_text(text):
@@ -116,6 +117,7 @@ def extend(children):
 atoms = st.sampled_from([*NUMBERS, *["x"] * 8, "a", "pi", "E", *PLANTED])
 
 
+@pytest.mark.slow
 @fuzz
 @given(text=st.recursive(atoms, extend, max_leaves=10))
 def test_random_trees_of_anything(text):

@@ -78,6 +78,7 @@ def test_values_next_to_the_point(expression, offset):
         assert (activation.pieces[0].f.arb(flint.arb(at)) - flint.arb(mpmath.nstr(exact, 70))).abs_lower() < 1e-50
 
 
+@pytest.mark.slow
 @every
 @given(data=st.data())
 def test_balls_and_series_hold_what_they_must(expression, data):

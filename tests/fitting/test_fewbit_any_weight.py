@@ -62,6 +62,7 @@ def test_weights_that_leave_parts_out():
     assert flat.steps.levels.tolist() == [1.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["best", "contiguous"])
 def test_a_million_samples(kind):
     samples = np.random.default_rng(7).normal(size=1_000_000)
@@ -159,6 +160,7 @@ def test_a_peak_that_the_search_alone_sees_has_a_level_of_its_own():
     assert result.error.lower_bound <= true
 
 
+@pytest.mark.slow
 def test_noise_is_no_density():
     with pytest.raises(InputError, match=r"varies too fast to be integrated; give landmarks"):
         fit(get("gelu"), 2, weight=from_callable(lambda x: 1 + np.sin(1e9 * x)))

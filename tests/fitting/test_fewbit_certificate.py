@@ -47,6 +47,7 @@ def bound_on(name, cells_to_spare, k, shared, weight=None, domain=(LO, HI)):
 CURVES = ["gelu", "selu", "hardswish", "tanh", "relu2", "x*sin(x)", SAW]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "contiguous"])
 @pytest.mark.parametrize("name", CURVES)
 def test_the_bound_holds_on_coarse_cells_too(name, shared):
@@ -113,6 +114,7 @@ def best_of_all(values, masses, k):
 NEAR = st.floats(-4, 4).map(lambda x: round(x, 2))
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.lists(NEAR, min_size=1, max_size=9), st.sampled_from(["gelu", "selu", "tanh", SAW]), st.integers(1, 2))
 def test_few_samples_against_every_partition(samples, name, bits):
@@ -134,6 +136,7 @@ def test_few_samples_against_every_partition(samples, name, bits):
         assert coarse <= best + rounding
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     st.sampled_from(sorted(SLOPES)),

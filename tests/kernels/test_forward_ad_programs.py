@@ -6,12 +6,15 @@ More of them: make programs.
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+import pytest
 import torch
 from torch import Tensor
 
 from kernels.forward_ad import nested_forward_ad
 from kernels.memory.recorder import Recorder
 from tests.kernels.programs import Program, inputs
+
+pytestmark = pytest.mark.slow
 
 # Sums in another order are off by some units of 2^-53 of the largest term: a program has at most 15 operations of up to
 # 36 terms, of size up to about 10^3. 1e-10 is far above that, and far below what a missing term would give.

@@ -81,6 +81,7 @@ def check_page(page: str, pictures: list[str], controls: str) -> None:
     assert controls in page
 
 
+@pytest.mark.slow
 def test_error_curves() -> None:
     page, seen = run(
         "error_curves",
@@ -107,6 +108,7 @@ def test_error_curves() -> None:
     check_page(page, pictures[0], "function: gelu · method: few bits, shared levels · bits: 3 · y stored in: bfloat16")
 
 
+@pytest.mark.slow
 def test_bits_against_error() -> None:
     page, seen = run("bits_against_error", 'function.value = "tanh"')
     (overview, gelu), (_, tanh) = (pictures for pictures, _ in seen)
@@ -114,6 +116,7 @@ def test_bits_against_error() -> None:
     check_page(page, [overview, gelu], "function: gelu")
 
 
+@pytest.mark.slow
 def test_fitting_slopes() -> None:
     page, seen = run("fitting_slopes", 'function.value = "silu"', 'function.value = "tanh"')
     first, silu, tanh = (pictures for pictures, _ in seen)
@@ -123,6 +126,7 @@ def test_fitting_slopes() -> None:
     check_page(page, first, "function: gelu")
 
 
+@pytest.mark.slow
 def test_memory() -> None:
     page, seen = run(
         "memory",
@@ -156,6 +160,7 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path
     return make
 
 
+@pytest.mark.slow
 def test_the_command_writes_all_pages(two: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
     out = two("import coefficients, pathlib\nprint(pathlib.Path.cwd().name)")
     assert render.main(["--out", str(out)]) == 0
@@ -169,6 +174,7 @@ def test_the_command_writes_all_pages(two: Callable[[str], Path], capsys: pytest
     assert render.HERE.name in second  # it ran in the notebooks' folder
 
 
+@pytest.mark.slow
 def test_no_page_is_written_where_a_notebook_fails(
     two: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -180,6 +186,7 @@ def test_no_page_is_written_where_a_notebook_fails(
     assert list(out.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_kernel_that_dies_is_told_in_one_line(two: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert render.main(["--out", str(two("import os\nos._exit(1)"))]) == 1
     assert capsys.readouterr().err.splitlines()[2:] == ["render: notebook second must run, and does not: Kernel died"]

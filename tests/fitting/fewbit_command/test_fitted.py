@@ -39,6 +39,7 @@ def test_max_error_0_is_for_step_functions(fewbit: Command, monkeypatch: pytest.
     assert fewbit("--expr", "x**2", "--domain", "0", "1", "--max-error", least[1])[0] == 0  # the advice is true
 
 
+@pytest.mark.slow
 def test_what_is_out_of_reach_is_refused_before_anything_is_fitted(
     fewbit: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,6 +64,7 @@ def test_what_is_out_of_reach_is_refused_before_anything_is_fitted(
 LONG = ("--expr", "x*sin(3*x)", "--bits", "6")
 
 
+@pytest.mark.slow
 def test_a_budget_cuts_the_search_short_and_says_so(fewbit: Command) -> None:
     status, out, err = fewbit(*LONG, "--budget", "1e-9")
     unwritten = "not written: time cut it short; --out PATH writes it"
@@ -103,6 +105,7 @@ def test_the_whole_catalogue_on_a_budget(fewbit: Command, monkeypatch: pytest.Mo
     assert quiet == (0, "", "fewbit: 1 of 2 tables not written: time cut it short\n")
 
 
+@pytest.mark.slow
 def test_a_terminal_is_told_what_takes_long(
     fewbit: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,8 @@ import pytest
 from coefficients import document as documents
 from tests.fitting.fewbit_command.running import environment, files, posix, process, stored
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def imported() -> set[str]:

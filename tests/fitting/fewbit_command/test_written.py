@@ -86,6 +86,7 @@ AGAIN = [
 ]
 
 
+@pytest.mark.slow
 @posix
 @pytest.mark.parametrize("words", AGAIN, ids=" ".join)
 def test_the_stored_command_makes_the_file_again(
@@ -110,6 +111,7 @@ def test_the_stored_command_makes_the_file_again(
     assert made.read_bytes() == (folder / "first.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_freshly_made_files_are_good(
     fewbit: Command, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
