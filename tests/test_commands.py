@@ -62,6 +62,7 @@ def test_every_command_is_here() -> None:
     )  # which are workers of another command
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", BAD)
 def test_options_are_read_before_libraries(module: str) -> None:
     status, out, said, imported = run(module, "--help")
@@ -122,6 +123,7 @@ def test_numbers_have_ascii_digits(text: str) -> None:
         assert repr(command.number(good)) == repr(float(good))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["fitting.fewbit", "codegen", "kernels.memory", "benchmarks.slack"])
 def test_long_words_are_not_repeated_whole(module: str) -> None:
     """Words of the shell are at most 128 KiB each; many of them make megabytes."""
@@ -159,6 +161,7 @@ def test_a_folder_that_is_gone(tmp_path: Path) -> None:
     assert done.stderr == "coefficients: the folder you are in must be there, and is gone; go to another\n"
 
 
+@pytest.mark.slow
 def test_pictures_need_no_screen(tmp_path: Path) -> None:
     for words in (
         ["fitting.fewbit", "--fn", "relu", "--bits", "1", "--out", "-"],

@@ -33,6 +33,7 @@ def test_every_model_has_blocks_to_checkpoint_and_to_compile() -> None:
         assert list(ways.blocks(model)), name
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_what_is_accounted() -> None:
     model = ways.Model("llama", CPU, seq=16, changed=ways.TINY["llama"])
     for way in (ways.STOCK, "4 bits"):

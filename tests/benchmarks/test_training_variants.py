@@ -129,6 +129,7 @@ def test_recomputing_changes_no_bit(task):
     assert of_again["kept"] < of_stock["kept"]
 
 
+@pytest.mark.slow
 def test_a_run_is_the_same_each_time():
     settings = quick("text")
     for variant in ("stock", "fewbit-2", "actnn-2"):

@@ -138,6 +138,7 @@ def test_what_a_quotient_was_today(tmp_path):
     assert got[2] == 0 or got[2].abs() < 1e-40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["triton", "torch"])
 @pytest.mark.parametrize(
     ("expression", "message"),

@@ -105,6 +105,7 @@ def test_triton_primitive(name, precision, tmp_path):
     compare(name, y.numpy(), precision)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", UNARY)
 def test_torch_primitive(name, tmp_path):
     x = torch.from_numpy(points(name))

@@ -94,6 +94,7 @@ def test_facts_do_not_depend_on_the_scale_of_f(name, power):
     assert user.minimum.value == close(unit.minimum.value * scale)
 
 
+@pytest.mark.slow
 @given(a=st.floats(-3, 3))
 @settings(max_examples=10)
 def test_reflection_reflects_the_facts(a):

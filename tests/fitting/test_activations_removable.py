@@ -103,6 +103,7 @@ def test_balls_and_series_hold_what_they_must(expression, data):
             assert not series[k].is_finite() or (series[k] * (2 if k == 2 else 1)).overlaps(exact)
 
 
+@pytest.mark.slow
 @every
 @given(data=st.data())
 def test_series_over_wide_balls_know_when_they_know_nothing(expression, data):
@@ -174,6 +175,7 @@ def test_they_are_fitted_with_a_certificate(expression):
     assert np.trapezoid((values - steps) ** 2, grid) == pytest.approx(found.error.l2_squared, rel=0.02)
 
 
+@pytest.mark.slow
 def test_f_prime_from_the_output_has_a_proven_bound():
     """x/(exp(x) - 1) falls from infinity to 0: one side, whose series at 0 the bound rests on."""
     from fitting.invact.solve import fit as fit_output

@@ -21,6 +21,7 @@ def test_a_stored_table_is_taken_as_it_is() -> None:
     assert (found.label, found.bits, found.domain) == ("by 8 bits, shared levels", 8, (-10, 10))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("levels", "weight", "domain"),
     [
@@ -95,6 +96,7 @@ def test_the_error_is_the_integral_of_what_is_drawn() -> None:
     assert found.error == pytest.approx(np.trapezoid(square, found.x), rel=2e-2)
 
 
+@pytest.mark.slow
 def test_the_papers_formulas() -> None:
     # Measured in exact arithmetic on [-10, 10]: 1.38e-6 + 3.38e-5 for GELU, 1.56e-6 + 2.49e-5 for SiLU.
     assert from_output(get("gelu"), "float32", paper=True).error == pytest.approx(3.51e-5, rel=5e-3)

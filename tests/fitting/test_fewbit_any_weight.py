@@ -118,6 +118,7 @@ def bump(centre, width, beneath=1.0):
     return lambda x: beneath * np.exp(-x * x / 2) + np.exp(-(((x - centre) / width) ** 2) / 2) / width
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beneath", [1.0, 0.0])
 @pytest.mark.parametrize("centre", [-8.7025, -4.1438, 2.4653, 5.6389])
 @pytest.mark.parametrize("width", [1e-3, 1e-4, 2e-5])

@@ -96,6 +96,7 @@ def test_every_name_is_one_that_files_may_have() -> None:
         assert re.search(pattern, document.file_name(make()))
 
 
+@pytest.mark.slow
 def test_the_document_says_what_was_fitted() -> None:
     made = fit(get("elu", alpha=0.5), 2, levels="contiguous", domain=(-3, 2))
     found = document.to_document(made)

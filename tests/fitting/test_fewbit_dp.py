@@ -152,6 +152,7 @@ def test_no_partition_is_better(case: Atoms, k: int) -> None:
     assert abs(Fraction(got.cost) - cost_of(got.cuts, values, masses)) <= Fraction(got.slack)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decades", [0, 4, 12, 25])
 @pytest.mark.parametrize("ordered", [False, True])
 def test_slack_is_honest_in_exact_arithmetic(decades: int, ordered: bool) -> None:
@@ -248,6 +249,7 @@ def at_most(extra: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_does_not_grow_with_k() -> None:
     n, k = 1 << 17, 512

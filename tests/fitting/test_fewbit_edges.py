@@ -34,6 +34,7 @@ FITTED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["best", "contiguous"])
 @pytest.mark.parametrize(("name", "domain"), FITTED)
 def test_edges_are_certified(name, domain, kind):

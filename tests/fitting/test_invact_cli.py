@@ -156,6 +156,7 @@ def test_the_table(invact: Command) -> None:
     assert invact(*MISH)[1].splitlines()[-1] == f"file    found the same in {Path(path).resolve()}"
 
 
+@pytest.mark.slow
 def test_formulas_and_constants_are_those_of_the_file(invact: Command) -> None:
     out = invact(*MISH)[1]
     branches = stored("actfit/coefficients/mish/invact-bfloat16.v1.json")["solution"]["branches"]
@@ -168,6 +169,7 @@ def test_formulas_and_constants_are_those_of_the_file(invact: Command) -> None:
             assert np.float32(value) in np.float32(shown)
 
 
+@pytest.mark.slow
 def test_the_front_is_shown_near_the_choice(invact: Command) -> None:
     front = stored_front(invact)
     out = invact(*MISH)[1]
@@ -209,6 +211,7 @@ def test_one_branch_needs_no_bit_and_closed_forms_are_exact(invact: Command) -> 
     assert re.search(r"\nrms     \S+e-10, floor \S+; rounding f' to float16 costs \S+e-\d+\n", out)
 
 
+@pytest.mark.slow
 def test_the_paper_stands_in_the_front(invact: Command) -> None:
     # 16 bits so coarse that few instructions will do: the floor is what it is, the search ends soon.
     out = invact("--fn", "silu", "--dtype", "bfloat16", "--max-error", "0.2")[1]
@@ -221,6 +224,7 @@ def test_the_paper_stands_in_the_front(invact: Command) -> None:
     assert (marks.count("*"), marks.count("paper")) == (1, 1)
 
 
+@pytest.mark.slow
 def test_the_paper_itself(invact: Command) -> None:
     out = invact("--fn", "silu", "--dtype", "bfloat16", "--engine", "published")[1]
     assert "\nrule    published; misses: RMS within 2%" in out
@@ -488,6 +492,7 @@ def test_what_ships() -> None:
     assert shipped(("float16",)) == [(name, "float16") for name in names()]
 
 
+@pytest.mark.slow
 def test_all(few: None, invact: Command) -> None:
     status, out, err = invact("--all")
     assert (status, err) == (0, "")
@@ -505,6 +510,7 @@ def test_all(few: None, invact: Command) -> None:
     assert {name: Path(name).read_bytes() for name in files()} == before
 
 
+@pytest.mark.slow
 def test_workers_make_the_same_files(few: None, invact: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("--all", "--dtype", "float16")
     printed = invact(*words)[1]
@@ -527,6 +533,7 @@ def test_a_function_that_cannot_be_fitted_is_named(
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_list_shows_both_methods(
     invact: Command, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -558,12 +565,14 @@ def test_the_list_shows_both_methods(
 # whole processes
 
 
+@pytest.mark.slow
 def test_the_same_command_makes_the_same_bytes(invact: Command) -> None:
     done = process(*MISH, "--out", "-")
     assert (done.returncode, done.stdout, done.stderr) == invact(*MISH, "--out", "-")
     documents.validate(json.loads(done.stdout))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="POSIX terminals")
 @pytest.mark.parametrize("quiet", [[], ["--quiet"]], ids=["bar", "quiet"])
 def test_the_progress_bar_is_for_terminals(quiet: list[str]) -> None:
@@ -590,6 +599,7 @@ def test_the_progress_bar_is_for_terminals(quiet: list[str]) -> None:
         assert re.search(r"\d+/\d+ \[", shown.decode())
 
 
+@pytest.mark.slow
 @posix
 def test_outputs_that_take_nothing() -> None:
     reading, writing = os.pipe()

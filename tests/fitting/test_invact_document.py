@@ -158,6 +158,7 @@ def test_the_checker_finds_nothing_in_a_shipped_file_and_something_in_a_changed_
         assert any(f"error.{key}" in problem for problem in wrong_in(wrong)), key
 
 
+@pytest.mark.slow
 def test_the_checker_sees_a_changed_constant_and_a_bound_that_does_not_hold():
     document = load("silu", "invact-bfloat16")
     wrong = copy.deepcopy(document)
@@ -190,6 +191,7 @@ def forged(document, path, change):
     return wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "change", "said"),
     [
@@ -267,6 +269,7 @@ def test_expressions_are_read_by_the_grammar():
         assert problem.startswith(said), problem
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "quick_gelu", "silu", "mish", "tanhshrink"])
 def test_float32_holds_at_stored_outputs_that_no_fit_has_seen(name):
     document = load(name, "invact-float32")

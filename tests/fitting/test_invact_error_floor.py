@@ -199,6 +199,7 @@ def brute(activation, form, weigh):
 TINY = Format("tiny", 5, -6, 5)  # 5 bits: 382 numbers up to 31
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["x*sigmoid(x)", "x**2", "tanh(x)", "2*x*Phi(-x)", "where(x > 0, x, 0)", "x**3/9"])
 def test_brute_force_on_a_small_format(text, monkeypatch):
     """Uniform and N(0, 1); a cell's width is the mean distance to its neighbours, at the ends to the one there is."""

@@ -143,6 +143,7 @@ def places(branch):
     return found[(found >= branch.lo) & (found <= branch.hi)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_point_exceeds_the_bound(kind):
     name, number, candidate = candidates()[kind]
@@ -153,6 +154,7 @@ def test_no_point_exceeds_the_bound(kind):
     assert float(errors[-1]) == pytest.approx(found.sampled, rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_bound_is_within_one_percent(kind):
     found = bound(kind)
@@ -160,6 +162,7 @@ def test_a_bound_is_within_one_percent(kind):
     assert found.slack == found.upper / found.sampled - 1
 
 
+@pytest.mark.slow
 def test_the_papers_errors():
     """FACTS.md: GELU left 1.25e-3 at x = -1.487, right 1.87e-2 at T."""
     left, right = bound("paper left"), bound("paper right")
@@ -197,6 +200,7 @@ def test_a_perturbation_of_an_exact_form_is_what_is_bounded(size, power):
     assert size <= found.upper <= 1.01 * size
 
 
+@pytest.mark.slow
 def test_a_perturbed_constant_moves_the_bound():
     name, branch, candidate = candidates()["cut off"]
     values = list(candidate.form.values)
@@ -254,6 +258,7 @@ def test_a_kink_of_the_formula_may_be_the_worst_place():
 CUBIC = st.tuples(*[st.floats(-3, 3, width=32)] * 4)
 
 
+@pytest.mark.slow
 @given(CUBIC)
 @example((0.0, 0.0, 0.0, 0.0))
 @example((0.0, -0.66, 0.96, 1.0))
@@ -269,6 +274,7 @@ def test_random_cubics(values):
     assert found.sampled <= 1.01 * largest
 
 
+@pytest.mark.slow
 @given(st.floats(-6, 6), st.floats(1e-6, 3), st.sampled_from(sorted(KINDS)), st.floats(-1, 1))
 @settings(max_examples=60)
 def test_an_enclosure_of_a_cell_holds_its_points(middle, width, kind, place):

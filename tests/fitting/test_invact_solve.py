@@ -77,6 +77,7 @@ def test_a_formula_is_zero_at_t_where_that_is_asked_and_tends_to_its_limit():
     assert evaluate(form, np.zeros(1), np.full(1, 30.0))[0] == 1.0
 
 
+@pytest.mark.slow
 def test_the_front_grows_in_price_and_falls_in_error():
     problem = Problem(samples(lambda s: np.sqrt(s + 1e-4)), good_cost=1e-4, stop_cost=1e-6)
     costs = [problem.target.cost(form) for form in minimax.search(problem)]
@@ -113,6 +114,7 @@ def test_a_formula_is_read_back_as_it_was_spelled(words, signs, around):
     assert read(spell(expression), {"c0": 0.0}) == expression
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(
     st.floats(0.2, 5.0),

@@ -61,6 +61,7 @@ def above(error: float, least: float) -> Fraction:
     return Fraction(error) / Fraction(least) - 1
 
 
+@pytest.mark.slow
 def test_bounds_on_cards_hold_as_printed(found):
     shown = facts("".join(card(shelf) for shelf in found))
     fits = [fit for shelf in found for fit in shelf.fits]
@@ -116,6 +117,7 @@ def papers_error(fit) -> float | None:
     return json.loads(path.read_text(encoding="utf-8"))["error"]["rms"] if path.is_file() else None
 
 
+@pytest.mark.slow
 def test_numbers_on_cards_are_those_of_the_files(found):
     text = "".join(card(shelf) for shelf in found)
     shown, compared = facts(text), 0
@@ -158,6 +160,7 @@ def test_numbers_on_cards_are_those_of_the_files(found):
         assert near(border, borders[name]["border"], 5)
 
 
+@pytest.mark.slow
 def test_what_is_drawn_is_below_what_is_proven(found):
     drawn = 0
     for fit in (fit for shelf in found for fit in shelf.fits if not fit.is_fewbit):

@@ -32,6 +32,7 @@ def small(tmp_path) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_same_files_same_bytes(tmp_path, small):
     for seed in ("1", "2"):
         done = run("--root", str(small), "--out", str(tmp_path / "out" / seed), seed=seed)

@@ -15,6 +15,8 @@ from notebooks.gallery.fits import shelves
 from notebooks.gallery.page import page
 from notebooks.gallery.svg import LEFT, RIGHT
 
+pytestmark = pytest.mark.slow
+
 VOID = {"meta", "link", "input", "path", "line"}
 REFERENCES = {"for", "aria-labelledby", "data-copy"}
 LOADING = {"src", "srcset", "data", "poster", "action", "background", "xlink:href", "ping", "srcdoc"}

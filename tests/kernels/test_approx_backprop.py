@@ -248,6 +248,7 @@ def test_codes_of_groups_are_as_far_off_as_half_a_step() -> None:
             assert ((restored(*made).flatten() - x).abs() <= steps / 2 * (1 + 100 * EPS)).all()
 
 
+@pytest.mark.slow
 def test_stochastic_rounding_has_the_right_mean() -> None:
     torch.manual_seed(0)
     x = torch.randn(64)
@@ -261,6 +262,7 @@ def test_stochastic_rounding_has_the_right_mean() -> None:
     assert ((total / rounds - x).abs() <= 5 * step / 2 / rounds**0.5).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slope", [0.0, 0.2, -0.5])
 @pytest.mark.parametrize("bits", [2, 4])
 def test_stochastic_rounding_has_the_right_mean_behind_a_relu(bits: int, slope: float) -> None:

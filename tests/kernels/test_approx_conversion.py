@@ -172,6 +172,7 @@ def test_in_full_gradients_are_autograds(name: str) -> None:
     assert error(got, exact) <= 1e6 * torch.finfo(torch.float64).eps
 
 
+@pytest.mark.slow
 @each_model
 def test_compiled(name: str) -> None:
     net, x = made(name)
@@ -182,6 +183,7 @@ def test_compiled(name: str) -> None:
     assert error(got, gradients(net, x)[1]) == 0
 
 
+@pytest.mark.slow
 def test_compiled_by_inductor() -> None:
     net, x = made("residual")
     net = nn.Sequential(*net[:5], *net[6:])  # one block: to compile takes long
@@ -220,6 +222,7 @@ def helper(x: Tensor) -> None:
     x.add_(3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("by_helper", "looks"), [(False, False), (False, True), (True, True)])
 def test_what_is_changed_in_place_is_not_trusted_when_compiled(by_helper: bool, looks: bool) -> None:
     torch.manual_seed(0)
@@ -342,6 +345,7 @@ TINY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TINY)
 def test_models_of_transformers(name: str) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -445,6 +449,7 @@ def steps(net: nn.Module, x: Tensor) -> None:
         optimizer.step()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 def test_two_processes_are_as_one(tmp_path: Any) -> None:
     found = of_two(__file__, tmp_path, 120)

@@ -158,6 +158,7 @@ def test_layouts(name: str) -> None:
     assert (dx - 1 / (1 + x.abs()) ** 2).abs().max() <= 1 / 255  # f' lies between 0 and 1
 
 
+@pytest.mark.slow
 def test_called_and_compiled() -> None:
     x = torch.randn(96, 8)
     net, stock = Called(), Called()

@@ -74,6 +74,7 @@ def groups_of(count: int, run: int, wide: int, tokens: int) -> Tensor:
     return (outer * math.ceil(tokens / run) + token // run) * wide + feature
 
 
+@pytest.mark.slow
 @given(seeds, st.tuples(outers, st.integers(1, 90), wides), st.integers(1, 100), st.integers(1, 8), st.booleans())
 @example(0, (1, 399, 1), 100_000, 4, False)
 @example(0, (2, 67, 8), 64, 4, False)
@@ -193,6 +194,7 @@ def test_decode(device, drawn, places, kinds, signed):
     assert same(made.cpu(), expected)
 
 
+@pytest.mark.slow
 @given(seeds, st.tuples(outers, st.integers(1, 90), wides), st.integers(1, 100), st.integers(1, 8), st.booleans())
 @example(0, (3, 67, 8), 34, 4, False)
 @example(1, (3, 67, 1), 34, 4, True)

@@ -20,7 +20,10 @@ from kernels.conversion import Report
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 # Of late; peft knows the old names only, and so does transformers 4.56.
-pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*deprecated:FutureWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*deprecated:FutureWarning"),
+]
 ACTS = ("gelu", "gelu_new", "quick_gelu", "silu")
 METHODS: dict[str, dict[str, Any]] = {
     "invact": {"method": "invact"},

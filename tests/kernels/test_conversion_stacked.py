@@ -138,6 +138,7 @@ class Stack(nn.Module):
         return x
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(
     "ignore:.*torch.autograd.function.Function.* should not be instantiated:DeprecationWarning"
 )  # torch's own, of a Function that is traced

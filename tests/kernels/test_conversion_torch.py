@@ -99,6 +99,7 @@ def equal(got: list[Tensor], expected: list[Tensor]) -> bool:
 ROUNDING = 64 * EPS
 
 
+@pytest.mark.slow
 @each_backend
 @pytest.mark.parametrize("order", ["before", "after"])
 @each_model
@@ -141,6 +142,7 @@ def test_module_compile() -> None:
     assert equal(got, gradients(eager, eager))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strict", [True, False])
 @each_model
 @each_method
@@ -212,6 +214,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], t
     return of_two(__file__, tmp_path_factory.mktemp("processes"), 240)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 @each_model
 @pytest.mark.parametrize(

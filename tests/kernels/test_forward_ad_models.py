@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from kernels.forward_ad import unwrap, wrap
 
+pytestmark = pytest.mark.slow
+
 transformers = pytest.importorskip("transformers")
 CHANNELS, WORDS = 8, 64
 

@@ -487,6 +487,7 @@ def test_exports_with_dynamic_shapes() -> None:
     assert torch.equal(module(y), model(y))
 
 
+@pytest.mark.slow
 def test_compiled_with_dynamic_shapes() -> None:
     model, found = Network(), backend()
     module = torch.compile(model, backend=found, dynamic=True)
@@ -671,6 +672,7 @@ def transformer(request: pytest.FixtureRequest) -> tuple[nn.Module, dict[str, Te
     return model.double(), given
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["exported", "compiled"])
 def test_transformers(transformer: tuple[nn.Module, dict[str, Tensor]], how: str) -> None:
     """New GELU keeps five tensors, and one when rewritten, besides what the layer after it keeps."""
@@ -699,6 +701,7 @@ def test_transformers_cannot_be_traced(transformer: tuple[nn.Module, dict[str, T
         traced(model, *given.values())
 
 
+@pytest.mark.slow
 def test_report_side_by_side() -> None:
     model, x = nn.Sequential(nn.Linear(64, 64), Act(newgelu), nn.Linear(64, 64)), torch.randn(1024, 64)
     before, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()

@@ -35,12 +35,14 @@ SPELLED = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPELLED)
 def test_modules_are_there_as_names_are(name: str) -> None:
     code = f"import {name.partition('.')[0]}; print({name}.__name__)"
     assert ran(code) == (0, name.rpartition(".")[2] + "\n", "")
 
 
+@pytest.mark.slow
 def test_what_was_put_there_stays() -> None:
     code = (
         "import kernels, coefficients\n"
@@ -51,6 +53,7 @@ def test_what_was_put_there_stays() -> None:
     assert ran(code) == (0, "GELU available None None\nTrue False\n", "")
 
 
+@pytest.mark.slow
 def test_nothing_is_imported_before() -> None:
     code = (
         "import sys, coefficients, kernels, kernels.memory\n"

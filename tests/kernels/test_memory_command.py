@@ -45,6 +45,7 @@ def test_the_memory_blogs_bytes(model: str, act: str, published: int) -> None:
 
 
 # What InvAct saves of stored activations, in percent. ViT has no dropout to count as CUDA does.
+@pytest.mark.slow
 @pytest.mark.skipif(not TRANSFORMERS, reason="transformers is not installed")
 @pytest.mark.parametrize(
     ("model", "accounting", "percent"),
@@ -58,6 +59,7 @@ def test_what_invact_saves(model: str, accounting: str, percent: float) -> None:
 
 
 # Bytes that the activations alone keep (FewBit, its tables on RoBERTa, GPT2 and CNNs), in MiB, to the tenth.
+@pytest.mark.slow
 @pytest.mark.skipif(not TRANSFORMERS, reason="transformers is not installed")
 @pytest.mark.parametrize(
     ("model", "options", "mebibytes"),
@@ -155,6 +157,7 @@ def branching() -> tuple[nn.Module, torch.Tensor]:
     return Branching(), torch.randn(4, 9)
 
 
+@pytest.mark.slow
 def test_a_model_of_ones_own() -> None:
     done = run("--model", "tests.kernels.test_memory_command:mine", "--method", "auto")
     assert (done.returncode, done.stderr) == (0, "")

@@ -106,6 +106,7 @@ def test_every_name_is_tested():
     assert set(names()) == set(PUBLISHED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_built_and_run_without_memory(name, fake):
     model, args, kwargs = build(name)
@@ -118,6 +119,7 @@ def test_built_and_run_without_memory(name, fake):
     assert torch.get_default_dtype() == torch.float32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*ATTENDING, "block"])
 def test_eager_attention_keeps_the_weights(name, fake):
     # float64: nothing upcasts, so that eager attention's probabilities stand out; dropout makes both eager on a CPU.
@@ -126,6 +128,7 @@ def test_eager_attention_keeps_the_weights(name, fake):
     assert kept["eager"] > kept["sdpa"] or name in ("bert", "gpt2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "attention"),
     [(name, "sdpa") for name in SMALL] + [(name, "eager") for name in SMALL if name in (*ATTENDING, "block")],
@@ -166,6 +169,7 @@ def _seq(name: str) -> int | None:
 
 # The blog's numbers; the block's without 65536 B, as a CPU keeps statistics of LayerNorm in bfloat16, and without the
 # 16 B of CUDA's seed.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "act", "expected"),
     [("mlp", "relu", 83886080), ("mlp", "gelu", 150994944), ("block", "relu", 201457664), ("block", "gelu", 268566528)],
@@ -175,6 +179,7 @@ def test_the_blog_s_bytes(name, act, expected, fake):
     assert kept_bytes(*build(name, act=act, batch=1)) == expected // 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shape"),
     [("bert", (1, 512)), ("roberta", (1, 512)), ("gpt2", (1, 1024)), ("llama", (1, 4096)), ("mistral", (1, 4096))],
@@ -205,6 +210,7 @@ def test_tied_weights_stay_tied(name, mode):
     assert model.lm_head.weight is model.transformer.wte.weight
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["clip", "gpt2", "vit", "resnet18", "resnet50", "vgg11", "block"])
 @pytest.mark.parametrize(("act", "kind"), [("silu", "SiLU"), ("gelu_tanh", "GELU")])
 def test_the_activation_is_the_one_asked_for(name, act, kind, fake):
@@ -226,6 +232,7 @@ def test_vgg_works_in_place_as_torchvision_s(fake):
 
 
 # GELU's and ReLU's inputs or outputs: the memory table of the FewBit paper, at its sizes, in MiB.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "expected", "asked"),
     [

@@ -18,6 +18,8 @@ from kernels.methods.method import KernelSpec
 from tests.codegen.run import module
 from tests.kernels.specs import spec
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("gelu", "silu", "relu", "mish", "softplus", "tanh", "quick_gelu")
 METHODS = {"forward-ad": 0, "fewbit": 3, "invact": 0}  # and bits
 

@@ -40,6 +40,7 @@ def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(shape, dtype=dtype, requires_grad=True)
 
 
+@pytest.mark.slow
 @each_backend
 @both_ways
 @each_method
@@ -61,6 +62,7 @@ def test_another_shape_compiles_again_if_static() -> None:
         compiled(leaf(29, 41))
 
 
+@pytest.mark.slow
 @each_backend
 @each_method
 def test_functions_are_as_in_eager(how: dict, backend: str) -> None:
@@ -70,6 +72,7 @@ def test_functions_are_as_in_eager(how: dict, backend: str) -> None:
     assert agree(torch.compile(run, backend=backend, fullgraph=True), run, leaf(6, 35))
 
 
+@pytest.mark.slow
 @each_backend
 @pytest.mark.parametrize("method", ["exact", "invact", "fewbit"])
 def test_gated_activations_are_as_in_eager(method: str, backend: str) -> None:
@@ -85,6 +88,7 @@ def test_act_linear_is_as_in_eager(backend: str) -> None:
     assert agree(torch.compile(net, backend=backend, fullgraph=True), net, leaf(6, 35))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
 @each_method
 def test_dtypes(how: dict, dtype: torch.dtype) -> None:
@@ -92,6 +96,7 @@ def test_dtypes(how: dict, dtype: torch.dtype) -> None:
     assert agree(torch.compile(net, backend="inductor", fullgraph=True), net, leaf(7, 5, dtype=dtype))
 
 
+@pytest.mark.slow
 @each_backend
 @pytest.mark.parametrize(
     "dynamic",
@@ -144,6 +149,7 @@ def changed(how: dict) -> Made:
     return lambda x: functional.gelu(x, **how).add_(1)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Error detected in ElementwiseBackward:UserWarning")
 @each_backend
 @pytest.mark.parametrize("method", ["invact", "invact-precision-bit"])
@@ -164,6 +170,7 @@ def test_an_input_that_is_kept_must_not_be_changed() -> None:
         outcome(torch.compile(run, backend="aot_eager", fullgraph=True), leaf(5, 7), leaf(5, 7))
 
 
+@pytest.mark.slow
 @each_backend
 @pytest.mark.parametrize("method", ["fewbit", "forward-ad"])
 def test_an_output_that_is_not_kept_may_be_changed(method: str, backend: str) -> None:

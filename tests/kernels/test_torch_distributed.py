@@ -12,6 +12,8 @@ from kernels.forward_ad import wrap
 from tests.kernels.processes import of_two
 from tests.kernels.saved import METHODS
 
+pytestmark = pytest.mark.slow
+
 MODELS = {"stock": {"method": "stock"}, **METHODS, "nested": {}}
 WRAPPERS = ("ddp", "fsdp2")
 STEPS, RATE = 2, 0.5

@@ -120,6 +120,7 @@ def test_a_transformer_layer_trains_and_evaluates(how: dict) -> None:
         assert torch.equal(ours.eval()(x), stock.eval()(x))
 
 
+@pytest.mark.slow
 def test_a_tiny_bert() -> None:
     """transformers imports while our package `kernels` is there, builds a model, and trains with our activation."""
     pytest.importorskip("transformers", reason="transformers is not installed")
