@@ -143,6 +143,7 @@ def needle(offset):
     return bump(centre, 2e-8), [centre + 2e-8 * away for away in (-8, -4, -2, 0, 2, 4, 8)]
 
 
+@pytest.mark.slow
 def test_a_peak_that_the_judge_alone_sees_is_refused():
     density, marks = needle(GOLDEN)
     with pytest.raises(
@@ -152,6 +153,7 @@ def test_a_peak_that_the_judge_alone_sees_is_refused():
     assert fit(get("gelu"), 3, weight=from_callable(density, landmarks=marks)).error.gap <= GAP
 
 
+@pytest.mark.slow
 def test_a_peak_that_the_search_alone_sees_has_a_level_of_its_own():
     """So the judge, who misses it, is right all the same, to the fifth of a gap by which the two may differ."""
     density, marks = needle(0.5)

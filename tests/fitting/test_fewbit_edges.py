@@ -95,6 +95,7 @@ def test_samples_on_either_side_of_equally_near_crossings():
     assert error.gap <= GAP
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["tanh(100000000*x)", "tanh(1000000*x)", "sigmoid(10**9*x)", "x*sigmoid(10**8*x)", "exp(-(10**6*x)**2)"]
 )

@@ -137,6 +137,7 @@ def test_scaled_relatives_of_silu_and_gelu_are_fitted(a, b, sign, head):
         assert error.max() <= bound.upper + 1e-7 * a
 
 
+@pytest.mark.slow
 def test_a_user_function_of_another_kind():
     activation = from_expression("x*sigmoid(x)**2", "squared_gate")
     found = fit(activation, "float16", engines=("minimax",))
@@ -148,6 +149,7 @@ def test_a_user_function_of_another_kind():
             assert abs(candidate(np.array([y]))[0] - want) <= max(bound.upper for bound in found.bounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expr", ["x + tanh(x)", "tanh(x) + tanh(3*x)/5"])
 def test_monotone_functions_without_a_closed_form_need_no_bit(expr):
     found = fit(from_expression(expr), "bfloat16", engines=("minimax",))
@@ -188,6 +190,7 @@ def test_bad_arguments_are_refused():
         fit(get("mish"), "float32", engines=("published",))
 
 
+@pytest.mark.slow
 def test_arms_that_touch_without_crossing_are_told_apart():
     # At 0 the arms are equal, and the upper one is the same on both sides of it.
     found = fit(from_expression("max(x*sigmoid(x), x/2)"), "bfloat16", engines=("minimax",))

@@ -52,6 +52,7 @@ def test_parameters_go_by_name_with_and_without_gradient():
             assert torch.equal(activation("threshold", x, method=method), torch.nn.functional.threshold(x, 0.1, 20.0))
 
 
+@pytest.mark.slow
 def test_a_table_of_ones_own(tmp_path):
     path = fit(tmp_path / "mine.json", "--fn", "elu", "--param", "alpha=0.5", "--bits", "3")
     layer = kernels.ELU(alpha=0.5, method="fewbit", coefficients=path)
@@ -65,6 +66,7 @@ def test_a_table_of_ones_own(tmp_path):
     assert len(slopes(X, "elu", alpha=0.5, method="fewbit", coefficients=path).unique()) == 4
 
 
+@pytest.mark.slow
 def test_a_relative_path_is_of_the_folder_one_is_in(tmp_path, monkeypatch):
     for bits in ("1", "2"):
         (tmp_path / bits).mkdir()
@@ -73,6 +75,7 @@ def test_a_relative_path_is_of_the_folder_one_is_in(tmp_path, monkeypatch):
         assert len(slopes(X, "gelu", method="fewbit", coefficients="t.json").unique()) == 2 ** int(bits)
 
 
+@pytest.mark.slow
 def test_a_layer_keeps_its_table(tmp_path, monkeypatch):
     """Made from a relative path, it runs in another folder, and when the file is gone."""
     path = fit(tmp_path / "t.json", "--fn", "silu", "--bits", "1")
@@ -134,6 +137,7 @@ def test_exchanged_packaged_tables_are_refused(tmp_path, monkeypatch):
         read_table.cache_clear()
 
 
+@pytest.mark.slow
 def test_a_table_of_ones_own_in_triton(device, tmp_path):
     path = fit(tmp_path / "t.json", "--fn", "gelu", "--bits", "3")
     ours = slopes(X.to(device), "gelu", method="fewbit", coefficients=path).cpu()

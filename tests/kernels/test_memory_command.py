@@ -164,6 +164,7 @@ def test_a_model_of_ones_own() -> None:
     assert "| auto | 528 B | 48.44% | 1 of 1 |" in done.stdout
 
 
+@pytest.mark.slow
 def test_approximate_backprop() -> None:
     done = run("--model", "mlp", "--method", "approx-backprop", "--bits", "4", "--scheme", "group")
     assert (done.returncode, done.stderr) == (0, "")
@@ -217,6 +218,7 @@ def test_bad_input_is_one_line(words: str, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_bad_input_ends_with_status_2() -> None:
     done = run("--model", "mpl")
     assert (done.returncode, done.stdout) == (2, "")
