@@ -5,6 +5,8 @@
 PYTHON ?= python3
 PY = .venv/bin/python
 PACKAGES = $(wildcard coefficients fitting codegen kernels) notebooks/gallery
+# A process for each core; tests that stand together run in one of them, which makes once what they share.
+PYTEST = $(PY) -m pytest -n auto --dist worksteal
 
 .PHONY: help demo test test-rest test-all programs lint format coefficients kernels check gallery docs benchmarks gpu training clean
 .DELETE_ON_ERROR:
@@ -20,13 +22,13 @@ demo: .venv/ready-demo ## the optimal 3-bit derivative of GELU: table, proof, pi
 	@echo "To check every coefficient file, the one above with them: make check"
 
 test: .venv/ready-test ## run the quick tests, five minutes; some of them: make test ARGS='-k layout'
-	@$(PY) -m pytest -n auto --tier quick $(ARGS)
+	@$(PYTEST) --tier quick $(ARGS)
 
 test-rest: .venv/ready-test ## run the tests that make test leaves out
-	@$(PY) -m pytest -n auto --tier rest $(ARGS)
+	@$(PYTEST) --tier rest $(ARGS)
 
 test-all: .venv/ready-test ## run all tests, twenty minutes
-	@$(PY) -m pytest -n auto $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 programs: .venv/ready-test ## compare nested forward AD with plain autograd on 10000 random programs
 	@$(PY) -m pytest -q tests/kernels/test_forward_ad_programs.py --programs 10000

@@ -56,6 +56,7 @@ def test_errors_of_gradients_do_not_grow_with_depth(measured):
         assert page.stem_error(found, "naive-4") >= 1.0  # no better than no gradient at all
 
 
+@pytest.mark.slow
 def test_errors_of_gradients_are_far_below_the_noise_of_batches(measured):
     depth, states = measured
     for found in states:

@@ -14,6 +14,7 @@ from coefficients import command
 CPU = torch.device("cpu")
 
 
+@pytest.mark.slow
 def test_counted_books_know_what_was_there() -> None:
     weight = torch.ones(8, 8)
     with CountedBooks() as books:

@@ -25,6 +25,7 @@ def test_every_row_is_committed() -> None:
     assert {("kept by an MLP", act, mode) for act in memory.ACTS for mode in memory.MODES} | models == set(COMMITTED)
 
 
+@pytest.mark.slow
 def test_an_mlp_in_eager_and_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inductor keeps both tensors around a GELU, unless it is let to compute it again; ours keeps one and a bit."""
     monkeypatch.setattr(memory, "ACTS", {"nn.GELU": nn.GELU, "invact": kernels.GELU})

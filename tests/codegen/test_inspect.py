@@ -90,6 +90,7 @@ def test_nothing_is_spilled_and_all_is_straight(compiled):
         assert (one["spilled"], one["straight"], one["skips"], one["elements"]) == (0, True, 0, 8), one
 
 
+@pytest.mark.slow
 @needs_triton
 def test_tensors_are_read_and_written_in_wide_accesses(compiled):
     for one in compiled[0]:

@@ -198,6 +198,7 @@ def test_arms_that_touch_without_crossing_are_told_apart():
     assert get("silu").df(0.7) == from_expression("max(x*sigmoid(x), x/2)").df(0.7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [-1e-6, 0.17, 100.0])
 def test_a_shift_of_f_changes_no_cut(shift):
     # f + c has the same f' and the same s: where g has reached its limit must not depend on where 0 is.
@@ -207,6 +208,7 @@ def test_a_shift_of_f_changes_no_cut(shift):
     assert got == pytest.approx(want, rel=1e-3)  # a step of the search
 
 
+@pytest.mark.slow
 def test_a_closed_form_says_when_it_misses_the_rule_and_is_refused_when_it_misses_a_limit():
     assert fit(get("relu"), "bfloat16").rule.text == "closed"
     assert fit(get("hardswish"), "bfloat16").rule.text.startswith("closed; misses: RMS within 2%")
@@ -214,6 +216,7 @@ def test_a_closed_form_says_when_it_misses_the_rule_and_is_refused_when_it_misse
         fit(get("tanh"), "float32", max_error=6.1e-8)  # 1 - y² in float32 errs by 1.5 units of 2^-24
 
 
+@pytest.mark.slow
 def test_a_function_with_a_maximum_is_its_negative_turned():
     up, down = (
         fit(from_expression(expr), "float16", engines=("minimax",)) for expr in ("x*sigmoid(x)", "-x*sigmoid(x)")
@@ -222,6 +225,7 @@ def test_a_function_with_a_maximum_is_its_negative_turned():
     assert down.chosen.rms == pytest.approx(up.chosen.rms, rel=1e-3)  # the searches differ by rounding only
 
 
+@pytest.mark.slow
 def test_a_weight_that_meets_no_output_is_refused():
     with pytest.raises(InputError, match="custom must have finite outputs in float16"):
         fit(from_expression("x + 1e6"), "float16")
@@ -237,6 +241,7 @@ def test_engines_by_name():
     assert parse_engines("operon,operon") == ("operon",)
 
 
+@pytest.mark.slow
 def test_the_rule_counts_the_floor_and_what_rounding_costs():
     error_floor = fit(get("gelu"), "bfloat16", engines=("minimax",)).error_floor
     rule = rule_for(error_floor)

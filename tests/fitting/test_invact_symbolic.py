@@ -266,6 +266,7 @@ def fitted():
     return model, np.random.default_rng(0).uniform(0.01, 0.6, (50, 2))
 
 
+@pytest.mark.slow
 @has_operon
 def test_trees_are_read_as_operon_means_them():
     model, points = fitted()
@@ -362,6 +363,7 @@ def test_a_missing_engine_names_its_package(monkeypatch):
 # The process of its own
 
 
+@pytest.mark.slow
 def test_a_child_that_fails_is_one_line(tmp_path):
     with (
         pytest.raises(InputError, match=r"engine operon: .*data\.npz") as caught,

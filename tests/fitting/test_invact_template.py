@@ -106,6 +106,7 @@ def test_silus_right_formula_loses_its_1_in_float32() -> None:
     assert theirs("silu right")(y) == pytest.approx([1.0, 1.0], abs=1e-3)
 
 
+@pytest.mark.slow
 def test_swapped_as_the_paper_prints_them_the_tables_of_silu_do_not_fit() -> None:
     assert len(constants_of(SILU_LEFT.text)) == 4 == len(SILU_LEFT.start)
     assert len(constants_of(SILU_RIGHT.text)) == 5 == len(SILU_RIGHT.start)
@@ -176,6 +177,7 @@ def test_other_functions_begin_at_the_same_constants(name: str, index: int) -> N
     assert problem.target.cost(front[-1]) < min(started)
 
 
+@pytest.mark.slow
 def test_tails_reach_float32_for_less_than_rational_functions() -> None:
     # The minimax engine needs 22 instructions or more here.
     problem = largest("silu", 1, 4.23, Tail(-1.0, 2, 1.0))
