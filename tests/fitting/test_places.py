@@ -87,6 +87,7 @@ def test_own_fits_go_to_the_users_data(
     assert last(capsys) == "3 files, 0 bad"
 
 
+@pytest.mark.slow
 def test_root_names_the_folder(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,6 +26,7 @@ def mish() -> invact.Fit:
     return invact.fit(get("mish"), "bfloat16")
 
 
+@pytest.mark.slow
 def test_formulas_their_error_and_the_front(mish: invact.Fit) -> None:
     figure = invact_figure(mish)
     above, front, below = (figure.axes[i] for i in (0, 1, 2))
@@ -49,6 +50,7 @@ def test_formulas_their_error_and_the_front(mish: invact.Fit) -> None:
     assert below.get_yscale() == front.get_yscale() == "log"
 
 
+@pytest.mark.slow
 def test_the_paper_is_marked() -> None:
     found = invact.fit(get("silu"), "bfloat16", max_error=0.2)
     front = invact_figure(found).axes[1]
@@ -86,6 +88,7 @@ def test_a_floor_of_nothing() -> None:
     assert [text.get_text() for text in axes.texts] == ["0: every stored y tells f′"]
 
 
+@pytest.mark.slow
 def test_pictures_of_formulas_are_the_same_on_every_run(mish: invact.Fit, tmp_path: Path) -> None:
     for name in ("a.svg", "b.svg"):
         save(invact_figure(mish), tmp_path / name)
@@ -115,6 +118,7 @@ def test_no_smooth_minimum_no_root(name: str) -> None:
             root_figure(get(name))
 
 
+@pytest.mark.slow
 def test_fronts_and_what_is_chosen_of_them(mish: invact.Fit) -> None:
     (axes,) = fronts_figure({"minimax and template": mish}).axes
     assert legend(axes) == ["minimax and template", "chosen", "floor"]
