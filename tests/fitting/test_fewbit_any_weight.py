@@ -28,6 +28,7 @@ WEIGHTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_distributions_are_certified(weight):
     """And the error is that of quantiles: ∫ g(x) w(x) dx = ∫ g(quantile(u)) du, to half a step of g's variation."""

@@ -46,6 +46,7 @@ def by_mpmath(activation, steps, domain):
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "bits", "domain"),
     [

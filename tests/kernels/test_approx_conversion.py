@@ -128,6 +128,7 @@ def error(got: list[Tensor], expected: list[Tensor]) -> float:
     )
 
 
+@pytest.mark.slow
 @each_model
 @pytest.mark.parametrize("bits", [8, 4])
 def test_a_model_trains_and_is_put_back(name: str, bits: int) -> None:

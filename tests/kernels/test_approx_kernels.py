@@ -399,6 +399,7 @@ def variants() -> list[tuple[int, str, dict[str, object], str, list[str]]]:
     return found
 
 
+@pytest.mark.slow
 def test_kernels_compile_for_gpus(tmp_path):
     pytest.importorskip("triton", reason="Triton is not installed")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}

@@ -222,6 +222,7 @@ def test_norm_linear_refuses_a_norm_with_a_forward_of_its_own() -> None:
         NormLinear(Other(WIDTH), nn.Linear(WIDTH, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(
     "ignore:.*torch.autograd.function.Function.* should not be instantiated:DeprecationWarning"
 )  # torch's own, of a Function that is traced

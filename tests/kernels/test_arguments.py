@@ -144,6 +144,7 @@ def test_a_table_of_ones_own_in_triton(device, tmp_path):
     assert torch.equal(ours, slopes(X, "gelu", method="fewbit", bits=3))
 
 
+@pytest.mark.slow
 def test_tables_that_do_not_fit_are_refused(tmp_path):
     path = fit(tmp_path / "silu.json", "--fn", "silu", "--bits", "2")
     cases = [
