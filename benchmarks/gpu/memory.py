@@ -35,8 +35,8 @@ from benchmarks.gpu.ways import STOCK, TINY, Model, loss, prepare
 from benchmarks.options import device as device_of
 from benchmarks.rows import Row, described_rows, record, summary
 from kernels import KernelError, saved_bytes
-from kernels.memory.recorder import tensors
 from kernels.memory.saved import Saved, size
+from kernels.memory.storages import tensors
 
 PROG = "gpu.memory"
 WAYS = parsers.GPU_MEMORY_WAYS

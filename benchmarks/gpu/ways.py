@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from kernels import convert
 from kernels.forward_ad import unwrap, wrap
 from kernels.memory import zoo
-from kernels.memory.recorder import tensors
+from kernels.memory.storages import tensors
 
 STOCK, COMPILE, CHECKPOINT, NESTED = "stock", "compile", "checkpoint", "nested forward AD"
 CONVERSIONS: dict[str, dict[str, Any]] = {

@@ -9,7 +9,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernels.memory.recorder import of_leaves, tensors
+from kernels.memory.storages import operand_storages, tensors
 
 
 class Rereads(TorchDispatchMode):
@@ -43,7 +43,7 @@ class Rereads(TorchDispatchMode):
         self._hooks.close()
 
     def _note(self, module: nn.Module, args: Any, output: Any) -> None:
-        for storage in of_leaves(args):
+        for storage in operand_storages(args):
             self._inputs[storage._cdata] = StorageWeakRef(storage), self.modules[module]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -54,6 +54,6 @@ class Rereads(TorchDispatchMode):
         self._read([*tensors(output)])
 
     def _read(self, values: Any) -> None:
-        for storage in of_leaves(values):
+        for storage in operand_storages(values):
             if storage._cdata in self._inputs:
                 self.found.add(self._inputs[storage._cdata][1])

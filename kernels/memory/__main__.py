@@ -37,7 +37,7 @@ DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in zoo.DTYPES}
 class Result:
     """What a model saves, by one method. report: None for the model as it is."""
 
-    how: str
+    activations: str
     saved: Saved
     report: Report | None = None
 
@@ -109,16 +109,16 @@ def _results(
 
 
 def _title(options: argparse.Namespace, model: nn.Module, args: Any, kwargs: Any) -> dict[str, Any]:
-    given = kwargs or {f"input{index}": one for index, one in enumerate(args)}
-    inputs = {name: list(one.shape) for name, one in given.items() if isinstance(one, Tensor)}
-    dtypes = {str(one.dtype).removeprefix("torch.") for one in model.parameters()}
+    named = kwargs or {f"input{index}": value for index, value in enumerate(args)}
+    inputs = {name: list(value.shape) for name, value in named.items() if isinstance(value, Tensor)}
+    dtypes = {str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters()}
     return {
         "model": options.model,
         "class": type(model).__name__,
         "inputs": inputs,
         "dtype": ", ".join(sorted(dtypes)),
         "accounting": options.accounting,
-        "parameters": sum(one.nbytes for one in model.parameters()),
+        "parameters": sum(parameter.nbytes for parameter in model.parameters()),
     }
 
 
@@ -132,22 +132,23 @@ def _table(title: dict[str, Any], results: list[Result], rows: int) -> str:
         "| activations | kept for backward | less by | converted |",
         "|---|---:|---:|---:|",
     ]
-    for one in results:
-        less = f"{1 - one.saved.total / stock.total:.2%}" if stock.total and one.report else ""
-        changed = f"{len(one.report.converted)} of {len(one.report.sites)}" if one.report else ""
-        lines.append(f"| {one.how} | {size(one.saved.total)} | {less} | {changed} |")
+    for result in results:
+        saved, report = result.saved, result.report
+        less = f"{1 - saved.total / stock.total:.2%}" if stock.total and report else ""
+        changed = f"{len(report.converted)} of {len(report.sites)}" if report else ""
+        lines.append(f"| {result.activations} | {size(saved.total)} | {less} | {changed} |")
     return "\n".join([*lines, "", "As it is, by who keeps it:", "", stock.table(rows), "", stock.besides()])
 
 
 def _json(title: dict[str, Any], results: list[Result], rows: int) -> str:
-    found = []
-    for one in results:
-        entry: dict[str, Any] = {"activations": one.how, **json.loads(one.saved.to_json())}
+    entries = []
+    for result in results:
+        entry: dict[str, Any] = {"activations": result.activations, **json.loads(result.saved.to_json())}
         del entry["tensors"]
-        if one.report is not None:
-            entry["sites"] = json.loads(one.report.to_json())["sites"]
-        found.append(entry)
-    return json.dumps({**title, "results": found}, indent=1)
+        if result.report is not None:
+            entry["sites"] = json.loads(result.report.to_json())["sites"]
+        entries.append(entry)
+    return json.dumps({**title, "results": entries}, indent=1)
 
 
 if __name__ == "__main__":

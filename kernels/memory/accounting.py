@@ -74,7 +74,7 @@ def _attention(
     if query.device.type != "cpu" or query.dtype == torch.float64:
         return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, **rest)
     if torch.is_autocast_enabled("cpu"):
-        query, key, value = (one.to(torch.get_autocast_dtype("cpu")) for one in (query, key, value))
+        query, key, value = (tensor.to(torch.get_autocast_dtype("cpu")) for tensor in (query, key, value))
     result: Tensor = _Forward.apply(_fused, query, key, value, attn_mask, is_causal, rest)
     return result
 
@@ -98,8 +98,8 @@ class _Forward(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, operation: Callable[..., tuple[Tensor, tuple[Tensor | None, ...]]], *args: Any) -> Tensor:
-        y, kept = operation(*args)
-        ctx.save_for_backward(*kept)
+        y, saved = operation(*args)
+        ctx.save_for_backward(*saved)
         return y
 
     @staticmethod

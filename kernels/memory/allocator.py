@@ -14,10 +14,20 @@ _BOOKS = "allocated_bytes.all."
 
 @dataclass
 class Allocated:
-    """A context manager that reads CUDA's books: afterwards `delta` has bytes by "allocated", "freed", "current" and
-    "peak", the last above what there was at the beginning. Sizes are rounded up to 512 bytes.
+    """A context manager that reads CUDA's books: afterwards `delta` says by how much they have grown.
 
-    Raises RuntimeError where there is no CUDA.
+    Attributes
+    ----------
+    device
+        None: the current one.
+    delta
+        Bytes by "allocated", "freed", "current" and "peak", the last above what there was at the beginning. CUDA rounds
+        sizes up to 512 bytes.
+
+    Raises
+    ------
+    RuntimeError
+        Where there is no CUDA.
     """
 
     device: torch.device | int | str | None = None

@@ -26,9 +26,10 @@ def on_fakes(model: nn.Module, *more: Any) -> Iterator[tuple[Any, ...]]:
     So what forward leaves in attributes, lists and objects goes with the copy. Tensors on "meta" become fake ones on
     the CPU: operations take other paths there.
     """
-    given = [*model.parameters(), *model.buffers(), *(one for one in tree_leaves(more) if isinstance(one, Tensor))]
-    mode = fake_mode(given)
-    memo: dict[int, Any] = {id(one): _fake(one, mode) for one in given}
+    given = [leaf for leaf in tree_leaves(more) if isinstance(leaf, Tensor)]
+    real = [*model.parameters(), *model.buffers(), *given]
+    mode = fake_mode(real)
+    memo: dict[int, Any] = {id(tensor): _fake(tensor, mode) for tensor in real}
     with _random_numbers(), _quiet():
         with FakeCopyMode(mode):
             copied = copy.deepcopy((model, *more), memo)
@@ -42,23 +43,23 @@ def on_copies(model: nn.Module) -> Iterator[None]:
     copies: dict[int, Tensor] = {}
     with unchanged(model), _random_numbers(), torch.random.fork_rng():
         for module in _plain(model):
-            for name, one in module._buffers.items():
-                if one is not None:
-                    module._buffers[name] = copies.setdefault(id(one), one.detach().clone())
+            for name, buffer in module._buffers.items():
+                if buffer is not None:
+                    module._buffers[name] = copies.setdefault(id(buffer), buffer.detach().clone())
         yield
 
 
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
     """Puts back afterwards every attribute of every module: flags, buffers, and tensors that forward keeps there."""
-    kept = []
+    states = []
     for module in _plain(model):
         attributes = vars(module)
-        kept.append((attributes, dict(attributes), {name: dict(attributes[name]) for name in _CONTAINERS}))
+        states.append((attributes, dict(attributes), {name: dict(attributes[name]) for name in _CONTAINERS}))
     try:
         yield
     finally:
-        for attributes, before, containers in kept:
+        for attributes, before, containers in states:
             attributes.clear()
             attributes.update(before)
             for name, members in containers.items():
@@ -119,26 +120,26 @@ def forget_fakes(alive: Callable[[], bool]) -> bool:
         gc.collect(generation)
         if not alive():
             return True
-    for one in gc.get_objects():
-        if type(one) is _lru_cache_wrapper and _holds_fakes(one):
-            one.cache_clear()
+    for value in gc.get_objects():
+        if type(value) is _lru_cache_wrapper and _holds_fakes(value):
+            value.cache_clear()
     gc.collect()
     return not alive()
 
 
 def _holds_fakes(cached: Any) -> bool:
     # A cache's results are two or three references away; a result may be a tuple or a list of tensors.
-    found = gc.get_referents(cached)
+    values = gc.get_referents(cached)
     for _ in range(3):
-        if any(isinstance(one, FakeTensor) for one in found):
+        if any(isinstance(value, FakeTensor) for value in values):
             return True
-        found = gc.get_referents(*(one for one in found if not isinstance(one, type) and not callable(one)))
-    return any(isinstance(one, FakeTensor) for one in found)
+        values = gc.get_referents(*(value for value in values if not isinstance(value, type) and not callable(value)))
+    return any(isinstance(value, FakeTensor) for value in values)
 
 
 def fake_mode(values: Any) -> FakeTensorMode:
     """Of the fake tensors in `values`, or a new one."""
-    modes = (one.fake_mode for one in tree_leaves(values) if isinstance(one, FakeTensor))
+    modes = (value.fake_mode for value in tree_leaves(values) if isinstance(value, FakeTensor))
     return next(modes, None) or FakeTensorMode(allow_non_fake_inputs=True)
 
 
@@ -148,5 +149,5 @@ def _fake(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
     if tensor.device.type != "meta":
         return mode.from_tensor(tensor, static_shapes=True)
     with mode:
-        one = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
-    return one.requires_grad_(tensor.requires_grad)
+        fake = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
+    return fake.requires_grad_(tensor.requires_grad)

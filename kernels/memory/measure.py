@@ -15,8 +15,9 @@ from kernels.memory.accounting import CudaLike
 from kernels.memory.allocator import growth
 from kernels.memory.isolated import forget_fakes, on_copies, on_fakes
 from kernels.memory.making import line
-from kernels.memory.recorder import Births, Recorder, addresses, storages, tensors
+from kernels.memory.recorder import Births, Recorder
 from kernels.memory.saved import Saved, SavedTensor, Saver
+from kernels.memory.storages import addresses, storages, tensors
 from kernels.names import ACCOUNTINGS
 
 
@@ -28,16 +29,33 @@ def saved_bytes(
     accounting: str = "as-run",
     **kwargs: Any,
 ) -> Saved:
-    """What a call of `model`, a module or a function, with `args` and `kwargs` keeps for backward.
+    """What a call of a model saves for backward.
 
-    A module runs as a copy on fake tensors, which need neither memory nor time, if it can, or else for real, and with
-    fake=False always; it is left as it was. A function runs for real. What is compiled runs for real twice, and is
-    counted by what its graph holds and by the allocator's books. accounting="cuda" counts tensors on the CPU as CUDA
-    would keep them, see `kernels.memory.accounting`. One mapping alone is taken for keyword arguments, as `convert`
-    takes `inputs`, if the module's forward takes these names. Gradients are on, autocast is as it is when called, and
-    so is training or evaluation.
+    Gradients are on; autocast, and training or evaluation, are as they are when it is called.
 
-    Raises KernelError for what it cannot do; else what the model raises.
+    Parameters
+    ----------
+    model
+        A module or a function. What is compiled runs for real twice, and is counted by what its graph holds and by the
+        allocator's books.
+    *args, **kwargs
+        What the model is called with. One mapping alone is taken for keyword arguments, as `convert` takes `inputs`, if
+        the module's forward takes these names.
+    fake
+        Whether a module runs as a copy on fake tensors, which need neither memory nor time; None: if it can. For real
+        it is left as it was. A function runs for real.
+    accounting
+        "as-run", or "cuda", which counts tensors on the CPU as CUDA would save them, see `kernels.memory.accounting`.
+
+    Returns
+    -------
+    Saved
+        All tensors that are saved, each with its bytes and who saves it.
+
+    Raises
+    ------
+    KernelError
+        For what it cannot do. Else what the model raises.
     """
     if not callable(model):
         raise KernelError(f"model must be a module or a function, got {type(model).__name__}")
@@ -164,21 +182,23 @@ def is_compiled(model: Any) -> bool:
     """Whether torch.compile has had to do with it or, for a module, with a part of it."""
     if not isinstance(model, nn.Module):
         return hasattr(model, "_torchdynamo_orig_callable")
-    return any(isinstance(one, OptimizedModule) or one._compiled_call_impl is not None for one in model.modules())
+    return any(
+        isinstance(module, OptimizedModule) or module._compiled_call_impl is not None for module in model.modules()
+    )
 
 
 def _compiled(model: Callable[..., Any], args: Any, kwargs: Any) -> Saved:
     # Neither hooks nor modes: the compiler would leave them out, or leave compiled code out because of them.
-    given = [*tensors((args, kwargs))]
+    inputs = [*tensors((args, kwargs))]
     own = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
-    device = next((one.device for one in [*given, *own]), torch.device("cpu"))
-    buffers = {one: one.clone() for one in model.buffers()} if isinstance(model, nn.Module) else {}
+    device = next((tensor.device for tensor in [*inputs, *own]), torch.device("cpu"))
+    buffers = {buffer: buffer.clone() for buffer in model.buffers()} if isinstance(model, nn.Module) else {}
     with torch.enable_grad(), torch.random.fork_rng():
         model(*args, **kwargs)  # compiles
         output, grown = growth(lambda: model(*args, **kwargs), device)
-    before = {one.untyped_storage()._cdata: "inputs" for one in given}
-    before |= {one.untyped_storage()._cdata: "parameters" for one in own}
-    besides, kept = {"inputs": 0, "parameters": 0}, []
+    before = {tensor.untyped_storage()._cdata: "inputs" for tensor in inputs}
+    before |= {tensor.untyped_storage()._cdata: "parameters" for tensor in own}
+    besides, saved = {"inputs": 0, "parameters": 0}, []
     seen = set()
     for node in nodes(output):
         for tensor in _of_node(node):
@@ -190,20 +210,20 @@ def _compiled(model: Callable[..., Any], args: Any, kwargs: Any) -> Saved:
                     besides[what] += storage.nbytes()
                 else:
                     dtype = str(tensor.dtype).removeprefix("torch.")
-                    kept.append(SavedTensor(storage.nbytes(), tuple(tensor.shape), dtype, (Saver("", node.name()),)))
-    with torch.no_grad():  # now that all is read that was kept: autograd does not give out what was changed since
-        for buffer, before_it in buffers.items():
-            buffer.copy_(before_it)
-    results = {one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in tensors(output)}
-    unseen = grown - sum(one.bytes for one in kept) - sum(n for key, n in results.items() if key not in seen)
+                    saved.append(SavedTensor(storage.nbytes(), tuple(tensor.shape), dtype, (Saver("", node.name()),)))
+    with torch.no_grad():  # now that all is read that was saved: autograd does not give out what was changed since
+        for buffer, value in buffers.items():
+            buffer.copy_(value)
+    results = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors(output)}
+    unseen = grown - sum(tensor.bytes for tensor in saved) - sum(n for key, n in results.items() if key not in seen)
     if unseen:
-        kept.append(SavedTensor(unseen, (), "", (Saver("", "allocator"),), seen=False))
-    return Saved(tuple(sorted(kept, key=lambda one: -one.bytes)), besides["inputs"], besides["parameters"])
+        saved.append(SavedTensor(unseen, (), "", (Saver("", "allocator"),), seen=False))
+    return Saved(tuple(sorted(saved, key=lambda tensor: -tensor.bytes)), besides["inputs"], besides["parameters"])
 
 
 def nodes(output: Any) -> Iterator[Node]:
     """Of the graph behind the tensors in `output`, each once."""
-    waiting = [one.grad_fn for one in tensors(output)]
+    waiting = [tensor.grad_fn for tensor in tensors(output)]
     seen = set()
     while waiting:
         node = waiting.pop()

@@ -19,51 +19,51 @@ MOST = 2**30  # of anything: more elements than 2^63 have no size
 
 def parser() -> command.Parser:
     """What the command takes."""
-    found = command.Parser(prog=PROG, description="What a model keeps for backward, without running it for real.")
+    parser = command.Parser(prog=PROG, description="What a model keeps for backward, without running it for real.")
     known = ", ".join(MODELS)
-    found.add_argument(
+    parser.add_argument(
         "--model", metavar="NAME", required=True, help=f"one of {known}; or module:function that gives model and inputs"
     )
-    found.add_argument(
+    parser.add_argument(
         "--method",
         metavar="M",
         action="append",
         help=f"{', '.join(of_models())}; repeatable (default: invact, fewbit and auto)",
     )
-    found.add_argument(
+    parser.add_argument(
         "--bits",
         metavar="B",
         help=f"of fewbit (default: {DEFAULT_BITS}) or approx-backprop (8)",
     )
-    found.add_argument(
+    parser.add_argument(
         "--scheme", metavar="S", help=f"of approx-backprop, {', '.join(SCHEMES)} (default: {SCHEMES[0]})"
     )
-    found.add_argument(
+    parser.add_argument(
         "--max-derivative-error",
         "--max-gradient-error",
         metavar="E",
         help="of auto: bound on the error of f' (default: invact's)",
     )
-    found.add_argument("--batch", metavar="N", help="examples (default: 1; mlp and block: 2)")
-    found.add_argument("--seq", metavar="N", help="tokens of each (default: as many as the model takes)")
-    found.add_argument("--dtype", metavar="D", help=f"{', '.join(DTYPES)} (default: the model's usual one)")
-    found.add_argument(
+    parser.add_argument("--batch", metavar="N", help="examples (default: 1; mlp and block: 2)")
+    parser.add_argument("--seq", metavar="N", help="tokens of each (default: as many as the model takes)")
+    parser.add_argument("--dtype", metavar="D", help=f"{', '.join(DTYPES)} (default: the model's usual one)")
+    parser.add_argument(
         "--attention",
         metavar="A",
         default="sdpa",
         help=f"{', '.join(ATTENTION)} (default: sdpa, torch's fused one)",
     )
-    found.add_argument("--act", metavar="NAME", help="another activation, by the name that the model's library has")
-    found.add_argument(
+    parser.add_argument("--act", metavar="NAME", help="another activation, by the name that the model's library has")
+    parser.add_argument(
         "--accounting",
         metavar="A",
         default="cuda",
         help="cuda: what CUDA keeps; as-run: what the CPU does (default: cuda)",
     )
-    found.add_argument("--format", metavar="F", default="table", help=f"{', '.join(FORMATS)} (default: table)")
-    found.add_argument("--rows", metavar="N", default="12", help="of the table of who keeps what (default: 12)")
-    found.add_argument("--plot", metavar="FILE", help="draw who keeps what in the model as it is")
-    return found
+    parser.add_argument("--format", metavar="F", default="table", help=f"{', '.join(FORMATS)} (default: table)")
+    parser.add_argument("--rows", metavar="N", default="12", help="rows of the per-module table (default: 12)")
+    parser.add_argument("--plot", metavar="FILE", help="draw who keeps what in the model as it is")
+    return parser
 
 
 def check(options: argparse.Namespace) -> None:

@@ -53,8 +53,8 @@ def _tensors(built: Built) -> list[Tensor]:
 
 def _checked(name: str, result: Any) -> Built:
     match result:
-        case (nn.Module() as model, Tensor() as one):
-            return model, (one,), {}
+        case (nn.Module() as model, Tensor() as tensor):
+            return model, (tensor,), {}
         case (nn.Module() as model, tuple() as args):
             return model, args, {}
         case (nn.Module() as model, dict() as kwargs):

@@ -7,7 +7,7 @@ address is used again after it is freed, and a fake tensor's is 0.
 
 import gc
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import FrameType
@@ -19,50 +19,17 @@ from torch import Tensor, nn
 from torch.autograd.function import Function
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
-from torch.utils._pytree import tree_leaves
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.memory.saved import Saved, SavedTensor, Saver
+from kernels.memory.storages import addresses, operand_storages, storages
 from kernels.methods.method import SavedBy
 
 _APPLY = Function.apply.__func__.__code__
 _COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.clone.default)
 
 
-def storages(tensor: Tensor) -> Iterator[torch.UntypedStorage]:
-    """Of a tensor; of the inner tensors of a sparse one or a wrapper such as DTensor."""
-    if is_traceable_wrapper_subclass(tensor):
-        inner = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
-        for one in inner:
-            if isinstance(one, Tensor):  # a DTensor has its mesh there too
-                yield from storages(one)
-    elif tensor.layout == torch.strided:
-        yield tensor.untyped_storage()
-    elif tensor.layout == torch.sparse_coo:
-        yield from (one.untyped_storage() for one in (tensor._indices(), tensor._values()))
-    elif tensor.layout == torch.sparse_csr:
-        yield from (one.untyped_storage() for one in (tensor.crow_indices(), tensor.col_indices(), tensor.values()))
-
-
-def tensors(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
-    """All tensors within lists, mappings, and objects' attributes."""
-    seen = set() if seen is None else seen
-    for leaf in tree_leaves(value):
-        if isinstance(leaf, Tensor):
-            yield leaf
-        elif isinstance(leaf, Mapping):  # one that torch does not know to take apart
-            yield from tensors(dict(leaf), seen)
-        elif hasattr(leaf, "__dict__") and not isinstance(leaf, type | nn.Module) and id(leaf) not in seen:
-            seen.add(id(leaf))
-            yield from tensors(vars(leaf), seen)
-
-
-def addresses(values: Any) -> set[int]:
-    """What tells the storages of all tensors in `values` from others, as long as they live."""
-    return {storage._cdata for one in tensors(values) for storage in storages(one)}
-
-
-class _Held:
+class _Packed:
     """What autograd is given in place of a tensor it saves: it dies when autograd lets go of it."""
 
     __slots__ = ("__weakref__", "order", "parameter", "saver", "tensor", "version")
@@ -75,8 +42,8 @@ class _Held:
         self.version = self.tensor._version
 
 
-def _unpack(held: _Held | Tensor) -> Tensor:
-    return held.tensor if isinstance(held, _Held) else held
+def _unpack(packed: _Packed | Tensor) -> Tensor:
+    return packed.tensor if isinstance(packed, _Packed) else packed
 
 
 class _Calls(TorchFunctionMode):
@@ -104,11 +71,11 @@ class Births(TorchDispatchMode):
         self.copies: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        before = {storage._cdata for storage in of_leaves((args, kwargs))}
+        before = {storage._cdata for storage in operand_storages((args, kwargs))}
         if before & self.foreign:
             raise RuntimeError("what runs is not this model")
         result = func(*args, **(kwargs or {}))
-        for storage in of_leaves(result):
+        for storage in operand_storages(result):
             # Its entry keeps the address of a dead one from being given out again.
             if storage._cdata in before or storage._cdata in self.born:
                 continue
@@ -133,20 +100,20 @@ def _size(reference: StorageWeakRef) -> int:
     return storage.nbytes() if storage is not None else 0
 
 
-def of_leaves(value: Any) -> Iterator[torch.UntypedStorage]:
-    """The storages in what an operation is given or gives."""
-    for leaf in tree_leaves(value):
-        if isinstance(leaf, Tensor):
-            yield from storages(leaf)
-
-
 @dataclass
 class Recorder:
-    """A context manager for a forward pass; `saved(output)` says what is kept while its output lives.
+    """A context manager for a forward pass; `saved(output)` says what is saved while its output lives.
 
-    model: whose modules are named in the result, and whose parameters and buffers are not activations. names: further
-    modules that the model does not list, by name. foreign: addresses of storages that no operation must touch, or else
-    it raises RuntimeError. Under torch.compile use `saved_bytes`.
+    Under torch.compile use `saved_bytes`.
+
+    Attributes
+    ----------
+    model
+        Its modules are named in the result; its parameters and buffers are not activations.
+    names
+        Further modules, which the model does not list, with their names.
+    foreign
+        Addresses of storages that no operation must touch, or else it raises RuntimeError.
     """
 
     model: nn.Module | None = None
@@ -154,11 +121,11 @@ class Recorder:
     foreign: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._held: WeakSet[_Held] = WeakSet()
+        self._packed: WeakSet[_Packed] = WeakSet()
         self._scopes = [""]
         self._calls = _Calls()
-        known = [] if self.model is None else [*self.model.parameters(), *self.model.buffers()]
-        self._parameters = addresses(known)
+        own = [] if self.model is None else [*self.model.parameters(), *self.model.buffers()]
+        self._parameters = addresses(own)
         self.births = Births(self._parameters, self.foreign, self._scopes)
         self._count = 0
         self._error: BaseException | None = None
@@ -186,32 +153,36 @@ class Recorder:
             raise self._error
 
     def saved(self, output: Any = None) -> Saved:
-        """What is kept now. Tensors in `output` are not, unless something else keeps them too.
+        """What is saved now.
 
-        Without `output` what hooks do not see goes uncounted: it cannot be told from results that are still in use.
+        Parameters
+        ----------
+        output
+            What forward gave: its tensors do not count, unless something else keeps them too. Without it, what hooks
+            do not see goes uncounted, since it cannot be told from results that are still in use.
         """
         gc.collect(1)
-        held = sorted(self._held, key=lambda one: one.order)
+        packed = sorted(self._packed, key=lambda pack: pack.order)
         born, copies = self.births.born, self.births.copies
         living = self.births.sizes()
         alive = set(living)
-        savers: dict[int, list[_Held]] = {}
+        by_storage: dict[int, list[_Packed]] = {}
         sizes: dict[int, int] = {}
-        for one in held:
-            for storage in storages(one.tensor):
-                savers.setdefault(storage._cdata, []).append(one)
+        for pack in packed:
+            for storage in storages(pack.tensor):
+                by_storage.setdefault(storage._cdata, []).append(pack)
                 sizes[storage._cdata] = storage.nbytes()
-        own = self._parameters | {key for key, them in savers.items() if any(one.parameter for one in them)}
-        kept = [_kept(sizes[key], them) for key, them in savers.items() if key in alive - copies]
-        given = addresses(output)
-        unseen = alive - set(savers) - given - copies if output is not None else set()
-        kept += [SavedTensor(living[key], (), "", (born[key][1],), seen=False) for key in unseen if living[key]]
+        own = self._parameters | {key for key, packs in by_storage.items() if any(pack.parameter for pack in packs)}
+        saved = [_saved_tensor(sizes[key], packs) for key, packs in by_storage.items() if key in alive - copies]
+        results = addresses(output)
+        unseen = alive - set(by_storage) - results - copies if output is not None else set()
+        saved += [SavedTensor(living[key], (), "", (born[key][1],), seen=False) for key in unseen if living[key]]
         return Saved(
-            tuple(sorted(kept, key=lambda one: -one.bytes)),
-            inputs=sum(sizes[key] for key in savers if key not in born and key not in own),
-            parameters=sum(sizes[key] for key in savers if key not in born and key in own),
-            changed=tuple({one.saver: None for one in held if one.tensor._version != one.version}),
-            copies=sum(living[key] for key in alive & copies - given),
+            tuple(sorted(saved, key=lambda tensor: -tensor.bytes)),
+            inputs=sum(sizes[key] for key in by_storage if key not in born and key not in own),
+            parameters=sum(sizes[key] for key in by_storage if key not in born and key in own),
+            changed=tuple({pack.saver: None for pack in packed if pack.tensor._version != pack.version}),
+            copies=sum(living[key] for key in alive & copies - results),
         )
 
     def _named(self) -> dict[nn.Module, str]:
@@ -229,13 +200,13 @@ class Recorder:
     def _leave(self, *_: Any) -> None:
         self._scopes.pop()
 
-    def _pack(self, tensor: Tensor) -> _Held | Tensor:
+    def _pack(self, tensor: Tensor) -> _Packed | Tensor:
         try:
             self._count += 1
             by = self._saved_by(sys._getframe(1))
-            held = _Held(tensor, Saver(self._scopes[-1], str(by), by.method), self._count)
-            self._held.add(held)
-            return held
+            packed = _Packed(tensor, Saver(self._scopes[-1], str(by), by.method), self._count)
+            self._packed.add(packed)
+            return packed
         except BaseException as error:  # torch would end the process for it: it comes when forward is over
             self._error = self._error or error
             return tensor
@@ -249,8 +220,8 @@ class Recorder:
         return SavedBy(self._calls.running[-1] if self._calls.running else "")
 
 
-def _kept(size: int, savers: Iterable[_Held]) -> SavedTensor:
-    savers = list(savers)
-    first = savers[0].tensor
-    who = tuple(dict.fromkeys(one.saver for one in savers))
-    return SavedTensor(size, tuple(first.shape), str(first.dtype).removeprefix("torch."), who)
+def _saved_tensor(size: int, packs: Sequence[_Packed]) -> SavedTensor:
+    """Of all that was packed of one storage."""
+    first = packs[0].tensor
+    savers = tuple(dict.fromkeys(pack.saver for pack in packs))
+    return SavedTensor(size, tuple(first.shape), str(first.dtype).removeprefix("torch."), savers)

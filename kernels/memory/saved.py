@@ -45,7 +45,17 @@ def picture(path: str | PathLike[str]) -> Any:
 
 @dataclass(frozen=True)
 class Saver:
-    """Who saves a tensor: a module, by its name in the model, an operation, and the method of this project, if any."""
+    """Who saves a tensor.
+
+    Attributes
+    ----------
+    module
+        By its name in the model.
+    operation
+        Torch's function, or the autograd.Function.
+    method
+        Of this project, if any.
+    """
 
     module: str
     operation: str
@@ -54,9 +64,18 @@ class Saver:
 
 @dataclass(frozen=True)
 class SavedTensor:
-    """One storage that is kept: its bytes, shape and dtype of the tensor first seen in it, and who keeps it, in order.
+    """One storage that is saved.
 
-    seen: whether autograd was seen saving it; else it merely lives on, and `by` says where it was made.
+    Attributes
+    ----------
+    bytes
+        Of the whole storage.
+    shape, dtype
+        Of the tensor first seen in it.
+    by
+        Who saves it, in order.
+    seen
+        Whether autograd was seen saving it; else it merely lives on, and `by` says where it was made.
     """
 
     bytes: int
@@ -68,7 +87,17 @@ class SavedTensor:
 
 @dataclass(frozen=True)
 class Group:
-    """The tensors kept by one operation in one module or in like ones: in h.0.mlp and h.1.mlp, that is h.*.mlp."""
+    """The tensors that one operation saves in one module or in like modules: in h.0.mlp and h.1.mlp, that is h.*.mlp.
+
+    Attributes
+    ----------
+    module
+        With * for numbers that differ.
+    operation, method
+        As of a `Saver`.
+    bytes, tensors
+        How many are saved.
+    """
 
     module: str
     operation: str
@@ -79,11 +108,20 @@ class Group:
 
 @dataclass(frozen=True)
 class Saved:
-    """What is kept for backward. All numbers are bytes, and each storage counts once.
+    """What is saved for backward. All numbers are bytes, and each storage counts once.
 
-    tensors: what forward made and keeps, largest first. inputs: kept of what was there before and is no parameter.
-    parameters: likewise, parameters and buffers. copies: of parameters, as autocast makes them. changed: who keeps a
-    tensor that was changed in place afterwards, so that backward will fail.
+    Attributes
+    ----------
+    tensors
+        What forward made and saves, largest first.
+    inputs
+        Saved of what was there before and is no parameter.
+    parameters
+        Saved of parameters and buffers.
+    copies
+        Of parameters, as autocast makes them.
+    changed
+        Who saves a tensor that was changed in place afterwards, so that backward will fail.
     """
 
     tensors: tuple[SavedTensor, ...]
@@ -95,12 +133,12 @@ class Saved:
     @property
     def total(self) -> int:
         """Of `tensors`: the activations."""
-        return sum(one.bytes for one in self.tensors)
+        return sum(tensor.bytes for tensor in self.tensors)
 
     @property
     def unseen(self) -> int:
         """The part of `total` that autograd was not seen saving, such as tensors put on a `ctx`."""
-        return sum(one.bytes for one in self.tensors if not one.seen)
+        return sum(tensor.bytes for tensor in self.tensors if not tensor.seen)
 
     def groups(self) -> list[Group]:
         """Of `tensors`, by who keeps them first; largest first."""
@@ -118,21 +156,21 @@ class Saved:
 
     def by_operation(self) -> dict[str, int]:
         """Bytes of each operation, largest first."""
-        return _sums((one.by[0].operation, one.bytes) for one in self.tensors)
+        return _sums((tensor.by[0].operation, tensor.bytes) for tensor in self.tensors)
 
     def by_module(self) -> dict[str, int]:
         """Bytes of each module, by what is run in itself and not in its children; largest first."""
-        return _sums((one.by[0].module, one.bytes) for one in self.tensors)
+        return _sums((tensor.by[0].module, tensor.bytes) for tensor in self.tensors)
 
     def table(self, rows: int = 12) -> str:
         """The largest groups, in Markdown."""
         groups = self.groups()
         shown, rest = groups[:rows], groups[rows:]
         lines = ["| module | operation | tensors | kept | share |", "|---|---|---:|---:|---:|"]
-        lines += [self._row(one.module or "(model)", one.operation, one.tensors, one.bytes) for one in shown]
+        lines += [self._row(group.module or "(model)", group.operation, group.tensors, group.bytes) for group in shown]
         if rest:
             lines.append(self._row(f"{len(rest)} more", "", sum(r.tensors for r in rest), sum(r.bytes for r in rest)))
-        lines.append(self._row("all", "", len([one for one in self.tensors if one.bytes]), self.total))
+        lines.append(self._row("all", "", len([tensor for tensor in self.tensors if tensor.bytes]), self.total))
         return "\n".join(lines)
 
     def besides(self) -> str:
@@ -167,8 +205,9 @@ class Saved:
         groups = self.groups()[:rows][::-1]
         figure = figure_of(figsize=(8, 1 + 0.3 * len(groups)), layout="constrained")
         axes = figure.add_subplot()
-        bars = axes.barh([f"{one.module} {one.operation}" for one in groups], [one.bytes / 2**20 for one in groups])
-        axes.bar_label(bars, [f"{one.bytes / self.total:.0%}" for one in groups], padding=2)
+        names, sizes = [f"{group.module} {group.operation}" for group in groups], [group.bytes for group in groups]
+        bars = axes.barh(names, [count / 2**20 for count in sizes])
+        axes.bar_label(bars, [f"{count / self.total:.0%}" for count in sizes], padding=2)
         axes.set_xlabel(f"MiB kept for backward; {size(self.total)} in all")
         with undated(Path(path)) as (partial, metadata), rc_context(SALT):
             figure.savefig(partial, metadata=metadata)

@@ -145,15 +145,15 @@ def _length(name: str, recipe: Recipe, config: Any, seq: int | None) -> int:
 
 
 def _inputs(recipe: Recipe, config: Any, batch: int, seq: int) -> dict[str, Tensor]:
-    found = {}
+    inputs = {}
     if "tokens" in recipe.inputs:
         words = getattr(config, "text_config", config).vocab_size
-        found["input_ids"] = torch.randint(2, words, (batch, seq))  # 0 or 1 is padding, which asks for a mask
+        inputs["input_ids"] = torch.randint(2, words, (batch, seq))  # 0 or 1 is padding, which asks for a mask
     if "images" in recipe.inputs:
         side = getattr(config, "vision_config", config).image_size
-        found["pixel_values"] = torch.randn(batch, 3, side, side)
+        inputs["pixel_values"] = torch.randn(batch, 3, side, side)
     if recipe.inputs == "spectrograms":
-        found["input_values"] = torch.randn(batch, config.max_length, config.num_mel_bins)
+        inputs["input_values"] = torch.randn(batch, config.max_length, config.num_mel_bins)
     if recipe.inputs == "vectors":
-        found["x"] = torch.randn(batch, seq, config.width)
-    return found
+        inputs["x"] = torch.randn(batch, seq, config.width)
+    return inputs

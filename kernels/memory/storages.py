@@ -1,0 +1,49 @@
+"""Tensors in whatever values hold them, and the storages that these tensors have."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves
+
+
+def storages(tensor: Tensor) -> Iterator[torch.UntypedStorage]:
+    """Of a tensor; of the inner tensors of a sparse one or a wrapper such as DTensor."""
+    if is_traceable_wrapper_subclass(tensor):
+        for name in tensor.__tensor_flatten__()[0]:
+            inner = getattr(tensor, name)
+            if isinstance(inner, Tensor):  # a DTensor has its mesh there too
+                yield from storages(inner)
+    elif tensor.layout == torch.strided:
+        yield tensor.untyped_storage()
+    elif tensor.layout == torch.sparse_coo:
+        yield from (part.untyped_storage() for part in (tensor._indices(), tensor._values()))
+    elif tensor.layout == torch.sparse_csr:
+        yield from (part.untyped_storage() for part in (tensor.crow_indices(), tensor.col_indices(), tensor.values()))
+
+
+def tensors(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
+    """All tensors within lists, mappings, and objects' attributes."""
+    seen = set() if seen is None else seen
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, Tensor):
+            yield leaf
+        elif isinstance(leaf, Mapping):  # one that torch does not know to take apart
+            yield from tensors(dict(leaf), seen)
+        elif hasattr(leaf, "__dict__") and not isinstance(leaf, type | nn.Module) and id(leaf) not in seen:
+            seen.add(id(leaf))
+            yield from tensors(vars(leaf), seen)
+
+
+def addresses(values: Any) -> set[int]:
+    """What tells the storages of all tensors in `values` from others, as long as they live."""
+    return {storage._cdata for tensor in tensors(values) for storage in storages(tensor)}
+
+
+def operand_storages(value: Any) -> Iterator[torch.UntypedStorage]:
+    """The storages in what an operation is given or gives."""
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, Tensor):
+            yield from storages(leaf)
