@@ -3,14 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch import nn
 
 from kernels.approx_backprop.attached import UNNAMED, Origin
 from kernels.approx_backprop.layers import activated, approximately, kind_of
 from kernels.approx_backprop.written_norms import written_norm
-from kernels.engine.elements import DTYPES
+from kernels.engine.elements import is_plain
 from kernels.forwarding import Forwarding
 from kernels.methods.compressed import Compressed
 
@@ -42,13 +40,6 @@ class Activated(Forwarding):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = [*args, *kwargs.values()]
-        if not self.module.training or len(given) != 1 or not _is_plain(given[0]):
+        if not self.module.training or len(given) != 1 or not is_plain(given[0]):
             return self.original(*args, **kwargs)
         return activated(self.options.function, self.options.params, given[0], self.options.method)
-
-
-def _is_plain(x: Any) -> bool:
-    """Whether the ops take it: no DTensor nor the like, of which they know nothing."""
-    if not isinstance(x, Tensor) or is_traceable_wrapper_subclass(x):
-        return False
-    return x.layout == torch.strided and x.dtype in DTYPES

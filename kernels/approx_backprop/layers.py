@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
@@ -21,7 +20,7 @@ from kernels.approx_backprop.norms import BATCH, ROWS, batch_norm, row_norm
 from kernels.approx_backprop.pooling import POOLS, pooled
 from kernels.approx_backprop.rectifiers import rectify
 from kernels.approx_backprop.written_norms import WrittenNorm, is_like_a_norm, written_norm
-from kernels.engine.elements import DTYPES
+from kernels.engine.elements import is_plain
 from kernels.errors import KernelError
 from kernels.functional import stock_runs
 from kernels.methods.compressed import Compressed
@@ -132,10 +131,8 @@ def activated(function: str, params: Mapping[str, float], x: Tensor, method: Com
 
 
 def _stock(kind: str, x: Any, own: list[Tensor]) -> bool:
-    if not isinstance(x, Tensor) or x.layout != torch.strided or x.dtype not in DTYPES or x.numel() == 0:
+    if not is_plain(x) or x.numel() == 0 or any(map(is_traceable_wrapper_subclass, own)):
         return True
-    if any(map(is_traceable_wrapper_subclass, (x, *own))):
-        return True  # DTensor and the like, of which the ops know nothing
     if kind == "linear" and (not x.requires_grad or x.dim() < own[0].dim()):
         return True  # data, which are there anyway; or there is no batch
     return stock_runs(x, *own)

@@ -15,7 +15,7 @@ from kernels.names import ACCOUNTINGS
 from kernels.validate import resolved
 
 
-def checked(model: Any, method: Any, inputs: Any, accounting: Any, **options: Any) -> Method:
+def validated_method(model: Any, name: Any, inputs: Any, accounting: Any, **options: Any) -> Method:
     """The method that arguments of `convert` ask for. Raises KernelError for arguments that cannot be honoured."""
     if not isinstance(model, nn.Module):
         raise KernelError(f"model must be a torch.nn.Module, got {type(model).__name__}")
@@ -30,29 +30,29 @@ def checked(model: Any, method: Any, inputs: Any, accounting: Any, **options: An
         )
     if accounting not in ACCOUNTINGS:
         raise KernelError(f"accounting must be one of {', '.join(ACCOUNTINGS)}, got {accounting!r}")
-    known = of_models()
-    if not isinstance(method, str):
+    methods = of_models()
+    if not isinstance(name, str):
         hint = "; give inputs by name, as convert(model, inputs=x)"
-        raise KernelError(f"method must be one of {', '.join(known)}, got a {type(method).__name__}{hint}")
-    made = make(method, known, **{**options, "coefficients": resolved(options["coefficients"])})
+        raise KernelError(f"method must be one of {', '.join(methods)}, got a {type(name).__name__}{hint}")
+    method = make(name, methods, **{**options, "coefficients": resolved(options["coefficients"])})
     if not isinstance(inputs, Tensor | tuple | list | Mapping | None):
         raise KernelError(f"inputs must be a tensor, a tuple or a mapping, got {type(inputs).__name__}")
     if isinstance(inputs, Mapping) and not all(isinstance(name, str) for name in inputs):
         raise KernelError(f"inputs must be a mapping of names, as of keyword arguments, got {list(inputs)!r}")
-    if isinstance(made, Auto) and inputs is None:
+    if isinstance(method, Auto) and inputs is None:
         raise KernelError(
             "inputs must be given for method='auto', which measures with them, as convert(model, inputs=x); or name a"
             " method, as convert(model, 'invact')"
         )
-    return made
+    return method
 
 
 def patterns(given: str | Iterable[str] | None) -> list[str] | None:
     """A name or several, as a list. Raises KernelError for what is neither."""
     if given is None:
         return None
-    found = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
-    for one in found:
-        if not isinstance(one, str):
-            raise KernelError(f"include and exclude must be names or patterns, got {one!r}")
-    return found
+    names = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
+    for name in names:
+        if not isinstance(name, str):
+            raise KernelError(f"include and exclude must be names or patterns, got {name!r}")
+    return names

@@ -18,8 +18,8 @@ from torch.overrides import TorchFunctionMode
 
 from kernels.approx_backprop.layers import activated
 from kernels.conversion import recognise
-from kernels.conversion.known import DEFAULTS, Known
-from kernels.engine.elements import DTYPES
+from kernels.conversion.function import DEFAULTS, Function
+from kernels.engine.elements import is_plain
 from kernels.errors import KernelError
 from kernels.forwarding import Forwarding
 from kernels.functional import activation, exporting
@@ -34,49 +34,47 @@ _SIGMOIDS = (torch.sigmoid, Tensor.sigmoid, F.sigmoid)
 _PRODUCTS = (torch.mul, torch.multiply, Tensor.mul, Tensor.multiply, Tensor.__mul__)
 
 
-class Act(nn.Module):
+class CalledFunction(nn.Module):
     """An activation that is called as a function, by a method; parameters and dtype are those of each call.
 
     Raises KernelError where the method cannot serve it.
     """
 
-    def __init__(self, known: Known, method: Method) -> None:
+    def __init__(self, function: Function, method: Method) -> None:
         super().__init__()
         if not isinstance(method, Compressed):
-            kernel_for(known.function, known.params, **method.arguments())
-        self.known, self.method, self.arguments = known, method, method.arguments()
-        self.takes = {known.function: dict(known.params)}
-        if known.function == "gelu" and _serves(method, "gelu_tanh"):  # by one name in torch
+            kernel_for(function.name, function.parameters, **method.arguments())
+        self.function, self.method, self.arguments = function, method, method.arguments()
+        self.takes = {function.name: dict(function.parameters)}
+        if function.name == "gelu" and _serves(method, "gelu_tanh"):  # by one name in torch
             self.takes["gelu_tanh"] = {}
         # Read beforehand: torch.compile traces what runs.
         self.limits = {name: dict(method.lower_limits(function_info(name))) for name in self.takes}
         self.compressed = method if isinstance(method, Compressed) else None
         self.fixed = method.default_parameters_only
 
-    def forward(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What function(*args, **kwargs) gives. Where there is no kernel for that call, the function itself runs."""
-        known = recognise.call(function, args, kwargs)
+    def forward(self, called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What called(*args, **kwargs) gives. Where there is no kernel for that call, the function itself runs."""
+        function = recognise.call(called, args, kwargs)
         input = args[0] if args else kwargs.get("input")
-        if known is None or not self.fits(known, input):
-            return function(*args, **kwargs)
+        if function is None or not self.fits(function, input):
+            return called(*args, **kwargs)
         if self.compressed is not None:
-            return activated(known.function, {**DEFAULTS[known.function], **known.params}, input, self.compressed)
-        return activation(known.function, input, **self.arguments, **known.params)
+            return activated(function.name, {**DEFAULTS[function.name], **function.parameters}, input, self.compressed)
+        return activation(function.name, input, **self.arguments, **function.parameters)
 
-    def fits(self, known: Known, input: Any) -> bool:
-        """Whether there is a kernel for a call of `known` with that input."""
+    def fits(self, function: Function, input: Any) -> bool:
+        """Whether there is a kernel for a call of the function with that input."""
         if isinstance(input, Proxy):  # symbolic_trace, whose graph gets one call of ours
-            return self.compressed is None and known.params == self.takes.get(known.function)
-        if known.function not in self.takes or not isinstance(input, Tensor):
-            return False
-        if input.dtype not in DTYPES or input.layout != torch.strided:
+            return self.compressed is None and function.parameters == self.takes.get(function.name)
+        if function.name not in self.takes or not is_plain(input):
             return False
         if self.fixed:
-            return bool(known.params == self.takes[known.function])
-        return all(known.params[name] >= least for name, least in self.limits[known.function].items())
+            return bool(function.parameters == self.takes[function.name])
+        return all(function.parameters[name] >= limit for name, limit in self.limits[function.name].items())
 
     def extra_repr(self) -> str:
-        return ", ".join([self.known.function, *(f"{name}={value!r}" for name, value in self.arguments.items())])
+        return ", ".join([self.function.name, *(f"{name}={value!r}" for name, value in self.arguments.items())])
 
 
 def _serves(method: Method, function: str) -> bool:
@@ -89,18 +87,18 @@ def _serves(method: Method, function: str) -> bool:
     return True
 
 
-class Held(Act):
+class HeldFunction(CalledFunction):
     """An activation that an attribute holds as a function, and that is called as that function is."""
 
-    def __init__(self, function: Any, known: Known, method: Method) -> None:
-        super().__init__(known, method)
-        self.call: Any = function.func if isinstance(function, partial) else function
-        self.keywords = function.keywords if isinstance(function, partial) else {}
+    def __init__(self, held: Any, function: Function, method: Method) -> None:
+        super().__init__(function, method)
+        self.call: Any = held.func if isinstance(held, partial) else held
+        self.keywords = held.keywords if isinstance(held, partial) else {}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the function gives."""
         kwargs = {**self.keywords, **kwargs}
-        if exporting():  # as Rerouted has it
+        if exporting():  # as in ReroutedForward
             return super().forward(self.call, args, kwargs)
         running = _running()
         running.append(self)  # what runs here is not called by a forward around it
@@ -110,12 +108,12 @@ class Held(Act):
             running.pop()
 
 
-class Rerouted(Forwarding):
-    """Stands for the forward of `module`: functions in `acts`, by the catalogue's names, go to the modules there."""
+class ReroutedForward(Forwarding):
+    """Stands for the forward of `module`: calls of `functions`, by the names of torch's, go to the modules there."""
 
-    def __init__(self, module: nn.Module, acts: dict[str, Act]) -> None:
+    def __init__(self, module: nn.Module, functions: dict[str, CalledFunction]) -> None:
         super().__init__(module)
-        self.acts = acts
+        self.functions = functions
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if exporting():  # to torch's own operations
@@ -123,7 +121,7 @@ class Rerouted(Forwarding):
         running = _running()
         running.append(self)
         try:
-            with _Route(self):
+            with _Rerouting(self):
                 return self.original(*args, **kwargs)
         finally:
             running.pop()
@@ -131,25 +129,25 @@ class Rerouted(Forwarding):
 
 class _Running(threading.local):
     def __init__(self) -> None:
-        self.stack: list[Rerouted | Held] = []
+        self.stack: list[ReroutedForward | HeldFunction] = []
 
 
-_eager, _traced = _Running(), list[Rerouted | Held]()
+_eager, _traced = _Running(), list[ReroutedForward | HeldFunction]()
 
 
-def _running() -> list[Rerouted | Held]:
+def _running() -> list[ReroutedForward | HeldFunction]:
     """Those whose forward runs in this thread, innermost last: a call belongs to the innermost."""
     return _traced if torch.compiler.is_compiling() else _eager.stack
 
 
-def _run(act: Act, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What an act gives. It is no module of the model, of which torch.fx would ask for the name."""
-    traced = any(isinstance(one, Proxy) for one in (*args, *kwargs.values()))
-    return (act.forward if traced else act)(function, args, kwargs)
+def _run(function: CalledFunction, called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the function gives. It is no module of the model, of which torch.fx would ask for the name."""
+    traced = any(isinstance(argument, Proxy) for argument in (*args, *kwargs.values()))
+    return (function.forward if traced else function)(called, args, kwargs)
 
 
-class _Route(TorchFunctionMode):
-    def __init__(self, owner: Rerouted) -> None:
+class _Rerouting(TorchFunctionMode):
+    def __init__(self, owner: ReroutedForward) -> None:
         super().__init__()
         self.owner = owner
         self.sigmoid: tuple[Any, Any] | None = None  # the last one's input and output; weakly, where they take memory
@@ -166,13 +164,14 @@ class _Route(TorchFunctionMode):
         running = _running()
         if running and running[-1] is not self.owner:
             return func(*args, **kwargs)
-        acts, input = self.owner.acts if self._same_hooks() else {}, args[0] if args else kwargs.get("input")
-        if "silu" in acts and (x := self._gated(func, args)) is not None and acts["silu"].fits(Known("silu"), x):
-            return _run(acts["silu"], F.silu, (x,), {})
+        functions, input = self.owner.functions if self._same_hooks() else {}, args[0] if args else kwargs.get("input")
+        silu = functions.get("silu")
+        if silu is not None and (x := self._gated(func, args)) is not None and silu.fits(Function("silu"), x):
+            return _run(silu, F.silu, (x,), {})
         known = recognise.call(func, args, kwargs)
-        act = acts.get(known.called) if known is not None else None
-        result = func(*args, **kwargs) if act is None else _run(act, func, args, kwargs)
-        if "silu" in acts and func in _SIGMOIDS and isinstance(result, Tensor):
+        function = functions.get(known.torch_name) if known is not None else None
+        result = func(*args, **kwargs) if function is None else _run(function, func, args, kwargs)
+        if silu is not None and func in _SIGMOIDS and isinstance(result, Tensor):
             pair = input, result
             self.sigmoid = pair if torch.compiler.is_compiling() else (ref(input), ref(result))
             self.versions = (0, 0) if torch.compiler.is_compiling() else (input._version, result._version)
@@ -182,9 +181,9 @@ class _Route(TorchFunctionMode):
         """x, where x * sigmoid(x) is about to be computed."""
         if func not in _PRODUCTS or self.sigmoid is None or len(args) != 2:
             return None
-        x, y = self.sigmoid if torch.compiler.is_compiling() else (one() for one in self.sigmoid)
-        one, other = args
-        if x is None or y is None or not ((one is x and other is y) or (one is y and other is x)):
+        x, y = self.sigmoid if torch.compiler.is_compiling() else (reference() for reference in self.sigmoid)
+        left, right = args
+        if x is None or y is None or not ((left is x and right is y) or (left is y and right is x)):
             return None
         # Only if both are what they were, and the gradient goes through both, and is not looked at on its way.
         if x.requires_grad != y.requires_grad:

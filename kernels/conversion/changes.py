@@ -1,5 +1,6 @@
-"""How an activation of a model is changed, and put back."""
+"""Apply: the kinds of changes that sites of a model undergo, each with its way to be undone."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -9,9 +10,9 @@ from torch import nn
 from kernels import modules
 from kernels.approx_backprop.attached import Origin
 from kernels.approx_backprop.forwards import Activated, Approximate
-from kernels.conversion.calls import Act, Held, Rerouted
-from kernels.conversion.known import Known
-from kernels.conversion.sites import Place, Site
+from kernels.conversion.calls import CalledFunction, HeldFunction, ReroutedForward
+from kernels.conversion.function import Function
+from kernels.conversion.sites import ActivationSite, AttributeSite, CallSite, LayerSite, Place, Site
 from kernels.errors import KernelError
 from kernels.forward_ad.wrapping import unwrap, wrap
 from kernels.forwarding import Forwarding
@@ -21,40 +22,198 @@ from kernels.modules import Remembering
 
 # Ours by the catalogue's name; GELU has two, and goes by the first.
 MODULES: dict[str, type[Remembering]] = {
-    getattr(one, "function", "gelu"): one
-    for one in vars(modules).values()
-    if isinstance(one, type) and issubclass(one, Remembering) and one is not Remembering
+    getattr(kind, "function", "gelu"): kind
+    for kind in vars(modules).values()
+    if isinstance(kind, type) and issubclass(kind, Remembering) and kind is not Remembering
 }
 
 
 @dataclass(frozen=True)
-class Change:
-    """What stood at a place and what stands there now; `undo` puts the very same object back."""
+class Decision:
+    """What a site gets."""
 
+    method: Method
+    trusted: bool = False  # of a layer, see `kernels.approx_backprop.attached.Origin`
+
+
+Outcomes = dict[Site, Decision | str]  # what each site gets, or why it is left alone
+
+
+class Change(ABC):
+    """One change of a model."""
+
+    @abstractmethod
+    def apply(self) -> None:
+        """Make the change."""
+
+    @abstractmethod
+    def undo(self) -> None:
+        """Put the very same object back. Raises KernelError where something else stands there now."""
+
+
+@dataclass(frozen=True)
+class ReplaceModule(Change):
+    """A module stands in another's place."""
+
+    site: Site
     place: Place
-    kind: str
-    old: Any
-    new: Any
+    new: nn.Module
+
+    def apply(self) -> None:
+        setattr(self.place.owner, self.place.key, self.new)
 
     def undo(self) -> None:
-        """Put the old object back. Raises KernelError where neither stands there."""
         owner, key = self.place.owner, self.place.key
-        if self.kind == "own":
-            unwrap(owner)
-            return
-        if self.kind == "layer":
-            self.new.remove(key)
-            return
-        if self.kind == "call":
-            _unroute(owner, key, self.new)
-            return
         if owner._modules.get(key) is not self.new:
             raise KernelError(f"{key} must be as convert left it, but was replaced since")
-        if self.kind == "attribute":
-            delattr(owner, key)
-        if isinstance(self.old, nn.Module):
-            self.old.training = self.new.training
-        setattr(owner, key, self.old)
+        self._put_back(owner, key)
+
+    def _put_back(self, owner: nn.Module, key: str) -> None:
+        self.site.original.training = self.new.training
+        setattr(owner, key, self.site.original)
+
+
+@dataclass(frozen=True)
+class ReplaceAttribute(ReplaceModule):
+    """A module stands in the place of a function."""
+
+    def _put_back(self, owner: nn.Module, key: str) -> None:
+        delattr(owner, key)
+        setattr(owner, key, self.site.original)
+
+
+@dataclass(frozen=True)
+class RerouteCalls(Change):
+    """Calls of a function within a forward go to a module."""
+
+    site: Site
+    place: Place
+    new: CalledFunction
+
+    def apply(self) -> None:
+        forward = vars(self.place.owner).get("forward")
+        if not isinstance(forward, ReroutedForward):
+            forward = ReroutedForward(self.place.owner, {}).install()
+        forward.functions[self.place.key] = self.new
+
+    def undo(self) -> None:
+        owner, key = self.place.owner, self.place.key
+        forward = vars(owner).get("forward")
+        if not isinstance(forward, ReroutedForward) or forward.functions.get(key) is not self.new:
+            raise KernelError(f"{key}() must be as convert left it, but its forward was replaced since")
+        del forward.functions[key]
+        if not forward.functions:
+            forward.remove(f"{key}()")
+
+
+@dataclass(frozen=True)
+class KeepCalls(Change):
+    """Calls within a module are its own, not of those around it that reroute calls."""
+
+    module: nn.Module
+
+    def apply(self) -> None:
+        ReroutedForward(self.module, {}).install()
+
+    def undo(self) -> None:
+        forward, name = vars(self.module).get("forward"), type(self.module).__name__
+        if not isinstance(forward, ReroutedForward):
+            raise KernelError(f"{name} must be as convert left it, but its forward was replaced since")
+        if not forward.functions:  # else calls of its own were rerouted since
+            forward.remove(name)
+
+
+@dataclass(frozen=True)
+class StandIn(Change):
+    """Another forward stands in for that of a module, which stays where it is."""
+
+    site: Site
+    forward: Forwarding
+
+    def apply(self) -> None:
+        self.forward.install()
+
+    def undo(self) -> None:
+        self.forward.remove(self.site.name)
+
+
+@dataclass(frozen=True)
+class RunNested(Change):
+    """The forward of a module runs in nested forward AD."""
+
+    module: nn.Module
+
+    def apply(self) -> None:
+        wrap(self.module, min_numel=0)
+
+    def undo(self) -> None:
+        unwrap(self.module)
+
+
+def changes_for(site: Site, decision: Decision) -> list[Change]:
+    """What is to be changed at the places of a site. Raises KernelError for what cannot be done."""
+    method, original = decision.method, site.original
+    if not isinstance(site, ActivationSite):
+        if isinstance(site, LayerSite) and isinstance(method, Compressed):
+            return [StandIn(site, Approximate(original, method, Origin(site.name, decision.trusted)))]
+        return [RunNested(original)]
+    function = site.function
+    if isinstance(site, CallSite):
+        called = CalledFunction(function, method)
+        return [RerouteCalls(site, place, called) for place in site.places]
+    if isinstance(site, AttributeSite):
+        held = HeldFunction(original, function, method)
+        return [ReplaceAttribute(site, place, held) for place in site.places]
+    if isinstance(method, Compressed):
+        return [StandIn(site, Activated(original, function.name, function.parameters, method))]
+    module = build(function, method)
+    module.training = original.training
+    return [ReplaceModule(site, place, module) for place in site.places]
+
+
+def build(function: Function, method: Method) -> Remembering:
+    """A module of ours that computes it. Raises KernelError where the method cannot serve it."""
+    parameters: dict[str, Any] = {"approximate": "tanh"} if function.name == "gelu_tanh" else {**function.parameters}
+    return MODULES[function.torch_name](**parameters, **method.arguments())
+
+
+def apply_decisions(outcomes: Outcomes, changes: list[Change]) -> Outcomes:
+    """Change all sites that have a decision; one that cannot have its method gets the reason."""
+    applied = dict(outcomes)
+    for site, outcome in outcomes.items():
+        if isinstance(outcome, Decision):
+            try:
+                apply(site, outcome, changes)
+            except KernelError as error:
+                applied[site] = str(error)
+    keep_calls((site for site, outcome in applied.items() if isinstance(outcome, str)), changes)
+    return applied
+
+
+def apply(site: Site, decision: Decision, changes: list[Change]) -> None:
+    """Change the places of a site; each change is appended as soon as it is made.
+
+    Raises KernelError, before anything is changed, for what cannot be done.
+    """
+    for change in changes_for(site, decision):
+        change.apply()
+        changes.append(change)
+
+
+def keep_calls(sites: Iterable[Site], changes: list[Change]) -> None:
+    """Keep calls of activations that are left alone from those who reroute calls of the same function around them."""
+    left = [site for site in sites if isinstance(site, ActivationSite)]
+    for rerouted in [change for change in changes if isinstance(change, RerouteCalls)]:
+        inside = set(rerouted.place.owner.modules()) - {rerouted.place.owner}
+        for site in left:
+            if site.function.torch_name != rerouted.place.key:
+                continue
+            module = site.places[0].owner if isinstance(site, CallSite) else site.original
+            around = bool(inside & {site.original, *(place.owner for place in site.places)})
+            if around and isinstance(module, nn.Module) and "forward" not in vars(module):
+                change = KeepCalls(module)
+                change.apply()
+                changes.append(change)
 
 
 def undo(changes: list[Change]) -> None:
@@ -67,89 +226,3 @@ def undo(changes: list[Change]) -> None:
             problems.append(error)
     if problems:
         raise problems[0]
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What a site gets: a method; trusted: see `kernels.approx_backprop.attached.Origin`."""
-
-    method: Method
-    trusted: bool = False
-
-
-def put(site: Site, decision: Decision, changes: list[Change]) -> None:
-    """Apply the method at all places of a site; each change is appended as soon as it is made.
-
-    Raises KernelError, before anything is changed, for what cannot be done.
-    """
-    if site.kind == "own":
-        wrap(site.original, min_numel=0)
-        changes.append(Change(Place(site.original, ""), site.kind, None, None))
-        return
-    if site.kind == "layer" and isinstance(decision.method, Compressed):
-        origin = Origin(site.name, decision.trusted)
-        _install(site, Approximate(site.original, decision.method, origin), changes)
-        return
-    if site.known is None:
-        raise KernelError(site.why_not)
-    if site.kind == "module" and isinstance(decision.method, Compressed):
-        _install(site, Activated(site.original, site.known.function, site.known.params, decision.method), changes)
-        return
-    if site.kind == "module":
-        site.placed = build(site.known, decision.method)
-        site.placed.training = site.original.training
-    elif site.kind == "attribute":
-        site.placed = Held(site.original, site.known, decision.method)
-    else:
-        site.placed = Act(site.known, decision.method)
-    for place in site.places:
-        if isinstance(site.placed, Act) and site.kind == "call":
-            _reroute(place, site.placed)
-        else:
-            setattr(place.owner, place.key, site.placed)
-        changes.append(Change(place, site.kind, site.original, site.placed))
-
-
-def _install(site: Site, forwarding: Forwarding, changes: list[Change]) -> None:
-    """Let another forward stand for that of a module, which stays where it is."""
-    site.placed = site.original
-    changes.append(Change(Place(site.original, site.name), "layer", None, forwarding.install()))
-
-
-def _reroute(place: Place, act: Act) -> None:
-    present = vars(place.owner).get("forward")
-    if not isinstance(present, Rerouted):
-        present = Rerouted(place.owner, {}).install()
-    present.acts[place.key] = act
-
-
-def _unroute(owner: nn.Module, function: str, act: Act | None) -> None:
-    present = vars(owner).get("forward")
-    if not isinstance(present, Rerouted) or present.acts.get(function) is not act:
-        raise KernelError(f"{function}() must be as convert left it, but its forward was replaced since")
-    present.acts.pop(function, None)
-    if not present.acts:
-        present.remove(f"{function}()")
-
-
-def fence(sites: Iterable[Site], changes: list[Change]) -> None:
-    """Keep calls of activations that are left alone from those who reroute calls of the same function around them."""
-    alone = list(sites)
-    for call in [one for one in changes if one.kind == "call"]:
-        inside = set(call.place.owner.modules()) - {call.place.owner}
-        for site in alone:
-            if site.known is None or site.known.called != call.place.key:
-                continue
-            inner = site.places[0].owner if site.kind == "call" else site.original
-            around = bool(inside & {site.original, *(place.owner for place in site.places)})
-            if around and isinstance(inner, nn.Module) and "forward" not in vars(inner):
-                Rerouted(inner, {}).install()
-                changes.append(Change(Place(inner, ""), "call", None, None))
-
-
-def build(known: Known, method: Method) -> Remembering:
-    """A module of ours that computes it. Raises KernelError where the method cannot serve it."""
-    if known.function == "gelu_tanh":
-        return MODULES["gelu"](approximate="tanh", **method.arguments())
-    params: dict[str, Any] = dict(known.params)
-    return MODULES[known.function](**params, **method.arguments())

@@ -1,7 +1,7 @@
 """Whether a module that works in place can be replaced by one that does not: not if its input is read again."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from typing import Any, Self
 
@@ -9,25 +9,52 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernels.conversion.changes import Change, Decision, ReplaceModule, StandIn, apply, undo
+from kernels.conversion.derivative_error import EXACT
+from kernels.conversion.measurement import Run
+from kernels.conversion.sites import LayerSite, Site
 from kernels.memory.storages import operand_storages, tensors
+from kernels.methods.compressed import Compressed
+
+
+def reasons_in_place(model: nn.Module, sites: Collection[Site], run: Run | None) -> dict[Site, str]:
+    """Of the sites that work in place, why they are left alone: those of whose input it is not known that nobody reads
+    it again."""
+    in_place = [site for site in sites if getattr(site.original, "inplace", False)]
+    if run is None:
+        reason = "it works in place: give inputs, so that it can be seen whether its input is read again"
+        return dict.fromkeys(in_place, reason)
+    if not in_place:
+        return {}
+    changes: list[Change] = []
+    try:
+        for site in in_place:
+            apply(site, Decision(Compressed() if isinstance(site, LayerSite) else EXACT, trusted=True), changes)
+        replaced = {change.new: change.site.name for change in changes if isinstance(change, ReplaceModule)}
+        standing = {change.site.original: change.site.name for change in changes if isinstance(change, StandIn)}
+        watch = Rereads(model, replaced | standing)
+        run({}, watch)
+    finally:
+        undo(changes)
+    return {site: "it works in place, and its input is read again" for site in in_place if site.name in watch.reread}
 
 
 class Rereads(TorchDispatchMode):
-    """While a model runs with modules that are not in place any more, notes in `found` whose input is read later.
+    """While a model runs with modules that are not in place any more, notes in `reread` whose input is read later.
 
     That is by an operation, or by whoever gets the model's output. A copy, made with a copy of the model, notes in the
-    same `found`.
+    same `reread`.
     """
 
-    def __init__(self, model: nn.Module, modules: Mapping[nn.Module, str], found: set[str] | None = None) -> None:
+    def __init__(self, model: nn.Module, modules: Mapping[nn.Module, str], reread: set[str] | None = None) -> None:
         super().__init__()
         self.model, self.modules = model, modules
-        self.found: set[str] = set() if found is None else found
+        self.reread: set[str] = set() if reread is None else reread
         self._inputs: dict[int, tuple[StorageWeakRef, str]] = {}  # the reference keeps the address from being reused
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Rereads":
         modules = {copy.deepcopy(module, memo): name for module, name in self.modules.items()}
-        return Rereads(copy.deepcopy(self.model, memo), modules, self.found)
+        return Rereads(copy.deepcopy(self.model, memo), modules, self.reread)
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -56,4 +83,4 @@ class Rereads(TorchDispatchMode):
     def _read(self, values: Any) -> None:
         for storage in operand_storages(values):
             if storage._cdata in self._inputs:
-                self.found.add(self._inputs[storage._cdata][1])
+                self.reread.add(self._inputs[storage._cdata][1])

@@ -1,6 +1,7 @@
 """Which function of the catalogue a module or a function computes.
 
-torch.nn's modules and torch's functions are known by what they are; other modules by what they give: see `by_value`.
+torch.nn's modules and torch's functions are known by what they are; other modules by what they give: see
+`recognised_numerically`.
 """
 
 from collections.abc import Mapping
@@ -12,17 +13,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kernels import modules
-from kernels.conversion.by_value import by_value
-from kernels.conversion.known import DEFAULTS, Known
+from kernels.conversion.function import DEFAULTS, Function
+from kernels.conversion.recognised_numerically import recognised_numerically
 from kernels.errors import KernelError
 from kernels.functional import check_threshold, gelu_name
 from kernels.modules import Remembering
 
 # Modules in place of torch's, by torch's; those of our own making have no namesake there.
 REPLACEMENTS: dict[type[nn.Module], type[Remembering]] = {
-    one.__bases__[1]: one
-    for one in vars(modules).values()
-    if isinstance(one, type) and issubclass(one, Remembering) and len(one.__bases__) == 2
+    kind.__bases__[1]: kind
+    for kind in vars(modules).values()
+    if isinstance(kind, type) and issubclass(kind, Remembering) and len(kind.__bases__) == 2
 }
 # Activations and their like that are left alone, and why.
 REASONS: dict[type[nn.Module], str] = {
@@ -35,109 +36,95 @@ REASONS: dict[type[nn.Module], str] = {
         "its activations are computed inside torch's own recurrent kernel",
     ),
 }
+_ALONE = ("relu6", "hardsigmoid", "hardswish", "softsign", "logsigmoid", "tanhshrink", "silu", "mish")
 # torch's functions by identity: the catalogue's name, and the names of what may follow the input.
 _TORCH: dict[Any, tuple[str, tuple[str, ...]]] = {
-    F.relu: ("relu", ()),
-    torch.relu: ("relu", ()),
-    Tensor.relu: ("relu", ()),
+    **{getattr(F, name): (name, ()) for name in _ALONE},
+    **dict.fromkeys((F.relu, torch.relu, Tensor.relu), ("relu", ())),
     F.leaky_relu: ("leaky_relu", ("negative_slope",)),
-    F.relu6: ("relu6", ()),
     F.threshold: ("threshold", ("threshold", "value")),
     F.hardtanh: ("hardtanh", ("min_val", "max_val")),
-    F.hardsigmoid: ("hardsigmoid", ()),
     F.hardshrink: ("hardshrink", ("lambd",)),
     F.softshrink: ("softshrink", ("lambd",)),
-    F.hardswish: ("hardswish", ()),
-    F.sigmoid: ("sigmoid", ()),
-    torch.sigmoid: ("sigmoid", ()),
-    Tensor.sigmoid: ("sigmoid", ()),
-    F.tanh: ("tanh", ()),
-    torch.tanh: ("tanh", ()),
-    Tensor.tanh: ("tanh", ()),
+    **dict.fromkeys((F.sigmoid, torch.sigmoid, Tensor.sigmoid), ("sigmoid", ())),
+    **dict.fromkeys((F.tanh, torch.tanh, Tensor.tanh), ("tanh", ())),
     F.softplus: ("softplus", ("beta", "threshold")),
-    F.softsign: ("softsign", ()),
-    F.logsigmoid: ("logsigmoid", ()),
-    F.tanhshrink: ("tanhshrink", ()),
     F.elu: ("elu", ("alpha",)),
-    F.celu: ("celu", ("alpha",)),
-    torch.celu: ("celu", ("alpha",)),
-    F.selu: ("selu", ()),
-    torch.selu: ("selu", ()),
+    **dict.fromkeys((F.celu, torch.celu), ("celu", ("alpha",))),
+    **dict.fromkeys((F.selu, torch.selu), ("selu", ())),
     F.gelu: ("gelu", ("approximate",)),
-    F.silu: ("silu", ()),
-    F.mish: ("mish", ()),
 }
 
 
-def module(one: nn.Module) -> Known | str | None:
+def module(module: nn.Module) -> Function | str | None:
     """What a module computes; or, of an activation that is left alone, why; or None: it is no activation."""
-    kind = type(one)
+    kind = type(module)
     if kind in REPLACEMENTS:
         try:
-            return _of_torch(one)
+            return _of_torch(module)
         except KernelError as error:
             return str(error)
     if reason := REASONS.get(kind):
         return reason
-    if kind.__module__.startswith("torch.nn.") or isinstance(one, Remembering | torch.jit.ScriptModule):
+    if kind.__module__.startswith("torch.nn.") or isinstance(module, Remembering | torch.jit.ScriptModule):
         return None
-    if any(True for _ in one.children()) or any(True for _ in one.parameters()) or any(True for _ in one.buffers()):
+    if any(True for items in (module.children(), module.parameters(), module.buffers()) for _ in items):
         return None
-    return by_value(one)
+    return recognised_numerically(module)
 
 
-def _of_torch(one: nn.Module) -> Known:
-    if isinstance(one, nn.GELU):
-        return Known(gelu_name(one.approximate))
-    if isinstance(one, nn.Softplus):
-        check_threshold(one.threshold)
-    ours = REPLACEMENTS[type(one)]
-    return Known(ours.function, {name: getattr(one, name) for name in ours.arguments})
+def _of_torch(module: nn.Module) -> Function:
+    if isinstance(module, nn.GELU):
+        return Function(gelu_name(module.approximate))
+    if isinstance(module, nn.Softplus):
+        check_threshold(module.threshold)
+    ours = REPLACEMENTS[type(module)]
+    return Function(ours.function, {name: getattr(module, name) for name in ours.arguments})
 
 
-def function(one: Any) -> Known | None:
+def function(value: Any) -> Function | None:
     """What one of torch's functions computes by itself, or a `functools.partial` of it with nothing but keywords."""
-    if isinstance(one, partial):
-        return None if one.args else call(one.func, (None,), one.keywords)
-    return call(one, (None,), {})
+    if isinstance(value, partial):
+        return None if value.args else call(value.func, (None,), value.keywords)
+    return call(value, (None,), {})
 
 
-def call(one: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Known | None:
+def call(called: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Function | None:
     """What one of torch's functions computes when called so; None where it is no such function, or works in place."""
-    if not _hashable(one) or one not in _TORCH:
+    if not _hashable(called) or called not in _TORCH:
         return None
-    name, names = _TORCH[one]
-    given = dict(zip(names, args[1:], strict=False)) | {key: it for key, it in kwargs.items() if key != "input"}
+    name, names = _TORCH[called]
+    given = dict(zip(names, args[1:], strict=False)) | {key: value for key, value in kwargs.items() if key != "input"}
     if given.pop("inplace", False) or len(args) - 1 > len(names) or set(given) - set(names):
         return None
     try:
         if name == "gelu":
-            return Known(gelu_name(given.get("approximate", "none")))
+            return Function(gelu_name(given.get("approximate", "none")))
         if name == "softplus":
             check_threshold(given.pop("threshold", 20.0))
     except KernelError:
         return None
-    return Known(name, {**DEFAULTS[name], **given})
+    return Function(name, {**DEFAULTS[name], **given})
 
 
-def torchs() -> dict[str, str]:
-    """The names of torch's functions that are known, each with the catalogue's."""
-    return {one.__name__: function for one, (function, _) in _TORCH.items()}
+def names_in_torch() -> dict[str, str]:
+    """The catalogue's names of torch's functions, by torch's."""
+    return {called.__name__: name for called, (name, _) in _TORCH.items()}
 
 
-def _hashable(one: Any) -> bool:
+def _hashable(value: Any) -> bool:
     try:
-        hash(one)
+        hash(value)
     except TypeError:
         return False
     return True
 
 
-def describe(one: Any) -> str:
+def describe(value: Any) -> str:
     """A module or a function, in a word or two."""
-    if isinstance(one, nn.Module):
-        return type(one).__name__ + (", in place" if getattr(one, "inplace", False) is True else "")
-    if isinstance(one, partial):
-        return f"partial({describe(one.func)})"
-    owner = "F." if getattr(F, getattr(one, "__name__", ""), None) is one else ""
-    return owner + getattr(one, "__name__", repr(one))
+    if isinstance(value, nn.Module):
+        return type(value).__name__ + (", in place" if getattr(value, "inplace", False) is True else "")
+    if isinstance(value, partial):
+        return f"partial({describe(value.func)})"
+    owner = "F." if getattr(F, getattr(value, "__name__", ""), None) is value else ""
+    return owner + getattr(value, "__name__", repr(value))

@@ -1,4 +1,4 @@
-"""What a conversion did: each site, and the way back."""
+"""What a conversion did at each site, and how it is undone."""
 
 import json
 from collections.abc import Sequence
@@ -12,11 +12,24 @@ SHOWN = 0.02  # of all that is kept: a share that is worth a line
 
 @dataclass(frozen=True)
 class Converted:
-    """A site. function: in the catalogue, "" where it is none, as of a layer. was, now: what stood there, and how it
-    remembers now.
+    """What became of one site.
 
-    before, after: bytes that it alone keeps for backward, or None where that was not measured. derivative_error: the
-    root mean square error of f'(x) for x from N(0, 1), likewise. reason: why it was left alone, or "".
+    Attributes
+    ----------
+    name
+        In the model.
+    function
+        The catalogue's name; "" where it has none, as of a layer.
+    was
+        What stood there.
+    now
+        The method that it saves by now.
+    before, after
+        Bytes that it alone saves for backward; None where that was not measured.
+    derivative_error
+        Root mean square error of f'(x) for x from N(0, 1), likewise.
+    reason
+        Why it was left alone, or "".
     """
 
     name: str
@@ -31,7 +44,15 @@ class Converted:
 
 @dataclass
 class Report:
-    """All sites of a model, and what is kept for backward in all, if inputs were given."""
+    """All sites of a model, as `convert` left them. `str(report)` is a table.
+
+    Attributes
+    ----------
+    sites
+        All sites.
+    before, after
+        What the model saves for backward; None where no inputs were given.
+    """
 
     sites: Sequence[Converted]
     before: Saved | None = None
@@ -50,9 +71,12 @@ class Report:
         return [site for site in self.sites if site.reason]
 
     def revert(self) -> None:
-        """Put the very same objects back. A second time does nothing.
+        """Undo the conversion: put the very same objects back. A second time does nothing.
 
-        Raises KernelError, once all else is back, for what was replaced since.
+        Raises
+        ------
+        KernelError
+            Once all else is back, for what was replaced since.
         """
         self._reverted = True
         undo(self._changes)
@@ -87,9 +111,9 @@ class Report:
         if self.after is None or not any(not site.function for site in self.converted):
             return []
         ours = {like(site.name) for site in self.converted}
-        whole = [one for one in self.after.groups() if one.method is None and one.module not in ours]
+        whole = [group for group in self.after.groups() if group.method is None and group.module not in ours]
         large = [group for group in whole if group.bytes >= SHOWN * self.after.total]
-        rows = [f"- {one.module or '(model)'}, {one.operation}: {size(one.bytes)}" for one in large]
+        rows = [f"- {group.module or '(model)'}, {group.operation}: {size(group.bytes)}" for group in large]
         rest = sum(group.bytes for group in whole) - sum(group.bytes for group in large)
         rows += [f"- others: {size(rest)}"] if rest and rows else []
         return ["", "Kept whole, by operations without a rule:", *rows] if rows else []
@@ -106,10 +130,10 @@ class Report:
 
 
 def _groups(sites: Sequence[Converted]) -> list[list[Converted]]:
-    found: dict[tuple[str, ...], list[Converted]] = {}
+    groups: dict[tuple[str, ...], list[Converted]] = {}
     for site in sites:
-        found.setdefault((like(site.name), site.was, site.now, site.reason), []).append(site)
-    return list(found.values())
+        groups.setdefault((like(site.name), site.was, site.now, site.reason), []).append(site)
+    return list(groups.values())
 
 
 def _name(group: Sequence[Converted]) -> str:

@@ -1,43 +1,60 @@
-"""The rows of a report: what was done at each site, and where activations were seen to which none leads."""
+"""The rows of a report: what became of each site, and activations that were seen to run where no site is."""
 
 from kernels.conversion import recognise
-from kernels.conversion.choose import error_of
+from kernels.conversion.changes import Decision, Outcomes
+from kernels.conversion.check import UNREACHED
+from kernels.conversion.decide import IDLE
+from kernels.conversion.derivative_error import error_of
+from kernels.conversion.measurement import Measurement
 from kernels.conversion.report import Converted
-from kernels.conversion.sites import Site, within
-from kernels.conversion.together import Trial
+from kernels.conversion.sites import AttributeSite, CallSite, Site, within
 from kernels.methods.compressed import Compressed
-from kernels.methods.method import Method
+
+ELSEWHERE = "it is called where convert does not look: in a helper, another method than forward, or in place"
 
 
-def unreached(sites: list[Site], after: Trial | None) -> list[Converted]:
-    """Activations that were seen to keep something after conversion, where none stands that was left alone."""
-    functions = recognise.torchs()
-    left = [site for site in sites if site.why_not]
-    found: dict[tuple[str, str], int] = {}
-    for kept in after.saved.tensors if after is not None else ():
-        module, function = kept.by[0].module, functions.get(kept.by[0].operation)
-        if function is None:
+def rows_of(outcomes: Outcomes, before: Measurement | None, after: Measurement | None) -> list[Converted]:
+    """But of calls that may be of an activation, and of which nothing was seen."""
+    rows = [
+        _row(site, outcome, before, after)
+        for site, outcome in outcomes.items()
+        if not (isinstance(site, CallSite) and not site.certain and outcome in (IDLE, UNREACHED))
+    ]
+    left_alone = [site for site, outcome in outcomes.items() if isinstance(outcome, str)]
+    return rows if after is None else rows + _rows_elsewhere(left_alone, after)
+
+
+def _row(site: Site, outcome: Decision | str, before: Measurement | None, after: Measurement | None) -> Converted:
+    """The row of a site that goes by a method now, or was left alone."""
+    first, last = (None if run is None else run.alone.get(site.name) for run in (before, after))
+    row = (site.name, site.function_name, site.description)
+    if isinstance(outcome, str):
+        return Converted(*row, site.description, first, last, reason=outcome)
+    dtype = after.dtypes.get(site.name) if after is not None else None
+    function = None if isinstance(outcome.method, Compressed) else site.function
+    error = None if dtype is None or function is None else error_of(function, dtype, outcome.method)
+    return Converted(*row, str(outcome.method), first, last, error)
+
+
+def _rows_elsewhere(left_alone: list[Site], after: Measurement) -> list[Converted]:
+    """Activations that were seen to save something after conversion, where no site stands that was left alone."""
+    functions = recognise.names_in_torch()
+    counts: dict[tuple[str, str], int] = {}
+    for tensor in after.saved.tensors:
+        module, function = tensor.by[0].module, functions.get(tensor.by[0].operation)
+        if function is None or any(_belongs(site, module, function) for site in left_alone):
             continue
         name = f"{module}.{function}()" if module else f"{function}()"
-        if not any(_leads(site, one, module, function) for site in left for one in site.names):
-            found[name, function] = found.get((name, function), 0) + kept.bytes
-    why_not = "it is called where convert does not look: in a helper, another method than forward, or in place"
-    return [Converted(*who, "a call", "a call", count, count, reason=why_not) for who, count in found.items()]
+        counts[name, function] = counts.get((name, function), 0) + tensor.bytes
+    return [Converted(*key, "a call", "a call", count, count, reason=ELSEWHERE) for key, count in counts.items()]
 
 
-def _leads(site: Site, place: str, module: str, function: str) -> bool:
-    """Whether what a function keeps in a module is of the site: a module's by its name, others' by their owner's."""
-    if site.kind in ("attribute", "call") and place.rpartition(".")[0] == module:
-        return site.known is not None and site.known.called == function
-    return within(module, place)
-
-
-def converted(site: Site, method: Method | None, before: Trial | None, after: Trial | None) -> Converted:
-    """The row of a site that goes by a method now, or was left alone."""
-    alone = [None if one is None else one.alone.get(site.name) for one in (before, after)]
-    if site.why_not or method is None:
-        return Converted(site.name, site.function, site.was, site.was, alone[0], alone[1], reason=site.why_not)
-    dtype = after.dtypes.get(site.name) if after is not None else None
-    known = None if isinstance(method, Compressed) else site.known
-    error = None if dtype is None or known is None else error_of(known, dtype, method)
-    return Converted(site.name, site.function, site.was, str(method), alone[0], alone[1], error)
+def _belongs(site: Site, module: str, function: str) -> bool:
+    """Whether what a function saves in a module is of the site: a module's by its name, others' by their owner's."""
+    for name in site.names:
+        if isinstance(site, AttributeSite | CallSite) and name.rpartition(".")[0] == module:
+            if site.function.torch_name == function:
+                return True
+        elif within(module, name):
+            return True
+    return False

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from kernels.engine.planes import plane_bytes
 from kernels.methods.method import KernelSpec, spec_of
@@ -19,6 +20,13 @@ INTEGERS = {
     torch.float32: torch.int32,
     torch.float64: torch.int64,
 }  # of the same width
+
+
+def is_plain(value: Any) -> bool:
+    """Whether kernels take it: a strided tensor of one of DTYPES; not DTensor or the like, which they do not know."""
+    if not isinstance(value, Tensor) or is_traceable_wrapper_subclass(value):
+        return False
+    return value.layout == torch.strided and value.dtype in DTYPES
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -13,7 +13,7 @@ import kernels.functional as functional
 from kernels import KernelError, convert, saved_bytes
 from kernels.approx_backprop import Compressed
 from kernels.approx_backprop.layers import activated
-from kernels.conversion.known import DEFAULTS
+from kernels.conversion.function import DEFAULTS
 from kernels.engine.elements import torch_elements
 from kernels.methods.functions import FUNCTIONS
 from kernels.stock import STOCK

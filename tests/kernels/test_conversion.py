@@ -1,4 +1,4 @@
-"""`convert`: what is found, what is put there, what is left alone and why, and the way back."""
+"""`convert`: what is found, what is put there, what is left alone and why, and how it is undone."""
 
 import json
 import math
@@ -15,9 +15,9 @@ import kernels
 from coefficients import load
 from kernels import KernelError, convert, saved_bytes
 from kernels.conversion import recognise
-from kernels.conversion.calls import Rerouted
-from kernels.conversion.known import Known
-from kernels.conversion.named import called
+from kernels.conversion.bytecode import functions_called
+from kernels.conversion.calls import ReroutedForward
+from kernels.conversion.function import Function
 from kernels.methods.functions import FUNCTIONS
 from kernels.modules import Remembering
 from kernels.stock import KEEPS_OUTPUT, STOCK
@@ -37,34 +37,34 @@ def reasons(report: kernels.conversion.Report) -> dict[str, str]:
 # Recognition.
 
 OF_TORCH = [
-    (nn.ReLU(), Known("relu")),
-    (nn.ReLU(inplace=True), Known("relu")),
-    (nn.LeakyReLU(0.2), Known("leaky_relu", {"negative_slope": 0.2})),
-    (nn.ReLU6(), Known("relu6")),
-    (nn.Threshold(0.1, 20.0), Known("threshold", {"threshold": 0.1, "value": 20.0})),
-    (nn.Hardtanh(-2.0, 3.0), Known("hardtanh", {"min_val": -2.0, "max_val": 3.0})),
-    (nn.Hardsigmoid(), Known("hardsigmoid")),
-    (nn.Hardshrink(0.3), Known("hardshrink", {"lambd": 0.3})),
-    (nn.Softshrink(), Known("softshrink", {"lambd": 0.5})),
-    (nn.Hardswish(), Known("hardswish")),
-    (nn.Sigmoid(), Known("sigmoid")),
-    (nn.Tanh(), Known("tanh")),
-    (nn.Softplus(2.0), Known("softplus", {"beta": 2.0})),
-    (nn.Softsign(), Known("softsign")),
-    (nn.LogSigmoid(), Known("logsigmoid")),
-    (nn.Tanhshrink(), Known("tanhshrink")),
-    (nn.ELU(0.5), Known("elu", {"alpha": 0.5})),
-    (nn.CELU(1.5), Known("celu", {"alpha": 1.5})),
-    (nn.SELU(), Known("selu")),
-    (nn.GELU(), Known("gelu")),
-    (nn.GELU("tanh"), Known("gelu_tanh")),
-    (nn.SiLU(), Known("silu")),
-    (nn.Mish(), Known("mish")),
+    (nn.ReLU(), Function("relu")),
+    (nn.ReLU(inplace=True), Function("relu")),
+    (nn.LeakyReLU(0.2), Function("leaky_relu", {"negative_slope": 0.2})),
+    (nn.ReLU6(), Function("relu6")),
+    (nn.Threshold(0.1, 20.0), Function("threshold", {"threshold": 0.1, "value": 20.0})),
+    (nn.Hardtanh(-2.0, 3.0), Function("hardtanh", {"min_val": -2.0, "max_val": 3.0})),
+    (nn.Hardsigmoid(), Function("hardsigmoid")),
+    (nn.Hardshrink(0.3), Function("hardshrink", {"lambd": 0.3})),
+    (nn.Softshrink(), Function("softshrink", {"lambd": 0.5})),
+    (nn.Hardswish(), Function("hardswish")),
+    (nn.Sigmoid(), Function("sigmoid")),
+    (nn.Tanh(), Function("tanh")),
+    (nn.Softplus(2.0), Function("softplus", {"beta": 2.0})),
+    (nn.Softsign(), Function("softsign")),
+    (nn.LogSigmoid(), Function("logsigmoid")),
+    (nn.Tanhshrink(), Function("tanhshrink")),
+    (nn.ELU(0.5), Function("elu", {"alpha": 0.5})),
+    (nn.CELU(1.5), Function("celu", {"alpha": 1.5})),
+    (nn.SELU(), Function("selu")),
+    (nn.GELU(), Function("gelu")),
+    (nn.GELU("tanh"), Function("gelu_tanh")),
+    (nn.SiLU(), Function("silu")),
+    (nn.Mish(), Function("mish")),
 ]
 
 
 @pytest.mark.parametrize(("module", "expected"), OF_TORCH, ids=lambda one: repr(one)[:30])
-def test_torchs_modules_are_known_with_their_parameters(module: nn.Module, expected: Known) -> None:
+def test_torchs_modules_are_known_with_their_parameters(module: nn.Module, expected: Function) -> None:
     assert recognise.module(module) == expected
 
 
@@ -88,7 +88,7 @@ def test_modules_of_ones_own_are_known_by_value(function: str) -> None:
     params = FUNCTIONS[function].parameters
     found = recognise.module(Formula(lambda x: STOCK[function](x, *params.values())))
     same = {"celu": "elu"}  # by their defaults
-    assert found == Known(same.get(function, function), params)
+    assert found == Function(same.get(function, function), params)
 
 
 WRITTEN_OUT = {
@@ -109,8 +109,8 @@ WRITTEN_OUT = {
 @pytest.mark.parametrize("function", WRITTEN_OUT)
 def test_formulas_written_out_are_known_by_value(function: str) -> None:
     found = recognise.module(Formula(WRITTEN_OUT[function]))
-    assert isinstance(found, Known)
-    assert found.function == function
+    assert isinstance(found, Function)
+    assert found.name == function
 
 
 class StraightThrough(nn.Module):
@@ -183,7 +183,7 @@ def test_recognising_leaves_no_trace() -> None:
             return F.silu(x) + 0 * torch.rand(1, dtype=x.dtype)
 
     act, state = Counting(), torch.get_rng_state()
-    assert recognise.module(act) == Known("silu")
+    assert recognise.module(act) == Function("silu")
     assert act not in Counting.seen
     assert act.training
     assert torch.equal(torch.get_rng_state(), state)
@@ -192,11 +192,11 @@ def test_recognising_leaves_no_trace() -> None:
 @pytest.mark.parametrize(
     ("one", "expected"),
     [
-        (F.gelu, Known("gelu")),
-        (partial(F.gelu, approximate="tanh"), Known("gelu_tanh")),
-        (partial(F.leaky_relu, negative_slope=0.2), Known("leaky_relu", {"negative_slope": 0.2})),
-        (torch.tanh, Known("tanh")),
-        (Tensor.relu, Known("relu")),
+        (F.gelu, Function("gelu")),
+        (partial(F.gelu, approximate="tanh"), Function("gelu_tanh")),
+        (partial(F.leaky_relu, negative_slope=0.2), Function("leaky_relu", {"negative_slope": 0.2})),
+        (torch.tanh, Function("tanh")),
+        (Tensor.relu, Function("relu")),
         (partial(F.silu, inplace=True), None),
         (partial(F.softplus, threshold=5), None),
         (partial(F.gelu, approximate="cubic"), None),
@@ -205,7 +205,7 @@ def test_recognising_leaves_no_trace() -> None:
         ([], None),
     ],
 )
-def test_torchs_functions(one: Any, expected: Known | None) -> None:
+def test_torchs_functions(one: Any, expected: Function | None) -> None:
     assert recognise.function(one) == expected
 
 
@@ -365,7 +365,7 @@ def test_calls_are_found_in_the_code_of_forward() -> None:
         def sigmoid(self, x: Tensor) -> Tensor:
             return x
 
-    assert called(Net()) == {"mish": True, "relu": False, "silu": True, "tanh": False}
+    assert functions_called(Net()) == {"mish": True, "relu": False, "silu": True, "tanh": False}
     assert imported is MODULE_LEVEL
 
 
@@ -406,7 +406,7 @@ def test_a_rerouted_forward_keeps_its_signature_and_can_be_copied() -> None:
 
     net, x = Outer(), torch.randn(50, requires_grad=True)
     convert(net, "fewbit", bits=1)
-    assert isinstance(vars(net)["forward"], Rerouted)
+    assert isinstance(vars(net)["forward"], ReroutedForward)
     assert str(inspect.signature(net.forward)) == "(x: torch.Tensor) -> torch.Tensor"
     twin = copy.deepcopy(net)
     assert twin.forward.module is twin

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 import kernels
 from kernels import convert, saved_bytes
-from kernels.conversion.choose import SLACK, allowed, derivative_error
-from kernels.conversion.known import Known
+from kernels.conversion.derivative_error import SLACK, derivative_error, error_bound
+from kernels.conversion.function import Function
 from kernels.forward_ad import wrap
 from kernels.functional import activation
 from kernels.methods.few_bit import FewBit
@@ -362,12 +362,12 @@ def test_the_error_of_a_derivative_is_that_of_its_rounding(dtype: torch.dtype) -
 
 
 def test_the_default_bound_is_invacts_error_or_where_there_is_none_the_exact_ones() -> None:
-    gelu, steep = Known("gelu"), Known("elu", {"alpha": -1.0})
+    gelu, steep = Function("gelu"), Function("elu", {"alpha": -1.0})
     invact = derivative_error("gelu", (), torch.bfloat16, FromOutput())
-    assert allowed(gelu, torch.bfloat16, None) == SLACK * invact
+    assert error_bound(gelu, torch.bfloat16, None) == SLACK * invact
     exact = derivative_error("elu", (("alpha", -1.0),), torch.bfloat16, ForwardDerivative())
-    assert allowed(steep, torch.bfloat16, None) == SLACK * exact
-    assert allowed(gelu, torch.bfloat16, 0.25) == 0.25
+    assert error_bound(steep, torch.bfloat16, None) == SLACK * exact
+    assert error_bound(gelu, torch.bfloat16, 0.25) == 0.25
 
 
 def test_one_bits_error_is_the_tables() -> None:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from kernels import convert, saved_bytes
 from kernels.approx_backprop.forwards import Approximate
-from kernels.conversion.calls import Rerouted
+from kernels.conversion.calls import ReroutedForward
 from kernels.conversion.report import Report
 from kernels.errors import KernelError
 from kernels.forward_ad import unwrap, wrap
@@ -70,9 +70,9 @@ def test_a_norm_that_calls_its_gates_activation(gated: bool, bits: int, looks: b
     ours.sum().backward()
     stacked, _ = standing(net.norm)
     if not looks:
-        assert [type(one) for one in stacked] == [Approximate, Rerouted]
+        assert [type(one) for one in stacked] == [Approximate, ReroutedForward]
     elif gated:
-        assert [type(one) for one in stacked] == [Rerouted]
+        assert [type(one) for one in stacked] == [ReroutedForward]
         assert "not called by one tensor alone" in reasons(report)["norm"]
     else:
         assert [type(one) for one in stacked] == [Approximate]
@@ -87,7 +87,7 @@ def test_conversions_of_one_module_one_after_another() -> None:
     first = convert(net, "approx-backprop", include="norm", exclude="norm.silu()")
     middle = forwards(net)
     second = convert(net, "fewbit")
-    assert [type(one) for one in standing(net.norm)[0]] == [Rerouted, Approximate]
+    assert [type(one) for one in standing(net.norm)[0]] == [ReroutedForward, Approximate]
     again = convert(net, "approx-backprop", include="norm")
     assert set(reasons(again)) >= {"norm", "norm.silu()"}
     assert not again.converted

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from kernels.conversion.known import DEFAULTS, Known
+from kernels.conversion.function import DEFAULTS, Function
 from kernels.errors import KernelError
 from kernels.methods.functions import FUNCTIONS
 from kernels.stock import STOCK
@@ -20,13 +20,13 @@ from kernels.stock import STOCK
 _TOLERANCE = 2.0**-20
 _SHAPE = (48, 80)
 _FAR = torch.tensor([1e3, 2e4, 6e4, 1e6, 1e9, 1e30, torch.inf, torch.nan], dtype=torch.float64, device="cpu")
-OWN = (
+NOT_IN_CATALOGUE = (
     "it computes a function of its own: keep its derivative by method='forward-ad', or fit it by python -m"
     " fitting.fewbit --expr and emit kernels by python -m codegen emit --expr"
 )
 
 
-def by_value(one: nn.Module) -> Known | str | None:
+def recognised_numerically(module: nn.Module) -> Function | str | None:
     """What a module without parameters computes, judged by values and derivatives at 3840 points, and values far out.
 
     It is run on a copy, so that it stays as it is. A reason, if a module of ours would lack what it has. None: it is
@@ -35,49 +35,48 @@ def by_value(one: nn.Module) -> Known | str | None:
     with unset_fake_temporarily(), torch.random.fork_rng(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            trial = copy.deepcopy(one)
-            y, slope, keeps_dtype = _judged(trial)
-            names = (name for name in FUNCTIONS if all(map(_alike, (y, slope), _stock_curve(name))))
-            found = next((name for name in names if _everywhere(trial, name)), None)
+            copied = copy.deepcopy(module)
+            y, derivative, keeps_dtype = _judged(copied)
+            names = (name for name in FUNCTIONS if all(map(_alike, (y, derivative), _stock_curve(name))))
+            function = next((name for name in names if _everywhere(copied, name)), None)
         except Exception:  # whatever a stranger's module raises when it is given such a tensor
             return None
-    if found is None:
-        return OWN
+    if function is None:
+        return NOT_IN_CATALOGUE
     if not keeps_dtype:
-        return f"it computes {found} in another dtype than its input's"
-    if lacking := _own_attributes(one):
-        return (
-            f"it computes {found}, but has attributes of its own ({', '.join(lacking)}), which a module of ours lacks"
-        )
-    if len(inspect.signature(one.forward).parameters) != 1:
-        return f"it computes {found}, but takes further arguments"
-    return Known(found, DEFAULTS[found])
+        return f"it computes {function} in another dtype than its input's"
+    if lacking := _own_attributes(module):
+        own = ", ".join(lacking)
+        return f"it computes {function}, but has attributes of its own ({own}), which a module of ours lacks"
+    if len(inspect.signature(module.forward).parameters) != 1:
+        return f"it computes {function}, but takes further arguments"
+    return Function(function, DEFAULTS[function])
 
 
-def _own_attributes(one: nn.Module) -> list[str]:
+def _own_attributes(module: nn.Module) -> list[str]:
     """Names of what others may look for: not what all modules have, functions, or a flag that it is not in place."""
     plain = vars(nn.Module())
-    own = {name: value for name, value in vars(one).items() if name not in plain and not callable(value)}
+    own = {name: value for name, value in vars(module).items() if name not in plain and not callable(value)}
     return [name for name, value in own.items() if name[0] != "_" and not (name == "inplace" and value is False)]
 
 
-def _judged(trial: nn.Module) -> tuple[Tensor, Tensor, bool]:
+def _judged(module: nn.Module) -> tuple[Tensor, Tensor, bool]:
     """Values, derivatives, and whether the dtype stays. Raises KernelError for what is not an activation."""
     x = _points()
-    y, slope = _curve(trial.train(), x)
-    again, _ = _curve(trial.eval(), x)
-    some, _ = _curve(trial.train(), x[:40, :30].flip(0, 1))
+    y, derivative = _curve(module.train(), x)
+    again, _ = _curve(module.eval(), x)
+    part, _ = _curve(module.train(), x[:40, :30].flip(0, 1))
     signs = torch.where(torch.arange(x.numel()).reshape(_SHAPE) % 3 > 0, 10.0, -7.0).double()
-    _, scaled = _curve(trial, x, signs)
-    narrow = trial(x.bfloat16())
-    if not _alike(y, again) or not _alike(y[:40, :30].flip(0, 1), some) or not _alike(scaled, slope * signs):
+    _, scaled = _curve(module, x, signs)
+    narrow = module(x.bfloat16())
+    if not _alike(y, again) or not _alike(y[:40, :30].flip(0, 1), part) or not _alike(scaled, derivative * signs):
         raise KernelError("not an activation")
-    if bool((slope == slope.flatten()[0]).all()):
+    if bool((derivative == derivative.flatten()[0]).all()):
         raise KernelError("a straight line")
-    return y, slope, narrow.dtype == torch.bfloat16
+    return y, derivative, narrow.dtype == torch.bfloat16
 
 
-def _everywhere(trial: nn.Module, name: str) -> bool:
+def _everywhere(module: nn.Module, name: str) -> bool:
     """Whether values are that function's in each dtype, far out and with more dimensions, too: no guard is at work.
 
     Where what is written out overflows by itself, ours may be finite.
@@ -86,11 +85,11 @@ def _everywhere(trial: nn.Module, name: str) -> bool:
         x = torch.cat([_points().flatten()[::16], _FAR, -_FAR]).to(dtype)
         exact = _stock(name, x.double())
         size = 1 + exact.abs() + torch.where(x.isfinite(), x, 0).double().abs()
-        most = max(_TOLERANCE, 16 * torch.finfo(dtype).eps) * size
+        tolerance = max(_TOLERANCE, 16 * torch.finfo(dtype).eps) * size
         for shape in ((4, 8, 8), (2, 4, 4, 8)):
             with torch.no_grad():
-                y = trial(x.reshape(shape)).double().flatten()
-            close = (y == exact) | (((y - exact).abs() <= most) & most.isfinite())
+                y = module(x.reshape(shape)).double().flatten()
+            close = (y == exact) | (((y - exact).abs() <= tolerance) & tolerance.isfinite())
             if not bool((close | ~y.isfinite()).all()):
                 return False
     return True
@@ -121,9 +120,9 @@ def _curve(run: Callable[[Tensor], Any], x: Tensor, grad: Tensor | None = None) 
         y = run(x + 0)  # may be changed in place
         if not isinstance(y, Tensor) or y.shape != x.shape:
             raise KernelError("not element-wise")
-        (slope,) = torch.autograd.grad(y, x, torch.ones_like(y) if grad is None else grad.to(y.dtype))
-    return y.detach().double(), slope.double()
+        (derivative,) = torch.autograd.grad(y, x, torch.ones_like(y) if grad is None else grad.to(y.dtype))
+    return y.detach().double(), derivative.double()
 
 
-def _alike(one: Tensor, other: Tensor) -> bool:
-    return bool(((one - other).abs() <= _TOLERANCE * (1 + other.abs())).all())
+def _alike(values: Tensor, expected: Tensor) -> bool:
+    return bool(((values - expected).abs() <= _TOLERANCE * (1 + expected.abs())).all())

@@ -5,18 +5,18 @@ from dataclasses import dataclass, field
 
 from kernels.methods.functions import FUNCTIONS
 
-# Read off beforehand: what torch.compile traces must not import.
+# Read beforehand: what torch.compile traces must not import.
 DEFAULTS: dict[str, dict[str, float]] = {name: dict(info.parameters) for name, info in FUNCTIONS.items()}
 
 
 @dataclass(frozen=True)
-class Known:
+class Function:
     """A function of the catalogue, with its parameters."""
 
-    function: str
-    params: Mapping[str, float] = field(default_factory=dict)
+    name: str
+    parameters: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def called(self) -> str:
-        """By the name that torch's function has, which is one for both kinds of GELU."""
-        return self.function.removesuffix("_tanh")
+    def torch_name(self) -> str:
+        """The name of torch's function, which is one for both kinds of GELU."""
+        return self.name.removesuffix("_tanh")

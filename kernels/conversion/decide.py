@@ -1,0 +1,123 @@
+"""Decide, for auto: the method that saves least at each site, within a bound on the error of f'."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from kernels.conversion.derivative_error import EXACT, methods_within
+from kernels.conversion.measurement import Measurement, Run, measure_with
+from kernels.conversion.sites import Site
+from kernels.methods.few_bit import FewBit
+from kernels.methods.forward_derivative import ForwardDerivative
+from kernels.methods.from_output import FromOutput
+from kernels.methods.method import Method
+
+Kind = type[Method]
+IDLE = "it keeps nothing for backward with these inputs: it is not called, works in place, or gets no gradient"
+IN_PLACE = "its output is changed in place afterwards, and this way to remember needs it"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs of a model, and the methods that were compared."""
+
+    stock: Measurement  # without changes
+    runs: Mapping[Kind, Measurement]  # with one kind of method where it meets the bound, and forward-ad elsewhere
+    methods: Mapping[str, Mapping[Kind, Method]]  # what meets the bound, by the name of each site that saves anything
+
+    def serving(self, names: Collection[str]) -> list[Kind]:
+        """The kinds that meet the bound at all of these sites."""
+        return [kind for kind in self.runs if all(kind in self.methods[name] for name in names)]
+
+    def least(self, names: Collection[str]) -> Kind | None:
+        """The kind that can serve all of these sites, and by which they save least together."""
+        kinds = [kind for kind in self.serving(names) if not set(names) & set(self.runs[kind].changed)]
+        return min(kinds, key=lambda kind: together(names, self.runs[kind]), default=None)
+
+
+def together(names: Collection[str], run: Measurement) -> int:
+    """The bytes that sites save, and nobody else."""
+    shared = sum(count for owners, count in run.shared.items() if owners <= set(names))
+    return sum(run.alone[name] for name in names) + shared
+
+
+def compare(
+    selected: Collection[Site], sites: Collection[Site], stock: Measurement, run: Run, bound: float | None
+) -> Comparison:
+    """Three runs are enough for any number of sites: in each all go by one kind of method, and what a site alone saves
+    is told apart."""
+    exact = measure_with(dict.fromkeys(selected, EXACT), sites, run)
+    methods: dict[Site, Mapping[Kind, Method]] = {}
+    for site in selected:
+        if site.name in exact.ours:
+            function, dtypes = site.function, exact.dtypes
+            meeting = [EXACT] if function is None else methods_within(function, dtypes[site.name], bound)
+            methods[site] = {type(method): method for method in meeting}
+    runs: dict[Kind, Measurement] = {ForwardDerivative: exact}
+    for kind in (FromOutput, FewBit):
+        runs[kind] = measure_with({site: by_kind.get(kind, EXACT) for site, by_kind in methods.items()}, sites, run)
+    return Comparison(stock, runs, {site.name: by_kind for site, by_kind in methods.items()})
+
+
+def decide_by_measuring(
+    selected: Collection[Site], sites: Collection[Site], stock: Measurement, run: Run, bound: float | None
+) -> dict[Site, Method | str]:
+    """The method of each selected site, or why it is left alone."""
+    comparison = compare(selected, sites, stock, run, bound)
+    decided = {site.name: _decide_one(site.name, comparison) for site in selected}
+    for group in groups(stock.shared):
+        if group <= comparison.methods.keys():
+            decided |= _decide_group(group, comparison, decided)
+    if comparison.methods and all(isinstance(outcome, str) for outcome in decided.values()):
+        decided |= _decide_model(comparison)
+    return {site: decided[site.name] for site in selected}
+
+
+def _decide_one(name: str, comparison: Comparison) -> Method | str:
+    stock, methods = comparison.stock, comparison.methods.get(name)
+    if methods is None:
+        return IDLE
+    kind = comparison.least([name])
+    if kind is None:
+        return IN_PLACE if methods else "nothing is within the bound on the error of f'"
+    if comparison.runs[kind].alone[name] < stock.alone[name]:
+        return methods[kind]
+    reason = "nothing keeps less within the bound on the error of f'"
+    others = " and ".join(dict.fromkeys(stock.others.get(name, ())))
+    return f"{reason}: what it keeps is kept by {others}, too" if others else reason
+
+
+def groups(shared: Iterable[frozenset[str]]) -> list[frozenset[str]]:
+    """Sites that save a tensor together, also by way of others."""
+    groups: list[frozenset[str]] = []
+    for owners in shared:
+        joined = [group for group in groups if group & owners]
+        groups = [group for group in groups if group not in joined] + [owners.union(*joined)]
+    return groups
+
+
+def _decide_group(
+    group: frozenset[str], comparison: Comparison, decided: Mapping[str, Method | str]
+) -> Mapping[str, Method]:
+    """One kind for sites that save a tensor together, where that is less: none can let go of it alone."""
+    stock, runs = comparison.stock, comparison.runs
+    gained = 0
+    for name in group:
+        if isinstance(method := decided[name], Method):
+            gained += stock.alone[name] - runs[type(method)].alone[name]
+    kind = comparison.least(group)
+    if kind is None or together(group, runs[kind]) >= together(group, stock) - gained:
+        return {}
+    return {name: comparison.methods[name][kind] for name in group}
+
+
+def _decide_model(comparison: Comparison) -> Mapping[str, Method]:
+    """One kind for all sites, where the model then saves less, though no site does by itself.
+
+    So it is in a wrapped model: a chain's derivative is saved in the name of the operation that takes its result.
+    """
+    names, runs = comparison.methods.keys(), comparison.runs
+    kinds = [kind for kind in comparison.serving(names) if not runs[kind].changed]
+    kind = min(kinds, key=lambda kind: runs[kind].saved.total, default=None)
+    if kind is None or runs[kind].saved.total >= comparison.stock.saved.total:
+        return {}
+    return {name: comparison.methods[name][kind] for name in names}
