@@ -1,5 +1,7 @@
 """The error of the gradient that invact delivers with PyTorch's own output, as on a CPU, beside what its file says."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -34,7 +36,7 @@ def test_16_bits_deliver_what_the_file_says(name: str, dtype: str) -> None:
     assert (error <= limit)[told].all(), (x[worst], y[worst], f[worst], dx[worst], df[worst], error[worst])
 
 
-WORST_FLOAT32 = 2e-4  # docs/accuracy.md says so, measured at ten times as many points
+UNITS = 4  # by which stock's y is off at most, on the processors that were measured; docs/accuracy.md
 
 
 @pytest.mark.parametrize("name", TWO_SIDED)
@@ -50,11 +52,13 @@ def test_float32_delivers_what_stocks_output_tells(name: str) -> None:
     f, df = (torch.from_numpy(values(x.double().numpy())) for values in (activation.f, activation.df))
     grid = torch.linspace(-12, 12, 24001).double()
     steepest = torch.from_numpy(activation.df(grid.numpy())).diff().abs().max() / (grid[1] - grid[0])
+    unit = torch.finfo(torch.float32).eps * 2.0 ** math.floor(math.log2(-activation.minimum.value))
+    worst = math.sqrt(2 * UNITS * unit * steepest)
     vector, scalar = x, torch.stack([x, x], 1)[:, 0]
     for laid in (vector, scalar):
         y, dx = delivered(name, laid)
         error, off = (dx.double() - df).abs(), (y.double() - f).abs()
         # One part in a thousand for f'' between the points where it was taken.
         assert (error <= document["error"]["linf"] + (2 * off * steepest * 1.001).sqrt()).all()
-        assert document["error"]["linf"] < error.max() <= WORST_FLOAT32
+        assert document["error"]["linf"] < error.max() <= document["error"]["linf"] + worst
         assert error[-(1 << 15) :].pow(2).mean().sqrt() <= 1e-6
