@@ -74,7 +74,7 @@ def test_the_largest_error_is_the_stored_one(dtype: str) -> None:
 def test_the_largest_error_is_that_of_the_domain() -> None:
     whole, part = (from_output(get("silu"), "bfloat16", domain=domain) for domain in ((-10.0, 10.0), (2.0, 5.0)))
     assert part.linf < whole.linf / 2
-    assert part.linf == pytest.approx(np.abs(part.slope - part.q).max(), rel=1e-2)
+    assert part.linf == pytest.approx(np.abs(part.derivative - part.q).max(), rel=1e-2)
     # Of x² only far out: float32 stores the outputs near 1000 as coarsely as that.
     assert 0 < from_output(get("relu2"), "float32").linf < load("relu2", "invact-float32")["error"]["linf"] / 2
 
@@ -87,12 +87,12 @@ def test_stored_formulas_have_the_stored_error(name: str, dtype: str) -> None:
     assert found.bits == len(stored["solution"]["branches"]) - 1
     assert found.error_floor is not None
     assert found.error_floor.rms == pytest.approx(stored["error"]["floor_rms"], rel=1e-9)
-    assert np.abs(found.slope - found.q).max() <= stored["error"]["linf"] * (1 + 1e-9)
+    assert np.abs(found.derivative - found.q).max() <= stored["error"]["linf"] * (1 + 1e-9)
 
 
 def test_the_error_is_the_integral_of_what_is_drawn() -> None:
     found = from_output(get("mish"), "float16", domain=(-4, 6))
-    square = (found.slope - found.q) ** 2
+    square = (found.derivative - found.q) ** 2
     assert found.error == pytest.approx(np.trapezoid(square, found.x), rel=2e-2)
 
 
@@ -107,7 +107,7 @@ def test_the_papers_formulas() -> None:
     assert theirs is not None
     assert found.error_floor is not None
     scores = [Judge(branch, found.error_floor)(one) for branch, one in enumerate(theirs)]
-    assert np.abs(found.slope - found.q).max() <= max(score.linf for score in scores) * (1 + 1e-9)
+    assert np.abs(found.derivative - found.q).max() <= max(score.linf for score in scores) * (1 + 1e-9)
     with pytest.raises(InputError, match=r"^engine published has formulas for gelu and silu, got mish$"):
         from_output(get("mish"), "float32", paper=True)
 
