@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 from torch.nn import functional as F
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 
 import kernels
@@ -319,6 +320,23 @@ def test_functions_of_dtypes_without_a_kernel() -> None:
     expected = net(inputs)
     convert(net, "fewbit")
     torch.testing.assert_close(net(inputs), expected)
+
+
+class Chained(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(F.silu(x))
+
+
+@pytest.mark.parametrize("method", ["invact", "fewbit", "approx-backprop"])
+def test_calls_of_wrapped_tensors_are_left_to_torch(method: str) -> None:
+    """DTensor raised for an operation of ours, which has no sharding strategy."""
+    net, data = Chained(), torch.randn(4, 8)
+    assert len(convert(net, method).converted) == 2
+    x, stock = (TwoTensor(data, data + 1).requires_grad_() for _ in range(2))
+    net(x).sum().backward()
+    Chained()(stock).sum().backward()
+    assert torch.equal(x.grad.a, stock.grad.a)
+    assert torch.equal(x.grad.b, stock.grad.b)
 
 
 @pytest.mark.filterwarnings(
