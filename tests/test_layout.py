@@ -164,6 +164,45 @@ def forbidden_names(modules: list[Module]) -> list[str]:
     return found
 
 
+METHODS = {
+    "forward-ad",
+    "fewbit",
+    "invact",
+    "invact-precision-bit",
+    "invact-sign-bit",
+    "approx-backprop",
+    "auto",
+    "stock",
+}
+# Coefficient files are of two kinds, which have the names of two methods.
+OF_FILES = {"codegen.standalone", "codegen.subject"}
+
+
+def compared_methods(modules: list[Module]) -> list[str]:
+    """Comparisons with a method's name, outside of the methods: whatever depends on a method, it says itself."""
+    found = []
+    for module in modules:
+        if (
+            module.top not in ("codegen", "kernels")
+            or within(module.name, "kernels.methods")
+            or module.name in OF_FILES
+        ):
+            continue
+        for node in ast.walk(module.tree):
+            match node:
+                case ast.Compare(left=left, comparators=others):
+                    words = [part for side in (left, *others) for part in ast.walk(side)]
+                case ast.MatchValue(value=value):
+                    words = [value]
+                case ast.Call(func=ast.Attribute(attr="startswith" | "removeprefix"), args=words):
+                    pass
+                case _:
+                    continue
+            names = [word.value for word in words if isinstance(word, ast.Constant) and word.value in METHODS]
+            found += [f"{module.name} compares with {name!r}" for name in names]
+    return found
+
+
 @pytest.fixture(scope="module")
 def modules() -> list[Module]:
     return read_modules(ROOT)
@@ -188,6 +227,10 @@ def test_no_import_cycles(modules):
 
 def test_nothing_evaluates_text_prints_or_asserts(modules):
     assert forbidden_names(modules) == []
+
+
+def test_no_name_of_a_method_is_compared(modules):
+    assert compared_methods(modules) == []
 
 
 def test_fitting_starts_light():
@@ -302,6 +345,15 @@ def test_cycles_are_seen():
 )
 def test_a_forbidden_name_is_seen(source):
     assert len(forbidden_names([module("fitting.a", source)])) == 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["method == 'fewbit'", "x in ('stock', 'auto')", "match m:\n    case 'invact': pass", "m.startswith('invact')"],
+)
+def test_a_compared_method_is_seen(source):
+    assert compared_methods([module("kernels.a", source)])
+    assert not compared_methods([module("kernels.methods.a", source)])
 
 
 @pytest.mark.parametrize(
