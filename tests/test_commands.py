@@ -105,7 +105,7 @@ def test_what_help_names_is_what_there_is() -> None:
     assert tuple(ENGINES) == arguments.ENGINES
     assert tuple(FORMATS) == arguments.DTYPES
     assert tuple(RECIPES) == names.MODELS
-    assert functions.names() == FUNCTIONS
+    assert functions.names() == tuple(FUNCTIONS)
 
 
 @pytest.mark.parametrize("text", ["٣", "1_0", "", "1.5", "0x10", "x", "9" * 19])

@@ -15,6 +15,7 @@ from benchmarks.gpu.remarks import only_a_device_shows
 from benchmarks.gpu.steps import GROUPS, STEPS, parts
 from benchmarks.rows import Row, summary
 from coefficients import command
+from kernels.validate import kernel_for
 from tests.benchmarks.gpu_machine import ROOT, WITHOUT, environment
 
 
@@ -121,9 +122,9 @@ def test_ranks_that_are_alike_and_ranks_that_are_not() -> None:
 
 def test_predicted_shares_are_those_of_the_page() -> None:
     """docs/performance.md's table of GELU by invact, forward."""
-    choice = issue_slots.chosen("gelu", "invact", 0, "bfloat16")
+    kernel, _ = kernel_for("gelu", {}, "invact")
     assert issue_slots.model(torch.device("cpu")).name == "H200"
-    share = issue_slots.predicted(choice, "forward", issue_slots.model(torch.device("cpu")))
+    share = issue_slots.predicted(kernel, "bfloat16", "forward", issue_slots.model(torch.device("cpu")))
     [row] = [line for line in report.kernels_section().splitlines() if line.startswith("| GELU, invact |")]
     assert row.split(" | ")[3] == f"{100 * share:.0f} %"
 

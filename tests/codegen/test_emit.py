@@ -177,7 +177,7 @@ def test_parameters_may_be_numbers_in_the_text(name, params, target, tmp_path):
     x = sample("float32").clamp(-20, 20)
     text = emit(Request(of_one(activation), method_of("invact", None), "float32", ("python",)), target)
     emitted = module(text, tmp_path)
-    saves = "side" if name == "threshold" else "output"
+    saves = "branch_bit" if name == "threshold" else "output"
     if target == "triton":
         y, _, dx = run_triton(emitted, x, (), saves, 1)
     else:

@@ -144,7 +144,8 @@ def test_auto_by_default_loses_nothing(act: str, between: str) -> None:
     expected = "invact" if between == "" else None if act == "gelu" else "forward-ad"
     assert [site.now for site in report.converted] == ([] if expected is None else [expected])
     assert report.after.total <= report.before.total
-    assert all(site.derivative_error < 1e-6 for site in report.converted)
+    # Next to the minimum y is off by some units, how many depends on the processor: 0.8e-6 and 1.4e-6 were measured.
+    assert all(site.derivative_error < 2**-18 for site in report.converted)
 
 
 def test_in_bfloat16_eight_bits_are_as_good_as_the_output() -> None:

@@ -474,7 +474,7 @@ def test_autocast_chooses_by_bfloat16() -> None:
     (one,), (other,) = plain.converted, report.converted
     assert one.now == "invact"
     assert other.now.startswith("fewbit")
-    assert one.derivative_error < 2**-20 < other.derivative_error < torch.finfo(torch.bfloat16).eps
+    assert one.derivative_error < 2**-18 < other.derivative_error < torch.finfo(torch.bfloat16).eps
 
 
 @pytest.mark.parametrize("kind", ["a call", "calls"])

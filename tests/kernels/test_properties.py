@@ -9,9 +9,9 @@ from kernels.engine import ops, reference
 from kernels.engine.planes import pack, plane_bytes, unpack
 from kernels.functional import activation
 from kernels.methods.functions import FUNCTIONS
-from kernels.methods.method import spec_of
 from kernels.methods.registry import ELEMENTWISE as METHODS
 from kernels.stock import STOCK
+from tests.kernels.specs import spec
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 QUICK = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -184,8 +184,8 @@ def test_both_backends_pack_alike(method, device):
     torch.manual_seed(1)
     for count in (1, 7, 8, 9, 1023, 1024, 70001):
         x = torch.randn(count)
-        key = "gelu|fewbit|3|" if method == "fewbit" else "gelu|invact|0|"
-        _, saved = ops._forward(x.to(device), key, [])
-        _, expected = reference.forward(spec_of(key), x, [])
+        kernel = spec("gelu", method, 3 if method == "fewbit" else 0)
+        _, saved = ops._forward(x.to(device), kernel.key, [])
+        _, expected = reference.forward(kernel, x, [])
         assert saved.shape == expected.shape
         assert torch.equal(unpack(saved.cpu(), count), unpack(expected, count))
