@@ -2,6 +2,8 @@
 
 import ast
 import inspect
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -10,10 +12,10 @@ from kernels.engine import planes, templates
 
 
 def test_the_text_is_that_of_the_modules() -> None:
-    pytest.importorskip("triton", reason="Triton is not installed")
-    from kernels.engine.templates import elementwise
-
-    assert templates.elementwise_source() == inspect.getsource(elementwise)
+    # Found, not imported: Triton decides at the import whether kernels run in its interpreter.
+    elementwise = find_spec("kernels.engine.templates.elementwise")
+    assert elementwise is not None
+    assert templates.elementwise_source() == Path(str(elementwise.origin)).read_text(encoding="utf-8")
     assert templates.planes_source() == inspect.getsource(planes)
 
 
