@@ -1,4 +1,4 @@
-"""Activation functions that remember less: functions, modules, whole models, and the Triton kernels behind them."""
+"""Activation functions that save less for backward: functions, modules, whole models, and their Triton kernels."""
 
 from typing import TYPE_CHECKING
 

@@ -16,7 +16,7 @@ from kernels.engine.elements import DTYPES
 from kernels.errors import KernelError
 from kernels.functional import stock_runs
 from kernels.hooks import autocasts
-from kernels.modules import Remembering
+from kernels.modules import Activation
 from kernels.stock import STOCK
 from kernels.validate import sign_bit_kernel
 
@@ -66,7 +66,7 @@ class ActLinear(nn.Module):
     size of x for backward, where stock keeps two. Raises KernelError for others.
     """
 
-    def __init__(self, act: Remembering | str, linear: nn.Linear) -> None:
+    def __init__(self, act: Activation | str, linear: nn.Linear) -> None:
         super().__init__()
         if not isinstance(linear, nn.Linear):
             raise KernelError(f"linear must be an nn.Linear, got {type(linear).__name__}")
@@ -74,7 +74,7 @@ class ActLinear(nn.Module):
             raise KernelError(
                 f"linear must compute what nn.Linear does, got {type(linear).__name__} with its own forward"
             )
-        if not isinstance(act, Remembering | str):
+        if not isinstance(act, Activation | str):
             raise KernelError(f"act must be a module of kernels.modules or a function's name, got {type(act).__name__}")
         self.function = act if isinstance(act, str) else act.name()
         spec = sign_bit_kernel(self.function)

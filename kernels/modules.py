@@ -1,7 +1,7 @@
-"""Modules in place of torch.nn's: the same constructors, and how they remember their derivative.
+"""Modules in place of torch.nn's, which save less for backward: the same constructors, and three more arguments.
 
-Each is a subclass of the module it stands for. Besides its arguments it takes, by keyword, `method`, `bits` and
-`coefficients`, as the functions of `kernels.functional` do; they are checked at once. Nothing is in the state dict.
+Each is a subclass of the module it stands for. It takes `method`, `bits` and `coefficients` by keyword, as the functions
+of `kernels.functional` do, and checks them at once. Nothing is in the state dict.
 """
 
 from typing import Any, ClassVar
@@ -20,8 +20,8 @@ from kernels.validate import kernel_for, resolved
 torch.fx.wrap("activation")  # in a traced graph it stays one call
 
 
-class Remembering(nn.Module):
-    """What all have in common: `function` is its name, `arguments` the attributes that are its parameters."""
+class Activation(nn.Module):
+    """Base of all modules here. function: its name in the catalogue; arguments: the attributes that are parameters."""
 
     function: ClassVar[str]
     arguments: ClassVar[tuple[str, ...]] = ()
@@ -72,33 +72,33 @@ class Remembering(nn.Module):
         return ", ".join(part for part in parts if part)
 
 
-class ReLU(Remembering, nn.ReLU):
+class ReLU(Activation, nn.ReLU):
     """`torch.nn.ReLU`."""
 
     function = "relu"
 
 
-class LeakyReLU(Remembering, nn.LeakyReLU):
+class LeakyReLU(Activation, nn.LeakyReLU):
     """`torch.nn.LeakyReLU`."""
 
     function = "leaky_relu"
     arguments = ("negative_slope",)
 
 
-class ReLU6(Remembering, nn.ReLU6):
+class ReLU6(Activation, nn.ReLU6):
     """`torch.nn.ReLU6`."""
 
     function = "relu6"
 
 
-class Threshold(Remembering, nn.Threshold):
+class Threshold(Activation, nn.Threshold):
     """`torch.nn.Threshold`."""
 
     function = "threshold"
     arguments = ("threshold", "value")
 
 
-class Hardtanh(Remembering, nn.Hardtanh):
+class Hardtanh(Activation, nn.Hardtanh):
     """`torch.nn.Hardtanh`."""
 
     function = "hardtanh"
@@ -111,114 +111,114 @@ class Hardtanh(Remembering, nn.Hardtanh):
         super().__init__(min_val, max_val, *args, **kwargs)
 
 
-class Hardsigmoid(Remembering, nn.Hardsigmoid):
+class Hardsigmoid(Activation, nn.Hardsigmoid):
     """`torch.nn.Hardsigmoid`."""
 
     function = "hardsigmoid"
 
 
-class Hardshrink(Remembering, nn.Hardshrink):
+class Hardshrink(Activation, nn.Hardshrink):
     """`torch.nn.Hardshrink`."""
 
     function = "hardshrink"
     arguments = ("lambd",)
 
 
-class Softshrink(Remembering, nn.Softshrink):
+class Softshrink(Activation, nn.Softshrink):
     """`torch.nn.Softshrink`."""
 
     function = "softshrink"
     arguments = ("lambd",)
 
 
-class Hardswish(Remembering, nn.Hardswish):
+class Hardswish(Activation, nn.Hardswish):
     """`torch.nn.Hardswish`."""
 
     function = "hardswish"
 
 
-class Sigmoid(Remembering, nn.Sigmoid):
+class Sigmoid(Activation, nn.Sigmoid):
     """`torch.nn.Sigmoid`."""
 
     function = "sigmoid"
 
 
-class Tanh(Remembering, nn.Tanh):
+class Tanh(Activation, nn.Tanh):
     """`torch.nn.Tanh`."""
 
     function = "tanh"
 
 
-class Softsign(Remembering, nn.Softsign):
+class Softsign(Activation, nn.Softsign):
     """`torch.nn.Softsign`."""
 
     function = "softsign"
 
 
-class LogSigmoid(Remembering, nn.LogSigmoid):
+class LogSigmoid(Activation, nn.LogSigmoid):
     """`torch.nn.LogSigmoid`."""
 
     function = "logsigmoid"
 
 
-class Tanhshrink(Remembering, nn.Tanhshrink):
+class Tanhshrink(Activation, nn.Tanhshrink):
     """`torch.nn.Tanhshrink`."""
 
     function = "tanhshrink"
 
 
-class ELU(Remembering, nn.ELU):
+class ELU(Activation, nn.ELU):
     """`torch.nn.ELU`."""
 
     function = "elu"
     arguments = ("alpha",)
 
 
-class CELU(Remembering, nn.CELU):
+class CELU(Activation, nn.CELU):
     """`torch.nn.CELU`."""
 
     function = "celu"
     arguments = ("alpha",)
 
 
-class SELU(Remembering, nn.SELU):
+class SELU(Activation, nn.SELU):
     """`torch.nn.SELU`."""
 
     function = "selu"
 
 
-class SiLU(Remembering, nn.SiLU):
+class SiLU(Activation, nn.SiLU):
     """`torch.nn.SiLU`."""
 
     function = "silu"
 
 
-class Mish(Remembering, nn.Mish):
+class Mish(Activation, nn.Mish):
     """`torch.nn.Mish`."""
 
     function = "mish"
 
 
-class ReLU2(Remembering):
+class ReLU2(Activation):
     """max(x, 0)²."""
 
     function = "relu2"
 
 
-class QuickGELU(Remembering):
+class QuickGELU(Activation):
     """x·sigmoid(1.702 x)."""
 
     function = "quick_gelu"
 
 
-class GELU(Remembering, nn.GELU):
+class GELU(Activation, nn.GELU):
     """`torch.nn.GELU`, approximate or not."""
 
     def name(self) -> str:
         return gelu_name(self.approximate)
 
 
-class Softplus(Remembering, nn.Softplus):
+class Softplus(Activation, nn.Softplus):
     """`torch.nn.Softplus`; its threshold must be so high that it changes nothing: 20 or more."""
 
     function = "softplus"

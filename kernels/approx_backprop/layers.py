@@ -24,7 +24,7 @@ from kernels.engine.elements import is_plain
 from kernels.errors import KernelError
 from kernels.functional import stock_runs
 from kernels.methods.compressed import Compressed
-from kernels.modules import Remembering
+from kernels.modules import Activation
 from kernels.stock import STOCK
 
 RECTIFIERS = (nn.ReLU, nn.LeakyReLU)
@@ -39,7 +39,7 @@ KINDS: dict[str, tuple[type[nn.Module], ...]] = {
 
 def kind_of(module: nn.Module) -> str:
     """One of KINDS, or "written" for a module of others that writes a norm out, or "" for none of these."""
-    if isinstance(module, Remembering | NonDynamicallyQuantizableLinear):  # ours; within attention, and never called
+    if isinstance(module, Activation | NonDynamicallyQuantizableLinear):  # ours; within attention, and never called
         return ""
     found = next((name for name, kinds in KINDS.items() if isinstance(module, kinds)), "")
     if not found and is_addmm(module):

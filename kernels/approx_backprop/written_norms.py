@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from kernels.errors import KernelError
-from kernels.modules import Remembering
+from kernels.modules import Activation
 
 # Norms compute in float32 at least, with sums of some thousand squares and differences from a mean. Other formulas
 # differ by far more: x / (std + eps), an unbiased variance, a gain that is rounded twice.
@@ -82,7 +82,7 @@ def is_like_a_norm(module: nn.Module) -> bool:
 
 
 def _may_be(module: nn.Module) -> bool:
-    if isinstance(module, Remembering | torch.jit.ScriptModule) or type(module).__module__.startswith("torch.nn."):
+    if isinstance(module, Activation | torch.jit.ScriptModule) or type(module).__module__.startswith("torch.nn."):
         return False
     if any(True for _ in module.children()) or any(True for _ in module.buffers()) or type(module).forward is None:
         return False

@@ -18,13 +18,13 @@ from kernels.forward_ad.wrapping import unwrap, wrap
 from kernels.forwarding import Forwarding
 from kernels.methods.compressed import Compressed
 from kernels.methods.method import Method
-from kernels.modules import Remembering
+from kernels.modules import Activation
 
 # Ours by the catalogue's name; GELU has two, and goes by the first.
-MODULES: dict[str, type[Remembering]] = {
+MODULES: dict[str, type[Activation]] = {
     getattr(kind, "function", "gelu"): kind
     for kind in vars(modules).values()
-    if isinstance(kind, type) and issubclass(kind, Remembering) and kind is not Remembering
+    if isinstance(kind, type) and issubclass(kind, Activation) and kind is not Activation
 }
 
 
@@ -171,7 +171,7 @@ def changes_for(site: Site, decision: Decision) -> list[Change]:
     return [ReplaceModule(site, place, module) for place in site.places]
 
 
-def build(function: Function, method: Method) -> Remembering:
+def build(function: Function, method: Method) -> Activation:
     """A module of ours that computes it. Raises KernelError where the method cannot serve it."""
     parameters: dict[str, Any] = {"approximate": "tanh"} if function.name == "gelu_tanh" else {**function.parameters}
     return MODULES[function.torch_name](**parameters, **method.arguments())

@@ -13,7 +13,7 @@ from kernels.methods.method import Method
 
 Kind = type[Method]
 IDLE = "it keeps nothing for backward with these inputs: it is not called, works in place, or gets no gradient"
-IN_PLACE = "its output is changed in place afterwards, and this way to remember needs it"
+IN_PLACE = "its output is changed in place afterwards, and this method needs it"
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from kernels.conversion.recognised_numerically import NOT_IN_CATALOGUE
 from kernels.conversion.sites import AttributeSite, CallSite, ModuleSite, NestedSite, Place, Site
 from kernels.forward_ad.wrapping import Wrapped
 from kernels.forwarding import standing
-from kernels.modules import Remembering
+from kernels.modules import Activation
 
-CONVERTED = "it remembers by {} already; revert that first"
+CONVERTED = "it uses {} already; revert that first"
 
 
 def find(model: nn.Module, nests: Callable[[nn.Module], bool] = lambda _: False) -> dict[Site, str]:
@@ -50,7 +50,7 @@ def _module_site(
     description = recognise.describe(module)
     if isinstance(module, CalledFunction):
         return ModuleSite(names, description, module.function, None, places), CONVERTED.format(module.method.name)
-    if isinstance(module, Remembering):
+    if isinstance(module, Activation):
         return ModuleSite(names, description, Function(module.name()), None, places), CONVERTED.format(module.method)
     function = recognise.module(module)
     if function is None:

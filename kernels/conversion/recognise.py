@@ -17,13 +17,13 @@ from kernels.conversion.function import DEFAULTS, Function
 from kernels.conversion.recognised_numerically import recognised_numerically
 from kernels.errors import KernelError
 from kernels.functional import check_threshold, gelu_name
-from kernels.modules import Remembering
+from kernels.modules import Activation
 
 # Modules in place of torch's, by torch's; those of our own making have no namesake there.
-REPLACEMENTS: dict[type[nn.Module], type[Remembering]] = {
+REPLACEMENTS: dict[type[nn.Module], type[Activation]] = {
     kind.__bases__[1]: kind
     for kind in vars(modules).values()
-    if isinstance(kind, type) and issubclass(kind, Remembering) and len(kind.__bases__) == 2
+    if isinstance(kind, type) and issubclass(kind, Activation) and len(kind.__bases__) == 2
 }
 # Activations and their like that are left alone, and why.
 REASONS: dict[type[nn.Module], str] = {
@@ -66,7 +66,7 @@ def module(module: nn.Module) -> Function | str | None:
             return str(error)
     if reason := REASONS.get(kind):
         return reason
-    if kind.__module__.startswith("torch.nn.") or isinstance(module, Remembering | torch.jit.ScriptModule):
+    if kind.__module__.startswith("torch.nn.") or isinstance(module, Activation | torch.jit.ScriptModule):
         return None
     if any(True for items in (module.children(), module.parameters(), module.buffers()) for _ in items):
         return None

@@ -1,4 +1,4 @@
-"""python -m kernels.memory: what a model keeps for backward, as it is and with activations that remember less."""
+"""python -m kernels.memory: what a model keeps for backward, as it is and with activations that save less."""
 
 from coefficients import command
 

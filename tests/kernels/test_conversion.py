@@ -19,7 +19,7 @@ from kernels.conversion.bytecode import functions_called
 from kernels.conversion.calls import ReroutedForward
 from kernels.conversion.function import Function
 from kernels.methods.functions import FUNCTIONS
-from kernels.modules import Remembering
+from kernels.modules import Activation
 from kernels.stock import KEEPS_OUTPUT, STOCK
 from tests.kernels.saved import bytes_in_graph
 
@@ -69,7 +69,7 @@ def test_torchs_modules_are_known_with_their_parameters(module: nn.Module, expec
 
 
 def test_every_module_of_ours_stands_for_one_of_torchs() -> None:
-    ours = {kind for kind in vars(kernels).values() if isinstance(kind, type) and issubclass(kind, Remembering)}
+    ours = {kind for kind in vars(kernels).values() if isinstance(kind, type) and issubclass(kind, Activation)}
     assert {type(module) for module, _ in OF_TORCH} == set(recognise.REPLACEMENTS)
     assert ours - set(recognise.REPLACEMENTS.values()) == {kernels.ReLU2, kernels.QuickGELU}
 
@@ -535,7 +535,7 @@ def test_twice_changes_nothing() -> None:
     modules, forward = [*net.modules()], vars(net)["forward"]
     second = convert(net, "invact")
     assert second.converted == []
-    assert "it remembers by fewbit already; revert that first" in set(reasons(second).values())
+    assert "it uses fewbit already; revert that first" in set(reasons(second).values())
     assert [*net.modules()] == modules
     assert vars(net)["forward"] is forward
     second.revert()
