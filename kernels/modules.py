@@ -1,7 +1,7 @@
 """Modules in place of torch.nn's, which save less for backward: the same constructors, and three more arguments.
 
-Each is a subclass of the module it stands for. It takes `method`, `bits` and `coefficients` by keyword, as the functions
-of `kernels.functional` do, and checks them at once. Nothing is in the state dict.
+Each is a subclass of the module it stands for. It takes `method`, `bits` and `coefficients` by keyword, as functions of
+`kernels.functional` do, and checks them at once. Nothing is in the state dict.
 """
 
 from typing import Any, ClassVar
