@@ -192,6 +192,7 @@ def test_on_a_gpu_patience_is_a_multiple_of_what_is_expected(driven, monkeypatch
     assert given == [pytest.approx(180, abs=5), gpu.MOST]
 
 
+@pytest.mark.slow
 def test_a_part_that_does_not_end_is_ended(driven, monkeypatch, capfd):
     monkeypatch.setattr(gpu, "MOST", 2)
     driven.parts = [part("speed", "slow"), part("speed", "one")]
@@ -202,6 +203,7 @@ def test_a_part_that_does_not_end_is_ended(driven, monkeypatch, capfd):
     assert "speed/slow: failed, 2 s; no end after 2 s" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_broken_off_by_ctrl_c_it_goes_on_where_it_was(driven, monkeypatch, capfd):
     driven.parts = [part("speed", "one"), part("speed", "slow")]
     run = gpu.running.run

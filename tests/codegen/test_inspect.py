@@ -100,6 +100,7 @@ def test_tensors_are_read_and_written_in_wide_accesses(compiled):
         assert bits == 8 * 16 * tensors, one  # each tensor once, nothing twice
 
 
+@pytest.mark.slow
 @needs_triton
 def test_instructions_fit_between_the_bytes(compiled):
     for one in compiled[0]:

@@ -238,6 +238,7 @@ def test_agreement_is_what_tells():
         reach(asked, "float16", "torch", [wrong])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("interpreter")
 @pytest.mark.parametrize("target", ["triton", "torch"])
 @pytest.mark.parametrize(

@@ -119,6 +119,7 @@ def test_linf_of_what_is_exact():
     assert judge.linf(Curve(get("hardsigmoid"), *DOMAIN), result.steps) == (0.0, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.name[:11]}")
 def test_every_shipped_file_passes(path):
     assert verify(validate(parse(path.read_text()))) == ([], [])
@@ -202,6 +203,7 @@ def test_a_wrong_function_is_refused():
         assert len(wrong_in(broken)) == 1
 
 
+@pytest.mark.slow
 def test_a_forged_lower_bound_is_refused():
     good = load("gelu/fewbit-3bit.v1.json")
     squared, bound = good["error"]["l2_squared"], good["error"]["lower_bound"]

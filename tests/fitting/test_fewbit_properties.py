@@ -122,6 +122,7 @@ def test_of_twins_the_first_is_taken(name, bits, kind):
     assert error_of(name, twin) == pytest.approx(error, rel=1e-14)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.sampled_from(SHAPES), st.integers(1, 3), st.booleans(), st.floats(-6, -0.5), st.integers(0, 2**32 - 1))
 def test_moving_borders_or_levels_never_helps(name, bits, shared, decades, seed):
@@ -202,6 +203,7 @@ def test_shared_levels_are_the_nearest(name):
     assert (chosen <= away.min(axis=1) + 1e-12).all()
 
 
+@pytest.mark.slow
 def test_the_fewest_bits_for_an_error():
     for limit, bits in [(0.2, 1), (0.041, 2), (0.0406, 2), (0.0405, 3), (0.0081, 3), (0.008, 4)]:
         assert fit_to_error(get("gelu"), limit).bits == bits
@@ -284,6 +286,7 @@ for name, bits, levels, weight in [("gelu", 4, "best", "uniform"), ("silu", 3, "
 """
 
 
+@pytest.mark.slow
 def test_the_processors_features_change_nothing():
     """numpy's exp, and BLAS's solver, differ in the last bits from one instruction set to the next."""
     features = [name for name in cpu.__cpu_dispatch__ if cpu.__cpu_features__.get(name)]

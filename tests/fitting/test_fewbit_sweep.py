@@ -138,6 +138,7 @@ def test_bad_input_in_a_sweep_is_one_line(few: None, capsys: pytest.CaptureFixtu
     assert capsys.readouterr() == ("", "fewbit: weight norm must not be zero on all of [100, 200]\n")
 
 
+@pytest.mark.slow
 def test_two_workers_make_the_same_files(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +220,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
         yield local.scheduler_address
 
 
+@pytest.mark.slow
 def test_a_cluster_makes_the_same_files(
     cluster: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +235,7 @@ def test_a_cluster_makes_the_same_files(
     assert done.stderr == "fewbit: weight norm must not be zero on all of [100, 200]\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("address", ["", "nowhere", "http://127.0.0.1:1", "tcp://127.0.0.1:1"])
 def test_a_scheduler_that_does_not_answer(address: str) -> None:
     pytest.importorskip("distributed")

@@ -66,6 +66,7 @@ def test_the_measured_values_under_a_normal_weight():
 FINE_MEASURED = {5: 8.35e-4, 6: 2.15e-4, 7: 5.49e-5, 8: 1.50e-5}  # on a grid, so too large by 0.2 to 9 %
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", FINE_MEASURED)
 def test_gelu_in_many_contiguous_intervals(bits):
     """At most what was measured, proven, and on the way to Panter and Dite's (∫|f''|^(2/3))³ / 12 K²."""

@@ -248,6 +248,7 @@ def test_arcs_of_a_falling_side():
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=25)  # each searches its turning points anew: 50 ms
 @given(st.sampled_from(["sigmoid", "Phi"]), st.floats(0.2, 5), st.floats(0.1, 5), st.sampled_from([-1, 1]))
 def test_the_family_of_gates_has_two_sides_about_its_minimum(gate, a, b, sign):

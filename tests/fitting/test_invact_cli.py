@@ -296,6 +296,7 @@ def test_help_is_short_lines(invact: Command, monkeypatch: pytest.MonkeyPatch) -
 # what is fitted
 
 
+@pytest.mark.slow
 def test_own_function_with_name_and_parameters(invact: Command) -> None:
     words = ["--expr", "log(1 + exp(a*x))", "--name", "soft", "--param", "a=2", "--dtype", "float16"]
     assert invact(*words)[0] == 0
@@ -612,6 +613,7 @@ def test_outputs_that_take_nothing() -> None:
     assert (done.returncode, done.stderr) == (2, "invact: cannot write the output: No space left on device\n")
 
 
+@pytest.mark.slow
 @posix
 @pytest.mark.parametrize(
     "words", [["--all", "--jobs", "2"], ["--fn", "silu", "--dtype", "float32"]], ids=["all", "one"]

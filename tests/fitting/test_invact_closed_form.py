@@ -362,6 +362,7 @@ HEADS = (
 )
 
 
+@pytest.mark.slow
 @example("sinh(U)", 1 / 8, 1.5, 0.75, 1 / 8, [0, 0, 0])  # 8·y overflows before y does
 @given(
     st.sampled_from(HEADS), NUMBERS, NUMBERS, NUMBERS, NUMBERS, st.lists(st.integers(-60, 60), min_size=3, max_size=3)

@@ -142,6 +142,7 @@ def wrong_in(document):
     return verify(document)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES[:: max(1, len(FILES) // 12)], ids=SHORT[:: max(1, len(FILES) // 12)])
 def test_the_checker_finds_nothing_in_a_shipped_file_and_something_in_a_changed_one(path):
     document = load(path)
@@ -226,6 +227,7 @@ def test_forged_fields_are_refused(path, change, said):
     assert any(said in problem for problem in problems), problems
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["relu", "gelu"])
 def test_the_rule_of_forms_that_were_not_fitted(name):
     document = load(name, "invact-bfloat16" if name == "relu" else "invact-bfloat16-published")

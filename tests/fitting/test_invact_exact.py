@@ -87,6 +87,7 @@ def test_left_tail(name):
     assert np.all(-g <= bound)
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(
     head=st.sampled_from(["sigmoid", "Phi"]),

@@ -308,6 +308,7 @@ def compiling() -> Iterator[None]:
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("compiling")
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
@@ -633,6 +634,7 @@ def script(code: str, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_what_emits_is_imported_at_the_first_call_and_files_are_gone_at_the_end() -> None:
     out = script(
         "import sys, os, torch\n"

@@ -27,6 +27,7 @@ from tests.kernels.saved import bytes_in_graph
 
 # What torch 2.13 and transformers warn of on their own account, whatever is traced and copied.
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.usefixtures("afresh"),
     pytest.mark.filterwarnings("ignore:.*not a leaf Tensor:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),

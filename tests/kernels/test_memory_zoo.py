@@ -386,6 +386,7 @@ def test_what_the_user_got_wrong(theirs, function, message, mode, request):
         build(f"{theirs}:{function}")
 
 
+@pytest.mark.slow
 def test_transformers_is_imported_late_and_outside_the_fake_mode():
     pytest.importorskip("transformers", reason="transformers is not installed")
     code = (
