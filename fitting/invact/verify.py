@@ -21,6 +21,7 @@ from fitting.provenance import differences, stored_function
 from fitting.weights import UNNAMED, named
 
 RELATIVE = 1e-9  # float64 functions differ by some ulp between machines
+NOISE = 2.0**-50  # four ulp of an f' of 1: what is left of an error floor of 0
 # Sums, products, quotients and square roots in float32 are the same everywhere; exp and powers differ by some ulp.
 ABSOLUTE = 2.0**-22
 _INEXACT = re.compile(r"exp|log|tanh|sigmoid|2\*\*\(|\*\*\(1/3\)")
@@ -81,7 +82,7 @@ def _errors(error_floor: ErrorFloor, row: Row, stored: Document, tolerance: floa
     if not unnamed:
         errors["rms"] = row.rms
         floors["floor_rms"] = error_floor.rms
-    problems = differences(stored, floors, RELATIVE) + differences(stored, errors, RELATIVE, tolerance)
+    problems = differences(stored, floors, RELATIVE, NOISE) + differences(stored, errors, RELATIVE, tolerance)
     if not tolerance:  # else two errors that are nearly the same may change places
         problems += differences(stored, {"linf_at": row.linf_at}, RELATIVE)
     return problems

@@ -132,9 +132,9 @@ def test_the_judge_is_of_the_same_weights():
         if name.startswith("fewbit"):
             assert error > 0.01, "three bits are seen"
             continue
-        # Rounding of some tensors on the way, each by half an eps: in all, less than four eps of the whole. The formula
-        # of float32 errs at most 2**-20 where f' is about 1/2.
-        formula = 2.0**-19 if name in ("invact", ACT_LINEAR) and dtype == "float32" else 0.0
+        # Rounding of some tensors on the way, each by half an eps: in all, less than four eps of the whole. In float32
+        # y next to the minimum is off by up to four units, and f' with it: 1.5e-6 RMS, where f' is about 1/2.
+        formula = 2.0**-18 if name in ("invact", ACT_LINEAR) and dtype == "float32" else 0.0
         assert 0 < error < 4 * eps + formula, (name, dtype)
 
 
