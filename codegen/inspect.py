@@ -18,6 +18,7 @@ from codegen import disassembly
 from codegen.costs import Report, as_table
 from codegen.options import ARCHS
 from fitting.errors import InputError, nearest
+from kernels.engine.templates import ROWS, WARPS
 from kernels.errors import KernelError
 from kernels.methods.method import KernelSpec, Method
 from kernels.methods.storage import TABLE_CODES
@@ -26,8 +27,6 @@ __all__ = ["ARCHS", "DIRECTIONS", "ROWS", "WARPS", "Report", "as_table", "inspec
 
 DIRECTIONS = ("forward", "backward")
 
-ROWS = 128  # as kernels.engine.launch has them
-WARPS = 4
 _POINTEES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 

@@ -13,13 +13,9 @@ from torch import Tensor
 from kernels.approx_backprop.encoding import Encoded, Encoding, affordable, grouped, restored
 from kernels.approx_backprop.memory_layout import MemoryLayout
 from kernels.autograd import in_memory_order, once_differentiable
+from kernels.engine.elements import EXACT
 from kernels.methods.compressed import Compressed
-from kernels.methods.forward_derivative import ForwardDerivative
-from kernels.methods.functions import FUNCTIONS
-from kernels.methods.method import KernelSpec, SavedBy, registered, spec_of
-
-# Registered beforehand: torch.compile traces what runs.
-_EXACT = {name: registered(KernelSpec(info, ForwardDerivative())) for name, info in FUNCTIONS.items()}
+from kernels.methods.method import SavedBy, spec_of
 
 
 class Derivative(torch.autograd.Function):
@@ -60,7 +56,7 @@ def approximate_derivative(function: str, params: list[float], x: Tensor, method
         flat = rows if rows.dim() > 1 else rows.reshape(-1, 1)
         layout = MemoryLayout.of(flat) if images else MemoryLayout.of_rows(flat)
         encoding = Encoding(affordable(flat, method, layout), layout, flat.dtype)
-        y: Tensor = Derivative.apply(flat, _EXACT[function], params, encoding)[0]
+        y: Tensor = Derivative.apply(flat, EXACT[function], params, encoding)[0]
         return y.view(rows.shape)
 
     return in_memory_order(run, x)

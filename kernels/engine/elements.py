@@ -10,7 +10,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from kernels.engine.planes import plane_bytes
-from kernels.methods.method import KernelSpec, spec_of
+from kernels.methods.forward_derivative import ForwardDerivative
+from kernels.methods.functions import FUNCTIONS
+from kernels.methods.method import KernelSpec, registered, spec_of
 from kernels.methods.table import Table
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -20,6 +22,9 @@ INTEGERS = {
     torch.float32: torch.int32,
     torch.float64: torch.int64,
 }  # of the same width
+
+# The kernels of f and f' themselves, by the function's name; registered beforehand, as torch.compile traces what runs.
+EXACT = {name: registered(KernelSpec(info, ForwardDerivative())) for name, info in FUNCTIONS.items()}
 
 
 def is_plain(value: Any) -> bool:

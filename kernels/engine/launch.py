@@ -10,15 +10,11 @@ import torch
 from torch import Tensor
 
 from kernels.engine.backend import interpreting
-from kernels.engine.elements import allocate, device_table, dtype_name, table_of, triton_elements
+from kernels.engine.elements import EXACT, allocate, device_table, dtype_name, table_of, triton_elements
 from kernels.engine.emitted import find, module_of
-from kernels.methods.forward_derivative import ForwardDerivative
-from kernels.methods.functions import function_info
-from kernels.methods.method import KernelSpec, registered
+from kernels.engine.templates import ROWS, WARPS
+from kernels.methods.method import KernelSpec
 from kernels.methods.storage import TABLE_CODES
-
-ROWS = 128  # of eight elements, a program: eight elements a thread, so that packing needs no exchange between threads
-WARPS = 4
 
 
 @cache
@@ -76,7 +72,7 @@ def backward(spec: KernelSpec, grad: Tensor, y: Tensor | None, saved: Tensor, pa
 
 def _exact_elements(function: str, dtype: torch.dtype) -> tuple[Any, Any]:
     """f and f' of one element."""
-    run, derivative, _ = triton_elements(registered(KernelSpec(function_info(function), ForwardDerivative())), dtype)
+    run, derivative, _ = triton_elements(EXACT[function], dtype)
     return run, derivative
 
 

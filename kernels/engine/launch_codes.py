@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from kernels.engine.backend import interpreting
-from kernels.engine.launch import ROWS, WARPS, device_of, rows_a_program
+from kernels.engine.launch import device_of, rows_a_program
 from kernels.engine.planes import plane_bytes
+from kernels.engine.templates import ROWS, WARPS
 
 _NARROW = (1 << 31) - (1 << 17)  # so many elements are counted in 32 bits, with those of the last program
 _TILE = 8192  # elements of a large group at a time, of 16 warps

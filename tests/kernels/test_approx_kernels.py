@@ -310,7 +310,7 @@ from triton.compiler import ASTSource
 from codegen import disassembly
 from kernels.engine import launch_codes as launch
 from kernels.engine.templates import codes as template
-from kernels.engine.launch import ROWS, WARPS
+from kernels.engine.templates import ROWS, WARPS
 tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 def read(*words):
     command = [tools / words[0], *words[1:], folder / "cubin"]

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+ROWS = 128  # of eight elements, a program: eight elements a thread, so that packing needs no exchange between threads
+WARPS = 4
 _ENGINE = Path(__file__).parents[1]
 FILES = tuple(sorted(Path(__file__).parent.glob("*.py")))
 
