@@ -31,7 +31,7 @@ test-all: .venv/ready-test ## run all tests, twenty minutes
 	@$(PYTEST) $(ARGS)
 
 programs: .venv/ready-test ## compare nested forward AD with plain autograd on 10000 random programs
-	@$(PY) -m pytest -q tests/kernels/test_forward_ad_programs.py --programs 10000
+	@$(PY) -m pytest -q tests/kernels/forward_ad/test_programs.py --programs 10000
 
 lint: .venv/ready-lint ## check format, style and types
 	@$(PY) -m ruff format --check .

@@ -81,7 +81,7 @@ TESTS = {
         *("kernels/test_torch_compile.py", "kernels/test_forward_ad_eager.py", "kernels/test_approx_kernels.py"),
         "benchmarks/test_rivals.py",
     ),
-    "fit": ("fitting/test_fewbit_dp.py", "fitting/test_fewbit_table1.py", "fitting/test_invact_solve.py"),
+    "fit": ("fitting/fewbit/test_dp.py", "fitting/fewbit/test_table1.py", "fitting/invact/test_solve.py"),
     "training": ("kernels/test_torch_training.py", "kernels/test_approx_backprop.py"),
 }
 

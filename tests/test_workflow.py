@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
-SEARCH = "tests/fitting/test_invact_symbolic.py::test_pysr_searches"  # which fetches Julia
+SEARCH = "tests/fitting/invact/symbolic/test_pysr.py::test_pysr_searches"  # which fetches Julia
 PLAIN = {"if", "grep", "tee", "exit", "fi"}  # of the shell, which may stand between
 
 

@@ -6,20 +6,14 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PAGE = (HERE.parents[1] / "docs" / "support.md").read_text(encoding="utf-8")
-NAMED = re.compile(r"`(test_\w+)::(test_\w+)`")
+NAMED = re.compile(r"`([\w/]*test_\w+)::(test_\w+)`")
 
 
 def there() -> set[tuple[str, str]]:
+    """The tests of this folder and those within it, by file and name."""
     return {
-        (file.stem, node.name)
-        for pattern in (
-            "test_torch_*.py",
-            "test_extremes.py",
-            "test_conversion*.py",
-            "test_forward_ad*.py",
-            "test_approx_*.py",
-        )
-        for file in HERE.glob(pattern)
+        (file.relative_to(HERE).with_suffix("").as_posix(), node.name)
+        for file in HERE.rglob("test_*.py")
         for node in ast.parse(file.read_text(encoding="utf-8")).body
         if isinstance(node, ast.FunctionDef)
     }

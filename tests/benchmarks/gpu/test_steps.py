@@ -1,0 +1,134 @@
+"""What `benchmarks.gpu` is to run: parts, the tests that they rest on, what a machine with a GPU may lack."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.gpu import __main__ as gpu
+from benchmarks.gpu import progress, steps
+from benchmarks.gpu import tests as gpu_tests
+from benchmarks.gpu.steps import GROUPS, STEPS, parts
+from coefficients import command
+from tests.benchmarks.gpu.machine import ROOT, environment
+
+
+@pytest.mark.slow
+def test_what_a_gpu_needs_imports_without_the_packages_that_may_be_missing() -> None:
+    modules = sorted(
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for folder in ("benchmarks/gpu", "benchmarks/kernels", "benchmarks/rivals", "kernels", "codegen")
+        for path in (ROOT / folder).rglob("*.py")
+        if "generated" not in path.parts
+    )
+    code = f"""
+import importlib
+from importlib.util import find_spec
+for name in ("numba", "flint", "joblib", "matplotlib", "threadpoolctl", "sklearn", "pyoperon", "jsonschema", "onnx"):
+    assert find_spec(name) is None, name
+for name in {[*modules, "benchmarks.report", "benchmarks.slack", "benchmarks.accuracy.__main__"]!r}:
+    importlib.import_module(name)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_without_flint_what_needs_it_says_so_in_one_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "codegen", "emit", "--fn", "tanhshrink"],
+        cwd=ROOT, env=environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (command.MISUSED, "")
+    assert done.stderr == (
+        "codegen: python-flint must be installed for ball arithmetic, got none; pip install python-flint\n"
+    )
+
+
+def test_all_is_expected_to_end_in_25_minutes_and_each_step_in_ten() -> None:
+    assert sum(part.seconds for part in parts(STEPS, False)) < 25 * 60
+    for step in STEPS:
+        assert sum(part.seconds for part in parts([step], False)) < gpu.MOST, step
+
+
+def test_names_of_parts_are_one_each_and_rest_on_groups_that_run_before() -> None:
+    for dry in (False, True):
+        found = parts(STEPS, dry)
+        assert len({(part.step, part.name) for part in found}) == len(found)
+        assert all(rest.group in GROUPS for part in found for rest in part.rests_on)
+
+
+# Names of tests as pytest has them, and the function that each is of.
+FAILED = {
+    "tests/kernels/test_exhaustive.py::test_fewbit_gradient_is_the_table[gelu_tanh-float16-1]": "gelu_tanh",
+    "tests/kernels/test_exhaustive.py::test_fewbit_gradient_is_the_table[relu-bfloat16-1]": "relu",
+    "tests/kernels/test_exhaustive.py::test_forward_is_within_one_unit_and_f_prime_too[silu-bfloat16]": "silu",
+    "tests/kernels/test_exhaustive.py::test_forward_is_within_one_unit_and_f_prime_too[quick_gelu-float16]": (
+        "quick_gelu"
+    ),
+    "tests/kernels/test_exhaustive.py::test_a_table_in_memory_is_searched_right[bfloat16-gelu-5]": "gelu",
+    "tests/kernels/test_exhaustive.py::test_precision_bit_moves_y_by_one_unit_at_most[bfloat16-gelu]": "gelu",
+    "tests/kernels/test_exhaustive.py::test_precision_bit_moves_y_by_one_unit_at_most[bfloat16-hardswish]": "hardswish",
+    "tests/kernels/test_fused.py::test_act_linear_is_linear_of_act[torch-gelu]": "gelu",
+    "tests/kernels/test_fused.py::test_gated_gradients[torch-swiglu-torch.float32-exact]": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "blocked", "without"),
+    [
+        ("exhaustive", "tests/kernels/test_fused.py::test_gated_gradients[torch-swiglu-torch.float32-exact]",
+         {"kernels-bfloat16", "kernels-float32", "rivals-bfloat16", "rivals-float32", "rivals"}, {}),
+        ("device", "tests/kernels/test_on_gpu.py::test_approximate_backprop_trains[8]", set(), {"8 bits,4 bits"}),
+        ("elementwise", "tests/kernels/test_forward_ad_elementwise.py::test_random_functions",
+         set(), {"nested forward AD"}),
+        ("elementwise", "elementwise: pytest ended with -11", set(), {"nested forward AD"}),
+    ],
+)  # fmt: skip
+def test_what_rests_on_a_test_is_blocked_or_runs_without_it(group, name, blocked, without, tmp_path, monkeypatch):
+    found = progress.Progress(tmp_path, "s", {f"tests/{group}": progress.Outcome(progress.FAILED, failed=(name,))})
+    call = gpu.Call(found, [], 60, tmp_path, {})
+    ran = {}
+    monkeypatch.setattr(call, "_ran", lambda name, _, out: ran.update({name: out}))
+    outcomes = {one.name: call._one(one.name, one) for one in parts(STEPS, False) if one.step != "tests"}
+    assert {name for name, one in outcomes.items() if one is not None} == blocked
+    assert {out for out in ran.values() if out} == set(without)
+
+
+def test_the_groups_files_are_there_and_patterns_find_their_tests() -> None:
+    for group in GROUPS.values():
+        assert all((ROOT / "tests" / name).is_file() for name in group.files)
+    for name, function in FAILED.items():
+        found = re.search(steps.FUNCTION, name)
+        assert (found and found[1]) == function, name
+        assert bool(re.search(steps.ACTIVATIONS, name)) == (function in ("gelu", "silu")), name
+    of_device = "tests/kernels/test_on_gpu.py::test_devices_agree_in_float32[{}-invact]"
+    assert re.search(steps.DEVICE.pattern, of_device.format("gelu"))
+    assert not re.search(steps.DEVICE.pattern, of_device.format("threshold"))
+
+
+def test_failures_are_read_from_pytests_summary(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("F.\nFAILED tests/a.py::test_it[gelu-bfloat16] - assert 1 <= 0\nERROR tests/b.py\n1 failed\n")
+    assert gpu_tests.failures(log) == ["tests/a.py::test_it[gelu-bfloat16]", "tests/b.py"]
+
+
+@pytest.mark.slow
+def test_shards_share_the_tests() -> None:
+    names: list[str] = []
+    for shard in ("0/2", "1/2"):
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "--collect-only", "-q", "tests/fitting/test_words.py"],
+            cwd=ROOT, env={**os.environ, "ACTFIT_SHARD": shard}, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        names += [line for line in done.stdout.splitlines() if "::" in line]
+    whole = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "tests/fitting/test_words.py"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert sorted(names) == sorted(line for line in whole.stdout.splitlines() if "::" in line)
+    assert len(set(names)) == len(names) > 1

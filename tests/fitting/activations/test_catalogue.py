@@ -1,0 +1,117 @@
+"""Functions by name: aliases, parameters, what is refused, identity."""
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+
+from fitting.activations import Activation, from_expression, get, names, oracle
+from fitting.activations.catalogue import ALIASES
+from fitting.errors import InputError
+from tests.fitting.activations.catalogue_cases import INF, every_case
+from tests.fitting.agreement import EPS, TINY, misses
+
+
+def test_alias():
+    assert get("swish") == get("silu")
+    assert get("swish").name == "silu"
+    assert ALIASES == {"swish": "silu"}
+    assert "swish" not in names()
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "message"),
+    [
+        ("gelo", {}, "unknown function 'gelo'; did you mean gelu or elu or selu?"),
+        ("SILU", {}, "unknown function 'SILU'; did you mean silu or selu or elu?"),
+        ("swihs", {}, "swish"),
+        ("", {}, "known: celu, elu, gelu"),
+        ("zzzz", {}, "hardshrink, hardsigmoid, hardswish"),
+        ("gelu", {"alpha": 1.0}, "unknown parameter 'alpha'; gelu has none"),
+        ("hardtanh", {"min": 1.0}, "unknown parameter 'min'; hardtanh has min_val, max_val"),
+        ("softplus", {"threshold": 20.0}, "unknown parameter 'threshold'; softplus has beta"),
+        ("softplus", {"beta": 0.0}, "beta must be positive, got beta=0"),
+        ("softplus", {"beta": -1.0}, "beta must be positive, got beta=-1"),
+        ("softplus", {"beta": INF}, "parameter beta must be finite, got inf"),
+        ("elu", {"alpha": math.nan}, "parameter alpha must be finite, got nan"),
+        ("celu", {"alpha": 0.0}, "alpha must be positive, got alpha=0"),
+        ("hardshrink", {"lambd": -0.5}, "lambd must be positive, got lambd=-0.5"),
+        ("softshrink", {"lambd": 0.0}, "lambd must be positive, got lambd=0"),
+        ("hardtanh", {"min_val": 1.0}, "max_val must be above min_val, got min_val=1, max_val=1"),
+        ("hardtanh", {"min_val": 2.0, "max_val": 1.0}, "max_val must be above min_val, got min_val=2, max_val=1"),
+    ],
+)
+def test_bad_names_and_parameters(name, params, message):
+    with pytest.raises(InputError) as caught:
+        get(name, **params)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("expr", "options", "message"),
+    [
+        ("a*x", {}, "unknown name 'a'"),
+        ("x", {"params": {"a": 1.0}}, "parameter a must be in the expression, got 'x'"),
+        ("alpha*x", {"params": {"a": 1.0, "alpha": 1.0}}, "parameter a must be in"),
+        ("a*x", {"params": {"a": math.nan}}, "parameter a must be finite, got nan"),
+        ("x/a", {"params": {"a": 0.0}}, "division by zero at position 1"),
+        ("a*x", {"params": {"a": 0.0}}, "must be a function of x"),
+        ("sin*x", {"params": {"sin": 1.0}}, "no function's name, got 'sin'"),
+        ("x", {"params": {"x": 1.0}}, "got 'x'"),
+        ("x", {"params": {"a b": 1.0}}, "letters, digits and underscores"),
+        ("x", {"params": {"ä": 1.0}}, "letters, digits and underscores"),
+        ("x", {"name": "../../etc"}, "name must be letters"),
+        ("x", {"name": ""}, "name must be letters"),
+        ("x", {"name": "a\nb"}, "name must be letters"),
+        ("2 + pi", {}, "expression must be a function of x, got '2 + pi'"),
+        ("x - x", {}, "must be a function of x"),
+    ],
+)
+def test_bad_user_functions(expr, options, message):
+    with pytest.raises(InputError) as caught:
+        from_expression(expr, **options)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@every_case
+def test_pickle_and_equality(name, params):
+    activation = get(name, **params)
+    activation.turning_points(1)  # fills caches with what cannot be pickled
+    again = pickle.loads(pickle.dumps(activation))
+    assert again == activation
+    assert hash(again) == hash(activation)
+    assert again is not activation
+    points = np.linspace(-3, 3, 13)
+    assert np.array_equal(again.df(points), activation.df(points))
+
+
+def test_inequality():
+    assert get("elu") != get("elu", alpha=2.0)
+    assert get("elu", alpha=2) == get("elu", alpha=2.0)
+    assert get("celu") != get("elu")
+    assert get("relu") != Activation("relu", "max(x, 0)")
+    assert from_expression(" x*x ", "square", {}) == from_expression("x*x", "square")
+    assert len({get("elu"), get("elu"), get("elu", alpha=3.0)}) == 2
+
+
+def test_parameters_are_float64_exactly():
+    # 0.1 is a little above 1/10: the oracle must take the same side of the kink as torch and numpy.
+    threshold = get("threshold", threshold=0.1)
+    assert (float(threshold.f(0.1)), float(oracle.f(threshold, 0.1)), float(oracle.df(threshold, 0.1))) == (20, 20, 0)
+    assert float(threshold.f(np.nextafter(0.1, 1))) == np.nextafter(0.1, 1)
+
+
+def test_the_comparison_helper_can_fail():
+    at = np.array([1.0, 2.0, 3.0, 4.0])
+    got = at + np.array([0, 3 * np.spacing(2.0), 0, np.spacing(4.0)])
+    assert misses(at, got, at, rtol=EPS / 2) == (
+        f"2 of 4 points missed; worst at x = {at[1]!r}: got {got[1]!r}, want {at[1]!r}, 6 × tolerance, 3 ulps"
+    )
+    assert not misses(at, at, at)
+    assert misses(at, [1, 2, 3, math.nan], at, atol=1.0)
+    assert misses(at, [1, 2, 3, INF], at, atol=1.0)
+    assert not misses([INF], [math.nan], [math.nan])
+    assert misses([0.0], [TINY], [0.0])

@@ -1,0 +1,160 @@
+"""What python -m fitting.fewbit prints."""
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from fitting.activations import names
+from tests.fitting.fewbit.command.running import Command, files, stored
+
+
+def test_the_table(fewbit: Command) -> None:
+    status, out, err = fewbit("--fn", "gelu", "--bits", "2")
+    assert (status, err) == (0, "")
+    path = "actfit/coefficients/gelu/fewbit-2bit.v1.json"
+    found = stored(path)
+    borders = [f"{border:.10g}" for border in found["solution"]["borders"]]
+    levels = [f"{level:.10g}" for level in found["solution"]["levels"]]
+    lines = out.splitlines()
+    assert lines[0] == "gelu': 2 bits, 4 levels on 4 intervals; weight uniform, domain [-10, 10]"
+    assert [line.split() for line in lines[1:8]] == [
+        [],
+        ["from", "to", "level", "code"],
+        ["-inf", borders[0], levels[0], "00"],
+        [borders[0], borders[1], levels[1], "01"],
+        [borders[1], borders[2], levels[2], "10"],
+        [borders[2], "+inf", levels[3], "11"],
+        [],
+    ]
+    ends = {tuple(word.end() for word in re.finditer(r"\S+", line)) for line in lines[2:7]}
+    assert len(ends) == 1  # every column is aligned to the right
+    error, bound, gap = (found["error"][key] for key in ("l2_squared", "lower_bound", "gap"))
+    assert lines[8].startswith(f"error   ∫(f'-q)²w = {error:.6g}, max |f'-q| = {found['error']['linf']:.4g} at x = ")
+    assert lines[9].startswith("proof   ")
+    assert f" {bound:.6g}" in lines[9]
+    assert f" {float(f'{100 * gap:.2g}'):g} %" in lines[9]
+    assert lines[10] == "paper   0.0406 in contiguous intervals (FewBit, Table 1)"
+    assert lines[11:] == [f"file    wrote {Path(path).resolve()}"]
+    assert (
+        fewbit("--fn", "gelu", "--bits", "2")[1].splitlines()[-1] == f"file    found the same in {Path(path).resolve()}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "title", "error"),
+    [
+        (
+            ["--fn", "relu", "--bits", "1"],
+            "relu': 1 bit, 2 levels on 2 intervals; weight uniform, domain [-10, 10]",
+            "error   exactly 0: f' takes 2 values here, and each has its level",
+        ),
+        (
+            ["--expr", "3*x", "--bits", "1", "--domain", "-1", "1"],
+            "custom': 1 bit, 1 level on 1 interval; weight uniform, domain [-1, 1]",
+            "error   exactly 0: f' takes 1 value here, and each has its level",
+        ),
+        (
+            ["--fn", "leaky_relu", "--param", "negative_slope=0.25", "--bits", "2", "--domain", "-2e-3", "7"],
+            "leaky_relu(negative_slope=0.25)': 2 bits, 2 levels on 2 intervals; weight uniform, domain [-0.002, 7]",
+            "error   exactly 0: f' takes 2 values here, and each has its level",
+        ),
+    ],
+)
+def test_step_functions_are_exact_and_say_so(words: list[str], title: str, error: str, fewbit: Command) -> None:
+    status, out, _ = fewbit(*words)
+    lines = out.splitlines()
+    assert (status, lines[0]) == (0, title)
+    assert lines[-2] == error
+    assert "proof" not in out
+
+
+def test_exactly_zero_is_said_of_nothing_else(fewbit: Command) -> None:
+    lines = fewbit("--fn", "gelu", "--bits", "1", "--weight", "norm", "--domain", "30", "40")[1].splitlines()
+    assert stored(files()[0])["error"]["linf"] == 0
+    assert lines[-2] == "error   0 to all the digits of float64"
+    lines = fewbit("--fn", "elu", "--bits", "1", "--domain", "-0", "1")[
+        1
+    ].splitlines()  # 1 here, though no step function
+    assert lines[0].endswith("domain [0, 1]")
+    assert lines[-2].startswith("error   exactly 0: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "paper"),
+    [
+        (["--fn", "tanh"], "0.0319 on |x|"),
+        (["--fn", "tanh", "--weight", "norm", "--domain", "-10", "10"], None),
+        (["--fn", "tanh", "--domain", "-10", "9"], None),
+        (["--fn", "softplus"], "0.0541 in contiguous intervals"),
+        (["--fn", "softplus", "--param", "beta=2"], None),
+        (["--fn", "mish"], None),
+    ],
+)
+def test_the_paper_is_quoted_for_its_own_setting_only(words: list[str], paper: str | None, fewbit: Command) -> None:
+    lines = [line for line in fewbit(*words, "--bits", "2")[1].splitlines() if line.startswith("paper")]
+    assert lines == ([f"paper   {paper} (FewBit, Table 1)"] if paper else [])
+
+
+def test_csv_holds_every_digit(fewbit: Command) -> None:
+    out = fewbit("--fn", "silu", "--bits", "3", "--format", "csv")[1]
+    table = list(csv.DictReader(io.StringIO(out)))
+    found = stored("actfit/coefficients/silu/fewbit-3bit.v1.json")["solution"]
+    assert [float(row["from"]) for row in table] == [-10.0, *found["borders"]]
+    assert [float(row["to"]) for row in table] == [*found["borders"], 10.0]
+    assert [int(row["code"]) for row in table] == found["codes"]
+    assert [float(row["level"]) for row in table] == [found["levels"][code] for code in found["codes"]]
+
+
+def test_latex(fewbit: Command) -> None:
+    lines = fewbit("--fn", "tanh", "--bits", "1", "--domain", "-1e-6", "1e15", "--format", "latex")[1].splitlines()
+    assert lines[0] == "% tanh': 1 bit, 2 levels on 2 intervals; weight uniform, domain [-1e-06, 1e+15]"
+    assert lines[1:5] == [r"\begin{tabular}{rrrr}", r"  \hline", r"  from & to & level & code \\", r"  \hline"]
+    assert lines[-2:] == [r"  \hline", r"\end{tabular}"]
+    number = r"\$-?\d[\d.]*( \\times 10\^\{-?[1-9]\d*\})?\$"
+    for line in lines[5:-2]:
+        assert re.fullmatch(rf"  {number} & {number} & {number} & \d \\\\", line)
+    assert lines[5].startswith(r"  $-1 \times 10^{-6}$ & ")
+    assert r" & $1 \times 10^{15}$ & " in lines[6]
+
+
+def test_json_is_the_file(fewbit: Command) -> None:
+    words = ("--fn", "elu", "--bits", "2")
+    out = fewbit(*words, "--format", "json")[1]
+    path = Path("actfit/coefficients/elu/fewbit-2bit.v1.json")
+    assert out == path.read_text("ascii")
+    before = files()
+    assert fewbit(*words, "--out", "-") == (0, out, "")
+    assert fewbit(*words, "--out", "-", "--quiet", "--format", "json") == (0, out, "")
+    assert files() == before
+    assert fewbit(*words, "--out", "x.json", "--format", "json") == (0, out, "")
+    assert Path("x.json").read_text("ascii") == out
+
+
+def test_json_is_the_file_of_whatever_version(fewbit: Command) -> None:
+    fewbit("--expr", "x**2", "--bits", "1")
+    out = fewbit("--expr", "x**3", "--bits", "1", "--format", "json")[1]
+    assert out == Path("actfit/coefficients/custom/fewbit-1bit.v2.json").read_text("ascii")
+    assert json.loads(out)["version"] == 2
+
+
+def test_quiet(fewbit: Command) -> None:
+    assert fewbit("--fn", "relu", "--bits", "1", "--quiet") == (0, "", "")
+    assert fewbit("--fn", "relu", "--bits", "2", "--quiet", "--format", "csv", "--out", "r.json") == (0, "", "")
+    assert files() == ["actfit/coefficients/relu/fewbit-1bit.v1.json", "r.json"]
+
+
+def test_help_is_short_lines(fewbit: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    status, out, err = fewbit("--help")
+    assert (status, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= 80
+    assert set(re.findall(r"--[a-z][a-z-]*", out)) == {
+        *("--help", "--version", "--root", "--fn", "--expr", "--name", "--param", "--all", "--bits", "--max-error"),
+        *("--levels", "--weight", "--domain", "--budget", "--out", "--format", "--plot", "--quiet", "--jobs"),
+        "--scheduler",
+    }
+    assert all(name in out for name in names())

@@ -1,0 +1,221 @@
+"""The lower bound is never above what any function reaches, and the answer is never wrong without saying so."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fitting.activations import get
+from fitting.errors import InputError
+from fitting.fewbit.certificate import _variation, lower_bound
+from fitting.fewbit.measure import Measure
+from fitting.fewbit.search import grid_optimum
+from fitting.fewbit.solve import _check_agreement, _task, fit
+from fitting.weights import from_samples, parse_weight, uniform
+from tests.fitting.fewbit.plainly import (
+    GAP,
+    HI,
+    LO,
+    SAW,
+    SLOPES,
+    activation_of,
+    allowance,
+    dense_error,
+    fitted,
+    grid,
+    lloyd,
+    nearest,
+)
+
+N = 100_000  # points of the dense grid
+STARTS = 60
+
+
+def bound_on(name, cells_to_spare, k, shared, weight=None, domain=(LO, HI)):
+    """(bound, optimum on the grid) on fresh cells, as coarse as asked for."""
+    measure = Measure(activation_of(name), weight or uniform(), domain)
+    cells = measure.cells(cells_to_spare * measure.mass * measure.span)
+    _, cost, slack = grid_optimum(measure, cells, k, shared)
+    bound, gain = lower_bound(measure, cells, k, cost, slack, shared)
+    assert gain >= 0
+    return bound, math.fsum(cells.moments.spread) + cost
+
+
+CURVES = ["gelu", "selu", "hardswish", "tanh", "relu2", "x*sin(x)", SAW]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "contiguous"])
+@pytest.mark.parametrize("name", CURVES)
+def test_the_bound_holds_on_coarse_cells_too(name, shared):
+    """Where cells are coarse their optimum lies above the true one, and only what is subtracted saves the bound."""
+    needed = False
+    for bits in (1, 2, 3):
+        reached = fitted(name, bits, "shared" if shared else "contiguous").error.l2_squared
+        last = 0.0
+        for to_spare in (1e-2, 1e-3, 1e-4, 1e-5):
+            bound, on_grid = bound_on(name, to_spare, 2**bits, shared)
+            assert bound <= reached
+            assert on_grid >= reached * (1 - GAP)
+            needed |= on_grid > reached * (1 + GAP)
+            last = max(last, bound)
+        assert last > 0.4 * reached
+    assert needed
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "contiguous"])
+@pytest.mark.parametrize("name", ["gelu", "selu", SAW])
+def test_finer_cells_are_never_worse(name, shared):
+    """Nested cells: what is constant on the coarse ones is so on the fine ones."""
+    measure = Measure(activation_of(name), uniform(), (LO, HI))
+    last = math.inf
+    for to_spare in (1e-2, 1e-3, 1e-4, 1e-5, 1e-6):
+        cells = measure.cells(to_spare * measure.mass * measure.span)
+        _, cost, slack = grid_optimum(measure, cells, 5, shared)
+        total = math.fsum(cells.moments.spread) + cost
+        assert total <= last + 2 * slack + 2 * math.fsum(cells.doubt)
+        last = total
+
+
+@given(
+    st.lists(st.tuples(st.floats(-2, 2), st.floats(0.01, 1)), min_size=1, max_size=12),
+    st.lists(st.floats(-3, 3), min_size=1, max_size=6, unique=True),
+)
+def test_the_lemma(atoms, levels):
+    values, masses = np.array(atoms).T
+    levels = np.sort(levels)
+    squares = (values[:, None] - levels) ** 2
+    mean = np.average(values, weights=masses)
+    spare = math.sqrt(masses.sum() * (masses * (values - mean) ** 2).sum())
+    middles = (levels[1:] + levels[:-1]) / 2
+    inside = (values.min() <= middles) & (middles <= values.max())
+    single = (masses @ squares).min()
+    assert single <= masses @ squares.min(axis=1) + (np.diff(levels)[inside].sum()) * spare + 1e-12
+
+
+def best_of_all(values, masses, k):
+    """The least cost of at most k runs of neighbours, by looking at every partition."""
+
+    def cost(a, b):
+        mean = np.average(values[a:b], weights=masses[a:b])
+        return float((masses[a:b] * (values[a:b] - mean) ** 2).sum())
+
+    n = len(values)
+    return min(
+        sum(cost(a, b) for a, b in itertools.pairwise((0, *cuts, n)))
+        for pieces in range(1, min(k, n) + 1)
+        for cuts in itertools.combinations(range(1, n), pieces - 1)
+    )
+
+
+NEAR = st.floats(-4, 4).map(lambda x: round(x, 2))
+
+
+@pytest.mark.slow
+@settings(max_examples=40)
+@given(st.lists(NEAR, min_size=1, max_size=9), st.sampled_from(["gelu", "selu", "tanh", SAW]), st.integers(1, 2))
+def test_few_samples_against_every_partition(samples, name, bits):
+    points, counts = np.unique(samples, return_counts=True)
+    masses = counts / counts.sum()
+    values = {"gelu": SLOPES["gelu"], "selu": SLOPES["selu"], "tanh": SLOPES["tanh"], SAW: lambda x: x - 2 * (x > 0)}
+    slopes = values[name](points)
+    order = np.argsort(slopes, kind="stable")
+    rounding = 1e-14  # of means and squares below 16
+    for kind, best in [
+        ("shared", best_of_all(slopes[order], masses[order], 2**bits)),
+        ("contiguous", best_of_all(slopes, masses, 2**bits)),
+    ]:
+        error = fit(activation_of(name), bits, levels=kind, weight=from_samples(samples), domain=(-5, 5)).error
+        assert error.lower_bound <= best + rounding
+        # Between samples nothing decides where a border lies, but which samples it parts does.
+        assert error.l2_squared == pytest.approx(best, rel=GAP, abs=rounding)
+        coarse, _ = bound_on(name, 1.0, 2**bits, kind == "shared", from_samples(samples), (-5, 5))
+        assert coarse <= best + rounding
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(
+    st.sampled_from(sorted(SLOPES)),
+    st.integers(1, 3),
+    st.floats(-7, 0),
+    st.integers(0, 2**32 - 1),
+    st.booleans(),
+)
+def test_no_function_is_below_the_bound(name, bits, decades, seed, shared):
+    """Random ones, from wild to a hair's breadth from the optimum, by a midpoint rule of 100,000 points."""
+    result = fitted(name, bits, "shared" if shared else "contiguous")
+    rng = np.random.default_rng(seed)
+    x, h = grid(N)
+    values = SLOPES[name](x)
+    noise = 10.0**decades
+    levels = result.steps.levels + noise * rng.normal(size=len(result.steps.levels))
+    if shared:
+        codes, levels = nearest(values, levels)
+    else:
+        borders = result.steps.borders + noise * rng.normal(size=len(result.steps.borders))
+        # Borders go to ends of cells, where the midpoint rule does not see them.
+        codes = result.steps.codes[np.searchsorted(np.sort(np.round((borders - LO) / h)), np.arange(N), side="right")]
+    error = dense_error(values, levels[codes], h)
+    assert error >= result.error.lower_bound - allowance(N, np.abs(levels).max())
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4])
+@pytest.mark.parametrize("name", ["gelu", "mish", "selu", "tanh"])
+def test_lloyd_never_beats_it(name, bits):
+    """From many starts: random values of f', some far out, and the optimum itself."""
+    error = fitted(name, bits).error
+    x, h = grid(20_000)
+    values = SLOPES[name](x)
+    rng = np.random.default_rng(bits)
+    starts = [rng.choice(values, 2**bits, replace=False) for _ in range(STARTS // 2)]
+    starts += [rng.uniform(values.min(), values.max(), 2**bits) for _ in range(STARTS // 2)]
+    reached = [lloyd(values, start, h)[1] for start in [*starts, fitted(name, bits).steps.levels]]
+    assert min(reached) >= error.lower_bound - allowance(20_000, 2.0)
+    assert min(reached) >= error.l2_squared - allowance(20_000, 2.0)
+    assert reached[-1] <= error.l2_squared + allowance(20_000, 2.0)  # the start that is right stays so
+
+
+@pytest.mark.parametrize(
+    ("name", "domain", "variation"),
+    [
+        ("gelu", (-10, 10), 1 + 8 * 0.06452),  # 0, down by 0.1289, up to 1.1289, back to 1
+        (SAW, (-2, 2), 2 + 2 + 2),
+        ("x*x/2", (-1, 3), 4),
+        ("where(x < 0, x, where(x < 1, -x, x))", (-2, 2), 4),
+    ],
+)
+def test_variation_is_a_bound_however_coarse(name, domain, variation):
+    for to_spare in (1.0, 1e-2, 1e-4, 1e-6):
+        measure = Measure(activation_of(name), uniform(), domain)
+        cells = measure.cells(to_spare * measure.mass * measure.span)
+        got = _variation(cells, cells.moments.mass > 0, measure.curve.edges)
+        assert got >= variation * (1 - 1e-4)
+    assert got <= variation * 1.05
+
+
+@pytest.mark.parametrize("name", ["gelu", "selu", "hardswish", "x*sin(x)", "abs(x)**1.5", SAW])
+def test_ranges_hold_f_prime_and_are_not_wide(name):
+    measure = Measure(activation_of(name), uniform(), (LO, HI))
+    cells = measure.cells(1e-5 * measure.mass * measure.span)
+    inside = np.linspace(0, 1, 9)[1:-1]
+    for part in inside:
+        at = cells.lo + part * (cells.hi - cells.lo)
+        values = measure.curve.slopes(at, measure.curve.run_at(cells.hi))
+        assert (np.abs(values - cells.centre) <= cells.width / 2 + 1e-14).all()
+    assert np.median(cells.width) < 0.1 * measure.span
+
+
+@pytest.mark.parametrize("wrong", ["judged", "searched", "bound"])
+def test_a_contradiction_is_an_error(wrong):
+    """Of a search, a judge and a bound, whichever is off by more than quadrature leaves open."""
+    task = _task(get("gelu"), 3, "best", parse_weight("norm"), None)
+    values = {"judged": 1.0, "searched": 1.0, "bound": 1.0}
+    _check_agreement(task, tuple(values.values()), 0.0)
+    values[wrong] = 1 + 1e-6
+    with pytest.raises(InputError, match="give landmarks"):
+        _check_agreement(task, tuple(values.values()), 0.0)
+    _check_agreement(task, tuple(values.values()), 2e-6)

@@ -1,0 +1,301 @@
+"""What must hold of every fit: order, symmetries, exact scaling, stationarity, the same bytes on every run."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy._core import _multiarray_umath as cpu
+
+from coefficients.document import dumps, seal
+from coefficients.store import DATA
+from fitting.activations import from_expression, get, names
+from fitting.activations.catalogue import CATALOGUE
+from fitting.errors import InputError
+from fitting.fewbit import document, judge
+from fitting.fewbit.curve import Curve
+from fitting.fewbit.measure import Measure
+from fitting.fewbit.search import Effort, search
+from fitting.fewbit.solve import fit, fit_to_error
+from fitting.fewbit.steps import Steps, contiguous_steps
+from fitting.weights import from_samples, parse_weight, uniform
+from tests.fitting.fewbit.plainly import HI, LO, SLOPES, activation_of, fitted, grid
+
+DOMAIN = (LO, HI)
+SHAPES = ["gelu", "selu", "tanh", "hardswish", "relu2", "mish"]
+ROUNDING = 1e-13  # of an error by quadrature, relative to ∫ f'² w
+
+
+def error_of(name, steps):
+    return judge.l2_squared(activation_of(name), uniform(), DOMAIN, steps)
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "contiguous"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_level_more_is_never_worse(name, shared):
+    """For every K and not only powers of two; the found error of K is within a millionth of the bound's gap anyway."""
+    measure = Measure(activation_of(name), uniform(), DOMAIN)
+    errors = [search(measure, k, shared, Effort(1e-3)).steps.error(measure) for k in range(1, 10)]
+    whole = float((measure.cells(np.inf).moments.mean ** 2 * measure.cells(np.inf).moments.mass).sum())
+    assert all(more <= fewer + ROUNDING * whole for fewer, more in pairwise(errors))
+    assert errors[-1] < errors[0] / 8
+
+
+@pytest.mark.parametrize("name", names())
+def test_shared_is_never_worse_than_contiguous_and_best_is_shared(name):
+    for bits in (1, 2, 3, 4):
+        best, contiguous = fitted(name, bits), fitted(name, bits, "contiguous")
+        assert best.error.l2_squared <= contiguous.error.l2_squared
+        assert len(contiguous.steps.codes) <= 2**bits
+        assert len(best.steps.levels) <= 2**bits
+    shared = fitted(name, 3, "shared")
+    assert shared.steps.borders.tolist() == fitted(name, 3).steps.borders.tolist()
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "tanh", "softsign"])
+def test_even_is_shared_where_f_prime_falls_from_0(name):
+    """Bit for bit: the two are solved on different domains, and rounded once."""
+    for bits in (1, 2, 3, 4):
+        even, shared = fitted(name, bits, "even"), fitted(name, bits, "shared")
+        assert even.steps.borders.tolist() == shared.steps.borders.tolist()
+        assert even.steps.levels.tolist() == shared.steps.levels.tolist()
+        assert even.steps.codes.tolist() == shared.steps.codes.tolist()
+        assert even.error.l2_squared == shared.error.l2_squared
+        assert even.error.linf == shared.error.linf
+
+
+@pytest.mark.parametrize("kind", ["shared", "contiguous"])
+@pytest.mark.parametrize("power", [2, -10, -60, 70])
+@pytest.mark.parametrize("name", ["gelu", "selu", "tanh"])
+def test_scaling_f_scales_the_answer_exactly(name, power, kind):
+    one = fitted(name, 3, kind)
+    scaled = fitted(f"({CATALOGUE[name].expr})*2**({power})", 3, kind)
+    assert scaled.steps.borders.tolist() == one.steps.borders.tolist()
+    assert scaled.steps.codes.tolist() == one.steps.codes.tolist()
+    assert scaled.steps.levels.tolist() == (one.steps.levels * 2.0**power).tolist()
+    assert scaled.error.l2_squared == one.error.l2_squared * 4.0**power
+    assert scaled.error.linf == one.error.linf * 2.0**power
+    # The bound is rounded down to six decimal digits.
+    assert scaled.error.lower_bound == pytest.approx(one.error.lower_bound * 4.0**power, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["shared", "contiguous"])
+@pytest.mark.parametrize("name", ["selu", "mish", "elu"])
+def test_reflecting_x_reflects_the_answer(name, kind):
+    """-f(-x) has the derivative f'(-x)."""
+    one = fitted(name, 3, kind)
+    mirror = fit(
+        from_expression("-(" + re.sub(r"\bx\b", "(-x)", CATALOGUE[name].expr) + ")", "mirror", CATALOGUE[name].params),
+        3,
+        levels=kind,
+    )
+    assert mirror.steps.borders.tolist() == (-one.steps.borders[::-1]).tolist()
+    assert mirror.steps.codes.tolist() == one.steps.codes[::-1].tolist()
+    assert mirror.steps.levels.tolist() == one.steps.levels.tolist()
+    assert mirror.error.l2_squared == one.error.l2_squared
+    assert mirror.error.linf_at == -one.error.linf_at
+
+
+def test_reflecting_the_weight_reflects_the_answer():
+    """For an even f'. Under a density, numbers are kept to 12 digits of their range."""
+    right, left = (fitted("tanh", 2, "shared", f"norm({mean},1)") for mean in (1, -1))
+    assert left.steps.borders == pytest.approx(-right.steps.borders[::-1], rel=0, abs=2e-10)
+    assert left.steps.levels == pytest.approx(right.steps.levels, rel=0, abs=2e-11)
+    assert left.error.l2_squared == pytest.approx(right.error.l2_squared, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "bits", "kind"), [("gelu", 4, "best"), ("hardswish", 3, "best"), ("tanh", 3, "contiguous")]
+)
+def test_of_twins_the_first_is_taken(name, bits, kind):
+    """f'(-x) = 1 - f'(x), or f' even: the other of two equally good answers is known, and not better."""
+    steps = fitted(name, bits, kind).steps
+    twin = steps.mirrored() if name == "tanh" else steps.mirrored().flipped(1.0)
+    assert steps.borders.tolist() < twin.borders.tolist()
+    error = fitted(name, bits, kind).error.l2_squared
+    assert error_of(name, twin) == pytest.approx(error, rel=1e-14)
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(st.sampled_from(SHAPES), st.integers(1, 3), st.booleans(), st.floats(-6, -0.5), st.integers(0, 2**32 - 1))
+def test_moving_borders_or_levels_never_helps(name, bits, shared, decades, seed):
+    """The error is rounded correctly, so it cannot even seem to fall."""
+    result = fitted(name, bits, "shared" if shared else "contiguous")
+    rng = np.random.default_rng(seed)
+    steps, noise = result.steps, 10.0**decades
+    borders = steps.borders + noise * rng.normal(size=len(steps.borders)) * rng.integers(0, 2)
+    levels = steps.levels + noise * rng.normal(size=len(steps.levels)) * rng.integers(0, 2)
+    borders = np.unique(np.clip(borders, np.nextafter(LO, HI), np.nextafter(HI, LO)))
+    if len(borders) == len(steps.borders):
+        assert error_of(name, Steps(borders, steps.codes, levels)) >= result.error.l2_squared
+
+
+@pytest.mark.parametrize("kind", ["shared", "contiguous"])
+@pytest.mark.parametrize("name", ["gelu", "silu", "mish", "selu", "hardswish", "tanh", "softplus"])
+def test_it_is_a_stationary_point(name, kind):
+    """The paper's eq. 5: levels are means of f', borders lie where f' passes mid-levels (or leaps over them)."""
+    activation = activation_of(name)
+    slope = SLOPES[name]
+    for bits in (1, 2, 3, 4):
+        steps = fitted(name, bits, kind).steps
+        edges = np.array([LO, *steps.borders, HI])
+        rises = np.diff(activation.f(edges))
+        lengths = np.diff(edges)
+        means = np.bincount(steps.codes, rises) / np.bincount(steps.codes, lengths)
+        assert np.abs(means - steps.levels).max() < 1e-10
+        middles = (steps.levels[steps.codes[1:]] + steps.levels[steps.codes[:-1]]) / 2
+        beside = slope(steps.borders - 1e-9), slope(steps.borders + 1e-9)
+        assert (np.minimum(*beside) <= middles + 2e-9).all()
+        assert (np.maximum(*beside) >= middles - 2e-9).all()
+        smooth = np.abs(beside[1] - beside[0]) < 1e-8
+        assert np.abs(slope(steps.borders) - middles)[smooth].max(initial=0.0) < 1e-10
+
+
+@pytest.mark.parametrize("kind", ["shared", "contiguous"])
+@pytest.mark.parametrize(("name", "bits"), [("gelu", 3), ("selu", 2), ("mish", 4)])
+def test_it_is_a_stationary_point_under_a_density(name, bits, kind):
+    """Eq. 5 with w = N(0, 1), each integral to 1e-13; numbers are kept to 12 digits."""
+    steps, (lo, hi) = fitted(name, bits, kind, "norm").steps, parse_weight("norm").domain
+    mass, moment = np.zeros(len(steps.levels)), np.zeros(len(steps.levels))
+    for a, b, code in zip([lo, *steps.borders], [*steps.borders, hi], steps.codes, strict=True):
+        cuts = np.unique([a, *np.clip([-5, -2, -1, 0, 1, 2, 5], a, b), b])
+        for c, d in pairwise(cuts):
+            # Tails beyond 1e-16 of the mass matter to no level, but to one that has nothing else.
+            roots, weights = np.polynomial.legendre.leggauss(60)
+            x = (c + d) / 2 + (d - c) / 2 * roots
+            part = (d - c) / 2 * weights * np.exp(-x * x / 2)
+            mass[code] += part.sum()
+            moment[code] += (part * SLOPES[name](x)).sum()
+    assert np.abs(moment / mass - steps.levels).max() < 1e-10
+
+
+def test_a_border_on_a_leap_stays_on_it():
+    """1/3 has more than 12 digits; rounded to them, the border would leave the wrong level beside the leap."""
+    for name in ("where(x > 1/3, x + x**2/9, x/9)", "where(x > 1/3, x, 0)"):
+        for weight in ("uniform", "norm", "laplace"):
+            assert 1 / 3 in fitted(name, 2, "best", weight).steps.borders.tolist()
+    assert fitted("where(x > 1/3, x, 0)", 1, "best", "norm").error.l2_squared == 0
+
+
+def test_borders_never_leave_their_order():
+    """f' = x, and x - 2 right of 0: the two mid-levels are passed at 1 and at -1/2, in the wrong order."""
+    curve = Curve(activation_of("where(x < 0, x*x/2, x*x/2 - 2*x)"), -0.95, 1.4)
+    steps = Steps(np.array([-0.9, 1.2]), np.arange(3), np.array([-1.2, -0.8, -0.2]))
+    assert contiguous_steps(curve, steps, steps.levels).borders.tolist() == [-0.9, 1.2]
+    higher = np.array([-1.2, -0.8, 0.9])  # the second mid-level is never passed: its border stays, the other has room
+    # A bisected root is a float64 next to the true one.
+    assert contiguous_steps(curve, steps, higher).borders == pytest.approx([1.0, 1.2], rel=2.0**-52)
+
+
+@pytest.mark.parametrize("name", ["gelu", "selu", "tanh"])
+def test_shared_levels_are_the_nearest(name):
+    steps = fitted(name, 3).steps
+    x, _ = grid(20_000)
+    away = np.abs(SLOPES[name](x)[:, None] - steps.levels)
+    chosen = np.abs(SLOPES[name](x) - steps(x))
+    assert (chosen <= away.min(axis=1) + 1e-12).all()
+
+
+@pytest.mark.slow
+def test_the_fewest_bits_for_an_error():
+    for limit, bits in [(0.2, 1), (0.041, 2), (0.0406, 2), (0.0405, 3), (0.0081, 3), (0.008, 4)]:
+        assert fit_to_error(get("gelu"), limit).bits == bits
+    assert fit_to_error(get("relu"), 0.0).bits == 1
+    for wrong in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(InputError, match="max-error"):
+            fit_to_error(get("gelu"), wrong)
+    with pytest.raises(InputError, match="what 8 bits reach"):
+        fit_to_error(get("relu2"), 1e-9, target_gap=0.5)
+
+
+def test_even_needs_evenness_on_the_whole_domain():
+    """Parity is decided at points near 0; a function that breaks it far out is found by its error."""
+    name = "where(x > 100, x, tanh(x))"
+    assert activation_of(name).parity == "even"
+    assert fitted(name, 2, "even", "uniform", DOMAIN).error.gap <= 1e-3
+    with pytest.raises(InputError, match="not on this domain"):
+        fitted(name, 2, "even", "uniform", (-200.0, 200.0))
+
+
+def test_arguments_are_checked():
+    for words, arguments in [
+        ("bits", {"bits": 0}),
+        ("bits", {"bits": 9}),
+        ("bits", {"bits": 2.5}),
+        ("bits", {"bits": True}),
+        ("levels", {"bits": 2, "levels": "odd"}),
+        ("domain", {"bits": 2, "domain": (1, 1)}),
+        ("domain", {"bits": 2, "domain": (2, 1)}),
+        ("domain", {"bits": 2, "domain": (float("nan"), 1)}),
+        ("domain", {"bits": 2, "domain": (0, float("inf"))}),
+        ("even", {"bits": 2, "levels": "even"}),
+    ]:
+        with pytest.raises(InputError, match=words):
+            fit(get("gelu"), **arguments)
+    with pytest.raises(InputError, match="symmetric"):
+        fit(get("tanh"), 2, levels="even", domain=(-1, 2))
+
+
+def stored(result):
+    return dumps(seal(document.to_document(result), 1))
+
+
+def test_the_same_call_gives_the_same_bytes():
+    samples = from_samples(np.random.default_rng(0).normal(size=1000))
+    for arguments in [
+        {"levels": "best"},
+        {"weight": parse_weight("norm")},
+        {"weight": samples},
+        {"levels": "contiguous"},
+    ]:
+        assert len({stored(fit(get("silu"), 3, **arguments)) for _ in range(2)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"), [("gelu", 3), ("gelu", 4), ("selu", 2), ("tanh", 4), ("hardswish", 4), ("relu6", 1), ("mish", 4)]
+)
+def test_shipped_files_are_what_a_fit_gives(name, bits):
+    """Bit for bit, but for the versions of libraries, the document's own version and the hash of it all."""
+    fresh = json.loads(stored(fitted(name, bits)))
+    newest = max((DATA / name).glob(f"fewbit-{bits}bit.v*.json"), key=lambda path: int(path.name.split(".v")[1][:-5]))
+    shipped = json.loads(newest.read_text())
+    for one in (fresh, shipped):
+        del one["sha256"], one["version"], one["provenance"]["versions"]
+    assert json.dumps(fresh) == json.dumps(shipped)
+
+
+SCRIPT = """
+import sys
+from coefficients.document import dumps, seal
+from fitting.activations import get
+from fitting.fewbit import document
+from fitting.fewbit.solve import fit
+from fitting.weights import parse_weight
+for name, bits, levels, weight in [("gelu", 4, "best", "uniform"), ("silu", 3, "best", "uniform"),
+        ("tanh", 3, "contiguous", "uniform"), ("hardswish", 3, "best", "uniform"), ("selu", 3, "contiguous", "uniform"),
+        ("mish", 2, "best", "laplace"), ("gelu", 3, "contiguous", "norm")]:
+    result = fit(get(name), bits, levels=levels, weight=parse_weight(weight))
+    sys.stdout.write(dumps(seal(document.to_document(result), 1)))
+"""
+
+
+@pytest.mark.slow
+def test_the_processors_features_change_nothing():
+    """numpy's exp, and BLAS's solver, differ in the last bits from one instruction set to the next."""
+    features = [name for name in cpu.__cpu_dispatch__ if cpu.__cpu_features__.get(name)]
+    if not features:
+        pytest.skip("numpy has no other instruction set to choose here")
+    plain = {key: value for key, value in os.environ.items() if not key.startswith(("NPY_", "OPENBLAS_"))}
+    runs = [
+        subprocess.run([sys.executable, "-c", SCRIPT], env=plain | more, capture_output=True, text=True, check=True)
+        for more in ({}, {"NPY_DISABLE_CPU_FEATURES": " ".join(features), "OPENBLAS_NUM_THREADS": "1"})
+    ]
+    assert runs[0].stdout
+    assert runs[0].stdout == runs[1].stdout

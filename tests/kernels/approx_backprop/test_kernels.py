@@ -1,0 +1,420 @@
+"""The Triton kernels of approximate backprop against the plain-PyTorch ones, and compiled for GPUs."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import kernels.engine.ops  # noqa: F401
+from kernels.engine import launch_codes as launch
+from kernels.engine import reference_codes as reference
+from kernels.engine.planes import pack, plane_bytes, unpack
+
+ROOT = Path(__file__).parents[3]
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+VECTORS = (*DTYPES, torch.float64)
+HOSTILE = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1e30, -1e30, 3.4e38, -3.4e38, 1e-30, -1e-40)
+EDGES = (0, 1, 7, 8, 9, 64)
+each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+# The fixture gives one device to all examples.
+several = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80)
+seeds = st.integers(0, 2**31)
+counts = st.one_of(st.sampled_from(EDGES), st.integers(0, 400))
+inners = st.one_of(st.sampled_from((1, 1, 2, 7, 8, 9, 16, 40)), st.integers(1, 450))
+outers, wides = st.integers(1, 4), st.one_of(st.sampled_from((1, 8, 16)), st.integers(1, 20))
+lengths = st.one_of(st.sampled_from((1, 8, 16)), st.integers(1, 20))
+
+
+def numbers(
+    count: int, generator: torch.Generator, dtype: torch.dtype = torch.float32, hostile: bool = False
+) -> Tensor:
+    x = 3 * torch.randn(count, generator=generator)
+    if hostile:
+        at = torch.rand(count, generator=generator) < 0.1
+        x[at] = torch.tensor(HOSTILE)[torch.randint(len(HOSTILE), (int(at.sum()),), generator=generator)]
+    return x.to(dtype)
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """Shape, dtype and values, NaN as a value."""
+    return (
+        (one.shape, one.dtype) == (other.shape, other.dtype)
+        and torch.equal(one.isnan(), other.isnan())
+        and torch.equal(one.nan_to_num(0.0), other.nan_to_num(0.0))
+    )
+
+
+def to(device: str, *tensors: Tensor | None) -> Iterator[Tensor | None]:
+    return (None if one is None else one.to(device) for one in tensors)
+
+
+def check_ends(
+    x: Tensor, run: int, bits: int, device: str, wide: int = 1, tokens: int | None = None
+) -> tuple[Tensor, Tensor]:
+    place = run, wide, max(len(x), 1) if tokens is None else tokens
+    made = tuple(one.cpu() for one in launch.ends(x.to(device), *place, bits))
+    assert all(map(same, made, reference.ends(x, *place, bits)))
+    return made
+
+
+def groups_of(count: int, run: int, wide: int, tokens: int) -> Tensor:
+    """Of each element, as if each had been put in its place by hand: outer, then runs of tokens, then features."""
+    place = torch.arange(count)
+    outer, token, feature = place // (tokens * wide), place // wide % tokens, place % wide
+    return (outer * math.ceil(tokens / run) + token // run) * wide + feature
+
+
+@pytest.mark.slow
+@given(seeds, st.tuples(outers, st.integers(1, 90), wides), st.integers(1, 100), st.integers(1, 8), st.booleans())
+@example(0, (1, 399, 1), 100_000, 4, False)
+@example(0, (2, 67, 8), 64, 4, False)
+@several
+def test_ends(device, seed, shape, run, bits, hostile):
+    generator, (outer, tokens, wide) = torch.Generator().manual_seed(seed), shape
+    count = outer * tokens * wide
+    x = numbers(count, generator, DTYPES[seed % 3], hostile)
+    least, step = check_ends(x, run, bits, device, wide, tokens)
+    if not hostile:
+        each = groups_of(count, run, wide, tokens)
+        assert (least.double()[each] <= x.double()).all()
+        top = least.double() + ((1 << bits) - 1) * step.double()
+        # The division by 2**bits - 1 may have rounded down to a number of bfloat16.
+        assert (top[each] >= x.double() - 2.0**-23 * (top - least)[each].abs()).all()
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+@each_dtype
+def test_ends_of_hostile_groups(device, dtype, value):
+    x = torch.linspace(-2, 2, 33).to(dtype)
+    x[[5, 32]] = torch.tensor(value).to(dtype)
+    least, step = check_ends(x, 8, 2, device)
+    if math.isnan(value):
+        assert least.isnan().tolist() == step.isnan().tolist() == [True, False, False, False, True]
+
+
+def test_nan_of_any_bits_is_seen(device):
+    # With either sign, and with nothing in the bits that bfloat16 keeps.
+    for bits in (0x7FC00000, -0x400000, 0x7F800001, -0x7FFFFF, 0x7FFFFFFF, -1):
+        x = torch.arange(16, dtype=torch.float32)
+        x.view(torch.int32)[11] = bits
+        for made in launch.ends(x.to(device), 8, 1, 16, 4):
+            assert made.isnan().tolist() == [False, True]
+
+
+def test_ends_of_a_group_over_several_tiles(device):
+    x = torch.linspace(-3, 5, 150_001)
+    for group in (70_000, 200_000):
+        check_ends(x, group, 4, device)
+        check_ends(-x, group, 4, device)
+
+
+@pytest.mark.parametrize("count", [0, 1, 9])
+def test_ends_are_rounded_outward(device, count):
+    x = torch.full((count,), 1 + 2.0**-20)
+    x[1:] = -x[1:]
+    least, _ = check_ends(x, 1, 8, device)
+    assert least.tolist() == [1.0, *[-1 - 2.0**-7] * 8][:count]
+
+
+def codes(planes: Tensor, count: int, bits: int) -> Tensor:
+    assert (planes.shape, planes.dtype) == ((bits, plane_bytes(count)), torch.uint8)
+    return unpack(planes.cpu(), count)
+
+
+@given(seeds, counts, inners, lengths, st.integers(1, 8), st.booleans(), st.sampled_from(("none", "one", "each")))
+@example(1, 300, 5, 1, 4, False, "one")
+@example(1, 300, 16, 5, 4, False, "each")
+@example(1, 300, 12, 5, 3, False, "each")
+@example(1, 300, 9, 2, 3, False, "none")
+@example(1, 300, 1, 16, 8, False, "none")
+@example(1, 300, 1, 24, 5, False, "none")
+@example(1, 300, 3, 5, 8, False, "none")
+@several
+def test_encode(device, seed, count, inner, length, bits, hostile, kind):
+    generator = torch.Generator().manual_seed(seed)
+    x = numbers(count, generator, DTYPES[seed % 3], hostile)
+    center, scale = (numbers(length, generator, VECTORS[seed % 4], hostile) for _ in range(2))
+    # Not only whole ones, and for some vectors one entry for all.
+    offset = torch.randint(-20, 300, (length,), generator=generator) / 2
+    scale, offset = scale[: 1 if seed % 5 == 0 else None], offset[: 1 if seed % 7 == 0 else None]
+    noise = {"none": None, "one": torch.rand(1, generator=generator)}.get(kind, torch.rand(count, generator=generator))
+    made = launch.encode(*to(device, x, center, scale, offset, noise), inner, 1, inner, bits)
+    expected = reference.encode(x, center, scale, offset, noise, inner, 1, inner, bits)
+    assert torch.equal(codes(made, count, bits), codes(expected, count, bits))
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_every_code_is_packed_and_unpacked(device, bits):
+    x = torch.arange(-3, (1 << bits) + 3, dtype=torch.float32)
+    zero, one = torch.zeros(1, device=device), torch.ones(1, device=device)
+    planes = launch.encode(x.to(device), zero, one, zero, None, 1, 1, 1, bits)
+    expected = x.clamp(0, (1 << bits) - 1)
+    assert codes(planes, len(x), bits).tolist() == expected.tolist()
+    made = launch.decode(planes, one, zero, 1, 1, 1, None, None, 1, None, 0.0, True, len(x), torch.float32)
+    assert torch.equal(made.cpu(), expected)
+
+
+@given(
+    st.tuples(seeds, counts, st.integers(1, 8)),
+    st.tuples(inners, inners, lengths),
+    st.tuples(*[st.sampled_from(("none", "one", "own"))] * 2),
+    st.tuples(st.booleans(), st.sampled_from((0.0, 0.01, -0.5, 1.0)), st.booleans()),
+)
+@example((1, 300, 8), (12, 1, 16), ("own", "one"), (True, 0.01, False))
+@example((1, 300, 2), (16, 12, 5), ("own", "own"), (False, 0.0, True))
+@example((1, 300, 4), (256, 1, 1), ("none", "none"), (True, 0.0, True))
+@several
+def test_decode(device, drawn, places, kinds, signed):
+    (seed, count, bits), (run, inner, channels), (with_signs, slope, hostile) = drawn, places, signed
+    generator = torch.Generator().manual_seed(seed)
+    dtype = DTYPES[seed % 3]
+    planes = pack(torch.randint(1 << bits, (count,), generator=generator, dtype=torch.uint8), bits)
+    groups = 1 if seed % 5 == 0 else max(1, -(-count // run))
+    step, base = (numbers(groups, generator, VECTORS[seed % 4], hostile) for _ in range(2))
+    sizes = {"none": None, "one": 1, "own": channels}
+    gain, bias = (
+        None if sizes[kind] is None else numbers(sizes[kind], generator, VECTORS[seed % 4], hostile) for kind in kinds
+    )
+    signs = pack(torch.randint(2, (count,), generator=generator, dtype=torch.uint8), 1) if with_signs else None
+    others, place = (slope, seed % 2 == 0, count, dtype), (run, 1, run)
+    device_vectors = list(to(device, planes, step, base, gain, bias, signs))
+    made = launch.decode(*device_vectors[:3], *place, *device_vectors[3:5], inner, device_vectors[5], *others)
+    expected = reference.decode(planes, step, base, *place, gain, bias, inner, signs, *others)
+    # The same operations in float32, each rounded, and one rounding to the dtype: nothing may differ.
+    assert same(made.cpu(), expected)
+
+
+@pytest.mark.slow
+@given(seeds, st.tuples(outers, st.integers(1, 90), wides), st.integers(1, 100), st.integers(1, 8), st.booleans())
+@example(0, (3, 67, 8), 34, 4, False)
+@example(1, (3, 67, 1), 34, 4, True)
+@example(2, (1, 67, 5), 34, 8, False)
+@several
+def test_groups_of_features(device, seed, shape, run, bits, hostile):
+    """Codes and values of groups that lie along tokens, there and back; the reference by the definition of a group."""
+    generator, (outer, tokens, wide) = torch.Generator().manual_seed(seed), shape
+    count, place = outer * tokens * wide, (run, wide, tokens)
+    x = numbers(count, generator, DTYPES[seed % 3], hostile)
+    each = groups_of(count, *place)
+    least, step = reference.ends(x, *place, bits)
+    scale, offset, half = torch.where(step > 0, 1 / step.float(), 0), torch.zeros_like(least), torch.full((1,), 0.5)
+    made = launch.encode(*to(device, x, least, scale, offset, half), *place, bits)
+    expected = (((x.float() - least.float()[each]) * scale[each]) + 0.5).floor().nan_to_num(0).clamp(0, 2**bits - 1)
+    assert torch.equal(codes(made, count, bits).float(), expected)
+    planes = reference.encode(x, least, scale, offset, half, *place, bits)
+    rest = None, None, 1, None, 0.0, True, count, torch.float32
+    values = reference.decode(planes, step, least, *place, *rest)
+    assert same(values, expected * step.float()[each] + least.float()[each])
+    assert same(launch.decode(*to(device, planes, step, least), *place, *rest).cpu(), values)
+
+
+@given(seeds, counts, st.booleans(), st.sampled_from((0, 0.01, 0.3, -0.5, 1.0)))
+@several
+def test_rectify(device, seed, count, hostile, slope):
+    generator = torch.Generator().manual_seed(seed)
+    dtype = DTYPES[seed % 3]
+    x, grad = (numbers(count, generator, dtype, hostile) for _ in range(2))
+    y, signs = (one.cpu() for one in launch.rectify(x.to(device), slope))
+    expected_y, expected_signs = reference.rectify(x, slope)
+    # One product in float32 and its rounding to the dtype, here as there.
+    assert same(y, expected_y)
+    assert torch.equal(signs, expected_signs)
+    dx = launch.rectify_backward(grad.to(device), signs.to(device), slope).cpu()
+    assert same(dx, reference.rectify_backward(grad, signs, slope))
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.1])
+@each_dtype
+def test_nan_counts_as_above_zero(device, dtype, slope):
+    x = torch.tensor([math.nan, -math.inf, math.inf, 0.0, -0.0, -1.0, 1.0]).to(dtype)
+    y, signs = (one.cpu() for one in launch.rectify(x.to(device), slope))
+    assert unpack(signs, 7).tolist() == [1, 0, 1, 0, 0, 0, 1]
+    assert y.isnan().tolist() == [True] + [False] * 6
+
+
+def test_shapes_stay(device):
+    x = torch.randn(3, 5, 7).to(device)
+    y, signs = launch.rectify(x, 0.1)
+    assert (y.shape, signs.shape) == (x.shape, (1, 14))
+    assert launch.rectify_backward(x, signs, 0.1).shape == x.shape
+    vectors = (torch.ones(5, device=device) for _ in range(3))
+    assert launch.encode(x, *vectors, torch.rand_like(x), 7, 1, 7, 3).shape == (3, 14)
+
+
+def test_offsets_of_64_bits(device, monkeypatch):
+    x = torch.randn(500, generator=torch.Generator().manual_seed(0)).to(device)
+    vectors = [torch.randn(5, generator=torch.Generator().manual_seed(1)).to(device) for _ in range(3)]
+
+    def run() -> list[Tensor]:
+        planes = [launch.encode(x, *vectors, None, inner, 1, inner, 4) for inner in (1, 3, 8, 12)]
+        others = [
+            launch.decode(
+                planes[0], *vectors[:2], 100, 1, 100, *vectors[1:], inner, None, 0.0, True, 500, torch.float32
+            )
+            for inner in (1, 3, 8, 12)
+        ]
+        for place in ((10, 4, 25), (10, 10, 50)):
+            least, step = launch.ends(x, *place, 4)
+            planes.append(launch.encode(x, least, step, step, None, *place, 4))
+        return [*(codes(one, 500, 4) for one in planes), *others]
+
+    narrow = run()
+    monkeypatch.setattr(launch, "_NARROW", 0)
+    assert all(map(torch.equal, run(), narrow))
+
+
+def test_the_ops_run_the_kernels(device, monkeypatch):
+    ops = torch.ops.actfit
+    x, one, zero = torch.randn(40).to(device), torch.ones(1, device=device), torch.zeros(1, device=device)
+
+    def run() -> list[Tensor]:
+        y, signs = ops.rectify(x, 0.1)
+        planes = ops.encode(x, zero, one, zero, None, 1, 1, 1, 4)
+        values = ops.decode(planes, one, zero, 40, 1, 40, None, None, 1, signs, 0.1, True, 40, torch.float16)
+        return [*ops.ends(x, 16, 1, 40, 4), planes, values, y, signs, ops.rectify_backward(y, signs, 0.1)]
+
+    called = set()
+
+    def noticed(name: str) -> Callable[..., object]:
+        original = getattr(launch, name)
+        return lambda *args: (called.add(name), original(*args))[1]
+
+    names = {"ends", "encode", "decode", "rectify", "rectify_backward"}
+    for name in names:
+        monkeypatch.setattr(launch, name, noticed(name))
+    made = run()
+    assert called == names
+    for name in names:
+        monkeypatch.setattr(launch, name, getattr(reference, name))
+    assert all(map(same, made, run()))
+
+
+COMPILE = """
+import json, os, subprocess, sys, tempfile
+from pathlib import Path
+folder = Path(sys.argv[2])
+os.environ["TRITON_CACHE_DIR"] = str(folder)
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from codegen import disassembly
+from kernels.engine import launch_codes as launch
+from kernels.engine.templates import codes as template
+from kernels.engine.templates import ROWS, WARPS
+tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+def read(*words):
+    command = [tools / words[0], *words[1:], folder / "cubin"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+def type_of(name, argument, constants, count):
+    if argument in constants:
+        return "constexpr"
+    if argument in ("planes_ptr", "signs_ptr"):
+        return "*u8"
+    if argument in ("x_ptr", "y_ptr", "grad_ptr", "dx_ptr", "values_ptr") or name == "group_range":
+        if argument.endswith("_ptr"):
+            return "*bf16"
+    if argument.endswith("_ptr"):
+        return "*fp32"
+    return {"slope": "fp32", "n": count}.get(argument, "i32")
+def compiled(name, arch, count, constants, multiples, warps):
+    kernel = getattr(template, name + "_kernel")
+    places = {argument: (place,) for place, argument in enumerate(kernel.arg_names)}
+    source = ASTSource(
+        kernel,
+        {argument: type_of(name, argument, constants, count) for argument in places},
+        {places[one]: value for one, value in constants.items()},
+        {places[one]: [["tt.divisibility", 16]] for one in places if one.endswith("_ptr") or one in multiples},
+    )
+    made = triton.compile(source, target=GPUTarget("cuda", arch, 32), options={"num_warps": warps, **launch._EXACT})
+    (folder / "cubin").write_bytes(made.asm["cubin"])
+    used, code = (
+        disassembly.usage(read("cuobjdump", "-res-usage")), disassembly.sass(read("nvdisasm", "-c", "-ndf"))
+    )
+    fused = sum(many for opcode, many in code.opcodes.items() if opcode.startswith("FFMA"))
+    return {
+        "kernel": name, "arch": arch, **constants, "count": count, "multiples": multiples, "registers": used["REG"],
+        "spilled": used["STACK"] + used["LOCAL"], "shared": made.metadata.shared, "instructions": code.total,
+        "fused": fused, "calls": code.calls, "widths": sorted({width for _, width in code.accesses}),
+    }
+found = []
+for arch, name, constants, count, multiples in json.loads(sys.argv[1]):
+    warps = constants.pop("warps", WARPS)
+    rows = {} if name == "group_range" else {"ROWS": ROWS}
+    found.append(compiled(name, arch, count, {**constants, **rows}, multiples, warps))
+print(json.dumps(found))
+"""
+# A kernel, its constants, and the numbers that are multiples of 16, for which Triton compiles another one.
+VARIANTS = [
+    ("group_range", {"wide": 1, "BITS": 4, "GROUPS": 4, "WIDTH": 256}, ["n", "run", "tokens"]),
+    ("group_range", {"wide": 1, "BITS": 4, "GROUPS": 1, "WIDTH": 8192, "warps": 16}, ["n", "run", "tokens"]),
+    ("group_range", {"BITS": 4, "GROUPS": 128, "WIDTH": 8}, ["n", "run", "tokens", "wide"]),
+    ("encode", {"PLACES": "one", "NOISE": "one", "BITS": 4}, ["n"]),
+    ("encode", {"PLACES": "row", "NOISE": "each", "BITS": 4}, ["n", "run"]),
+    ("encode", {"PLACES": "two", "NOISE": "none", "BITS": 8}, ["n"]),
+    ("encode", {"PLACES": "eight", "NOISE": "one", "BITS": 4}, ["n", "length"]),
+    ("encode", {"PLACES": "each", "NOISE": "one", "BITS": 4}, ["n"]),
+    ("encode", {"PLACES": "wide", "NOISE": "one", "BITS": 4}, ["n", "run", "tokens", "wide"]),
+    ("encode", {"PLACES": "any", "NOISE": "one", "BITS": 8}, ["n"]),
+    (
+        "decode",
+        {"PLACES": "row", "GAIN": "none", "BIAS": "none", "SIGNS": False, "SLOPED": False, "CLAMP": True, "BITS": 2},
+        ["n", "run"],
+    ),
+    (
+        "decode",
+        {"PLACES": "row", "GAIN": "row", "BIAS": "row", "SIGNS": True, "SLOPED": False, "CLAMP": True, "BITS": 4},
+        ["n", "run", "inner"],
+    ),
+    (
+        "decode",
+        {"PLACES": "two", "GAIN": "each", "BIAS": "eight", "SIGNS": True, "SLOPED": True, "CLAMP": True, "BITS": 8},
+        ["n"],
+    ),
+    (
+        "decode",
+        {"PLACES": "wide", "GAIN": "eight", "BIAS": "eight", "SIGNS": True, "SLOPED": False, "CLAMP": False, "BITS": 8},
+        ["n", "run", "tokens", "wide"],
+    ),
+    *((name, {"SLOPED": sloped}, ["n"]) for name in ("rectify", "rectify_backward") for sloped in (False, True)),
+]
+
+
+def variants() -> list[tuple[int, str, dict[str, object], str, list[str]]]:
+    """With the GPU and the type of the element count."""
+    wide = {name: {"WIDE": False} if name in ("encode", "decode") else {} for name, _, _ in VARIANTS}
+    found = [(arch, name, {**one, **wide[name]}, "i32", many) for arch in (80, 90) for name, one, many in VARIANTS]
+    for name, one, many in (VARIANTS[0], VARIANTS[5], VARIANTS[12]):
+        found.append((90, name, {**one, **dict.fromkeys(wide[name], True)}, "i64", many))
+        found.append((90, name, {**one, **wide[name]}, "i32", []))
+    return found
+
+
+@pytest.mark.slow
+def test_kernels_compile_for_gpus(tmp_path):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", COMPILE, json.dumps(variants()), str(tmp_path)],
+        cwd=ROOT, env={**environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(found) == 2 * len(VARIANTS) + 6
+    for one in found:
+        assert one["spilled"] == 0, one
+        # A division has its own fused operations, correctly rounded at the end.
+        assert one["kernel"] == "group_range" or (one["fused"], one["shared"]) == (0, 0), one
+        # Tensors of 16 bits in wide accesses; the codes of a row in bytes, the ends of a group in 16 bits each.
+        if one["multiples"]:
+            assert set(one["widths"]) <= {8, 16 if one["kernel"] == "group_range" else 8, 32, 128}, one
+            assert 128 in one["widths"], one

@@ -1,0 +1,80 @@
+"""Random programs that a tracer can follow: what each step does is drawn beforehand, not as it runs."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.kernels.forward_ad.programs import BINARY, IN_PLACE, OTHER, SIZE, UNARY
+
+
+@torch.no_grad()
+def _without_gradient(t: Tensor) -> Tensor:
+    return torch.sin(t)
+
+
+def _late_constant(t: Tensor) -> Tensor:
+    """One that follows from the chain it is used in."""
+    return t * torch.sigmoid(t.sum().detach())
+
+
+def _drawn_constant(t: Tensor) -> Tensor:
+    return t * torch.rand(SIZE, dtype=torch.float64)
+
+
+UNARY = [
+    *UNARY,
+    *(_without_gradient, _late_constant, _drawn_constant),
+    lambda t: F.dropout(torch.sin(F.dropout(torch.cos(t), 0.2)), 0.5),
+    lambda t: torch.where(torch.sin(t) > 0, t, torch.exp(-t.abs())),
+    lambda t: t * torch.sigmoid(1.7 * t),
+    lambda t: torch.exp(torch.sin(t)),
+]
+_KINDS = {"unary": 0.6, "binary": 0.2, "product": 0.07, "other": 0.08, "in place": 0.05}
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is done to the tensors, counted from the last, that are at `operands`; whether its result joins them."""
+
+    does: Callable[..., Tensor]
+    operands: tuple[int, ...]
+    joins: bool = True
+
+
+def drawn(seed: int) -> Callable[[Tensor, Tensor], Tensor]:
+    """The program of a seed: from x and weight, a number."""
+    chosen = random.Random(seed)
+    steps: list[Step] = []
+    count = 1
+
+    def recent() -> int:
+        return 1 + int(chosen.random() ** 2 * count)
+
+    for _ in range(chosen.randint(4, 16)):
+        match chosen.choices(list(_KINDS), list(_KINDS.values()))[0]:
+            case "unary":
+                steps.append(Step(chosen.choice(UNARY), (recent(),)))
+            case "binary":
+                steps.append(Step(chosen.choice(BINARY), (recent(), recent())))
+            case "other":
+                steps.append(Step(chosen.choice(OTHER), (recent(),)))
+            case "in place":
+                steps.append(Step(chosen.choice(IN_PLACE), (recent(),), joins=False))
+            case "product":
+                steps.append(Step(torch.mm, (recent(), 0)))
+        count += steps[-1].joins
+
+    def run(x: Tensor, weight: Tensor) -> Tensor:
+        tensors = [x @ weight]
+        for step in steps:
+            operands = [tensors[-place] if place else weight for place in step.operands]
+            result = step.does(*operands)
+            if step.joins:
+                tensors.append(result)
+        return (tensors[-1] @ weight).sum() + tensors[len(tensors) // 2].sum()
+
+    return run

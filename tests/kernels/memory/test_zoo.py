@@ -1,0 +1,403 @@
+"""The named models: as large as published, built without memory, and kept for backward what real ones keep."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._pytree import tree_leaves
+
+from kernels.errors import KernelError
+from kernels.memory.isolated import unpacked
+from kernels.memory.zoo import build, names
+
+ROOT = Path(__file__).resolve().parents[3]
+
+# Parameters. bert, roberta, gpt2, clip, llama, mistral: of the checkpoints google-bert/bert-base-uncased,
+# FacebookAI/roberta-base (each with its pooler, without head), openai-community/gpt2 (tied head counted once),
+# openai/clip-vit-base-patch32, meta-llama/Llama-2-7b-hf, mistralai/Mistral-7B-v0.1. vit: timm's
+# vit_base_patch16_224. CNNs: torchvision's tables of weights. ast: the encoder's 86,187,264 and a head of
+# 2·768 + 768·527 + 527 (published rounded, as 86.6M).
+PUBLISHED = {
+    "bert": 109_482_240,
+    "roberta": 124_645_632,
+    "roberta-large": 355_359_744,
+    "gpt2": 124_439_808,
+    "vit": 86_567_656,
+    "clip": 151_277_313,
+    "ast": 86_594_063,
+    "llama": 6_738_415_616,
+    "mistral": 7_241_732_096,
+    "resnet18": 11_689_512,
+    "resnet34": 21_797_672,
+    "resnet50": 25_557_032,
+    "resnet101": 44_549_160,
+    "resnet152": 60_192_808,
+    "vgg11": 132_863_336,
+    "vgg16": 138_357_544,
+    "vgg19": 143_667_240,
+    "efficientnet-b0": 5_288_548,
+    "efficientnet-b3": 12_233_232,
+    "efficientnet-b7": 66_347_960,
+    "mlp": 8 * 1024**2 + 5 * 1024,
+    "block": 12 * 1024**2 + 13 * 1024,
+}
+# Small enough to be built for real.
+TEXT = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128, "num_hidden_layers": 2}
+SMALL = {
+    "bert": TEXT,
+    "roberta": TEXT,
+    "gpt2": {"n_embd": 64, "n_head": 4, "n_layer": 2},
+    "vit": {**TEXT, "image_size": 64},
+    "clip": {**TEXT, "image_size": 64},
+    "ast": {**TEXT, "max_length": 64},
+    "llama": {**TEXT, "num_key_value_heads": 4, "head_dim": 16},
+    "mistral": {**TEXT, "num_key_value_heads": 2, "head_dim": 16},
+    "resnet18": {"image_size": 64, "embedding_size": 8, "hidden_sizes": [8, 16, 32, 64]},
+    "vgg11": {"image_size": 64, "hidden": 32},
+    "efficientnet-b0": {"image_size": 32, "depth_coefficient": 0.2},
+    "mlp": {"width": 64},
+    "block": {"width": 64},
+}
+ATTENDING = ("bert", "gpt2", "vit", "clip", "ast", "llama", "mistral")
+TRANSFORMERS = [name for name in PUBLISHED if not name.startswith(("vgg", "mlp", "block"))]
+
+
+@pytest.fixture(autouse=True)
+def _needs(request: pytest.FixtureRequest) -> None:
+    """Names of models of transformers are skipped where it is not installed."""
+    spec = getattr(request.node, "callspec", None)
+    if spec is not None and spec.params.get("name") in TRANSFORMERS:
+        pytest.importorskip("transformers", reason="transformers is not installed")
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeTensorMode]:
+    with FakeTensorMode() as mode:
+        yield mode
+
+
+def tensors(model: nn.Module, *inputs: object) -> list[Tensor]:
+    leaves = [*model.parameters(), *model.buffers(), *tree_leaves(inputs)]
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+
+def kept_bytes(model: nn.Module, args: tuple, kwargs: dict) -> int:
+    """Bytes that go through the pack hook in forward: each storage once, inputs too, parameters and buffers not."""
+    seen = {id(one.untyped_storage()): one.untyped_storage() for one in tensors(model)}
+    own = set(seen)
+
+    def pack(tensor: Tensor) -> Tensor:
+        seen[id(tensor.untyped_storage())] = tensor.untyped_storage()
+        return tensor
+
+    fake = isinstance(next(model.parameters()), FakeTensor)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), unpacked() if fake else nullcontext():
+        model(*args, **kwargs)
+    return sum(storage.nbytes() for key, storage in seen.items() if key not in own)
+
+
+def test_every_name_is_tested():
+    assert set(names()) == set(PUBLISHED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_built_and_run_without_memory(name, fake):
+    model, args, kwargs = build(name)
+    assert sum(parameter.numel() for parameter in model.parameters()) == PUBLISHED[name]
+    assert model.training
+    output = model(*args, **kwargs)
+    for tensor in tensors(model, args, kwargs, *(output.values() if isinstance(output, dict) else [output])):
+        assert isinstance(tensor, FakeTensor)
+        assert tensor.device.type == "cpu"
+    assert torch.get_default_dtype() == torch.float32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*ATTENDING, "block"])
+def test_eager_attention_keeps_the_weights(name, fake):
+    # float64: nothing upcasts, so that eager attention's probabilities stand out; dropout makes both eager on a CPU.
+    small = SMALL[name] | ({} if name in ("vit", "clip", "ast") else {"seq": 24}) | {"dtype": torch.float64}
+    kept = {kind: kept_bytes(*build(name, attention=kind, **small)) for kind in ("eager", "sdpa")}
+    assert kept["eager"] > kept["sdpa"] or name in ("bert", "gpt2")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "attention"),
+    [(name, "sdpa") for name in SMALL] + [(name, "eager") for name in SMALL if name in (*ATTENDING, "block")],
+)
+def test_fake_and_real_counts_agree(name, attention):
+    with FakeTensorMode():
+        counted = kept_bytes(*build(name, batch=2, seq=_seq(name), attention=attention, **SMALL[name]))
+    torch.manual_seed(0)
+    model, args, kwargs = build(name, batch=2, seq=_seq(name), attention=attention, **SMALL[name])
+    assert not any(isinstance(tensor, FakeTensor) for tensor in tensors(model, args, kwargs))
+    assert kept_bytes(model, args, kwargs) == counted
+
+
+@pytest.mark.parametrize("window", [8, 64])
+def test_a_window_is_a_mask_in_both(window):
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    small = {**SMALL["mistral"], "sliding_window": window}
+    with FakeTensorMode():
+        counted = kept_bytes(*build("mistral", seq=24, **small))
+    assert kept_bytes(*build("mistral", seq=24, **small)) == counted
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral"])
+def test_no_mask_is_kept_where_causal_attention_needs_none(name, fake):
+    model, args, kwargs = build(name, seq=24, **SMALL[name], dtype=torch.bfloat16)
+    model.eval()  # with dropout, attention on a CPU is done step by step
+    shapes = []
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda one: shapes.append(one.shape) or one, lambda one: one)
+    with hooks, unpacked():
+        model(*args, **kwargs)
+    assert not [shape for shape in shapes if shape[-2:] == (24, 24)]
+
+
+def _seq(name: str) -> int | None:
+    """24 positions where there are any."""
+    return None if name.startswith(("vit", "ast", "resnet", "vgg", "efficientnet")) else 24
+
+
+# The blog's numbers; the block's without 65536 B, as a CPU keeps statistics of LayerNorm in bfloat16, and without the
+# 16 B of CUDA's seed.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "act", "expected"),
+    [("mlp", "relu", 83886080), ("mlp", "gelu", 150994944), ("block", "relu", 201457664), ("block", "gelu", 268566528)],
+)
+def test_the_blog_s_bytes(name, act, expected, fake):
+    assert kept_bytes(*build(name, act=act)) == expected
+    assert kept_bytes(*build(name, act=act, batch=1)) == expected // 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("bert", (1, 512)), ("roberta", (1, 512)), ("gpt2", (1, 1024)), ("llama", (1, 4096)), ("mistral", (1, 4096))],
+)
+def test_natural_length_and_others(name, shape, fake):
+    for asked, expected in (({}, shape), ({"batch": 3, "seq": 7}, (3, 7))):
+        _, args, kwargs = build(name, **asked)
+        assert args == ()
+        assert {key: (tuple(one.shape), one.dtype) for key, one in kwargs.items()} == {
+            "input_ids": (expected, torch.int64)
+        }
+
+
+def test_images_come_in_the_model_s_dtype(fake):
+    model, (images,), _ = build("vgg11", batch=2, dtype=torch.bfloat16)
+    assert (images.shape, images.dtype) == ((2, 3, 224, 224), torch.bfloat16)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("name", ["gpt2"])
+@pytest.mark.parametrize("mode", ["fake", "real"])
+def test_tied_weights_stay_tied(name, mode):
+    if mode == "fake":
+        with FakeTensorMode():
+            model, *_ = build(name)
+    else:
+        model, *_ = build(name, **SMALL[name])
+    assert model.lm_head.weight is model.transformer.wte.weight
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["clip", "gpt2", "vit", "resnet18", "resnet50", "vgg11", "block"])
+@pytest.mark.parametrize(("act", "kind"), [("silu", "SiLU"), ("gelu_tanh", "GELU")])
+def test_the_activation_is_the_one_asked_for(name, act, kind, fake):
+    model, *_ = build(name, act=act)
+    found = {type(one).__name__ for one in model.modules()}
+    assert any(kind in one for one in found)
+    assert not found & {"ReLU", "QuickGELUActivation", "NewGELUActivation"}
+
+
+@pytest.mark.parametrize("name", ["clip"])
+def test_clip_has_a_quick_gelu_of_its_own(name, fake):
+    quick, plain = kept_bytes(*build(name)), kept_bytes(*build(name, act="gelu"))
+    assert quick - plain == 12 * 4 * (77 * 2048 + 50 * 3072)  # a sigmoid for each hidden element
+
+
+def test_vgg_works_in_place_as_torchvision_s(fake):
+    relus = [one for one in build("vgg16")[0].modules() if isinstance(one, nn.ReLU)]
+    assert [one.inplace for one in relus] == [True] * 15
+
+
+# GELU's and ReLU's inputs or outputs: the memory table of the FewBit paper, at its sizes, in MiB.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "expected", "asked"),
+    [
+        ("roberta", 36.0, {"seq": 256}),
+        ("roberta-large", 96.0, {"seq": 256}),
+        ("resnet18", 11.5, {"image_size": 256}),
+        ("resnet50", 47.9, {"image_size": 256}),
+        ("resnet101", 73.4, {"image_size": 256}),
+        ("resnet152", 104.9, {"image_size": 256}),
+        ("vgg11", 37.0, {"image_size": 256}),
+    ],
+)
+def test_what_goes_through_activations_is_as_published(name, expected, asked, fake):
+    model, args, kwargs = build(name, **asked)
+    passed = []
+    for one in model.modules():
+        if type(one).__name__ in ("ReLU", "GELUActivation", "GELU"):
+            one.register_forward_hook(lambda module, inputs, output: passed.append(output.untyped_storage().nbytes()))
+    model(*args, **kwargs)
+    assert sum(passed) / 2**20 == pytest.approx(expected, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"name": "resnet19"}, "model must be one of bert, .*got 'resnet19'; did you mean 'resnet1"),
+        ({"name": "?"}, r"model must be one of .* or package\.module:function, got '\?'$"),
+        ({"name": "mlp", "batch": 0}, "batch must be a positive whole number, got 0"),
+        ({"name": "mlp", "seq": -1}, "seq must be a positive whole number, got -1"),
+        ({"name": "mlp", "batch": True}, "batch must be .*, got True"),
+        ({"name": "vgg11", "seq": 7}, "seq must be left out for vgg11, which takes images of one size, got 7"),
+        ({"name": "bert", "seq": 513}, "seq must be at most 512, the positions that bert has, got 513"),
+        ({"name": "roberta", "seq": 513}, "seq must be at most 512"),
+        ({"name": "clip", "seq": 78}, "seq must be at most 77"),
+        ({"name": "ast", "seq": 78}, "seq must be left out for ast, which takes spectrograms"),
+        ({"name": "bert", "attention": "flash"}, "attention must be one of eager, sdpa, got 'flash'"),
+        ({"name": "mlp", "dtype": torch.int8}, r"dtype must be one of torch\.float32, .*, got torch.int8"),
+        ({"name": "mlp", "act": "gleu"}, "act must be one of relu, .*, got 'gleu'"),
+        ({"name": "bert", "act": "gleu"}, "act must be one of gelu, .*, got 'gleu'"),
+        ({"name": "mlp", "layers": 2}, "overrides must be names in the configuration of mlp, got 'layers'"),
+        ({"name": "clip", "layers": 2}, "overrides must be names in the configuration of clip, got 'layers'"),
+        ({"name": "json:loads", "seq": 3}, "seq must be left out for json:loads, got 3: the function decides"),
+        ({"name": "no_such.thing:f"}, "model must be a function that can be imported, .* ModuleNotFoundError: "),
+        ({"name": "json:no_such"}, "model must be a function that can be imported, .*'json:no_such': AttributeError: "),
+        ({"name": ":f"}, "model must be a function that can be imported, .*got ':f': ValueError"),
+        ({"name": "math:pi"}, "math:pi raised TypeError: 'float' object is not callable"),
+    ],
+)
+def test_what_cannot_be_built(asked, message, fake):
+    if asked["name"] in TRANSFORMERS:
+        pytest.importorskip("transformers", reason="transformers is not installed")
+    with pytest.raises(KernelError, match=message) as caught:
+        build(**asked)
+    assert "\n" not in str(caught.value)
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_without_transformers(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(KernelError, match=r"one of vgg11, .*, block without .*: pip install transformers$"):
+        build("bert")
+
+
+THEIRS = """
+import torch
+from torch import nn
+
+calls = []
+table = nn.Embedding(5, 4)
+
+class Tied(nn.Module):
+    def __init__(self, rate=0.0):
+        super().__init__()
+        self.first, self.second, self.rate = nn.Linear(4, 4), nn.Linear(4, 4), rate
+        self.second.weight = self.first.weight
+
+    def forward(self, x, factor=1):
+        return self.second(self.first(x)) * factor
+
+def tensor(): return Tied(), torch.ones(2, 4)
+def several(): return Tied(), (torch.ones(2, 4), 3)
+def named(): return Tied().eval(), {"x": torch.ones(2, 4)}
+def truncated():
+    model = Tied()
+    nn.init.trunc_normal_(model.first.weight)
+    return model, torch.ones(2, 4)
+def stochastic():
+    calls.append(type(torch.ones(1)).__name__)
+    rates = [one.item() for one in torch.linspace(0, 0.5, 3)]
+    return Tied(rates[-1]), torch.ones(2, 4)
+def branching(): return Tied(1.0 if torch.ones(1).sum() > 0 else 0.0), torch.ones(2, 4)
+def elsewhere(): return table, torch.zeros(2, dtype=torch.int64)
+def wrong(): return Tied()
+def parted(): return torch.ones(2, 4), Tied()
+def slip():
+    calls.append("slip")
+    return Tied(), torch.ones(undefined)
+def broken(): raise RuntimeError("first line\\nsecond line")
+"""
+
+
+@pytest.fixture
+def theirs(tmp_path, monkeypatch):
+    (tmp_path / "their_models.py").write_text(THEIRS)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "their_models"
+    sys.modules.pop("their_models", None)
+
+
+@pytest.mark.parametrize(
+    "function", ["tensor", "several", "named", "truncated", "stochastic", "branching", "elsewhere"]
+)
+@pytest.mark.parametrize("mode", ["fake", "real"])
+def test_the_user_s_own(theirs, function, mode, request):
+    if mode == "fake":
+        request.getfixturevalue("fake")
+    model, args, kwargs = build(f"{theirs}:{function}")
+    assert all(isinstance(one, FakeTensor) == (mode == "fake") for one in tensors(model, args, kwargs))
+    assert isinstance(model(*args, **kwargs), FakeTensor if mode == "fake" else Tensor)
+    assert model.training == (function != "named")
+    if function != "elsewhere":
+        assert model.second.weight is model.first.weight
+        assert model.rate == {"stochastic": 0.5, "branching": 1.0}.get(function, 0.0)
+
+
+def test_the_user_s_own_takes_the_dtype(theirs, fake):
+    model, (x,), _ = build(f"{theirs}:tensor", dtype=torch.bfloat16)
+    assert {x.dtype, model.first.weight.dtype} == {torch.bfloat16}
+
+
+def test_real_tensors_are_made_only_for_what_needs_them(theirs, fake):
+    build(f"{theirs}:stochastic")
+    with pytest.raises(KernelError, match="their_models:slip raised NameError: name 'undefined'"):
+        build(f"{theirs}:slip")
+    assert sys.modules[theirs].calls == ["FakeTensor", "Tensor", "slip"]
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("wrong", "their_models:wrong must give a model and a tensor, tuple or dictionary of inputs, got Tied"),
+        ("parted", "their_models:parted must give .*, got Tensor, Tied|, got FakeTensor, Tied"),
+        ("broken", "their_models:broken raised RuntimeError: first line$"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["fake", "real"])
+def test_what_the_user_got_wrong(theirs, function, message, mode, request):
+    if mode == "fake":
+        request.getfixturevalue("fake")
+    with pytest.raises(KernelError, match=message):
+        build(f"{theirs}:{function}")
+
+
+@pytest.mark.slow
+def test_transformers_is_imported_late_and_outside_the_fake_mode():
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    code = (
+        "import sys, torch\n"
+        "from torch._subclasses.fake_tensor import FakeTensorMode\n"
+        "from kernels.memory.zoo import build\n"
+        "print('transformers' in sys.modules)\n"
+        "with FakeTensorMode(): build('llama')\n"
+        "small = dict(hidden_size=64, num_attention_heads=4, num_key_value_heads=4, head_dim=16)\n"
+        "model, _, inputs = build('llama', seq=4, num_hidden_layers=1, intermediate_size=64, **small)\n"
+        "print(model(**inputs).logits.isfinite().all().item())"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout.split()) == (0, ["False", "True"]), run.stderr

@@ -1,0 +1,174 @@
+"""The page in Chromium: sorting, filtering, copying, choosing fits, on a phone, in the dark, without a script."""
+
+from pathlib import Path
+
+import pytest
+
+from coefficients.store import DATA, available
+
+pytestmark = pytest.mark.slow
+
+COPIES = {
+    "gelu-fewbit-3bit.v1-json": DATA / "gelu" / "fewbit-3bit.v1.json",
+    "silu-invact-float32.v1-json": DATA / "silu" / "invact-float32.v1.json",
+    "relu-triton": Path(__file__).parents[3] / "kernels" / "generated" / "relu_triton.py",
+}
+
+
+def values(tab, column: int) -> list[str]:
+    script = "(n) => [...document.querySelectorAll('#page-table tbody tr')].map((r) => r.cells[n].dataset.value)"
+    return tab.evaluate(script, column)
+
+
+def column_of(tab, name: str) -> int:
+    return [one.strip() for one in tab.locator("#page-table thead th").all_inner_texts()].index(name)
+
+
+def test_numbers_sort(visit):
+    tab = visit()
+    for name in ("Error", "Instr.", "Paper’s"):
+        column = column_of(tab, name)
+        heading = tab.locator("#page-table thead th").nth(column)
+        before = values(tab, column)
+        for direction in ("ascending", "descending"):
+            heading.get_by_role("button").click()
+            assert heading.get_attribute("aria-sort") == direction
+            found = values(tab, column)
+            numbers = [float(one) for one in found if one]
+            assert numbers == sorted(numbers, reverse=direction == "descending")
+            assert found[len(numbers) :] == [""] * (len(found) - len(numbers))  # those without a value are last
+            assert sorted(found) == sorted(before)
+        assert tab.locator("[aria-sort]").count() == 1
+
+
+def test_names_sort_by_keyboard(visit):
+    tab = visit()
+    heading = tab.locator("#page-table thead th").first.get_by_role("button")
+    heading.focus()
+    tab.keyboard.press("Enter")
+    assert values(tab, 0) == sorted(values(tab, 0))
+    tab.keyboard.press("Space")
+    assert values(tab, 0) == sorted(values(tab, 0), reverse=True)
+
+
+def test_filter(visit):
+    tab = visit()
+    entries = available()
+    tab.keyboard.press("/")
+    tab.keyboard.type("GELU  3 bits")
+    shown = tab.locator("#page-table tbody tr:visible th").all_inner_texts()
+    assert sorted(shown) == ["gelu", "gelu_tanh", "quick_gelu"]
+    assert tab.locator(".card:visible h3").all_inner_texts() == ["gelu", "gelu_tanh", "quick_gelu"]
+    assert tab.locator("#page-found").inner_text() == f"3 of {len({entry.function for entry in entries})}, 3 fits"
+    tab.fill("#page-filter", "nonsense")
+    assert tab.locator(".card:visible").count() == tab.locator("#page-table tbody tr:visible").count() == 0
+    assert tab.locator(".nothing").is_visible()
+    tab.fill("#page-filter", "phi")  # of an expression
+    assert tab.locator(".card:visible h3").all_inner_texts() == ["gelu"]
+    tab.fill("#page-filter", "")
+    assert tab.locator("#page-table tbody tr:visible").count() == len(entries)
+    assert tab.locator(".card:visible").count() == len({entry.function for entry in entries})
+
+
+@pytest.mark.parametrize("by_clipboard", [True, False])
+def test_copies_are_exact(visit, by_clipboard):
+    tab = visit(permissions=["clipboard-read", "clipboard-write"])
+    if not by_clipboard:
+        tab.evaluate("void (navigator.clipboard.writeText = () => Promise.reject(new Error('refused')))")
+    for id_, path in COPIES.items():
+        button = tab.locator(f'[data-copy="{id_}"]')
+        panel = id_.removesuffix("-json")
+        if panel != id_:
+            tab.evaluate("(id) => document.getElementById(id).click()", f"{panel}-choice")
+        button.click()
+        tab.wait_for_function("(b) => b.textContent === 'Copied'", arg=button.element_handle())
+        assert tab.evaluate("navigator.clipboard.readText()") == path.read_text(encoding="utf-8")
+        assert tab.locator("#page-said").inner_text().startswith("Copied the ")
+
+
+def test_a_chosen_fit_is_shown_alone(visit):
+    tab = visit()
+    card = tab.locator("#silu")
+    assert card.locator(".panel:visible h4").all_inner_texts() == ["few-bit, 3 bits"]
+    tab.locator('[id="silu-fewbit-3bit.v1-choice"]').focus()
+    tab.keyboard.press("ArrowRight")
+    assert card.locator(".panel:visible h4").all_inner_texts() == ["few-bit, 4 bits"]
+    choices = card.locator(".chooser input")
+    for i in range(choices.count()):
+        choices.nth(i).check(force=True)
+        assert card.locator(".panel:visible h4").all_inner_texts() == [choices.nth(i).get_attribute("aria-label")]
+    assert tab.locator("#gelu .panel:visible").count() == 1
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_what_is_touched_is_large_enough(visit, width):
+    """24 pixels both ways, but for links within a sentence (WCAG 2.5.8)."""
+    tab = visit(viewport={"width": width, "height": 800})
+    script = """() => [...document.querySelectorAll("a, button, summary, label:has(input), #page-filter")]
+        .filter((one) => one.checkVisibility() && !one.matches(".skip, p a"))
+        .map((one) => [one.textContent, one.getBoundingClientRect()])
+        .map(([words, box]) => [words, box.width, box.height])"""
+    found = tab.evaluate(script)
+    assert len(found) > 400
+    assert [one for one in found if min(one[1:]) < 24] == []
+
+
+@pytest.mark.parametrize("width", [360, 900, 1024, 1280, 1600])
+def test_the_bar_shows_no_scrollbar_and_all_its_links_can_be_reached(visit, width):
+    tab = visit(viewport={"width": width, "height": 800})
+    jumps = tab.locator(".jumps")
+    assert jumps.evaluate("(bar) => bar.offsetHeight - bar.clientHeight") == 0
+    fits = jumps.evaluate("(bar) => bar.scrollWidth <= bar.clientWidth")
+    assert fits == (width >= 1024)
+    last = jumps.locator("a").last
+    last.focus()
+    tab.wait_for_function("(link) => link.getBoundingClientRect().right <= innerWidth", arg=last.element_handle())
+
+
+def test_the_page_does_not_scroll_sideways(visit):
+    tab = visit()
+    tab.evaluate("for (const one of document.querySelectorAll('.panel:first-child details')) one.open = true")
+    for width in (1360, 768, 360, 320):
+        tab.set_viewport_size({"width": width, "height": 700})
+        assert_narrow(tab, width)
+    tab.add_style_tag(content=".panel { display: block !important }")  # every fit of every function
+    assert_narrow(tab, 320)
+    tab.emulate_media(color_scheme="dark")
+    assert_narrow(tab, 320)
+
+
+def assert_narrow(tab, width: int) -> None:
+    assert tab.evaluate("document.scrollingElement.scrollWidth") <= width
+    cards = tab.evaluate("[...document.querySelectorAll('.card')].map((c) => c.scrollWidth - c.clientWidth)")
+    assert max(cards) <= 0
+
+
+def test_dark_and_light(visit):
+    tab = visit(color_scheme="light")
+    script = "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.querySelector('text')).fill]"
+    light = tab.evaluate(script)
+    tab.emulate_media(color_scheme="dark")
+    dark = tab.evaluate(script)
+    assert all(a != b for a, b in zip(light, dark, strict=True))
+
+
+def test_without_a_script(visit):
+    tab = visit(java_script_enabled=False)
+    assert tab.locator("button:visible").count() == 0
+    assert tab.locator("#page-filter:visible").count() == 0
+    tab.locator('[id="gelu-invact-bfloat16.v1-choice"]').check(force=True)
+    assert tab.locator("#gelu .panel:visible h4").all_inner_texts() == ["InvAct, bfloat16"]
+    tab.locator("#gelu .panel:visible summary").first.click()
+    assert '"method": "invact"' in tab.locator("#gelu .panel:visible pre:visible").inner_text()
+    tab.locator('#page-table [href="#mish-invact-float16.v1"]').click()
+    assert "InvAct, float16" in tab.locator("#mish .panel:visible h4").all_inner_texts()
+
+
+def test_focus_is_seen(visit):
+    tab = visit()
+    tab.keyboard.press("Tab")
+    assert tab.locator(":focus").inner_text() == "Skip to the functions"
+    for _ in range(12):
+        outline = "getComputedStyle(document.activeElement).outlineStyle"
+        assert tab.evaluate(outline) == "solid"
+        tab.keyboard.press("Tab")

@@ -1,0 +1,116 @@
+"""What the tables to copy say of themselves: which interval has which level, which formula holds where."""
+
+import re
+
+import numpy as np
+import pytest
+
+from fitting.fewbit.steps import Steps
+from fitting.invact.document import candidate_of
+from notebooks.gallery.c_array import as_c
+from notebooks.gallery.fits import shelves
+from notebooks.gallery.latex import _maths, as_latex
+from tests.notebooks.gallery.test_texts import arrays
+
+FITS = [fit for shelf in shelves() for fit in shelf.fits]
+FEW_BITS = [fit for fit in FITS if fit.is_fewbit and fit.document["solution"]["borders"]]
+FORMULAS = [fit for fit in FITS if not fit.is_fewbit]
+
+
+def test_c_says_which_interval_a_border_is_in():
+    for fit in FEW_BITS:
+        text, solution = as_c(fit), fit.document["solution"]
+        assert "q(x) = levels[codes[i]] for borders[i - 1] < x <= borders[i];" in text
+        found = {name.rsplit("bit", 1)[1]: numbers for name, (_, numbers) in arrays(text).items()}
+        borders, codes, levels = (np.array(found[key], dtype=float) for key in ("_borders", "_codes", "_levels"))
+        x = np.concatenate([borders, np.nextafter(borders, -np.inf), np.nextafter(borders, np.inf)])
+        q = levels[codes.astype(int)[np.searchsorted(borders, x, side="left")]]  # as the text says
+        assert np.array_equal(q, Steps(*(np.array(solution[key]) for key in ("borders", "codes", "levels")))(x))
+        # And of float32 numbers, next to the borders too, by the float borders.
+        singles = np.array([one[:-1] for one in found["_borders_f"]], dtype=np.float32)
+        near = np.concatenate(
+            [singles, np.nextafter(singles, np.float32(-np.inf)), np.nextafter(singles, np.float32(np.inf))]
+        )
+        assert np.array_equal(np.searchsorted(singles, near, side="left"), np.searchsorted(borders, near, side="left"))
+
+
+def test_latex_says_which_interval_a_border_is_in():
+    assert all("each holds from < x <= to\n" in as_latex(fit) for fit in FEW_BITS)  # as `Steps` has it, see above
+
+
+def test_c_formulas_with_the_arrays_are_those_of_the_file():
+    for fit in FORMULAS:
+        text = as_c(fit)
+        head = text.split("*/")[0]
+        named = re.findall(
+            r"^/\* (\w+(?:, \w+)*) \*/\nstatic const double \w+\[\d+\] = \{\n(.*?)\n\};", text, re.M | re.S
+        )
+        given = [dict(zip(names.split(", "), map(float, numbers.split(",")), strict=True)) for names, numbers in named]
+        q = re.findall(r"^ \* +q = (.*)$", head, re.MULTILINE)
+        s = re.findall(r"^ \* +s = (.*)$", head, re.MULTILINE)
+        branches = fit.document["solution"]["branches"]
+        assert len(q) == len(branches)
+        y = np.linspace(-3, 3, 101)
+        for branch, expression in zip(branches, q, strict=True):
+            copied = {
+                **branch,
+                "variable": s.pop(0) if branch["variable"] is not None else None,
+                "expression": expression,
+                "constants": given.pop(0) if branch["constants"] else {},
+            }
+            with np.errstate(all="ignore"):  # some y are no outputs
+                one, other = candidate_of(copied)(y), candidate_of(branch)(y)
+            assert np.array_equal(one, other, equal_nan=True), fit.place
+        assert s == given == []
+
+
+def test_the_side_of_a_border_is_that_of_the_file():
+    seen = set()
+    for fit in FORMULAS:
+        solution = fit.document["solution"]
+        if solution["border"] is None:
+            assert "left side" not in as_c(fit) + as_latex(fit)
+            continue
+        seen.add(solution["border_side"])
+        sign = {"left": "<=", "right": "<"}[solution["border_side"]]  # the side that the border itself is on
+        assert f" * The left side is x {sign} {solution['border']!r}; one bit tells it.\n" in as_c(fit)
+        assert f"% the left side is x {sign} {solution['border']!r}\n" in as_latex(fit)
+    assert seen == {"left", "right"}
+
+
+def test_latex_has_each_formula_before_its_constants():
+    for fit in FORMULAS:
+        branches = fit.document["solution"]["branches"]
+        parts = as_latex(fit).split(r"\begin{align*}")[1:]
+        assert len(parts) == len(branches)
+        for side, branch, part in zip(("left", "right"), branches, parts, strict=False):
+            formula, _, table = part.partition(r"\end{align*}")
+            mark = rf"_{{\text{{{side}}}}}" if len(branches) == 2 else ""
+            rows = [f"  q{mark} &= {_maths(branch['expression'], branch['constants'])}"]
+            if branch["variable"] is not None:
+                rows.insert(0, f"  s &= {_maths(branch['variable'], branch['constants'])}")
+            assert formula.strip("\n") == " \\\\\n".join(rows)
+            names = re.findall(r"^  \$([^$]+)\$ & \$[^$]+\$ \\\\$", table, re.MULTILINE)
+            assert names == [_maths(name, branch["constants"]) for name in branch["constants"]]
+            assert all(name in formula for name in names)
+            assert rf"constant & {side if mark else 'value'} \\" in table or not names
+
+
+@pytest.mark.parametrize(
+    ("text", "maths"),
+    [
+        ("max(t - y, low)", r"\max\left(t - y, \mathrm{low}\right)"),
+        ("min(abs(y), high)", r"\min\left(\left|{y}\right|, \mathrm{high}\right)"),
+        ("expm1(c0*y)", r"\operatorname{expm1}\left(c_{0} y\right)"),
+        ("exp(-y)/c10", r"\frac{e^{- y}}{c_{10}}"),
+        ("sqrt(y)", r"\sqrt{y}"),
+        ("(1 - y)*(y + 1)", r"\left(1 - y\right) \left(y + 1\right)"),
+        ("c0*s**2", "c_{0} s^{2}"),
+        (
+            "Piecewise((y, y > c0), (s, True))",
+            r"\begin{cases} y & \text{for}\: c_{0} < y \\s & \text{otherwise} \end{cases}",
+        ),
+    ],
+)
+def test_maths(text, maths):
+    assert _maths(text, dict.fromkeys(("t", "low", "high", "c0", "c10"), 1.0)) == maths

@@ -1,0 +1,76 @@
+"""Files of one's own: other weights, domains and parameters of a known function, functions of one's own."""
+
+import re
+import warnings
+
+import pytest
+
+from fitting.activations import from_expression, get
+from fitting.fewbit import document
+from fitting.fewbit.solve import fit
+from fitting.weights import named
+from notebooks.gallery.c_array import as_c
+from notebooks.gallery.fits import shelves
+from notebooks.gallery.page import page
+from tests.notebooks.gallery.test_texts import arrays
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("own")
+    gelu = get("gelu")
+    for made in (
+        fit(gelu, 1),
+        fit(gelu, 1, weight=named("norm")),
+        fit(gelu, 1, domain=(-4.0, 4.0)),
+        fit(gelu, 1, levels="contiguous"),
+        fit(get("softplus", beta=2.0), 1),
+        fit(get("softplus"), 2),
+        fit(from_expression("x**2/2", "half_square"), 1, domain=(-1e50, 1e50)),
+    ):
+        document.store(made, folder)
+    return folder
+
+
+def test_fits_of_a_shelf_go_by_different_names(root):
+    found = {shelf.id: [fit.label for fit in shelf.fits] for shelf in shelves(root)}
+    assert found["gelu"] == [
+        "few-bit, 1 bit",
+        "few-bit, 1 bit, contiguous",
+        "few-bit, 1 bit, domain=-4.0_4.0",
+        "few-bit, 1 bit, norm",
+    ]
+    text = page(root)
+    names = re.findall(r'<input type="radio" name="gelu-fit".*?aria-label="(.*?)".*?<span>(.*?)</span>', text)
+    assert names == [
+        *(("few-bit, 1 bit", "1"), ("few-bit, 1 bit, contiguous", "1, contiguous")),
+        *(("few-bit, 1 bit, domain=-4.0_4.0", "1, domain=-4.0_4.0"), ("few-bit, 1 bit, norm", "1, norm")),
+    ]
+    for shelf in shelves():
+        labels = [fit.label for fit in shelf.fits]
+        assert len(labels) == len(set(labels))
+        assert all(fit.manner == "" for fit in shelf.fits)  # what is shipped is as by default
+
+
+def test_each_set_of_parameters_has_a_card(root):
+    found = {shelf.id: shelf for shelf in shelves(root)}
+    assert list(found) == ["gelu", "half_square", "softplus", "softplus-2"]
+    usual, other = found["softplus"], found["softplus-2"]
+    assert [shelf.title for shelf in (usual, other)] == ["softplus", "softplus, beta = 2"]
+    assert [len(shelf.fits) for shelf in (usual, other)] == [1, 1]
+    assert [shelf.torch for shelf in (usual, other)] == ["torch.nn.functional.softplus(x)", None]
+    cards = dict(re.findall(r'<article class="card" id="([^"]*)"(.*?)</article>', page(root), re.DOTALL))
+    assert list(cards) == list(found)
+    assert ["kernels/generated" in card for card in cards.values()] == [True, False, True, False]
+    assert "PyTorch" not in cards["softplus-2"].split("</header>")[0]
+    assert "no function of PyTorch’s" in cards["half_square"]
+
+
+def test_numbers_that_are_no_float_have_no_float_array(root):
+    (found,) = (one for shelf in shelves(root) for one in shelf.fits if one.entry.function == "half_square")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        text = as_c(found)
+    assert {kind for kind, _ in arrays(text).values()} == {"double", "unsigned char"}
+    assert "There are no float arrays" in text
+    assert "inf" not in text
