@@ -1,10 +1,8 @@
-"""`convert`: what is found, what is put there, what is left alone and why, and how it is undone."""
+"""`convert`: what is put in place, what is left alone and why, how it is undone, and the report."""
 
 import json
 import math
-from collections.abc import Callable
-from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -14,202 +12,10 @@ from torch.nn import functional as F
 import kernels
 from coefficients import load
 from kernels import KernelError, convert, saved_bytes
-from kernels.conversion import recognise
-from kernels.conversion.bytecode import functions_called
-from kernels.conversion.calls import ReroutedForward
-from kernels.conversion.function import Function
 from kernels.methods.functions import FUNCTIONS
-from kernels.modules import Activation
 from kernels.stock import KEEPS_OUTPUT, STOCK
+from tests.kernels.conversion.models import Everything, X, mlp, reasons
 from tests.kernels.saved import bytes_in_graph
-
-X = torch.randn(33, 24)
-
-
-def mlp(*acts: nn.Module) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(24, 40), *acts, nn.Linear(40, 16))
-
-
-def reasons(report: kernels.conversion.Report) -> dict[str, str]:
-    return {site.name: site.reason for site in report.left}
-
-
-# Recognition.
-
-OF_TORCH = [
-    (nn.ReLU(), Function("relu")),
-    (nn.ReLU(inplace=True), Function("relu")),
-    (nn.LeakyReLU(0.2), Function("leaky_relu", {"negative_slope": 0.2})),
-    (nn.ReLU6(), Function("relu6")),
-    (nn.Threshold(0.1, 20.0), Function("threshold", {"threshold": 0.1, "value": 20.0})),
-    (nn.Hardtanh(-2.0, 3.0), Function("hardtanh", {"min_val": -2.0, "max_val": 3.0})),
-    (nn.Hardsigmoid(), Function("hardsigmoid")),
-    (nn.Hardshrink(0.3), Function("hardshrink", {"lambd": 0.3})),
-    (nn.Softshrink(), Function("softshrink", {"lambd": 0.5})),
-    (nn.Hardswish(), Function("hardswish")),
-    (nn.Sigmoid(), Function("sigmoid")),
-    (nn.Tanh(), Function("tanh")),
-    (nn.Softplus(2.0), Function("softplus", {"beta": 2.0})),
-    (nn.Softsign(), Function("softsign")),
-    (nn.LogSigmoid(), Function("logsigmoid")),
-    (nn.Tanhshrink(), Function("tanhshrink")),
-    (nn.ELU(0.5), Function("elu", {"alpha": 0.5})),
-    (nn.CELU(1.5), Function("celu", {"alpha": 1.5})),
-    (nn.SELU(), Function("selu")),
-    (nn.GELU(), Function("gelu")),
-    (nn.GELU("tanh"), Function("gelu_tanh")),
-    (nn.SiLU(), Function("silu")),
-    (nn.Mish(), Function("mish")),
-]
-
-
-@pytest.mark.parametrize(("module", "expected"), OF_TORCH, ids=lambda one: repr(one)[:30])
-def test_torchs_modules_are_known_with_their_parameters(module: nn.Module, expected: Function) -> None:
-    assert recognise.module(module) == expected
-
-
-def test_every_module_of_ours_stands_for_one_of_torchs() -> None:
-    ours = {kind for kind in vars(kernels).values() if isinstance(kind, type) and issubclass(kind, Activation)}
-    assert {type(module) for module, _ in OF_TORCH} == set(recognise.REPLACEMENTS)
-    assert ours - set(recognise.REPLACEMENTS.values()) == {kernels.ReLU2, kernels.QuickGELU}
-
-
-class Formula(nn.Module):
-    def __init__(self, run: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.run = run
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.run(x)
-
-
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_modules_of_ones_own_are_known_by_value(function: str) -> None:
-    params = FUNCTIONS[function].parameters
-    found = recognise.module(Formula(lambda x: STOCK[function](x, *params.values())))
-    same = {"celu": "elu"}  # by their defaults
-    assert found == Function(same.get(function, function), params)
-
-
-WRITTEN_OUT = {
-    "gelu": lambda x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2))),
-    "gelu_tanh": lambda x: 0.5 * x * (1 + torch.tanh(0.7978845608 * x * (1 + 0.044715 * x * x))),
-    "silu": lambda x: x.mul(x.sigmoid()),
-    "mish": lambda x: x * torch.tanh(F.softplus(x)),
-    "quick_gelu": lambda x: x / (1 + torch.exp(-1.702 * x)),
-    "relu2": lambda x: x.clamp(min=0) ** 2,
-    "relu": lambda x: x.clamp_(min=0),
-    "hardswish": lambda x: x * F.relu6(x + 3) / 6,
-    "softsign": lambda x: x / (1 + abs(x)),
-    "elu": lambda x: torch.where(x > 0, x, torch.expm1(x)),
-    "softplus": lambda x: torch.log1p(torch.exp(x)),  # overflows where the function does not
-}
-
-
-@pytest.mark.parametrize("function", WRITTEN_OUT)
-def test_formulas_written_out_are_known_by_value(function: str) -> None:
-    found = recognise.module(Formula(WRITTEN_OUT[function]))
-    assert isinstance(found, Function)
-    assert found.name == function
-
-
-class StraightThrough(nn.Module):
-    """tanh forward, what hardtanh has backward."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        hard = F.hardtanh(x)
-        return hard + (torch.tanh(x) - hard).detach()
-
-
-class Noisy(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return F.gelu(x) if self.training else F.relu(x)
-
-
-@pytest.mark.parametrize(
-    "stranger",
-    [
-        StraightThrough(),
-        Formula(lambda x: F.gelu(x).clamp(max=10)),
-        Formula(lambda x: F.relu(x).clamp(max=300)),
-        Formula(lambda x: F.gelu(x) + 1e-3 * F.relu(x - 15)),
-        Formula(lambda x: F.gelu(x).clamp(-60000, 60000)),
-        Formula(lambda x: F.gelu(x).clamp(max=torch.finfo(x.dtype).max)),
-        Formula(lambda x: torch.nan_to_num(F.silu(x))),
-        Formula(lambda x: F.silu(x).clamp(max=6e4) if x.dtype == torch.float16 else F.silu(x)),
-        Formula(lambda x: F.gelu(x - x.mean(-1, keepdim=True)) if x.dim() == 3 else F.gelu(x)),
-        Formula(lambda x: F.gelu(x) if x.dim() < 4 else F.gelu(x, approximate="tanh") * 1.1),
-        Formula(lambda x: x * x),
-        Formula(torch.sin),
-    ],
-)
-def test_other_functions_are_left_alone_with_the_way_to_kernels_of_ones_own(stranger: nn.Module) -> None:
-    assert "fitting.fewbit --expr" in recognise.module(stranger)
-
-
-@pytest.mark.parametrize(
-    "stranger",
-    [
-        nn.Identity(),
-        nn.Dropout(),
-        nn.Flatten(),
-        Formula(lambda x: x.softmax(-1)),
-        Formula(lambda x: x.sum()),
-        Formula(lambda x: F.gelu(x).roll(1, 0)),
-        Formula(lambda x: F.gelu(x) + torch.rand(1)),
-        Formula(lambda x: x),
-        Formula(lambda x: 1 / 0),
-        Formula(lambda x: None),
-        Formula(lambda x: x.conv2d()),
-    ],
-)
-def test_what_is_no_activation_is_no_site(stranger: nn.Module) -> None:
-    assert recognise.module(stranger) is None
-    # A function that it calls, also by a lambda that it holds, is a site of its own.
-    assert {site.name for site in convert(mlp(stranger), "fewbit").sites} <= {"1.gelu()"}
-
-
-def test_another_function_in_evaluation_is_no_activation() -> None:
-    assert recognise.module(Noisy()) is None
-    assert [site.name for site in convert(mlp(Noisy()), "fewbit").sites] == ["1.gelu()", "1.relu()"]  # but it calls two
-
-
-def test_recognising_leaves_no_trace() -> None:
-    class Counting(nn.Module):
-        seen: ClassVar[list[nn.Module]] = []
-
-        def forward(self, x: Tensor) -> Tensor:
-            type(self).seen.append(self)
-            return F.silu(x) + 0 * torch.rand(1, dtype=x.dtype)
-
-    act, state = Counting(), torch.get_rng_state()
-    assert recognise.module(act) == Function("silu")
-    assert act not in Counting.seen
-    assert act.training
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-@pytest.mark.parametrize(
-    ("one", "expected"),
-    [
-        (F.gelu, Function("gelu")),
-        (partial(F.gelu, approximate="tanh"), Function("gelu_tanh")),
-        (partial(F.leaky_relu, negative_slope=0.2), Function("leaky_relu", {"negative_slope": 0.2})),
-        (torch.tanh, Function("tanh")),
-        (Tensor.relu, Function("relu")),
-        (partial(F.silu, inplace=True), None),
-        (partial(F.softplus, threshold=5), None),
-        (partial(F.gelu, approximate="cubic"), None),
-        (torch.sin, None),
-        (print, None),
-        ([], None),
-    ],
-)
-def test_torchs_functions(one: Any, expected: Function | None) -> None:
-    assert recognise.function(one) == expected
-
-
-# Sites.
 
 
 @pytest.mark.parametrize("how", [{"method": "invact"}, {"method": "fewbit", "bits": 2}, {"method": "forward-ad"}])
@@ -240,25 +46,6 @@ def test_parameters_and_mode_are_carried_over() -> None:
     torch.testing.assert_close(net(X), expected)
 
 
-class Everything(nn.Module):
-    """An activation in every place there is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.act = nn.SiLU()
-        self.stack = nn.ModuleList([nn.GELU(), self.act])
-        self.table = nn.ModuleDict({"mish": nn.Mish(), "again": self.act})
-        self.function = F.gelu
-        self.tanhs = partial(F.gelu, approximate="tanh")
-        self.lin = nn.Linear(24, 24)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.lin(x)
-        for act in [self.act, *self.stack, *self.table.values(), self.function, self.tanhs]:
-            x = act(self.lin(x))
-        return F.elu(self.lin(F.gelu(self.lin(x))), 0.5)
-
-
 def test_activations_in_every_place() -> None:
     net = Everything()
     expected, before = net(X), [*net.modules()]
@@ -282,135 +69,6 @@ def test_activations_in_every_place() -> None:
     assert [*net.modules()] == before
     assert vars(net) == attributes
     assert torch.equal(net(X), expected)
-
-
-def test_a_parameter_given_in_a_call_reaches_the_kernel() -> None:
-    class Net(nn.Module):
-        def forward(self, x: Tensor, slope: float) -> Tensor:
-            return F.leaky_relu(x, negative_slope=slope) + F.gelu(input=x, approximate="tanh")
-
-    net, x = Net(), torch.randn(50, requires_grad=True)
-    expected = net(x, 0.3)
-    (slope,) = torch.autograd.grad(expected.sum(), x)
-    convert(net, "forward-ad")
-    y = net(x, 0.3)
-    torch.testing.assert_close(y, expected)
-    torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0], slope)
-    assert saved_bytes(net, x, 0.3).by_operation() == {
-        "leaky_relu, forward-ad": x.nbytes,
-        "gelu_tanh, forward-ad": x.nbytes,
-    }
-
-
-class Gated(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x * torch.sigmoid(x) + x.sigmoid() * torch.sigmoid(x + 1)
-
-
-def test_x_times_its_sigmoid_is_silu() -> None:
-    net, x = Gated(), torch.randn(50, requires_grad=True)
-    y = net(x)
-    (expected,) = torch.autograd.grad(y.sum(), x)
-    before = saved_bytes(net, x).total
-    report = convert(net, "fewbit", bits=4, include="silu()")
-    assert [site.name for site in report.converted] == ["silu()"]
-    torch.testing.assert_close(net(x), y)
-    # The product kept x, the input, and its sigmoid; the few bits stand for both.
-    assert saved_bytes(net, x).total == before - x.nbytes + 4 * math.ceil(50 / 8)
-    (got,) = torch.autograd.grad(net(x).sum(), x)
-    assert 0 < (got - expected).abs().max() <= 0.2  # f' of silu in 16 steps
-    report.revert()
-    assert "forward" not in vars(net)
-
-
-class Outer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.act = Inner(), nn.GELU()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.gelu(self.act(self.inner(x)))
-
-
-class Inner(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return F.gelu(x + self.shift)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shift = nn.Parameter(torch.zeros(()))
-
-
-def test_calls_belong_to_the_innermost_module_and_can_be_excluded() -> None:
-    net, x = Outer(), torch.randn(50, requires_grad=True)
-    report = convert(net, "fewbit", exclude=["inner", "act"])
-    assert reasons(report) == {"inner.gelu()": "excluded", "act": "excluded"}
-    assert saved_bytes(net, x).by_module() == {"inner": x.nbytes, "act": x.nbytes, "": 3 * math.ceil(50 / 8)}
-    report.revert()
-    assert not any("forward" in vars(module) for module in net.modules())
-    convert(net, "fewbit", include="inner.gelu()")
-    assert saved_bytes(net, x).by_module() == {"act": x.nbytes, "": x.nbytes, "inner": 3 * math.ceil(50 / 8)}
-
-
-def test_calls_are_found_in_the_code_of_forward() -> None:
-    from torch.nn.functional import silu as imported
-
-    class Net(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            def inner(x: Tensor) -> Tensor:
-                return torch.nn.functional.mish(x).relu()
-
-            return inner(x) + self.sigmoid(x) + F.conv1d(x, x) + MODULE_LEVEL(x).tanh()
-
-        def sigmoid(self, x: Tensor) -> Tensor:
-            return x
-
-    assert functions_called(Net()) == {"mish": True, "relu": False, "silu": True, "tanh": False}
-    assert imported is MODULE_LEVEL
-
-
-MODULE_LEVEL = F.silu
-
-
-class Named(nn.Module):
-    """Calls modules by names that tensors have methods of, too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lin, self.relu, self.inner = nn.Linear(24, 24), nn.ReLU(), mlp(nn.GELU())
-        self.inner.relu = nn.ReLU()
-
-    def forward(self, x: Tensor) -> Tensor:
-        inner = self.inner
-        return inner.relu(self.lin(self.relu(self.lin(x)))) * self.lin(x).sigmoid()
-
-
-@pytest.mark.parametrize("method", ["auto", "forward-ad"])
-def test_a_module_that_goes_by_a_methods_name_is_no_call(method: str) -> None:
-    report = convert(Named(), method, inputs=X)
-    assert {site.name for site in report.sites} == {"relu", "inner.relu", "inner.1", "sigmoid()"}
-
-
-def test_a_method_beside_a_module_of_its_name_is_found() -> None:
-    class Both(Named):
-        def forward(self, x: Tensor) -> Tensor:
-            inner = self.inner
-            return inner.relu(self.lin(x)) + self.lin(x).relu()
-
-    assert "relu()" in {site.name for site in convert(Both(), "fewbit", bits=1, inputs=X).converted}
-
-
-def test_a_rerouted_forward_keeps_its_signature_and_can_be_copied() -> None:
-    import copy
-    import inspect
-
-    net, x = Outer(), torch.randn(50, requires_grad=True)
-    convert(net, "fewbit", bits=1)
-    assert isinstance(vars(net)["forward"], ReroutedForward)
-    assert str(inspect.signature(net.forward)) == "(x: torch.Tensor) -> torch.Tensor"
-    twin = copy.deepcopy(net)
-    assert twin.forward.module is twin
-    assert saved_bytes(twin, x).total == saved_bytes(net, x).total < x.nbytes
 
 
 def test_in_place_modules_become_others_and_come_back() -> None:
@@ -454,9 +112,6 @@ def test_an_input_that_is_changed_and_then_read_again_must_stay_changed(read: st
 def test_what_works_in_place_needs_inputs_to_be_sure() -> None:
     report = convert(mlp(nn.SiLU(inplace=True)), "fewbit")
     assert reasons(report)["1"].startswith("it works in place: give inputs")
-
-
-# What is left alone.
 
 
 def test_what_is_left_alone_says_why() -> None:
@@ -565,9 +220,6 @@ def test_other_models_stay_as_they_are() -> None:
     assert saved_bytes(F.gelu, torch.randn(5, requires_grad=True)).by_operation() == {}
 
 
-# Include, exclude, arguments.
-
-
 def test_include_and_exclude() -> None:
     def names(**how: Any) -> list[str]:
         net = nn.ModuleDict({"a": mlp(nn.GELU()), "b": mlp(nn.SiLU(), nn.GELU())})
@@ -646,9 +298,6 @@ def test_inputs_that_do_not_fit_leave_the_model_as_it_was(method: str, inputs: A
 def test_names_of_inputs_are_text() -> None:
     with pytest.raises(KernelError, match=r"inputs must be a mapping of names, as of keyword arguments, got \[1\]"):
         convert(mlp(nn.GELU()), inputs={1: X})
-
-
-# The report.
 
 
 def test_the_report_as_text_and_json() -> None:

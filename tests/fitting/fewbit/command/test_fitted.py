@@ -12,7 +12,7 @@ import coefficients
 from coefficients.__main__ import run as run_coefficients
 from fitting.fewbit import __main__ as command
 from fitting.weights import from_samples
-from tests.fitting.fewbit.command.running import Command, files, stored
+from tests.fitting.commands import Command, files, stored
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fitting.activations import names
-from tests.fitting.fewbit.command.running import Command, files, stored
+from tests.fitting.commands import Command, files, stored
 
 
 def test_the_table(fewbit: Command) -> None:
@@ -145,16 +144,3 @@ def test_quiet(fewbit: Command) -> None:
     assert fewbit("--fn", "relu", "--bits", "1", "--quiet") == (0, "", "")
     assert fewbit("--fn", "relu", "--bits", "2", "--quiet", "--format", "csv", "--out", "r.json") == (0, "", "")
     assert files() == ["actfit/coefficients/relu/fewbit-1bit.v1.json", "r.json"]
-
-
-def test_help_is_short_lines(fewbit: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    status, out, err = fewbit("--help")
-    assert (status, err) == (0, "")
-    assert max(map(len, out.splitlines())) <= 80
-    assert set(re.findall(r"--[a-z][a-z-]*", out)) == {
-        *("--help", "--version", "--root", "--fn", "--expr", "--name", "--param", "--all", "--bits", "--max-error"),
-        *("--levels", "--weight", "--domain", "--budget", "--out", "--format", "--plot", "--quiet", "--jobs"),
-        "--scheduler",
-    }
-    assert all(name in out for name in names())

@@ -13,7 +13,7 @@ import pytest
 from coefficients import document as documents
 from coefficients.__main__ import run as run_coefficients
 from coefficients.document import dumps, seal
-from tests.fitting.fewbit.command.running import Command, environment, files, posix, stored
+from tests.fitting.commands import Command, environment, files, posix, stored
 
 
 @posix
@@ -68,12 +68,6 @@ def test_a_full_disk_leaves_no_half_file(fewbit: Command, monkeypatch: pytest.Mo
         status, out, err = fewbit("--fn", "relu", "--bits", "1", *words)
         assert (status, out, err) == (2, "", f"fewbit: cannot write {path}: No space left on device\n")
         assert files() == []
-
-
-def test_the_plot_is_told_of(fewbit: Command) -> None:
-    lines = fewbit("--fn", "relu", "--bits", "1", "--plot", "./r.svg")[1].splitlines()
-    assert lines[-1] == "plot    wrote ./r.svg"
-    assert files() == ["actfit/coefficients/relu/fewbit-1bit.v1.json", "r.svg"]
 
 
 AGAIN = [

@@ -1,4 +1,4 @@
-"""python -m fitting.fewbit as another process, and the files it leaves."""
+"""The commands of fitting as other processes, and the files they leave."""
 
 import json
 import os
@@ -25,9 +25,12 @@ def environment(**changes: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(ROOT), **changes}
 
 
-def process(*words: str, before: tuple[str, ...] = (), **options: Any) -> subprocess.CompletedProcess[str]:
+def process(
+    command: str, *words: str, before: tuple[str, ...] = (), **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """`python -m fitting.command`, ended."""
     return subprocess.run(
-        [*before, sys.executable, "-W", "error", "-m", "fitting.fewbit", *words],
+        [*before, sys.executable, "-W", "error", "-m", f"fitting.{command}", *words],
         **{"text": True, "stderr": subprocess.PIPE, "stdout": subprocess.PIPE, "env": environment(), **options},
         check=False,
     )

@@ -1,0 +1,41 @@
+"""What was fitted before is not fitted again; engines that find nothing; few functions."""
+
+from typing import Any
+
+import pytest
+
+from fitting.activations import Activation
+from fitting.invact import __main__ as command
+from fitting.invact import proposals, solve
+from fitting.invact import sweep as sweeping
+from fitting.invact.engines import ENGINES
+from fitting.invact.solve import Fit
+from tests.fitting.invact.command.words import CLOSED
+
+FITS: dict[Any, Fit] = {}
+
+
+@pytest.fixture(autouse=True)
+def once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was fitted before in this process is not fitted again: its fit takes seconds."""
+
+    def fit(activation: Activation, dtype: str, **options: Any) -> Fit:
+        options.pop("progress")
+        asked = (activation.name, activation.expr, dtype, options["weight"].label, repr({**options, "weight": None}))
+        if asked not in FITS:
+            FITS[asked] = solve.fit(activation, dtype, **options)
+        return FITS[asked]
+
+    monkeypatch.setattr(command, "fit", fit)
+
+
+@pytest.fixture
+def hopeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that finds nothing, and is quick about it."""
+    monkeypatch.setattr(proposals, "ENGINES", {name: lambda problem, settings: [] for name in ENGINES})
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only functions with closed forms in the sweep."""
+    monkeypatch.setattr(sweeping, "names", lambda: CLOSED)

@@ -1,0 +1,101 @@
+"""What python -m fitting.invact fits: a user's own function, formulas found elsewhere, all functions."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from coefficients import document as documents
+from fitting.activations import names
+from fitting.invact import sweep as sweeping
+from fitting.invact.formats import FORMATS
+from fitting.invact.sweep import shipped
+from tests.fitting.commands import Command, files, process, stored
+from tests.fitting.invact.command.words import CLOSED, MISH
+
+
+@pytest.mark.slow
+def test_own_function_with_name_and_parameters(invact: Command) -> None:
+    words = ["--expr", "log(1 + exp(a*x))", "--name", "soft", "--param", "a=2", "--dtype", "float16"]
+    assert invact(*words)[0] == 0
+    assert files() == ["actfit/coefficients/soft/invact-float16-a=2.0.v1.json"]
+    found = stored(files()[0])
+    assert found["function"] == {"name": "soft", "expr": "log(1 + exp(a*x))", "params": {"a": 2.0}}
+    again = shlex.split(found["provenance"]["command"])[3:]
+    before = Path(files()[0]).read_bytes()
+    assert "found the same" in invact(*again)[1]
+    assert Path(files()[0]).read_bytes() == before
+
+
+def test_formulas_of_a_search_elsewhere(hopeless: None, invact: Command) -> None:
+    Path("run").mkdir()
+    Path("run/hall_of_fame.csv").write_text('Complexity,Loss,Equation\n3,0.1,"x1 * 0.5"\n5,0.1,"x1 * 0.5 + y"\n')
+    found = json.loads(invact(*MISH, "--import-pysr", "run", "--max-error", "0.7", "--out", "-")[1])
+    assert {branch["engine"] for branch in found["solution"]["branches"]} == {"pysr"}
+    assert found["provenance"]["command"] is None  # no command line can name what was found elsewhere
+
+
+def test_own_templates(invact: Command) -> None:
+    words = ["--engine", "template", "--budget", "1", "--max-error", "0.6", "--out", "-"]
+    own = ["--template", "a + b*s", "--start", "a=0.5", "--template", "a*s**2"]
+    found = json.loads(invact(*MISH, *words, *own)[1])
+    assert found["options"] == {
+        **{"dtype": "bfloat16", "engine": "template", "weight": "norm"},
+        **{"budget": 1, "max_error": 0.6},
+    }
+    # At most: y - t, max, min, root for s; a product and a sum a side; the choice between sides.
+    assert found["solution"]["price"]["instructions"] <= 10
+
+
+def test_what_ships() -> None:
+    assert shipped() == [(name, dtype) for name in names() for dtype in FORMATS]
+    assert shipped(("float16",)) == [(name, "float16") for name in names()]
+
+
+@pytest.mark.slow
+def test_all(few: None, invact: Command) -> None:
+    status, out, err = invact("--all")
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert [line.split()[:3] for line in lines[:-1]] == [
+        [name, dtype, "closed"] for name in CLOSED for dtype in FORMATS
+    ]
+    assert len({line.index("actfit/coefficients") for line in lines[:-1]}) == 1
+    assert max(len(line) for line in lines) < 170 + len(str(Path.cwd()))
+    assert lines[-1] == "9 files: 9 written, 0 unchanged; 9 of them closed forms"
+    before = {name: Path(name).read_bytes() for name in files()}
+    assert len(before) == 9
+    assert invact("--all", "--dtype", "float16")[1].splitlines()[-1].startswith("3 files: 0 written, 3 unchanged; ")
+    assert invact("--all", "--quiet") == (0, "", "")
+    assert {name: Path(name).read_bytes() for name in files()} == before
+
+
+@pytest.mark.slow
+def test_workers_make_the_same_files(few: None, invact: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("--all", "--dtype", "float16")
+    printed = invact(*words)[1]
+    before = {name: Path(name).read_bytes() for name in files()}
+    (folder / "two").mkdir()
+    monkeypatch.chdir("two")
+    monkeypatch.setenv("XDG_DATA_HOME", str(folder / "two"))
+    assert invact(*words, "--jobs", "2") == (0, printed.replace(str(folder), str(folder / "two")), "")
+    assert set(files()) == set(before)
+    assert {name: Path(name).read_bytes() for name in files()} == before
+
+
+def test_a_function_that_cannot_be_fitted_is_named(
+    hopeless: None, invact: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "names", lambda: ["relu", "mish"])
+    status, out, err = invact("--all", "--dtype", "bfloat16", "--max-error", "1e-7")
+    assert (status, len(out.splitlines())) == (2, 1)
+    assert err.startswith("invact: mish in bfloat16: no formula found for mish reaches ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_the_same_command_makes_the_same_bytes(invact: Command) -> None:
+    done = process("invact", *MISH, "--out", "-")
+    assert (done.returncode, done.stdout, done.stderr) == invact(*MISH, "--out", "-")
+    documents.validate(json.loads(done.stdout))

@@ -1,0 +1,119 @@
+"""What python -m fitting.invact refuses, in one line; what both commands do is in tests/fitting/test_commands.py."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.fitting.commands import Command, files
+from tests.fitting.invact.command.words import MISH
+
+REFUSED: list[tuple[str, str]] = [
+    ("--fn gelu", "say how y is stored by --dtype: bfloat16, float16, float32"),
+    ("--fn gelu --dtype bf16", "dtype must be one of bfloat16, float16, float32, got 'bf16'; did you mean bfloat16"),
+    ("--fn gelu --dtype ''", "dtype must be one of bfloat16, float16, float32, got ''"),
+    ("--fn gelu --dtype float16 --engine magic", "engine must be one of minimax, template, operon, pysr, all"),
+    ("--fn gelu --dtype float16 --engine ''", "engine must be one of minimax, template, operon, pysr, all"),
+    ("--expr 'sin(x)' --dtype float16", "custom must be defined everywhere and have limits at -inf and +inf"),
+    ("--expr 'sin(x)*exp(-x**2)' --dtype float16", "custom must have at most two monotone branches"),
+    *(
+        (f"--fn gelu --dtype float16 --max-error {error}", f"max-error must be positive and finite, got {error}")
+        for error in ("0", "-1", "nan", "inf")
+    ),
+    ("--fn gelu --dtype float16 --max-error ''", "max-error must be a number, got ''"),
+    ("--fn gelu --dtype float16 --seed 1.5", "seed must be a whole number, got '1.5'"),
+    ("--fn gelu --dtype float16 --seed -1", "seed must be from 0 to 2147483647, got -1"),
+    ("--fn gelu --dtype float16 --budget 0", "budget must be at least 1, got 0"),
+    ("--fn gelu --dtype float16 --budget ''", "budget must be a whole number, got ''"),
+    ("--fn gelu --dtype float16 --timeout 0", "timeout must be positive and finite, got 0"),
+    ("--fn gelu --dtype float16 --timeout soon", "timeout must be a number, got 'soon'"),
+    *(
+        (
+            f"--fn gelu --dtype float16 --engine minimax --{option} 3",
+            f"--{option} goes with --engine template or operon",
+        )
+        for option in ("seed", "budget")
+    ),
+    ("--fn gelu --dtype float16 --engine all --timeout 3", "--timeout goes with --engine pysr, got minimax,te"),
+    (
+        "--fn gelu --dtype float16 --engine operon --template 'a*s'",
+        "--template goes with --engine template, got operon",
+    ),
+    ("--fn gelu --dtype float16 --engine minimax,operno", "got 'operno'; did you mean operon"),
+    ("--fn gelu --dtype float16 --engine template --template 'a*(s'", "'(' was never closed"),
+    ("--fn gelu --dtype float16 --engine template --template 'a.b'", "expression"),
+    ("--fn gelu --dtype float16 --engine template --template 'f(s)'", "unknown function 'f'"),
+    ("--fn gelu --dtype float16 --engine template --template 'a*s' --start b=1", "got 'b'"),
+    ("--fn gelu --dtype float16 --engine template --template 'a*s' --start a", "start must be NAME=VALUE, each name"),
+    ("--fn gelu --dtype float16 --engine template --template 'a*s' --start a=x", "start a must be a number, got 'x'"),
+    (
+        "--fn gelu --dtype float16 --engine template --template 'a*s' --start a=nan",
+        "start must give finite numb",
+    ),
+    ("--fn gelu --dtype float16 --start a=1", "--start goes with --template"),
+    ("--fn gelu --dtype float16 --import-pysr missing", "--import-pysr must name a hall_of_fame.csv or a folder"),
+    *(
+        (f"--fn gelu --dtype float16 --engine published --{option} 1", f"--{option} goes with ")
+        for option in ("max-error", "import-pysr", "seed", "budget", "template")
+    ),
+    ("--fn mish --dtype float16 --engine published", "engine published has formulas for gelu and silu, got mish"),
+    *(
+        (f"--expr {expr} --dtype {dtype}", f"custom must have finite outputs in {dtype}, and not one only: scale")
+        for expr, dtype in (("1e308*x**2", "bfloat16"), ("1e300*x", "float16"), ("1e300*x", "float32"))
+    ),
+    ("--fn gelu --dtype float16 --front --format csv", "--front goes with --format table"),
+    ("--fn gelu --dtype float16 --front --out -", "--front goes with --format table"),
+    *(
+        (f"--all --{option} {value}", f"--{option} goes with one function, not with --all")
+        for option, value in (("front", ""), ("template", "a*s"), ("start", "a=1"), ("import-pysr", "."))
+    ),
+    ("--all --dtype half", "dtype must be one of"),
+    ("--all --max-error 0", "max-error must be positive and finite, got 0"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), REFUSED, ids=[line for line, _ in REFUSED])
+def test_bad_input_is_one_line(line: str, message: str, invact: Command) -> None:
+    status, out, err = invact(*shlex.split(line))
+    assert (status, out) == (2, "")
+    assert err.startswith("invact: ")
+    assert message in err
+    assert err.count("\n") == 1
+    assert files() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Complexity,Loss,Equation\nmany,0.1,y\n", "row 2 column Complexity: must be a number, got 'many'"),
+        ("Complexity,Loss,Equation\n1,0.1,\"__import__('os').system('touch evil')\"\n", "row 2 column Equation: "),
+    ],
+)
+def test_hostile_halls_of_fame(text: str, message: str, invact: Command) -> None:
+    """More of them, without the command, in tests/fitting/invact/symbolic/test_equations.py."""
+    Path("hall_of_fame.csv").write_text(text)
+    status, out, err = invact(*MISH, "--import-pysr", "hall_of_fame.csv")
+    assert (status, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+    assert files() == ["hall_of_fame.csv"]
+
+
+@pytest.mark.parametrize(("engine", "package"), [("pysr", "pysr"), ("operon", "pyoperon")])
+def test_engines_that_are_not_installed(
+    engine: str, package: str, invact: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"fitting.invact.symbolic.{engine}.find_spec", lambda name: None)
+    status, out, err = invact(*MISH, "--engine", engine)
+    assert (status, out) == (2, "")
+    assert f"pip install {package}" in err
+    assert err.count("\n") == 1
+    assert files() == []
+
+
+def test_what_no_formula_reaches(hopeless: None, invact: Command) -> None:
+    status, out, err = invact(*MISH, "--max-error", "1e-7")
+    assert (status, out) == (2, "")
+    assert err.startswith("invact: no formula found for mish reaches max |q - g| at most 1e-07: ")
+    assert files() == []
+    assert err.count("\n") == 1

@@ -1,0 +1,5 @@
+"""What tests of python -m fitting.invact ask for."""
+
+MISH = ("--fn", "mish", "--dtype", "bfloat16")
+TANH = ("--fn", "tanh", "--dtype", "float16")
+CLOSED = ["relu", "sigmoid", "hardswish"]

@@ -1,0 +1,241 @@
+"""What both commands of fitting do alike: refusals of the options they share, help, closed outputs, Ctrl-C."""
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from coefficients import document as documents
+from fitting.activations import names
+from fitting.invact.formats import FORMATS
+from tests.fitting.commands import Command, environment, files, posix, process, stored
+
+FINE = {"fewbit": "--bits 1", "invact": "--dtype float16"}  # what each asks for besides a function
+each_command = pytest.mark.parametrize("name", FINE)
+
+
+@pytest.fixture
+def command(name: str, request: pytest.FixtureRequest) -> Command:
+    """The command of that name in this process."""
+    found: Command = request.getfixturevalue(name)
+    return found
+
+
+# Of one function: what is added to `FINE`.
+OF_ONE: list[tuple[str, str]] = [
+    ("", "say what to fit by one of --fn, --expr and --all, got none"),
+    ("--fn gelu --expr x", "say what to fit by one of --fn, --expr and --all, got --fn and --expr"),
+    ("--fn gelu --all", "say what to fit by one of --fn, --expr and --all, got --fn and --all"),
+    ("--fn ''", "unknown function ''"),
+    ("--fn gleu", "unknown function 'gleu'; did you mean gelu or"),
+    ("--fn GELU", "unknown function 'GELU'; did you mean gelu or"),
+    ("--fn gelu --weight nrom", "unknown weight 'nrom': uniform, a distribution or a file; did you mean"),
+    *(
+        (
+            f"--fn gelu --weight {value or repr('')}",
+            f"weight must be uniform, a distribution like norm(0,2) or a file, got '{value}'",
+        )
+        for value in ("", "-1")
+    ),
+    ("--fn gelu --weight 'poisson(3)'", "poisson is discrete: only continuous distributions, or a file of"),
+    ("--fn gelu --weight 'norm(0,-1)'", "weight norm(0,-1)"),
+    ("--fn gelu --weight missing.npy", "sample file must exist, got 'missing.npy'"),
+    ("--fn gelu --weight ./", "sample file must exist"),
+    ("--fn gelu --param alpha=1", "unknown parameter 'alpha'; gelu has none"),
+    ("--fn elu --param alhpa=1", "unknown parameter 'alhpa'; elu has alpha"),
+    ("--fn elu --param alpha", "param must be NAME=VALUE, each name once, got 'alpha'"),
+    ("--fn elu --param alpha=1 --param 'alpha =2'", "param must be NAME=VALUE, each name once, got"),
+    ("--fn elu --param alpha=", "param alpha must be a number, got ''"),
+    ("--fn elu --param alpha=nan", "parameter alpha must be finite, got nan"),
+    ("--fn elu --param name=1", "unknown parameter 'name'; elu has alpha"),
+    ("--fn celu --param alpha=-1", "alpha must be positive, got alpha=-1"),
+    ("--expr ''", "expression"),
+    ("--expr 3", "expression must be a function of x, got '3'"),
+    ("--expr x-x", "expression must be a function of x, got 'x-x'"),
+    ("--expr 'x+'", "expression is malformed at position"),
+    ("--expr 'x*y'", "unknown name 'y'"),
+    ("--expr '__import__(1)'", "expression: unknown function '__import__'"),
+    ("--fn gelu --name mine", "--name goes with --expr"),
+    *((f"--expr x**3 --name '{name}'", f"got '{name}'") for name in ("../evil", "a/b", "", "é", "1a")),
+    ("--expr x**3 --name _a", "name must begin with a letter, got '_a'"),
+    (f"--expr x**3 --name {'a' * 65}", "name must have at most 64 characters, got 65"),
+    *((f"--expr x**3 --name {name}", "name must not be one of the catalogue's") for name in ("gelu", "swish")),
+    ("--fn gelu --format xml", "format must be one of table, json, csv, latex, got 'xml'"),
+    ("--fn gelu --format ''", "format must be one of table, json, csv, latex, got ''"),
+    ("--fn gelu --out - --format csv", "--out - prints the JSON file; leave it out to print csv"),
+    ("--fn gelu --out ''", "out must be a file, got ''"),
+    ("--fn gelu --out no/such/x.json", "out must be in a folder that exists, got 'no/such/x.json'"),
+    ("--fn gelu --out .", "out must be a file, got the folder '.'"),
+    ("--fn gelu --plot ''", "plot must be a file, got ''"),
+    ("--fn gelu --plot no/such.png", "plot must be in a folder that exists, got 'no/such.png'"),
+    *(
+        (f"--fn gelu --plot {path}", f"plot must end in one of .png, .svg, .pdf, got '{path}'")
+        for path in ("x.gif", "x")
+    ),
+    ("--fn gelu --jobs 1", "--jobs and --scheduler go with --all"),
+    ("--fn gelu --scheduler ''", "--jobs and --scheduler go with --all"),
+    ("--fn gelu more", "unrecognized arguments: more; see --help"),
+]
+OF_ALL: list[tuple[str, str]] = [
+    *(
+        (f"--all --{option} {value}", f"--{option} goes with one function, not with --all")
+        for option, value in (
+            ("out", "x"),
+            ("out", "''"),
+            ("plot", "x.png"),
+            ("plot", "''"),
+            ("format", "csv"),
+            ("param", "a=1"),
+        )
+    ),
+    ("--all --name mine", "--name goes with --expr"),
+    *((f"--all --jobs {jobs}", f"jobs must be at least 1, or -1 for one a core, got {jobs}") for jobs in (0, -2)),
+    ("--all --jobs 1.5", "jobs must be a whole number, got '1.5'"),
+    ("--all --jobs 1 --scheduler tcp://x:1", "say who does the work by one of --jobs and --scheduler"),
+    ("--all --weight nrom", "unknown weight 'nrom'"),
+    ("--frobnicate", "unrecognized arguments: --frobnicate; see --help"),
+    ("-x", "unrecognized arguments: -x; see --help"),
+    ("--fn", "argument --fn: expected one argument; see --help"),
+]
+
+
+@each_command
+@pytest.mark.parametrize(
+    ("line", "message", "alone"),
+    [*((line, message, True) for line, message in OF_ONE), *((line, message, False) for line, message in OF_ALL)],
+)
+def test_bad_input_is_one_line(name: str, line: str, message: str, alone: bool, command: Command) -> None:
+    status, out, err = command(*shlex.split(line), *FINE[name].split() * alone)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"{name}: ")
+    assert message in err
+    assert err.count("\n") == 1
+    assert files() == []
+
+
+OPTIONS = {
+    "--help", "--version", "--root", "--fn", "--expr", "--name", "--param", "--all", "--max-error", "--weight",
+    "--budget", "--out", "--format", "--plot", "--quiet", "--jobs", "--scheduler",
+}  # fmt: skip
+OWN = {
+    "fewbit": {"--bits", "--levels", "--domain"},
+    "invact": {"--dtype", "--engine", "--seed", "--timeout", "--template", "--start", "--import-pysr", "--front"},
+}
+
+
+@each_command
+def test_help_is_short_lines(name: str, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    status, out, err = command("--help")
+    assert (status, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= 80
+    assert set(re.findall(r"--[a-z][a-z-]*", out)) == OPTIONS | OWN[name]
+    assert all(word in out for word in (*names(), *(FORMATS if name == "invact" else ())))
+
+
+@each_command
+def test_the_plot_is_told_of(name: str, command: Command) -> None:
+    lines = command("--fn", "relu", *FINE[name].split(), "--plot", "./r.svg")[1].splitlines()
+    assert lines[-1] == "plot    wrote ./r.svg"
+    published, drawn = files()
+    assert published.startswith(f"actfit/coefficients/relu/{name}-")
+    assert drawn == "r.svg"
+
+
+@pytest.mark.slow
+def test_a_uniform_fit_imports_no_more_than_it_needs() -> None:
+    code = (
+        "import sys\nfrom fitting.fewbit.__main__ import main\nmain(['--fn', 'gelu', '--bits', '1', '--out', '-'])\n"
+        "print({'torch', 'triton', 'matplotlib', 'scipy.stats', 'dask', 'distributed', 'numpy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "{'numpy'}"
+
+
+@pytest.mark.slow
+@posix
+@each_command
+def test_outputs_that_take_nothing(name: str, folder: Path) -> None:
+    words = ("--fn", "relu", *FINE[name].split())
+    reading, writing = os.pipe()
+    os.close(reading)
+    for asked in (words, ("--help",)):
+        done = process(name, *asked, stdout=writing)
+        assert (done.returncode, done.stderr) == (141, "")
+    os.close(writing)
+    with open("/dev/full", "w") as full:
+        done = process(name, *words, "--out", "-", stdout=full)
+    assert (done.returncode, done.stderr) == (2, f"{name}: cannot write the output: No space left on device\n")
+    for closed in (">&-", ">&- 2>&-"):
+        done = process(name, *words, "--out", "-", before=("sh", "-c", f'exec "$@" {closed}', "sh"))
+        assert (done.returncode, done.stderr) == (0, "")
+    done = process(name, *words, "--max-error", "nan", before=("sh", "-c", 'exec "$@" 2>&-', "sh"))
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+@pytest.mark.slow
+def test_a_stdout_of_plain_ascii(folder: Path) -> None:
+    words = ("--fn", "silu", "--bits", "1", "--plot", "é.png")
+    done = process("fewbit", *words, env=environment(PYTHONIOENCODING="ascii"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\nerror   integral of (f'-q)^2 w = 0.21" in done.stdout
+    assert done.stdout.endswith("plot    wrote \\xe9.png\n")
+
+
+@pytest.mark.slow
+@posix
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("fewbit", "--all --jobs 2"),
+        ("fewbit", "--fn gelu --max-error 1e-9"),
+        ("invact", "--all --jobs 2"),
+        ("invact", "--fn silu --dtype float32"),
+    ],
+)
+@pytest.mark.parametrize("after", [0.2, 2.5])
+def test_ctrl_c(name: str, words: str, after: float, folder: Path) -> None:
+    """As a terminal sends it: to the command and all its children."""
+    running = subprocess.Popen(
+        [sys.executable, "-m", f"fitting.{name}", *words.split()],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in a shell's background
+    )
+    try:
+        time.sleep(after)
+        if running.poll() is not None:
+            pytest.skip("it was done already")
+        os.killpg(running.pid, signal.SIGINT)
+        _, err = running.communicate(timeout=30)
+        assert not left_over(running.pid)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+        running.communicate()
+    assert running.returncode == 130
+    assert err in ("interrupted\n", f"{name}: interrupted; files are whole or not there\n")
+    made = files()
+    assert not [path for path in made if not re.fullmatch(rf"actfit/coefficients/\w+/{name}-\w+\.v1\.json", path)]
+    assert all(documents.validate(stored(path)) for path in made)
+
+
+def left_over(group: int) -> bool:
+    """Whether processes of the group live on, after a moment to end."""
+    for _ in range(50):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return False
+        time.sleep(0.1)
+    return True

@@ -1,0 +1,64 @@
+"""Layers of approximate backprop beside stock's: their inputs, gradients and errors."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+EPS = torch.finfo(torch.float64).eps
+SCHEMES: dict[str, dict[str, Any]] = {
+    "robust": {},
+    "robust, 4 bits": {"bits": 4},
+    "group": {"scheme": "group"},
+    "stochastic": {"scheme": "group", "rounding": "stochastic"},
+    "fused": {"scheme": "fused"},
+    "paper": {"scheme": "paper"},
+}
+each_scheme = pytest.mark.parametrize("how", SCHEMES.values(), ids=SCHEMES)
+
+
+def layer(dtype: torch.dtype = torch.float32, *, hostile: bool = False) -> tuple[nn.Module, nn.Module, Tensor]:
+    """The issue's: 32 to 48 channels, 16 x 16, a batch of 16."""
+    torch.manual_seed(0)
+    norm, conv = nn.BatchNorm2d(32), nn.Conv2d(32, 48, 3, padding=1, bias=False)
+    x = 2 * torch.randn(16, 32, 16, 16, dtype=dtype) + 1
+    with torch.no_grad():
+        if hostile:
+            norm.bias[:8], norm.bias[8:16] = 4, -4
+            norm.weight[20], norm.bias[20] = 0, 0.3
+            x[:, 21] = 1
+        else:
+            norm.weight.uniform_(0.5, 1.5)
+            norm.bias.normal_(0, 0.3)
+    return norm.to(dtype), conv.to(dtype), x
+
+
+def plain(norm: nn.Module, *rest: nn.Module) -> nn.Module:
+    return nn.Sequential(*(copy.deepcopy(one) for one in (norm, *rest)))
+
+
+def gradients(net: nn.Module, x: Tensor, seed: int = 1) -> tuple[list[Tensor], list[Tensor]]:
+    """Outputs; gradients of x and of the parameters, in their order."""
+    x = x.clone(memory_format=torch.preserve_format).requires_grad_()
+    found = net(x * 1)  # not a leaf: who keeps it keeps bytes
+    outputs = list(found) if isinstance(found, tuple) else [found]
+    made = torch.Generator().manual_seed(seed)
+    cotangents = [torch.randn(one.shape, generator=made, dtype=one.dtype) for one in outputs]
+    return [one.detach() for one in outputs], list(torch.autograd.grad(outputs, [x, *net.parameters()], cotangents))
+
+
+def error(got: Tensor, expected: Tensor) -> float:
+    return float((got - expected).norm() / expected.norm())
+
+
+class Doubled(nn.Module):
+    """A layer on what is no leaf."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Any:
+        return self.inner(x * 2)

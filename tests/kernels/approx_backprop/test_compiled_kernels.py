@@ -1,0 +1,132 @@
+"""The Triton kernels of approximate backprop compiled for GPUs: no spills, no fused operations, wide accesses."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kernels.engine.ops  # noqa: F401
+
+ROOT = Path(__file__).parents[3]
+COMPILE = """
+import json, os, subprocess, sys, tempfile
+from pathlib import Path
+folder = Path(sys.argv[2])
+os.environ["TRITON_CACHE_DIR"] = str(folder)
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from codegen import disassembly
+from kernels.engine import launch_codes as launch
+from kernels.engine.templates import codes as template
+from kernels.engine.templates import ROWS, WARPS
+tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+def read(*words):
+    command = [tools / words[0], *words[1:], folder / "cubin"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+def type_of(name, argument, constants, count):
+    if argument in constants:
+        return "constexpr"
+    if argument in ("planes_ptr", "signs_ptr"):
+        return "*u8"
+    if argument in ("x_ptr", "y_ptr", "grad_ptr", "dx_ptr", "values_ptr") or name == "group_range":
+        if argument.endswith("_ptr"):
+            return "*bf16"
+    if argument.endswith("_ptr"):
+        return "*fp32"
+    return {"slope": "fp32", "n": count}.get(argument, "i32")
+def compiled(name, arch, count, constants, multiples, warps):
+    kernel = getattr(template, name + "_kernel")
+    places = {argument: (place,) for place, argument in enumerate(kernel.arg_names)}
+    source = ASTSource(
+        kernel,
+        {argument: type_of(name, argument, constants, count) for argument in places},
+        {places[one]: value for one, value in constants.items()},
+        {places[one]: [["tt.divisibility", 16]] for one in places if one.endswith("_ptr") or one in multiples},
+    )
+    made = triton.compile(source, target=GPUTarget("cuda", arch, 32), options={"num_warps": warps, **launch._EXACT})
+    (folder / "cubin").write_bytes(made.asm["cubin"])
+    used, code = (
+        disassembly.usage(read("cuobjdump", "-res-usage")), disassembly.sass(read("nvdisasm", "-c", "-ndf"))
+    )
+    fused = sum(many for opcode, many in code.opcodes.items() if opcode.startswith("FFMA"))
+    return {
+        "kernel": name, "arch": arch, **constants, "count": count, "multiples": multiples, "registers": used["REG"],
+        "spilled": used["STACK"] + used["LOCAL"], "shared": made.metadata.shared, "instructions": code.total,
+        "fused": fused, "calls": code.calls, "widths": sorted({width for _, width in code.accesses}),
+    }
+found = []
+for arch, name, constants, count, multiples in json.loads(sys.argv[1]):
+    warps = constants.pop("warps", WARPS)
+    rows = {} if name == "group_range" else {"ROWS": ROWS}
+    found.append(compiled(name, arch, count, {**constants, **rows}, multiples, warps))
+print(json.dumps(found))
+"""
+# A kernel, its constants, and the numbers that are multiples of 16, for which Triton compiles another one.
+VARIANTS = [
+    ("group_range", {"wide": 1, "BITS": 4, "GROUPS": 4, "WIDTH": 256}, ["n", "run", "tokens"]),
+    ("group_range", {"wide": 1, "BITS": 4, "GROUPS": 1, "WIDTH": 8192, "warps": 16}, ["n", "run", "tokens"]),
+    ("group_range", {"BITS": 4, "GROUPS": 128, "WIDTH": 8}, ["n", "run", "tokens", "wide"]),
+    ("encode", {"PLACES": "one", "NOISE": "one", "BITS": 4}, ["n"]),
+    ("encode", {"PLACES": "row", "NOISE": "each", "BITS": 4}, ["n", "run"]),
+    ("encode", {"PLACES": "two", "NOISE": "none", "BITS": 8}, ["n"]),
+    ("encode", {"PLACES": "eight", "NOISE": "one", "BITS": 4}, ["n", "length"]),
+    ("encode", {"PLACES": "each", "NOISE": "one", "BITS": 4}, ["n"]),
+    ("encode", {"PLACES": "wide", "NOISE": "one", "BITS": 4}, ["n", "run", "tokens", "wide"]),
+    ("encode", {"PLACES": "any", "NOISE": "one", "BITS": 8}, ["n"]),
+    (
+        "decode",
+        {"PLACES": "row", "GAIN": "none", "BIAS": "none", "SIGNS": False, "SLOPED": False, "CLAMP": True, "BITS": 2},
+        ["n", "run"],
+    ),
+    (
+        "decode",
+        {"PLACES": "row", "GAIN": "row", "BIAS": "row", "SIGNS": True, "SLOPED": False, "CLAMP": True, "BITS": 4},
+        ["n", "run", "inner"],
+    ),
+    (
+        "decode",
+        {"PLACES": "two", "GAIN": "each", "BIAS": "eight", "SIGNS": True, "SLOPED": True, "CLAMP": True, "BITS": 8},
+        ["n"],
+    ),
+    (
+        "decode",
+        {"PLACES": "wide", "GAIN": "eight", "BIAS": "eight", "SIGNS": True, "SLOPED": False, "CLAMP": False, "BITS": 8},
+        ["n", "run", "tokens", "wide"],
+    ),
+    *((name, {"SLOPED": sloped}, ["n"]) for name in ("rectify", "rectify_backward") for sloped in (False, True)),
+]
+
+
+def variants() -> list[tuple[int, str, dict[str, object], str, list[str]]]:
+    """With the GPU and the type of the element count."""
+    wide = {name: {"WIDE": False} if name in ("encode", "decode") else {} for name, _, _ in VARIANTS}
+    found = [(arch, name, {**one, **wide[name]}, "i32", many) for arch in (80, 90) for name, one, many in VARIANTS]
+    for name, one, many in (VARIANTS[0], VARIANTS[5], VARIANTS[12]):
+        found.append((90, name, {**one, **dict.fromkeys(wide[name], True)}, "i64", many))
+        found.append((90, name, {**one, **wide[name]}, "i32", []))
+    return found
+
+
+@pytest.mark.slow
+def test_kernels_compile_for_gpus(tmp_path):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", COMPILE, json.dumps(variants()), str(tmp_path)],
+        cwd=ROOT, env={**environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(found) == 2 * len(VARIANTS) + 6
+    for one in found:
+        assert one["spilled"] == 0, one
+        # A division has its own fused operations, correctly rounded at the end.
+        assert one["kernel"] == "group_range" or (one["fused"], one["shared"]) == (0, 0), one
+        # Tensors of 16 bits in wide accesses; the codes of a row in bytes, the ends of a group in 16 bits each.
+        if one["multiples"]:
+            assert set(one["widths"]) <= {8, 16 if one["kernel"] == "group_range" else 8, 32, 128}, one
+            assert 128 in one["widths"], one

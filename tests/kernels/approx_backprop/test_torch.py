@@ -1,0 +1,149 @@
+"""Whole models by approximate backprop, compiled and in two processes."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kernels import convert, saved_bytes
+from tests.kernels.approx_backprop.models import METHOD, each_model, error, gradients, made
+from tests.kernels.processes import of_two
+
+pytestmark = [
+    pytest.mark.usefixtures("afresh", "one_thread"),
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
+]
+
+
+@pytest.mark.slow
+@each_model
+def test_compiled(name: str) -> None:
+    net, x = made(name)
+    stock = copy.deepcopy(net)
+    convert(net, METHOD, bits=4, inputs=x)
+    _, got = gradients(torch.compile(net, backend="aot_eager", fullgraph=True), x)
+    net.load_state_dict(stock.state_dict())
+    assert error(got, gradients(net, x)[1]) == 0
+
+
+@pytest.mark.slow
+def test_compiled_by_inductor() -> None:
+    net, x = made("residual")
+    net = nn.Sequential(*net[:5], *net[6:])  # one block: to compile takes long
+    stock = copy.deepcopy(net)
+    convert(net, METHOD, bits=4, inputs=x)
+    compiled = torch.compile(net, fullgraph=True)
+    kept = saved_bytes(compiled, x)
+    in_bits = sum(one.bytes for one in kept.tensors if one.dtype == "uint8")
+    assert in_bits == sum(one.bytes for one in saved_bytes(net, x).tensors if one.dtype == "uint8")
+    weights = sum(one.numel() * 4 for one in net.parameters())  # of convolutions, which it keeps in another layout
+    assert kept.total <= saved_bytes(net, x).total + weights
+    net.load_state_dict(stock.state_dict())
+    _, got = gradients(compiled, x)
+    net.load_state_dict(stock.state_dict())
+    # Its kernels round otherwise, and so a number in some thousands has another code, a step of 1/16 of the range away.
+    assert error(got, gradients(net, x)[1]) <= 0.02
+
+
+class Added(nn.Module):
+    """Changes a norm's result in place by a statement of its own, which torch.compile gives no sign of."""
+
+    def __init__(self, by_helper: bool) -> None:
+        super().__init__()
+        self.norm, self.linear, self.by_helper = nn.BatchNorm1d(8), nn.Linear(8, 4), by_helper
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(x)
+        if self.by_helper:
+            helper(h)
+        else:
+            h[:, :4] += 3
+        return self.linear(h)
+
+
+def helper(x: Tensor) -> None:
+    x.add_(3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("by_helper", "looks"), [(False, False), (False, True), (True, True)])
+def test_what_is_changed_in_place_is_not_trusted_when_compiled(by_helper: bool, looks: bool) -> None:
+    torch.manual_seed(0)
+    net, x = Added(by_helper), torch.randn(64, 8)
+    stock = copy.deepcopy(net)
+    convert(net, METHOD, inputs=x if looks else None)
+    _, exact = gradients(stock, x)
+    for run in (net, torch.compile(net, backend="aot_eager")):
+        _, got = gradients(run, x)
+        assert error(got, exact) <= 0.05
+
+
+def network() -> nn.Module:
+    """The same in every process. Norms of rows, so that half a batch is half the sum."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Linear(6, 64), nn.LayerNorm(64), nn.ReLU(), nn.Linear(64, 64), nn.RMSNorm(64), nn.Linear(64, 3)
+    )
+    convert(net.double(), METHOD, scheme="fused")
+    return net
+
+
+def worker(rank: int, folder: Any) -> None:
+    """What each of two processes does; the first leaves its results in `folder`."""
+    from torch import distributed
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
+    found = {}
+    for wrapper in ("ddp", "fsdp2", "fsdp2 by layer"):
+        net: Any = network()
+        if wrapper == "ddp":
+            net = DistributedDataParallel(net)
+        else:
+            for layer in net if "layer" in wrapper else ():
+                if not isinstance(layer, nn.ReLU):
+                    fully_shard(layer, mesh=mesh)
+            fully_shard(net, mesh=mesh)
+        steps(net, batch().chunk(2)[rank])
+        parameters = [getattr(one, "full_tensor", lambda one=one: one)() for one in net.parameters()]
+        found[wrapper] = [one.detach() for one in parameters]
+    if rank == 0:
+        torch.save(found, folder / "results.pt")
+    distributed.destroy_process_group()
+
+
+def batch() -> Tensor:
+    return torch.randn(16, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def steps(net: nn.Module, x: Tensor) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        net(x * 1).square().mean().backward()
+        optimizer.step()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+def test_two_processes_are_as_one(tmp_path: Any) -> None:
+    found = of_two(__file__, tmp_path, 120)
+    net = network()
+    steps(net, batch())
+    for parameters in found.values():
+        for one, other in zip(parameters, net.parameters(), strict=True):
+            # Sums are taken in another order: some hundred numbers below ten, in each of two steps.
+            assert (one - other).abs().max() <= 1000 * torch.finfo(torch.float64).eps
+
+
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    worker(int(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,87 @@
+"""A converted model compiled before and after, and exported."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from kernels import convert, saved_bytes
+from tests.kernels.conversion.torch_models import (
+    ROUNDING,
+    batch,
+    build,
+    each_method,
+    each_model,
+    equal,
+    gradients,
+    near,
+)
+
+# What torch 2.13 warns of on its own account, whatever is compiled.
+pytestmark = [
+    pytest.mark.usefixtures("afresh"),
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
+]
+
+each_backend = pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+
+
+@pytest.mark.slow
+@each_backend
+@pytest.mark.parametrize("order", ["before", "after"])
+@each_model
+@each_method
+def test_compile(how: dict[str, Any], kind: str, order: str, backend: str) -> None:
+    """In one graph, with the gradients of eager, keeping what eager keeps."""
+    model, eager = build(kind), build(kind)
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    stock = gradients(compiled, model) if order == "after" else None  # so there is code, which must not be run again
+    report = convert(compiled if order == "after" else model, **how)
+    convert(eager, **how)
+    got, expected = gradients(compiled, model), gradients(eager, eager)
+    assert equal(got, expected) if backend == "aot_eager" else near(got, expected, ROUNDING)
+    if how["method"] == "fewbit":
+        assert saved_bytes(compiled, batch()).total == saved_bytes(eager, batch(), fake=False).total
+    report.revert()
+    again = gradients(compiled, model)
+    plain = build(kind)
+    assert near(again, gradients(plain, plain), ROUNDING) if stock is None else equal(again, stock)
+
+
+@each_model
+def test_auto_after_compile(kind: str) -> None:
+    """It is the model within that is measured, in eager."""
+    compiled, eager = torch.compile(build(kind), backend="aot_eager"), build(kind)
+    compiled(batch())
+    report, expected = convert(compiled, inputs=batch()), convert(eager, inputs=batch())
+    assert report.sites == expected.sites
+    assert report.converted
+
+
+def test_module_compile() -> None:
+    """`Module.compile`, which wraps nothing."""
+    model, eager = build("a call"), build("a call")
+    model.compile(backend="aot_eager", fullgraph=True)
+    stock = gradients(model, model)
+    for one in (model, eager):
+        convert(one, "fewbit")
+    assert not near(stock, got := gradients(model, model), 1e-3)
+    assert equal(got, gradients(eager, eager))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strict", [True, False])
+@each_model
+@each_method
+def test_export(how: dict[str, Any], kind: str, strict: bool) -> None:
+    """What is exported is the stock model."""
+    model = build(kind)
+    convert(model, **how)
+    exported = torch.export.export(model, (batch(),), strict=strict)
+    called = {str(node.target) for node in exported.graph.nodes if node.op == "call_function"}
+    assert "aten.gelu.default" in called
+    assert not [name for name in called if "actfit" in name or "kernels" in name]
+    with torch.no_grad():
+        # x * sigmoid(x) is exported as silu(x): the same but for a rounding.
+        assert near([exported.module()(batch())], [build(kind)(batch())], 0 if kind != "calls" else ROUNDING)

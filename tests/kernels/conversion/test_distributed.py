@@ -1,0 +1,98 @@
+"""A converted model wrapped by DDP and FSDP2, before and after."""
+
+import itertools
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import kernels
+from kernels import convert
+from tests.kernels.conversion.torch_models import MODELS, batch, build, each_model, gradients, near
+from tests.kernels.processes import of_two
+
+# What torch 2.13 warns of on its own account, whatever is compiled.
+pytestmark = [
+    pytest.mark.usefixtures("afresh"),
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
+]
+
+WRAPPERS = ("ddp", "fsdp2")
+ORDERS = ("before", "after")
+DISTRIBUTED = {"fewbit": {"method": "fewbit"}, "invact": {"method": "invact"}, "auto": {"method": "auto"}}
+# What is sharded runs only where all processes do, with its own state: it is to be measured before.
+UNMEASURED = ("fsdp2", "after", "auto")
+
+
+def converted(model: nn.Module, how: dict[str, Any]) -> kernels.conversion.Report:
+    return convert(model, **how, **({"inputs": batch()} if how["method"] == "auto" else {}))
+
+
+def worker(rank: int, folder: Path) -> None:
+    """What each of two processes does; the first leaves its results in `folder`."""
+    from torch import distributed
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
+    found = {}
+    for wrapper in WRAPPERS:
+        for order in ORDERS:
+            for name, how in DISTRIBUTED.items():
+                if (wrapper, order, name) == UNMEASURED:
+                    continue
+                for kind in MODELS:
+                    model = build(kind).double() if name != "auto" else build(kind)
+                    if order == "before":
+                        report = converted(model, how)
+                    if wrapper == "ddp":
+                        model = DistributedDataParallel(model)
+                    else:
+                        for layer in [one for one in model.modules() if isinstance(one, nn.Linear)]:
+                            fully_shard(layer, mesh=mesh)
+                        fully_shard(model, mesh=mesh)
+                    if order == "after":
+                        report = converted(model, how)
+                    x = batch().to(next(model.parameters()).dtype)
+                    model(x).square().sum().backward()  # both the same, so that their mean is
+                    wholes = [one.grad.full_tensor() if wrapper == "fsdp2" else one.grad for one in model.parameters()]
+                    found[wrapper, order, name, kind] = [site.now for site in report.sites], wholes
+    if rank == 0:
+        torch.save(found, folder / "results.pt")
+    distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], tuple[list[str], list[Tensor]]]:
+    return of_two(__file__, tmp_path_factory.mktemp("processes"), 240)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+@each_model
+@pytest.mark.parametrize(
+    ("wrapper", "order", "name"),
+    [one for one in itertools.product(WRAPPERS, ORDERS, DISTRIBUTED) if one != UNMEASURED],
+)
+def test_wrapped_models_are_converted_before_and_after(results, wrapper: str, order: str, name: str, kind: str) -> None:
+    model = build(kind).double() if name != "auto" else build(kind)
+    report = converted(model, DISTRIBUTED[name])
+    x = batch().to(next(model.parameters()).dtype)
+    expected = gradients(model, model, x)[2:]
+    now, got = results[wrapper, order, name, kind]
+    assert now == [site.now for site in report.sites]
+    assert report.converted
+    # The same operations on the same numbers; the mean of two equal ones is exact. Products of matrices that are
+    # gathered may lie elsewhere in memory, and be summed in another order.
+    assert near([one.double() for one in got], [one.double() for one in expected], 16 * torch.finfo(x.dtype).eps)
+
+
+if __name__ == "__main__":
+    worker(int(sys.argv[1]), Path(sys.argv[2]))

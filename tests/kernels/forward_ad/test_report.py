@@ -1,0 +1,69 @@
+"""All ways of nested forward AD side by side."""
+
+import copy
+import json
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kernels.errors import KernelError
+from kernels.forward_ad import report, wrap
+from tests.kernels.forward_ad.chains import mish, newgelu
+from tests.kernels.forward_ad.graphs import Act, Branching
+
+# What torch 2.13 and transformers warn of on their own account, whatever is traced and copied.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("afresh"),
+    pytest.mark.filterwarnings("ignore:.*not a leaf Tensor:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
+]
+
+
+@pytest.mark.slow
+def test_report_side_by_side() -> None:
+    model, x = nn.Sequential(nn.Linear(64, 64), Act(newgelu), nn.Linear(64, 64)), torch.randn(1024, 64)
+    before, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    found = report(model, x)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+    assert "forward" not in vars(model)
+    units = {way.name: round((way.kept or 0) / x.nbytes, 1) for way in found.ways}
+    assert units == {
+        "plain": 5,
+        "nested, eager": 2,
+        "nested, traced": 2,
+        "nested, exported": 2,
+        "nested, compiled": 2,
+        "the same chains checkpointed": 2,  # and the state of the random numbers
+        "torch.compile's partitioner": units["torch.compile's partitioner"],
+    }
+    assert found["nested, exported"].chains == found["nested, compiled"].chains == 1
+    assert "| plain |  | 1.2 MiB | 100.0% |" in str(found)
+    assert json.loads(found.to_json())[0] == {"name": "plain", "kept": 5 * x.nbytes, "chains": None, "reason": ""}
+
+
+def test_report_says_who_cannot_take_a_model() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.branching = nn.Linear(64, 64), Branching()
+
+        def forward(self, x: Tensor, *, factor: float) -> Tensor:
+            return mish(self.branching(self.first(x))) * factor
+
+    found = report(Odd(), torch.randn(1024, 64), factor=2.0)
+    assert found["nested, traced"].reason.startswith("cannot be traced: inputs must be positional")
+    assert found["nested, exported"].reason.startswith("cannot be exported: model must be one that torch.export takes")
+    assert found["nested, compiled"].kept == found["nested, eager"].kept < found["plain"].kept
+    assert "cannot be exported" in str(found)
+    with pytest.raises(KernelError, match=r"model must be a torch.nn.Module"):
+        report(torch.tanh, torch.randn(3))
+
+
+def test_a_report_of_what_is_wrapped() -> None:
+    with pytest.raises(KernelError, match="got one that is wrapped; unwrap it"):
+        report(wrap(nn.Linear(2, 2)), torch.randn(1, 2))

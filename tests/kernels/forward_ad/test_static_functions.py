@@ -1,0 +1,352 @@
+"""Functions that a graph says all of, or not: the same numbers and random numbers, nothing moved that matters.
+
+Losses must be equal bit for bit. Gradients are products of the same factors in another order: in float64 that is some
+1e-16 for each factor, more where terms cancel, and 1e-10 of the largest gradient is far from both that and an error.
+"""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kernels.errors import KernelError
+from kernels.forward_ad import backend, exported, traced
+from kernels.forward_ad.rewrite import Chain
+from tests.kernels.forward_ad.chains import mish, newgelu
+from tests.kernels.forward_ad.graph_programs import drawn
+from tests.kernels.forward_ad.graphs import DOUBLE, Model, Rewritten, wave
+from tests.kernels.forward_ad.programs import inputs
+from tests.kernels.saved import bytes_in_graph
+
+# What torch 2.13 and transformers warn of on their own account, whatever is traced and copied.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("afresh"),
+    pytest.mark.filterwarnings("ignore:.*not a leaf Tensor:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
+]
+
+
+def source_changed_before(m: Model, h: Tensor) -> Tensor:
+    h.mul_(2)
+    return mish(h)
+
+
+def source_changed_by_index(m: Model, h: Tensor) -> Tensor:
+    g = h * 1.5
+    y = F.leaky_relu(g + 1, 0.1)
+    y = torch.exp(torch.sin(y))
+    g[0] = 1.0
+    return y + g
+
+
+def source_changed_through_a_view(m: Model, h: Tensor) -> Tensor:
+    y = torch.exp(torch.sin(h + 1))
+    h.view(-1).mul_(2)
+    return y + h
+
+
+def middle_changed(m: Model, h: Tensor) -> Tensor:
+    y = h * 1.5
+    z = torch.exp(torch.sin(y + 1))
+    y.t()[0].mul_(2)
+    return z + y
+
+
+def constant_changed(m: Model, h: Tensor) -> Tensor:
+    c = m.row * 2
+    y = torch.exp(torch.sin(h)) + c
+    c += 3
+    return torch.cos(torch.sin(y + c))
+
+
+def constant_changed_through_a_view(m: Model, h: Tensor) -> Tensor:
+    c = m.row * 2
+    y = torch.exp(torch.sin(h)) + c
+    c.view(2, 4)[0].zero_()
+    return torch.cos(torch.sin(y + c))
+
+
+def constant_changed_by_out(m: Model, h: Tensor) -> Tensor:
+    c = m.full * 2
+    y = torch.exp(torch.sin(h)) + c
+    torch.sin(m.full, out=c)
+    return torch.cos(torch.sin(y + c))
+
+
+def constant_is_a_statistic(m: Model, h: Tensor) -> Tensor:
+    y = torch.exp(torch.sin(h)) + m.norm.running_mean
+    z = m.norm(h)
+    return torch.cos(torch.sin(y + m.norm.running_mean)) + z
+
+
+def end_changed(m: Model, h: Tensor) -> Tensor:
+    y = mish(h)
+    y += 1
+    return y
+
+
+def end_changed_by_index(m: Model, h: Tensor) -> Tensor:
+    y = mish(h)
+    y[0] = 1.0
+    return y
+
+
+def end_changed_by_module(m: Model, h: Tensor) -> Tensor:
+    y = torch.sin(mish(h)) + 1
+    return y + m.in_place(y)
+
+
+def end_changed_by_argument(m: Model, h: Tensor) -> Tensor:
+    y = torch.sin(mish(h)) + 1
+    return y + F.relu(y, True)
+
+
+def end_changed_by_keyword(m: Model, h: Tensor) -> Tensor:
+    y = torch.sin(mish(h)) + 1
+    return y + F.elu(y, inplace=True)
+
+
+def parameter(m: Model, h: Tensor) -> Tensor:
+    return h * torch.sigmoid(h * m.weight)
+
+
+def parameter_around(m: Model, h: Tensor) -> Tensor:
+    return m.weight * wave(h) + m.weight
+
+
+def buffers(m: Model, h: Tensor) -> Tensor:
+    return mish(h * m.row) + m.full * torch.exp(torch.sin(h))
+
+
+def two_sources(m: Model, h: Tensor) -> Tensor:
+    return torch.tanh(h) * torch.sin(m.last(h))
+
+
+def detached(m: Model, h: Tensor) -> Tensor:
+    return h * torch.tanh(F.softplus(h)).detach() + wave(h)
+
+
+def compared(m: Model, h: Tensor) -> Tensor:
+    t = torch.tanh(torch.sin(h))
+    return torch.where(t > 0, t * t, torch.exp(t)) * (t < 0.5).to(h.dtype)
+
+
+def constant_made_late(m: Model, h: Tensor) -> Tensor:
+    t = wave(h)
+    return torch.exp(torch.sin(t * t.sum().detach()))
+
+
+def two_ends(m: Model, h: Tensor) -> Tensor:
+    t = torch.exp(torch.sin(torch.cos(torch.sin(h))))
+    return t @ m.last(torch.cos(torch.exp(torch.sin(t)))).T @ t
+
+
+def pieces(m: Model, h: Tensor) -> Tensor:
+    value, gate = h.chunk(2, -1)
+    return torch.cat([value * newgelu(gate)] * 2, -1)
+
+
+def no_gradient(m: Model, h: Tensor) -> Tensor:
+    t = torch.sin(h)
+    with torch.no_grad():
+        factor = torch.cos(t) * 2
+    return torch.exp(torch.tanh(t)) * factor
+
+
+def call_would_come_where_gradients_are_off(m: Model, h: Tensor) -> Tensor:
+    t = wave(h)
+    factor = m.row * 2
+    with torch.no_grad():
+        other = t * 2
+    return torch.exp(torch.sin(t * factor)) + other
+
+
+def autocast(m: Model, h: Tensor) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        products = torch.mm(h, h.T)
+    return wave(h) + products.sum().double()
+
+
+def hook_within(m: Model, h: Tensor) -> Tensor:
+    t = torch.exp(torch.sin(h))
+    t.register_hook(lambda gradient: gradient * 2)
+    return torch.exp(torch.sin(t))
+
+
+def hook_on_source(m: Model, h: Tensor) -> Tensor:
+    h.register_hook(lambda gradient: gradient * 2)
+    return mish(h)
+
+
+def dropout(m: Model, h: Tensor) -> Tensor:
+    return m.drop(torch.exp(torch.sin(h))) + torch.rand((), dtype=DOUBLE)
+
+
+def dropout_would_pass_a_draw(m: Model, h: Tensor) -> Tensor:
+    t = F.dropout(wave(h), 0.4)
+    c = torch.rand(8, dtype=DOUBLE)
+    return torch.exp(torch.sin(t * c))
+
+
+def draw_would_pass_no_dropout(m: Model, h: Tensor) -> Tensor:
+    t = wave(h)
+    c = torch.rand(8, dtype=DOUBLE)
+    return F.dropout(torch.exp(torch.sin(t * c)), 0.5)
+
+
+def dropouts_in_turn(m: Model, h: Tensor) -> Tensor:
+    g = m.last(h)
+    a, b = F.dropout(torch.sin(h), 0.5), F.dropout(torch.cos(g), 0.5)
+    a, b = torch.exp(torch.sin(a)), torch.exp(torch.sin(b))
+    a, b = F.dropout(torch.cos(a), 0.5), F.dropout(torch.cos(b), 0.5)
+    return torch.exp(torch.sin(a)) + b
+
+
+# How many regions are replaced where a graph says all that the function does.
+REPLACED: dict[Callable[[Model, Tensor], Tensor], int] = {
+    source_changed_before: 1,
+    source_changed_by_index: 0,
+    source_changed_through_a_view: 0,
+    middle_changed: 0,
+    constant_changed: 0,
+    constant_changed_through_a_view: 0,
+    constant_changed_by_out: 0,
+    constant_is_a_statistic: 0,
+    end_changed: 0,
+    end_changed_by_index: 0,
+    end_changed_by_module: 1,
+    end_changed_by_argument: 1,
+    end_changed_by_keyword: 1,
+    parameter: 0,
+    parameter_around: 1,
+    buffers: 1,
+    two_sources: 0,
+    detached: 1,
+    compared: 1,
+    constant_made_late: 2,
+    two_ends: 1,
+    pieces: 1,
+    no_gradient: 1,
+    call_would_come_where_gradients_are_off: 2,
+    autocast: 1,
+    hook_within: 0,
+    hook_on_source: 0,
+    dropout: 1,
+    dropout_would_pass_a_draw: 1,
+    draw_would_pass_no_dropout: 1,
+    dropouts_in_turn: 3,
+}
+# Writes by index, hooks, gradients and autocast turned on or off, and numbers that would be drawn once for all calls.
+NOT_TRACED = {
+    *(source_changed_by_index, end_changed_by_index, hook_within),
+    *(
+        hook_on_source,
+        no_gradient,
+        call_would_come_where_gradients_are_off,
+        autocast,
+        dropout,
+        dropout_would_pass_a_draw,
+        draw_would_pass_no_dropout,
+    ),
+}
+
+
+def outcome(model: nn.Module, module: nn.Module, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """What must be equal bit by bit, among it the next random number; and gradients, side by side."""
+    torch.manual_seed(3)
+    y = module(x)
+    gradients = torch.autograd.grad(y.square().sum(), list(model.parameters()), allow_unused=True)
+    kept = [y.detach(), torch.rand(1), *(one.clone() for one in model.buffers())]
+    found = [p.new_zeros(p.shape) if g is None else g for p, g in zip(model.parameters(), gradients, strict=True)]
+    return kept, found
+
+
+def agree(how: str, model: nn.Module, x: Tensor) -> int:
+    """Holds the rewritten model against the model, from the same state on; the number of regions."""
+    before = copy.deepcopy(model.state_dict())
+    random = torch.get_rng_state()
+    rewritten = Rewritten(how, model, x)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+    exact, gradients = outcome(model, model, x)
+    model.load_state_dict(before)
+    exact_now, gradients_now = outcome(model, rewritten.module, x)
+    assert all(map(torch.equal, exact_now, exact))
+    near = 1e-10 * max(one.abs().max().item() for one in gradients)
+    assert all(torch.allclose(*pair, rtol=0, atol=near) for pair in zip(gradients_now, gradients, strict=True))
+    return rewritten.regions
+
+
+@pytest.mark.parametrize(("function", "regions"), REPLACED.items(), ids=[one.__name__ for one in REPLACED])
+@pytest.mark.parametrize("how", ["exported", "compiled"])
+def test_same_numbers(how: str, function: Callable[[Model, Tensor], Tensor], regions: int) -> None:
+    model, x = Model(function), torch.randn(6, 8, dtype=DOUBLE)
+    if how == "exported" and function in (hook_within, hook_on_source):
+        with pytest.raises(KernelError, match=r"torch.export takes, got RuntimeError: a hook"):
+            exported(model, (x,))
+    else:
+        # An export has all that runs without gradients as one node, and chains go on behind it.
+        whole = how == "exported" and function is call_would_come_where_gradients_are_off
+        assert agree(how, model, x) == (1 if whole else regions)
+
+
+@pytest.mark.parametrize("function", REPLACED, ids=[one.__name__ for one in REPLACED])
+def test_same_numbers_or_not_traced(function: Callable[[Model, Tensor], Tensor]) -> None:
+    model, x = Model(function), torch.randn(6, 8, dtype=DOUBLE)
+    if function in NOT_TRACED:
+        with pytest.raises(KernelError, match=r"^model must be one that torch.fx.symbolic_trace can follow, got "):
+            traced(model, x)
+    else:
+        agree("traced", model, x)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_random_programs(seed: int) -> None:
+    """In-place operations, views, dropout, comparisons, constants made late: never another number, never more bytes."""
+    program, (x, weight) = drawn(seed), inputs()
+    backend_ = backend()
+
+    def outcome(run: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor, int, tuple[Tensor, ...]]:
+        torch.manual_seed(9)
+        loss = run(x, weight)
+        kept = bytes_in_graph(loss, (x, weight))
+        gradients = torch.autograd.grad(loss, (x, weight), allow_unused=True, materialize_grads=True)
+        return loss.detach(), torch.rand(1), kept, gradients
+
+    compiled = torch.compile(program, backend=backend_)
+    try:
+        loss, drawn_next, kept, gradients = outcome(program)
+    except RuntimeError:  # a tensor that backward needs is changed in place
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            outcome(compiled)
+        return
+    loss_now, drawn_next_now, kept_now, gradients_now = outcome(compiled)
+    assert not backend_.left
+    assert torch.equal(loss_now, loss)
+    assert torch.equal(drawn_next_now, drawn_next)
+    assert kept_now <= kept
+    near = 1e-10 * max(one.abs().max().item() for one in gradients)
+    assert all(torch.allclose(*pair, rtol=0, atol=near) for pair in zip(gradients_now, gradients, strict=True))
+
+
+def test_the_random_programs_have_regions() -> None:
+    found = backend()
+    for seed in range(12):
+        torch._dynamo.reset()
+        torch.compile(drawn(seed), backend=found)(*inputs())
+    assert found.regions >= 6
+
+
+def test_constants_that_come_to_need_a_gradient_get_it() -> None:
+    model, x = Model(buffers), torch.randn(6, 8, dtype=DOUBLE)
+    module = traced(model, x)
+    assert len([one for one in module.modules() if isinstance(one, Chain)]) == 1
+    model.full.requires_grad_()
+    expected, *found = (torch.autograd.grad(run(x).sum(), model.full)[0] for run in (model, module))
+    assert torch.equal(found[0], expected)
