@@ -1,18 +1,24 @@
-"""Two processes that run a test's own file as a script, and what they leave."""
+"""Two processes that run a test's own file as a script, and what the first of them leaves."""
 
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from torch import Tensor, nn
 
 ROOT = Path(__file__).parents[2]
+needs_distributed = pytest.mark.skipif(
+    not torch.distributed.is_available(), reason="this torch has no torch.distributed"
+)
 
 
 def of_two(file: str, folder: Path, seconds: float) -> Any:
-    """What `python file rank folder`, for ranks 0 and 1 at once, puts into results.pt of the folder."""
+    """What `worker` of `python file rank folder` gives the first, for ranks 0 and 1 at once."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     started = [
         subprocess.Popen(
@@ -32,3 +38,35 @@ def of_two(file: str, folder: Path, seconds: float) -> Any:
             process.wait()
     assert [process.returncode for process in started] == [0, 0], "\n".join(said)
     return torch.load(folder / "results.pt")
+
+
+def main(worker: Callable[[int, Any], Any]) -> None:
+    """One of the two processes: `worker` gets its rank and the mesh of both."""
+    from torch import distributed
+    from torch.distributed.device_mesh import init_device_mesh
+
+    rank, folder = int(sys.argv[1]), Path(sys.argv[2])
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    found = worker(rank, init_device_mesh("cpu", (2,)))
+    if rank == 0:
+        torch.save(found, folder / "results.pt")
+    distributed.destroy_process_group()
+
+
+def wrapped(net: nn.Module, wrapper: str, mesh: Any, layers: tuple[type, ...] = (nn.Linear,)) -> nn.Module:
+    """By "ddp"; or else by FSDP2, the layers of those types each by itself."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+    if wrapper == "ddp":
+        return DistributedDataParallel(net)
+    for layer in [one for one in net.modules() if isinstance(one, layers)]:
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(net, mesh=mesh)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor that may be sharded."""
+    found: Tensor = getattr(tensor, "full_tensor", lambda: tensor)()
+    return found.detach()

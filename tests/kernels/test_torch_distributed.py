@@ -1,7 +1,6 @@
 """Two processes, each with half of the batch, train as one process with all of it does."""
 
-import sys
-from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor, nn
 
 import kernels
 from kernels.forward_ad import wrap
-from tests.kernels.processes import of_two
+from tests.kernels.processes import main, needs_distributed, of_two, whole, wrapped
 from tests.kernels.saved import METHODS
 
 pytestmark = pytest.mark.slow
@@ -61,34 +60,17 @@ def train(net: nn.Module, x: Tensor, target: Tensor) -> list[Tensor]:
     return losses
 
 
-def worker(rank: int, folder: Path) -> None:
-    """What each of the two processes does; the first leaves its results in `folder`."""
-    from torch import distributed
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-    from torch.nn.parallel import DistributedDataParallel
-
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    mesh = init_device_mesh("cpu", (2,))
+def worker(rank: int, mesh: Any) -> dict[tuple[str, str], tuple[Tensor, list[Tensor]]]:
+    """What each of the two processes does."""
     mine = [half.chunk(2)[rank] for half in batch()]
     found = {}
     for method in MODELS:
         for wrapper in WRAPPERS:
-            net = model(method)
-            if wrapper == "ddp":
-                net = DistributedDataParallel(net)
-            else:
-                for layer in net:
-                    if isinstance(layer, nn.Linear):
-                        fully_shard(layer, mesh=mesh)
-                fully_shard(net, mesh=mesh)
+            net = wrapped(model(method), wrapper, mesh)
             losses = torch.stack(train(net, *mine))
-            distributed.all_reduce(losses)
-            parameters = [getattr(one, "full_tensor", lambda one=one: one)() for one in net.parameters()]
-            found[wrapper, method] = losses / 2, [one.detach() for one in parameters]
-    if rank == 0:
-        torch.save(found, folder / "results.pt")
-    distributed.destroy_process_group()
+            torch.distributed.all_reduce(losses)
+            found[wrapper, method] = losses / 2, [whole(one) for one in net.parameters()]
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -108,14 +90,14 @@ def agree(got: tuple[Tensor, list[Tensor]], expected: tuple[Tensor, list[Tensor]
     return all(bool(((one - other).abs() <= bound).all()) for one, other in pairs)
 
 
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+@needs_distributed
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 @pytest.mark.parametrize("method", MODELS)
 def test_two_processes_are_as_one(results, method: str, wrapper: str) -> None:
     assert agree(results[wrapper, method], alone(method), ROUNDING)
 
 
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+@needs_distributed
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 @pytest.mark.parametrize(
     ("method", "bound"),
@@ -139,4 +121,4 @@ def test_training_changes_what_is_compared() -> None:
 
 
 if __name__ == "__main__":
-    worker(int(sys.argv[1]), Path(sys.argv[2]))
+    main(worker)

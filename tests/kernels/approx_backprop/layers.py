@@ -49,6 +49,33 @@ def gradients(net: nn.Module, x: Tensor, seed: int = 1) -> tuple[list[Tensor], l
     return [one.detach() for one in outputs], list(torch.autograd.grad(outputs, [x, *net.parameters()], cotangents))
 
 
+def compared(ours: nn.Module, stock: nn.Module, x: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Gradients of both, as `gradients` has them, side by side. Outputs must be equal bit by bit."""
+    (outputs, got), (expected, exact) = gradients(ours, x), gradients(stock, x)
+    assert all(map(torch.equal, outputs, expected))
+    assert [one.stride() for one in outputs] == [one.stride() for one in expected]
+    return list(zip(got, exact, strict=True))
+
+
+def assert_near(pairs: list[tuple[Tensor, Tensor]], bound: float) -> None:
+    """Relative to the largest gradient of each tensor, or to 1."""
+    for one, other in pairs:
+        assert one.dtype == other.dtype
+        assert (one - other).abs().max() <= bound * (1 + other.abs().max())
+
+
+class Stock(nn.Module):
+    """A copy of what comes first, and of the layers that take its result."""
+
+    def __init__(self, first: list[nn.Module], layers: list[nn.Module]) -> None:
+        super().__init__()
+        self.first, self.layers = copy.deepcopy((nn.Sequential(*first), nn.ModuleList(layers)))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        h = self.first(x)
+        return tuple(one(h) for one in self.layers)
+
+
 def error(got: Tensor, expected: Tensor) -> float:
     return float((got - expected).norm() / expected.norm())
 

@@ -1,6 +1,7 @@
 """Single layers of approximate backprop under what torch does with them: checkpoints, autocast, changes in place."""
 
 import contextlib
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -13,7 +14,7 @@ from kernels import KernelError, saved_bytes
 from kernels.approx_backprop import Compressed, NormLinear, PreActivation, QLinear, avg_pool2d
 from kernels.approx_backprop.forwards import Approximate
 from kernels.approx_backprop.layers import approximately
-from tests.kernels.approx_backprop.layers import Doubled, error, gradients, layer
+from tests.kernels.approx_backprop.layers import Doubled, compared, error, gradients, layer, plain
 
 
 class Part(nn.Module):
@@ -47,10 +48,8 @@ class Part(nn.Module):
 def test_checkpoints_of_a_part(nested: bool, on_cpu: bool) -> None:
     x = torch.randn(40, 16)
     with torch.autograd.graph.save_on_cpu() if on_cpu else contextlib.nullcontext():
-        (y,), got = gradients(Part(True, nested), x)
-    (expected,), exact = gradients(Part(False, nested), x)
-    assert torch.equal(y, expected)
-    for one, other in zip(got, exact, strict=True):
+        pairs = compared(Part(True, nested), Part(False, nested), x)
+    for one, other in pairs:
         assert error(one, other) <= 0.02  # codes of 8 bits in groups are off by some thousandths
 
 
@@ -69,7 +68,7 @@ def test_results_may_be_changed_in_place(name: str) -> None:
     class Net(nn.Module):
         def __init__(self, in_place: bool) -> None:
             super().__init__()
-            self.first, self.in_place = first, in_place
+            self.first, self.in_place = copy.deepcopy(first), in_place
 
         def forward(self, x: Tensor) -> Tensor:
             h = self.first(x)
@@ -79,11 +78,9 @@ def test_results_may_be_changed_in_place(name: str) -> None:
             return h.mul_(2)
 
     x = torch.randn(2, 5, 8)
-    (expected,), exact = gradients(Net(False), x)
-    first.forward = Approximate(first, Compressed(scheme="fused"))
-    (y,), got = gradients(Net(True), x)
-    assert torch.equal(y, expected)
-    for one, other in zip(got, exact, strict=True):
+    ours, stock = Net(True), Net(False)
+    ours.first.forward = Approximate(ours.first, Compressed(scheme="fused"))
+    for one, other in compared(ours, stock, x):
         assert error(one, other) <= 10 * torch.finfo(torch.float32).eps  # sums of ten, in another order
 
 
@@ -159,17 +156,14 @@ def test_autocast(name: str, scheme: str) -> None:
     torch.manual_seed(0)
     ours, shape = MIXED[name]({"scheme": scheme})
     x = torch.randn(shape)
-    with torch.autocast("cpu", torch.bfloat16):
-        (y,), got = gradients(ours, x)
-    ours.eval() if name != "convolution" else None  # the stock modules, which a batch norm's evaluation are not
-    stock = ours
     if name == "convolution":
-        stock = nn.Sequential(ours.norm, ours.act, ours.consumers[0])
+        stock = plain(ours.norm, ours.act, ours.consumers[0])
+    else:
+        stock = copy.deepcopy(ours).eval()  # the stock modules, which a batch norm's evaluation are not
     with torch.autocast("cpu", torch.bfloat16):
-        (expected,), exact = gradients(stock, x)
-    assert y.dtype == torch.bfloat16
-    assert torch.equal(y, expected)
-    for one, other in zip(got, exact, strict=True):
+        assert ours(x).dtype == torch.bfloat16
+        pairs = compared(ours, stock, x)
+    for one, other in pairs:
         assert one.dtype == other.dtype
         assert error(one, other) <= 0.02
 
@@ -247,13 +241,12 @@ def test_pooling_is_exact_and_keeps_no_input(name: str, last: bool) -> None:
     x = torch.randn(2, 3, 9, 8, *([7] if isinstance(pool, nn.AvgPool3d) else []))
     if last:
         x = x.to(memory_format=torch.channels_last if x.dim() == 4 else torch.channels_last_3d)
-    (expected,), (exact,) = gradients(pool, x)
+    stock = plain(pool)
     pool.forward = Approximate(pool, Compressed())
-    (y,), (dx,) = gradients(pool, x)
-    assert torch.equal(y, expected)
+    ((dx, exact),) = compared(pool, stock, x)
     assert torch.equal(dx, exact)
     assert dx.stride() == exact.stride()
-    places = 4 * y.numel() if name.startswith("largest") else 0
+    places = 4 * stock(x).numel() if name.startswith("largest") else 0
     assert saved_bytes(Doubled(pool), x.requires_grad_()).total == places
 
 

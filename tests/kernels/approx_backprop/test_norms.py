@@ -10,7 +10,7 @@ from kernels import convert, saved_bytes
 from kernels.approx_backprop import Compressed, NormLinear
 from kernels.approx_backprop.forwards import Approximate
 from kernels.approx_backprop.layers import why_not
-from tests.kernels.approx_backprop.layers import EPS, Doubled, error, gradients
+from tests.kernels.approx_backprop.layers import EPS, Doubled, Stock, assert_near, compared, error, plain
 
 ROWS = {
     "layer": lambda: nn.LayerNorm(24),
@@ -30,23 +30,9 @@ def test_norms_of_rows(name: str, scheme: str) -> None:
     for one in norm.parameters():
         nn.init.normal_(one)
     x = 3 * torch.randn(4, 5, 24, dtype=torch.float64) + 1
-
-    class Stock(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm, self.linears = copy.deepcopy((norm, nn.ModuleList(linears)))
-
-        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-            return tuple(one(self.norm(x)) for one in self.linears)
-
     ours = NormLinear(norm, *linears, scheme=scheme)
-    outputs, got = gradients(ours, x)
-    expected, exact = gradients(Stock(), x)
-    assert all(map(torch.equal, outputs, expected))
-    for one, other in zip(got, exact, strict=True):
-        # fused: sums of some hundred products. By 8 bits of 64 numbers in a range of six deviations, a step is 1/40.
-        bound = 1e4 * EPS if scheme == "fused" else 0.05
-        assert (one - other).abs().max() <= bound * (1 + other.abs().max())
+    # fused: sums of some hundred products. By 8 bits of 64 numbers in a range of six deviations, a step is 1/40.
+    assert_near(compared(ours, Stock([norm], linears), x), 1e4 * EPS if scheme == "fused" else 0.05)
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -56,11 +42,7 @@ def test_a_norm_of_a_single_row(name: str) -> None:
         nn.init.normal_(one)
     ours, x = nn.Sequential(copy.deepcopy(norm)), torch.randn(norm.normalized_shape, dtype=torch.float64)
     assert len(convert(ours, "approx-backprop", scheme="fused", inputs=x).converted) == 1
-    outputs, got = gradients(ours, x)
-    expected, exact = gradients(norm, x)
-    assert all(map(torch.equal, outputs, expected))
-    for one, other in zip(got, exact, strict=True):
-        assert (one - other).abs().max() <= 1e4 * EPS * (1 + other.abs().max())  # as above
+    assert_near(compared(ours, norm, x), 1e4 * EPS)  # as above
 
 
 class Llama(nn.Module):
@@ -91,18 +73,14 @@ class GemmaRMSNorm(Llama):
 def test_a_norm_that_is_written_out(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     norm, x = LlamaRMSNorm(64).to(dtype), torch.randn(9, 64).to(dtype)
-    net = nn.Sequential(norm)
-    expected, exact = gradients(net, x)
+    net, stock = nn.Sequential(norm), plain(norm)
     before = saved_bytes(Doubled(net), x.requires_grad_()).total
     norm.forward = Approximate(norm, Compressed(scheme="fused"))
-    outputs, got = gradients(net, x)
-    assert torch.equal(outputs[0], expected[0])
+    pairs = compared(net, stock, x)
     if dtype != torch.float64:  # of which torch keeps what is computed on the way in float32
         assert saved_bytes(Doubled(net), x).total <= 0.55 * before  # one tensor of two, and 1/std
     # Some dozen operations, of which autograd rounds each to the dtype; of float64, too, it computes in float32.
-    bound = 100 * max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
-    for one, other in zip(got, exact, strict=True):
-        assert (one - other).abs().max() <= bound * (1 + other.abs().max())
+    assert_near(pairs, 100 * max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps))
 
 
 def test_norms_that_compute_something_else_are_left_alone() -> None:
@@ -135,9 +113,7 @@ def test_layers_that_take_the_same_result_of_a_norm_keep_it_once() -> None:
 def test_the_eps_of_an_rms_norm_that_tells_none(dtype: torch.dtype, scale: float) -> None:
     norm = nn.RMSNorm(64).to(dtype)
     x = (scale * torch.randn(8, 64)).to(dtype)
-    (expected,), exact = gradients(norm, x)
+    stock = plain(norm)
     norm.forward = Approximate(norm, Compressed(scheme="fused"))
-    (y,), got = gradients(norm, x)
-    assert torch.equal(y, expected)
-    for one, other in zip(got, exact, strict=True):
+    for one, other in compared(nn.Sequential(norm), stock, x):
         assert error(one.float(), other.float()) <= 4 * torch.finfo(dtype).eps  # some operations, each rounded by torch

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from kernels import convert, saved_bytes
 from tests.kernels.approx_backprop.models import METHOD, each_model, error, gradients, made
-from tests.kernels.processes import of_two
+from tests.kernels.processes import main, needs_distributed, of_two, whole, wrapped
 
 pytestmark = [
     pytest.mark.usefixtures("afresh", "one_thread"),
@@ -91,31 +91,22 @@ def network() -> nn.Module:
     return net
 
 
-def worker(rank: int, folder: Any) -> None:
-    """What each of two processes does; the first leaves its results in `folder`."""
-    from torch import distributed
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-    from torch.nn.parallel import DistributedDataParallel
+# wrapper -> what it wraps each by itself
+WRAPPERS: dict[str, tuple[type, ...]] = {
+    "ddp": (),
+    "fsdp2": (),
+    "fsdp2 by layer": (nn.Linear, nn.LayerNorm, nn.RMSNorm),
+}
 
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    mesh = init_device_mesh("cpu", (2,))
+
+def worker(rank: int, mesh: Any) -> dict[str, list[Tensor]]:
+    """What each of two processes does."""
     found = {}
-    for wrapper in ("ddp", "fsdp2", "fsdp2 by layer"):
-        net: Any = network()
-        if wrapper == "ddp":
-            net = DistributedDataParallel(net)
-        else:
-            for layer in net if "layer" in wrapper else ():
-                if not isinstance(layer, nn.ReLU):
-                    fully_shard(layer, mesh=mesh)
-            fully_shard(net, mesh=mesh)
+    for wrapper, layers in WRAPPERS.items():
+        net = wrapped(network(), wrapper, mesh, layers)
         steps(net, batch().chunk(2)[rank])
-        parameters = [getattr(one, "full_tensor", lambda one=one: one)() for one in net.parameters()]
-        found[wrapper] = [one.detach() for one in parameters]
-    if rank == 0:
-        torch.save(found, folder / "results.pt")
-    distributed.destroy_process_group()
+        found[wrapper] = [whole(one) for one in net.parameters()]
+    return found
 
 
 def batch() -> Tensor:
@@ -131,7 +122,7 @@ def steps(net: nn.Module, x: Tensor) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+@needs_distributed
 def test_two_processes_are_as_one(tmp_path: Any) -> None:
     found = of_two(__file__, tmp_path, 120)
     net = network()
@@ -143,7 +134,4 @@ def test_two_processes_are_as_one(tmp_path: Any) -> None:
 
 
 if __name__ == "__main__":
-    import sys
-    from pathlib import Path
-
-    worker(int(sys.argv[1]), Path(sys.argv[2]))
+    main(worker)

@@ -1,8 +1,6 @@
 """A converted model wrapped by DDP and FSDP2, before and after."""
 
 import itertools
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +10,7 @@ from torch import Tensor, nn
 import kernels
 from kernels import convert
 from tests.kernels.conversion.torch_models import MODELS, batch, build, each_model, gradients, near
-from tests.kernels.processes import of_two
+from tests.kernels.processes import main, needs_distributed, of_two, whole, wrapped
 
 # What torch 2.13 warns of on its own account, whatever is compiled.
 pytestmark = [
@@ -32,41 +30,25 @@ def converted(model: nn.Module, how: dict[str, Any]) -> kernels.conversion.Repor
     return convert(model, **how, **({"inputs": batch()} if how["method"] == "auto" else {}))
 
 
-def worker(rank: int, folder: Path) -> None:
-    """What each of two processes does; the first leaves its results in `folder`."""
-    from torch import distributed
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-    from torch.nn.parallel import DistributedDataParallel
-
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    mesh = init_device_mesh("cpu", (2,))
+def worker(rank: int, mesh: Any) -> dict[tuple[str, ...], tuple[list[str], list[Tensor]]]:
+    """What each of two processes does."""
     found = {}
-    for wrapper in WRAPPERS:
-        for order in ORDERS:
-            for name, how in DISTRIBUTED.items():
-                if (wrapper, order, name) == UNMEASURED:
-                    continue
-                for kind in MODELS:
-                    model = build(kind).double() if name != "auto" else build(kind)
-                    if order == "before":
-                        report = converted(model, how)
-                    if wrapper == "ddp":
-                        model = DistributedDataParallel(model)
-                    else:
-                        for layer in [one for one in model.modules() if isinstance(one, nn.Linear)]:
-                            fully_shard(layer, mesh=mesh)
-                        fully_shard(model, mesh=mesh)
-                    if order == "after":
-                        report = converted(model, how)
-                    x = batch().to(next(model.parameters()).dtype)
-                    model(x).square().sum().backward()  # both the same, so that their mean is
-                    wholes = [one.grad.full_tensor() if wrapper == "fsdp2" else one.grad for one in model.parameters()]
-                    found[wrapper, order, name, kind] = [site.now for site in report.sites], wholes
-    if rank == 0:
-        torch.save(found, folder / "results.pt")
-    distributed.destroy_process_group()
+    for wrapper, order, name, kind in itertools.product(WRAPPERS, ORDERS, DISTRIBUTED, MODELS):
+        if (wrapper, order, name) == UNMEASURED:
+            continue
+        model, how = build(kind).double() if name != "auto" else build(kind), DISTRIBUTED[name]
+        if order == "before":
+            report = converted(model, how)
+        model = wrapped(model, wrapper, mesh)
+        if order == "after":
+            report = converted(model, how)
+        x = batch().to(next(model.parameters()).dtype)
+        model(x).square().sum().backward()  # both the same, so that their mean is
+        found[wrapper, order, name, kind] = (
+            [site.now for site in report.sites],
+            [whole(one.grad) for one in model.parameters()],
+        )
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +57,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], t
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+@needs_distributed
 @each_model
 @pytest.mark.parametrize(
     ("wrapper", "order", "name"),
@@ -95,4 +77,4 @@ def test_wrapped_models_are_converted_before_and_after(results, wrapper: str, or
 
 
 if __name__ == "__main__":
-    worker(int(sys.argv[1]), Path(sys.argv[2]))
+    main(worker)

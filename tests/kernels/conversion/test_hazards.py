@@ -1,147 +1,24 @@
 """What could go wrong when strangers' models are converted: each of these did, or might have."""
 
-import functools
-import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._subclasses import FakeTensor
 from torch.nn import functional as F
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 
-import kernels
 from kernels import KernelError, convert, saved_bytes
 from kernels.conversion import recognise
-from tests.kernels.conversion.test_convert import Formula, reasons
+from tests.kernels.conversion.models import Formula, reasons
+from tests.kernels.conversion.nets import AddedTo, Net, x
 
 pytestmark = [  # of torch's own making, when it compiles
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
 ]
-
-
-class Net(nn.Module):
-    def __init__(self, act: nn.Module | None = None) -> None:
-        super().__init__()
-        self.a, self.b, self.act = nn.Linear(8, 8), nn.Linear(8, 8), act or nn.GELU()
-
-
-def x() -> Tensor:
-    return torch.randn(4, 8)
-
-
-# Trial runs leave no trace.
-
-
-class Keeping(Net):
-    """Puts what it computes into a list, a dictionary and an object."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.log: list[Tensor] = []
-        self.found: dict[str, Tensor] = {}
-        self.count = torch.zeros(1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.b(self.act(self.a(x)))
-        self.log.append(y.detach())
-        self.found["y"] = y
-        self.count += 1
-        return y
-
-
-def test_what_forward_leaves_in_lists_and_dictionaries_goes_with_the_copy() -> None:
-    net = Keeping()
-    report = convert(net, inputs=x())
-    assert len(report.converted) == 1
-    assert (net.log, net.found, float(net.count)) == ([], {}, 0.0)
-
-
-@functools.lru_cache
-def cached(size: int) -> Tensor:
-    return torch.ones(size)
-
-
-def test_caches_outside_of_a_model_are_freed_of_fakes() -> None:
-    class Caching(Net):
-        def forward(self, x: Tensor) -> Tensor:
-            return self.b(self.act(self.a(x))) * cached(8)
-
-    cached.cache_clear()
-    saved_bytes(Caching(), x())
-    assert not isinstance(cached(8), FakeTensor)
-
-
-def test_fakes_that_cannot_be_taken_back_are_told() -> None:
-    outside = []
-
-    class Leaking(Net):
-        def forward(self, x: Tensor) -> Tensor:
-            y = self.b(self.act(self.a(x)))
-            outside.append(y)
-            return y
-
-    with pytest.raises(KernelError, match="start anew with fake=False"):
-        saved_bytes(Leaking(), x())
-    outside.clear()
-    assert saved_bytes(Leaking(), x(), fake=False).total > 0
-
-
-def test_a_models_own_train_is_not_called() -> None:
-    class Merging(Net):
-        def train(self, mode: bool = True) -> nn.Module:
-            self.a.weight.data -= 1.0
-            return super().train(mode)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.b(self.act(self.a(x)))
-
-    net = Merging().eval()
-    weight = net.a.weight.clone()
-    convert(net, inputs=x())
-    assert torch.equal(net.a.weight, weight)
-
-
-def test_random_numbers_of_python_are_left_alone() -> None:
-    class Drawing(Net):
-        def forward(self, x: Tensor) -> Tensor:
-            return self.b(self.act(self.a(x))) * random.random()
-
-    state = random.getstate()
-    convert(Drawing(), inputs=x())
-    assert random.getstate() == state
-
-
-@pytest.mark.parametrize("when", ["in the first run", "in the last"])
-def test_whatever_is_raised_the_model_is_as_it_was(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Once(Net):
-        runs = 0
-
-        def forward(self, x: Tensor) -> Tensor:
-            type(self).runs += 1
-            if when == "in the first run" or isinstance(self.act, kernels.GELU):
-                raise RuntimeError("no more")
-            return self.b(self.act(self.a(x)))
-
-    net = Once()
-    act = net.act
-    with pytest.raises(KernelError if when == "in the first run" else RuntimeError, match="no more"):
-        convert(net, "invact", inputs=x())
-    assert net.act is act
-
-
-# Changes in place.
-
-
-class AddedTo(Net):
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.act(self.a(x))
-        h += 1
-        return self.b(h)
 
 
 class DroppedInPlace(Net):
@@ -174,9 +51,6 @@ def test_an_input_that_is_changed_and_then_returned_must_stay_changed(returned: 
 
     report = convert(Returning(nn.SiLU(inplace=True)), "fewbit", inputs=x())
     assert reasons(report) == {"act": "it works in place, and its input is read again"}
-
-
-# x * sigmoid(x), and what only looks like it.
 
 
 class Stopped(nn.Module):
@@ -212,9 +86,6 @@ def test_gates_that_are_no_silu(kind: type[nn.Module]) -> None:
     net, plain = kind(), kind()
     convert(net, "forward-ad")
     torch.testing.assert_close(run(net), run(plain))
-
-
-# Modules that are more than the function they compute.
 
 
 class Scaled(nn.Module):
@@ -261,9 +132,6 @@ class Clipped(torch.autograd.Function):
 def test_more_than_a_function(module: nn.Module, reason: str | None) -> None:
     found = recognise.module(module)
     assert found is None if reason is None else reason in found
-
-
-# Functions, and how they are called.
 
 
 class Attribute(Net):
@@ -369,9 +237,6 @@ def test_what_is_called_elsewhere_is_listed() -> None:
     assert next(site.before for site in report.left if site.name == "silu()") == 4 * 8 * 4
 
 
-# Left alone means left alone.
-
-
 def test_a_module_left_alone_for_its_hooks_stays_stock_within_a_rerouted_forward() -> None:
     class Mixed(Net):
         def forward(self, x: Tensor) -> Tensor:
@@ -407,17 +272,6 @@ def test_scripts_are_refused_or_left_alone() -> None:
     with pytest.raises(KernelError, match=r"got a script of torch\.jit"):
         convert(script, "invact")
     assert [site.name for site in convert(nn.Sequential(script, nn.GELU()), "invact").converted] == ["1"]
-
-
-def test_a_model_with_a_script_in_it_is_measured() -> None:
-    with pytest.warns(DeprecationWarning, match=r"torch\.jit\.script"):
-        script = torch.jit.script(nn.Linear(8, 8))
-    net = nn.Sequential(script, nn.GELU(), nn.Linear(8, 8))
-    plain = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))
-    assert saved_bytes(net, x()).total == saved_bytes(plain, x()).total
-    report, same = convert(net, inputs=x()), convert(plain, inputs=x())
-    assert [site.name for site in report.converted] == ["1"]
-    assert report.after.total == same.after.total
 
 
 class Inside(nn.Module):
@@ -479,11 +333,3 @@ def test_a_call_by_another_name_is_one_site() -> None:
             return self.linear(F.logsigmoid(self.linear(x)))  # log_sigmoid, says torch
 
     assert [(site.name, site.now) for site in convert(Log(), inputs=x()).sites] == [("logsigmoid()", "invact")]
-
-
-def test_nothing_is_measured_in_inference_mode() -> None:
-    net = nn.Sequential(nn.Linear(8, 8), nn.GELU())
-    with torch.inference_mode(), pytest.raises(KernelError, match=r"outside of torch\.inference_mode"):
-        convert(net, inputs=x())
-    with torch.no_grad():
-        assert len(convert(net, inputs=x()).sites) == 1

@@ -1,37 +1,25 @@
 """Bytes kept for backward: exact counts, the two witnesses, and that counting leaves no trace."""
 
 import gc
-import json
 import math
-import os
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import kernels
 from kernels import KernelError
-from kernels.memory import Allocated, Group, Recorder, Saved, SavedTensor, Saver, saved_bytes
-from kernels.memory.saved import size
+from kernels.memory import Allocated, Recorder, saved_bytes
+from tests.kernels.memory.models import TENSOR, X, mlp
 from tests.kernels.saved import METHODS, bytes_allocated, bytes_in_graph
 
 pytestmark = [  # of torch's own making, when it compiles
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
 ]
-
-
-def mlp(act: nn.Module, *more: nn.Module) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(24, 40), act, *more, nn.Linear(40, 16))
-
-
-X = torch.randn(33, 24)
-TENSOR = 33 * 40 * 4  # bytes of the activation
 
 
 @pytest.mark.parametrize("how", METHODS.values(), ids=METHODS)
@@ -116,37 +104,6 @@ def test_tensors_on_a_ctx_are_found(fake: bool) -> None:
     saved = saved_bytes(Net(), torch.randn(10, requires_grad=True), fake=fake)
     assert (saved.total, saved.unseen) == (80, 40)
     assert {(one.by[0].operation, one.seen) for one in saved.tensors} == {("Stash", True), ("sign", False)}
-
-
-def test_who_keeps_what() -> None:
-    net = mlp(nn.GELU(), nn.LayerNorm(40))
-    saved = saved_bytes(net, X)
-    assert saved.by_module() == {"1": TENSOR, "2": TENSOR + 2 * 33 * 4, "3": TENSOR}
-    assert saved.by_operation() == {"layer_norm": TENSOR + 2 * 33 * 4, "gelu": TENSOR, "linear": TENSOR}
-
-
-def test_a_tensor_that_two_keep_names_both() -> None:
-    net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
-    (kept,) = saved_bytes(net, torch.randn(4, 8)).tensors
-    assert kept == SavedTensor(4 * 8 * 4, (4, 8), "float32", (Saver("1", "relu"), Saver("2", "linear")))
-
-
-def test_like_modules_are_grouped() -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.h = nn.ModuleList(nn.ModuleDict({"up": nn.Linear(8, 8), "act": nn.GELU()}) for _ in range(3))
-
-        def forward(self, x: Tensor) -> Tensor:
-            for layer in self.h:
-                x = layer["act"](layer["up"](x))
-            return x
-
-    x = torch.randn(4, 8)
-    assert saved_bytes(Net(), x).groups() == [
-        Group("h.*.act", "gelu", 3 * x.nbytes, 3),
-        Group("h.*.up", "linear", 2 * x.nbytes, 2),
-    ]
 
 
 def test_copies_that_autocast_makes_of_weights_do_not_count() -> None:
@@ -333,120 +290,6 @@ def test_bad_arguments(args: tuple, kwargs: dict, message: str) -> None:
 def test_what_is_compiled_runs_as_it_is(kwargs: dict) -> None:
     with pytest.raises(KernelError, match="what is compiled must be run as it is"):
         saved_bytes(torch.compile(nn.ReLU(), backend="aot_eager"), X, **kwargs)
-
-
-# Counting as CUDA does.
-
-
-@pytest.mark.parametrize("fake", [True, False], ids=["fake", "real"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_dropout_keeps_a_byte_an_element_on_cuda(dtype: torch.dtype, fake: bool) -> None:
-    net, x = nn.Dropout(0.1), torch.randn(33, 24, dtype=dtype, requires_grad=True)
-    assert saved_bytes(net, x, fake=fake).total == x.nbytes
-    assert saved_bytes(net, x, fake=fake, accounting="cuda").total == x.numel()
-    assert saved_bytes(net.eval(), x, fake=fake, accounting="cuda").total == 0
-
-
-def test_statistics_of_a_layer_norm_are_float32_on_cuda() -> None:
-    net, x = nn.LayerNorm(24).bfloat16(), torch.randn(33, 24, dtype=torch.bfloat16, requires_grad=True)
-    assert saved_bytes(net, x).total == 2 * 33 * 2
-    assert saved_bytes(net, x, accounting="cuda").total == 2 * 33 * 4
-
-
-class Attention(nn.Module):
-    def __init__(self, dropout: float) -> None:
-        super().__init__()
-        self.dropout = dropout
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return F.scaled_dot_product_attention(x, x, x, mask, self.dropout)
-
-
-@pytest.mark.parametrize("fake", [True, False], ids=["fake", "real"])
-@pytest.mark.parametrize(
-    ("dtype", "masked", "rows"),
-    [(torch.bfloat16, False, 20), (torch.float32, False, 32), (torch.bfloat16, True, 32)],
-)
-def test_attention_keeps_no_square_on_cuda(dtype: torch.dtype, masked: bool, rows: int, fake: bool) -> None:
-    x = torch.randn(2, 3, 20, 8, dtype=dtype, requires_grad=True)
-    mask = torch.ones(20, 20, dtype=torch.bool) if masked else None
-    # Output, logarithms of sums, for 32 rows at a time where the memory-efficient kernel runs, seed and offset of
-    # the random numbers; and the mask as numbers.
-    expected = x.nbytes + 2 * 3 * rows * 4 + 16 + (20 * 20 * x.element_size() if masked else 0)
-    saved = saved_bytes(Attention(0.1), x, mask, accounting="cuda", fake=fake)
-    assert saved.total == expected
-    square = 2 * 3 * 20 * 20 * x.element_size()
-    assert saved_bytes(Attention(0.1), x, mask, fake=fake).total > square
-
-
-def test_counting_as_cuda_has_no_backward_and_says_so() -> None:
-    from kernels.memory.accounting import CudaLike
-
-    x = torch.randn(2, 3, 20, 8, requires_grad=True)
-    with CudaLike():
-        y = Attention(0.0)(x)
-    with pytest.raises(NotImplementedError, match="counts what forward keeps"):
-        y.sum().backward()
-
-
-# What is shown.
-
-
-def test_the_result_as_table_json_and_number() -> None:
-    saved = saved_bytes(mlp(nn.GELU()), X)
-    table = str(saved)
-    assert "| 1 | gelu | 1 | 5.2 KiB | 50.0% |" in table
-    assert "| all |  | 2 | 10.3 KiB | 100.0% |" in table
-    assert table.endswith("kept besides: inputs 3.1 KiB; parameters 2.5 KiB")
-    assert int(saved) == saved.total == 2 * TENSOR
-    document = json.loads(saved.to_json())
-    assert document["total"] == sum(one["bytes"] for one in document["tensors"]) == saved.total
-    assert document["groups"][0] == {"module": "1", "operation": "gelu", "bytes": TENSOR, "tensors": 1}
-
-
-def test_long_tables_end_in_a_rest() -> None:
-    tensors = tuple(SavedTensor(2**20, (1,), "float32", (Saver(f"m{i}", "f"),)) for i in range(20))
-    lines = Saved(tensors).table(rows=5).splitlines()
-    assert len(lines) == 2 + 5 + 1 + 1
-    assert lines[-2] == "| 15 more |  | 15 | 15.0 MiB | 75.0% |"
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1.0 KiB"),
-        (1536, "1.5 KiB"),
-        (2**20 - 1, "1.0 MiB"),
-        (37.5 * 2**30, "37.5 GiB"),
-    ],
-)
-def test_sizes_for_readers(count: float, text: str) -> None:
-    assert size(count) == text
-
-
-@pytest.mark.parametrize(("ending", "head"), [("svg", b"<?xml"), ("png", b"\x89PNG"), ("PDF", b"%PDF")])
-def test_a_picture_has_the_same_bytes_each_time(ending: str, head: bytes, tmp_path: Any) -> None:
-    paths = tmp_path / f"kept.{ending}", tmp_path / f"again.{ending}"
-    with mock.patch.dict("os.environ"):
-        for path, epoch in zip(paths, ("0", "100000000"), strict=True):
-            os.environ["SOURCE_DATE_EPOCH"] = epoch  # the date that matplotlib would write
-            saved_bytes(mlp(nn.GELU()), X).plot(path)
-    first, second = (path.read_bytes() for path in paths)
-    assert first == second
-    assert first.startswith(head)
-    assert sorted(tmp_path.iterdir()) == sorted(paths)
-
-
-def test_a_picture_that_cannot_be(tmp_path: Any) -> None:
-    saved = saved_bytes(mlp(nn.GELU()), X)
-    for wrong in ("kept.jpg", "kept", ".svg"):
-        with pytest.raises(KernelError, match=r"plot must be a file that ends in one of \.png, \.svg, \.pdf"):
-            saved.plot(tmp_path / wrong)
-    with pytest.raises(OSError, match=r"kept\.svg") as caught:
-        saved.plot(tmp_path / "nowhere" / "kept.svg")
-    assert caught.value.filename == str(tmp_path / "nowhere" / "kept.svg")
 
 
 def test_fake_tensors_of_ones_own_mode() -> None:

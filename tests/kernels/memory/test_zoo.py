@@ -2,22 +2,19 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._pytree import tree_leaves
 
 from kernels.errors import KernelError
 from kernels.memory.isolated import unpacked
 from kernels.memory.zoo import build, names
+from tests.kernels.memory.zoo import kept_bytes, tensors
 
 ROOT = Path(__file__).resolve().parents[3]
-
 # Parameters. bert, roberta, gpt2, clip, llama, mistral: of the checkpoints google-bert/bert-base-uncased,
 # FacebookAI/roberta-base (each with its pooler, without head), openai-community/gpt2 (tied head counted once),
 # openai/clip-vit-base-patch32, meta-llama/Llama-2-7b-hf, mistralai/Mistral-7B-v0.1. vit: timm's
@@ -74,32 +71,6 @@ def _needs(request: pytest.FixtureRequest) -> None:
     spec = getattr(request.node, "callspec", None)
     if spec is not None and spec.params.get("name") in TRANSFORMERS:
         pytest.importorskip("transformers", reason="transformers is not installed")
-
-
-@pytest.fixture
-def fake() -> Iterator[FakeTensorMode]:
-    with FakeTensorMode() as mode:
-        yield mode
-
-
-def tensors(model: nn.Module, *inputs: object) -> list[Tensor]:
-    leaves = [*model.parameters(), *model.buffers(), *tree_leaves(inputs)]
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-
-
-def kept_bytes(model: nn.Module, args: tuple, kwargs: dict) -> int:
-    """Bytes that go through the pack hook in forward: each storage once, inputs too, parameters and buffers not."""
-    seen = {id(one.untyped_storage()): one.untyped_storage() for one in tensors(model)}
-    own = set(seen)
-
-    def pack(tensor: Tensor) -> Tensor:
-        seen[id(tensor.untyped_storage())] = tensor.untyped_storage()
-        return tensor
-
-    fake = isinstance(next(model.parameters()), FakeTensor)
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), unpacked() if fake else nullcontext():
-        model(*args, **kwargs)
-    return sum(storage.nbytes() for key, storage in seen.items() if key not in own)
 
 
 def test_every_name_is_tested():
@@ -294,96 +265,6 @@ def test_without_transformers(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(KernelError, match=r"one of vgg11, .*, block without .*: pip install transformers$"):
         build("bert")
-
-
-THEIRS = """
-import torch
-from torch import nn
-
-calls = []
-table = nn.Embedding(5, 4)
-
-class Tied(nn.Module):
-    def __init__(self, rate=0.0):
-        super().__init__()
-        self.first, self.second, self.rate = nn.Linear(4, 4), nn.Linear(4, 4), rate
-        self.second.weight = self.first.weight
-
-    def forward(self, x, factor=1):
-        return self.second(self.first(x)) * factor
-
-def tensor(): return Tied(), torch.ones(2, 4)
-def several(): return Tied(), (torch.ones(2, 4), 3)
-def named(): return Tied().eval(), {"x": torch.ones(2, 4)}
-def truncated():
-    model = Tied()
-    nn.init.trunc_normal_(model.first.weight)
-    return model, torch.ones(2, 4)
-def stochastic():
-    calls.append(type(torch.ones(1)).__name__)
-    rates = [one.item() for one in torch.linspace(0, 0.5, 3)]
-    return Tied(rates[-1]), torch.ones(2, 4)
-def branching(): return Tied(1.0 if torch.ones(1).sum() > 0 else 0.0), torch.ones(2, 4)
-def elsewhere(): return table, torch.zeros(2, dtype=torch.int64)
-def wrong(): return Tied()
-def parted(): return torch.ones(2, 4), Tied()
-def slip():
-    calls.append("slip")
-    return Tied(), torch.ones(undefined)
-def broken(): raise RuntimeError("first line\\nsecond line")
-"""
-
-
-@pytest.fixture
-def theirs(tmp_path, monkeypatch):
-    (tmp_path / "their_models.py").write_text(THEIRS)
-    monkeypatch.syspath_prepend(tmp_path)
-    yield "their_models"
-    sys.modules.pop("their_models", None)
-
-
-@pytest.mark.parametrize(
-    "function", ["tensor", "several", "named", "truncated", "stochastic", "branching", "elsewhere"]
-)
-@pytest.mark.parametrize("mode", ["fake", "real"])
-def test_the_user_s_own(theirs, function, mode, request):
-    if mode == "fake":
-        request.getfixturevalue("fake")
-    model, args, kwargs = build(f"{theirs}:{function}")
-    assert all(isinstance(one, FakeTensor) == (mode == "fake") for one in tensors(model, args, kwargs))
-    assert isinstance(model(*args, **kwargs), FakeTensor if mode == "fake" else Tensor)
-    assert model.training == (function != "named")
-    if function != "elsewhere":
-        assert model.second.weight is model.first.weight
-        assert model.rate == {"stochastic": 0.5, "branching": 1.0}.get(function, 0.0)
-
-
-def test_the_user_s_own_takes_the_dtype(theirs, fake):
-    model, (x,), _ = build(f"{theirs}:tensor", dtype=torch.bfloat16)
-    assert {x.dtype, model.first.weight.dtype} == {torch.bfloat16}
-
-
-def test_real_tensors_are_made_only_for_what_needs_them(theirs, fake):
-    build(f"{theirs}:stochastic")
-    with pytest.raises(KernelError, match="their_models:slip raised NameError: name 'undefined'"):
-        build(f"{theirs}:slip")
-    assert sys.modules[theirs].calls == ["FakeTensor", "Tensor", "slip"]
-
-
-@pytest.mark.parametrize(
-    ("function", "message"),
-    [
-        ("wrong", "their_models:wrong must give a model and a tensor, tuple or dictionary of inputs, got Tied"),
-        ("parted", "their_models:parted must give .*, got Tensor, Tied|, got FakeTensor, Tied"),
-        ("broken", "their_models:broken raised RuntimeError: first line$"),
-    ],
-)
-@pytest.mark.parametrize("mode", ["fake", "real"])
-def test_what_the_user_got_wrong(theirs, function, message, mode, request):
-    if mode == "fake":
-        request.getfixturevalue("fake")
-    with pytest.raises(KernelError, match=message):
-        build(f"{theirs}:{function}")
 
 
 @pytest.mark.slow

@@ -1,0 +1,108 @@
+"""Who keeps what, as tables, JSON and pictures."""
+
+import json
+import os
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kernels import KernelError
+from kernels.memory import Group, Saved, SavedTensor, Saver, saved_bytes
+from kernels.memory.saved import size
+from tests.kernels.memory.models import TENSOR, X, mlp
+
+pytestmark = [  # of torch's own making, when it compiles
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
+]
+
+
+def test_who_keeps_what() -> None:
+    net = mlp(nn.GELU(), nn.LayerNorm(40))
+    saved = saved_bytes(net, X)
+    assert saved.by_module() == {"1": TENSOR, "2": TENSOR + 2 * 33 * 4, "3": TENSOR}
+    assert saved.by_operation() == {"layer_norm": TENSOR + 2 * 33 * 4, "gelu": TENSOR, "linear": TENSOR}
+
+
+def test_a_tensor_that_two_keep_names_both() -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    (kept,) = saved_bytes(net, torch.randn(4, 8)).tensors
+    assert kept == SavedTensor(4 * 8 * 4, (4, 8), "float32", (Saver("1", "relu"), Saver("2", "linear")))
+
+
+def test_like_modules_are_grouped() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.h = nn.ModuleList(nn.ModuleDict({"up": nn.Linear(8, 8), "act": nn.GELU()}) for _ in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.h:
+                x = layer["act"](layer["up"](x))
+            return x
+
+    x = torch.randn(4, 8)
+    assert saved_bytes(Net(), x).groups() == [
+        Group("h.*.act", "gelu", 3 * x.nbytes, 3),
+        Group("h.*.up", "linear", 2 * x.nbytes, 2),
+    ]
+
+
+def test_the_result_as_table_json_and_number() -> None:
+    saved = saved_bytes(mlp(nn.GELU()), X)
+    table = str(saved)
+    assert "| 1 | gelu | 1 | 5.2 KiB | 50.0% |" in table
+    assert "| all |  | 2 | 10.3 KiB | 100.0% |" in table
+    assert table.endswith("kept besides: inputs 3.1 KiB; parameters 2.5 KiB")
+    assert int(saved) == saved.total == 2 * TENSOR
+    document = json.loads(saved.to_json())
+    assert document["total"] == sum(one["bytes"] for one in document["tensors"]) == saved.total
+    assert document["groups"][0] == {"module": "1", "operation": "gelu", "bytes": TENSOR, "tensors": 1}
+
+
+def test_long_tables_end_in_a_rest() -> None:
+    tensors = tuple(SavedTensor(2**20, (1,), "float32", (Saver(f"m{i}", "f"),)) for i in range(20))
+    lines = Saved(tensors).table(rows=5).splitlines()
+    assert len(lines) == 2 + 5 + 1 + 1
+    assert lines[-2] == "| 15 more |  | 15 | 15.0 MiB | 75.0% |"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1536, "1.5 KiB"),
+        (2**20 - 1, "1.0 MiB"),
+        (37.5 * 2**30, "37.5 GiB"),
+    ],
+)
+def test_sizes_for_readers(count: float, text: str) -> None:
+    assert size(count) == text
+
+
+@pytest.mark.parametrize(("ending", "head"), [("svg", b"<?xml"), ("png", b"\x89PNG"), ("PDF", b"%PDF")])
+def test_a_picture_has_the_same_bytes_each_time(ending: str, head: bytes, tmp_path: Any) -> None:
+    paths = tmp_path / f"kept.{ending}", tmp_path / f"again.{ending}"
+    with mock.patch.dict("os.environ"):
+        for path, epoch in zip(paths, ("0", "100000000"), strict=True):
+            os.environ["SOURCE_DATE_EPOCH"] = epoch  # the date that matplotlib would write
+            saved_bytes(mlp(nn.GELU()), X).plot(path)
+    first, second = (path.read_bytes() for path in paths)
+    assert first == second
+    assert first.startswith(head)
+    assert sorted(tmp_path.iterdir()) == sorted(paths)
+
+
+def test_a_picture_that_cannot_be(tmp_path: Any) -> None:
+    saved = saved_bytes(mlp(nn.GELU()), X)
+    for wrong in ("kept.jpg", "kept", ".svg"):
+        with pytest.raises(KernelError, match=r"plot must be a file that ends in one of \.png, \.svg, \.pdf"):
+            saved.plot(tmp_path / wrong)
+    with pytest.raises(OSError, match=r"kept\.svg") as caught:
+        saved.plot(tmp_path / "nowhere" / "kept.svg")
+    assert caught.value.filename == str(tmp_path / "nowhere" / "kept.svg")
