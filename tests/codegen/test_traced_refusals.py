@@ -10,19 +10,11 @@ from torch.nn import functional as F
 
 from codegen.fused import fuse
 from fitting.errors import InputError
+from tests.kernels.forward_ad.programs import Doubled
 
 
 def test_what_backward_would_not_go_through_is_refused():
     """Operations while torch records nothing: their derivative is not that of the formula."""
-
-    class Doubled(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 1
-
-        @staticmethod
-        def backward(ctx, grad):
-            return 2 * grad
 
     def constant(x):
         with torch.no_grad():

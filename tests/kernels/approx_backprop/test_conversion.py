@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kernels import KernelError, convert, saved_bytes
+from kernels import convert, saved_bytes
 from tests.kernels.approx_backprop.models import METHOD, each_model, error, gradients, made
 
 pytestmark = [
@@ -163,28 +163,11 @@ def test_hooks_of_modules_run() -> None:
     assert seen == ["norm", "conv"]
 
 
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 50}
 TINY = {
     "gpt2": ("GPT2LMHeadModel", {"n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 50, "n_positions": 32}),
-    "llama": (
-        "LlamaForCausalLM",
-        {
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "vocab_size": 50,
-        },
-    ),
-    "bert": (
-        "BertModel",
-        {
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "vocab_size": 50,
-        },
-    ),
+    "llama": ("LlamaForCausalLM", SIZES),
+    "bert": ("BertModel", SIZES),
 }
 
 
@@ -219,25 +202,3 @@ def test_models_of_transformers(name: str) -> None:
     assert error(got, exact) <= 0.05  # as above
     report.revert()
     assert all(map(torch.equal, run(net)[1], exact))
-
-
-REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
-    "bits": ({"method": METHOD, "bits": 1}, "bits must be a whole number from 2 to 8 for approx-backprop, got 1"),
-    "scheme": ({"method": METHOD, "scheme": "best"}, "scheme must be one of robust, paper, group, fused, got 'best'"),
-    "scheme of others": ({"method": "fewbit", "scheme": "group"}, "scheme must go with method='approx-backprop', got"),
-    "coefficients": ({"method": METHOD, "coefficients": "x.json"}, "coefficients must go with method='fewbit', got"),
-    "bound": ({"method": METHOD, "max_derivative_error": 0.1}, "max_derivative_error must go with method='auto', got"),
-    "name": (
-        {"method": "approx"},
-        "method must be one of auto, forward-ad, fewbit, invact, invact-precision-bit, appr",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", REFUSALS)
-def test_refusals(name: str) -> None:
-    given, said = REFUSALS[name]
-    with pytest.raises(KernelError) as caught:
-        convert(nn.Sequential(nn.Linear(3, 3)), **given)
-    assert str(caught.value).startswith(said)
-    assert "\n" not in str(caught.value)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import kernels
 from coefficients import load
@@ -49,7 +48,7 @@ def test_parameters_and_mode_are_carried_over() -> None:
 def test_activations_in_every_place() -> None:
     net = Everything()
     expected, before = net(X), [*net.modules()]
-    attributes = dict(vars(net))
+    attributes, names = dict(vars(net)), [name for name, _ in net.named_modules(remove_duplicate=False)]
     report = convert(net, "forward-ad")
     assert [(site.name, site.function) for site in report.converted] == [
         ("act", "silu"),
@@ -61,6 +60,7 @@ def test_activations_in_every_place() -> None:
         ("gelu()", "gelu"),
     ]
     assert net.act is net.stack[1] is net.table["again"]
+    assert [name for name, _ in net.named_modules(remove_duplicate=False)] == [*names, "function", "tanhs"]
     with torch.autograd.graph.saved_tensors_hooks(lambda one: one, lambda one: one):
         torch.testing.assert_close(net(X), expected)
     operations = saved_bytes(net, X).by_operation()
@@ -211,15 +211,6 @@ def test_reverting_what_was_replaced_since_says_so_and_puts_back_the_rest() -> N
     assert net[2] is second
 
 
-def test_other_models_stay_as_they_are() -> None:
-    classes = {name: vars(kind).get("forward") for name, kind in vars(nn).items() if isinstance(kind, type)}
-    functions = dict(vars(F))
-    convert(Everything(), "invact")
-    assert {name: vars(kind).get("forward") for name, kind in vars(nn).items() if isinstance(kind, type)} == classes
-    assert dict(vars(F)) == functions
-    assert saved_bytes(F.gelu, torch.randn(5, requires_grad=True)).by_operation() == {}
-
-
 def test_include_and_exclude() -> None:
     def names(**how: Any) -> list[str]:
         net = nn.ModuleDict({"a": mlp(nn.GELU()), "b": mlp(nn.SiLU(), nn.GELU())})
@@ -237,36 +228,30 @@ def test_include_and_exclude() -> None:
     ("kwargs", "message"),
     [
         ({}, "inputs must be given for method='auto'"),
-        (
-            {"method": "magic"},
-            "method must be one of auto, forward-ad, fewbit, invact, invact-precision-bit, approx-backprop, got",
-        ),
-        (
-            {"method": "invact", "bits": 3},
-            "bits must go with method='fewbit' or 'approx-backprop', got method=",
-        ),
+        ({"method": "magic"}, "method must be one of auto, .*, got 'magic'"),
+        ({"method": "invact", "bits": 3}, "bits must go with .*'fewbit' or .*'approx-backprop', got method='invact'"),
         ({"method": "fewbit", "bits": 9}, "bits must be a whole number from 1 to 8, got 9"),
         ({"method": "fewbit", "bits": True}, "bits must be a whole number from 1 to 8, got True"),
+        ({"method": "approx-backprop", "bits": 1}, "bits must be a whole number from 2 to 8 .*, got 1"),
+        ({"method": "approx-backprop", "scheme": "best"}, "scheme must be one of robust, .*, got 'best'"),
+        ({"method": "fewbit", "scheme": "group"}, "scheme must go with method='approx-backprop', got"),
+        ({"method": "approx-backprop", "coefficients": "x.json"}, "coefficients must go with method='fewbit', got"),
         ({"method": "invact", "max_derivative_error": 0.1}, "max_derivative_error must go with method='auto'"),
+        ({"method": "approx-backprop", "max_derivative_error": 0.1}, "max_derivative_error must go with method='auto'"),
         ({"inputs": X, "max_derivative_error": -1}, "max_derivative_error must be a number of 0 or more, got -1"),
-        (
-            {"inputs": X, "max_derivative_error": math.nan},
-            "max_derivative_error must be a number of 0 or more, got nan",
-        ),
-        (
-            {"method": "invact", "include": "gelu"},
-            "include must name activations of the model or modules around them, got 'gelu'; there are 1",
-        ),
+        ({"inputs": X, "max_derivative_error": math.nan}, "max_derivative_error must be .* 0 or more, got nan"),
+        ({"method": "invact", "include": "gelu"}, "include must name activations .*, got 'gelu'; there are 1"),
         ({"method": "invact", "exclude": 3}, "include and exclude must be names or patterns, got 3"),
         ({"method": "invact", "inputs": 3}, "inputs must be a tensor, a tuple or a mapping, got int"),
+        ({"inputs": {1: X}}, r"inputs must be a mapping of names, .*, got \[1\]"),
     ],
 )
 def test_bad_arguments_change_nothing(kwargs: dict, message: str) -> None:
     net = mlp(nn.GELU())
     act = net[1]
-    with pytest.raises(KernelError) as caught:
+    with pytest.raises(KernelError, match=f"^{message}") as caught:
         convert(net, **kwargs)
-    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
     assert net[1] is act
 
 
@@ -293,11 +278,6 @@ def test_inputs_that_do_not_fit_leave_the_model_as_it_was(method: str, inputs: A
     assert str(caught.value).startswith(f"inputs must be what the model can be called with, got {got}")
     assert "\n" not in str(caught.value)
     assert [*net.modules()] == before
-
-
-def test_names_of_inputs_are_text() -> None:
-    with pytest.raises(KernelError, match=r"inputs must be a mapping of names, as of keyword arguments, got \[1\]"):
-        convert(mlp(nn.GELU()), inputs={1: X})
 
 
 def test_the_report_as_text_and_json() -> None:

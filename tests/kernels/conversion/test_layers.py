@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -97,40 +96,6 @@ def test_recurrent_layers_are_left_alone(kind: type[nn.Module]) -> None:
     ]
     assert [site.name for site in report.converted] == ["act"]
     assert type(model.rnn) is kind
-
-
-class Shared(nn.Module):
-    """One activation in several places and used twice; and in every sort of container."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        act, other = nn.GELU(), nn.SiLU()
-        self.sequence = nn.Sequential(nn.Linear(8, 8), act, nn.Linear(8, 8), act)
-        self.list = nn.ModuleList([nn.Linear(8, 8), other, act])
-        self.dict = nn.ModuleDict({"up": nn.Linear(8, 8), "act": other})
-        self.act = act
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.act(self.act(self.sequence(x)))
-        for one in self.list:
-            x = one(x)
-        return self.dict["act"](self.dict["up"](x))
-
-
-def test_shared_activations_stay_shared() -> None:
-    model = Shared()
-    stock = copy.deepcopy(model)
-    modules, names = list(model.modules()), [name for name, _ in model.named_modules(remove_duplicate=False)]
-    report = convert(model, "forward-ad", inputs=batch())
-    assert [site.name for site in report.converted] == ["sequence.1", "list.1"]
-    assert model.sequence[1] is model.sequence[3] is model.list[2] is model.act
-    assert model.list[1] is model.dict["act"]
-    assert isinstance(model.act, kernels.GELU)
-    assert [name for name, _ in model.named_modules(remove_duplicate=False)] == names
-    assert near(gradients(model, model), gradients(stock, stock), ROUNDING)
-    report.revert()
-    assert all(one is other for one, other in zip(model.modules(), modules, strict=True))
-    assert equal(gradients(model, model), gradients(stock, stock))
 
 
 def test_parametrized_layers() -> None:
@@ -231,23 +196,3 @@ def test_calls_with_parameters_of_their_own_go_on(method: str) -> None:
     with torch.no_grad():
         assert near([model(x)], [stock(x)], ROUNDING)
     assert torch.isfinite(gradients(model, model)[1]).all()
-
-
-def test_attributes_that_are_partial() -> None:
-    """`functools.partial` of one of torch's functions, with its parameters."""
-
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.up, self.act = nn.Linear(8, 16), partial(F.gelu, approximate="tanh")
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.act(self.up(x)).exp()
-
-    model = Net()
-    act, stock = model.act, copy.deepcopy(model)
-    report = convert(model, "forward-ad")
-    assert [(site.name, site.function) for site in report.converted] == [("act", "gelu_tanh")]
-    assert near(gradients(model, model), gradients(stock, stock), ROUNDING)
-    report.revert()
-    assert model.act is act

@@ -10,11 +10,11 @@ from torch.nn import functional as F
 from kernels import convert, saved_bytes
 from kernels.approx_backprop.forwards import Approximate
 from kernels.conversion.calls import ReroutedForward
-from kernels.conversion.report import Report
 from kernels.errors import KernelError
 from kernels.forward_ad import unwrap, wrap
 from kernels.forwarding import standing
 from kernels.methods.compressed import Compressed
+from tests.kernels.conversion.models import reasons
 
 WIDTH = 32
 
@@ -51,10 +51,6 @@ def x() -> Tensor:
 
 def forwards(net: nn.Module) -> list[Any]:
     return [vars(module).get("forward") for module in net.modules()]
-
-
-def reasons(report: Report) -> dict[str, str]:
-    return {site.name: site.reason for site in report.left}
 
 
 @pytest.mark.parametrize("gated", [False, True])

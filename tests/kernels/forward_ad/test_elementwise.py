@@ -18,11 +18,6 @@ from tests.kernels.forward_ad.written import DTYPES, MADE, WRITTEN, both, each_d
 from tests.kernels.test_properties import gradients, tensors
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
-
-
 @pytest.fixture(params=["torch", "triton"])
 def backend(request: pytest.FixtureRequest) -> str:
     """The place where tensors go for one of the two backends."""

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from codegen import elementwise
 from codegen.runtime import Elementwise
 from kernels import KernelError
+from tests.kernels.forward_ad.programs import Doubled
 from tests.kernels.forward_ad.written import MADE, WRITTEN, several
 
 
@@ -138,16 +139,6 @@ def test_methods() -> None:
         Decorated().act(x)
     with pytest.raises(KernelError, match=r"for a function that takes no self staticmethod\(elementwise\("):
         Decorated().shared(x)
-
-
-class Doubled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: object, x: Tensor) -> Tensor:
-        return x * 1
-
-    @staticmethod
-    def backward(ctx: object, grad: Tensor) -> Tensor:
-        return 2 * grad
 
 
 def test_what_backward_does_not_go_through_is_refused() -> None:

@@ -112,24 +112,8 @@ def end_changed_by_keyword(m: Model, h: Tensor) -> Tensor:
     return y + F.elu(y, inplace=True)
 
 
-def parameter(m: Model, h: Tensor) -> Tensor:
-    return h * torch.sigmoid(h * m.weight)
-
-
-def parameter_around(m: Model, h: Tensor) -> Tensor:
-    return m.weight * wave(h) + m.weight
-
-
 def buffers(m: Model, h: Tensor) -> Tensor:
     return mish(h * m.row) + m.full * torch.exp(torch.sin(h))
-
-
-def two_sources(m: Model, h: Tensor) -> Tensor:
-    return torch.tanh(h) * torch.sin(m.last(h))
-
-
-def detached(m: Model, h: Tensor) -> Tensor:
-    return h * torch.tanh(F.softplus(h)).detach() + wave(h)
 
 
 def compared(m: Model, h: Tensor) -> Tensor:
@@ -184,10 +168,6 @@ def hook_on_source(m: Model, h: Tensor) -> Tensor:
     return mish(h)
 
 
-def dropout(m: Model, h: Tensor) -> Tensor:
-    return m.drop(torch.exp(torch.sin(h))) + torch.rand((), dtype=DOUBLE)
-
-
 def dropout_would_pass_a_draw(m: Model, h: Tensor) -> Tensor:
     t = F.dropout(wave(h), 0.4)
     c = torch.rand(8, dtype=DOUBLE)
@@ -209,51 +189,35 @@ def dropouts_in_turn(m: Model, h: Tensor) -> Tensor:
 
 
 # How many regions are replaced where a graph says all that the function does.
-REPLACED: dict[Callable[[Model, Tensor], Tensor], int] = {
-    source_changed_before: 1,
-    source_changed_by_index: 0,
-    source_changed_through_a_view: 0,
-    middle_changed: 0,
-    constant_changed: 0,
-    constant_changed_through_a_view: 0,
-    constant_changed_by_out: 0,
-    constant_is_a_statistic: 0,
-    end_changed: 0,
-    end_changed_by_index: 0,
-    end_changed_by_module: 1,
-    end_changed_by_argument: 1,
-    end_changed_by_keyword: 1,
-    parameter: 0,
-    parameter_around: 1,
-    buffers: 1,
-    two_sources: 0,
-    detached: 1,
-    compared: 1,
-    constant_made_late: 2,
-    two_ends: 1,
-    pieces: 1,
-    no_gradient: 1,
-    call_would_come_where_gradients_are_off: 2,
-    autocast: 1,
-    hook_within: 0,
-    hook_on_source: 0,
-    dropout: 1,
-    dropout_would_pass_a_draw: 1,
-    draw_would_pass_no_dropout: 1,
-    dropouts_in_turn: 3,
+REPLACED: dict[str, tuple[Callable[[Model, Tensor], Tensor], int]] = {
+    "parameter": (lambda m, h: h * torch.sigmoid(h * m.weight), 0),
+    "parameter around": (lambda m, h: m.weight * wave(h) + m.weight, 1),
+    "two sources": (lambda m, h: torch.tanh(h) * torch.sin(m.last(h)), 0),
+    "detached": (lambda m, h: h * torch.tanh(F.softplus(h)).detach() + wave(h), 1),
+    "dropout": (lambda m, h: m.drop(torch.exp(torch.sin(h))) + torch.rand((), dtype=DOUBLE), 1),
+    **{
+        function.__name__: (function, regions)
+        for regions, functions in {
+            0: (
+                *(source_changed_by_index, source_changed_through_a_view, middle_changed, constant_changed),
+                *(constant_changed_through_a_view, constant_changed_by_out, constant_is_a_statistic, end_changed),
+                *(end_changed_by_index, hook_within, hook_on_source),
+            ),
+            1: (
+                *(source_changed_before, end_changed_by_module, end_changed_by_argument, end_changed_by_keyword),
+                *(buffers, compared, two_ends, pieces, no_gradient, autocast, dropout_would_pass_a_draw),
+                draw_would_pass_no_dropout,
+            ),
+            2: (constant_made_late, call_would_come_where_gradients_are_off),
+            3: (dropouts_in_turn,),
+        }.items()
+        for function in functions
+    },
 }
 # Writes by index, hooks, gradients and autocast turned on or off, and numbers that would be drawn once for all calls.
 NOT_TRACED = {
-    *(source_changed_by_index, end_changed_by_index, hook_within),
-    *(
-        hook_on_source,
-        no_gradient,
-        call_would_come_where_gradients_are_off,
-        autocast,
-        dropout,
-        dropout_would_pass_a_draw,
-        draw_would_pass_no_dropout,
-    ),
+    *("source_changed_by_index", "end_changed_by_index", "hook_within", "hook_on_source", "no_gradient", "autocast"),
+    *("call_would_come_where_gradients_are_off", "dropout", "dropout_would_pass_a_draw", "draw_would_pass_no_dropout"),
 }
 
 
@@ -283,23 +247,24 @@ def agree(how: str, model: nn.Module, x: Tensor) -> int:
     return rewritten.regions
 
 
-@pytest.mark.parametrize(("function", "regions"), REPLACED.items(), ids=[one.__name__ for one in REPLACED])
+@pytest.mark.parametrize("name", REPLACED)
 @pytest.mark.parametrize("how", ["exported", "compiled"])
-def test_same_numbers(how: str, function: Callable[[Model, Tensor], Tensor], regions: int) -> None:
+def test_same_numbers(how: str, name: str) -> None:
+    function, regions = REPLACED[name]
     model, x = Model(function), torch.randn(6, 8, dtype=DOUBLE)
-    if how == "exported" and function in (hook_within, hook_on_source):
+    if how == "exported" and name in ("hook_within", "hook_on_source"):
         with pytest.raises(KernelError, match=r"torch.export takes, got RuntimeError: a hook"):
             exported(model, (x,))
     else:
         # An export has all that runs without gradients as one node, and chains go on behind it.
-        whole = how == "exported" and function is call_would_come_where_gradients_are_off
+        whole = how == "exported" and name == "call_would_come_where_gradients_are_off"
         assert agree(how, model, x) == (1 if whole else regions)
 
 
-@pytest.mark.parametrize("function", REPLACED, ids=[one.__name__ for one in REPLACED])
-def test_same_numbers_or_not_traced(function: Callable[[Model, Tensor], Tensor]) -> None:
-    model, x = Model(function), torch.randn(6, 8, dtype=DOUBLE)
-    if function in NOT_TRACED:
+@pytest.mark.parametrize("name", REPLACED)
+def test_same_numbers_or_not_traced(name: str) -> None:
+    model, x = Model(REPLACED[name][0]), torch.randn(6, 8, dtype=DOUBLE)
+    if name in NOT_TRACED:
         with pytest.raises(KernelError, match=r"^model must be one that torch.fx.symbolic_trace can follow, got "):
             traced(model, x)
     else:

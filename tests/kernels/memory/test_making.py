@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from kernels.errors import KernelError
 from kernels.memory.zoo import build
-from tests.kernels.memory.zoo import tensors
+from tests.kernels.memory.models import tensors
 
 THEIRS = """
 import torch
