@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import importlib
+import io
 import pickle
 import sys
 import threading
@@ -152,7 +153,15 @@ def test_nothing_is_patched() -> None:
         assert "forward" not in vars(model)
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def by_torch(model: nn.Module) -> nn.Module:
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    loaded: nn.Module = torch.load(file, weights_only=False)
+    return loaded
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model)), by_torch])
 @each_model
 def test_copies(kind: str, copied: Callable[[nn.Module], nn.Module]) -> None:
     """A copy runs on its own weights."""

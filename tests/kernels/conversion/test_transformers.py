@@ -2,8 +2,6 @@
 
 import copy
 import gc
-import io
-import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -190,28 +188,6 @@ def test_a_model_in_evaluation_is_measured_in_training(family: str) -> None:
     assert not any(one.training for one in model.modules())
 
 
-def by_pickle(model: nn.Module) -> nn.Module:
-    return pickle.loads(pickle.dumps(model))
-
-
-def by_torch(model: nn.Module) -> nn.Module:
-    file = io.BytesIO()
-    torch.save(model, file)
-    file.seek(0)
-    return torch.load(file, weights_only=False)
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, by_pickle, by_torch])
-@each_family
-def test_copies_of_a_converted_model_do_the_same(family: str, copied: Callable[[nn.Module], nn.Module]) -> None:
-    model = build(family)
-    convert(model, "fewbit", bits=2)
-    other = copied(model)
-    kept = saved_bytes(model, **batch(family)).total
-    assert saved_bytes(other, **batch(family)).total == kept < saved_bytes(build(family), **batch(family)).total
-    assert same(train(other, family), train(model, family))
-
-
 def test_a_copy_is_no_part_of_the_report() -> None:
     model = build("gpt2")
     report = convert(model, "invact")
@@ -248,34 +224,6 @@ def test_auto_leaves_alone_what_a_checkpoint_computes_again() -> None:
     assert {site.reason for site in report.sites} == {
         "it keeps nothing for backward with these inputs: it is not called, works in place, or gets no gradient"
     }
-
-
-def frozen(act: nn.Module) -> nn.Sequential:
-    """Linear, activation, Linear, as LoRA leaves them: nothing to be learned."""
-    return nn.Sequential(nn.Linear(8, 64), act, nn.Linear(64, 8)).requires_grad_(False)
-
-
-@pytest.mark.parametrize(
-    ("how", "eighths"),  # of the hidden tensor's elements, in bytes
-    [
-        ({"method": "invact"}, 33),
-        ({"method": "forward-ad"}, 32),
-        ({"method": "fewbit", "bits": 1}, 1),
-    ],
-)
-def test_frozen_weights_keep_no_output(how: dict[str, Any], eighths: int) -> None:
-    """So that invact, which keeps it, keeps more than stock: 4.125 bytes an element against 4, and 1 bit 0.125."""
-    model, x = frozen(nn.GELU()), torch.randn(5, 8, requires_grad=True)
-    report = convert(model, **how, inputs=x)
-    assert report.before.total == 4 * 5 * 64
-    assert report.after.total == eighths * 5 * 64 // 8
-    assert saved_bytes(model, x, fake=False).total == report.after.total
-
-
-@pytest.mark.parametrize(("limit", "now"), [(None, "GELU"), (0.05, "fewbit, 3 bits"), (1.0, "fewbit, 1 bit")])
-def test_auto_takes_bits_before_frozen_weights(limit: float | None, now: str) -> None:
-    report = convert(frozen(nn.GELU()), inputs=torch.randn(5, 8, requires_grad=True), max_derivative_error=limit)
-    assert [site.now for site in report.sites] == [now]
 
 
 ADAPTED = {"bert": ["query", "value"], "llama": ["q_proj", "v_proj"], "gpt2": ["c_attn"], "vit": ["q_proj", "v_proj"]}

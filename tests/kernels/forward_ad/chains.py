@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from tests.kernels.forward_ad.programs import Doubled
 
 Activation = Callable[[Tensor], Tensor]
+Program = Callable[[Tensor, Tensor, Tensor, Activation], Tensor]
 NEWGELU = math.sqrt(2 / math.pi)
 
 
@@ -63,10 +64,6 @@ def intermediate_used(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
     return ((h * torch.tanh(y)) @ v + y @ v).sum()
 
 
-def two_sources(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
-    return ((a(x @ w) * (x @ v)) @ v).sum()
-
-
 def changed_before_use(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
     z = a(x @ w)
     z.mul_(2)
@@ -96,18 +93,6 @@ def source_overwritten_later(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> 
     return total + h.sum()
 
 
-def in_place_by_argument(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
-    return (F.relu(a(x @ w) * 1.0, True) @ v).sum() + (F.relu(a(x @ v), inplace=True) @ w).sum()
-
-
-def constant_operand(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
-    return ((a(x @ w) * (torch.arange(x.shape[1]) % 2)) @ v).sum()
-
-
-def parameter_operand(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
-    return ((a(x @ w) + v[0]) @ v).sum()
-
-
 def pieces(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
     left, right = (x @ w).chunk(2, -1)
     return ((a(left) * right) @ v[: left.shape[1]]).sum()
@@ -127,10 +112,6 @@ def without_gradients(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
     with torch.no_grad():
         gate = a(x @ w)
     return ((a(x @ w) * gate) @ v).sum()
-
-
-def leaf_source(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
-    return (a(x) @ a(v)).sum() + a(x).sum()
 
 
 def own_function(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
@@ -203,29 +184,9 @@ def backward_twice(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
     return total
 
 
-def checkpoint_around(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
-    return checkpoint(lambda x: (a(x @ w) @ v).sum(), x, use_reentrant=False)
-
-
-def checkpoint_by_reentering(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
-    return checkpoint(lambda x: (a(x @ w) @ v).sum(), x, use_reentrant=True)
-
-
 def checkpoint_of_the_chain(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
     inside = checkpoint(a, x @ w, use_reentrant=False)  # which comes out of it unused
     return (a(inside) @ v).sum() + torch.exp(-a(inside)).sum()
-
-
-def checkpoint_of_a_chain_from_outside(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
-    return checkpoint(lambda z: (z @ v).square().sum(), a(x @ w), use_reentrant=False)
-
-
-def vmapped(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
-    return (torch.func.vmap(a)(x @ w) @ v).sum()
-
-
-def functional_gradient(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
-    return torch.func.grad(lambda x: (a(x @ w) @ v).sum())(x).sum() + (a(x @ w) @ v).sum()
 
 
 def jacobian_vector(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
@@ -308,13 +269,33 @@ def hook_on_an_end_that_is_a_source(x: Tensor, w: Tensor, v: Tensor, a: Activati
     return total
 
 
-CASES = (
-    *(consumed_later, residual, used_three_times, intermediate_used, two_sources, changed_before_use),
-    *(changed_after_use, source_changed_within, source_overwritten_later, in_place_by_argument, constant_operand),
-    *(parameter_operand, pieces, views, detached, without_gradients, leaf_source, own_function, hook_on_every_tensor),
-    *(hook_within, hook_on_the_source, hook_on_the_end, hook_on_the_node, gradient_retained, gradient_of_an_end),
-    *(backward_twice, checkpoint_around, checkpoint_by_reentering, checkpoint_of_the_chain),
-    *(checkpoint_of_a_chain_from_outside, vmapped, functional_gradient, jacobian_vector, saved_elsewhere, logged),
-    *(batched_gradients, anomaly_mode, dual_numbers, view_of_what_is_changed, selective_checkpoint),
-    *(looked_at_in_a_checkpoint, hook_without_gradients, hook_on_an_end_that_is_a_source),
-)
+CASES: dict[str, Program] = {
+    "two_sources": lambda x, w, v, a: ((a(x @ w) * (x @ v)) @ v).sum(),
+    "in_place_by_argument": lambda x, w, v, a: (
+        (F.relu(a(x @ w) * 1.0, True) @ v).sum() + (F.relu(a(x @ v), inplace=True) @ w).sum()
+    ),
+    "constant_operand": lambda x, w, v, a: ((a(x @ w) * (torch.arange(x.shape[1]) % 2)) @ v).sum(),
+    "parameter_operand": lambda x, w, v, a: ((a(x @ w) + v[0]) @ v).sum(),
+    "leaf_source": lambda x, w, v, a: (a(x) @ a(v)).sum() + a(x).sum(),
+    "checkpoint_around": lambda x, w, v, a: checkpoint(lambda x: (a(x @ w) @ v).sum(), x, use_reentrant=False),
+    "checkpoint_by_reentering": lambda x, w, v, a: checkpoint(lambda x: (a(x @ w) @ v).sum(), x, use_reentrant=True),
+    "checkpoint_of_a_chain_from_outside": lambda x, w, v, a: checkpoint(
+        lambda z: (z @ v).square().sum(), a(x @ w), use_reentrant=False
+    ),
+    "vmapped": lambda x, w, v, a: (torch.func.vmap(a)(x @ w) @ v).sum(),
+    "functional_gradient": lambda x, w, v, a: (
+        torch.func.grad(lambda x: (a(x @ w) @ v).sum())(x).sum() + (a(x @ w) @ v).sum()
+    ),
+    **{
+        case.__name__: case
+        for case in (
+            *(consumed_later, residual, used_three_times, intermediate_used, changed_before_use, changed_after_use),
+            *(source_changed_within, source_overwritten_later, pieces, views, detached, without_gradients),
+            *(own_function, hook_on_every_tensor, hook_within, hook_on_the_source, hook_on_the_end, hook_on_the_node),
+            *(gradient_retained, gradient_of_an_end, backward_twice, checkpoint_of_the_chain, jacobian_vector),
+            *(saved_elsewhere, logged, batched_gradients, anomaly_mode, dual_numbers, view_of_what_is_changed),
+            *(selective_checkpoint, looked_at_in_a_checkpoint, hook_without_gradients),
+            hook_on_an_end_that_is_a_source,
+        )
+    },
+}
