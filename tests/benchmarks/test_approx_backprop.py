@@ -18,11 +18,7 @@ from benchmarks.approx_backprop.nets import CHECKPOINT, EIGHT, FOUR, FUSED, GROU
 from benchmarks.rows import RESULTS
 from coefficients import command
 
-pytestmark = [  # warnings are of torch's own making, when it compiles
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
-]
+pytestmark = pytest.mark.usefixtures("one_thread")
 WHERE = {"device": "d", "versions": {}, "revision": "r"}
 CPU = torch.device("cpu")
 GELU, LINEAR = "GELU – linear", "linear"

@@ -13,11 +13,7 @@ from benchmarks.forward_ad import times as timed
 from benchmarks.rows import RESULTS
 from coefficients import command
 
-pytestmark = [  # warnings are of torch's own making, when it compiles
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
-]
+pytestmark = pytest.mark.usefixtures("one_thread")
 LINEAR, CONVOLUTION = kept.WITHIN
 WHERE = {"device": "d", "versions": {}, "revision": "r"}
 COMMITTED = {

@@ -9,10 +9,6 @@ import kernels
 from benchmarks import memory
 from benchmarks.rows import RESULTS
 
-pytestmark = [  # of torch's own making, when it compiles
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
-]
 COMMITTED = {
     (row["what"], row["implementation"], row["mode"]): row["median"]
     for path in RESULTS.glob("*/memory.jsonl")

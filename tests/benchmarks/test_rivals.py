@@ -71,7 +71,6 @@ def test_what_each_keeps():
 
 # torch's own, inside it
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 @pytest.mark.skipif(shutil.which("g++") is None, reason=NO_COMPILER)
 def test_the_flag_lets_torch_compile_keep_less_whoever_is_compiled_besides():
     torch.compiler.reset()

@@ -12,7 +12,6 @@ from tests.kernels.saved import METHODS
 
 each_method = pytest.mark.parametrize("how", METHODS.values(), ids=METHODS)
 # torch 2.13 makes its own rules of forward mode by what it deprecates.
-forward_mode = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 stock = nn.functional.gelu
 
 
@@ -29,7 +28,6 @@ def gated(x: Tensor) -> Tensor:
     return kernels.swiglu(x, 2 * x)
 
 
-@forward_mode
 @each_method
 def test_torch_func_takes_the_stock_function(how: dict) -> None:
     x, v = torch.randn(5, 7), torch.randn(5, 7)
@@ -70,7 +68,6 @@ def test_torch_func_agrees_with_autograd(how: dict) -> None:
     assert (got - expected).abs().max() <= bound[how["method"]]
 
 
-@forward_mode
 @each_method
 def test_forward_mode(how: dict) -> None:
     x, v = leaf(5, 7), torch.randn(5, 7)

@@ -10,12 +10,7 @@ import kernels
 from kernels import functional
 from tests.kernels.saved import METHODS
 
-# What torch 2.13 warns of on its own account, whatever is compiled.
-pytestmark = [
-    pytest.mark.usefixtures("afresh"),
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
-]
+pytestmark = pytest.mark.usefixtures("afresh")
 each_method = pytest.mark.parametrize("how", METHODS.values(), ids=METHODS)
 each_backend = pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 both_ways = pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])

@@ -11,11 +11,6 @@ import kernels
 from kernels import functional
 from tests.kernels.saved import METHODS, bytes_allocated, bytes_in_graph
 
-# What torch 2.13 warns of on its own account, whatever is compiled.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
-]
 each_method = pytest.mark.parametrize("how", METHODS.values(), ids=METHODS)
 
 ROWS, WIDTH = 33, 40

@@ -12,11 +12,7 @@ from torch.nn import functional as F
 from kernels import convert, saved_bytes
 from tests.kernels.approx_backprop.models import METHOD, each_model, error, gradients, made
 
-pytestmark = [
-    pytest.mark.usefixtures("afresh", "one_thread"),
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
-]
+pytestmark = pytest.mark.usefixtures("afresh", "one_thread")
 
 
 def trained(net: Any, x: Tensor, steps: int = 10) -> list[float]:

@@ -19,10 +19,7 @@ from kernels.methods.functions import FUNCTIONS
 from kernels.stock import STOCK
 
 METHOD = "approx-backprop"
-pytestmark = [
-    pytest.mark.usefixtures("afresh", "one_thread"),
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-]
+pytestmark = pytest.mark.usefixtures("afresh", "one_thread")
 
 
 class Squared(nn.Module):

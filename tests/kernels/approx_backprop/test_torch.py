@@ -11,11 +11,7 @@ from kernels import convert, saved_bytes
 from tests.kernels.approx_backprop.models import METHOD, each_model, error, gradients, made
 from tests.kernels.processes import main, needs_distributed, of_two, whole, wrapped
 
-pytestmark = [
-    pytest.mark.usefixtures("afresh", "one_thread"),
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
-]
+pytestmark = pytest.mark.usefixtures("afresh", "one_thread")
 
 
 @pytest.mark.slow

@@ -225,9 +225,6 @@ def test_norm_linear_refuses_a_norm_with_a_forward_of_its_own() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings(
-    "ignore:.*torch.autograd.function.Function.* should not be instantiated:DeprecationWarning"
-)  # torch's own, of a Function that is traced
 def test_a_norm_that_is_written_out_is_compiled_in_one_graph() -> None:
     torch.manual_seed(0)
     net: Any = nn.Sequential(nn.Linear(WIDTH, WIDTH), NORMS["1 + w"][0], nn.Linear(WIDTH, 8))

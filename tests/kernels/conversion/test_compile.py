@@ -17,12 +17,7 @@ from tests.kernels.conversion.torch_models import (
     near,
 )
 
-# What torch 2.13 warns of on its own account, whatever is compiled.
-pytestmark = [
-    pytest.mark.usefixtures("afresh"),
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
-]
+pytestmark = pytest.mark.usefixtures("afresh")
 
 each_backend = pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 

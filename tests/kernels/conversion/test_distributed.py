@@ -12,12 +12,7 @@ from kernels import convert
 from tests.kernels.conversion.torch_models import MODELS, batch, build, each_model, gradients, near
 from tests.kernels.processes import main, needs_distributed, of_two, whole, wrapped
 
-# What torch 2.13 warns of on its own account, whatever is compiled.
-pytestmark = [
-    pytest.mark.usefixtures("afresh"),
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
-]
+pytestmark = pytest.mark.usefixtures("afresh")
 
 WRAPPERS = ("ddp", "fsdp2")
 ORDERS = ("before", "after")

@@ -15,11 +15,6 @@ from kernels.conversion import recognise
 from tests.kernels.conversion.models import Formula, reasons
 from tests.kernels.conversion.nets import AddedTo, Net, x
 
-pytestmark = [  # of torch's own making, when it compiles
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
-]
-
 
 class DroppedInPlace(Net):
     def forward(self, x: Tensor) -> Tensor:

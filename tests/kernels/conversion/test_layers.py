@@ -13,12 +13,7 @@ import kernels
 from kernels import convert, saved_bytes
 from tests.kernels.conversion.torch_models import ROUNDING, Plain, batch, build, equal, gradients, modules, near
 
-# What torch 2.13 warns of on its own account, whatever is compiled.
-pytestmark = [
-    pytest.mark.usefixtures("afresh"),
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
-]
+pytestmark = pytest.mark.usefixtures("afresh")
 
 ACTIVATIONS: dict[str, Callable[[], Any]] = {
     "F.gelu": lambda: F.gelu,

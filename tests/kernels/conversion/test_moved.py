@@ -20,12 +20,7 @@ from kernels import convert, saved_bytes
 from tests.kernels.conversion.torch_models import MODELS, Calls, Plain, batch, build, each_model, equal, gradients, near
 from tests.kernels.saved import bytes_in_graph
 
-# What torch 2.13 warns of on its own account, whatever is compiled.
-pytestmark = [
-    pytest.mark.usefixtures("afresh"),
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
-]
+pytestmark = pytest.mark.usefixtures("afresh")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)

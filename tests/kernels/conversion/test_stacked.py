@@ -135,9 +135,6 @@ class Stack(nn.Module):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings(
-    "ignore:.*torch.autograd.function.Function.* should not be instantiated:DeprecationWarning"
-)  # torch's own, of a Function that is traced
 @pytest.mark.parametrize("kind", [Mlp, lambda: nn.LayerNorm(WIDTH), lambda: nn.Linear(WIDTH, WIDTH)])
 @pytest.mark.parametrize(("dynamic", "bits"), [(True, (8,)), (None, (8, 4))])
 def test_options_are_constants_to_the_compiler(kind: Any, dynamic: bool | None, bits: tuple[int, ...]) -> None:
@@ -168,7 +165,6 @@ def test_fx_traces_calls_in_submodules_as_calls_of_ours(how: str, bits: int | No
     assert torch.equal(got, expected)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
 @pytest.mark.parametrize("how", ["invact", "approx-backprop", "wrapped", "module"])
 def test_scripting_a_converted_model_says_the_way_out(how: str) -> None:
     net: nn.Module = Stack()

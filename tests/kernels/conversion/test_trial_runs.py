@@ -12,11 +12,6 @@ import kernels
 from kernels import KernelError, convert, saved_bytes
 from tests.kernels.conversion.nets import Net, x
 
-pytestmark = [  # of torch's own making, when it compiles
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
-]
-
 
 class Keeping(Net):
     """Puts what it computes into a list, a dictionary and an object."""

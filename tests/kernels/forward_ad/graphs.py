@@ -12,6 +12,13 @@ from kernels.forward_ad.rewrite import Chain
 from tests.kernels.forward_ad.chains import mish
 
 DOUBLE = torch.float64
+# What torch 2.13 and transformers warn of on their own account, whatever is traced and copied.
+MARKS = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("afresh"),
+    pytest.mark.filterwarnings("ignore:.*not a leaf Tensor:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
+]
 
 
 class Rewritten:

@@ -15,7 +15,6 @@ from tests.kernels.forward_ad.eager import assert_same, leaves, mode
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch.func.jvp, at its first call
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_gradients(name: str) -> None:
     assert_same(CASES[name])

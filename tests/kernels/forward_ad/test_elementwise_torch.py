@@ -78,8 +78,6 @@ def compiling() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("compiling")
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 @pytest.mark.parametrize(("how", "dynamic"), [("aot_eager", None), ("aot_eager", True), ("inductor", False)])
 def test_compiled_in_one_graph(how: str, dynamic: bool | None) -> None:
     def run(x: Tensor, beta: float) -> Tensor:
@@ -131,7 +129,6 @@ def test_tensors_without_contents(dtype: torch.dtype) -> None:
     assert all((one.shape, one.dtype, one.device) == (x.shape, dtype, x.device) for one in (*results, dx))
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 def test_transforms_take_the_function_itself() -> None:
     x = torch.randn(4, 3, dtype=torch.float64)
     mish = MADE["mish"]

@@ -8,16 +8,9 @@ from torch import Tensor, nn
 from kernels.errors import KernelError
 from kernels.forward_ad import backend, exported, traced
 from tests.kernels.forward_ad.chains import mish
+from tests.kernels.forward_ad.graphs import MARKS
 
-# What torch 2.13 and transformers warn of on their own account, whatever is traced and copied.
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.usefixtures("afresh"),
-    pytest.mark.filterwarnings("ignore:.*not a leaf Tensor:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
-]
+pytestmark = MARKS
 
 
 class Rounded(torch.autograd.Function):

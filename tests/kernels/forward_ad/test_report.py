@@ -10,20 +10,11 @@ from torch import Tensor, nn
 from kernels.errors import KernelError
 from kernels.forward_ad import report, wrap
 from tests.kernels.forward_ad.chains import mish, newgelu
-from tests.kernels.forward_ad.graphs import Act, Branching
+from tests.kernels.forward_ad.graphs import MARKS, Act, Branching
 
-# What torch 2.13 and transformers warn of on their own account, whatever is traced and copied.
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.usefixtures("afresh"),
-    pytest.mark.filterwarnings("ignore:.*not a leaf Tensor:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
-]
+pytestmark = MARKS
 
 
-@pytest.mark.slow
 def test_report_side_by_side() -> None:
     model, x = nn.Sequential(nn.Linear(64, 64), Act(newgelu), nn.Linear(64, 64)), torch.randn(1024, 64)
     before, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()

@@ -19,6 +19,7 @@ from kernels.memory.zoo import build
 from tests.kernels.forward_ad.chains import WRITTEN, mish
 from tests.kernels.forward_ad.graphs import (
     DOUBLE,
+    MARKS,
     Act,
     Branching,
     Model,
@@ -30,15 +31,7 @@ from tests.kernels.forward_ad.graphs import (
     wave,
 )
 
-# What torch 2.13 and transformers warn of on their own account, whatever is traced and copied.
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.usefixtures("afresh"),
-    pytest.mark.filterwarnings("ignore:.*not a leaf Tensor:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
-]
+pytestmark = MARKS
 
 each_chain = pytest.mark.parametrize(("function", "plain", "nested"), WRITTEN.values(), ids=WRITTEN)
 

@@ -17,19 +17,11 @@ from kernels.forward_ad import backend, exported, traced
 from kernels.forward_ad.rewrite import Chain
 from tests.kernels.forward_ad.chains import mish, newgelu
 from tests.kernels.forward_ad.graph_programs import drawn
-from tests.kernels.forward_ad.graphs import DOUBLE, Model, Rewritten, wave
+from tests.kernels.forward_ad.graphs import DOUBLE, MARKS, Model, Rewritten, wave
 from tests.kernels.forward_ad.programs import inputs
 from tests.kernels.saved import bytes_in_graph
 
-# What torch 2.13 and transformers warn of on their own account, whatever is traced and copied.
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.usefixtures("afresh"),
-    pytest.mark.filterwarnings("ignore:.*not a leaf Tensor:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
-]
+pytestmark = MARKS
 
 
 def source_changed_before(m: Model, h: Tensor) -> Tensor:

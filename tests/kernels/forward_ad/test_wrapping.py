@@ -106,7 +106,6 @@ def test_min_numel(wrong: Any) -> None:
         wrap(nn.Linear(2, 2), min_numel=wrong)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # torch.compile, at its first call
 @pytest.mark.parametrize(
     ("model", "message"),
     [

@@ -7,11 +7,6 @@ from torch.nn import functional as F
 
 from kernels.memory import saved_bytes
 
-pytestmark = [  # of torch's own making, when it compiles
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
-]
-
 
 @pytest.mark.parametrize("fake", [True, False], ids=["fake", "real"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

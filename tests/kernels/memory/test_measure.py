@@ -16,11 +16,6 @@ from kernels.memory import Allocated, Recorder, saved_bytes
 from tests.kernels.memory.models import TENSOR, X, mlp
 from tests.kernels.saved import METHODS, bytes_allocated, bytes_in_graph
 
-pytestmark = [  # of torch's own making, when it compiles
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
-]
-
 
 @pytest.mark.parametrize("how", METHODS.values(), ids=METHODS)
 @pytest.mark.parametrize("fake", [True, False], ids=["fake", "real"])

@@ -14,11 +14,6 @@ from kernels.memory import Group, Saved, SavedTensor, Saver, saved_bytes
 from kernels.memory.saved import size
 from tests.kernels.memory.models import TENSOR, X, mlp
 
-pytestmark = [  # of torch's own making, when it compiles
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
-]
-
 
 def test_who_keeps_what() -> None:
     net = mlp(nn.GELU(), nn.LayerNorm(40))
