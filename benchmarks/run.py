@@ -74,15 +74,21 @@ SUITES = {
     "training": (Step("training"),),
 }
 # What holds that which is counted and timed: numbers of something wrong are worth nothing.
+APPROX = tuple(f"kernels/approx_backprop/test_{name}.py" for name in ("encoding", "layers", "modules", "norms"))
 TESTS = {
-    "memory": ("kernels/test_approx_backprop.py", "benchmarks/test_rivals.py"),
+    "memory": (*APPROX, "benchmarks/test_rivals.py"),
     "speed": (
         *("kernels/test_exhaustive.py", "kernels/test_torch_ops.py", "kernels/test_fused.py"),
-        *("kernels/test_torch_compile.py", "kernels/test_forward_ad_eager.py", "kernels/test_approx_kernels.py"),
+        *(
+            "kernels/test_torch_compile.py",
+            "kernels/forward_ad/test_eager.py",
+            "kernels/forward_ad/test_eager_bytes.py",
+        ),
+        "kernels/approx_backprop/test_kernels.py",
         "benchmarks/test_rivals.py",
     ),
     "fit": ("fitting/fewbit/test_dp.py", "fitting/fewbit/test_table1.py", "fitting/invact/test_solve.py"),
-    "training": ("kernels/test_torch_training.py", "kernels/test_approx_backprop.py"),
+    "training": ("kernels/test_torch_training.py", *APPROX),
 }
 
 

@@ -88,20 +88,21 @@ GROUPS = {
     "kernels": Group(
         (
             *("kernels/test_properties.py", "kernels/test_arguments.py"),
-            *("kernels/test_approx_kernels.py", "kernels/test_torch_ops.py"),
+            *("kernels/approx_backprop/test_kernels.py", "kernels/approx_backprop/test_compiled_kernels.py"),
+            "kernels/test_torch_ops.py",
         ),
         kernels=400,
         besides=30,
-        dry=("kernels/test_approx_kernels.py", "-k", "rectify"),
+        dry=("kernels/approx_backprop/test_kernels.py", "-k", "rectify"),
     ),
     "elementwise": Group(
-        ("kernels/test_forward_ad_elementwise.py",),
+        tuple(f"kernels/forward_ad/test_elementwise{part}.py" for part in ("", "_torch", "_object", "_emitted")),
         kernels=150,
         besides=30,
-        dry=("kernels/test_forward_ad_elementwise.py", "-k", "triton and mish and float32"),
+        dry=("kernels/forward_ad/test_elementwise.py", "-k", "triton and mish and float32"),
     ),
     "device": Group(
-        ("kernels/test_on_gpu.py", "kernels/test_memory.py", "benchmarks/test_kernels.py"),
+        ("kernels/test_on_gpu.py", "kernels/memory/test_measure.py", "benchmarks/test_kernels.py"),
         kernels=60,
         besides=40,
         dry=("kernels/test_on_gpu.py", "-k", "twice_the_same and invact"),

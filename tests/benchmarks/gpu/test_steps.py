@@ -84,7 +84,7 @@ FAILED = {
         ("exhaustive", "tests/kernels/test_fused.py::test_gated_gradients[torch-swiglu-torch.float32-exact]",
          {"kernels-bfloat16", "kernels-float32", "rivals-bfloat16", "rivals-float32", "rivals"}, {}),
         ("device", "tests/kernels/test_on_gpu.py::test_approximate_backprop_trains[8]", set(), {"8 bits,4 bits"}),
-        ("elementwise", "tests/kernels/test_forward_ad_elementwise.py::test_random_functions",
+        ("elementwise", "tests/kernels/forward_ad/test_elementwise.py::test_random_functions",
          set(), {"nested forward AD"}),
         ("elementwise", "elementwise: pytest ended with -11", set(), {"nested forward AD"}),
     ],

@@ -257,7 +257,7 @@ def test_the_mean_as_a_function() -> None:
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
-def test_numbers_that_are_none(value: float) -> None:
+def test_non_finite_inputs(value: float) -> None:
     """They come out as they do by torch, where they come; and elsewhere nothing changes."""
     x = torch.randn(300, 8)
     x[7, 3] = value
