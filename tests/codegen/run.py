@@ -1,13 +1,29 @@
-"""Emitted text made to run: Triton's in the interpreter, on CPU tensors."""
+"""Emitted text made to run: Triton's in the interpreter, on CPU tensors; and Python in a process of its own."""
 
 import importlib.util
 import itertools
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
 _COUNT = itertools.count()
+
+
+def script(code: str, *words: str) -> str:
+    """What Python prints, where Triton has not decided yet, as it does while it is imported, how it runs."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("TRITON_")}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, *words],
+        **{"cwd": ROOT, "env": {**environment, "PYTHONPATH": str(ROOT)}, "capture_output": True, "text": True},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def module(text: str, folder: Path) -> ModuleType:

@@ -2,9 +2,6 @@
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ from codegen.options import method
 from fitting.errors import InputError
 from kernels.methods.functions import FUNCTIONS
 from kernels.methods.method import KernelSpec
+from tests.codegen.run import script
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,19 +64,9 @@ def kernel_of(function: str, name: str, bits: int, dtype: str) -> KernelSpec:
     return inspecting.kernel(function, method(name, bits or None), dtype)
 
 
-def run(code: str, *arguments: str) -> str:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("TRITON_")}
-    command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(
-        command, cwd=ROOT, env={**environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def compiled() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    found, where = json.loads(run(COMPILE, json.dumps(KERNELS)))
+    found, where = json.loads(script(COMPILE, json.dumps(KERNELS)))
     assert len(found) == 2 * len(KERNELS)
     return found, where
 

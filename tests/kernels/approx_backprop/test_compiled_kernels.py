@@ -1,16 +1,12 @@
 """The Triton kernels of approximate backprop compiled for GPUs: no spills, no fused operations, wide accesses."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 import kernels.engine.ops  # noqa: F401
+from tests.codegen.run import script
 
-ROOT = Path(__file__).parents[3]
 COMPILE = """
 import json, os, subprocess, sys, tempfile
 from pathlib import Path
@@ -114,13 +110,7 @@ def variants() -> list[tuple[int, str, dict[str, object], str, list[str]]]:
 @pytest.mark.slow
 def test_kernels_compile_for_gpus(tmp_path):
     pytest.importorskip("triton", reason="Triton is not installed")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", COMPILE, json.dumps(variants()), str(tmp_path)],
-        cwd=ROOT, env={**environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(script(COMPILE, json.dumps(variants()), str(tmp_path)))
     assert len(found) == 2 * len(VARIANTS) + 6
     for one in found:
         assert one["spilled"] == 0, one

@@ -1,26 +1,19 @@
 """What `elementwise` emits: it stands alone, is imported late, and compiles for GPUs."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.kernels.forward_ad.test_elementwise_torch import ops
+from tests.codegen.run import module, script
 from tests.kernels.forward_ad.written import several
-
-ROOT = Path(__file__).parents[3]
 
 
 def test_what_is_emitted_stands_alone(device: str, tmp_path: Path) -> None:
-    from tests.codegen.run import module
-
     x = torch.randn(1003, device=device)
-    expected = ops.fused_forward(x, several.program((), {}).key, True)
+    expected = torch.ops.actfit.fused_forward(x, several.program((), {}).key, True)
     found = module(several.source("triton", "float32"), tmp_path)
     made, dx = tuple(torch.empty_like(x) for _ in range(6)), torch.empty_like(x)
     found.fused_forward_kernel[(2,)](x, made, 1003, ROWS=64)
@@ -30,21 +23,6 @@ def test_what_is_emitted_stands_alone(device: str, tmp_path: Path) -> None:
     results, slopes = twin.forward_pass(x)
     for one, other in zip((*results, *slopes, twin.backward_pass(made[:3], made[3:])), (*made, dx), strict=True):
         torch.testing.assert_close(one, other, rtol=2.0**-21, atol=2.0**-21)
-
-
-def script(code: str, **environment: str) -> str:
-    known = {key: value for key, value in os.environ.items() if not key.startswith("TRITON_")}
-    command = [sys.executable, "-W", "error", "-c", code]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**known, "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.mark.slow
@@ -103,7 +81,7 @@ def test_what_is_emitted_compiles_for_gpus(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="Triton is not installed")
     path = tmp_path / "several.py"
     path.write_text(several.source("triton", "bfloat16"), encoding="utf-8")
-    out = script(f"import sys; sys.argv[1:] = [{str(path)!r}]\n" + COMPILE)
+    out = script(COMPILE, str(path))
     for ptx, loads, stores in zip(json.loads(out), (1, 6, 1, 6), (6, 1, 6, 1), strict=True):
         # Each tensor once, 128 bits a thread and access.
         assert len(re.findall(r"ld\.global\.v4\.b32", ptx)) == loads

@@ -89,21 +89,6 @@ def end_changed_by_index(m: Model, h: Tensor) -> Tensor:
     return y
 
 
-def end_changed_by_module(m: Model, h: Tensor) -> Tensor:
-    y = torch.sin(mish(h)) + 1
-    return y + m.in_place(y)
-
-
-def end_changed_by_argument(m: Model, h: Tensor) -> Tensor:
-    y = torch.sin(mish(h)) + 1
-    return y + F.relu(y, True)
-
-
-def end_changed_by_keyword(m: Model, h: Tensor) -> Tensor:
-    y = torch.sin(mish(h)) + 1
-    return y + F.elu(y, inplace=True)
-
-
 def buffers(m: Model, h: Tensor) -> Tensor:
     return mish(h * m.row) + m.full * torch.exp(torch.sin(h))
 
@@ -186,6 +171,9 @@ REPLACED: dict[str, tuple[Callable[[Model, Tensor], Tensor], int]] = {
     "parameter around": (lambda m, h: m.weight * wave(h) + m.weight, 1),
     "two sources": (lambda m, h: torch.tanh(h) * torch.sin(m.last(h)), 0),
     "detached": (lambda m, h: h * torch.tanh(F.softplus(h)).detach() + wave(h), 1),
+    "end changed by module": (lambda m, h: (y := torch.sin(mish(h)) + 1) + m.in_place(y), 1),
+    "end changed by argument": (lambda m, h: (y := torch.sin(mish(h)) + 1) + F.relu(y, True), 1),
+    "end changed by keyword": (lambda m, h: (y := torch.sin(mish(h)) + 1) + F.elu(y, inplace=True), 1),
     "dropout": (lambda m, h: m.drop(torch.exp(torch.sin(h))) + torch.rand((), dtype=DOUBLE), 1),
     **{
         function.__name__: (function, regions)
@@ -196,9 +184,8 @@ REPLACED: dict[str, tuple[Callable[[Model, Tensor], Tensor], int]] = {
                 *(end_changed_by_index, hook_within, hook_on_source),
             ),
             1: (
-                *(source_changed_before, end_changed_by_module, end_changed_by_argument, end_changed_by_keyword),
-                *(buffers, compared, two_ends, pieces, no_gradient, autocast, dropout_would_pass_a_draw),
-                draw_would_pass_no_dropout,
+                *(source_changed_before, buffers, compared, two_ends, pieces, no_gradient, autocast),
+                *(dropout_would_pass_a_draw, draw_would_pass_no_dropout),
             ),
             2: (constant_made_late, call_would_come_where_gradients_are_off),
             3: (dropouts_in_turn,),
