@@ -186,7 +186,11 @@ def test_a_hall_of_fame_that_is_not_text_or_not_there(tmp_path):
 
 @pytest.mark.parametrize(
     "equation",
-    ["__import__('os').getpid()", "__import__('pathlib').Path('{}').touch()", "open('{}', 'w')", "x0.__class__"],
+    [
+        *("__import__('os').getpid()", "__import__('pathlib').Path('{}').touch()", "open('{}', 'w')", "x0.__class__"),
+        *("(lambda: x0)()", "(" * 5000),
+    ],
+    ids=lambda equation: equation[:30],
 )
 def test_an_equation_is_never_run(tmp_path, monkeypatch, equation):
     mark, ran = tmp_path / "mark", []
