@@ -149,6 +149,20 @@ def test_the_plot_is_told_of(name: str, command: Command) -> None:
     assert drawn == "r.svg"
 
 
+@each_command
+def test_json_is_the_file(name: str, command: Command) -> None:
+    words = ("--fn", "relu", *FINE[name].split())
+    out = command(*words, "--format", "json")[1]
+    (path,) = files()
+    assert out == Path(path).read_text("ascii")
+    assert command(*words, "--out", "-") == (0, out, "")
+    assert command(*words, "--out", "-", "--quiet", "--format", "json") == (0, out, "")
+    assert files() == [path]
+    assert command(*words, "--out", "x.json", "--format", "json") == (0, out, "")
+    assert command(*words, "--out", "x.json", "--quiet") == (0, "", "")
+    assert Path("x.json").read_text("ascii") == out
+
+
 @pytest.mark.slow
 def test_a_uniform_fit_imports_no_more_than_it_needs() -> None:
     code = (

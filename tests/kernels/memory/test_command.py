@@ -164,11 +164,10 @@ def test_a_model_of_ones_own() -> None:
     assert "| auto | 528 B | 48.44% | 1 of 1 |" in done.stdout
 
 
-@pytest.mark.slow
-def test_approximate_backprop() -> None:
-    done = run("--model", "mlp", "--method", "approx-backprop", "--bits", "4", "--scheme", "group")
-    assert (done.returncode, done.stderr) == (0, "")
-    line = next(line for line in done.stdout.splitlines() if line.startswith("| approx-backprop, 4 bits, group |"))
+def test_approximate_backprop(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--model", "mlp", "--method", "approx-backprop", "--bits", "4", "--scheme", "group"]) == command.GOOD
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = [line for line in lines if line.startswith("| approx-backprop, 4 bits, group |")]
     assert line.endswith("| 3 of 3 |")
 
 

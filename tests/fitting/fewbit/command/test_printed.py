@@ -120,19 +120,6 @@ def test_latex(fewbit: Command) -> None:
     assert r" & $1 \times 10^{15}$ & " in lines[6]
 
 
-def test_json_is_the_file(fewbit: Command) -> None:
-    words = ("--fn", "elu", "--bits", "2")
-    out = fewbit(*words, "--format", "json")[1]
-    path = Path("actfit/coefficients/elu/fewbit-2bit.v1.json")
-    assert out == path.read_text("ascii")
-    before = files()
-    assert fewbit(*words, "--out", "-") == (0, out, "")
-    assert fewbit(*words, "--out", "-", "--quiet", "--format", "json") == (0, out, "")
-    assert files() == before
-    assert fewbit(*words, "--out", "x.json", "--format", "json") == (0, out, "")
-    assert Path("x.json").read_text("ascii") == out
-
-
 def test_json_is_the_file_of_whatever_version(fewbit: Command) -> None:
     fewbit("--expr", "x**2", "--bits", "1")
     out = fewbit("--expr", "x**3", "--bits", "1", "--format", "json")[1]
