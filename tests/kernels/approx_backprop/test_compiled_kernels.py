@@ -7,6 +7,8 @@ import pytest
 import kernels.engine.ops  # noqa: F401
 from tests.codegen.run import script
 
+pytestmark = pytest.mark.slow
+
 COMPILE = """
 import json, os, subprocess, sys, tempfile
 from pathlib import Path
@@ -107,7 +109,6 @@ def variants() -> list[tuple[int, str, dict[str, object], str, list[str]]]:
     return found
 
 
-@pytest.mark.slow
 def test_kernels_compile_for_gpus(tmp_path):
     pytest.importorskip("triton", reason="Triton is not installed")
     found = json.loads(script(COMPILE, json.dumps(variants()), str(tmp_path)))

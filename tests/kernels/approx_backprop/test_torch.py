@@ -11,10 +11,9 @@ from kernels import convert, saved_bytes
 from tests.kernels.approx_backprop.models import METHOD, each_model, error, gradients, made
 from tests.kernels.processes import main, needs_distributed, of_two, whole, wrapped
 
-pytestmark = pytest.mark.usefixtures("afresh", "one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("afresh", "one_thread")]
 
 
-@pytest.mark.slow
 @each_model
 def test_compiled(name: str) -> None:
     net, x = made(name)
@@ -25,7 +24,6 @@ def test_compiled(name: str) -> None:
     assert error(got, gradients(net, x)[1]) == 0
 
 
-@pytest.mark.slow
 def test_compiled_by_inductor() -> None:
     net, x = made("residual")
     net = nn.Sequential(*net[:5], *net[6:])  # one block: to compile takes long
@@ -64,7 +62,6 @@ def helper(x: Tensor) -> None:
     x.add_(3)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("by_helper", "looks"), [(False, False), (False, True), (True, True)])
 def test_what_is_changed_in_place_is_not_trusted_when_compiled(by_helper: bool, looks: bool) -> None:
     torch.manual_seed(0)
@@ -117,7 +114,6 @@ def steps(net: nn.Module, x: Tensor) -> None:
         optimizer.step()
 
 
-@pytest.mark.slow
 @needs_distributed
 def test_two_processes_are_as_one(tmp_path: Any) -> None:
     found = of_two(__file__, tmp_path, 120)

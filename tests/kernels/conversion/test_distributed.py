@@ -12,7 +12,7 @@ from kernels import convert
 from tests.kernels.conversion.torch_models import MODELS, batch, build, each_model, gradients, near
 from tests.kernels.processes import main, needs_distributed, of_two, whole, wrapped
 
-pytestmark = pytest.mark.usefixtures("afresh")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("afresh")]
 
 WRAPPERS = ("ddp", "fsdp2")
 ORDERS = ("before", "after")
@@ -51,7 +51,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], t
     return of_two(__file__, tmp_path_factory.mktemp("processes"), 240)
 
 
-@pytest.mark.slow
 @needs_distributed
 @each_model
 @pytest.mark.parametrize(
