@@ -37,10 +37,15 @@ def by(rows: Iterable[dict[str, Any]], *keys: str) -> dict[Any, Rows]:
     return groups
 
 
+def line(cells: Iterable[str]) -> str:
+    """A line of a table."""
+    return f"| {' | '.join(cells)} |"
+
+
 def table(head: Iterable[str], lines: Iterable[Iterable[str]]) -> list[str]:
     """The lines of a table."""
     head = list(head)
-    return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(cells)} |" for cells in lines)]
+    return [line(head), "|---" * len(head) + "|", *map(line, lines)]
 
 
 def largest(rows: Rows) -> Rows:

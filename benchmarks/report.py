@@ -22,7 +22,7 @@ from benchmarks.gpu import notes
 from benchmarks.gpu import page as gpu
 from benchmarks.kernels import page as kernel_times
 from benchmarks.memory import ACTS, CONVERSIONS, MODELS, MODES
-from benchmarks.pages import Rows, of_any, read, table
+from benchmarks.pages import Rows, line, of_any, read, table
 from benchmarks.rivals import page as rivals
 from codegen.inspect import DIRECTIONS, kernel
 from codegen.machine import GPUS
@@ -108,7 +108,7 @@ def kernels_section() -> str:
                 gpus = (gpu for gpu in GPUS if gpu.name in ("H100", "H200"))
                 shares = [count / gpu.lanes["issue"] / (moved / gpu.bytes_per_clock) for gpu in gpus]
                 cells += [f"{count:.1f}", *(f"{100 * share:.0f} %" for share in shares)]
-            lines.append(f"| {' | '.join(cells)} |")
+            lines.append(line(cells))
     return "\n".join(lines) + "\n"
 
 

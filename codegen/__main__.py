@@ -118,18 +118,18 @@ def _emit_all() -> int:
             write_text(path, text)
             changed += 1
     for path in generated.strangers():
-        print(f"{path} is none of ours: delete it")
+        print(f"{path} is not an emitted file; delete it")
     print(f"{changed} files written below {generated.FOLDER}")
     return command.GOOD
 
 
 def _check() -> int:
     bad = [f"{path}: {fault}" for path, text in generated.texts() if (fault := generated.problem(path, text))]
-    bad += [f"{path}: no function stands for it" for path in generated.strangers()]
+    bad += [f"{path}: no function of the catalogue emits this file" for path in generated.strangers()]
     for line in bad:
         print(line)
-    how = "python -m codegen emit --all" if generated.in_checkout() else "install the package again"
-    way_out = f"; to write them anew: {how}" if bad else ""
+    remedy = "python -m codegen emit --all" if generated.in_checkout() else "install the package again"
+    way_out = f"; to write them anew: {remedy}" if bad else ""
     print(f"{len(names()) * len(TARGETS) + 2} files, {len(bad)} bad{way_out}")
     return command.BAD if bad else command.GOOD
 

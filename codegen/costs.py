@@ -12,19 +12,37 @@ from kernels.methods.storage import TABLE_CODES
 
 @dataclass(frozen=True)
 class Report:
-    """One kernel in one direction, compiled for `arch`. spilled: bytes a thread (AMD: registers); shared: bytes."""
+    """One kernel in one direction, compiled.
+
+    Attributes
+    ----------
+    spec, dtype, direction, arch
+        The kernel, and what it was compiled for.
+    code
+        Counts of its instructions.
+    elements, registers
+        A thread.
+    spilled
+        Bytes a thread (AMD: registers).
+    shared
+        Bytes of shared memory.
+    triton
+        Triton's version.
+    ragged
+        Whether it was compiled for element counts that 16 does not divide.
+    """
 
     spec: KernelSpec
     dtype: str
     direction: str
     arch: str
     code: Code
-    elements: int  # a thread
+    elements: int
     registers: int
     spilled: int
     shared: int
-    triton: str  # its version
-    ragged: bool = False  # compiled for element counts that 16 does not divide
+    triton: str
+    ragged: bool = False
 
     @property
     def moved(self) -> float:
@@ -54,13 +72,13 @@ class Report:
 
     @property
     def accesses(self) -> dict[tuple[str, str, int], int]:
-        """How many of ("load" or "store", what, bits a thread); what: "tensor", "packed" bytes or few-bit "table"."""
+        """How many of ("load" or "store", "tensor", "packed" bytes or few-bit "table", bits a thread)."""
         found = {}
-        for (how, bits), count in self.code.accesses.items():
+        for (access, bits), count in self.code.accesses.items():
             what = "packed" if bits == 8 else "tensor"
             if self.spec.storage is TABLE_CODES and bits == 32:
                 what = "table"  # gathers of 32 bits
-            found[how, what, bits] = count
+            found[access, what, bits] = count
         return dict(sorted(found.items()))
 
     @property
@@ -99,8 +117,8 @@ def _lines(reports: Sequence[Report]) -> list[tuple[str, list[str]]]:
     ]
     for kind in KINDS:
         lines.append(row(f"  {kind}", (f"{report.by_kind[kind]:.1f}" for report in reports)))
-    for how in ("load", "store"):
-        lines.append(row(f"{how}s, bits a thread", (_widths(report, how) for report in reports)))
+    for access in ("load", "store"):
+        lines.append(row(f"{access}s, bits a thread", (_widths(report, access) for report in reports)))
     lines.append(row("registers", (report.registers for report in reports)))
     lines.append(row("spilled", (report.spilled for report in reports)))
     lines.append(row("shared memory, bytes", (report.shared for report in reports)))
@@ -114,11 +132,11 @@ def _lines(reports: Sequence[Report]) -> list[tuple[str, list[str]]]:
     return lines
 
 
-def _widths(report: Report, how: str) -> str:
+def _widths(report: Report, access: str) -> str:
     """As "2 x 128, 3 x 8 packed"."""
     words = []
-    for (direction, what, bits), count in report.accesses.items():
-        if direction == how:
+    for (kind, what, bits), count in report.accesses.items():
+        if kind == access:
             words.append(f"{count} x {bits}" + (f" {what}" if what != "tensor" else ""))
     return ", ".join(reversed(words)) or "-"
 

@@ -19,10 +19,9 @@ from codegen import passes, template
 from codegen.choices import like, select, unless_nan
 from codegen.complements import by_hand, masked, quotients
 from codegen.function import Function, Writer
-from codegen.module import primitive_function, primitives
+from codegen.module import primitive_function, primitives, torch_texts
 from codegen.overflow import check_numbers
 from codegen.subject import DTYPES
-from codegen.torch_primitives import TORCH
 from codegen.traced import trace_recorded
 from fitting.activations.heads import x
 from fitting.errors import InputError
@@ -112,10 +111,7 @@ class Fused:
             _function("values", self.results, self.count, "torch", "All results."),
             self._element("torch"),
         ]
-        called = sorted(set().union(*(function.calls for function in functions)) & set(TORCH))
-        texts = [primitive_function(name, TORCH[name], jit=False).text() for name in called]
-        texts += [function.text() for function in functions]
-        texts += [_TORCH_FORWARD.format(count=self.count), _TORCH_BACKWARD]
+        texts = [*torch_texts(functions), _TORCH_FORWARD.format(count=self.count), _TORCH_BACKWARD]
         return self._module(dtype, [], "import torch", texts)
 
     def _module(self, dtype: str, notes: list[str], imports: str, texts: list[str]) -> str:
@@ -150,9 +146,19 @@ def fuse(
 ) -> Fused:
     """The function, called with a stand-in for its tensor and these further arguments, as what can be emitted.
 
-    recorded: says whether torch would record for backward what is done at that moment.
+    Parameters
+    ----------
+    function, name
+        The function, and its name in what is emitted.
+    args, kwargs
+        The further arguments.
+    recorded
+        Says whether torch would record for backward what is done at that moment.
 
-    Raises `InputError` for what is not element-wise in its one tensor, by name.
+    Raises
+    ------
+    InputError
+        For what is not element-wise in its one tensor, by name.
     """
     found = trace_recorded(function, recorded, args, kwargs)
     with distribute(False):

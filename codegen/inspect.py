@@ -57,8 +57,12 @@ def inspect(function: str, method: Method, dtype: str, arch: str, *, ragged: boo
 
     Parameters
     ----------
-    function, method, dtype
-        As `kernel` takes them.
+    function
+        A name of the catalogue; the function has its default parameters.
+    method
+        By which it saves.
+    dtype
+        "bfloat16", "float16" or "float32".
     arch
         One of ARCHS.
     ragged
@@ -80,7 +84,17 @@ def offsets(
 ) -> dict[str, list[tuple[str, str]]]:
     """By direction, each address that is computed: type of the pointer and of the offset, in Triton's first text.
 
-    count: the type of the element count n, "i64" or, as for a count below 2**31, "i32". Raises as `inspect` does.
+    Parameters
+    ----------
+    function, method, dtype, arch
+        As `inspect` takes them.
+    count
+        The type of the element count n, "i64" or, as for a count below 2**31, "i32".
+
+    Raises
+    ------
+    InputError
+        As `inspect` does.
     """
     spec = kernel(function, method, dtype)
     _check(arch)

@@ -20,7 +20,23 @@ HOPPER = {"issue": 128, "float": 128, "logic": 64, "special": 16}
 
 @dataclass(frozen=True)
 class GPU:
-    """A model: `clock` in GHz, `bandwidth` in TB/s and its `source`, `lanes` of each unit an SM and clock."""
+    """A model of GPU.
+
+    Attributes
+    ----------
+    name, arch
+        Of the model, and of its code.
+    multiprocessors
+        SMs.
+    clock
+        In GHz, the highest.
+    bandwidth
+        In TB/s.
+    lanes
+        Of each unit, an SM and clock.
+    source
+        Of the bandwidth: nominal or measured.
+    """
 
     name: str
     arch: str
@@ -46,7 +62,17 @@ GPUS = (
 
 @dataclass(frozen=True)
 class Prediction:
-    """For one element on a whole GPU: picoseconds that memory takes, and what of that time each unit is busy."""
+    """For one element on a whole GPU.
+
+    Attributes
+    ----------
+    gpu
+        Its name.
+    memory
+        Picoseconds that memory takes.
+    shares
+        The share of that time that each unit is busy.
+    """
 
     gpu: str
     memory: float
@@ -74,9 +100,16 @@ class Prediction:
 
 
 def predict(arch: str, moved: float, counts: Mapping[str, float]) -> tuple[Prediction, ...]:
-    """For each GPU that runs code for `arch`, from bytes moved and instructions by unit, each per element.
+    """For each GPU that runs code for `arch`, from what is counted per element.
 
-    counts: by the units of `GPU.lanes`; "issue" is all instructions.
+    Parameters
+    ----------
+    arch
+        Of the code, as "sm_90".
+    moved
+        Bytes an element.
+    counts
+        Instructions an element by the units of `GPU.lanes`; "issue" is all instructions.
     """
     found = []
     for gpu in GPUS:

@@ -53,10 +53,15 @@ def torch_module(subject: Subject) -> str:
         functions.append(replace(function, name=f"{function.name}_{dtype}"))
     bit = elements.branch_bit(subject, "torch")
     functions += [bit] if bit is not None else []
+    return _assemble(subject, "torch", ["import torch"], torch_texts(functions))
+
+
+def torch_texts(functions: Iterable[Function]) -> list[str]:
+    """The texts of PyTorch functions, after those of the primitives that they call."""
+    functions = list(functions)
     called = sorted(set().union(*(function.calls for function in functions)) & set(TORCH))
     texts = [primitive_function(name, TORCH[name], jit=False).text() for name in called]
-    texts += [function.text() for function in functions]
-    return _assemble(subject, "torch", ["import torch"], texts)
+    return texts + [function.text() for function in functions]
 
 
 def primitives(names: Iterable[str], dtype: str) -> dict[str, Primitive]:

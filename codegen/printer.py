@@ -51,8 +51,7 @@ class ElementwisePrinter(CodePrinter):
     def _write_Symbol(self, expr: Symbol) -> str:
         return str(expr.name)
 
-    def _write_Dummy(self, expr: Symbol) -> str:
-        return str(expr.name)
+    _write_Dummy = _write_Symbol
 
     def _is_scalar(self, expr: Expr) -> bool:
         return bool(expr.free_symbols) and expr.free_symbols <= self.scalars

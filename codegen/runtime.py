@@ -39,12 +39,20 @@ _LOCK = threading.RLock()
 def elementwise(function: Callable[..., Any]) -> "Elementwise":
     """The function as a kernel pair: forward gives its results and derivatives, backward multiplies.
 
-    function: of one tensor, then any numbers, strings or bools, which are constants of the kernel. It gives one tensor
-    or a tuple of them, of the shape and dtype of x, made from x by element-wise operations of torch: arithmetic, torch,
-    torch.nn.functional, methods. It is called once for each set of constants, at the first use.
+    Where a trace or a transform of torch.func is running the function itself runs.
 
-    Raises KernelError, by name, for anything else: branches on values, reductions, other tensors, operations that are
-    not known, in place or random. Where a trace or a transform of torch.func is running the function itself runs.
+    Parameters
+    ----------
+    function
+        Of one tensor, then any numbers, strings or bools, which are constants of the kernel. It gives one tensor or a
+        tuple of them, of the shape and dtype of x, made from x by element-wise operations of torch: arithmetic, torch,
+        torch.nn.functional, methods. It is called once for each set of constants, at the first use.
+
+    Raises
+    ------
+    KernelError
+        By name, for anything else: branches on values, reductions, other tensors, operations that are not known, in
+        place or random.
     """
     if not callable(function):
         raise KernelError(f"elementwise must be given a function of a tensor, got {type(function).__name__}")
@@ -99,13 +107,28 @@ class Elementwise:
         return found
 
     def source(self, target: str = "triton", dtype: str = "float32", **constants: Any) -> str:
-        """The emitted code as a module that stands alone. target: "triton" or "torch"; dtype: "float32", "bfloat16" or
-        "float16"."""
+        """The emitted code as a module that stands alone.
+
+        Parameters
+        ----------
+        target
+            "triton" or "torch".
+        dtype
+            "float32", "bfloat16" or "float16".
+        **constants
+            Of the function.
+        """
         program = self.program((), constants)
         return str(self._checked(lambda: program.text(target, dtype)))
 
     def program(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The function with these constants taken apart, once. Raises KernelError as `elementwise` says."""
+        """The function with these constants taken apart, once.
+
+        Raises
+        ------
+        KernelError
+            As `elementwise` does.
+        """
         args = tuple(self._plain(value, "an argument") for value in args)
         kwargs = {name: self._plain(value, name) for name, value in kwargs.items()}
         key = tuple((type(one), one) for one in args), tuple((name, type(one), one) for name, one in kwargs.items())
@@ -140,7 +163,7 @@ class Elementwise:
             raise KernelError(f"{self.name}: {error}") from None
 
 
-@torch.compiler.allow_in_graph  # see `kernels.functional._remembering`
+@torch.compiler.allow_in_graph  # see `kernels.functional._apply`
 def _run(x: Tensor, handle: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The checks, then the function."""
     wrapped = _OBJECTS[handle]
@@ -180,7 +203,7 @@ def _check_kind(x: Tensor, kind: str, what: str) -> None:
 
 
 class Fused(torch.autograd.Function):
-    """All results of an emitted function; keeps its derivatives, and nothing else.
+    """All results of an emitted function; saves its derivatives, and nothing else.
 
     The last output has no elements, as in `kernels.autograd.Elementwise`.
     """

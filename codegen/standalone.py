@@ -1,113 +1,34 @@
 """One function by one method for one dtype, as a module that needs nothing of ours: what `codegen emit` prints."""
 
 import shlex
-from dataclasses import dataclass
-from functools import cached_property
 
 from codegen import elements, template
 from codegen.closed import CLOSED
 from codegen.function import Function, quotable
-from codegen.info import info
-from codegen.module import primitive_function, primitives
+from codegen.module import primitive_function, primitives, torch_texts
 from codegen.options import TARGETS
 from codegen.overflow import check_numbers, notes_on_reach, with_limits
-from codegen.steps import code_function, level_function
-from codegen.subject import DTYPES, File, Subject
-from codegen.torch_primitives import TORCH
-from coefficients.schema import Document
+from codegen.request import Request as Request
 from fitting.errors import InputError
 from kernels.engine.templates import elementwise_source, planes_source
-from kernels.errors import KernelError
-from kernels.methods.few_bit import WRITTEN_BITS
-from kernels.methods.method import KernelSpec, Method
-from kernels.methods.storage import BRANCH_BIT, CODES, DERIVATIVE, MARKED_OUTPUT, OUTPUT, TABLE_CODES
-
-
-@dataclass(frozen=True)
-class Request:
-    """What to emit; `command` makes it again."""
-
-    subject: Subject
-    method: Method
-    dtype: str
-    command: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise InputError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
-
-    @cached_property
-    def spec(self) -> KernelSpec:
-        """The kernel. Raises `InputError` for what the method cannot serve, and where it lacks a coefficient file."""
-        _ = self.file
-        try:
-            spec = self.method.bind(info(self.subject), self.subject.activation.params)
-        except KernelError as error:
-            raise InputError(str(error)) from None
-        if spec.storage is TABLE_CODES:
-            raise InputError(
-                f"bits must be at most {WRITTEN_BITS} for a module that stands alone, got {spec.stored_bits}: a larger"
-                " table is searched in memory, by kernels.functional"
-            )
-        if spec.storage is MARKED_OUTPUT and self.solution and None in self.solution["branches"][0]["y"]:
-            raise InputError(
-                f"method {self.method} must have a bounded left branch, got {self.subject.name}: an infinity with its"
-                " lowest bit set is no number; use invact"
-            )
-        return spec
-
-    @property
-    def file(self) -> File | None:
-        """The coefficient file that the method needs, or None. Raises `InputError` where there is none."""
-        match self.method.fit:
-            case "fewbit":
-                return self._table()
-            case "invact":
-                return self._formula()
-        return None
-
-    def _table(self) -> File:
-        bits, tables = self.method.arguments()["bits"], self.subject.fewbit()
-        if bits not in tables:
-            there = ", ".join(map(str, tables)) or "none"
-            raise InputError(
-                f"bits must be one that {self.subject.name} has a table for ({there}), got {bits}; make one: python -m"
-                " fitting.fewbit, and give it by --coefficients"
-            )
-        return tables[bits]
-
-    def _formula(self) -> File | None:
-        subject, formulas = self.subject, self.subject.invact()
-        if not formulas and subject.name in CLOSED:
-            return None
-        if self.dtype not in formulas:
-            raise InputError(
-                f"method {self.method} must have a formula for {subject.name} in {self.dtype}; make one: python -m"
-                " fitting.invact, and give it by --coefficients"
-            )
-        return formulas[self.dtype]
-
-    @property
-    def solution(self) -> Document:
-        """Of the file, or nothing."""
-        return {} if self.file is None else self.file.document["solution"]
-
-    def element(self, name: str, target: str) -> Function:
-        """An element function that the method names."""
-        subject = self.subject
-        if name.startswith("code"):
-            return code_function(name, self.solution)
-        if name.startswith("level"):
-            return level_function(name, self.solution)
-        if name == "branch_bit" and (function := elements.branch_bit(subject, target)) is not None:
-            return function
-        if name == elements.FROM_OUTPUT:
-            return elements.derivative_from_output(subject, self.dtype, target)
-        return {"forward": elements.forward, "derivative": elements.derivative}[name](subject, target)
+from kernels.methods.storage import BRANCH_BIT, CODES, DERIVATIVE, OUTPUT
 
 
 def emit(request: Request, target: str) -> str:
-    """The text of the module. Raises `InputError` for what cannot be emitted, with the reason."""
+    """The text of the module.
+
+    Parameters
+    ----------
+    request
+        What to emit.
+    target
+        One of TARGETS: "triton" or "torch".
+
+    Raises
+    ------
+    InputError
+        For what cannot be emitted, with the reason.
+    """
     if target not in TARGETS:
         raise InputError(f"target must be one of {', '.join(TARGETS)}, got {target!r}")
     for expression in (request.subject.forward, request.subject.derivative):
@@ -211,9 +132,7 @@ def _torch(request: Request) -> str:
         functions = _functions(request, "torch")
     functions = with_limits(request.subject, request.dtype, "torch", functions)
     limits = notes_on_reach(request.subject, request.dtype, "torch", functions)
-    called = sorted(set().union(*(function.calls for function in functions)) & set(TORCH))
-    texts += [primitive_function(name, TORCH[name], jit=False).text() for name in called]
-    texts += [function.text() for function in functions]
+    texts += torch_texts(functions)
     if storage.packed:
         texts.append(planes_source().partition("from torch import Tensor\n")[2].strip())
     saved, derivative = (part.format(bits=request.spec.stored_bits) for part in _TORCH_PASSES[storage])

@@ -97,7 +97,18 @@ class Subject:
 
 
 def of_catalogue(name: str) -> Subject:
-    """A function of the catalogue with its packaged files (those for its default parameters)."""
+    """A function of the catalogue, its parameters left free, with its packaged files.
+
+    Parameters
+    ----------
+    name
+        A name of the catalogue. The files are those for its default parameters.
+
+    Raises
+    ------
+    InputError
+        For an unknown name.
+    """
     activation = get(name)
     newest = {entry.name: entry for entry in available() if entry.function == activation.name}
     files = {
@@ -110,7 +121,21 @@ def of_catalogue(name: str) -> Subject:
 def of_one(activation: Activation, path: Path | None = None) -> Subject:
     """Any function, its parameters numbers, with one file of its own or none.
 
-    Raises `InputError` for a file of another function, and `CoefficientError`, `OSError` for one that cannot be read.
+    Parameters
+    ----------
+    activation
+        The function.
+    path
+        Its coefficient file.
+
+    Raises
+    ------
+    InputError
+        For a file of another function.
+    CoefficientError
+        For a file that breaks a rule.
+    OSError
+        For a file that cannot be read.
     """
     if path is None:
         return Subject(activation, (), {})

@@ -176,7 +176,7 @@ def early(prog: str, check: Callable[[], object], misuse: tuple[type[Exception],
 def run(prog: str, main: Callable[[], int], misuse: tuple[type[Exception], ...] = ()) -> int:
     """main's exit status, with misuse, Ctrl-C, a closed pipe and a full disk turned into statuses.
 
-    misuse: further exceptions whose message is for the user, in one line, with status 2.
+    Exceptions in `misuse` have a message for the user, in one line, and status 2.
     """
     if signal.getsignal(signal.SIGINT) is _exit_now:
         signal.signal(signal.SIGINT, signal.default_int_handler)

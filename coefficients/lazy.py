@@ -12,8 +12,18 @@ def lazily(
     """`__getattr__` and `__dir__` of a package, whose public `names` are in modules `homes` of it.
 
     All of them come with the first that is asked for, but for those that the package has got meanwhile. Modules right
-    in the package, of `homes` and `modules`, are attributes of it, too, as they are once they are imported. torch: what
-    ImportError says where PyTorch is missing.
+    in the package, of `homes` and `modules`, are attributes of it, too, as they are once they are imported.
+
+    Parameters
+    ----------
+    package, names
+        The package, and its public names.
+    homes
+        Modules of the package that have the names.
+    modules
+        Further modules of it.
+    torch
+        What ImportError says where PyTorch is missing.
     """
     direct = {name for name in (*homes, *modules) if "." not in name}
 

@@ -16,7 +16,17 @@ _UNSTORED: Final = re.compile(r"-imported|-templates=[0-9a-f]{8}")  # in a name,
 
 
 def file_name(document: Document, domain: Sequence[float] = DOMAIN, extra: Sequence[str] = ()) -> str:
-    """The name, in characters that suit any file system. domain: the weight's own. extra: what no document holds."""
+    """The name, in characters that suit any file system.
+
+    Parameters
+    ----------
+    document
+        A fit.
+    domain
+        The weight's own, which is not named.
+    extra
+        Parts of the name that no document holds.
+    """
     row = CATALOGUE.get(document["function"]["name"])
     defaults = row.params if row else {}
     given = {key: float(value) for key, value in sorted(document["function"]["params"].items())}  # as files have them

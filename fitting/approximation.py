@@ -9,21 +9,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from coefficients import load
-from coefficients.store import available
-from fitting.activations import Activation, get, names
+from fitting.activations import Activation
 from fitting.activations.tape import Array
-from fitting.errors import InputError
+from fitting.fewbit.arguments import check_arguments
 from fitting.fewbit.measure import Measure
-from fitting.fewbit.solve import check_arguments, fit
+from fitting.fewbit.solve import fit
 from fitting.fewbit.steps import Steps
 from fitting.fewbit.table1 import TABLE_1
-from fitting.invact.document import candidate_of
-from fitting.invact.engines.papers import ENGINE, published
+from fitting.invact.engines.papers import published
 from fitting.invact.error_floor import ErrorFloor, information_floor, on_right
 from fitting.invact.formats import get_format
 from fitting.invact.formula import Candidate
 from fitting.invact.judge import Judge
+from fitting.stored_fits import published_formulas, stored_formulas, stored_table
 from fitting.weights import Weight, uniform
 
 POINTS = 4000
@@ -80,7 +78,7 @@ def few_bits(
     """f' by a table of 2**bits levels. Arguments and errors are those of `fitting.fewbit.solve.fit`."""
     weight = weight or uniform()
     domain = check_arguments(activation, bits, levels, weight, domain)
-    steps, error, linf = _stored_table(activation, bits, levels, weight, domain) or _made_table(
+    steps, error, linf = stored_table(activation, bits, levels, weight, domain) or _made_table(
         activation, bits, levels, weight, domain
     )
     breaks = np.concatenate([steps.borders, activation.breakpoints])
@@ -90,32 +88,6 @@ def few_bits(
     kind = "shared levels" if levels in ("best", "shared") else f"{levels} levels"
     label = f"by {bits} bit{'s' * (bits > 1)}, {kind}"
     return Approximation(activation, label, bits, weight, domain, x, steps(x), error, linf)
-
-
-def _stored_table(
-    activation: Activation, bits: int, levels: str, weight: Weight, domain: tuple[float, float]
-) -> tuple[Steps, float, float] | None:
-    """The shipped table for these arguments, if there is one, and its errors: the integral and the largest."""
-    usual = uniform()
-    is_shipped = levels in ("best", "shared") and (weight.label, domain) == (usual.label, usual.domain)
-    name = f"fewbit-{bits}bit"
-    if not is_shipped or name not in _names(activation):
-        return None
-    document = load(activation.name, name)
-    steps = Steps(*(np.array(document["solution"][key]) for key in ("borders", "codes", "levels")))
-    return steps, float(document["error"]["l2_squared"]), float(document["error"]["linf"])
-
-
-def _catalogued(activation: Activation) -> bool:
-    """Whether it is the catalogue's function of this name, with the catalogue's parameters."""
-    return activation.name in names() and activation.f_expression == get(activation.name).f_expression
-
-
-def _names(activation: Activation) -> set[str]:
-    """The names of the stored fits of this very function."""
-    if not _catalogued(activation):
-        return set()
-    return {entry.name for entry in available() if entry.function == activation.name}
 
 
 def _made_table(
@@ -157,7 +129,7 @@ def from_output(
     weight = weight or uniform()
     domain = check_arguments(activation, 1, "best", weight, domain)
     format_ = get_format(dtype)
-    formulas = _published(activation) if paper else _stored_formulas(activation, dtype)
+    formulas = published_formulas(activation) if paper else stored_formulas(activation, dtype)
     error_floor = information_floor(activation, dtype, replace(weight, domain=domain))
     with np.errstate(all="ignore"):  # formulas are also evaluated where no output is stored
         scores = [Judge(index, error_floor)(formula) for index, formula in enumerate(formulas)]
@@ -182,23 +154,6 @@ def _largest(error_floor: ErrorFloor, formulas: tuple[Candidate, ...], y: Array,
                 total = np.abs(formula.float32(cells.y).astype(np.float64) - cells.middle) + cells.half
             largest = max(largest, float(np.nan_to_num(total[reached], nan=np.inf).max(initial=0.0)))
     return largest
-
-
-def _published(activation: Activation) -> tuple[Candidate, ...]:
-    candidates = published(activation.name) if _catalogued(activation) else None
-    if candidates is None:
-        raise InputError(f"engine {ENGINE} has formulas for gelu and silu, got {activation.name}")
-    return candidates
-
-
-def _stored_formulas(activation: Activation, dtype: str) -> tuple[Candidate, ...]:
-    name = f"invact-{dtype}"
-    if name not in _names(activation):
-        raise InputError(
-            f"formulas of the output are stored for the catalogue's functions as they are, got {activation.name}; "
-            "python -m fitting.invact fits others"
-        )
-    return tuple(map(candidate_of, load(activation.name, name)["solution"]["branches"]))
 
 
 def _numbers(error_floor: ErrorFloor, domain: tuple[float, float]) -> Array:

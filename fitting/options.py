@@ -4,7 +4,7 @@ Only what options need is imported: a command checks them before it imports its 
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -154,6 +154,15 @@ def _shown(text: str) -> str:
     quoted = repr(word) if len(word) <= LONGEST else f"{word[:LONGEST]!r}..."
     unlike = any(letter.isdigit() for letter in word) and not is_plain(word)
     return quoted + "; write it in the digits 0 to 9" * unlike
+
+
+def checked(what: str, text: str | None, check: Callable[[float], None]) -> float | None:
+    """The number of an option that need not be there; `check` raises `InputError` for what breaks its rule."""
+    if text is None:
+        return None
+    value = number(what, text)
+    check(value)
+    return value
 
 
 def jobs(text: str | None) -> int:

@@ -20,8 +20,21 @@ def run(
 ) -> Generator[Result, None, None]:
     """`work(*task)` of each task, in their order, as they get done. Closing the generator stops the work.
 
-    jobs: worker processes; -1 for one a core. scheduler: address of a Dask scheduler that does the work
-    instead; its workers must have this package. Raises `InputError` if the scheduler cannot be reached.
+    Parameters
+    ----------
+    work : callable
+        What is run.
+    tasks : iterable of tuple
+        Its arguments.
+    jobs : int
+        Worker processes; -1 for one a core.
+    scheduler : str, optional
+        Address of a Dask scheduler that does the work instead; its workers must have this package.
+
+    Raises
+    ------
+    InputError
+        If the scheduler cannot be reached.
     """
     with ExitStack() as stack:
         if scheduler is not None:

@@ -30,11 +30,20 @@ _PATH = re.compile(r".*[/\\].*|.*\.[A-Za-z]\w*", re.DOTALL)  # with a separator 
 class Weight:
     """The weight of the squared error: how often x occurs.
 
-    label: as stored in coefficient files. domain: the default domain of a fit. density, samples: one of
-    them is given; the density is vectorised over float64, the samples have equal weights that sum to 1.
-    height: the density's value if it is constant, which makes exact integrals possible. landmarks: points
-    that the integration grid must not step over, such as quantiles of a narrow distribution. spelling: how
-    a command line asks for it (None: it cannot).
+    Attributes
+    ----------
+    label : str
+        As stored in coefficient files.
+    domain : (float, float)
+        The default domain of a fit.
+    density, samples : callable or float64 array (n,)
+        One of the two: a density, vectorised over float64, or samples with equal weights that sum to 1.
+    height : float or None
+        The density's value if it is constant, which makes exact integrals possible.
+    landmarks : tuple of float
+        Points that the integration grid must not step over, such as quantiles of a narrow distribution.
+    spelling : str or None
+        How a command line asks for it; None: it cannot.
     """
 
     label: str
@@ -69,16 +78,31 @@ def uniform() -> Weight:
 def from_callable(density: Density, label: str | None = None, landmarks: tuple[float, ...] = ()) -> Weight:
     """Any vectorised density; it need not integrate to 1.
 
-    landmarks: points at its kinks, jumps and narrow peaks, which a rule of 12 points may not see otherwise.
+    Parameters
+    ----------
+    density : callable
+        From a float64 array to one of the same shape.
+    label : str, optional
+        Its name in coefficient files; by default the function's own.
+    landmarks : tuple of float
+        Points at its kinks, jumps and narrow peaks, which a rule of 12 points may not see otherwise.
     """
     name = label or str(getattr(density, "__name__", "density"))
     return Weight(f"{UNNAMED[1]}{name}", DEFAULT_DOMAIN, density=density, landmarks=tuple(map(float, landmarks)))
 
 
 def from_samples(samples: ArrayLike) -> Weight:
-    """The empirical distribution of recorded values (any shape, flattened).
+    """The empirical distribution of recorded values.
 
-    Raises `InputError` if there is none, or one is not a finite real number.
+    Parameters
+    ----------
+    samples : array_like
+        The values, of any shape.
+
+    Raises
+    ------
+    InputError
+        If there is none, or one is not a finite real number.
     """
     values = np.sort(real_numbers(samples))
     digest = hashlib.sha256(values.tobytes()).hexdigest()[:16]
@@ -92,7 +116,10 @@ def from_samples(samples: ArrayLike) -> Weight:
 def from_distribution(name: str, arguments: tuple[float, ...] = (), options: dict[str, float] | None = None) -> Weight:
     """A continuous distribution of `scipy.stats` by name and parameters, as `norm`, `norm(0, 2)`.
 
-    Raises `InputError` for unknown names, wrong parameters and distributions without a density.
+    Raises
+    ------
+    InputError
+        For unknown names, wrong parameters and distributions without a density.
     """
     # Here and not at the top: scipy.stats takes longer to import than a uniform fit takes to run.
     from scipy import stats
@@ -146,9 +173,18 @@ def _shortest(value: float) -> str:
 
 
 def parse_weight(text: str) -> Weight:
-    """`uniform`, a distribution such as `norm(0,2)`, or the path of a sample file, with a suffix or a separator.
+    """The weight that a command line asks for.
 
-    No file can take the place of a name. Raises `InputError` for anything else.
+    Parameters
+    ----------
+    text : str
+        `uniform`, a distribution such as `norm(0,2)`, or the path of a sample file, with a suffix or a separator: no
+        file can take the place of a name.
+
+    Raises
+    ------
+    InputError
+        For anything else.
     """
     if _PATH.fullmatch(text):
         path = Path(text)
@@ -164,7 +200,13 @@ def parse_weight(text: str) -> Weight:
 
 
 def named(text: str) -> Weight:
-    """`uniform` or a distribution, never a file. Raises `InputError` for anything else."""
+    """`uniform` or a distribution such as `norm(0,2)`, never a file.
+
+    Raises
+    ------
+    InputError
+        For anything else.
+    """
     match = _CALL.fullmatch(text)
     if not match or len(match[1]) > LONGEST_NAME:
         shown = repr(text[:LONGEST_NAME]) + "..." * (len(text) > LONGEST_NAME)

@@ -8,6 +8,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
+def ten_digits(value: float) -> str:
+    """Ten significant digits, without zeros behind."""
+    return f"{value:.10g}"
+
+
 def percent(share: float) -> str:
     """A share as a percentage of two digits."""
     return f"{float(f'{100 * share:.2g}'):g} %"

@@ -21,7 +21,7 @@ _TWICE = (
 
 
 class Elementwise(torch.autograd.Function):
-    """y = f(x), its dimensions in `order`; keeps for backward what the kernel's method says, and nothing else.
+    """y = f(x), its dimensions in `order`; saves for backward what the kernel's method says, and nothing else.
 
     The last output has no elements: an anchor, which ties the gradient to x for `once_differentiable`.
     """
@@ -70,7 +70,7 @@ class _Once(torch.autograd.Function):
 
 
 def once_differentiable(gradient: Tensor, *anchors: Tensor) -> Tensor:
-    """`gradient`, which raises KernelError when it is differentiated in turn; anchors: tensors that depend on x."""
+    """`gradient`, connected to x by anchors that depend on x; to differentiate it in turn raises KernelError."""
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return gradient
     refusing: Tensor = _Once.apply(gradient, *anchors)

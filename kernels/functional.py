@@ -106,7 +106,28 @@ def activation(
     coefficients: Path | None = None,
     **params: float,
 ) -> Tensor:
-    """Any function of the catalogue by its name, with its parameters by keyword."""
+    """Any function of the catalogue by its name.
+
+    Parameters
+    ----------
+    function
+        Its name.
+    input
+        The tensor.
+    method
+        By which it saves, as all functions here take it.
+    bits
+        Of a few-bit table.
+    coefficients
+        A few-bit table of the user's own: the path of a file.
+    **params
+        The function's parameters; by default the catalogue's values.
+
+    Raises
+    ------
+    KernelError
+        For what cannot be done, with the reason.
+    """
     if not isinstance(input, Tensor):
         raise KernelError(f"input must be a tensor, got {type(input).__name__}")
     file = fspath(coefficients) if isinstance(coefficients, PathLike) else coefficients
@@ -280,7 +301,13 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0, **option
 
 
 def gelu_name(approximate: str) -> str:
-    """The catalogue's name of gelu, approximate or not. Raises KernelError for another word."""
+    """The catalogue's name of gelu, approximate or not.
+
+    Raises
+    ------
+    KernelError
+        For another word than "none" and "tanh".
+    """
     if not isinstance(approximate, str) or approximate not in ("none", "tanh"):
         raise KernelError(f"approximate must be 'none' or 'tanh', got {shown(approximate)}")
     return "gelu" if approximate == "none" else "gelu_tanh"

@@ -1,12 +1,12 @@
-"""Gated activations f(a) * b. What they keep for backward, counted in tensors of the size of a:
+"""Gated activations f(a) * b. What they save for backward, counted in tensors of the size of a:
 
-    method                    saves                                  besides what the next layer keeps of f(a)*b
+    method                    saves                                  besides what the next layer saves of f(a)*b
     stock (f(a) * b)          a, f(a), b                             3
     exact                     a, b; f(a) and f'(a) are computed anew 2
     invact, fewbit            f(a), b and the bits of f'(a)          2 + bits/(bits of the dtype)
     forward-ad                f'(a), f(a), b                         3
 
-So "exact" is the default: no approximation saves more, since nothing else keeps f(a).
+So "exact" is the default: no approximation saves more, since nothing else saves f(a).
 """
 
 from typing import Any, Unpack
@@ -26,7 +26,7 @@ from kernels.stock import STOCK
 
 
 class Gated(torch.autograd.Function):
-    """h = f(a) * b; keeps a and b."""
+    """h = f(a) * b; saves a and b."""
 
     @staticmethod
     def forward(a: Tensor, b: Tensor, function: str) -> Tensor:
@@ -71,21 +71,36 @@ def _gated(function: str, a: Tensor, b: Tensor, method: str, options: TableOptio
     return _exact(a, b, function)
 
 
-@torch.compiler.allow_in_graph  # see `kernels.functional._remembering`
+@torch.compiler.allow_in_graph  # see `kernels.functional._apply`
 def _exact(a: Tensor, b: Tensor, function: str) -> Tensor:
     return in_memory_order(lambda *rows: Gated.apply(*rows, function), a, b)
 
 
 def swiglu(a: Tensor, b: Tensor, method: str = Exact.name, **options: Unpack[TableOptions]) -> Tensor:
-    """silu(a) * b, of two tensors of the same shape, dtype and device."""
+    """silu(a) * b.
+
+    Parameters
+    ----------
+    a, b
+        Two tensors of the same shape, dtype and device.
+    method
+        "exact" (the default), "stock", or a method of `kernels.functional`.
+    **options
+        bits and coefficients, as functions of `kernels.functional` take them.
+
+    Raises
+    ------
+    KernelError
+        For what cannot be done, with the reason.
+    """
     return _gated("silu", a, b, method, options)
 
 
 def geglu(a: Tensor, b: Tensor, method: str = Exact.name, **options: Unpack[TableOptions]) -> Tensor:
-    """gelu(a) * b, likewise."""
+    """gelu(a) * b, as `swiglu`."""
     return _gated("gelu", a, b, method, options)
 
 
 def reglu(a: Tensor, b: Tensor, method: str = Exact.name, **options: Unpack[TableOptions]) -> Tensor:
-    """relu(a) * b, likewise."""
+    """relu(a) * b, as `swiglu`."""
     return _gated("relu", a, b, method, options)

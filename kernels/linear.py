@@ -1,4 +1,4 @@
-"""An activation and the linear layer after it as one, which keep one tensor between them, and not a bit more.
+"""An activation and the linear layer after it as one, which save one tensor between them, and not a bit more.
 
 What is saved is ±(y - min f), the sign telling the side of the minimum. Backward makes of it f'(x), and y for the
 gradient of the weight.
@@ -22,7 +22,7 @@ from kernels.validate import sign_bit_kernel
 
 
 class _ActLinear(torch.autograd.Function):
-    """F.linear(f(x), weight, bias); keeps ±(f(x) - min f) and the weight."""
+    """F.linear(f(x), weight, bias); saves ±(f(x) - min f) and the weight."""
 
     @staticmethod
     def forward(
@@ -61,9 +61,20 @@ class _ActLinear(torch.autograd.Function):
 class ActLinear(nn.Module):
     """linear(act(x)), for an `act` that falls to a minimum and rises again: gelu, silu, mish, hardswish, ...
 
-    act: a module of `kernels.modules`, or a function's name; its method is not used. linear: an nn.Linear, which stays
-    the same object, but is not called: hooks on it do not run, and FSDP must wrap the whole. Keeps one tensor of the
-    size of x for backward, where stock keeps two. Raises KernelError for others.
+    It saves one tensor of the size of x for backward, where stock saves two.
+
+    Parameters
+    ----------
+    act
+        A module of `kernels.modules`, or a function's name; its method is not used.
+    linear
+        An nn.Linear, which stays the same object, but is not called: hooks on it do not run, and FSDP must wrap the
+        whole.
+
+    Raises
+    ------
+    KernelError
+        For other functions and layers.
     """
 
     def __init__(self, act: Activation | str, linear: nn.Linear) -> None:

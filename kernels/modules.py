@@ -21,7 +21,31 @@ torch.fx.wrap("activation")  # in a traced graph it stays one call
 
 
 class Activation(nn.Module):
-    """Base of all modules here. function: its name in the catalogue; arguments: the attributes that are parameters."""
+    """Base of all modules here.
+
+    Parameters
+    ----------
+    *args, **kwargs
+        Those of torch's module.
+    method
+        By which it saves, as functions of `kernels.functional` take it.
+    bits
+        Of a few-bit table.
+    coefficients
+        A few-bit table of the user's own: the path of a file.
+
+    Attributes
+    ----------
+    function
+        Its name in the catalogue.
+    arguments
+        Names of the attributes that are parameters of the function.
+
+    Raises
+    ------
+    KernelError
+        For arguments that the method or the function cannot take, and for inplace=True.
+    """
 
     function: ClassVar[str]
     arguments: ClassVar[tuple[str, ...]] = ()

@@ -76,7 +76,7 @@ def _kernel_for(
     file: str | None,
     written: tuple[int, int] | None,
 ) -> tuple[KernelSpec, tuple[float, ...]]:
-    """`kernel_for`, remembered as long as the file stays as it was when `written`."""
+    """`kernel_for`, cached as long as the file stays as it was when `written`."""
     if function not in FUNCTIONS:
         raise KernelError(
             f"function must be one of {', '.join(FUNCTIONS)}, got {shown(function)}{near(function, FUNCTIONS)}"

@@ -175,7 +175,7 @@ METHODS = {
     "stock",
 }
 # Coefficient files are of two kinds, which have the names of two methods.
-OF_FILES = {"codegen.standalone", "codegen.subject"}
+OF_FILES = {"codegen.request", "codegen.subject"}
 
 
 def compared_methods(modules: list[Module]) -> list[str]:

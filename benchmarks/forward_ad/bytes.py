@@ -12,7 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.baselines.checkpointed import Checkpointed
-from benchmarks.forward_ad.cases import BLOCKS, CHANNELS, ELEMENTS, METHODS, PARTITIONER, Chain, normed, run_by, shape
+from benchmarks.forward_ad.cases import (
+    BLOCKS,
+    CHANNELS,
+    ELEMENTS,
+    METHODS,
+    PARTITIONER,
+    WrittenActivation,
+    normed,
+    run_by,
+    shape,
+)
 from benchmarks.rows import Row, summary
 from kernels import saved_bytes
 from kernels.forward_ad import wrap
@@ -56,7 +66,7 @@ class Residual(nn.Module):
 
     def __init__(self, chain: str) -> None:
         super().__init__()
-        self.first, self.second, self.chain = normed(CHANNELS), normed(CHANNELS), Chain(chain)
+        self.first, self.second, self.chain = normed(CHANNELS), normed(CHANNELS), WrittenActivation(chain)
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.chain(self.second(self.chain(self.first(x))) + x)
@@ -73,7 +83,7 @@ class Means(nn.Module):
 def resnet(chain: str, batch: int = BATCH["resnet"]) -> Model:
     """A small ResNet for pictures of 32×32, its activations written out."""
     blocks = (Residual(chain) for _ in range(4))
-    model = nn.Sequential(*normed(3), Chain(chain), *blocks, Means(), nn.Linear(CHANNELS, 10))
+    model = nn.Sequential(*normed(3), WrittenActivation(chain), *blocks, Means(), nn.Linear(CHANNELS, 10))
     return model, {"input": torch.randn(batch, 3, 32, 32)}
 
 
@@ -98,7 +108,7 @@ MODELS: dict[str, Callable[[], Model]] = {
 
 def checkpoint_activations(model: nn.Module) -> None:
     """Has each module compute anew in backward that is an activation written out."""
-    written = (Chain, imported("transformers.activations", "NewGELUActivation"))
+    written = (WrittenActivation, imported("transformers.activations", "NewGELUActivation"))
     for module in list(model.modules()):
         for name, child in module.named_children():
             if isinstance(child, written):

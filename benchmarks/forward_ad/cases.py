@@ -39,8 +39,8 @@ CHAINS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class Chain(nn.Module):
-    """One of CHAINS."""
+class WrittenActivation(nn.Module):
+    """An activation written out in torch's operations, by its name in CHAINS."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def shape(block: str, elements: int) -> tuple[int, ...]:
 
 def run_by(method: str, block: str, chain: str, backend: str = PARTITIONER) -> nn.Module:
     """A new block in training mode, run by one of METHODS. Checkpointed is the chain alone, not the layers."""
-    inner: nn.Module = Chain(chain)
+    inner: nn.Module = WrittenActivation(chain)
     whole = BLOCKS[block][0](Checkpointed(inner) if method == "checkpoint" else inner)
     if method == "compiled":
         torch.compiler.reset()  # so that no limit of recompilations makes it run eager

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pages import line
 from benchmarks.training import rows as kept
 from benchmarks.training.gradients import NOISE, STATES
 from benchmarks.training.rows import AS_TRAINED, Row
@@ -54,7 +55,7 @@ def table(rows: Sequence[Row], task: str) -> list[str]:
     by_variant, compared, errors = kept.runs(rows, task), kept.compared_errors(rows, task), kept.errors(rows, task)
     stock, fused = by_variant[STOCK], _fused(rows, task)
     head = ["variant", "kept", "stock / it", "fused / it", "test error, %", "difference from stock, points, 95 %"]
-    lines = [_line([*head, "p", "verdict", "time"]), _line(["---", *["---:"] * 6, "---", "---:"])]
+    lines = [line([*head, "p", "verdict", "time"]), line(["---", *["---:"] * 6, "---", "---:"])]
     whole = next(iter(stock.values())).found["kept"]
     for name, of_seeds in errors.items():
         variant = name.removesuffix(AS_TRAINED)
@@ -65,9 +66,9 @@ def table(rows: Sequence[Row], task: str) -> list[str]:
         ]
         size = None if variant.startswith("naive") else next(iter(by_variant[variant].values())).found["kept"]
         time = "–" if name != variant or not times else f"{statistics.median(times):.2f}×"
-        lines.append(_line([name, *_sizes(size, whole, fused), _error(of_seeds), *_compared(compared.get(name)), time]))
+        lines.append(line([name, *_sizes(size, whole, fused), _error(of_seeds), *_compared(compared.get(name)), time]))
     if fused:
-        lines.append(_line([FUSED, *_sizes(fused, whole, fused), "–", "–", "–", "not trained, only counted", "–"]))
+        lines.append(line([FUSED, *_sizes(fused, whole, fused), "–", "–", "–", "not trained, only counted", "–"]))
     return lines
 
 
@@ -131,13 +132,13 @@ def naive(rows: Sequence[Row], nets: Sequence[str]) -> list[str]:
 def gradients(rows: Sequence[Row], nets: Sequence[str]) -> list[str]:
     """By net and variant: the error of the first layer's gradient, and how far errors are below the batches' noise."""
     columns = ("error of the stem", "noise² / error², least", "median")
-    lines = [_line(["net", "variant", *(f"{state}: {name}" for state in STATES for name in columns)])]
-    lines.append(_line(["---", "---", *["---:"] * (len(STATES) * len(columns))]))
+    lines = [line(["net", "variant", *(f"{state}: {name}" for state in STATES for name in columns)])]
+    lines.append(line(["---", "---", *["---:"] * (len(STATES) * len(columns))]))
     before = len(lines)
     for task in nets:
         by_state = [kept.gradients(rows, task, state) for state in STATES]
         for variant in (variant for variant in EVERY if all(variant in state_of for state_of in by_state)):
-            lines.append(_line([task, variant, *(cell for state_of in by_state for cell in _cells(state_of, variant))]))
+            lines.append(line([task, variant, *(cell for state_of in by_state for cell in _cells(state_of, variant))]))
     return [_gradients_head(rows, nets), "", *lines, ""] if len(lines) > before else []
 
 
@@ -166,7 +167,3 @@ def ratios(by_variant: Mapping[str, Any], variant: str) -> list[float]:
 
 def _times(value: float) -> str:
     return "> 1e6" if value > 1e6 else f"{value:.2g}" if value < 99.5 else f"{value:.0f}"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

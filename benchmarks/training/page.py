@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.pages import line
 from benchmarks.rows import RESULTS
 from benchmarks.training import approx_page as approx
 from benchmarks.training import plots as training_plots
@@ -71,7 +72,7 @@ def table(rows: Sequence[Row], task: str) -> list[str]:
     accurate = task == "digits"
     head = ["variant", "kept", "final loss", *(["right"] if accurate else [])]
     head += ["difference from stock / margin, 95 %", "p", "verdict", "time"]
-    lines = [_line(head), _line(["---", *["---:"] * (len(head) - 3), "---", "---:"])]
+    lines = [line(head), line(["---", *["---:"] * (len(head) - 3), "---", "---:"])]
     stock = by_variant[STOCK]
     for variant, by_seed in by_variant.items():
         results = [row.found for row in by_seed.values()]
@@ -84,7 +85,7 @@ def table(rows: Sequence[Row], task: str) -> list[str]:
         cells += [f"{100 * kept.mean(result['accuracy'] for result in results):.2f} %"] if accurate else []
         times = [row.found["seconds"] / stock[seed].found["seconds"] for seed, row in by_seed.items() if seed in stock]
         cells += [*_compared(compared.get(variant)), f"{statistics.median(times):.2f}×" if times else "–"]
-        lines.append(_line(cells))
+        lines.append(line(cells))
     return lines
 
 
@@ -127,8 +128,8 @@ def _gradients_head(rows: Sequence[Row], task: str) -> str:
 def gradients_table(rows: Sequence[Row], task: str) -> list[str]:
     """A line for each variant: its error of one batch's gradient, error and bias as shares of the noise."""
     columns = ("error of a batch", "error / noise", "bias / noise")
-    lines = [_line(["variant", *(f"{state}: {name}" for state in STATES for name in columns)])]
-    lines.append(_line(["---", *["---:"] * (len(STATES) * len(columns))]))
+    lines = [line(["variant", *(f"{state}: {name}" for state in STATES for name in columns)])]
+    lines.append(line(["---", *["---:"] * (len(STATES) * len(columns))]))
     by_state = [kept.gradients(rows, task, state) for state in STATES]
     for variant in (variant for variant in VARIANTS if all(variant in by_variant for by_variant in by_state)):
         cells = []
@@ -137,7 +138,7 @@ def gradients_table(rows: Sequence[Row], task: str) -> list[str]:
             cells.append(_spread(_known(own["of batch"])))
             for name in ("error", "bias"):
                 cells.append(_spread([a / b for a, b in zip(own[name], noise, strict=True) if a is not None and b]))
-        lines.append(_line([variant, *cells]))
+        lines.append(line([variant, *cells]))
     return lines
 
 
@@ -155,10 +156,6 @@ def _percent(share: float) -> str:
     if 0 < share < 1e-5:
         return "< 0.001"
     return f"{100 * share:.0f}" if share >= 0.995 else f"{100 * share:.2g}"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def summary(rows: Sequence[Row]) -> str:

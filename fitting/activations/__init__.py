@@ -1,6 +1,7 @@
 """The catalogue of activations, the safe expression parser and the 50-digit oracle."""
 
-from fitting.activations.activation import Activation, Branch, Limits, Minimum, from_expression
+from fitting.activations.activation import Activation, Branch, Limits, Minimum
 from fitting.activations.catalogue import get, names
+from fitting.activations.custom import from_expression
 
 __all__ = ["Activation", "Branch", "Limits", "Minimum", "from_expression", "get", "names"]

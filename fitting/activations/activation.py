@@ -1,7 +1,6 @@
 """An activation function, and all that follows from its one symbolic definition."""
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,13 +17,20 @@ from fitting.activations.grammar import parse
 from fitting.activations.heads import x
 from fitting.activations.singularities import settled
 from fitting.activations.tape import Array, Tape
-from fitting.activations.vocabulary import RESERVED
 from fitting.errors import InputError
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A maximal interval on which f is increasing (direction 1), decreasing (-1) or constant (0)."""
+    """A maximal interval on which f is monotone.
+
+    Attributes
+    ----------
+    lo, hi : float
+        Its ends.
+    direction : int
+        1 where f is increasing, -1 where it is decreasing, 0 where it is constant.
+    """
 
     lo: float
     hi: float
@@ -33,7 +39,15 @@ class Branch:
 
 @dataclass(frozen=True)
 class Minimum:
-    """The infimum of f, and a point where it is attained (None where it is only approached)."""
+    """The infimum of f.
+
+    Attributes
+    ----------
+    value : float
+        The infimum.
+    at : float or None
+        A point where it is attained; None where it is only approached.
+    """
 
     value: float
     at: float | None
@@ -51,8 +65,16 @@ class Limits:
 class Activation:
     """f, by its expression in `x` and named parameters; everything else is derived.
 
-    `expr` is text of the grammar in `fitting.activations.grammar`; `params` gives each parameter a value.
     At a kink, f' is the derivative of the branch that holds there, which is how torch defines it.
+
+    Attributes
+    ----------
+    name : str
+        The function's name.
+    expr : str
+        Text of the grammar in `fitting.activations.grammar`.
+    params : mapping of str to float
+        A value for each parameter of the expression.
     """
 
     name: str
@@ -138,9 +160,14 @@ class Activation:
         return tuple(sorted({float(piece.d1.expression) for piece in self.pieces}))
 
     def turning_points(self, order: int = 0) -> tuple[float, ...]:
-        """Where f (order 0) or f' (order 1) changes direction: rising before, falling after, or the reverse.
+        """Where a function changes direction: rising before, falling after, or the reverse.
 
         A plateau between a rise and a fall is no point, and is not listed.
+
+        Parameters
+        ----------
+        order : int
+            0: of f; 1: of f'.
         """
         moves: list[tuple[float, int]] = []
         for run in self._smooth_runs(order):
@@ -191,7 +218,7 @@ class Activation:
         return runs
 
     def jump(self, order: int, at: float) -> int:
-        """Direction in which f or f' jumps at a breakpoint; 0 where it is continuous."""
+        """Direction in which f (order 0) or f' (order 1) jumps at a breakpoint; 0 where it is continuous."""
         for left, right in pairwise(self.pieces):
             if right.lo == at:
                 with flint.ctx.workprec(calculus.PRECISION):
@@ -220,21 +247,3 @@ class Activation:
         if not np.all(self.f(far) >= infimum):
             return Minimum(math.nan, None)
         return Minimum(infimum, next((point for value, point in attained if value == infimum), None))
-
-
-def from_expression(expr: str, name: str = "custom", params: Mapping[str, float] | None = None) -> Activation:
-    """A user's own activation.
-
-    Raises `InputError` for text outside the grammar, an expression without x, a bad name, or a parameter
-    that is badly named, not finite or not in the expression.
-    """
-    params = {key: float(value) for key, value in (params or {}).items()}
-    for kind, word in [("name", name), *(("parameter", key) for key in params)]:
-        if not word.isidentifier() or not word.isascii() or (kind == "parameter" and word in RESERVED):
-            raise InputError(f"{kind} must be letters, digits and underscores, and no function's name, got {word!r}")
-    for key, value in params.items():
-        if not math.isfinite(value):
-            raise InputError(f"parameter {key} must be finite, got {value}")
-        if key not in re.findall(r"\w+", expr):
-            raise InputError(f"parameter {key} must be in the expression, got {expr.strip()!r}")
-    return Activation(name, expr.strip(), params)

@@ -13,7 +13,17 @@ __all__ = ["ALIASES", "CATALOGUE", "Row", "get", "names"]
 def get(name: str, /, **params: float) -> Activation:
     """The catalogue's activation `name`, with any of its parameters set.
 
-    Raises `InputError` for an unknown name or parameter and for a value the function does not allow.
+    Parameters
+    ----------
+    name : str
+        A function of the catalogue, or another name of it: "swish".
+    **params : float
+        Parameters by their names; the others have the catalogue's values.
+
+    Raises
+    ------
+    InputError
+        For an unknown name or parameter and for a value the function does not allow.
     """
     name = ALIASES.get(name, name)
     if name not in CATALOGUE:

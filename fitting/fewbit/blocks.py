@@ -193,11 +193,25 @@ def _cut_after(sums: Floats, turns: Ints, origin: int, k: int, half: int, margin
 def best_cuts(sums: Floats, turns: Ints, k: int, margin: float) -> Ints:
     """The cuts of the best k segments of n > k atoms.
 
-    sums: (n + 1, 5), sums over the atoms before each one of mass (high and low part), of mass * value (high
-    and low part) and of mass * value^2; turns: as from `dp.turning_points`; margin: see the top.
-    Returns (k - 1,) increasing positions. Time: O(k n log n) for monotone values, see there for others.
-    Memory: O(n), as a search too big for a table finds its middle cut only and leaves two searches of half
-    the layers (Hirschberg), for about twice the time.
+    Time: O(k n log n) for monotone values, see `dp.partition` for others. Memory: O(n), as a search too big for a table
+    finds its middle cut only and leaves two searches of half the layers (Hirschberg), for about twice the time.
+
+    Parameters
+    ----------
+    sums : float64 array (n + 1, 5)
+        Sums over the atoms before each one of mass (high and low part), of mass * value (high and low part) and of
+        mass * value^2.
+    turns : int64 array
+        As from `dp.turning_points`.
+    k : int
+        The number of segments.
+    margin : float
+        See the top.
+
+    Returns
+    -------
+    int64 array (k - 1,)
+        Increasing positions.
     """
     cuts = np.empty(k - 1, np.int64)
     todo = [(0, len(sums) - 1, 0, k)]  # atoms a .. b-1 are to be segments done .. done + k - 1

@@ -22,9 +22,18 @@ ROUNDING = 16 * float(np.finfo(np.float64).eps)  # of f', relative
 
 @dataclass(frozen=True)
 class Run:
-    """A closed interval inside one smooth piece on which f' is monotone, and f' at its two ends.
+    """A closed interval inside one smooth piece on which f' is monotone.
 
-    direction: 1 where f' rises, -1 where it falls, 0 where it is constant.
+    Attributes
+    ----------
+    lo, hi : float
+        Its ends.
+    piece : Piece
+        The piece.
+    direction : int
+        1 where f' rises, -1 where it falls, 0 where it is constant.
+    first, last : float
+        f' at the ends.
     """
 
     lo: float

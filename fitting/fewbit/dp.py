@@ -24,9 +24,14 @@ TINY = float(np.finfo(np.float64).tiny)
 class Partition:
     """Segments between neighbours of 0, *cuts, n.
 
-    cuts: (segments - 1,) int64, increasing, each the index of the first atom with mass of its segment.
-    cost: their total cost, from each segment's own mean.
-    slack: the least cost possible, in exact arithmetic, lies within cost - slack .. cost + slack.
+    Attributes
+    ----------
+    cuts : int64 array (segments - 1,)
+        Increasing, each the index of the first atom with mass of its segment.
+    cost : float
+        Their total cost, from each segment's own mean.
+    slack : float
+        The least cost possible, in exact arithmetic, lies within cost - slack .. cost + slack.
     """
 
     cuts: Ints
@@ -37,12 +42,27 @@ class Partition:
 def partition(values: ArrayLike, masses: ArrayLike, k: int) -> Partition:
     """Cut the atoms, in their order, into at most k segments with the least total cost.
 
-    values: (n,) finite; masses: (n,) finite, >= 0. Atoms without mass change nothing. Equal neighbours are
-    never cut apart, which cannot pay, and where k segments tell all others apart the cost is exactly 0.
-    Equal inputs give equal cuts on every machine; of equally good cuts the left ones, up to rounding.
+    Equal neighbours are never cut apart, which cannot pay, and where k segments tell all others apart the cost is
+    exactly 0. Equal inputs give equal cuts on every machine; of equally good cuts the left ones, up to rounding.
 
     Time: O(k n log n) for sorted values, little more for few turning points, O(k n^2) for the worst noise.
-    Memory: O(n). Raises InputError for bad arguments, OverflowError for a cost beyond float64.
+    Memory: O(n).
+
+    Parameters
+    ----------
+    values : array_like (n,)
+        Finite.
+    masses : array_like (n,)
+        Finite and at least 0. Atoms without mass change nothing.
+    k : int
+        The number of segments.
+
+    Raises
+    ------
+    InputError
+        For bad arguments.
+    OverflowError
+        For a cost beyond float64.
     """
     p, u = _checked(values, masses, k)
     atoms = np.flatnonzero(u)

@@ -57,9 +57,17 @@ class Cells:
 class Measure:
     """f' of an activation on a domain under a weight.
 
-    independent: whether cells and the points that look at the weight are others than those of a first measure.
-    Raises `InputError` for a weight that is negative, not finite or zero on the domain, and for an f' that
-    is not bounded there.
+    Parameters
+    ----------
+    activation, weight, domain
+        The activation, the weight and the domain's ends.
+    independent : bool
+        Whether cells and the points that look at the weight are others than those of a first measure.
+
+    Raises
+    ------
+    InputError
+        For a weight that is negative, not finite or zero on the domain, and for an f' that is not bounded there.
     """
 
     def __init__(

@@ -84,20 +84,12 @@ def bits(options: argparse.Namespace) -> int:
 
 def budget(options: argparse.Namespace) -> float | None:
     """The seconds that --budget gives."""
-    if options.budget is None:
-        return None
-    seconds = shared.number("budget", options.budget)
-    check_budget(seconds)
-    return seconds
+    return shared.checked("budget", options.budget, check_budget)
 
 
 def max_error(options: argparse.Namespace) -> float | None:
     """The squared error that --max-error allows."""
-    if options.max_error is None:
-        return None
-    limit = shared.number("max-error", options.max_error)
-    check_max_error(limit)
-    return limit
+    return shared.checked("max-error", options.max_error, check_max_error)
 
 
 def domain(options: argparse.Namespace) -> tuple[float, float] | None:

@@ -105,3 +105,15 @@ def _means(curve: Curve, steps: Steps, borders: list[Any], levels: list[Any]) ->
             length[code] += hi - lo
             total[code] += run.piece.f.arb(hi) - run.piece.f.arb(lo)
     return [(t / n).mid() if n > 0 else y for t, n, y in zip(total, length, levels, strict=True)]
+
+
+def first_of_twins(measure: Measure, steps: Steps) -> Steps:
+    """Of `steps` and the images of it that are as good by a symmetry of f', the one with the first borders.
+
+    Which of them the search comes upon is a matter of rounding, and so of the machine.
+    """
+    mirror = steps.mirrored(measure.curve.lo + measure.curve.hi)
+    twins = [mirror, mirror.flipped(measure.curve.runs[0].first + measure.curve.runs[-1].last)]
+    limit = steps.error(measure) * (1 + NOISE)
+    equals = [steps, *(twin for twin in twins if twin.error(measure) <= limit)]
+    return min(equals, key=lambda q: np.round(q.borders / (measure.curve.hi - measure.curve.lo), 9).tolist())

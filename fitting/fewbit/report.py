@@ -6,7 +6,7 @@ from fitting.activations.catalogue import CATALOGUE
 from fitting.fewbit.curve import Curve
 from fitting.fewbit.solve import Fit
 from fitting.fewbit.table1 import EVEN, printed
-from fitting.words import counted, percent
+from fitting.words import counted, percent, ten_digits
 
 KIND_NAMES = {
     "best": "shared between intervals",
@@ -28,7 +28,7 @@ def as_table(fit: Fit) -> str:
     """Title, intervals, errors, certificate and the paper's value where it has one."""
     lines = [_title(fit), ""]
     cells = [("from", "to", "level", "code")] + [
-        (_number(a), _number(b), _number(level), f"{code:0{fit.bits}b}") for a, b, level, code in rows(fit)
+        (ten_digits(a), ten_digits(b), ten_digits(level), f"{code:0{fit.bits}b}") for a, b, level, code in rows(fit)
     ]
     # Beyond the outermost borders the codes go on: the table serves every x, though fitted on the domain.
     cells[1] = ("-inf", *cells[1][1:])
@@ -69,8 +69,8 @@ def _facts(fit: Fit) -> list[str]:
     paper = printed(fit.activation.name, fit.bits)
     default = row is not None and fit.activation.params == dict(row.params) and fit.weight.label == "uniform"
     if paper and default and fit.domain == (-10.0, 10.0):
-        how = "on |x|" if fit.activation.name in EVEN else "in contiguous intervals"
-        lines.append(f"paper   {paper} {how} (FewBit, Table 1)")
+        intervals = "on |x|" if fit.activation.name in EVEN else "in contiguous intervals"
+        lines.append(f"paper   {paper} {intervals} (FewBit, Table 1)")
     return lines
 
 
@@ -92,10 +92,6 @@ def as_line(fit: Fit, path: str) -> str:
     return f"{fit.activation.name:12} {bits}  {fit.error.l2_squared:<12.6g} gap {percent(fit.error.gap):>8}  {path}"
 
 
-def _number(value: float) -> str:
-    return f"{value:.10g}"
-
-
 def _math(value: float) -> str:
-    """As _number, in LaTeX's mathematics: with a true minus sign and powers of ten."""
-    return "$" + re.sub(r"e\+?(-?)0*(\d+)", r" \\times 10^{\1\2}", _number(value)) + "$"
+    """As ten_digits, in LaTeX's mathematics: with a true minus sign and powers of ten."""
+    return "$" + re.sub(r"e\+?(-?)0*(\d+)", r" \\times 10^{\1\2}", ten_digits(value)) + "$"

@@ -24,8 +24,21 @@ _BARYCENTRIC = (-1.0) ** np.arange(12) * np.sqrt((1 - _ROOTS**2) * _WEIGHTS)
 def refined(density: Callable[[Array], Array], landmarks: Array, edges: Array, offset: float) -> tuple[Array, float]:
     """`edges` and more between them, such that points see what the cells' nodes claim, to `UNSEEN` of the mass each.
 
-    landmarks: increasing, the domain's ends among them. offset: in (0, 1), where the points lie in their strata.
-    Returns the mass that is still not claimed, too: more than rounding for a density of many peaks, or noise.
+    Parameters
+    ----------
+    density : callable
+        The density.
+    landmarks : float64 array
+        Increasing, the domain's ends among them.
+    edges : float64 array
+        Of the cells.
+    offset : float
+        In (0, 1), where the points lie in their strata.
+
+    Returns
+    -------
+    edges, mass
+        The mass that is still not claimed is more than rounding for a density of many peaks, or noise.
     """
     count = max(FEWEST, POINTS // (len(landmarks) - 1))
     lengths = np.diff(landmarks) / count

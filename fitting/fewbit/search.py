@@ -27,8 +27,16 @@ def _silent(_: str) -> None:
 class Effort:
     """How far a search goes.
 
-    gap: relative, at which it ends. deadline: of `time.monotonic`, after which no further round begins.
-    sought: the error that would do; the search ends once the lower bound is above it. report: is told of rounds.
+    Attributes
+    ----------
+    gap : float
+        Relative, at which it ends.
+    deadline : float
+        Of `time.monotonic`, after which no further round begins.
+    sought : float
+        The error that would do; the search ends once the lower bound is above it.
+    report : callable
+        Is told of rounds.
     """
 
     gap: float = TARGET_GAP
@@ -43,9 +51,20 @@ class Effort:
 
 @dataclass(frozen=True)
 class Found:
-    """The best steps of a search, their error by its measure, and a lower bound.
+    """The outcome of a search.
 
-    exact: whether they are f' itself. cut_short: whether time was up before the search was done.
+    Attributes
+    ----------
+    steps : Steps
+        The best.
+    error : float
+        Of them, by the search's measure.
+    bound : float
+        A lower bound of the error.
+    exact : bool
+        Whether they are f' itself.
+    cut_short : bool
+        Whether time was up before the search was done.
     """
 
     steps: Steps

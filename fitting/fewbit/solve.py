@@ -5,36 +5,38 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from fitting.activations import Activation
 from fitting.errors import InputError
 from fitting.fewbit import judge
+from fitting.fewbit.arguments import check_arguments
 from fitting.fewbit.curve import Curve
 from fitting.fewbit.measure import Measure
-from fitting.fewbit.polish import NOISE, polish
-from fitting.fewbit.rules import (
-    MAX_BITS,
-    check_bits,
-    check_budget,
-    check_domain,
-    check_levels,
-    check_max_error,
-)
+from fitting.fewbit.polish import NOISE, first_of_twins, polish
+from fitting.fewbit.rules import MAX_BITS, check_budget, check_max_error
 from fitting.fewbit.search import TARGET_GAP, Effort, Found, search
 from fitting.fewbit.steps import Steps
 from fitting.weights import Weight, uniform
 from fitting.words import counted, upwards
 
-FARTHEST = 1e100
 BOUND_DIGITS = 6  # the stored bound is rounded down to these
 
 
 @dataclass(frozen=True)
 class Errors:
-    """l2_squared = ∫ (f' - q)² w; linf = sup |f' - q| on the domain, attained at linf_at (None when 0).
+    """How far a table q is from f', and how far it can be from the best.
 
-    No function of the kind fitted has l2_squared below lower_bound; gap = (l2_squared - lower_bound) / l2_squared.
+    Attributes
+    ----------
+    l2_squared : float
+        ∫ (f' - q)² w over the domain.
+    linf : float
+        sup |f' - q| on the domain.
+    linf_at : float or None
+        Where that is attained; None when it is 0.
+    lower_bound : float
+        No function of the kind fitted has l2_squared below it.
+    gap : float
+        (l2_squared - lower_bound) / l2_squared.
     """
 
     l2_squared: float
@@ -48,7 +50,16 @@ class Errors:
 class Fit:
     """A table for one activation, and what it was asked for.
 
-    budget: the seconds after which its search was cut short; None where it was not.
+    Attributes
+    ----------
+    activation, bits, levels, weight, domain
+        As `fit` was given them, or its defaults.
+    steps : Steps
+        The table q: its borders, codes and levels.
+    error : Errors
+        Of q.
+    budget : float or None
+        The seconds after which its search was cut short; None where it was not.
     """
 
     activation: Activation
@@ -74,14 +85,38 @@ def fit(
 ) -> Fit:
     """The q with at most 2**bits levels that minimises ∫ (f'(x) - q(x))² w(x) dx over the domain.
 
-    levels: "contiguous": each level on one interval (the FewBit paper); "shared": a level serves every x
-    whose f'(x) is nearest to it; "even": contiguous in |x|, for even f'; "best": the least error of them,
-    which is always the shared one, for the others are functions of its kind too.
-    weight: uniform by default. domain: by default the weight's own.
-    budget: seconds after which the search refines no further and its best so far is taken, with the gap that is
-    then proven; what that is depends on the machine. report: is told, in a few words, what is being done.
-    Raises `InputError` for arguments out of range, for an f' that is not bounded on the domain, and for a weight
-    that two grids do not see alike.
+    Parameters
+    ----------
+    activation : Activation
+        The function f.
+    bits : int
+        1 to 8.
+    levels : str
+        "contiguous": each level on one interval (the FewBit paper); "shared": a level serves every x whose f'(x) is
+        nearest to it; "even": contiguous in |x|, for even f'; "best": the least error of them, which is always the
+        shared one, for the others are functions of its kind too.
+    weight : Weight, optional
+        The distribution of x; uniform by default.
+    domain : (float, float), optional
+        The ends of x; by default the weight's own.
+    target_gap : float
+        The gap at which the search ends.
+    budget : float, optional
+        Seconds after which the search refines no further and its best so far is taken, with the gap that is then
+        proven; what that is depends on the machine.
+    report : callable, optional
+        Is told, in a few words, what is being done.
+
+    Returns
+    -------
+    Fit
+        The table, with its errors and the proven gap.
+
+    Raises
+    ------
+    InputError
+        For arguments out of range, for an f' that is not bounded on the domain, and for a weight that two grids do not
+        see alike.
     """
     begun = time.monotonic()
     task = _task(activation, bits, levels, weight, domain)
@@ -101,10 +136,19 @@ def fit_to_error(
     target_gap: float = TARGET_GAP,
     report: Callable[[str], None] | None = None,
 ) -> Fit:
-    """The `fit` with the fewest bits whose l2_squared is at most `max_error`.
+    """The fit with the fewest bits whose l2_squared is at most `max_error`.
 
-    Bits are given up as soon as a lower bound says that they do not reach it.
-    Raises `InputError` when 8 bits do not.
+    Bits are given up as soon as a lower bound says that they do not reach it. Other arguments are those of `fit`.
+
+    Parameters
+    ----------
+    max_error : float
+        The largest l2_squared allowed.
+
+    Raises
+    ------
+    InputError
+        As `fit` does, and when 8 bits do not reach it.
     """
     check_max_error(max_error)
     effort = Effort(target_gap, sought=max_error)
@@ -156,7 +200,7 @@ def _judged(task: _Task, measure: Measure, found: Found, budget: float | None = 
     """The fit of what was found: polished, and its error integrated anew, from the definition."""
     activation, domain, steps, bound = task.activation, task.domain, found.steps, found.bound
     if not (found.exact or found.cut_short):
-        steps = polish(measure, _first_of_twins(measure, steps))
+        steps = polish(measure, first_of_twins(measure, steps))
     half = steps.error(measure)
     if task.levels == "even":
         steps = steps.unfolded()
@@ -168,45 +212,6 @@ def _judged(task: _Task, measure: Measure, found: Found, budget: float | None = 
     error = _errors(activation, domain, steps, l2, bound)
     cut = budget if found.cut_short else None
     return Fit(activation, task.bits, task.levels, task.weight, domain, steps, error, cut)
-
-
-def check_arguments(
-    activation: Activation, bits: int, levels: str, weight: Weight, domain: tuple[float, float] | None
-) -> tuple[float, float]:
-    """The domain to use. Raises `InputError` for the first argument that breaks its rule."""
-    check_bits(bits)
-    check_levels(levels)
-    lo, hi = map(float, weight.domain if domain is None else domain)
-    if domain is None and weight.samples is not None and max(-lo, hi) > FARTHEST:
-        raise InputError(
-            f"the samples reach {max(lo, hi, key=abs):g}, and squares overflow beyond {FARTHEST:g}: give --domain"
-        )
-    if levels == "even" and domain is None:
-        lo, hi = -max(abs(lo), abs(hi)), max(abs(lo), abs(hi))
-    check_domain(lo, hi)
-    if max(-lo, hi) > FARTHEST:
-        raise InputError(
-            f"domain must lie within {-FARTHEST:g} {FARTHEST:g}, where squares do not overflow, got {lo:g} {hi:g}"
-        )
-    if levels == "even" and activation.parity != "even":
-        raise InputError(f"levels even needs an even f', and that of {activation.name} is not; try --levels shared")
-    if levels == "even" and lo != -hi:
-        raise InputError(
-            f"levels even needs a domain symmetric about 0, got {lo:g} {hi:g}; try --domain {-hi:g} {hi:g}"
-        )
-    return lo, hi
-
-
-def _first_of_twins(measure: Measure, steps: Steps) -> Steps:
-    """Of `steps` and the images of it that are as good by a symmetry of f', the one with the first borders.
-
-    Which of them the search comes upon is a matter of rounding, and so of the machine.
-    """
-    mirror = steps.mirrored(measure.curve.lo + measure.curve.hi)
-    twins = [mirror, mirror.flipped(measure.curve.runs[0].first + measure.curve.runs[-1].last)]
-    limit = steps.error(measure) * (1 + NOISE)
-    equals = [steps, *(twin for twin in twins if twin.error(measure) <= limit)]
-    return min(equals, key=lambda q: np.round(q.borders / (measure.curve.hi - measure.curve.lo), 9).tolist())
 
 
 def _check_agreement(task: _Task, found: tuple[float, float, float], doubt: float) -> None:

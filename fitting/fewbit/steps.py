@@ -15,7 +15,14 @@ from fitting.fewbit.moments import Moments
 class Steps:
     """q(x) = levels[codes[i]] for borders[i-1] < x <= borders[i].
 
-    borders: increasing, n-1 inner ones for n intervals. codes: n. levels: increasing (float64).
+    Attributes
+    ----------
+    borders : float64 array (n - 1,)
+        Increasing, the inner ones of n intervals.
+    codes : int64 array (n,)
+        Of the intervals.
+    levels : float64 array
+        Increasing.
     """
 
     borders: Array

@@ -25,9 +25,16 @@ def sweep(
     scheduler: str | None = None,
     budget: float | None = None,
 ) -> Generator[Fit, None, None]:
-    """The fits of `tasks`, in their order, as they get done; `jobs` and `scheduler` as in `fitting.sweep.run`.
+    """The fits of `tasks`, in their order, as they get done.
 
-    budget: as in `fit`, for each of them.
+    Parameters
+    ----------
+    tasks : list of (str, int)
+        Functions and bits.
+    levels, weight, domain, budget
+        As in `fit`, for each of them.
+    jobs, scheduler
+        As in `fitting.sweep.run`.
     """
     return run(_fit, [(name, bits, levels, weight, domain, budget) for name, bits in tasks], jobs, scheduler)
 

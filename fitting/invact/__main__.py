@@ -182,11 +182,7 @@ def _templates(options: argparse.Namespace) -> tuple[Template, ...]:
 
 def _max_error(options: argparse.Namespace) -> float | None:
     """The error that --max-error allows; None if the dtype's own rule holds."""
-    if options.max_error is None:
-        return None
-    limit = shared.number("max-error", options.max_error)
-    check_max_error(limit)
-    return limit
+    return shared.checked("max-error", options.max_error, check_max_error)
 
 
 def run(arguments: list[str] | None = None) -> int:

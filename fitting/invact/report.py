@@ -12,7 +12,7 @@ from fitting.invact.front import Row
 from fitting.invact.proof.bound import Bound
 from fitting.invact.solve import Fit
 from fitting.invact.variable import Y
-from fitting.words import counted, percent, upwards
+from fitting.words import counted, percent, ten_digits, upwards
 
 BEFORE, AFTER = 5, 2  # rows of the front shown around the chosen one
 WIDTH = 108  # of lines with formulas
@@ -99,7 +99,7 @@ def _branches(fit: Fit) -> list[str]:
     split, names = fit.error_floor.split, branch_names(fit)
     rows: list[tuple[str, ...]] = [("branch", "bit", "x from", "to", "f", "y from", "to")]
     for bit, (name, branch) in enumerate(zip(names, split.branches, strict=True)):
-        ends = (_number(branch.lo), _number(branch.hi)), tuple(map(_number, branch.range))
+        ends = (ten_digits(branch.lo), ten_digits(branch.hi)), tuple(map(ten_digits, branch.range))
         shown = str(bit) if len(names) == 2 else "-"
         rows.append((name, shown, *ends[0], DIRECTIONS[branch.direction], *ends[1]))
     lines = _aligned(rows, "<^>><>>")
@@ -169,10 +169,6 @@ def _aligned(rows: Sequence[Sequence[str]], alignments: str) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     formats = [f"{alignment}{width}" for alignment, width in zip(alignments, widths, strict=True)]
     return ["  ".join(["", *map(format, row, formats)]).rstrip() for row in rows]
-
-
-def _number(value: float) -> str:
-    return f"{value:.10g}"
 
 
 def _math(value: float) -> str:

@@ -18,8 +18,15 @@ MARGIN = 0.08  # of what is shown
 def error_figure(approximation: Approximation, error_floor: ErrorFloor | None = None, *, log: bool = False) -> Figure:
     """f' and q above, the error f' - q below: on the left against x, on the right against y = f(x).
 
-    log: |f' - q| on a logarithmic scale; if q reads a stored y, the largest of all x that are stored as that y, as
-    the error floor is about these. error_floor: of a stored output, by default the approximation's own.
+    Parameters
+    ----------
+    approximation : Approximation
+        The approximation q.
+    error_floor : ErrorFloor, optional
+        Of a stored output; by default the approximation's own.
+    log : bool
+        Whether to draw |f' - q| on a logarithmic scale; if q reads a stored y, the largest of all x that are stored as
+        that y, as the error floor is about these.
     """
     error_floor = error_floor or approximation.error_floor
     x, y = approximation.x, approximation.activation.f(approximation.x)

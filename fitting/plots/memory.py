@@ -11,7 +11,14 @@ NAME = 48  # characters of a name at most
 def memory_figure(before: Mapping[str, int], after: Mapping[str, int], title: str, rows: int = 10) -> Figure:
     """A pair of bars for each of the `rows` that save most, for the rest together, and for all.
 
-    before, after: bytes by the name of what saves them.
+    Parameters
+    ----------
+    before, after : mapping of str to int
+        Bytes by the name of what saves them.
+    title : str
+        Above the picture.
+    rows : int
+        Pairs but for the last two.
     """
     names = sorted({*before, *after}, key=lambda name: (-max(before.get(name, 0), after.get(name, 0)), name))
     shown, rest = names[:rows], names[rows:]

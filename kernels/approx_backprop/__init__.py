@@ -1,4 +1,4 @@
-"""Backprop with approximate activations: layers run forward exactly and keep K-bit copies for backward.
+"""Backprop with approximate activations: layers run forward exactly and save K-bit copies for backward.
 
 Chakrabarti and Moseley, Backprop with Approximate Activations for Memory-efficient Network Training (2019).
 """

@@ -1,8 +1,8 @@
-"""Smooth functions that keep f'(x) by groups in K bits: for what no few-bit table serves.
+"""Smooth functions that save f'(x) by groups in K bits: for what no few-bit table serves.
 
-A table of K levels is made for numbers of one scale. Where f' has no bound, as 2x of relu(x)², no table serves every x:
-levels end somewhere, and beyond it gradients are wrong by any factor. A minimum and a step of each group follow the
-numbers, whatever they are, so f'(x) is off by half a step of its own group at most, with any function and parameters.
+A table of K levels is made for numbers of one size. Where f' has no bound, as 2x of relu(x)², no table serves every x:
+levels end somewhere, and beyond it gradients are wrong by any factor. A minimum and a scale of each group follow the
+numbers, whatever they are, so f'(x) is off by half the scale of its group at most, with any function and parameters.
 """
 
 from typing import Any
@@ -48,7 +48,12 @@ class Derivative(torch.autograd.Function):
 def approximate_derivative(function: str, params: list[float], x: Tensor, method: Compressed) -> Tensor:
     """f(x), laid out as x is; f'(x) is saved in few bits. The second dimension of images is channels; else the last.
 
-    params: the function's, in the catalogue's order.
+    Parameters
+    ----------
+    function, params
+        A name of the catalogue, and its parameters in the catalogue's order.
+    x, method
+        The input, and how f'(x) is saved.
     """
     images = x.dim() in (4, 5) and x.is_contiguous()
 

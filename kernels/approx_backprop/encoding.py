@@ -17,13 +17,21 @@ from kernels.methods.compressed import Compressed
 class Encoded(NamedTuple):
     """What autograd saves for a tensor.
 
-    codes: bit planes, or the whole tensor. least, step: of groups. gain, bias: parameters, of channels or of features.
-    signs: a bit plane.
+    Attributes
+    ----------
+    codes
+        Bit planes, or the whole tensor.
+    minimum, scale
+        Of groups: code c stands for minimum + c * scale.
+    gain, bias
+        Parameters, of channels or of features.
+    signs
+        A bit plane.
     """
 
     codes: Tensor
-    least: Tensor | None = None
-    step: Tensor | None = None
+    minimum: Tensor | None = None
+    scale: Tensor | None = None
     gain: Tensor | None = None
     bias: Tensor | None = None
     signs: Tensor | None = None
@@ -33,8 +41,18 @@ class Encoded(NamedTuple):
 class Encoding:
     """How a tensor of a layout and dtype is made of its codes.
 
-    normed: whether it is a norm's result. inner: elements in a row that share an entry of gain and bias. slope: of
-    a ReLU that followed, below 0, or None.
+    Attributes
+    ----------
+    method
+        By which it was encoded.
+    layout, dtype
+        Of the tensor.
+    normed
+        Whether it is a norm's result.
+    inner
+        Elements in a row that share an entry of gain and bias.
+    slope
+        Of a ReLU that followed, below 0, or None.
     """
 
     method: Compressed
@@ -66,45 +84,45 @@ def encode(x: Tensor, method: Compressed, layout: MemoryLayout) -> tuple[Encodin
 
 
 def grouped(x: Tensor, method: Compressed, layout: MemoryLayout) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes, least and step by groups, of any tensor."""
+    """Codes, minimum and scale by groups, of any tensor."""
     flat = layout.flat(x)
-    least, step = torch.ops.actfit.ends(flat, *layout.group, method.bits)
+    minimum, scale = torch.ops.actfit.ends(flat, *layout.group, method.bits)
     shape = flat.shape if method.rounding == "stochastic" else (1,)
     noise = torch.full(shape, 0.5, dtype=computed(x.dtype), device=x.device)
     if method.rounding == "stochastic":
         noise = torch.rand_like(noise)
-    width = step.to(noise.dtype)
-    scale = torch.where(width > 0, 1 / width, 0)
-    zeros = torch.zeros_like(least)
-    return torch.ops.actfit.encode(flat, least, scale, zeros, noise, *layout.group, method.bits), least, step
+    width = scale.to(noise.dtype)
+    inverse = torch.where(width > 0, 1 / width, 0)
+    zeros = torch.zeros_like(minimum)
+    return torch.ops.actfit.encode(flat, minimum, inverse, zeros, noise, *layout.group, method.bits), minimum, scale
 
 
 def fixed(x: Tensor, mean: Tensor, invstd: Tensor, method: Compressed, layout: MemoryLayout) -> Tensor:
     """Codes of the normalised x on the fixed range."""
     wide = computed(x.dtype)
-    scale = invstd.to(wide) * (2**method.bits / (2 * method.reach))
-    offset = torch.full_like(scale, 2 ** (method.bits - 1))
+    inverse = invstd.to(wide) * (2**method.bits / (2 * method.reach))
+    offset = torch.full_like(inverse, 2 ** (method.bits - 1))
     rows = layout.inner, 1, layout.inner
-    codes: Tensor = torch.ops.actfit.encode(layout.flat(x), mean.to(wide), scale, offset, None, *rows, method.bits)
+    codes: Tensor = torch.ops.actfit.encode(layout.flat(x), mean.to(wide), inverse, offset, None, *rows, method.bits)
     return codes
 
 
 def by_paper(y: Tensor, gain: Tensor | None, bias: Tensor | None, method: Compressed, layout: MemoryLayout) -> Tensor:
     """Codes of a batch norm's result by eq. 9 of the paper."""
     like = torch.ones(layout.shape[1], dtype=computed(y.dtype), device=y.device)
-    _, _, scale, floor = _paper(gain, bias, method, like)
+    _, _, inverse, floor = _paper(gain, bias, method, like)
     offset = 2 ** (method.bits - 1) - floor
-    zeros, rows = torch.zeros_like(scale), (layout.inner, 1, layout.inner)
-    codes: Tensor = torch.ops.actfit.encode(layout.flat(y), zeros, scale, offset, None, *rows, method.bits)
+    zeros, rows = torch.zeros_like(inverse), (layout.inner, 1, layout.inner)
+    codes: Tensor = torch.ops.actfit.encode(layout.flat(y), zeros, inverse, offset, None, *rows, method.bits)
     return codes
 
 
 def _paper(gain: Tensor | None, bias: Tensor | None, method: Compressed, ones: Tensor) -> tuple[Tensor, ...]:
-    """Gain and bias in the type of `ones`, the scale from values to places, and the place of the bias."""
+    """Gain and bias in the type of `ones`, the inverse of the scale, and the place of the bias."""
     gain = ones if gain is None else gain.to(ones.dtype)
     bias = torch.zeros_like(ones) if bias is None else bias.to(ones.dtype)
-    scale = 2**method.bits / (6 * gain)
-    return gain, bias, scale, torch.floor(bias * scale)
+    inverse = 2**method.bits / (6 * gain)
+    return gain, bias, inverse, torch.floor(bias * inverse)
 
 
 def marked(a: Tensor, y: Tensor) -> Tensor:
@@ -120,22 +138,22 @@ def restored(encoding: Encoding, encoded: Encoded, *, normal: bool = False) -> T
     wide, count = computed(encoding.dtype), prod(encoding.layout.shape)
     gain, bias = (None if one is None or normal else one.flatten() for one in (encoded.gain, encoded.bias))
     rows = encoding.inner, 1, encoding.inner
-    if encoded.least is not None and encoded.step is not None:
-        step, base, rows = encoded.step, encoded.least, encoding.layout.group
+    if encoded.minimum is not None and encoded.scale is not None:
+        scale, base, rows = encoded.scale, encoded.minimum, encoding.layout.group
     elif encoding.method.scheme == "paper":
-        step, base = _paper_steps(encoding, encoded, normal)
+        scale, base = _paper_scales(encoding, encoded, normal)
         gain, bias = None, None
     else:
         width = 2 * encoding.method.reach / 2**encoding.method.bits / encoding.method.shrinkage
-        step = torch.full((1,), width, dtype=wide, device=encoded.codes.device)
-        base = step * (0.5 - 2 ** (encoding.method.bits - 1))
+        scale = torch.full((1,), width, dtype=wide, device=encoded.codes.device)
+        base = scale * (0.5 - 2 ** (encoding.method.bits - 1))
     signs, slope = (None, 0.0) if normal or encoding.slope is None else (encoded.signs, encoding.slope)
     clamp = encoding.method.rounding == "nearest"
     half = encoding.dtype == torch.float16
     dtype = wide if half else encoding.dtype
     signed = gain, bias, encoding.inner, signs, slope, clamp
-    flat = torch.ops.actfit.decode(encoded.codes, step, base, *rows, *signed, count, dtype)
-    if half:  # the last step may reach further than there are numbers
+    flat = torch.ops.actfit.decode(encoded.codes, scale, base, *rows, *signed, count, dtype)
+    if half:  # the last code may reach further than there are numbers
         most = torch.finfo(torch.float16).max
         flat = flat.clamp_(-most, most).to(torch.float16)
     values = encoding.layout.whole(flat)
@@ -145,25 +163,25 @@ def restored(encoding: Encoding, encoded: Encoded, *, normal: bool = False) -> T
 
 
 def above(encoding: Encoding, encoded: Encoded) -> Tensor:
-    """Bool: where a norm's result is above 0, by a scheme that keeps no plane for it."""
+    """Bool: where a norm's result is above 0, by a scheme that saves no plane for it."""
     if encoding.method.exact:
         return (encoded.codes.view(INTEGERS[encoding.dtype]) & 1).bool()
     return restored(replace(encoding, slope=None), encoded) > 0
 
 
-def _paper_steps(encoding: Encoding, encoded: Encoded, normal: bool) -> tuple[Tensor, Tensor]:
+def _paper_scales(encoding: Encoding, encoded: Encoded, normal: bool) -> tuple[Tensor, Tensor]:
     """Eq. 10: of channels."""
     like = torch.ones(encoding.layout.shape[1], dtype=computed(encoding.dtype), device=encoded.codes.device)
-    gain, bias, scale, floor = _paper(encoded.gain, encoded.bias, encoding.method, like)
+    gain, bias, inverse, floor = _paper(encoded.gain, encoded.bias, encoding.method, like)
     places = 0.5 - 2 ** (encoding.method.bits - 1) + floor
     if not normal:
-        return 1 / scale, places / scale
+        return 1 / inverse, places / inverse
     width = 6 / 2**encoding.method.bits
-    return torch.full_like(scale, width), places * width - bias / gain
+    return torch.full_like(inverse, width), places * width - bias / gain
 
 
 def _whole(encoding: Encoding, encoded: Encoded, normal: bool) -> Tensor:
-    """Of a tensor that is kept itself."""
+    """Of a tensor that is saved itself."""
     if not encoding.normed or normal:
         return encoded.codes
     flat = encoding.layout.flat(encoded.codes)

@@ -1,4 +1,4 @@
-"""What stands for the forward of one of torch's modules, so that it keeps few bits; the module stays the same."""
+"""What stands for the forward of one of torch's modules, so that it saves few bits; the module stays the same."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -33,7 +33,7 @@ class Approximate(Forwarding):
 
 
 class Activated(Forwarding):
-    """Stands for the forward of a module that computes a function of the catalogue, and keeps its derivative."""
+    """Stands for the forward of a module that computes a function of the catalogue, and saves its derivative."""
 
     def __init__(self, module: nn.Module, function: str, params: Mapping[str, float], method: Compressed) -> None:
         super().__init__(module, function=function, params=dict(params), method=method)

@@ -1,7 +1,7 @@
 """Modules made of the pieces, and the one place that says which of torch's modules go by which piece.
 
-All keep torch's own modules, so names in state dicts are theirs, and do what these do bit by bit. What they keep for
-backward, they keep where gradients are wanted and they are in training mode; else the modules themselves run.
+All keep torch's own modules, so names in state dicts are theirs, and do what these do bit by bit. They save
+less for backward where gradients are wanted and they are in training mode; else the modules themselves run.
 """
 
 from collections.abc import Callable, Mapping
@@ -90,8 +90,16 @@ def approximately(
 ) -> Tensor:
     """What a supported module gives for x, saved as `method` says.
 
-    kind, written: of the module, if known. run: its forward where nothing is saved, if not its class's. origin: of the
-    code that a norm attaches to its result.
+    Parameters
+    ----------
+    module, x, method
+        The module, what it takes, and what is saved.
+    kind, written
+        Of the module, if known.
+    run
+        Its forward where nothing is saved, if not its class's.
+    origin
+        Of the code that a norm attaches to its result.
     """
     kind = kind or kind_of(module)
     run = run or partial(type(module).forward, module)
@@ -114,7 +122,7 @@ def approximately(
 
 
 def rectified(x: Tensor, slope: float, method: Compressed) -> Tensor:
-    """F.relu(x), or F.leaky_relu(x, slope), kept as `method` says."""
+    """F.relu(x), or F.leaky_relu(x, slope), saved as `method` says."""
     if x.numel() == 0 or stock_runs(x):
         return F.leaky_relu(x, slope) if slope else F.relu(x)
     return rectify(x, slope, method)

@@ -1,4 +1,4 @@
-"""Linear layers and convolutions that keep a K-bit copy of their input.
+"""Linear layers and convolutions that save a K-bit copy of their input.
 
 The gradient of the input needs the weight alone, and is exact; that of the weight is made of the copy.
 """
@@ -53,12 +53,12 @@ class Weighted(torch.autograd.Function):
         convolution: Convolution | str | None,
         narrow: torch.dtype | None,
         encoding: Encoding,
-        *kept: Tensor | None,
+        *encoded: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         ctx.convolution, ctx.encoding, anchor = convolution, encoding, x.new_empty(0)
         ctx.sizes = None if bias is None else [*bias.shape]
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(anchor, weight, *(kept if ctx.needs_input_grad[1] else ()))
+        ctx.save_for_backward(anchor, weight, *(encoded if ctx.needs_input_grad[1] else ()))
         if narrow is not None:
             x, weight = x.to(narrow), weight.to(narrow)
             bias = None if bias is None else bias.to(narrow)
@@ -81,11 +81,11 @@ class Weighted(torch.autograd.Function):
         rest = (None,) * (3 + len(Encoded._fields))
         if grad is None:
             return None, None, None, *rest
-        anchor, weight, *kept = ctx.saved_tensors
+        anchor, weight, *encoded = ctx.saved_tensors
         needs = list(ctx.needs_input_grad[:3])
         weight = weight.to(grad.dtype)
         if ctx.needs_input_grad[1]:
-            x = restored(ctx.encoding, Encoded(*kept)).to(grad.dtype)
+            x = restored(ctx.encoding, Encoded(*encoded)).to(grad.dtype)
         else:
             x = grad.new_empty(1).expand(ctx.encoding.layout.shape)  # whose values are not looked at
         if ctx.convolution is None:
@@ -137,7 +137,7 @@ def weighted(module: nn.Module, x: Tensor, method: Compressed) -> Tensor:
     convolution = convolution_of(module)
     layout = MemoryLayout.of(x) if isinstance(convolution, Convolution) else MemoryLayout.of_rows(x)
     code = attached_code(x, method)
-    if code is not None and code.encoded.least is not None and not code.encoding.layout.separates(layout):
+    if code is not None and code.encoded.minimum is not None and not code.encoding.layout.separates(layout):
         code = None  # its groups mix features of this layer
     encoding, saved = Encoding(method, layout, x.dtype), (None,) * len(Encoded._fields)
     if code is not None:

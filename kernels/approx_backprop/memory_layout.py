@@ -1,4 +1,4 @@
-"""How a tensor lies in memory, and which of its elements share a minimum and a step."""
+"""How a tensor lies in memory, and which of its elements share a minimum and a scale."""
 
 from dataclasses import dataclass
 from math import prod

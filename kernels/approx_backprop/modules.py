@@ -1,4 +1,4 @@
-"""PreActivation, NormLinear, QLinear: layers that run forward exactly and keep K-bit copies for backward."""
+"""PreActivation, NormLinear, QLinear: layers that run forward exactly and save K-bit copies for backward."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ class _Layer(nn.Module):
             raise KernelError(f"{argument} must be {names}, got {type(module).__name__}")
         if reason := why_not(module) or "it has a forward of its own" * (kind_of(module) == "written"):
             kind = type(module).__name__
-            raise KernelError(f"{argument} must be one that can be kept by few bits, got {kind}: {reason}")
+            raise KernelError(f"{argument} must be one that can be saved in few bits, got {kind}: {reason}")
         return module
 
     def extra_repr(self) -> str:
@@ -33,11 +33,25 @@ class _Layer(nn.Module):
 class PreActivation(_Layer):
     """consumer(act(norm(x))) for each of `consumers`: the tensor that the only one gives, or a tuple of all theirs.
 
-    norm: nn.BatchNorm1d, 2d or 3d. act: nn.ReLU or nn.LeakyReLU, which works in place or not. consumers: nn.Linear,
-    nn.Conv1d to 3d, nn.ConvTranspose1d to 3d, which share one code, as a ResNet's convolution and its shortcut do.
-    options: bits, scheme, clip, rounding, see `Compressed`. The forward is torch's, bit by bit; exact are the gradient
-    of the norm's bias, and that of x but for one term of three. Hooks on the modules do not run. Raises KernelError for
-    others.
+    The forward is torch's, bit by bit; exact are the gradient of the norm's bias, and that of x but for one term of
+    three. Hooks on the modules do not run.
+
+    Parameters
+    ----------
+    norm
+        nn.BatchNorm1d, 2d or 3d.
+    act
+        nn.ReLU or nn.LeakyReLU, which works in place or not.
+    *consumers
+        nn.Linear, nn.Conv1d to 3d, nn.ConvTranspose1d to 3d, which share one code, as a ResNet's convolution and its
+        shortcut do.
+    **options
+        bits, scheme, clip, rounding, see `Compressed`.
+
+    Raises
+    ------
+    KernelError
+        For other modules and options.
     """
 
     def __init__(self, norm: nn.Module, act: nn.Module, *consumers: nn.Module, **options: Any) -> None:
@@ -50,16 +64,31 @@ class PreActivation(_Layer):
         self.consumers = nn.ModuleList(given)
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """x: what the norm takes."""
+        """consumer(act(norm(x))), of each consumer."""
         h = approximately(self.act, approximately(self.norm, x, self.method), self.method)
         found = tuple(approximately(one, h, self.method) for one in self.consumers)
         return found[0] if len(found) == 1 else found
 
 
 class NormLinear(_Layer):
-    """linear(norm(x)) for each of `linears`, likewise; norm: nn.LayerNorm or nn.RMSNorm.
+    """linear(norm(x)) for each of `linears`: the tensor that the only one gives, or a tuple of all theirs.
 
-    Saved are the normalised x in K bits between minimum and maximum of 64 tokens of a feature, and 1/std of rows.
+    Saved are the normalised x in K bits between minimum and maximum of 64 tokens of a feature, and 1/std of rows. Hooks
+    on the modules do not run.
+
+    Parameters
+    ----------
+    norm
+        nn.LayerNorm or nn.RMSNorm.
+    *linears
+        Linear layers, which share one code.
+    **options
+        bits, scheme, clip, rounding, see `Compressed`.
+
+    Raises
+    ------
+    KernelError
+        For other modules and options.
     """
 
     def __init__(self, norm: nn.Module, *linears: nn.Module, **options: Any) -> None:
@@ -70,19 +99,32 @@ class NormLinear(_Layer):
         self.linears = nn.ModuleList(self._given("linears", one, LINEAR, "linear layers") for one in linears)
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """x: what the norm takes."""
+        """linear(norm(x)), of each linear layer."""
         h = approximately(self.norm, x, self.method)
         found = tuple(approximately(one, h, self.method) for one in self.linears)
         return found[0] if len(found) == 1 else found
 
 
 class QLinear(_Layer):
-    """A linear layer or convolution that saves its input in K bits, between the ends of 64 tokens of a feature."""
+    """A linear layer or convolution that saves its input in K bits, between minimum and maximum of 64 tokens.
+
+    Parameters
+    ----------
+    linear
+        nn.Linear, nn.Conv1d to 3d, nn.ConvTranspose1d to 3d.
+    **options
+        bits, scheme, clip, rounding, see `Compressed`.
+
+    Raises
+    ------
+    KernelError
+        For other modules and options.
+    """
 
     def __init__(self, linear: nn.Module, **options: Any) -> None:
         super().__init__(Compressed(**options))
         self.linear = self._given("linear", linear, LINEAR, "a linear layer or a convolution")
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: what the layer takes."""
+        """linear(x)."""
         return approximately(self.linear, x, self.method)

@@ -1,4 +1,4 @@
-"""Norms: batch norm, layer norm and RMS norm, which keep a copy of their normalised input.
+"""Norms: batch norm, layer norm and RMS norm, which save a copy of their normalised input.
 
 With a = (x - mean) / std, over a batch's channel or over a row, y = gain * a + bias and g the gradient of y:
 
@@ -60,8 +60,8 @@ class BatchNorm(torch.autograd.Function):
         ctx.encoding, anchor = encoding, x.new_empty(0)
         ctx.mark_non_differentiable(*codes)
         ctx.set_materialize_grads(False)
-        told = bias if encoding.method.scheme == "paper" else None  # which has places by it
-        ctx.save_for_backward(gain, told, anchor, invstd, *codes)
+        read = bias if encoding.method.scheme == "paper" else None  # which has places by it
+        ctx.save_for_backward(gain, read, anchor, invstd, *codes)
         return y, anchor, *codes
 
     @staticmethod
@@ -119,8 +119,8 @@ class RowNorm(torch.autograd.Function):
         over = list(range(-len(dims), 0))
         mean = wide.mean(over, keepdim=True) if centred else 0
         wide = wide - mean
-        least = torch.finfo(wide.dtype).eps if eps is None else eps  # as F.rms_norm has it
-        invstd = torch.rsqrt(wide.square().mean(over, keepdim=True) + least)
+        added = torch.finfo(wide.dtype).eps if eps is None else eps  # as F.rms_norm has it
+        invstd = torch.rsqrt(wide.square().mean(over, keepdim=True) + added)
         a, y = wide * invstd, run(x)
         codes = (marked(a.to(x.dtype), y),) if encoding.method.exact else grouped(a, encoding.method, encoding.layout)
         ctx.dims, ctx.centered, ctx.encoding, anchor = dims, centred, encoding, x.new_empty(0)
@@ -165,8 +165,8 @@ class RowNorm(torch.autograd.Function):
 
 def _encoded(codes: list[Tensor], gain: Tensor | None = None, bias: Tensor | None = None) -> Encoded:
     """Of what a norm has saved."""
-    least, step = codes[1:] if len(codes) == 3 else (None, None)
-    return Encoded(codes[0], least, step, gain, bias)
+    minimum, scale = codes[1:] if len(codes) == 3 else (None, None)
+    return Encoded(codes[0], minimum, scale, gain, bias)
 
 
 def _channels(vector: Tensor, x: Tensor) -> Tensor:

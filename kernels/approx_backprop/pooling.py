@@ -1,7 +1,7 @@
-"""Pooling that keeps of its input the shape only: exactly what torch computes, which keeps the whole of it.
+"""Pooling that saves only the shape of its input: exactly what torch computes, which saves the whole input.
 
-torch's mean over a window keeps its input though backward asks for its shape alone; so does its maximum, besides the
-places of the largest, 8 bytes each, which are kept in 4 here.
+torch's mean over a window saves its input though backward asks for its shape alone; so does its maximum, besides the
+places of the largest, 8 bytes each, which take 4 here.
 """
 
 from math import prod
@@ -99,6 +99,6 @@ def avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    """`torch.nn.functional.avg_pool2d`, which keeps nothing for backward."""
+    """`torch.nn.functional.avg_pool2d` with torch's arguments, which saves nothing for backward."""
     given = (kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
     return pooled(nn.AvgPool2d(*given), input)

@@ -1,4 +1,4 @@
-"""ReLU and leaky ReLU, which keep one bit: whether the input is above 0. Their gradient is exact."""
+"""ReLU and leaky ReLU, which save one bit: whether the input is above 0. Their gradient is exact."""
 
 from typing import Any
 
@@ -45,10 +45,12 @@ class RectifyKnown(torch.autograd.Function):
     saved_by = Rectify.saved_by
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, slope: float, encoding: Encoding, *kept: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, x: Tensor, slope: float, encoding: Encoding, *encoded: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         ctx.slope, ctx.encoding, anchor = slope, encoding, x.new_empty(0)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(anchor, *kept)
+        ctx.save_for_backward(anchor, *encoded)
         return F.leaky_relu(x, slope) if slope else F.relu(x), anchor
 
     @staticmethod
@@ -56,8 +58,8 @@ class RectifyKnown(torch.autograd.Function):
         nothing = (None,) * (len(ctx.saved_tensors) + 1)
         if grad is None:
             return None, *nothing
-        anchor, *kept = ctx.saved_tensors
-        dx = torch.where(above(ctx.encoding, Encoded(*kept)), grad, grad * ctx.slope if ctx.slope else 0)
+        anchor, *encoded = ctx.saved_tensors
+        dx = torch.where(above(ctx.encoding, Encoded(*encoded)), grad, grad * ctx.slope if ctx.slope else 0)
         return once_differentiable(dx, anchor), *nothing
 
 

@@ -29,7 +29,19 @@ _ROWS = 12
 
 @dataclass(frozen=True)
 class WrittenNorm:
-    """centred: whether the mean is subtracted. weight, bias: names of parameters, or "". plus_one: gain is 1 + w."""
+    """The formula of a norm.
+
+    Attributes
+    ----------
+    centred
+        Whether the mean is subtracted.
+    weight, bias
+        Names of parameters, or "".
+    plus_one
+        Whether gain is 1 + w.
+    eps
+        Added to the variance.
+    """
 
     centred: bool
     weight: str

@@ -15,7 +15,7 @@ GIVEN_MORE = (
     "with these inputs it is not called by one tensor alone: what it is given besides is not known, as of a gate"
 )
 IN_A_CHAIN = (
-    "it is one of a chain of operations, and would keep more by itself; the chain keeps one tensor by"
+    "it is one of a chain of operations, and would save more by itself; the chain saves one tensor by"
     " kernels.forward_ad.wrap"
 )
 

@@ -12,7 +12,7 @@ from kernels.methods.from_output import FromOutput
 from kernels.methods.method import Method
 
 Kind = type[Method]
-IDLE = "it keeps nothing for backward with these inputs: it is not called, works in place, or gets no gradient"
+IDLE = "it saves nothing for backward with these inputs: it is not called, works in place, or gets no gradient"
 IN_PLACE = "its output is changed in place afterwards, and this method needs it"
 
 
@@ -81,9 +81,9 @@ def _decide_one(name: str, comparison: Comparison) -> Method | str:
         return IN_PLACE if methods else "nothing is within the bound on the error of f'"
     if comparison.runs[kind].alone[name] < stock.alone[name]:
         return methods[kind]
-    reason = "nothing keeps less within the bound on the error of f'"
+    reason = "nothing saves less within the bound on the error of f'"
     others = " and ".join(dict.fromkeys(stock.others.get(name, ())))
-    return f"{reason}: what it keeps is kept by {others}, too" if others else reason
+    return f"{reason}: what it saves is saved by {others}, too" if others else reason
 
 
 def groups(shared: Iterable[frozenset[str]]) -> list[frozenset[str]]:

@@ -21,7 +21,12 @@ CONVERTED = "it uses {} already; revert that first"
 def find(model: nn.Module, nests: Callable[[nn.Module], bool] = lambda _: False) -> dict[Site, str]:
     """Every activation of a model, modules first, with why it is left alone, or "".
 
-    nests: whether a module with a function of its own is one, rather than the functions called in it.
+    Parameters
+    ----------
+    model
+        The model.
+    nests
+        Whether a module with a function of its own is one site, rather than the functions called in it.
     """
     modules: dict[Site, str] = {}
     functions: dict[Site, str] = {}

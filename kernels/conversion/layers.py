@@ -43,7 +43,7 @@ def with_layers(model: nn.Module, activations: Mapping[Site, str]) -> dict[Site,
 def _why_left_alone(module: nn.Module) -> str:
     forwards, replaced = standing(module)
     if isinstance(module, WITHOUT_RULE):
-        return "it is not one of the layers that can keep few bits"
+        return "it is not one of the layers that can save few bits"
     if any(isinstance(forward, Approximate) for forward in forwards):
         return f"it goes by {Compressed.name} already; revert that first"
     return "its forward was replaced" if replaced else why_not(module)

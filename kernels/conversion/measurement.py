@@ -44,7 +44,7 @@ def runner(model: nn.Module, inputs: Any, accounting: str) -> Run:
     if fsdp is not None and any(isinstance(module, fsdp.FSDPModule) for module in model.modules()):
         raise KernelError("inputs must be left out after fully_shard, which cannot be measured: convert before it")
     if torch.is_inference_mode_enabled():
-        raise KernelError("convert must measure outside of torch.inference_mode(), where nothing can be kept")
+        raise KernelError("convert must measure outside of torch.inference_mode(), where nothing can be saved")
     kwargs = dict(inputs) if isinstance(inputs, Mapping) else {}
     args = () if isinstance(inputs, Mapping) else (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     training = not model.training  # it comes from a file, then; else modes are as the user has them

@@ -1,6 +1,6 @@
 """Convert the activations of a model in place: find, measure, decide, apply, check."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
@@ -16,7 +16,7 @@ from kernels.conversion.find import find
 from kernels.conversion.in_place import reasons_in_place
 from kernels.conversion.layers import decide_by_bits, with_layers
 from kernels.conversion.measurement import Measurement, Run, measure, measure_stock, measure_with, runner
-from kernels.conversion.report import Report
+from kernels.conversion.report import Report, revertible
 from kernels.conversion.rows import rows_of
 from kernels.conversion.sites import NestedSite, Site, select_sites
 from kernels.errors import KernelError
@@ -27,7 +27,7 @@ from kernels.methods.method import Method
 from kernels.stock import KEEPS_OUTPUT
 
 WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, OptimizedModule)
-STOCK_KEEPS_OUTPUT = "the stock function keeps no more than its output"
+STOCK_KEEPS_OUTPUT = "the stock function saves no more than its output"
 
 
 def convert(
@@ -81,8 +81,7 @@ def convert(
     """
     options = {"bits": bits, "scheme": scheme, "coefficients": coefficients}
     asked = validated_method(model, method, inputs, accounting, max_derivative_error=max_derivative_error, **options)
-    while isinstance(model, WRAPPERS):
-        model = model._orig_mod if isinstance(model, OptimizedModule) else model.module
+    model = _unwrapped(model)
     run = None if inputs is None else runner(model, inputs, accounting)
     sites = _find(model, asked, run)
     reasons = select_sites(sites, patterns(include), patterns(exclude))
@@ -90,12 +89,23 @@ def convert(
     selected = [site for site in sites if not reasons[site]]
     before = None if run is None else measure_stock(selected, sites, run)
     decided = _decide(selected, sites, asked, before, run)
+    return _applied({**reasons, **decided}, [] if coefficients is None else selected, before, run)
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    while isinstance(model, WRAPPERS):
+        model = model._orig_mod if isinstance(model, OptimizedModule) else model.module
+    return model
+
+
+def _applied(outcomes: Outcomes, fitted: Sequence[Site], before: Measurement | None, run: Run | None) -> Report:
+    """The model changed as decided, checked by a run; undone if anything is raised. A file must fit one of `fitted`."""
     changes: list[Change] = []
     try:
-        outcomes = apply_decisions({**reasons, **decided}, changes)
-        if coefficients is not None and selected and all(isinstance(outcomes[site], str) for site in selected):
-            site = selected[0]
-            raise KernelError(f"coefficients must fit an activation of the model: {site.name}: {outcomes[site]}")
+        outcomes = apply_decisions(outcomes, changes)
+        if fitted and all(isinstance(outcomes[site], str) for site in fitted):
+            first = fitted[0]
+            raise KernelError(f"coefficients must fit an activation of the model: {first.name}: {outcomes[first]}")
         after = None
         if before is not None and run is not None:
             after, outcomes = check(outcomes, before, run, changes)
@@ -103,7 +113,7 @@ def convert(
     except BaseException:
         undo(changes)
         raise
-    return Report(rows, before.saved if before else None, after.saved if after else None, changes)
+    return revertible(Report(rows, before.saved if before else None, after.saved if after else None), changes)
 
 
 def _find(model: nn.Module, method: Method, run: Run | None) -> dict[Site, str]:

@@ -29,7 +29,7 @@ REPLACEMENTS: dict[type[nn.Module], type[Activation]] = {
 REASONS: dict[type[nn.Module], str] = {
     nn.PReLU: "its slope is learned",
     nn.RReLU: "its slope is drawn at random",
-    nn.GLU: "it is gated: kernels.swiglu and its like keep less, but must be called instead",
+    nn.GLU: "it is gated: kernels.swiglu and its like save less, but must be called instead",
     **dict.fromkeys((nn.Softmax, nn.Softmax2d, nn.Softmin, nn.LogSoftmax), "it is not element-wise"),
     **dict.fromkeys(
         (nn.RNN, nn.LSTM, nn.GRU, nn.RNNCell, nn.LSTMCell, nn.GRUCell),

@@ -21,7 +21,7 @@ _TOLERANCE = 2.0**-20
 _SHAPE = (48, 80)
 _FAR = torch.tensor([1e3, 2e4, 6e4, 1e6, 1e9, 1e30, torch.inf, torch.nan], dtype=torch.float64, device="cpu")
 NOT_IN_CATALOGUE = (
-    "it computes a function of its own: keep its derivative by method='forward-ad', or fit it by python -m"
+    "it computes a function of its own: save its derivative by method='forward-ad', or fit it by python -m"
     " fitting.fewbit --expr and emit kernels by python -m codegen emit --expr"
 )
 

@@ -57,8 +57,8 @@ class Report:
     sites: Sequence[Converted]
     before: Saved | None = None
     after: Saved | None = None
-    _changes: list[Change] = field(default_factory=list, repr=False)
-    _reverted: bool = field(default=False, repr=False)
+    _changes: list[Change] = field(default_factory=list, init=False, repr=False)
+    _reverted: bool = field(default=False, init=False, repr=False)
 
     @property
     def converted(self) -> list[Converted]:
@@ -107,7 +107,7 @@ class Report:
         return "\n".join(lines)
 
     def _kept_whole(self) -> list[str]:
-        """Operations without a rule, which keep whole tensors, after a conversion that is to change layers too."""
+        """Operations without a rule, which save whole tensors, after a conversion that is to change layers too."""
         if self.after is None or not any(not site.function for site in self.converted):
             return []
         ours = {like(site.name) for site in self.converted}
@@ -127,6 +127,12 @@ class Report:
         published = {"derivative_error": "gradient_error"}  # its name in files that others read
         sites = [{published.get(key, key): value for key, value in asdict(site).items()} for site in self.sites]
         return json.dumps({**totals, "sites": sites}, indent=1) + "\n"
+
+
+def revertible(report: Report, changes: list[Change]) -> Report:
+    """The report, whose `revert` undoes these changes."""
+    report._changes = changes
+    return report
 
 
 def _groups(sites: Sequence[Converted]) -> list[list[Converted]]:

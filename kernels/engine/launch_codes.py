@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from kernels.engine.backend import interpreting
+from kernels.engine.codes import Decode, Encode, taking
 from kernels.engine.launch import device_of, rows_a_program
 from kernels.engine.planes import plane_bytes
 from kernels.engine.templates import ROWS, WARPS
@@ -53,10 +54,10 @@ def _like(vector: Tensor, other: Tensor) -> Tensor:
 
 
 def ends(x: Tensor, run: int, wide: int, tokens: int, bits: int) -> tuple[Tensor, Tensor]:
-    """The least of each group of x, and the step of codes of `bits` bits over it: bfloat16 each."""
+    """The minimum of each group of x, and the step of codes of `bits` bits over it: bfloat16 each."""
     count = x.numel()
     groups = count // tokens * -(-tokens // run)
-    least, step = (x.new_empty(groups, dtype=torch.bfloat16) for _ in range(2))
+    minimum, step = (x.new_empty(groups, dtype=torch.bfloat16) for _ in range(2))
     if count:
         small = run <= 8 * ROWS
         tile = 8 * rows_a_program(count) if small or interpreting() else _TILE
@@ -65,97 +66,74 @@ def ends(x: Tensor, run: int, wide: int, tokens: int, bits: int) -> tuple[Tensor
         grid = (-(-groups // (tile // width)),)
         with device_of(x):
             _template().group_range_kernel[grid](
-                x, least, step, run, wide, tokens, groups, count,
+                x, minimum, step, run, wide, tokens, groups, count,
                 BITS=bits, GROUPS=tile // width, WIDTH=width, num_warps=WARPS if small else 16, **_EXACT
             )  # fmt: skip
-    return least, step
+    return minimum, step
 
 
-def encode(
-    x: Tensor,
-    center: Tensor,
-    scale: Tensor,
-    offset: Tensor,
-    noise: Tensor | None,
-    run: int,
-    wide: int,
-    tokens: int,
-    bits: int,
-) -> Tensor:
-    """Bit planes uint8 [bits, ceil(n/8)] of the codes of x; vectors of one length, or of one entry."""
-    count = x.numel()
-    planes = x.new_empty((bits, plane_bytes(count)), dtype=torch.uint8)
+@taking(Encode)
+def encode(given: Encode) -> Tensor:
+    """Bit planes uint8 [bits, ceil(n/8)] of the codes of x."""
+    count = given.x.numel()
+    planes = given.x.new_empty((given.bits, plane_bytes(count)), dtype=torch.uint8)
     if count:
-        kind = "none" if noise is None else "one" if noise.numel() == 1 else "each"
+        kind = "none" if given.noise is None else "one" if given.noise.numel() == 1 else "each"
         grid, constants = _sizes(count)
-        with device_of(x):
+        with device_of(given.x):
             _template().encode_kernel[grid](
-                x,
-                center.contiguous(),
-                _like(scale, center),
-                _like(offset, center),
-                x if noise is None else noise.contiguous(),
+                given.x,
+                given.center.contiguous(),
+                _like(given.scale, given.center),
+                _like(given.offset, given.center),
+                given.x if given.noise is None else given.noise.contiguous(),
                 planes,
-                run,
-                wide,
-                tokens,
-                len(center),
+                given.run,
+                given.wide,
+                given.tokens,
+                len(given.center),
                 count,
-                PLACES=_places(center, run, wide, tokens, count),
+                PLACES=_places(given.center, given.run, given.wide, given.tokens, count),
                 NOISE=kind,
-                BITS=bits,
+                BITS=given.bits,
                 WIDE=count > _NARROW,
                 **constants,
             )
     return planes
 
 
-def decode(
-    planes: Tensor,
-    step: Tensor,
-    base: Tensor,
-    run: int,
-    wide: int,
-    tokens: int,
-    gain: Tensor | None,
-    bias: Tensor | None,
-    inner: int,
-    signs: Tensor | None,
-    slope: float,
-    clamp: bool,
-    count: int,
-    dtype: torch.dtype,
-) -> Tensor:
-    """Flat values of `dtype`, `count` of them, of planes uint8 [bits, ceil(count/8)] and vectors."""
-    values = planes.new_empty(count, dtype=dtype)
-    if count:
-        grid, constants = _sizes(count)
-        with device_of(planes):
+@taking(Decode)
+def decode(given: Decode) -> Tensor:
+    """Flat values of `dtype`, `count` of them."""
+    values = given.planes.new_empty(given.count, dtype=given.dtype)
+    if given.count:
+        grid, constants = _sizes(given.count)
+        with device_of(given.planes):
             _template().decode_kernel[grid](
-                planes,
-                step.contiguous(),
-                _like(base, step),
-                step if gain is None else gain.contiguous(),
-                step if bias is None else bias.contiguous(),
-                planes if signs is None else signs,
+                given.planes,
+                given.step.contiguous(),
+                _like(given.base, given.step),
+                given.step if given.gain is None else given.gain.contiguous(),
+                given.step if given.bias is None else given.bias.contiguous(),
+                given.planes if given.signs is None else given.signs,
                 values,
-                float(slope),
-                run,
-                wide,
-                tokens,
-                len(step),
-                inner,
-                1 if gain is None else len(gain),
-                1 if bias is None else len(bias),
-                count,
-                PLACES=_places(step, run, wide, tokens, count),
-                GAIN=_places(gain, inner),
-                BIAS=_places(bias, inner),
-                SIGNS=signs is not None,
-                SLOPED=slope != 0,
-                CLAMP=clamp,
-                BITS=len(planes),
-                WIDE=count > _NARROW,
+                float(given.slope),
+                given.run,
+                given.wide,
+                given.tokens,
+                len(given.step),
+                given.inner,
+                1 if given.gain is None else len(given.gain),
+                1 if given.bias is None else len(given.bias),
+                given.count,
+                PLACES=_places(given.step, given.run, given.wide, given.tokens, given.count),
+                GAIN=_places(given.gain, given.inner),
+                BIAS=_places(given.bias, given.inner),
+                SIGNS=given.signs is not None,
+                SLOPED=given.slope != 0,
+                CLAMP=given.clamp,
+                BITS=len(given.planes),
+                WIDE=given.count > _NARROW,
                 **constants,
             )
     return values

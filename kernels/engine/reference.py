@@ -101,26 +101,25 @@ def _derivative(
     """f'(x) of a piece, from the output there and what was saved of all."""
     packed = saved[:, piece.start // 8 : plane_bytes(piece.stop)] if spec.stored_bits else saved
     count = piece.stop - piece.start
-    match spec.storage.name:
-        case "derivative":
+    bit: Tensor | None = None
+    match spec.storage.name, y:
+        case "derivative", _:
             return saved.view(-1)[piece].to(wide)
-        case "codes" | "table_codes":
+        case "codes" | "table_codes", _:
             levels = torch.tensor(table_of(spec).levels, dtype=wide, device=saved.device)
             return levels.index_select(0, unpack(packed, count).int())
-        case "signed_output":
-            signed = saved.view(-1)[piece]
-            above = _wide(signed).abs() + spec.function.minimum
-            return _from_output(spec, signed.dtype, above, ~torch.signbit(signed), params)
-    if y is None:
-        raise RuntimeError(f"{spec.key} needs y")
-    match spec.storage.name:
-        case "branch_bit":
-            bit = unpack(packed, count).bool()
-        case "marked_output":
-            bit = (y.view(INTEGERS[y.dtype]) & 1) == 0
+        case "signed_output", _:
+            output = saved.view(-1)[piece]
+            values, bit = _wide(output).abs() + spec.function.minimum, ~torch.signbit(output)
+        case "branch_bit", Tensor() as output:
+            values, bit = _wide(output), unpack(packed, count).bool()
+        case "marked_output", Tensor() as output:
+            values, bit = _wide(output), (output.view(INTEGERS[output.dtype]) & 1) == 0
+        case _, Tensor() as output:
+            values = _wide(output)
         case _:
-            bit = None
-    return _from_output(spec, y.dtype, _wide(y), bit, params)
+            raise RuntimeError(f"{spec.key} needs y")
+    return _from_output(spec, output.dtype, values, bit, params)
 
 
 def _from_output(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from kernels.engine.codes import Decode, Encode, taking
 from kernels.engine.elements import computed
 from kernels.engine.planes import pack, unpack
 
@@ -41,9 +42,9 @@ def _joined(split: Tensor, tokens: int, count: int) -> Tensor:
 
 
 def ends(x: Tensor, run: int, wide: int, tokens: int, bits: int) -> tuple[Tensor, Tensor]:
-    """The least of each group, rounded down to bfloat16, and the step from code to code, rounded up: bfloat16 each.
+    """The minimum of each group, rounded down to bfloat16, and the step from code to code, rounded up: bfloat16 each.
 
-    So 2^bits codes from the least on, a step apart, reach over the whole group.
+    So 2^bits codes from the minimum on, a step apart, reach over the whole group.
     """
     flat, groups = x.reshape(-1, tokens, wide).float(), -(-tokens // run)
     if tokens % run:  # the last token again changes no minimum and no maximum
@@ -53,9 +54,9 @@ def ends(x: Tensor, run: int, wide: int, tokens: int, bits: int) -> tuple[Tensor
         low, high = torch.aminmax(split.view(-1, run), dim=1)
     else:  # along another dimension than the last, two passes take half as long
         low, high = split.amin(2).view(-1), split.amax(2).view(-1)
-    least = -_up(-low)
-    step = _up((high - least) / ((1 << bits) - 1))
-    return least.bfloat16(), step.bfloat16()
+    minimum = -_up(-low)
+    step = _up((high - minimum) / ((1 << bits) - 1))
+    return minimum.bfloat16(), step.bfloat16()
 
 
 def _up(values: Tensor) -> Tensor:
@@ -64,70 +65,39 @@ def _up(values: Tensor) -> Tensor:
     return torch.where(values > 0, (bits + 0xFFFF) & ~0xFFFF, bits & ~0xFFFF).view(torch.float32)
 
 
-def encode(
-    x: Tensor,
-    center: Tensor,
-    scale: Tensor,
-    offset: Tensor,
-    noise: Tensor | None,
-    run: int,
-    wide: int,
-    tokens: int,
-    bits: int,
-) -> Tensor:
-    """Bit planes of floor((x - center) * scale + noise) + offset, not below 0 and below 2**bits; NaN has code 0.
-
-    noise: from [0, 1) and as many as x has, or one for all, or none.
-    """
-    flat = x.reshape(-1).to(computed(x.dtype))
-    length, place = len(center), (run, wide, tokens)
-    center, scale, offset = (_entries(one.to(flat.dtype), *place) for one in (center, scale, offset))
+@taking(Encode)
+def encode(given: Encode) -> Tensor:
+    """Bit planes of floor((x - center) * scale + noise) + offset, not below 0 and below 2**bits; NaN has code 0."""
+    flat = given.x.reshape(-1).to(computed(given.x.dtype))
+    length, noise, place = len(given.center), given.noise, (given.run, given.wide, given.tokens)
+    vectors = (given.center, given.scale, given.offset)
+    center, scale, offset = (_entries(vector.to(flat.dtype), *place) for vector in vectors)
     places = (_split(flat, length, *place) - center).mul_(scale)
     if noise is not None:
         places += noise if noise.numel() == 1 else _split(noise.reshape(-1), length, *place)
-    codes = places.floor_().add_(offset).nan_to_num_(0.0).clamp_(0, (1 << bits) - 1)
-    return pack(_joined(codes, tokens, flat.numel()).to(torch.uint8), bits)
+    codes = places.floor_().add_(offset).nan_to_num_(0.0).clamp_(0, (1 << given.bits) - 1)
+    return pack(_joined(codes, given.tokens, flat.numel()).to(torch.uint8), given.bits)
 
 
-def decode(
-    planes: Tensor,
-    step: Tensor,
-    base: Tensor,
-    run: int,
-    wide: int,
-    tokens: int,
-    gain: Tensor | None,
-    bias: Tensor | None,
-    inner: int,
-    signs: Tensor | None,
-    slope: float,
-    clamp: bool,
-    count: int,
-    dtype: torch.dtype,
-) -> Tensor:
-    """Flat values (code * step + base) * gain + bias.
-
-    step and base belong to groups, gain and bias to channels of `inner` elements. signs: one plane, set where the value
-    is known to be above 0; elsewhere it is times `slope`. clamp: a value with the wrong sign becomes 0 before, which
-    makes the error of codes to nearest less, and the mean of stochastic ones wrong.
-    """
-    values, place = unpack(planes, count).to(computed(dtype)), (run, wide, tokens)
-    step, length, base = _entries(step.to(values.dtype), *place), len(step), _entries(base.to(values.dtype), *place)
-    values = _joined(_split(values, length, *place).mul_(step).add_(base), tokens, count)
-    if gain is not None:
-        values = _split(values, len(gain), inner, 1, inner).mul_(_entries(gain.to(values.dtype), inner, 1, inner))
-        values = values.view(-1)[:count]
-    if bias is not None:
-        values = _split(values, len(bias), inner, 1, inner).add_(_entries(bias.to(values.dtype), inner, 1, inner))
-        values = values.view(-1)[:count]
-    if signs is not None:
-        above = unpack(signs, count)
-        if slope:
-            over, under = (values.clamp(min=0), values.clamp(max=0)) if clamp else (values, values)
-            values = torch.where(above.bool(), over, slope * under)
+@taking(Decode)
+def decode(given: Decode) -> Tensor:
+    """Flat values (code * step + base) * gain + bias."""
+    values, place = unpack(given.planes, given.count).to(computed(given.dtype)), (given.run, given.wide, given.tokens)
+    step, base = (_entries(vector.to(values.dtype), *place) for vector in (given.step, given.base))
+    values = _joined(_split(values, len(given.step), *place).mul_(step).add_(base), given.tokens, given.count)
+    channels = given.inner, 1, given.inner
+    for vector, combine in ((given.gain, Tensor.mul_), (given.bias, Tensor.add_)):
+        if vector is not None:
+            entries = _entries(vector.to(values.dtype), *channels)
+            values = combine(_split(values, len(vector), *channels), entries).view(-1)[: given.count]
+    if given.signs is not None:
+        above = unpack(given.signs, given.count)
+        if given.slope:
+            over, under = (values.clamp(min=0), values.clamp(max=0)) if given.clamp else (values, values)
+            values = torch.where(above.bool(), over, given.slope * under)
         else:
-            values = (values.clamp_(min=0) if clamp else values).mul_(above)
-    return values.to(dtype)
+            values = (values.clamp_(min=0) if given.clamp else values).mul_(above)
+    return values.to(given.dtype)
 
 
 def rectify(x: Tensor, slope: float) -> tuple[Tensor, Tensor]:

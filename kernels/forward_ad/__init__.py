@@ -1,4 +1,4 @@
-"""Nested forward AD: chains of element-wise operations that a user wrote keep one tensor for backward, f'(x)."""
+"""Nested forward AD: chains of element-wise operations that a user wrote save one tensor for backward, f'(x)."""
 
 from kernels.forward_ad.eager import nested_forward_ad
 from kernels.forward_ad.report import report

@@ -1,4 +1,4 @@
-"""What is known of a chain in eager code while it grows: its source, and what autograd keeps of it."""
+"""What is known of a chain in eager code while it grows: its source, and what autograd saves of it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -51,16 +51,28 @@ class Source:
 
 
 def _keeps_result(node: object) -> bool:
-    """Whether a node keeps the tensor it gives."""
+    """Whether a node saves the tensor it gives."""
     return any(hasattr(type(node), f"_saved_{name}") for name in ("result", "output", "out"))
 
 
 @dataclass(eq=False, repr=False)
 class Record:
-    """A tensor of a chain. kept: bytes that autograd keeps of the operation that gave it, by storage.
+    """A tensor of a chain.
 
-    source: None once the chain is over, and is what it would be without us. used: the chain goes on from here.
-    bypassed: gradients do not all come by here any more. watched: it has a hook.
+    Attributes
+    ----------
+    source
+        None once the chain is over, and is what it would be without us.
+    kept
+        Bytes that autograd saves of the operation that gave the tensor, by storage.
+    parents
+        The records of the operands.
+    used
+        Whether the chain goes on from here.
+    bypassed
+        Whether some gradients do not come by here any more.
+    watched
+        Whether it has a hook.
     """
 
     source: Source | None
@@ -135,10 +147,18 @@ def alike(one: Tensor, first: Tensor) -> bool:
 
 
 def kept(what: str, tensors: Sequence[Tensor], result: Tensor, source: Source) -> dict[Any, int]:
-    """Bytes that autograd keeps of an operation, by storage, as far as they die with the chain.
+    """Bytes that autograd saves of an operation, by storage, as far as they die with the chain.
 
-    what: see `kernels.forward_ad.operations`. tensors: the operands. Tensors that need no gradient are somebody else's,
-    but for truth values, which are the results of comparisons.
+    Tensors that need no gradient are somebody else's, but for truth values, which are the results of comparisons.
+
+    Parameters
+    ----------
+    what
+        What is saved of the operation, see `kernels.forward_ad.operations`.
+    tensors, result
+        The operands, and what the operation gave.
+    source
+        Of the chain.
     """
     needing = [one for one in tensors if one.requires_grad]
     sizes: dict[Any, int] = {}

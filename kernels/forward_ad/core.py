@@ -1,4 +1,4 @@
-"""What all front ends share: the derivative of a chain, by the chain's own backward, and the node that keeps it.
+"""What all front ends share: the derivative of a chain, by the chain's own backward, and the node that saves it.
 
 A chain is made of element-wise operations, from one source. So d end[i] / d source[j] is 0 for i ≠ j, and the
 gradient that comes out of it for a gradient of ones is the derivative itself: backward gives what forward mode would.
@@ -18,7 +18,7 @@ from kernels.methods.method import SavedBy
 
 
 def derivatives_of(ends: Sequence[Tensor], source: Tensor) -> list[Tensor]:
-    """d end / d source for each end of a chain, in the source's dtype; what autograd keeps of the chain is freed.
+    """d end / d source for each end of a chain, in the source's dtype; what autograd saves of the chain is freed.
 
     Raises RuntimeError where backward would.
     """
@@ -36,8 +36,22 @@ Targets = list[tuple[int, torch.dtype] | None]  # of each result of a node: wher
 def backward_order(end: Node, source: tuple[Node, int], dtype: torch.dtype) -> tuple[list[Node], list[Targets]]:
     """The nodes of a chain as backward goes through them, the source's not among them; and where their results go.
 
-    dtype: the source's. Where results go is an index into the nodes, or behind the last: the source. Raises ValueError
-    for a chain that has another source, too.
+    Parameters
+    ----------
+    end, source
+        The node at the end, and the source's with the number of its result.
+    dtype
+        The source's.
+
+    Returns
+    -------
+    nodes, targets
+        Where results go is an index into the nodes, or behind the last: the source.
+
+    Raises
+    ------
+    ValueError
+        For a chain that has another source, too.
     """
     nodes: list[Node] = []  # each before those that its gradient comes from
     seen: set[Node | None] = {end, None}  # None: of what needs no gradient
@@ -67,7 +81,7 @@ def backward_order(end: Node, source: tuple[Node, int], dtype: torch.dtype) -> t
 def swept(nodes: list[Node], targets: list[Targets], ones: Tensor) -> Tensor:
     """d end / d source by a chain's own nodes, given ones in the shape of its end; see `backward_order`.
 
-    Each node is let go when it is done, and with it what it kept, if nobody else needs it: `nodes` ends up empty.
+    Each node is let go when it is done, and with it what it saved, if nobody else needs it: `nodes` ends up empty.
     Raises RuntimeError where backward would.
     """
     gradients: list[Tensor | None] = [ones, *[None] * len(nodes)]
@@ -124,8 +138,8 @@ class Gate(torch.autograd.Function):
         return gradient
 
 
-class Chain(torch.autograd.Function):
-    """The one node that is left of a chain: `end`, changed in place to have it, keeps its derivative alone."""
+class CollapsedChain(torch.autograd.Function):
+    """The one node that is left of a chain: `end`, changed in place to have it, saves only its derivative."""
 
     @staticmethod
     def forward(ctx: Any, end: Tensor, gate: Tensor, anchor: Tensor, derivative: Tensor) -> Tensor:
@@ -159,12 +173,12 @@ class Failed(torch.autograd.Function):
         raise ctx.error
 
 
-class Region(torch.autograd.Function):
+class ChainFunction(torch.autograd.Function):
     """A chain as a function: runs it, saves the derivative of each result, and gives an anchor before the results."""
 
     @staticmethod
     def forward(ctx: Any, source: Tensor, run: Callable[[Tensor], Sequence[Tensor]]) -> tuple[Tensor, ...]:
-        # Whoever packs what is kept is to see the derivatives alone: else checkpointing would run all of it again here.
+        # Whoever packs what is saved is to see only the derivatives: else checkpointing would run all of it again.
         with torch.enable_grad(), saved_tensors_hooks(as_it_is, as_it_is):
             inside = source.detach().requires_grad_()
             ends = run(inside)
@@ -186,10 +200,10 @@ class Region(torch.autograd.Function):
 
 
 def region(run: Callable[[Tensor], Sequence[Tensor]], source: Tensor) -> Sequence[Tensor]:
-    """run(source), which is element-wise in source, keeping one derivative for each result and nothing else."""
+    """run(source), which is element-wise in source; saves one derivative for each result and nothing else."""
     if not (torch.is_grad_enabled() and source.requires_grad):
         return run(source)
-    results: tuple[Tensor, ...] = Region.apply(source, run)
+    results: tuple[Tensor, ...] = ChainFunction.apply(source, run)
     return results[1:]
 
 

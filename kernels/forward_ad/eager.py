@@ -1,7 +1,7 @@
-"""Nested forward AD in eager code: a mode in which chains of element-wise operations keep their derivative alone.
+"""Nested forward AD in eager code: a mode in which chains of element-wise operations save only their derivative.
 
 Every operation runs as it would, and has its ordinary node in autograd's graph. A record goes along at the node of each
-tensor of a chain: which source it has, and what autograd keeps of it. When an operation that is not element-wise
+tensor of a chain: which source it has, and what autograd saves of it. When an operation that is not element-wise
 takes such a tensor, the derivative is computed by the chain's own backward, the tensor gets a node that holds
 it in place of its own, and the chain's nodes die with all that they kept. In the terms of the paper (Guo et al., IV),
 where Y is an element-wise operation, or the tensor it gives, and N any other:
@@ -10,7 +10,7 @@ where Y is an element-wise operation, or the tensor it gives, and N any other:
     NY  a chain begins: a gate is put on its source
     YY  it goes on: the record goes along. (The paper computes the derivative step by step here: that costs the same,
         and is in vain for chains that stay as they are.)
-    YN  it ends: the derivative, and the new node, if that keeps less
+    YN  it ends: the derivative, and the new node, if that saves less
 
 The tensor is changed in place, and not replaced, so whoever has it sees the same: several consumers, hooks, views.
 """
@@ -33,19 +33,29 @@ from kernels.hooks import saving_hooks
 
 MIN_NUMEL = 1 << 16  # a chain costs 100 to 300 µs of its own, whatever its size
 _BYPASSED = (
-    "a hook on a tensor within a chain, or a gradient with respect to it, must be asked for before the chain is used;"
-    " got a tensor of a chain whose derivative is computed already: ask where it is made, or leave nested_forward_ad"
+    "a hook on a tensor within a chain, or a gradient with respect to it, must be asked for before the chain's output"
+    " is used; got a tensor of a chain whose derivative is computed already: ask where it is made, or leave"
+    " nested_forward_ad"
 )
 _WATCHES = {"register_hook", "retain_grad"}
 _USES = {"T", "H", "mT", "mH", "real", "imag"}  # attributes that are operations
 
 
 class nested_forward_ad(ContextDecorator, TorchFunctionMode):
-    """A context manager and decorator for forward passes: chains of element-wise operations keep a derivative alone.
+    """A context manager and decorator for forward passes: chains of element-wise operations save only a derivative.
 
-    What runs in it gives what it would give, bit by bit, and the same gradients but for rounding. A chain begins at a
-    tensor of at least `min_numel` elements, and keeps one tensor where that is less than autograd keeps of it. It
-    cannot be differentiated twice: that raises KernelError.
+    What runs in it gives what it would give, bit by bit, and the same gradients but for rounding. A chain saves one
+    tensor where that is less than autograd saves of it.
+
+    Parameters
+    ----------
+    min_numel
+        Elements at least of the tensor that a chain begins at.
+
+    Raises
+    ------
+    KernelError
+        For another `min_numel` than a whole number of 0 or more; in backward, where a chain is differentiated twice.
     """
 
     def __init__(self, *, min_numel: int = MIN_NUMEL) -> None:
@@ -90,7 +100,7 @@ class nested_forward_ad(ContextDecorator, TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _before(self, func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[str, list[Tensor], Source] | None:
-        """End the chains that an operation uses. If a chain goes on with it: what autograd keeps, operands, source."""
+        """End the chains that an operation uses. If a chain goes on with it: what autograd saves, operands, source."""
         tensors = [*_tensors(args), *_tensors(kwargs.values())] if kwargs else [*_tensors(args)]
         what = out_of_place(func, kwargs)
         if what is not None and (source := self._source(tensors)) is not None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from kernels.forward_ad.chains import Record, Source, alike, kept, note, record
-from kernels.forward_ad.core import Chain, Failed, backward_order, swept
+from kernels.forward_ad.core import CollapsedChain, Failed, backward_order, swept
 
 
 def grow(what: str, tensors: list[Tensor], source: Source, result: Any) -> None:
@@ -29,7 +29,7 @@ def grow(what: str, tensors: list[Tensor], source: Source, result: Any) -> None:
 
 
 def end(tensor: Tensor) -> None:
-    """End the chain at a tensor, if it is of one: give it a node that keeps the derivative alone, if that is less."""
+    """End the chain at a tensor, if it is of one: give it a node that saves only the derivative, if that is less."""
     it = record(tensor)
     source = None if it is None else it.open_source
     if it is not None and source is not None and not (_saves(it, source, tensor) and _rewired(it, source, tensor)):
@@ -37,7 +37,7 @@ def end(tensor: Tensor) -> None:
 
 
 def _saves(it: Record, source: Source, tensor: Tensor) -> bool:
-    """Whether the derivative is less than what the chain keeps, is as good, and nobody looks at what would be gone."""
+    """Whether the derivative is less than what the chain saves, is as good, and nobody looks at what would be gone."""
     if tensor._backward_hooks or tensor.retains_grad:
         return False
     if source.gate.dtype == torch.float16 and tensor.dtype != torch.float16:  # its range is too small for derivatives
@@ -67,7 +67,7 @@ def _rewired(it: Record, source: Source, tensor: Tensor) -> bool:
     with _unsafe_preserve_version_counter(tensor):
         tensor.detach_()  # nothing but `nodes` holds them now, unless somebody else does
         try:
-            Chain.apply(tensor, source.gate, source.anchor, swept(nodes, targets, ones))
+            CollapsedChain.apply(tensor, source.gate, source.anchor, swept(nodes, targets, ones))
         except BaseException as error:
             # What backward needs was changed in place, most likely: so it will say then, as it would have.
             Failed.apply(tensor, source.gate, RuntimeError(str(error)))

@@ -1,7 +1,7 @@
 """What each node of an FX graph does, found by running the graph once on fake tensors, which have no numbers.
 
 So nothing is guessed from names: which results share memory, what is written in place, also through views, what
-draws random numbers, what needs a gradient where it is read, and what autograd keeps, storage by storage.
+draws random numbers, what needs a gradient where it is read, and what autograd saves, storage by storage.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch._ops import HigherOrderOperator
-from torch._subclasses import FakeTensor, FakeTensorMode
+from torch._subclasses import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from kernels.memory.isolated import unchanged
+from kernels.memory.isolated import fake_mode, unchanged
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu")  # that have autocast
 _ENTER, _EXIT = torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exit_autocast
@@ -27,11 +27,28 @@ _WITH_AUTOCAST = torch.ops.higher_order.wrap_with_autocast
 
 @dataclass
 class Fact:
-    """Of one node. value: its result, if that is one tensor. storages: of all tensors in its result.
+    """What is known of one node.
 
-    varying: the nodes it reads that need a gradient as it reads them. needs: whether its result does. differentiates:
-    whether gradients are on. writes: storages changed in place. keeps: storages that autograd keeps for it, with their
-    bytes. era: the same for two nodes if nothing between them turns gradients or autocast on or off.
+    Attributes
+    ----------
+    value
+        Its result, if that is one tensor.
+    storages
+        Of all tensors in its result.
+    varying
+        The nodes it reads that need a gradient as it reads them.
+    needs
+        Whether its result needs one.
+    writes
+        Storages changed in place.
+    keeps
+        Storages that autograd saves for it, with their bytes.
+    random
+        Whether it draws random numbers.
+    opaque
+        Whether it holds a graph of its own, which was not run.
+    era
+        The same for two nodes if nothing between them turns gradients or autocast on or off.
     """
 
     value: FakeTensor | None = None
@@ -47,22 +64,31 @@ class Fact:
 
 @dataclass
 class Facts:
-    """Of a graph. outside: storages that are there whether or not anything is kept: parameters, buffers and inputs."""
+    """What is known of the nodes of a graph.
+
+    Attributes
+    ----------
+    of
+        By node.
+    outside
+        Storages that are there whether or not anything is saved: parameters, buffers and inputs.
+    """
 
     of: dict[fx.Node, Fact]
     outside: set[int]
-    _alive: Any = field(
-        default=None, repr=False
-    )  # a storage is known by its address, which must not be given out again
+    # A storage is known by its address, which must not be given out again.
+    _alive: Any = field(default=None, repr=False)
 
 
 def observe(module: fx.GraphModule, inputs: Sequence[Any]) -> Facts:
     """Run `module` on fakes of `inputs`, one for each placeholder. Neither it nor any random state is changed.
 
-    Raises whatever a model raises that cannot run so, as one that branches on numbers.
+    Raises
+    ------
+    Exception
+        Whatever a model raises that cannot run so, as one that branches on numbers.
     """
-    mode = next((one.fake_mode for one in tree_leaves(inputs) if isinstance(one, FakeTensor)), None)
-    mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
+    mode = fake_mode(inputs)
 
     def fake(value: Any) -> Any:
         if not isinstance(value, Tensor) or isinstance(value, FakeTensor):
@@ -178,7 +204,7 @@ class _Operations(TorchDispatchMode):
 
 @contextmanager
 def _saving(keeps: dict[int, int], held: list[Tensor]) -> Iterator[None]:
-    """Notes the storages that autograd keeps, and holds them."""
+    """Notes the storages that autograd saves, and holds them."""
 
     def pack(tensor: Tensor) -> Tensor:
         inner = tensor.detach()

@@ -1,4 +1,4 @@
-"""The element-wise operations of PyTorch, and what autograd keeps of each: the one table that all front ends go by.
+"""The element-wise operations of PyTorch, and what autograd saves of each: the one table that all front ends go by.
 
 There are no derivatives here. An operation is in the table if each element of its result depends on the same element
 of each operand alone: then its own backward, given ones, gives the derivative.
@@ -31,14 +31,14 @@ _NAMES = {
     ),
 }
 KEPT: dict[str, str] = {name: what for what, names in _NAMES.items() for name in names.split()}
-"""What autograd keeps of an operation, by its name: its input; its output; its operands, each for the gradient of the
+"""What autograd saves of an operation, by its name: its input; its output; its operands, each for the gradient of the
 other; of a quotient also the denominator for itself; a mask; its input and what nobody sees, as large; or nothing."""
 
 _OWNERS = (torch, Tensor, F, torch.special)
 FUNCTIONS: dict[Callable[..., Any], str] = {
     getattr(owner, name): what for name, what in KEPT.items() for owner in _OWNERS if hasattr(owner, name)
 }
-"""What autograd keeps, by torch's functions and the methods of tensors."""
+"""What autograd saves, by torch's functions and the methods of tensors."""
 
 _OPERATORS: dict[Any, str] = {
     operator.add: "add",
@@ -63,7 +63,7 @@ LOOKS = frozenset(_LOOKS.split())
 
 
 def out_of_place(function: Any, kwargs: Mapping[str, Any]) -> str | None:
-    """What autograd keeps of a call of one of torch's element-wise functions; None of any other, or in place."""
+    """What autograd saves of a call of one of torch's element-wise functions; None of any other, or in place."""
     try:
         what = FUNCTIONS.get(function)
     except TypeError:  # a stranger's function, unhashable
@@ -72,7 +72,7 @@ def out_of_place(function: Any, kwargs: Mapping[str, Any]) -> str | None:
 
 
 def kept(target: Any) -> str | None:
-    """What autograd keeps of a function, a method's name, an operator or an overload of aten; None: of no interest."""
+    """What autograd saves of a function, a method's name, an operator or an overload of aten; None: of no interest."""
     if isinstance(target, str):
         return KEPT.get(target)
     if isinstance(target, OpOverload | OpOverloadPacket):

@@ -1,4 +1,4 @@
-"""Where in an FX graph one derivative can be kept in place of what autograd keeps: regions of one source.
+"""Where in an FX graph one derivative can be saved in place of what autograd saves: regions of one source.
 
 A region is made of element-wise operations that all follow from one tensor. It becomes one call, which stands where
 its first node stood that follows all it reads. What would then read or draw anything else than before is left alone.
@@ -16,10 +16,24 @@ from kernels.forward_ad.members import may_be_aside, may_be_member
 
 @dataclass(frozen=True)
 class Region:
-    """nodes, in order, follow from source, and from constants, which need no gradient. outputs are read elsewhere.
+    """Nodes that follow from one source.
 
-    place: the node before which the call goes. kept: bytes that autograd keeps for it alone; instead: those of the
-    derivatives, one for each output.
+    Attributes
+    ----------
+    source
+        The node that all others follow from.
+    nodes
+        In order.
+    outputs
+        Those that are read elsewhere.
+    constants
+        What the nodes read besides, which needs no gradient.
+    place
+        The node before which the call goes.
+    kept
+        Bytes that autograd saves for it alone.
+    instead
+        Bytes of the derivatives, one for each output.
     """
 
     source: fx.Node
@@ -196,7 +210,7 @@ class _Finder:
 
 
 def _used(facts: Facts) -> set[fx.Node]:
-    """The nodes through which gradients come; what the others keep dies with them."""
+    """The nodes through which gradients come; what the others save dies with them."""
     used: set[fx.Node] = set()
     for node, fact in reversed(facts.of.items()):
         through = (user for user in node.users if user in used)

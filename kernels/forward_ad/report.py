@@ -1,4 +1,4 @@
-"""What a model keeps for backward as it is, with nested forward AD by each front end, and by what else there is."""
+"""What a model saves for backward as it is, with nested forward AD by each front end, and by what else there is."""
 
 import copy
 import inspect
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from kernels.errors import KernelError
-from kernels.forward_ad.rewrite import Chain, Checkpointed
+from kernels.forward_ad.rewrite import Checkpointed, RegionModule
 from kernels.forward_ad.static import Backend, check, exported, traced, undisturbed
 from kernels.forward_ad.wrapping import Wrapped, wrap
 from kernels.memory.making import line
@@ -27,8 +27,19 @@ _VERBS = {"nested, eager": "run", "nested, traced": "traced", "nested, exported"
 
 @dataclass(frozen=True)
 class Way:
-    """A way to run a model. kept: bytes of activations for backward; chains: how many were rewritten, where that is
-    known; reason: why it cannot be run so, or ""."""
+    """A way to run a model.
+
+    Attributes
+    ----------
+    name
+        Of the way.
+    kept
+        Bytes of activations saved for backward.
+    chains
+        How many were rewritten, where that is known.
+    reason
+        Why the model cannot be run so, or "".
+    """
 
     name: str
     kept: int | None = None
@@ -60,11 +71,27 @@ class Report:
 
 
 def report(model: nn.Module, /, *inputs: Any, **kwargs: Any) -> Report:
-    """What a call of `model` with inputs and kwargs keeps for backward: plain, by each front end of nested forward AD,
-    with the same chains checkpointed, and by the partitioner of torch.compile.
+    """What a call of a model saves for backward by each way to run it.
 
-    A copy of the model is measured, in its mode; what is compiled runs for real. A way that cannot take the model says
-    why. Raises KernelError for what is no model; else what the model raises as it is.
+    The ways are the model as it is, each front end of nested forward AD, the same chains checkpointed, and the
+    partitioner of torch.compile. A copy of the model is measured, in its mode; what is compiled runs for real.
+
+    Parameters
+    ----------
+    model
+        A module without nested forward AD.
+    *inputs, **kwargs
+        What the model is called with.
+
+    Returns
+    -------
+    Report
+        The ways with their bytes; a way that cannot take the model says why.
+
+    Raises
+    ------
+    KernelError
+        For what is no model. Else what the model raises as it is.
     """
     check(model)
     if any(isinstance(vars(one).get("forward"), Wrapped) for one in model.modules()):
@@ -103,7 +130,7 @@ def _positional(model: nn.Module, inputs: Sequence[Any], kwargs: Mapping[str, An
 
 
 def _static(module: nn.Module, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, int]:
-    chains = len([one for one in module.modules() if isinstance(one, Chain)])
+    chains = len([one for one in module.modules() if isinstance(one, RegionModule)])
     return saved_bytes(module, *inputs, **kwargs).total, chains
 
 

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils.checkpoint import checkpoint
 
-from kernels.forward_ad.core import region as keeping_derivatives
+from kernels.forward_ad.core import region as saving_derivatives
 from kernels.forward_ad.regions import Region
 from kernels.functional import transformed
 
 
-class Chain(nn.Module):
-    """A region: body(source, *constants), element-wise in source, keeping one derivative for each result."""
+class RegionModule(nn.Module):
+    """Runs a region: body(source, *constants), element-wise in source; saves one derivative for each result."""
 
     def __init__(self, body: fx.GraphModule) -> None:
         super().__init__()
@@ -23,11 +23,11 @@ class Chain(nn.Module):
     def forward(self, source: Tensor, *constants: Any) -> Sequence[Tensor]:
         if transformed() or not _fit(source, constants):
             return tuple(self.body(source, *constants))
-        return keeping_derivatives(lambda inside: self.body(inside, *constants), source)
+        return saving_derivatives(lambda inside: self.body(inside, *constants), source)
 
 
-class Checkpointed(Chain):
-    """A region that keeps its source alone, and runs again in backward."""
+class Checkpointed(RegionModule):
+    """Saves a region's source alone, and runs it again in backward."""
 
     def forward(self, source: Tensor, *constants: Any) -> Sequence[Tensor]:
         return tuple(checkpoint(self.body, source, *constants, use_reentrant=False))
@@ -46,7 +46,7 @@ def _fit(source: Tensor, constants: Sequence[Any]) -> bool:
 
 
 def replace(
-    module: fx.GraphModule, regions: Sequence[Region], kind: Callable[[fx.GraphModule], nn.Module] = Chain
+    module: fx.GraphModule, regions: Sequence[Region], kind: Callable[[fx.GraphModule], nn.Module] = RegionModule
 ) -> None:
     """Each region of `module` by one call of a `kind` of its own."""
     now: dict[fx.Node, fx.Node] = {}  # what stands for an output that was replaced

@@ -14,7 +14,7 @@ from kernels.errors import KernelError
 from kernels.forward_ad.facts import observe, state
 from kernels.forward_ad.left_out import NoHooks, left_out
 from kernels.forward_ad.regions import find
-from kernels.forward_ad.rewrite import Chain, replace
+from kernels.forward_ad.rewrite import RegionModule, replace
 from kernels.memory.isolated import unchanged
 from kernels.memory.making import line
 
@@ -26,10 +26,17 @@ _COMPILE = "torch.compile(model, backend=forward_ad.backend())"
 class Backend:
     """A backend for torch.compile that rewrites chains and runs the rest as it is; see `backend`.
 
-    graphs: how many it was given. regions: how many it replaced in all of them. left: why it left a graph as it was.
+    Attributes
+    ----------
+    graphs
+        How many it was given.
+    regions
+        How many it replaced in all of them.
+    left
+        Why it left a graph as it was, for each such graph.
     """
 
-    def __init__(self, kind: Kind = Chain) -> None:
+    def __init__(self, kind: Kind = RegionModule) -> None:
         self.kind = kind
         self.graphs = 0
         self.regions = 0
@@ -51,10 +58,20 @@ class Backend:
 
 
 def backend(*given: Any) -> Backend:
-    """For torch.compile(model, backend=forward_ad.backend()): Dynamo finds the graphs, chains in them are rewritten to
-    keep one derivative each, and all of it runs without a compiler. Graphs may break where they will.
+    """A backend for torch.compile(model, backend=forward_ad.backend()), in which each chain saves one derivative.
 
-    Raises KernelError for arguments, as it is given where it is taken for the backend itself.
+    Dynamo finds the graphs, which may break where they will; chains in them are rewritten, and all of it runs without a
+    compiler.
+
+    Parameters
+    ----------
+    *given
+        Nothing. torch.compile gives a graph to what is taken for the backend itself.
+
+    Raises
+    ------
+    KernelError
+        For any argument.
     """
     if given:
         raise KernelError("backend must be called without arguments, as torch.compile(model, backend=backend())")
@@ -68,12 +85,26 @@ def exported(
     *,
     dynamic_shapes: Any = None,
 ) -> nn.Module:
-    """The model as torch.export sees it when called with args and kwargs, in which each chain keeps one derivative.
+    """The model as torch.export sees it, in which each chain saves one derivative.
 
     It has the model's own parameters and buffers, so that training it trains the model, and stays in the mode, training
-    or evaluation, in which the model is. dynamic_shapes: as torch.export.export has it; without, shapes are fixed.
+    or evaluation, in which the model is.
 
-    Raises KernelError for what cannot be exported.
+    Parameters
+    ----------
+    model
+        A module that torch.export takes.
+    args
+        What the model is called with.
+    kwargs
+        Further arguments, by name.
+    dynamic_shapes
+        As torch.export.export has it; without, shapes are fixed.
+
+    Raises
+    ------
+    KernelError
+        For what cannot be exported.
     """
     check(model)
     if not isinstance(args, tuple):
@@ -96,13 +127,23 @@ def exported(
 
 
 def traced(model: nn.Module, *sample: Any) -> fx.GraphModule:
-    """The model as torch.fx.symbolic_trace sees it, in which each chain keeps one derivative.
+    """The model as torch.fx.symbolic_trace sees it, in which each chain saves one derivative.
 
     It has those of the model's own parameters, buffers and, of torch's kinds, modules that it uses; train() and eval()
-    work, and shapes are free. sample: what the model is called with, to tell which shapes go together.
+    work, and shapes are free.
 
-    Raises KernelError for what cannot be traced: control flow that depends on tensors, what depends on self.training
-    in the model's own code, and all models of transformers.
+    Parameters
+    ----------
+    model
+        A module that torch.fx.symbolic_trace takes.
+    *sample
+        What the model is called with, to tell which shapes go together.
+
+    Raises
+    ------
+    KernelError
+        For what cannot be traced: control flow that depends on tensors, what depends on self.training in the model's
+        own code, and all models of transformers.
     """
     check(model)
     with undisturbed():

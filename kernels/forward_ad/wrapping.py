@@ -30,10 +30,21 @@ class Wrapped(Forwarding):
 
 
 def wrap(model: nn.Module, *, min_numel: int = MIN_NUMEL) -> nn.Module:
-    """The same model, whose forward runs in `nested_forward_ad` from now on; see there. `unwrap` undoes it.
+    """The same model, whose forward runs in `nested_forward_ad` from now on; `unwrap` undoes it.
 
-    Its parameters, names and modules stay as they are. Not for DataParallel, whose replicas would run the model itself.
-    Raises KernelError for what cannot be wrapped.
+    Its parameters, names and modules stay as they are.
+
+    Parameters
+    ----------
+    model
+        Any module but DataParallel, whose replicas would run the model itself.
+    min_numel
+        As `nested_forward_ad` takes it.
+
+    Raises
+    ------
+    KernelError
+        For what cannot be wrapped.
     """
     if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
         raise KernelError(f"model must be a torch.nn.Module that runs in Python, got {type(model).__name__}")
@@ -48,7 +59,13 @@ def wrap(model: nn.Module, *, min_numel: int = MIN_NUMEL) -> nn.Module:
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The same model as it was before `wrap`. Raises KernelError for one that is not wrapped, or not any more."""
+    """The same model as it was before `wrap`.
+
+    Raises
+    ------
+    KernelError
+        For a model that is not wrapped, or not any more.
+    """
     present = vars(model).get("forward") if isinstance(model, nn.Module) else None
     if not isinstance(present, Wrapped):
         raise KernelError(f"model must be one that is wrapped, got a {type(model).__name__} that is not")

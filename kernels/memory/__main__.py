@@ -1,4 +1,4 @@
-"""python -m kernels.memory: what a model keeps for backward, as it is and with activations that save less."""
+"""python -m kernels.memory: what a model saves for backward, as it is and with activations that save less."""
 
 from coefficients import command
 
@@ -35,7 +35,7 @@ DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in zoo.DTYPES}
 
 @dataclass(frozen=True)
 class Result:
-    """What a model saves, by one method. report: None for the model as it is."""
+    """What a model saves, by one method; without a report, as it is."""
 
     activations: str
     saved: Saved
@@ -69,7 +69,7 @@ def _arguments(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _measured(options: argparse.Namespace, conversions: list[dict[str, Any]]) -> tuple[Any, Any, Any, list[Result]]:
-    """The model, what it is called with, and what it keeps by each method and as it is."""
+    """The model, what it is called with, and what it saves by each method and as it is."""
     batch, seq = whole("batch", options.batch), whole("seq", options.seq)
     try:
         with command.ended_by_interrupt():

@@ -1,8 +1,8 @@
-"""What operations would keep on CUDA, counted on the CPU.
+"""What operations would save on CUDA, counted on the CPU.
 
-Three differences are known to it: dropout keeps a mask of one byte an element on CUDA, on the CPU one of the input's
-dtype; attention with dropout keeps no S×S tensor on CUDA; and the statistics of a layer norm are float32 there,
-of the input's dtype here. Under `CudaLike` these operations keep what CUDA's do (torch 2.13: FlashAttention for
+Three differences are known to it: dropout saves a mask of one byte an element on CUDA, on the CPU one of the input's
+dtype; attention with dropout saves no S×S tensor on CUDA; and the statistics of a layer norm are float32 there,
+of the input's dtype here. Under `CudaLike` these operations save what CUDA's do (torch 2.13: FlashAttention for
 16-bit tensors without a mask, else the memory-efficient kernel). What they compute is right but for attention's
 dropout, which is left out; they have no backward. Other operations count as the CPU's: the statistics of group and
 batch norms in 16 bits, and RMSNorm, which is one kernel on CUDA, may differ.
@@ -20,7 +20,7 @@ from kernels.methods.method import SavedBy
 
 
 class CudaLike(TorchFunctionMode):
-    """Counts dropout, attention and layer norm of CPU tensors as CUDA keeps them.
+    """Counts dropout, attention and layer norm of CPU tensors as CUDA saves them.
 
     Not within a function of torch that calls them in turn: `multi_head_attention_forward`.
     """
@@ -104,7 +104,7 @@ class _Forward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        raise NotImplementedError("accounting='cuda' counts what forward keeps, and has no backward")
+        raise NotImplementedError("accounting='cuda' counts what forward saves, and has no backward")
 
     @staticmethod
     def saved_by(operation: Callable[..., Any], *_: Any) -> SavedBy:

@@ -1,23 +1,21 @@
-"""How many bytes a model or a function keeps for backward."""
+"""How many bytes a model or a function saves for backward."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch._dynamo.eval_frame import OptimizedModule
-from torch.autograd.graph import Node
+from torch import nn
 
 from kernels.errors import KernelError
 from kernels.memory.accounting import CudaLike
-from kernels.memory.allocator import growth
+from kernels.memory.compiled import is_compiled, saved_by_compiled
 from kernels.memory.isolated import forget_fakes, on_copies, on_fakes
 from kernels.memory.making import line
 from kernels.memory.recorder import Births, Recorder
-from kernels.memory.saved import Saved, SavedTensor, Saver
-from kernels.memory.storages import addresses, storages, tensors
+from kernels.memory.saved import Saved
+from kernels.memory.storages import addresses
 from kernels.names import ACCOUNTINGS
 
 
@@ -72,7 +70,7 @@ def saved_bytes(
                 "what is compiled must be run as it is, for real; leave fake and accounting out, or give the model"
                 " that was compiled"
             )
-        return _compiled(model, args, kwargs)
+        return saved_by_compiled(model, args, kwargs)
     within = CudaLike() if accounting == "cuda" else None
     if isinstance(model, nn.Module):
         return trial(model, args, kwargs, within=within, fake=fake)
@@ -110,10 +108,25 @@ def trial(
     fake: bool | None = None,
     training: bool = False,
 ) -> Saved:
-    """What a call keeps, by `Recorder`; afterwards the model is as it was.
+    """What a call saves, by `Recorder`; afterwards the model is as it was.
 
-    names: of modules that the model does not list. within: what forward is to run under besides. fake: None for where
-    it can be. training: all modules in training mode. Raises KernelError where fake tensors are to be run and cannot.
+    Parameters
+    ----------
+    model, args, kwargs
+        The model, and what it is called with.
+    names
+        Of modules that the model does not list.
+    within
+        What forward is to run under besides.
+    fake
+        Whether on fake tensors; None: where it can be.
+    training
+        Whether to run all modules in training mode.
+
+    Raises
+    ------
+    KernelError
+        Where fake tensors are to be run and cannot.
     """
     names = names or {}
     if fake is not False:
@@ -151,7 +164,7 @@ def _faked(
         clean = births is None or forget_fakes(births.alive)
     if not clean:
         raise LeakError(
-            "model must keep what it computes within itself to be run on fake tensors, and has put some elsewhere (a"
+            "model must hold what it computes within itself to be run on fake tensors, and has put some elsewhere (a"
             " hook's list, a module of Python); start anew with fake=False in saved_bytes, without inputs in convert"
         )
     return saved
@@ -176,64 +189,3 @@ def _recorded(
         with recorder, within or nullcontext():
             output = model(*args, **kwargs)
         return recorder.saved(output), recorder.births
-
-
-def is_compiled(model: Any) -> bool:
-    """Whether torch.compile has had to do with it or, for a module, with a part of it."""
-    if not isinstance(model, nn.Module):
-        return hasattr(model, "_torchdynamo_orig_callable")
-    return any(
-        isinstance(module, OptimizedModule) or module._compiled_call_impl is not None for module in model.modules()
-    )
-
-
-def _compiled(model: Callable[..., Any], args: Any, kwargs: Any) -> Saved:
-    # Neither hooks nor modes: the compiler would leave them out, or leave compiled code out because of them.
-    inputs = [*tensors((args, kwargs))]
-    own = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
-    device = next((tensor.device for tensor in [*inputs, *own]), torch.device("cpu"))
-    buffers = {buffer: buffer.clone() for buffer in model.buffers()} if isinstance(model, nn.Module) else {}
-    with torch.enable_grad(), torch.random.fork_rng():
-        model(*args, **kwargs)  # compiles
-        output, grown = growth(lambda: model(*args, **kwargs), device)
-    before = {tensor.untyped_storage()._cdata: "inputs" for tensor in inputs}
-    before |= {tensor.untyped_storage()._cdata: "parameters" for tensor in own}
-    besides, saved = {"inputs": 0, "parameters": 0}, []
-    seen = set()
-    for node in nodes(output):
-        for tensor in _of_node(node):
-            for storage in storages(tensor):
-                if storage._cdata in seen:
-                    continue
-                seen.add(storage._cdata)
-                if what := before.get(storage._cdata):
-                    besides[what] += storage.nbytes()
-                else:
-                    dtype = str(tensor.dtype).removeprefix("torch.")
-                    saved.append(SavedTensor(storage.nbytes(), tuple(tensor.shape), dtype, (Saver("", node.name()),)))
-    with torch.no_grad():  # now that all is read that was saved: autograd does not give out what was changed since
-        for buffer, value in buffers.items():
-            buffer.copy_(value)
-    results = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors(output)}
-    unseen = grown - sum(tensor.bytes for tensor in saved) - sum(n for key, n in results.items() if key not in seen)
-    if unseen:
-        saved.append(SavedTensor(unseen, (), "", (Saver("", "allocator"),), seen=False))
-    return Saved(tuple(sorted(saved, key=lambda tensor: -tensor.bytes)), besides["inputs"], besides["parameters"])
-
-
-def nodes(output: Any) -> Iterator[Node]:
-    """Of the graph behind the tensors in `output`, each once."""
-    waiting = [tensor.grad_fn for tensor in tensors(output)]
-    seen = set()
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            yield node
-            waiting += [following for following, _ in node.next_functions]
-
-
-def _of_node(node: Node) -> Iterator[Tensor]:
-    names = [name for name in dir(node) if name.startswith("_saved_")]
-    for name in [*names, "saved_tensors"]:
-        yield from tensors(getattr(node, name, None))

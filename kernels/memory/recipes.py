@@ -12,10 +12,28 @@ from kernels.memory.plain import MLP, Block, vgg
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is made and fed. Length and reserved count positions, for models of sequences only.
+    """How a model is made and fed.
 
-    model: a class of transformers by name, or ours. values: of its configuration; parts: the configurations inside it
-    that take them. length: natural, if not the longest there is. reserved: positions that no token can have.
+    Attributes
+    ----------
+    model
+        A class of transformers by name, or ours.
+    inputs
+        What it takes: "tokens", "images", ...
+    values
+        Of its configuration.
+    act
+        The name of the activation in its configuration.
+    attends
+        Whether it has attention, which can be computed in several ways.
+    parts
+        The configurations inside its own that take `values`.
+    length
+        For models of sequences: the natural number of positions, if not the longest there is.
+    reserved
+        For models of sequences: positions that no token can have.
+    batch, dtype
+        Natural to it.
     """
 
     model: str | Callable[[Any], nn.Module]

@@ -1,4 +1,4 @@
-"""What autograd keeps between forward and backward, by two witnesses that know nothing of each other.
+"""What autograd saves between forward and backward, by two witnesses that know nothing of each other.
 
 Saved-tensor hooks see each tensor that an operation saves, and so tell who saved it. A dispatch mode sees each storage
 that is born, and so finds also what hooks cannot see, such as tensors put on a `ctx`. A storage is known by itself: its
@@ -186,7 +186,7 @@ class Recorder:
         )
 
     def _named(self) -> dict[nn.Module, str]:
-        """But scripted modules, which have no hooks of forward: what they keep is told of who calls them."""
+        """But scripted modules, which have no hooks of forward: what they save is told of who calls them."""
         listed = () if self.model is None else self.model.named_modules()
         plain = {module: name for name, module in listed if not isinstance(module, torch.jit.ScriptModule)}
         return {**plain, **self.names}
@@ -212,7 +212,7 @@ class Recorder:
             return tensor
 
     def _saved_by(self, frame: FrameType) -> SavedBy:
-        """The autograd.Function that saves, if one does, or else torch's function; frame: what called the hook."""
+        """The autograd.Function that saves, by the frame that called the hook; torch's function if there is none."""
         if frame.f_code is _APPLY:
             function = frame.f_locals["cls"]
             saved_by: Callable[..., SavedBy] | None = getattr(function, "saved_by", None)

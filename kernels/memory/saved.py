@@ -35,7 +35,13 @@ def common(names: Iterable[str]) -> str:
 
 
 def picture(path: str | PathLike[str]) -> Any:
-    """What draws into a file such as `path`. Raises KernelError for a folder, and an ending not in FORMATS."""
+    """What draws into a file such as `path`.
+
+    Raises
+    ------
+    KernelError
+        For a folder, and for an ending not in FORMATS.
+    """
     if Path(path).suffix.lower() not in FORMATS or Path(path).is_dir():
         raise KernelError(f"plot must be a file that ends in one of {', '.join(FORMATS)}, got {str(path)!r}")
     from matplotlib.figure import Figure  # a second to import, and only pictures need it
@@ -141,7 +147,7 @@ class Saved:
         return sum(tensor.bytes for tensor in self.tensors if not tensor.seen)
 
     def groups(self) -> list[Group]:
-        """Of `tensors`, by who keeps them first; largest first."""
+        """Of `tensors`, by who saves them first; largest first."""
         by_saver: dict[tuple[str, str], list[SavedTensor]] = {}
         for tensor in self.tensors:
             saver = tensor.by[0]
@@ -163,7 +169,7 @@ class Saved:
         return _sums((tensor.by[0].module, tensor.bytes) for tensor in self.tensors)
 
     def table(self, rows: int = 12) -> str:
-        """The largest groups, in Markdown."""
+        """The `rows` largest groups, in Markdown."""
         groups = self.groups()
         shown, rest = groups[:rows], groups[rows:]
         lines = ["| module | operation | tensors | kept | share |", "|---|---|---:|---:|---:|"]
@@ -174,7 +180,7 @@ class Saved:
         return "\n".join(lines)
 
     def besides(self) -> str:
-        """What is kept that is no activation, in a line."""
+        """What is saved that is no activation, in a line."""
         parts = [("inputs", self.inputs), ("parameters", self.parameters), ("copies of parameters", self.copies)]
         note = "; ".join(f"{what} {size(count)}" for what, count in parts if count)
         hidden = f"{size(self.unseen)} of it kept otherwise than by autograd; " if self.unseen else ""
@@ -195,9 +201,21 @@ class Saved:
         return json.dumps({**totals, **besides, "groups": groups, "tensors": tensors}, indent=1) + "\n"
 
     def plot(self, path: str | PathLike[str], rows: int = 12) -> None:
-        """The largest groups as bars, written to `path` in the format of its ending, whole or not at all, undated.
+        """Draw the largest groups as bars.
 
-        Raises KernelError for an ending not in FORMATS, OSError where it cannot be written.
+        Parameters
+        ----------
+        path
+            The file to write, in the format of its ending, whole or not at all, and without a date.
+        rows
+            How many groups.
+
+        Raises
+        ------
+        KernelError
+            For an ending not in FORMATS.
+        OSError
+            Where it cannot be written.
         """
         figure_of = picture(path)
         from matplotlib import rc_context

@@ -48,10 +48,20 @@ def build(
 ) -> Built:
     """The model in training mode, and what to call it with: positional and keyword arguments.
 
-    name: one of `names()`, or `package.module:function`: a function without arguments that gives a model, which is left
-    in its mode, and its inputs, a tensor, a tuple or a dictionary; it runs with `dtype` as torch's default.
-    None stands for what is natural to the model. overrides: values in place of the published ones, such as
-    num_hidden_layers, by their names in the configuration. Raises KernelError for what there is not.
+    Parameters
+    ----------
+    name
+        One of `names()`, or `package.module:function`: a function without arguments that gives a model, which is left
+        in its mode, and its inputs, a tensor, a tuple or a dictionary; it runs with `dtype` as torch's default.
+    batch, seq, dtype, attention, act
+        None stands for what is natural to the model.
+    **overrides
+        Values in place of the published ones, such as num_hidden_layers, by their names in the configuration.
+
+    Raises
+    ------
+    KernelError
+        For what there is not.
     """
     if dtype not in (None, *DTYPES):
         raise KernelError(f"dtype must be one of {', '.join(map(str, DTYPES))}, got {dtype!r}")
@@ -87,7 +97,7 @@ def _transformers(module: str, attribute: str) -> Any:
         return imported(module, attribute)
     except ImportError as error:
         without = ", ".join(name for name, recipe in RECIPES.items() if callable(recipe.model))
-        hint = f"{attribute} is not to be had; try: pip install transformers"
+        hint = f"{attribute} cannot be imported; try: pip install transformers"
         raise KernelError(f"model must be one of {without} without transformers: {hint}") from error
 
 

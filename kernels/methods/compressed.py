@@ -8,9 +8,7 @@ from math import exp, pi, sqrt
 from typing import Any, ClassVar
 
 from kernels.errors import KernelError
-from kernels.methods.function_info import FunctionInfo
-from kernels.methods.method import Elements, Method
-from kernels.methods.storage import DERIVATIVE, Storage
+from kernels.methods.method import WithoutKernel
 
 SCHEMES = ("robust", "paper", "group", "fused")
 ROUNDINGS = ("nearest", "stochastic")
@@ -19,7 +17,7 @@ GROUP = 64  # elements at most that share a minimum and a step: two bfloat16 num
 
 
 @dataclass(frozen=True)
-class Compressed(Method):
+class Compressed(WithoutKernel):
     """K-bit copies of the inputs of layers, and of f'(x) where an activation has no table.
 
     Attributes
@@ -65,13 +63,6 @@ class Compressed(Method):
                 raise KernelError(f"clip must go with scheme='robust', got scheme={self.scheme!r}")
             if not _is_number(self.clip) or not 0 < self.clip <= 1000:
                 raise KernelError(f"clip must be a number above 0 and at most 1000, got {self.clip!r}")
-
-    def storage(self, function: FunctionInfo) -> Storage:
-        """Of the kernel that computes f'(x), before that is compressed."""
-        return DERIVATIVE
-
-    def elements(self, function: FunctionInfo) -> Elements:
-        return Elements("forward", "derivative", "")
 
     @property
     def exact(self) -> bool:

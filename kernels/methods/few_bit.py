@@ -129,7 +129,7 @@ class FewBit(Method):
             raise KernelError(f"bits must be those of the file, {stored}, got {self.bits}; leave them out")
         bound = FewBit(stored, f"{path}#{document['sha256'][:16]}")
         try:
-            bound.table(function)  # read now, and remembered
+            bound.table(function)  # read now, and cached
         except CoefficientError as error:
             raise KernelError(f"coefficients must be of {function.name}: {error}") from None
         return bound

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from kernels.errors import KernelError
 from kernels.methods.function_info import FunctionInfo
@@ -103,6 +103,16 @@ class Method(ABC):
 
     def __str__(self) -> str:
         return self.name
+
+
+@dataclass(frozen=True)
+class WithoutKernel(Method):
+    """A method for which there is no element-wise kernel of this project: it has no storage and no elements."""
+
+    def storage(self, function: FunctionInfo) -> NoReturn:
+        raise NotImplementedError(f"{self.name} has no kernel here")
+
+    elements = storage
 
 
 @dataclass(frozen=True)

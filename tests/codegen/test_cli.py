@@ -104,11 +104,11 @@ def test_check_sees_what_was_changed(capsys, folder):
     assert status == 1
     assert f"{folder / 'relu_triton.py'}: differs from what is emitted, first in line" in out
     assert f"{folder / 'gelu_torch.py'}: is missing" in out
-    assert f"{folder / 'mine.py'}: no function stands for it" in out
+    assert f"{folder / 'mine.py'}: no function of the catalogue emits this file" in out
     assert out.endswith("50 files, 3 bad; to write them anew: python -m codegen emit --all\n")
     status, out, _ = ask(capsys, "emit", "--all")
     assert status == 0
-    assert "mine.py is none of ours" in out
+    assert "mine.py is not an emitted file" in out
     assert "2 files written" in out
     assert (folder / "relu_triton.py").read_text() == texts["relu_triton.py"]
 

@@ -142,7 +142,7 @@ def test_every_kind_of_module_is_told_of() -> None:
     report = convert(net, METHOD)
     assert [site.name for site in report.converted] == ["0"]
     assert {site.name: site.reason for site in report.left} == dict.fromkeys(
-        ["1", "2"], "it is not one of the layers that can keep few bits"
+        ["1", "2"], "it is not one of the layers that can save few bits"
     )
     assert "it goes by approx-backprop already" in str(convert(net, METHOD))
     report.revert()

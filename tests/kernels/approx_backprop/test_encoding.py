@@ -17,9 +17,9 @@ def test_codes_of_groups_are_as_far_off_as_half_a_step() -> None:
         for bits in range(2, 9):
             x = torch.randn(n, dtype=torch.float64) * 100 + 7
             made = encode(x, Compressed(bits=bits), MemoryLayout.of_rows(x[:, None]))
-            assert made[1].least is not None
-            assert made[1].step is not None
-            steps = made[1].step.double().repeat_interleave(made[0].layout.run)[:n]
+            assert made[1].minimum is not None
+            assert made[1].scale is not None
+            steps = made[1].scale.double().repeat_interleave(made[0].layout.run)[:n]
             # Half a step, and the rounding of a place to float32 when it is computed: none here, in float64.
             assert ((restored(*made).flatten() - x).abs() <= steps / 2 * (1 + 100 * EPS)).all()
 
@@ -33,7 +33,7 @@ def test_stochastic_rounding_has_the_right_mean() -> None:
     for _ in range(rounds):
         made = encode(x, how, MemoryLayout.of_rows(x[:, None]))
         total += restored(*made).flatten()
-    step = float(made[1].step)  # type: ignore[arg-type]
+    step = float(made[1].scale)  # type: ignore[arg-type]
     # A mean of `rounds` numbers that are off by a deviation of at most half a step; five deviations in 64 places.
     assert ((total / rounds - x).abs() <= 5 * step / 2 / rounds**0.5).all()
 
@@ -52,7 +52,7 @@ def test_stochastic_rounding_has_the_right_mean_behind_a_relu(bits: int, slope: 
     how = {"bits": bits, "scheme": "group", "rounding": "stochastic"}
     layer = PreActivation(norm, act, linear, **how)
     a = F.batch_norm(x, None, None, training=True).detach()
-    steps = encode(a, Compressed(**how), MemoryLayout.of(a))[1].step
+    steps = encode(a, Compressed(**how), MemoryLayout.of(a))[1].scale
     assert steps is not None
     # With a gradient of 1, dW is the sum of what codes stand for: of 64 numbers, each off by a deviation of at most
     # half a step, times a slope of at most 1; five deviations of the mean, in four places.

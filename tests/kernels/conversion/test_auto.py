@@ -264,7 +264,7 @@ def test_what_is_not_called_or_gets_no_gradient_is_left_alone() -> None:
     report = convert(Partial(), inputs=x())
     assert [site.name for site in report.converted] == ["used"]
     assert {site.reason for site in report.left} == {
-        "it keeps nothing for backward with these inputs: it is not called, works in place, or gets no gradient"
+        "it saves nothing for backward with these inputs: it is not called, works in place, or gets no gradient"
     }
 
 

@@ -126,7 +126,7 @@ def test_what_is_left_alone_says_why() -> None:
     assert reasons(report) == {
         "0": "its slope is learned",
         "1": "its slope is drawn at random",
-        "2": "it is gated: kernels.swiglu and its like keep less, but must be called instead",
+        "2": "it is gated: kernels.swiglu and its like save less, but must be called instead",
         "3": "it is not element-wise",
         "4": "its activations are computed inside torch's own recurrent kernel",
         "5": "it has hooks, which would not be called any more",
@@ -146,7 +146,7 @@ def test_what_keeps_its_output_only_is_what_is_said_to(function: str) -> None:
 def test_nothing_is_gained_by_invact_where_the_output_is_all_that_is_kept() -> None:
     report = convert(mlp(nn.ReLU(), nn.Tanh(), nn.GELU()), "invact")
     assert [site.name for site in report.converted] == ["3"]
-    assert set(reasons(report).values()) == {"the stock function keeps no more than its output"}
+    assert set(reasons(report).values()) == {"the stock function saves no more than its output"}
 
 
 def test_parameters_without_a_table_are_a_reason() -> None:

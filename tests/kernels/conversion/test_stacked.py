@@ -287,7 +287,7 @@ class Gated(nn.Module):
 def test_auto_says_who_else_keeps_it(net: nn.Module, who: str) -> None:
     report = convert(net, inputs=x())
     (reason,) = reasons(report).values()
-    assert reason.endswith(f"what it keeps is kept by {who.replace('2 (', '* (').replace('0 (', '* (')}, too")
+    assert reason.endswith(f"what it saves is saved by {who.replace('2 (', '* (').replace('0 (', '* (')}, too")
 
 
 class Tanh(nn.Module):

@@ -226,7 +226,7 @@ def test_auto_leaves_alone_what_a_checkpoint_computes_again() -> None:
     model.gradient_checkpointing_enable()
     report = convert(model, inputs=batch("llama"))
     assert {site.reason for site in report.sites} == {
-        "it keeps nothing for backward with these inputs: it is not called, works in place, or gets no gradient"
+        "it saves nothing for backward with these inputs: it is not called, works in place, or gets no gradient"
     }
 
 

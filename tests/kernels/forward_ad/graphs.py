@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from kernels import saved_bytes
 from kernels.forward_ad import backend, exported, traced
-from kernels.forward_ad.rewrite import Chain
+from kernels.forward_ad.rewrite import RegionModule
 from tests.kernels.forward_ad.chains import mish
 
 DOUBLE = torch.float64
@@ -37,7 +37,7 @@ class Rewritten:
         if self.how == "compiled":
             assert not self.backend.left
             return self.backend.regions
-        return len([one for one in self.module.modules() if isinstance(one, Chain)])
+        return len([one for one in self.module.modules() if isinstance(one, RegionModule)])
 
 
 each_front_end = pytest.mark.parametrize("how", ["exported", "traced", "compiled"])

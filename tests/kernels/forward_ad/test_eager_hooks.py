@@ -62,7 +62,7 @@ def test_a_tensor_within_a_chain_that_is_watched_too_late(late: str) -> None:
             "backward": lambda: loss.backward(inputs=[y]),
             "retain": y.retain_grad,
         }
-        with pytest.raises(KernelError, match=r"must be asked for before the chain is used"):
+        with pytest.raises(KernelError, match=r"must be asked for before the chain's output is used"):
             watch[late]()
     with pytest.raises(RuntimeError, match="not have been used in the graph"):
         torch.autograd.grad(loss, [y])

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from kernels import saved_bytes
 from kernels.errors import KernelError
 from kernels.forward_ad import backend, exported, traced, wrap
-from kernels.forward_ad.rewrite import Chain
+from kernels.forward_ad.rewrite import RegionModule
 from kernels.memory.zoo import build
 from tests.kernels.forward_ad.chains import WRITTEN, mish
 from tests.kernels.forward_ad.graphs import (
@@ -151,7 +151,7 @@ def test_constants_that_come_to_be_larger_than_the_source() -> None:
     expected, found = (
         torch.autograd.grad(run(x, factor).square().sum(), list(model.parameters())) for run in (model, module)
     )
-    assert len([one for one in module.modules() if isinstance(one, Chain)]) == 1
+    assert len([one for one in module.modules() if isinstance(one, RegionModule)]) == 1
     assert all(torch.allclose(*pair, rtol=1e-12) for pair in zip(found, expected, strict=True))
 
 
@@ -228,7 +228,7 @@ def test_copies_and_pickles() -> None:
         pickle.loads(pickle.dumps(module)),
         copy.deepcopy(exported(model, (x,))),  # torch cannot pickle an export's module
     ):
-        assert len([one for one in other.modules() if isinstance(one, Chain)]) == 1
+        assert len([one for one in other.modules() if isinstance(one, RegionModule)]) == 1
         assert torch.equal(other(x), model(x))
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from kernels.errors import KernelError
 from kernels.forward_ad import backend, exported, traced
-from kernels.forward_ad.rewrite import Chain
+from kernels.forward_ad.rewrite import RegionModule
 from tests.kernels.forward_ad.chains import mish, newgelu
 from tests.kernels.forward_ad.graph_programs import drawn
 from tests.kernels.forward_ad.graphs import DOUBLE, MARKS, Model, Rewritten, wave
@@ -290,7 +290,7 @@ def test_the_random_programs_have_regions() -> None:
 def test_constants_that_come_to_need_a_gradient_get_it() -> None:
     model, x = Model(buffers), torch.randn(6, 8, dtype=DOUBLE)
     module = traced(model, x)
-    assert len([one for one in module.modules() if isinstance(one, Chain)]) == 1
+    assert len([one for one in module.modules() if isinstance(one, RegionModule)]) == 1
     model.full.requires_grad_()
     expected, *found = (torch.autograd.grad(run(x).sum(), model.full)[0] for run in (model, module))
     assert torch.equal(found[0], expected)

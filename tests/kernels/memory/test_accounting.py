@@ -55,5 +55,5 @@ def test_counting_as_cuda_has_no_backward_and_says_so() -> None:
     x = torch.randn(2, 3, 20, 8, requires_grad=True)
     with CudaLike():
         y = Attention(0.0)(x)
-    with pytest.raises(NotImplementedError, match="counts what forward keeps"):
+    with pytest.raises(NotImplementedError, match="counts what forward saves"):
         y.sum().backward()

@@ -121,7 +121,7 @@ def test_auto_takes_a_bound(capsys: pytest.CaptureFixture[str]) -> None:
     line = "--model mlp --act relu --method auto --max-gradient-error 0.5 --format json --seq 8"
     assert main(line.split()) == command.GOOD
     (_, auto) = json.loads(capsys.readouterr().out)["results"]
-    reason = "nothing keeps less within the bound on the error of f': what it keeps is kept by down (linear), too"
+    reason = "nothing saves less within the bound on the error of f': what it saves is saved by down (linear), too"
     assert auto["sites"][0]["reason"] == reason
 
 

@@ -1,0 +1,129 @@
+"""What to emit as a module that stands alone: a function by one method for one dtype, and the file that it needs."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from codegen import elements
+from codegen.closed import CLOSED
+from codegen.function import Function
+from codegen.info import info
+from codegen.steps import code_function, level_function
+from codegen.subject import DTYPES, File, Subject
+from coefficients.schema import Document
+from fitting.errors import InputError
+from kernels.errors import KernelError
+from kernels.methods.few_bit import WRITTEN_BITS
+from kernels.methods.method import KernelSpec, Method
+from kernels.methods.storage import MARKED_OUTPUT, TABLE_CODES
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to emit.
+
+    Attributes
+    ----------
+    subject
+        The function, with its coefficient files.
+    method
+        By which it saves.
+    dtype
+        One of DTYPES.
+    command
+        The words of the command line that makes it again, for the module's header.
+
+    Raises
+    ------
+    InputError
+        For another dtype.
+    """
+
+    subject: Subject
+    method: Method
+    dtype: str
+    command: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise InputError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+
+    @cached_property
+    def spec(self) -> KernelSpec:
+        """The kernel.
+
+        Raises
+        ------
+        InputError
+            For what the method cannot serve, and where it lacks a coefficient file.
+        """
+        _ = self.file
+        try:
+            spec = self.method.bind(info(self.subject), self.subject.activation.params)
+        except KernelError as error:
+            raise InputError(str(error)) from None
+        if spec.storage is TABLE_CODES:
+            raise InputError(
+                f"bits must be at most {WRITTEN_BITS} for a module that stands alone, got {spec.stored_bits}: a larger"
+                " table is searched in memory, by kernels.functional"
+            )
+        if spec.storage is MARKED_OUTPUT and self.solution and None in self.solution["branches"][0]["y"]:
+            raise InputError(
+                f"method {self.method} must have a bounded left branch, got {self.subject.name}: an infinity with its"
+                " lowest bit set is no number; use invact"
+            )
+        return spec
+
+    @property
+    def file(self) -> File | None:
+        """The coefficient file that the method needs; None where it needs none.
+
+        Raises
+        ------
+        InputError
+            Where there is no such file.
+        """
+        match self.method.fit:
+            case "fewbit":
+                return self._table()
+            case "invact":
+                return self._formula()
+        return None
+
+    def _table(self) -> File:
+        bits, tables = self.method.arguments()["bits"], self.subject.fewbit()
+        if bits not in tables:
+            there = ", ".join(map(str, tables)) or "none"
+            raise InputError(
+                f"bits must be one that {self.subject.name} has a table for ({there}), got {bits}; make one: python -m"
+                " fitting.fewbit, and give it by --coefficients"
+            )
+        return tables[bits]
+
+    def _formula(self) -> File | None:
+        subject, formulas = self.subject, self.subject.invact()
+        if not formulas and subject.name in CLOSED:
+            return None
+        if self.dtype not in formulas:
+            raise InputError(
+                f"method {self.method} must have a formula for {subject.name} in {self.dtype}; make one: python -m"
+                " fitting.invact, and give it by --coefficients"
+            )
+        return formulas[self.dtype]
+
+    @property
+    def solution(self) -> Document:
+        """Of the file, or nothing."""
+        return {} if self.file is None else self.file.document["solution"]
+
+    def element(self, name: str, target: str) -> Function:
+        """An element function that the method names, for "triton" or "torch"."""
+        subject = self.subject
+        if name.startswith("code"):
+            return code_function(name, self.solution)
+        if name.startswith("level"):
+            return level_function(name, self.solution)
+        if name == "branch_bit" and (function := elements.branch_bit(subject, target)) is not None:
+            return function
+        if name == elements.FROM_OUTPUT:
+            return elements.derivative_from_output(subject, self.dtype, target)
+        return {"forward": elements.forward, "derivative": elements.derivative}[name](subject, target)

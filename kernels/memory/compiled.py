@@ -1,0 +1,75 @@
+"""How many bytes compiled code saves for backward: by the nodes of its graph, and by the allocator's books."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._dynamo.eval_frame import OptimizedModule
+from torch.autograd.graph import Node
+
+from kernels.memory.allocator import growth
+from kernels.memory.saved import Saved, SavedTensor, Saver
+from kernels.memory.storages import storages, tensors
+
+
+def is_compiled(model: Any) -> bool:
+    """Whether torch.compile has had to do with it or, for a module, with a part of it."""
+    if not isinstance(model, nn.Module):
+        return hasattr(model, "_torchdynamo_orig_callable")
+    return any(
+        isinstance(module, OptimizedModule) or module._compiled_call_impl is not None for module in model.modules()
+    )
+
+
+def saved_by_compiled(model: Callable[..., Any], args: Any, kwargs: Any) -> Saved:
+    """What a call of a compiled model saves, by what its graph holds and by the allocator's books."""
+    # Neither hooks nor modes: the compiler would leave them out, or leave compiled code out because of them.
+    inputs = [*tensors((args, kwargs))]
+    own = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
+    device = next((tensor.device for tensor in [*inputs, *own]), torch.device("cpu"))
+    buffers = {buffer: buffer.clone() for buffer in model.buffers()} if isinstance(model, nn.Module) else {}
+    with torch.enable_grad(), torch.random.fork_rng():
+        model(*args, **kwargs)  # compiles
+        output, grown = growth(lambda: model(*args, **kwargs), device)
+    before = {tensor.untyped_storage()._cdata: "inputs" for tensor in inputs}
+    before |= {tensor.untyped_storage()._cdata: "parameters" for tensor in own}
+    besides, saved = {"inputs": 0, "parameters": 0}, []
+    seen = set()
+    for node in nodes(output):
+        for tensor in _of_node(node):
+            for storage in storages(tensor):
+                if storage._cdata in seen:
+                    continue
+                seen.add(storage._cdata)
+                if what := before.get(storage._cdata):
+                    besides[what] += storage.nbytes()
+                else:
+                    dtype = str(tensor.dtype).removeprefix("torch.")
+                    saved.append(SavedTensor(storage.nbytes(), tuple(tensor.shape), dtype, (Saver("", node.name()),)))
+    with torch.no_grad():  # now that all is read that was saved: autograd does not give out what was changed since
+        for buffer, value in buffers.items():
+            buffer.copy_(value)
+    results = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors(output)}
+    unseen = grown - sum(tensor.bytes for tensor in saved) - sum(n for key, n in results.items() if key not in seen)
+    if unseen:
+        saved.append(SavedTensor(unseen, (), "", (Saver("", "allocator"),), seen=False))
+    return Saved(tuple(sorted(saved, key=lambda tensor: -tensor.bytes)), besides["inputs"], besides["parameters"])
+
+
+def nodes(output: Any) -> Iterator[Node]:
+    """Of the graph behind the tensors in `output`, each once."""
+    waiting = [tensor.grad_fn for tensor in tensors(output)]
+    seen = set()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            waiting += [following for following, _ in node.next_functions]
+
+
+def _of_node(node: Node) -> Iterator[Tensor]:
+    names = [name for name in dir(node) if name.startswith("_saved_")]
+    for name in [*names, "saved_tensors"]:
+        yield from tensors(getattr(node, name, None))
