@@ -76,6 +76,6 @@ if not TYPE_CHECKING:  # torch takes seconds to import, and `kernels.methods` do
         __name__,
         __all__,
         homes=("conversion", "engine.backend", "errors", "gated", "linear", "memory.measure", "modules"),
-        modules=("approx_backprop", "forward_ad", "functional", "memory"),
+        modules=("approx_backprop", "compression", "forward_ad", "functional", "memory"),
         torch="kernels needs PyTorch, which is not installed; pip install torch triton",
     )

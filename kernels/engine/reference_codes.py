@@ -54,12 +54,12 @@ def ends(x: Tensor, run: int, wide: int, tokens: int, bits: int) -> tuple[Tensor
         low, high = torch.aminmax(split.view(-1, run), dim=1)
     else:  # along another dimension than the last, two passes take half as long
         low, high = split.amin(2).view(-1), split.amax(2).view(-1)
-    minimum = -_up(-low)
-    step = _up((high - minimum) / ((1 << bits) - 1))
+    minimum = -next_bfloat16(-low)
+    step = next_bfloat16((high - minimum) / ((1 << bits) - 1))
     return minimum.bfloat16(), step.bfloat16()
 
 
-def _up(values: Tensor) -> Tensor:
+def next_bfloat16(values: Tensor) -> Tensor:
     """The next number of bfloat16, or the same; it keeps the upper half of a float32's bits."""
     bits = values.view(torch.int32)
     return torch.where(values > 0, (bits + 0xFFFF) & ~0xFFFF, bits & ~0xFFFF).view(torch.float32)

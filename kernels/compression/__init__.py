@@ -1,0 +1,17 @@
+"""Few bits for every tensor that a compiled model saves for its backward pass.
+
+    compiled = torch.compile(model, options=compression.options(bits=4))
+    ...  # train
+    print(compression.report(compiled))
+
+PyTorch's partitioner cuts the graph of forward and backward in two; what crosses the cut is saved. Here each large
+tensor that crosses is replaced by its codes, made after its last use in forward and decoded right before each use in
+backward, in operations that Inductor fuses with their neighbours. Forward computes what it would have computed; the
+gradient is approximate.
+"""
+
+from kernels.compression.crossing import Crossing, Graph
+from kernels.compression.partitioner import options
+from kernels.compression.report import Report, report
+
+__all__ = ["Crossing", "Graph", "Report", "options", "report"]

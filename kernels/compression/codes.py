@@ -1,0 +1,160 @@
+"""Codes of tensors in few bits, in plain PyTorch that Inductor traces and fuses with what is next to it.
+
+A tensor lies in memory as [*lead, units, group, LANES]: `group` elements that are LANES apart make a group. Each group
+has its minimum and a step, rounded to bfloat16 so that all of the group is reached, and each element the number of
+steps from the minimum, in `bits` bits. The bits are cut into fields of 4, 2 and 1. A field of w bits of a unit fills
+words of 32 bits: part p of the group, of group * w / 32 elements, stands at bit p * w on.
+
+So neighbours in memory go into neighbouring groups and words, and a minimum, a maximum and each shift are operations on
+whole vectors: with groups of neighbours and bytes, encoding takes twice as long on a CPU, and decoding thrice.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernels.engine.reference_codes import next_bfloat16
+
+LANES = 8  # numbers of 32 bits in a vector of a CPU
+WORD = 32  # bits
+WIDTHS = (4, 2, 1)  # of fields, which divide a word
+
+
+class Codes(NamedTuple):
+    """Minima and steps of groups, bfloat16 [*lead, units, 1, LANES]; fields, int32 [*lead, units, words, LANES]."""
+
+    minimum: Tensor
+    step: Tensor
+    fields: tuple[Tensor, ...]
+
+
+def fields_of(bits: int) -> list[tuple[int, int]]:
+    """(width, lowest bit) of each field: 7 bits are 4 + 2 + 1, 8 bits are 4 + 4."""
+    fields, lowest = [], 0
+    while lowest < bits:
+        width = next(width for width in WIDTHS if width <= bits - lowest)
+        fields.append((width, lowest))
+        lowest += width
+    return fields
+
+
+def encode(x: Tensor, bits: int, noise: Tensor | None = None) -> Codes:
+    """Codes of floating-point [*lead, units, group, LANES]; `group` is divisible by 32.
+
+    Parameters
+    ----------
+    x
+        In any floating-point type; all is computed in float32.
+    bits
+        1 to 8.
+    noise
+        Of the shape of x, uniform in [0, 1): rounding is stochastic, and its mean right. None: to the nearest.
+    """
+    values = x.float()
+    low, high = values.amin(-2, keepdim=True), values.amax(-2, keepdim=True)
+    minimum = -next_bfloat16(-low)
+    step = next_bfloat16((high - minimum) / ((1 << bits) - 1))
+    scale = torch.where(step > 0, 1 / step, 0)
+    places = (values - minimum) * scale + (0.5 if noise is None else noise)
+    numbers = places.clamp(0, (1 << bits) - 1).to(torch.int32)  # cut off, which is floor above 0
+    fields = tuple(_pack(_cut(numbers, lowest, width), width) for width, lowest in fields_of(bits))
+    return Codes(minimum.bfloat16(), step.bfloat16(), fields)
+
+
+def decode(codes: Codes, bits: int, dtype: torch.dtype) -> Tensor:
+    """Values [*lead, units, group, LANES] of codes, computed in float32."""
+    minimum, step = codes.minimum.float(), codes.step.float()
+    parts = _numbers(codes.fields, [width for width, _ in fields_of(bits)])
+    return _joined([(part.float() * step + minimum).to(dtype) for part in parts])
+
+
+def encode_bits(x: Tensor) -> Tensor:
+    """int32 [*lead, units, group / 32, LANES] of bools [*lead, units, group, LANES]."""
+    return _pack(x.to(torch.int32), 1)
+
+
+def decode_bits(field: Tensor) -> Tensor:
+    """Bools again."""
+    return _joined([part.to(torch.bool) for part in _numbers((field,), [1])])
+
+
+def _cut(numbers: Tensor, lowest: int, width: int) -> Tensor:
+    """So many bits of numbers, from `lowest` on."""
+    return ((numbers >> lowest) if lowest else numbers) & ((1 << width) - 1)
+
+
+def _pack(numbers: Tensor, width: int) -> Tensor:
+    """Words of int32 numbers below 2**width."""
+    parts = numbers.chunk(WORD // width, -2)
+    words = parts[0]
+    for place, part in enumerate(parts[1:], 1):
+        words = words | (part << (place * width))
+    return words
+
+
+def _numbers(fields: Sequence[Tensor], widths: Sequence[int]) -> Iterator[Tensor]:
+    """The numbers that fields hold, in parts as small as those of the narrowest field; on a GPU in one.
+
+    Inductor's C++ writes parts one after another with whole vectors, but not one expression whose shift follows from
+    the place; its Triton fuses that one expression with what uses it, but not parts.
+    """
+    if fields[0].device.type != "cpu":
+        whole = [_unpacked(field, width) for field, width in zip(fields, widths, strict=True)]
+        yield _combined(whole, widths)
+        return
+    group = fields[0].shape[-2] * WORD // widths[0]
+    rows = group * min(widths) // WORD
+    for first in range(0, group, rows):
+        cuts = []
+        for field, width in zip(fields, widths, strict=True):
+            place, start = divmod(first, group * width // WORD)
+            cuts.append(_cut(field.narrow(-2, start, rows), place * width, width))
+        yield _combined(cuts, widths)
+
+
+def _unpacked(field: Tensor, width: int) -> Tensor:
+    shifts = torch.arange(0, WORD, width, dtype=torch.int32, device=field.device)[:, None, None]
+    return ((field[..., None, :, :] >> shifts) & ((1 << width) - 1)).flatten(-3, -2)
+
+
+def _combined(parts: Sequence[Tensor], widths: Sequence[int]) -> Tensor:
+    """Numbers of their fields, the lowest bits first."""
+    numbers, lowest = parts[0], widths[0]
+    for part, width in zip(parts[1:], widths[1:], strict=True):
+        numbers, lowest = numbers | (part << lowest), lowest + width
+    return numbers
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), -2)
+
+
+class Places(NamedTuple):
+    """Where the elements of a dense tensor lie.
+
+    order: its dimensions by descending stride. static: how many of them, from the last, have a size that is known when
+    the graph is compiled; they are cut into units. group: elements of a group. filler: elements that fill up the last
+    unit.
+    """
+
+    order: tuple[int, ...]
+    static: int
+    group: int
+    filler: int
+
+    def split(self, x: Tensor) -> Tensor:
+        """[*lead, units, group, LANES], in the order of memory."""
+        flat = x.permute(self.order).flatten(x.dim() - self.static)
+        if self.filler:  # the last element again: no number that is not in the tensor widens a group
+            flat = torch.cat([flat, flat[..., -1:].expand(*flat.shape[:-1], self.filler)], -1)
+        return flat.unflatten(-1, (-1, self.group, LANES))
+
+    def join(self, units: Tensor, sizes: Sequence[int]) -> Tensor:
+        """A tensor of this layout; sizes: of its `static` last dimensions in the order of memory."""
+        flat = units.flatten(-3)
+        if self.filler:
+            flat = flat[..., : flat.shape[-1] - self.filler]
+        back = [self.order.index(dim) for dim in range(len(self.order))]
+        return flat.unflatten(-1, tuple(sizes)).permute(back)

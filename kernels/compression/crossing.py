@@ -1,0 +1,59 @@
+"""What forward leaves to backward: values that a report is made of."""
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A tensor that forward leaves to backward.
+
+    Attributes
+    ----------
+    module
+        Whose it is, by name in the model; "" for the model itself.
+    operation
+        That gave it, as "aten.addmm".
+    shape
+        With the sizes that the compiler saw first, where they change.
+    dtype
+        As "bfloat16".
+    form
+        What crosses in its stead: "4 bits", "1 bit", or "whole".
+    reason
+        Why it is whole, or "".
+    before, after
+        Bytes.
+    """
+
+    module: str
+    operation: str
+    shape: tuple[int, ...]
+    dtype: str
+    form: str
+    reason: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class Graph:
+    """All that crosses in one compiled graph."""
+
+    crossings: tuple[Crossing, ...]
+
+    @property
+    def before(self) -> int:
+        """Bytes that would cross without codes."""
+        return sum(crossing.before for crossing in self.crossings)
+
+    @property
+    def after(self) -> int:
+        """Bytes that cross."""
+        return sum(crossing.after for crossing in self.crossings)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """As in "bfloat16"."""
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,115 @@
+"""What backward may not compute from decoded values is computed in forward, and crosses itself.
+
+Two kinds of operations magnify a small error without bound. A comparison: which side of 0 a rectifier was on decides
+whether an element has a gradient at all; its result crosses as one bit. And the exponential of a difference with a
+maximum or a log-sum-exp, a probability: an error of a step in a logit is a factor in the probability, while a step in
+the code of the probability is a small part of the largest one in its group.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, fx
+
+from kernels.compression.forms import STATISTIC, hint
+
+aten = torch.ops.aten
+COMPARISONS = (aten.le, aten.lt, aten.ge, aten.gt, aten.eq, aten.ne, aten.sign)
+
+
+def move_to_forward(
+    forward: fx.Graph, backward: fx.Graph, pairs: dict[fx.Node, fx.Node], coded: set[fx.Node]
+) -> dict[fx.Node, fx.Node]:
+    """Move such operations from the backward graph into the forward graph.
+
+    Parameters
+    ----------
+    pairs
+        What crosses: nodes of the forward graph, and the placeholders of the backward graph that they go to.
+    coded
+        Those that will be coded.
+
+    Returns
+    -------
+    The new pairs: with the results, and without what backward uses no more. The output of the forward graph is not
+    changed yet.
+    """
+    places = {placeholder: node for node, placeholder in pairs.items()}
+    approximate = {pairs[node] for node in coded}
+    moved: dict[fx.Node, fx.Node] = {}
+    for node in _without_gradients(backward, set(places)):
+        if not (_is_comparison(node) or _is_probability(node)) or approximate.isdisjoint(_cone(node)):
+            continue
+        if not moved:
+            known = {one.name: one for one in forward.nodes if one.op != "output"}
+            first = next(one for one in pairs.values() if isinstance(one.meta.get("val"), Tensor))
+        with backward.inserting_before(first):
+            placeholder = backward.placeholder(f"{node.name}_of_forward")
+        placeholder.meta = dict(node.meta)
+        moved[_copied(node, forward, known)] = placeholder
+        node.replace_all_uses_with(placeholder)
+    backward.eliminate_dead_code()
+    remaining: dict[fx.Node, fx.Node] = {}
+    for node, placeholder in pairs.items():
+        if moved and placeholder is first:
+            remaining |= moved
+        if placeholder.users or not moved:
+            remaining[node] = placeholder
+        else:
+            backward.erase_node(placeholder)
+    return remaining
+
+
+def _without_gradients(backward: fx.Graph, saved: set[fx.Node]) -> Iterator[fx.Node]:
+    """The operations that only what crosses goes into, in their order."""
+    found = set(saved)
+    for node in list(backward.nodes):
+        if node.op == "call_function" and node.all_input_nodes and found.issuperset(node.all_input_nodes):
+            found.add(node)
+            yield node
+
+
+def _is_comparison(node: fx.Node) -> bool:
+    """Of floating-point values."""
+    values = [one.meta.get("val") for one in node.all_input_nodes]
+    return getattr(node.target, "overloadpacket", None) in COMPARISONS and any(
+        isinstance(value, Tensor) and value.is_floating_point() for value in values
+    )
+
+
+def _is_probability(node: fx.Node) -> bool:
+    """The exponential of a difference with a statistic."""
+    if getattr(node.target, "overloadpacket", None) is not aten.exp:
+        return False
+    one, size = node.args[0], hint(node.meta["val"].numel())
+    while isinstance(one, fx.Node) and one.all_input_nodes:
+        is_difference = getattr(one.target, "overloadpacket", None) is aten.sub
+        values = [part.meta.get("val") for part in one.all_input_nodes]
+        if is_difference and any(isinstance(v, Tensor) and hint(v.numel()) * STATISTIC <= size for v in values):
+            return True
+        if not is_difference and len(values) > 1:
+            return False
+        one = one.all_input_nodes[0]  # through views, casts, and the other differences
+    return False
+
+
+def _cone(node: fx.Node) -> set[fx.Node]:
+    """The node and all that goes into it."""
+    found, todo = set(), [node]
+    while todo:
+        one = todo.pop()
+        if one not in found:
+            found.add(one)
+            todo += one.all_input_nodes
+    return found
+
+
+def _copied(node: fx.Node, forward: fx.Graph, known: dict[str, fx.Node]) -> fx.Node:
+    """The node in the forward graph: there under its name if forward computes it, or computed at its end."""
+    cone = _cone(node)
+    (last,) = forward.find_nodes(op="output")
+    with forward.inserting_before(last):
+        for one in node.graph.nodes:
+            if one in cone and one.name not in known:
+                known[one.name] = forward.node_copy(one, lambda part: known[part.name])
+    return known[node.name]

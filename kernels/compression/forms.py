@@ -1,0 +1,166 @@
+"""In what form a tensor crosses from the forward graph into the backward graph, by rules."""
+
+import operator
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import SymInt, Tensor, fx
+
+from kernels.compression.codes import LANES, Places
+from kernels.compression.private import order_of
+
+aten = torch.ops.aten
+
+GROUP = 64  # elements
+GROUPS = (32, 64, 96, 128)  # where units have to fit into rows
+HEADER = 4  # bytes of a group: its minimum and its step
+SMALLEST = 4096  # elements: below, codes save less than the kernels that make them take
+STATISTIC = 16  # a reduction of so many elements to one leaves a statistic, which is small and has to be exact
+
+# Arguments of backward operations that have to be exact: statistics, log-sum-exps, random states.
+EXACT_ARGUMENTS = {
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: (5,),
+    aten._scaled_dot_product_flash_attention_backward: (5, 6, 7, 12, 13),
+    aten._scaled_dot_product_efficient_attention_backward: (6, 7, 8),
+    aten._scaled_dot_product_cudnn_attention_backward: (5, 6, 7),
+    aten._scaled_dot_product_fused_attention_overrideable_backward: (6, 7, 8, 13, 14),
+    aten.native_layer_norm_backward: (3, 4),
+    aten.native_group_norm_backward: (2, 3),
+    aten.native_batch_norm_backward: (5, 6),
+    aten.cudnn_batch_norm_backward: (5, 6, 8),
+    aten.miopen_batch_norm_backward: (5, 6),
+    aten.batch_norm_backward: (5, 6, 9),
+}
+REDUCTIONS = (aten.mean, aten.sum, aten.var, aten.var_mean, aten.std, aten.amax, aten.amin, aten.max, aten.min)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides the codes: bits of an element, and how it is rounded: "nearest" or "stochastic"."""
+
+    bits: int
+    rounding: str = "nearest"
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The tensor itself."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Bits:
+    """Bools, a bit each."""
+
+    places: Places
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Codes of `bits` bits by groups."""
+
+    bits: int
+    places: Places
+
+
+Form = Whole | Bits | Groups
+
+
+def form_of(node: fx.Node, users: list[fx.Node], bits: int) -> Form:
+    """The form of the tensor that `node` of the forward graph gives; users: of it in the backward graph."""
+    value: Tensor = node.meta["val"]
+    if value.dtype != torch.bool and not value.is_floating_point():
+        return Whole("integers")
+    if value.is_floating_point() and value.element_size() == 1:
+        return Whole("8 bits already")
+    if hint(value.numel()) < SMALLEST:
+        return Whole(f"fewer than {SMALLEST} elements")
+    if any(_must_be_exact(node.name, user) for user in users):
+        return Whole("backward needs it exactly")
+    if _is_statistic(node):
+        return Whole("a statistic")
+    places = places_of(value)
+    if isinstance(places, str):
+        return Whole(places)
+    return Bits(places) if value.dtype == torch.bool else Groups(bits, places)
+
+
+def places_of(value: Tensor) -> Places | str:
+    """How groups lie in a tensor, or why they cannot."""
+    order = order_of(value)
+    if order is None:
+        return "its elements overlap or have gaps"
+    static, row = 0, 1
+    for dim in reversed(order):
+        if isinstance(value.shape[dim], SymInt):
+            break
+        static, row = static + 1, row * value.shape[dim]
+    group = GROUP if static == value.dim() else _group_of(row)
+    filler = -row % (group * LANES)
+    if static < value.dim() and filler > row // 4:
+        return f"its size changes, and the {row} elements in a row whose size does not are too few"
+    return Places(order, static, group, filler)
+
+
+def _group_of(row: int) -> int:
+    """The size of groups that wastes least of each row; of like ones, the nearest to the usual."""
+    return min(GROUPS, key=lambda group: (-row % (group * LANES), abs(group - GROUP)))
+
+
+def bytes_of(value: Tensor) -> int:
+    """Bytes of a tensor, with the sizes that the compiler saw where they change."""
+    size: int = value.element_size()
+    return hint(value.numel()) * size
+
+
+def coded_bytes(value: Tensor, form: Form) -> int:
+    """Bytes of a tensor in a form."""
+    if isinstance(form, Whole):
+        return bytes_of(value)
+    places = form.places
+    row: int = prod(value.shape[dim] for dim in places.order[value.dim() - places.static :])
+    groups = hint(value.numel()) // row * ((row + places.filler) // places.group)
+    if isinstance(form, Bits):
+        return groups * places.group // 8
+    return groups * (HEADER + places.group * form.bits // 8)
+
+
+def hint(size: int | SymInt) -> int:
+    """A size, or what it was when the compiler saw it first."""
+    return int(size.node.hint if isinstance(size, SymInt) else size)
+
+
+def _must_be_exact(name: str, user: fx.Node) -> bool:
+    packet = getattr(user.target, "overloadpacket", None)
+    places = EXACT_ARGUMENTS.get(packet, ())
+    return any(
+        isinstance(user.args[place], fx.Node) and user.args[place].name == name
+        for place in places
+        if place < len(user.args)
+    )
+
+
+def _is_statistic(node: fx.Node) -> bool:
+    """Whether it is made, element by element, of the result of a reduction."""
+    size = bytes_of(node.meta["val"])
+    seen, todo = set(), [node]
+    while todo:
+        one = todo.pop()
+        if one in seen or one.op != "call_function":
+            continue
+        seen.add(one)
+        source = one.args[0] if one.target is operator.getitem else one
+        if not isinstance(source, fx.Node):
+            continue
+        values = [arg.meta.get("val") for arg in source.all_input_nodes]
+        sizes = [bytes_of(value) for value in values if isinstance(value, Tensor)]
+        if getattr(source.target, "overloadpacket", None) in REDUCTIONS and sizes and max(sizes) >= STATISTIC * size:
+            return True
+        todo += [
+            arg
+            for arg in source.all_input_nodes
+            if isinstance(arg.meta.get("val"), Tensor) and bytes_of(arg.meta["val"]) <= 2 * size
+        ]
+    return False

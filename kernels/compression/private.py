@@ -1,0 +1,58 @@
+"""All that this package takes from inside PyTorch: nothing of it is promised to stay.
+
+Held for torch 2.9 to 2.13 by the tests.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._functorch import config as functorch_config
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._inductor import config as inductor_config
+from torch._inductor.custom_graph_pass import CustomPartitionerFn
+from torch._inductor.decomposition import select_decomp_table
+from torch._prims_common import (
+    compute_elementwise_output_logical_to_physical_perm,
+    is_non_overlapping_and_dense_or_false,
+)
+from torch.fx.experimental.proxy_tensor import make_fx
+
+__all__ = ["CustomPartitionerFn", "module_name", "order_of", "partition", "trace", "uniform"]
+
+
+def partition(joint: fx.GraphModule, inputs: Sequence[object], **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """PyTorch's own partition, told that a code is cheaper than the tensor that a product in backward needs."""
+    with functorch_config.patch(ban_recompute_materialized_backward=False, recompute_views=True):
+        forward, backward = min_cut_rematerialization_partition(joint, inputs, **options)
+    return forward, backward
+
+
+def trace(function: Callable[..., Any], *values: Tensor) -> fx.GraphModule:
+    """The graph of a function of fake tensors, in the operations that Inductor knows."""
+    return make_fx(function, decomposition_table=select_decomp_table())(*values)
+
+
+def order_of(x: Tensor) -> tuple[int, ...] | None:
+    """The dimensions by descending stride; None if elements overlap or there are gaps between them."""
+    if not is_non_overlapping_and_dense_or_false(x):
+        return None
+    order = compute_elementwise_output_logical_to_physical_perm(x)
+    return tuple(order[0] if isinstance(order, tuple) else order)
+
+
+def uniform(like: Tensor) -> Tensor:
+    """Numbers from [0, 1), in a graph for Inductor, whose passes that make such of torch.rand have run before."""
+    if inductor_config.fallback_random:
+        return torch.rand_like(like, dtype=torch.float32)
+    seed = torch.ops.prims.inductor_lookup_seed(torch.ops.prims.inductor_seeds(1, like.device), 0)
+    numbers: Tensor = torch.ops.prims.inductor_random(list(like.shape), seed, "rand")
+    return numbers
+
+
+def module_name(path: str) -> str:
+    """Of Dynamo's path to a module, as L['self'].layers.0: the part that is a name in the model."""
+    path = re.sub(r"^L\['\w+'\](\._orig_mod)?\.?", "", path)
+    return re.sub(r"\._modules\['(\w+)'\]", r".\1", path).lstrip(".")

@@ -1,0 +1,52 @@
+"""Models through the coded partitioner without Inductor: graphs run operation by operation, and nothing is built."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from functorch.compile import make_boxed_func
+from torch import Tensor, fx, nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._inductor.decomposition import select_decomp_table
+
+from kernels import compression
+from kernels.compression import private
+from kernels.compression.partitioner import CodedPartitioner
+
+
+def partitioner(**settings: Any) -> CodedPartitioner:
+    """The partitioner of such options."""
+    made = compression.options(**settings)["custom_partitioner_fn"]
+    assert isinstance(made, CodedPartitioner)
+    return made
+
+
+def stock(joint: fx.GraphModule, inputs: Any, **arguments: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """The same cut, and nothing coded."""
+    return private.partition(joint, inputs, **arguments)
+
+
+def compiled(function: Callable[..., Any], cut: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """`function`, whose graphs are cut by a partitioner and then run by PyTorch's own operations."""
+
+    def run(graph: fx.GraphModule, _: Any) -> Any:
+        return make_boxed_func(graph)
+
+    backend = aot_autograd(fw_compiler=run, partition_fn=cut, decompositions=select_decomp_table())
+    torch._dynamo.reset()
+    return torch.compile(function, backend=backend, **options)  # type: ignore[no-any-return]
+
+
+def gradients(model: nn.Module, run: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
+    """Of the model's parameters, for a loss that weighs all outputs differently."""
+    model.zero_grad()
+    y = run(*inputs)
+    weights = torch.linspace(-1, 1, y.numel(), dtype=torch.float32).view(y.shape)
+    (y.float() * weights).sum().backward()
+    return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+
+def error(approximate: list[Tensor], exact: list[Tensor]) -> float:
+    """Of the whole gradient, relative to its length."""
+    difference = sum(float((a - b).double().square().sum()) for a, b in zip(approximate, exact, strict=True))
+    return (difference / sum(float(b.double().square().sum()) for b in exact)) ** 0.5

@@ -1,0 +1,146 @@
+"""Codes by groups: what decoding gives back, how far it may be off, and how many bytes they take."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kernels.compression import codes
+from kernels.compression.codes import LANES, Codes, Places
+from kernels.compression.forms import Bits, Groups, coded_bytes, places_of
+
+EPS = torch.finfo(torch.float32).eps
+WIDTHS = range(2, 9)
+each_width = pytest.mark.parametrize("bits", WIDTHS)
+
+
+def again(x: Tensor, bits: int) -> tuple[Tensor, Codes]:
+    """The decoded groups, and the codes."""
+    made = codes.encode(x, bits)
+    return codes.decode(made, bits, x.dtype), made
+
+
+def units(*shape: int) -> Tensor:
+    """Normal numbers as codes take them: [*lead, units, group, LANES]."""
+    return torch.randn(*shape, LANES)
+
+
+@each_width
+@given(st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=32))
+def test_values_come_back_within_half_a_step(bits: int, values: list[float]) -> None:
+    """Half a step, and what float32's rounding of the place and of the value adds to it."""
+    x = torch.tensor([*values, *[values[0]] * (32 * LANES - len(values))]).view(1, 32, LANES)
+    decoded, made = again(x, bits)
+    step, minimum = made.step.float(), made.minimum.float()
+    rounding = 4 * EPS * (2**bits * step + minimum.abs()) + torch.finfo(torch.float32).smallest_normal
+    assert bool(((decoded - x).abs() <= 0.5 * step + rounding).all())
+
+
+@each_width
+def test_the_step_is_the_range_by_the_codes(bits: int) -> None:
+    """Rounding it and the minimum to bfloat16, outwards, adds to the step at most 2^-7 of what either is."""
+    x = units(100, 64)
+    made = codes.encode(x, bits)
+    low, high = x.amin(-2, keepdim=True), x.amax(-2, keepdim=True)
+    steps = (1 << bits) - 1
+    assert bool((made.minimum.float() <= low).all())
+    assert bool((made.minimum.float() + made.step.float() * steps >= high * (1 - 4 * EPS)).all())
+    assert bool((made.step.float() <= ((high - low) + low.abs() / 128) / steps * (1 + 1 / 128)).all())
+
+
+@each_width
+def test_constants_of_bfloat16_come_back(bits: int) -> None:
+    x = torch.tensor([-3.5, 0.0, 1e-3, 1e30]).bfloat16()[:, None, None].expand(4, 32, LANES)
+    assert torch.equal(again(x, bits)[0], x)
+
+
+@each_width
+def test_ends_of_a_group_come_back(bits: int) -> None:
+    """Where they are numbers of bfloat16, and so is the step."""
+    x = torch.tensor([0.0, 2.0**bits - 1, *[1.0] * 30])[None, :, None].expand(1, 32, LANES)
+    assert torch.equal(again(x, bits)[0], x)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_seen_in_the_gradient(value: float) -> None:
+    """Its group becomes NaN, as the gradients behind it would; the other groups do not."""
+    x = units(2, 32)
+    x[0, 5, 3] = value
+    lost = again(x, 4)[0].isnan()
+    assert bool(lost[0, :, 3].all())
+    assert int(lost.sum()) == 32
+
+
+@pytest.mark.parametrize("bits", [2, 4])
+def test_stochastic_rounding_has_the_right_mean(bits: int) -> None:
+    """The mean of n is off by at most six standard errors of n values whose spread is at most half a step."""
+    torch.manual_seed(0)
+    x, count = torch.rand(1, 32, LANES), 4000
+    made = codes.encode(x.expand(count, 32, LANES), bits, torch.rand(count, 32, LANES))
+    mean = codes.decode(made, bits, torch.float32).double().mean(0)
+    allowed = 6 * 0.5 * float(made.step.float().max()) / count**0.5
+    assert float((mean - x[0]).abs().max()) < allowed
+
+
+@each_width
+def test_a_gpu_decodes_the_same(bits: int) -> None:
+    """By its own expression, which runs here, too."""
+    made = codes.encode(units(3, 96), bits)
+    expected = codes.decode(made, bits, torch.float32)
+    one = codes._combined(
+        [codes._unpacked(field, width) for field, (width, _) in zip(made.fields, codes.fields_of(bits), strict=True)],
+        [width for width, _ in codes.fields_of(bits)],
+    )
+    assert torch.equal(one.float() * made.step.float() + made.minimum.float(), expected)
+
+
+def test_bools_come_back() -> None:
+    x = units(7, 32) < 0.3
+    assert torch.equal(codes.decode_bits(codes.encode_bits(x)), x)
+
+
+@each_width
+def test_fields_hold_all_bits(bits: int) -> None:
+    held = [bit for width, lowest in codes.fields_of(bits) for bit in range(lowest, lowest + width)]
+    assert held == list(range(bits))
+
+
+TENSORS = {
+    "contiguous": torch.randn(4, 32, 64),
+    "permuted": torch.randn(4, 32, 64).permute(2, 0, 1),
+    "channels last": torch.randn(2, 16, 8, 8).to(memory_format=torch.channels_last),
+    "no multiple of a group": torch.randn(5, 13),
+}
+
+
+@pytest.mark.parametrize("x", TENSORS.values(), ids=TENSORS)
+def test_places_of_a_tensor(x: Tensor) -> None:
+    """Groups follow one another in memory, and joined are the tensor again, with its strides."""
+    places = places_of(x)
+    assert isinstance(places, Places)
+    groups = places.split(x)
+    memory = torch.as_strided(x, (x.numel(),), (1,))
+    assert torch.equal(groups.flatten()[: x.numel()], memory)
+    joined = places.join(groups, [x.shape[dim] for dim in places.order])
+    assert torch.equal(joined, x)
+    assert joined.contiguous().stride() == x.contiguous().stride()
+
+
+def test_tensors_with_gaps_have_no_places() -> None:
+    assert places_of(torch.randn(8, 64)[:, ::2]) == "its elements overlap or have gaps"
+    assert places_of(torch.randn(1, 64).expand(8, 64)) == "its elements overlap or have gaps"
+
+
+@each_width
+@pytest.mark.parametrize("x", TENSORS.values(), ids=TENSORS)
+def test_bytes_are_those_of_the_codes(x: Tensor, bits: int) -> None:
+    places = places_of(x)
+    assert isinstance(places, Places)
+    made = codes.encode(places.split(x), bits)
+    count = made.minimum.nbytes + made.step.nbytes + sum(field.nbytes for field in made.fields)
+    assert coded_bytes(x, Groups(bits, places)) == count
+    bools = x > 0
+    assert coded_bytes(bools, Bits(places)) == codes.encode_bits(places.split(bools)).nbytes

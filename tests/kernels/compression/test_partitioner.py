@@ -1,0 +1,253 @@
+"""What crosses from forward into backward, by models that run operation by operation."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from kernels import KernelError, compression
+from kernels.compression import forms, splice
+from kernels.compression.crossing import Crossing
+from tests.kernels.compression import models
+from tests.kernels.compression.graphs import compiled, error, gradients, partitioner, stock
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models as small as these have no tensors of 4096 elements."""
+    monkeypatch.setattr(forms, "SMALLEST", 64)
+    torch.manual_seed(0)
+
+
+def crossing(model: nn.Module, *inputs: Tensor, **settings: Any) -> list[Crossing]:
+    """What crosses in a model's one graph."""
+    cut = partitioner(**settings)
+    gradients(model, compiled(model, cut), *inputs)
+    (graph,) = cut.graphs
+    return list(graph.crossings)
+
+
+def whole(value: Tensor, *_: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """In place of codes: the tensor's own bits, so that only the wiring is tried."""
+    if value.dtype == torch.bool:
+        return (lambda x: [x.to(torch.int32)]), (lambda bits: [bits.to(torch.bool)])
+    return (lambda x: [x.clone().view(torch.int32)]), (lambda bits: [bits.view(torch.float32)])
+
+
+# Dynamo looks at the gradient of such an input.
+an_activation_as_an_input = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+each_model = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "mlp" else pytest.mark.slow) for name in models.MODELS]
+)
+
+
+@each_model
+def test_wiring(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With tensors that cross as they are in the place of their codes, all gradients are stock's, bit for bit."""
+    model, inputs = models.build(name)
+    torch.manual_seed(1)
+    exact = gradients(model, compiled(model, stock), *inputs)
+    monkeypatch.setattr(splice, "_functions", whole)
+    torch.manual_seed(1)
+    assert all(map(torch.equal, gradients(model, compiled(model, partitioner()), *inputs), exact))
+
+
+@each_model
+def test_forward_is_exact(name: str) -> None:
+    model, inputs = models.build(name)
+    torch.manual_seed(1)
+    exact = compiled(model, stock)(*inputs)
+    torch.manual_seed(1)
+    assert torch.equal(compiled(model, partitioner())(*inputs), exact)
+
+
+@each_model
+def test_error_falls_with_the_step(name: str) -> None:
+    """8 bits have steps a 17th as large as 4 bits, 255 by 15; to first order the error is as much less."""
+    model, inputs = models.build(name)
+    torch.manual_seed(1)
+    exact = gradients(model, compiled(model, stock), *inputs)
+
+    def off(bits: int) -> float:
+        torch.manual_seed(1)
+        return error(gradients(model, compiled(model, partitioner(bits=bits)), *inputs), exact)
+
+    assert off(8) < off(4) / (17 / 2)  # a half, for what is of higher order
+
+
+@each_model
+def test_bytes_are_what_autograd_saves(name: str) -> None:
+    """Of all that is saved, apart from parameters, buffers and batches."""
+    model, inputs = models.build(name)
+    cut = partitioner()
+    y = compiled(model, cut)(*inputs)
+    known = {one.data_ptr() for one in (*model.parameters(), *model.buffers(), *inputs)}
+    saved = [one for one in y.grad_fn.saved_tensors if one is not None and one.data_ptr() not in known]
+    (graph,) = cut.graphs
+    assert graph.after == sum(one.nbytes for one in saved)
+    assert graph.before > graph.after
+
+
+def test_the_side_of_a_rectifier_is_exact() -> None:
+    """It alone decides the gradient of the bias before it: that is exact, whatever the codes are."""
+    model, x = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8)), torch.randn(64, 32)
+    exact = gradients(model, compiled(model, stock), x)
+    approximate = gradients(model, compiled(model, partitioner(bits=2)), x)
+    assert torch.equal(approximate[1], exact[1])
+    assert not torch.equal(approximate[2], exact[2])
+
+
+def test_probabilities_cross_and_not_logits() -> None:
+    class Classifier(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(32, 1000)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.cross_entropy(self.head(x), torch.arange(len(x)), reduction="none")
+
+    rows = crossing(Classifier(), torch.randn(64, 32))
+    (coded,) = [row for row in rows if row.form == "4 bits"]
+    assert coded.operation == "aten._log_softmax_backward_data"
+
+
+def test_dropout_crosses_in_bits() -> None:
+    rows = crossing(nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5), nn.Linear(64, 64)), torch.randn(64, 64))
+    (mask,) = [row for row in rows if row.dtype == "bool"]
+    assert (mask.form, mask.after) == ("1 bit", mask.before // 8)
+
+
+def test_statistics_are_whole() -> None:
+    rows = crossing(nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.Linear(64, 8)), torch.randn(128, 64))
+    assert {(row.form, row.reason) for row in rows if row.shape[-1] == 1} == {("whole", "a statistic")}
+
+
+def test_what_attention_needs_exactly_is_whole() -> None:
+    rows = crossing(models.Attention(causal=True), torch.randn(4, 64, 64))
+    attention = [row for row in rows if "attention" in row.operation]
+    assert {row.form for row in attention} == {"4 bits", "whole"}
+    assert {row.reason for row in attention} == {"", "backward needs it exactly"}
+
+
+@an_activation_as_an_input
+def test_batches_are_not_counted_and_inputs_with_a_gradient_are_coded() -> None:
+    model = nn.Linear(64, 64)
+    assert crossing(model, torch.randn(64, 64)) == []
+    (row,) = crossing(model, torch.randn(64, 64, requires_grad=True) * 2)
+    assert row.form == "4 bits"
+
+
+@pytest.mark.slow
+@an_activation_as_an_input
+def test_each_graph_has_its_own_report() -> None:
+    class Broken(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = models.mlp(), models.mlp()
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.first(x)
+            torch._dynamo.graph_break()
+            y: Tensor = self.second(x)
+            return y
+
+    model, x, cut = Broken(), torch.randn(64, 32), partitioner()
+    run = compiled(model, cut)
+    exact = gradients(model, model, x)
+    assert error(gradients(model, run, x), exact) < 0.5
+    assert len(cut.graphs) == 2
+    assert "an input" in {row.operation for row in cut.graphs[1].crossings}
+
+
+@pytest.mark.slow
+def test_sizes_may_change() -> None:
+    """One graph for all of them; groups lie in the part of each row whose size is known."""
+    model, cut = nn.Sequential(nn.Linear(32, 768), nn.GELU(), nn.Linear(768, 32)), partitioner(bits=8)
+    run = compiled(model, cut, dynamic=True)
+    for batch in (64, 100, 37):
+        x = torch.randn(batch, 32)
+        assert error(gradients(model, run, x), gradients(model, model, x)) < 0.05
+    (graph,) = cut.graphs
+    assert {row.form for row in graph.crossings} == {"8 bits"}
+
+
+@pytest.mark.slow
+def test_stochastic_rounding_is_seeded_by_pytorch() -> None:
+    model, x = models.mlp(), torch.randn(64, 32)
+    run = compiled(model, partitioner(bits=2, rounding="stochastic"))
+
+    def drawn(seed: int) -> list[Tensor]:
+        torch.manual_seed(seed)
+        return gradients(model, run, x)
+
+    assert all(map(torch.equal, drawn(1), drawn(1)))
+    assert not all(map(torch.equal, drawn(1), drawn(2)))
+
+
+@pytest.mark.slow
+def test_autocast() -> None:
+    model, x, cut = models.mlp(), torch.randn(64, 32), partitioner(bits=8)
+
+    def run(model: Callable[..., Tensor]) -> list[Tensor]:
+        with torch.autocast("cpu", torch.bfloat16):
+            return gradients(module, model, x)
+
+    module = model
+    assert error(run(compiled(model, cut)), run(compiled(model, stock))) < 0.05
+    assert {row.dtype for row in cut.graphs[0].crossings} == {"bfloat16"}
+
+
+@pytest.mark.slow
+def test_checkpointed_regions_stay_checkpointed() -> None:
+    """Only the input of the region crosses, and in few bits."""
+
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(64, 64), models.mlp(64)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = checkpoint(self.second, self.first(x), use_reentrant=False)
+            return y
+
+    (row,) = crossing(Checkpointed(), torch.randn(64, 64))
+    assert (row.module, row.form) == ("first", "4 bits")
+
+
+@pytest.mark.slow
+def test_report_text() -> None:
+    model, cut = models.build("llama")[0], partitioner()
+    gradients(model, compiled(model, cut), *models.build("llama")[1])
+    text = str(compression.Report(tuple(cut.graphs)))
+    assert "times less" in text
+    assert "*.gate" in text
+    assert "no graph was compiled" in str(compression.Report(()))
+
+
+@pytest.mark.parametrize("bits", [1, 9, "4", True, 4.0, None])
+def test_wrong_bits(bits: Any) -> None:
+    with pytest.raises(KernelError, match="bits must be a whole number from 2 to 8"):
+        compression.options(bits=bits)
+
+
+@pytest.mark.parametrize("rounding", ["up", None, 1])
+def test_wrong_rounding(rounding: Any) -> None:
+    with pytest.raises(KernelError, match="rounding must be"):
+        compression.options(rounding=rounding)
+
+
+@pytest.mark.parametrize("release", ["2.8.1", "2.14.0+cu130", "3.0.0"])
+def test_other_releases_of_torch_are_refused(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", release)
+    with pytest.raises(KernelError, match=f"not {release.replace('+', '.')}.*convert"):
+        compression.options()
+
+
+@pytest.mark.parametrize("other", [nn.Linear(2, 2), torch.relu, 5], ids=["module", "function", "number"])
+def test_what_was_not_compiled_has_no_report(other: Any) -> None:
+    with pytest.raises(KernelError, match="compiled must be what"):
+        compression.report(other)
