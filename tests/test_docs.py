@@ -64,7 +64,8 @@ def test_commands_print_what_is_shown(body: str, folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("body", blocks("python"))
 def test_snippets_run(body: str, folder: Path) -> None:
-    assert run(["python", "-W", "error", "-c", body], folder)
+    compiling = "ignore::DeprecationWarning:torch.jit._script"  # of torch itself, whatever is compiled
+    assert run(["python", "-W", "error", "-W", compiling, "-c", body], folder)
 
 
 @pytest.mark.parametrize("page", MEASURED)

@@ -20,6 +20,7 @@ from kernels.engine.reference_codes import next_bfloat16
 LANES = 8  # numbers of 32 bits in a vector of a CPU
 WORD = 32  # bits
 WIDTHS = (4, 2, 1)  # of fields, which divide a word
+SMALLEST_STEP = 2.0**-126  # whose inverse is a number, too
 
 
 class Codes(NamedTuple):
@@ -55,9 +56,8 @@ def encode(x: Tensor, bits: int, noise: Tensor | None = None) -> Codes:
     values = x.float()
     low, high = values.amin(-2, keepdim=True), values.amax(-2, keepdim=True)
     minimum = -next_bfloat16(-low)
-    step = next_bfloat16((high - minimum) / ((1 << bits) - 1))
-    scale = torch.where(step > 0, 1 / step, 0)
-    places = (values - minimum) * scale + (0.5 if noise is None else noise)
+    step = next_bfloat16(((high - minimum) / ((1 << bits) - 1)).clamp(min=SMALLEST_STEP))
+    places = (values - minimum) * (1 / step) + (0.5 if noise is None else noise)
     numbers = places.clamp(0, (1 << bits) - 1).to(torch.int32)  # cut off, which is floor above 0
     fields = tuple(_pack(_cut(numbers, lowest, width), width) for width, lowest in fields_of(bits))
     return Codes(minimum.bfloat16(), step.bfloat16(), fields)
