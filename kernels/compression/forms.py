@@ -8,7 +8,6 @@ import torch
 from torch import SymInt, Tensor, fx
 
 from kernels.compression.codes import LANES, Places
-from kernels.compression.private import order_of
 
 aten = torch.ops.aten
 
@@ -18,20 +17,25 @@ HEADER = 4  # bytes of a group: its minimum and its step
 SMALLEST = 4096  # elements: below, codes save less than the kernels that make them take
 STATISTIC = 16  # a reduction of so many elements to one leaves a statistic, which is small and has to be exact
 
-# Arguments of backward operations that have to be exact: statistics, log-sum-exps, random states.
-EXACT_ARGUMENTS = {
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: (5,),
-    aten._scaled_dot_product_flash_attention_backward: (5, 6, 7, 12, 13),
-    aten._scaled_dot_product_efficient_attention_backward: (6, 7, 8),
-    aten._scaled_dot_product_cudnn_attention_backward: (5, 6, 7),
-    aten._scaled_dot_product_fused_attention_overrideable_backward: (6, 7, 8, 13, 14),
-    aten.native_layer_norm_backward: (3, 4),
-    aten.native_group_norm_backward: (2, 3),
-    aten.native_batch_norm_backward: (5, 6),
-    aten.cudnn_batch_norm_backward: (5, 6, 8),
-    aten.miopen_batch_norm_backward: (5, 6),
-    aten.batch_norm_backward: (5, 6, 9),
-}
+# Names of operations' arguments that have to be exact: statistics, log-sum-exps, random states, masks with infinities.
+EXACT = frozenset(
+    [
+        "mean",
+        "rstd",
+        "save_mean",
+        "save_invstd",
+        "save_var",
+        "reserve",
+        "reserveSpace",
+        "logsumexp",
+        "cum_seq_q",
+        "cum_seq_k",
+        "philox_seed",
+        "philox_offset",
+        "attn_bias",
+        "attn_mask",
+    ]
+)
 REDUCTIONS = (aten.mean, aten.sum, aten.var, aten.var_mean, aten.std, aten.amax, aten.amin, aten.max, aten.min)
 
 
@@ -68,8 +72,8 @@ class Groups:
 Form = Whole | Bits | Groups
 
 
-def form_of(node: fx.Node, users: list[fx.Node], bits: int) -> Form:
-    """The form of the tensor that `node` of the forward graph gives; users: of it in the backward graph."""
+def form_of(node: fx.Node, placeholder: fx.Node, bits: int) -> Form:
+    """The form of the tensor that `node` of the forward graph gives to `placeholder` of the backward graph."""
     value: Tensor = node.meta["val"]
     if value.dtype != torch.bool and not value.is_floating_point():
         return Whole("integers")
@@ -77,7 +81,7 @@ def form_of(node: fx.Node, users: list[fx.Node], bits: int) -> Form:
         return Whole("8 bits already")
     if hint(value.numel()) < SMALLEST:
         return Whole(f"fewer than {SMALLEST} elements")
-    if any(_must_be_exact(node.name, user) for user in users):
+    if _must_be_exact(placeholder):
         return Whole("backward needs it exactly")
     if _is_statistic(node):
         return Whole("a statistic")
@@ -102,6 +106,19 @@ def places_of(value: Tensor) -> Places | str:
     if static < value.dim() and filler > row // 4:
         return f"its size changes, and the {row} elements in a row whose size does not are too few"
     return Places(order, static, group, filler)
+
+
+def order_of(value: Tensor) -> tuple[int, ...] | None:
+    """The dimensions by descending stride; None if elements overlap or there are gaps between them."""
+    order = sorted(range(value.dim()), key=lambda dim: -hint(value.stride(dim)))
+    expected: int | SymInt = 1
+    for dim in reversed(order):
+        if value.shape[dim] == 1:  # whose stride says nothing
+            continue
+        if value.stride(dim) != expected:
+            return None
+        expected = expected * value.shape[dim]
+    return tuple(order)
 
 
 def _group_of(row: int) -> int:
@@ -132,14 +149,24 @@ def hint(size: int | SymInt) -> int:
     return int(size.node.hint if isinstance(size, SymInt) else size)
 
 
-def _must_be_exact(name: str, user: fx.Node) -> bool:
-    packet = getattr(user.target, "overloadpacket", None)
-    places = EXACT_ARGUMENTS.get(packet, ())
-    return any(
-        isinstance(user.args[place], fx.Node) and user.args[place].name == name
-        for place in places
-        if place < len(user.args)
-    )
+def _must_be_exact(placeholder: fx.Node) -> bool:
+    """Whether it, or a view of it, is an argument that has to be exact."""
+    todo = [placeholder]
+    while todo:
+        node = todo.pop()
+        for user in node.users:
+            if node in _exact_arguments(user):
+                return True
+            if len(user.all_input_nodes) == 1:
+                todo.append(user)
+    return False
+
+
+def _exact_arguments(node: fx.Node) -> list[object]:
+    schema = getattr(node.target, "_schema", None)
+    names = [] if schema is None else [argument.name for argument in schema.arguments]
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    return [value for name, value in given.items() if name in EXACT]
 
 
 def _is_statistic(node: fx.Node) -> bool:

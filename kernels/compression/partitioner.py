@@ -18,7 +18,7 @@ from kernels.errors import KernelError, shown
 
 FEWEST, MOST = 2, 8  # bits
 ROUNDINGS = ("nearest", "stochastic")
-TORCH = ((2, 9), (2, 13))  # the first and the last release that the tests hold
+TORCH = ((2, 9), (2, 13))  # the releases that this project supports; the tests run the last
 
 
 def options(bits: int = 4, *, rounding: str = "nearest") -> dict[str, Any]:

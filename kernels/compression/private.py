@@ -1,7 +1,4 @@
-"""All that this package takes from inside PyTorch: nothing of it is promised to stay.
-
-Held for torch 2.9 to 2.13 by the tests.
-"""
+"""All that this package takes from inside PyTorch: nothing of it is promised to stay."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -14,13 +11,9 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor import config as inductor_config
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 from torch._inductor.decomposition import select_decomp_table
-from torch._prims_common import (
-    compute_elementwise_output_logical_to_physical_perm,
-    is_non_overlapping_and_dense_or_false,
-)
 from torch.fx.experimental.proxy_tensor import make_fx
 
-__all__ = ["CustomPartitionerFn", "module_name", "order_of", "partition", "trace", "uniform"]
+__all__ = ["CustomPartitionerFn", "module_name", "partition", "trace", "uniform"]
 
 
 def partition(joint: fx.GraphModule, inputs: Sequence[object], **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
@@ -33,14 +26,6 @@ def partition(joint: fx.GraphModule, inputs: Sequence[object], **options: Any) -
 def trace(function: Callable[..., Any], *values: Tensor) -> fx.GraphModule:
     """The graph of a function of fake tensors, in the operations that Inductor knows."""
     return make_fx(function, decomposition_table=select_decomp_table())(*values)
-
-
-def order_of(x: Tensor) -> tuple[int, ...] | None:
-    """The dimensions by descending stride; None if elements overlap or there are gaps between them."""
-    if not is_non_overlapping_and_dense_or_false(x):
-        return None
-    order = compute_elementwise_output_logical_to_physical_perm(x)
-    return tuple(order[0] if isinstance(order, tuple) else order)
 
 
 def uniform(like: Tensor) -> Tensor:

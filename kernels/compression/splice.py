@@ -47,7 +47,7 @@ def crossings(
 def _forms(pairs: dict[fx.Node, fx.Node], inputs: set[fx.Node], settings: Settings) -> dict[fx.Node, Form]:
     """The forms of the tensors that cross; none of inputs that others hold."""
     tensors = [node for node in pairs if node not in inputs and isinstance(node.meta.get("val"), Tensor)]
-    return {node: form_of(node, list(pairs[node].users), settings.bits) for node in tensors}
+    return {node: form_of(node, pairs[node], settings.bits) for node in tensors}
 
 
 def _coded(forms: dict[fx.Node, Form]) -> dict[fx.Node, Bits | Groups]:

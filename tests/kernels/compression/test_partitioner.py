@@ -133,6 +133,25 @@ def test_what_attention_needs_exactly_is_whole() -> None:
     assert {row.reason for row in attention} == {"", "backward needs it exactly"}
 
 
+def test_masks_of_attention_are_exact() -> None:
+    """Or their infinities would be in the gradient, and their zeros would not be zeros."""
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.query, self.score = nn.Linear(64, 64), nn.Linear(64, 64)
+
+        def forward(self, x: Tensor) -> Tensor:
+            q = self.query(x)
+            hidden = (self.score(x).detach() > 1) & (torch.arange(64) > 0)
+            mask = torch.zeros(len(x), 64, 64).masked_fill(hidden, -torch.inf).cumsum(-1)  # too dear to compute again
+            return F.scaled_dot_product_attention(*(q.view(-1, 64, 2, 32).transpose(1, 2),) * 3, mask[:, None])
+
+    model, x = Masked(), torch.randn(4, 64, 64)
+    exact = gradients(model, compiled(model, stock), x)
+    assert error(gradients(model, compiled(model, partitioner(bits=8)), x), exact) < 0.05
+
+
 @an_activation_as_an_input
 def test_batches_are_not_counted_and_inputs_with_a_gradient_are_coded() -> None:
     model = nn.Linear(64, 64)
