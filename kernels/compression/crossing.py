@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
-
 
 @dataclass(frozen=True)
 class Crossing:
@@ -52,8 +50,3 @@ class Graph:
     def after(self) -> int:
         """Bytes that cross."""
         return sum(crossing.after for crossing in self.crossings)
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """As in "bfloat16"."""
-    return str(dtype).removeprefix("torch.")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, fx
 
-from kernels.compression.forms import STATISTIC, hint
+from kernels.compression.forms import STATISTIC, hint, packet_of
 
 aten = torch.ops.aten
 COMPARISONS = (aten.le, aten.lt, aten.ge, aten.gt, aten.eq, aten.ne, aten.sign)
@@ -72,18 +72,18 @@ def _without_gradients(backward: fx.Graph, saved: set[fx.Node]) -> Iterator[fx.N
 def _is_comparison(node: fx.Node) -> bool:
     """Of floating-point values."""
     values = [one.meta.get("val") for one in node.all_input_nodes]
-    return getattr(node.target, "overloadpacket", None) in COMPARISONS and any(
+    return packet_of(node) in COMPARISONS and any(
         isinstance(value, Tensor) and value.is_floating_point() for value in values
     )
 
 
 def _is_probability(node: fx.Node) -> bool:
     """The exponential of a difference with a statistic."""
-    if getattr(node.target, "overloadpacket", None) is not aten.exp:
+    if packet_of(node) is not aten.exp:
         return False
     one, size = node.args[0], hint(node.meta["val"].numel())
     while isinstance(one, fx.Node) and one.all_input_nodes:
-        is_difference = getattr(one.target, "overloadpacket", None) is aten.sub
+        is_difference = packet_of(one) is aten.sub
         values = [part.meta.get("val") for part in one.all_input_nodes]
         if is_difference and any(isinstance(v, Tensor) and hint(v.numel()) * STATISTIC <= size for v in values):
             return True

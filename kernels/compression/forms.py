@@ -149,6 +149,11 @@ def hint(size: int | SymInt) -> int:
     return int(size.node.hint if isinstance(size, SymInt) else size)
 
 
+def packet_of(node: fx.Node) -> object:
+    """The operation of a node without its overload, as torch.ops.aten.add; None for other nodes."""
+    return getattr(node.target, "overloadpacket", None)
+
+
 def _must_be_exact(placeholder: fx.Node) -> bool:
     """Whether it, or a view of it, is an argument that has to be exact."""
     todo = [placeholder]
@@ -181,13 +186,9 @@ def _is_statistic(node: fx.Node) -> bool:
         source = one.args[0] if one.target is operator.getitem else one
         if not isinstance(source, fx.Node):
             continue
-        values = [arg.meta.get("val") for arg in source.all_input_nodes]
-        sizes = [bytes_of(value) for value in values if isinstance(value, Tensor)]
-        if getattr(source.target, "overloadpacket", None) in REDUCTIONS and sizes and max(sizes) >= STATISTIC * size:
+        tensors = [arg for arg in source.all_input_nodes if isinstance(arg.meta.get("val"), Tensor)]
+        sizes = {arg: bytes_of(arg.meta["val"]) for arg in tensors}
+        if packet_of(source) in REDUCTIONS and sizes and max(sizes.values()) >= STATISTIC * size:
             return True
-        todo += [
-            arg
-            for arg in source.all_input_nodes
-            if isinstance(arg.meta.get("val"), Tensor) and bytes_of(arg.meta["val"]) <= 2 * size
-        ]
+        todo += [arg for arg in tensors if sizes[arg] <= 2 * size]
     return False

@@ -7,9 +7,21 @@ import torch
 from torch import Tensor, fx
 
 from kernels.compression import codes, private
-from kernels.compression.crossing import Crossing, dtype_name
+from kernels.compression.crossing import Crossing
 from kernels.compression.exact import move_to_forward
-from kernels.compression.forms import Bits, Form, Groups, Settings, Whole, bytes_of, coded_bytes, form_of, hint
+from kernels.compression.forms import (
+    Bits,
+    Form,
+    Groups,
+    Settings,
+    Whole,
+    bytes_of,
+    coded_bytes,
+    form_of,
+    hint,
+    packet_of,
+)
+from kernels.engine.elements import dtype_name
 
 aten = torch.ops.aten
 PRODUCTS = (aten.mm, aten.addmm, aten.bmm, aten.baddbmm, aten.convolution, aten.convolution_backward)
@@ -18,7 +30,7 @@ PRODUCTS = (aten.mm, aten.addmm, aten.bmm, aten.baddbmm, aten.convolution, aten.
 def crossings(
     forward: fx.GraphModule, backward: fx.GraphModule, outputs: int, static: frozenset[int], settings: Settings
 ) -> list[Crossing]:
-    """Code what crosses, in both graphs, and tell of it; of what is saved already, nothing.
+    """Code what crosses, in both graphs, and tell of it; nothing of inputs that others hold.
 
     Parameters
     ----------
@@ -27,7 +39,7 @@ def crossings(
     static
         Places of inputs that stay where they are for the whole training: parameters and buffers.
     """
-    last = next(iter(forward.graph.find_nodes(op="output")))
+    (last,) = forward.graph.find_nodes(op="output")
     placeholders = {node.name: node for node in backward.graph.find_nodes(op="placeholder")}
     pairs = {node: placeholders[node.name] for node in last.args[0][outputs:]}
     inputs = _inputs_without_gradient(forward.graph, backward.graph, static)
@@ -56,7 +68,8 @@ def _coded(forms: dict[fx.Node, Form]) -> dict[fx.Node, Bits | Groups]:
 
 def _inputs_without_gradient(forward: fx.Graph, backward: fx.Graph, static: frozenset[int]) -> set[fx.Node]:
     """Parameters, buffers and batches: others hold them. An input with a gradient comes from a graph before this."""
-    gradients = next(iter(backward.find_nodes(op="output"))).args[0]
+    (last,) = backward.find_nodes(op="output")
+    gradients = last.args[0]
     nodes = forward.find_nodes(op="placeholder")
     return {
         node
@@ -209,7 +222,7 @@ def _after(product: fx.Node, field: fx.Node, before: fx.Node) -> fx.Node:
 
 def _is_product(node: fx.Node) -> bool:
     """Whether it is an operation that Inductor does not fuse, and that takes most of the time."""
-    packet = getattr(node.target, "overloadpacket", None)
+    packet = packet_of(node)
     return packet in PRODUCTS or "attention" in str(packet)
 
 
@@ -217,7 +230,7 @@ def _after_last_use(node: fx.Node) -> fx.Node:
     """The operation before which nothing uses the node any more, but for the output."""
     order = {one: place for place, one in enumerate(node.graph.nodes)}
     last = max((user for user in node.users if user.op != "output"), key=order.__getitem__, default=node)
-    following = (node if order[last] < order[node] else last).next
+    following = last.next
     while following.op == "placeholder":
         following = following.next
     return following
