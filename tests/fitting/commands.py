@@ -2,6 +2,7 @@
 
 import json
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,15 +26,42 @@ def environment(**changes: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(ROOT), **changes}
 
 
-def process(
-    command: str, *words: str, before: tuple[str, ...] = (), **options: Any
-) -> subprocess.CompletedProcess[str]:
-    """`python -m fitting.command`, ended."""
+def python(*words: str, before: tuple[str, ...] = (), **options: Any) -> subprocess.CompletedProcess[str]:
+    """A Python that ended, and for which a warning is an error."""
     return subprocess.run(
-        [*before, sys.executable, "-W", "error", "-m", f"fitting.{command}", *words],
+        [*before, sys.executable, "-W", "error", *words],
         **{"text": True, "stderr": subprocess.PIPE, "stdout": subprocess.PIPE, "env": environment(), **options},
         check=False,
     )
+
+
+def process(command: str, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """`python -m fitting.command`, ended."""
+    return python("-m", f"fitting.{command}", *words, **options)
+
+
+def on_a_terminal(run: Callable[[int], subprocess.CompletedProcess[str]]) -> tuple[str, str]:
+    """What a process prints that has a terminal of 60 columns as its stderr, and what the terminal shows.
+
+    run: starts it, with the terminal's descriptor, and waits for its end, which must be a good one.
+    """
+    import fcntl
+    import termios
+
+    parent, child = os.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    done = run(child)
+    os.close(child)
+    shown = b""
+    try:
+        while chunk := os.read(parent, 65536):
+            shown += chunk
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    finally:
+        os.close(parent)
+    assert done.returncode == 0
+    return done.stdout, shown.decode()
 
 
 def stored(path: str | Path) -> dict[str, Any]:

@@ -2,18 +2,14 @@
 
 import os
 import re
-import struct
-import subprocess
 import sys
 import types
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import coefficients
 from coefficients import load
 from fitting.activations import get, names
 from fitting.errors import InputError
@@ -22,8 +18,8 @@ from fitting.fewbit import document
 from fitting.fewbit.solve import fit
 from fitting.fewbit.sweep import shipped, sweep
 from fitting.weights import uniform
+from tests.fitting.commands import on_a_terminal, python
 
-ROOT = Path(coefficients.__file__).parents[1]
 STORED = "actfit/coefficients"  # below the folder that a test runs in
 TASKS = [("relu", 1), ("silu", 2), ("relu", 2), ("tanh", 1)]
 
@@ -40,18 +36,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a few tables in the sweep."""
     monkeypatch.setattr(command, "shipped", lambda: TASKS)
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
-
-
-def process(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "error", *words],
-        **{"text": True, "env": environment(), "stderr": subprocess.PIPE, "stdout": subprocess.PIPE, **options},
-        check=False,
-    )
 
 
 def again(words: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -164,42 +148,26 @@ sweep._fit = deaf
 with closing(sweep.sweep([("relu", 1)] * 500, "best", None, None, jobs=2)) as fits:
     print(next(fits), next(fits), deaf())
 """
-    done = process("-c", code, timeout=60)
+    done = python("-c", code, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True True False\n", "")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX terminals")
 @pytest.mark.parametrize("words", [[], ["--quiet"]], ids=["bar", "quiet"])
 def test_the_progress_bar_is_for_terminals(words: list[str]) -> None:
-    import fcntl
-    import termios
-
-    parent, child = os.openpty()
-    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
     code = (
         "import sys\nfrom fitting.fewbit import __main__ as command\n"
         f"command.shipped = lambda: {TASKS}\nsys.exit(command.run(['--all', *{words}]))"
     )
-    done = process("-c", code, stderr=child)
-    os.close(child)
-    shown = b""
-    try:
-        while chunk := os.read(parent, 65536):
-            shown += chunk
-    except OSError:  # how Linux says that the other end is closed
-        pass
-    finally:
-        os.close(parent)
-    assert done.returncode == 0
-    assert "\r" not in done.stdout
+    printed, shown = on_a_terminal(lambda terminal: python("-c", code, stderr=terminal))
+    assert "\r" not in printed
     if words:
-        assert (done.stdout, shown) == ("", b"")
+        assert (printed, shown) == ("", "")
         return
-    assert len(done.stdout.splitlines()) == 5
-    text = shown.decode()
-    assert re.search(r"\d/4 \[", text)
-    assert max(len(part) for part in text.split("\r")) <= 60
-    assert text.endswith("\r" + " " * len(text.split("\r")[-2]) + "\r")  # nothing of it stays
+    assert len(printed.splitlines()) == 5
+    assert re.search(r"\d/4 \[", shown)
+    assert max(len(part) for part in shown.split("\r")) <= 60
+    assert shown.endswith("\r" + " " * len(shown.split("\r")[-2]) + "\r")  # nothing of it stays
 
 
 # a Dask cluster
@@ -230,7 +198,7 @@ def test_a_cluster_makes_the_same_files(
     assert again((*words, "--scheduler", cluster), folder / "cluster", monkeypatch) == 0
     assert capsys.readouterr() == (printed.replace(str(folder), str(folder / "cluster")), "")
     assert contents() == alone
-    done = process("-m", "fitting.fewbit", *words, "--scheduler", cluster, "--weight", "norm", "--domain", "100", "200")
+    done = python("-m", "fitting.fewbit", *words, "--scheduler", cluster, "--weight", "norm", "--domain", "100", "200")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "fewbit: weight norm must not be zero on all of [100, 200]\n"
 
@@ -239,7 +207,7 @@ def test_a_cluster_makes_the_same_files(
 @pytest.mark.parametrize("address", ["", "nowhere", "http://127.0.0.1:1", "tcp://127.0.0.1:1"])
 def test_a_scheduler_that_does_not_answer(address: str) -> None:
     pytest.importorskip("distributed")
-    done = process("-m", "fitting.fewbit", "--all", "--scheduler", address, timeout=30)
+    done = python("-m", "fitting.fewbit", "--all", "--scheduler", address, timeout=30)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"fewbit: scheduler {address!r} does not answer: ")
     assert done.stderr.count("\n") == 1

@@ -81,7 +81,7 @@ def error(got: Tensor, expected: Tensor) -> float:
 
 
 class Doubled(nn.Module):
-    """A layer on what is no leaf."""
+    """A layer on what is no leaf: who keeps it keeps bytes."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()

@@ -10,6 +10,7 @@ from kernels import saved_bytes
 from kernels.approx_backprop import Compressed, NormLinear, PreActivation, QLinear
 from kernels.approx_backprop.forwards import Approximate
 from kernels.approx_backprop.memory_layout import MemoryLayout
+from tests.kernels.approx_backprop.layers import Doubled
 
 
 def worst_column(layer: nn.Module, stock: nn.Module, weight: nn.Parameter, x: Tensor, dim: int = 1) -> float:
@@ -65,17 +66,6 @@ def test_a_large_feature_does_not_blur_the_others(name: str, times: float, bits:
     # Numbers of a feature are from N(0, 1), and 64 of them in six deviations or less: a step of 6 / (2^bits - 1), and
     # an error of step / sqrt(12). Twice that for the worst of 24 features, each a mean over 64 outputs.
     assert worst_column(layer, stock, weight, x, dim) <= 2 * 6 / (2**bits - 1) / 12**0.5
-
-
-class Doubled(nn.Module):
-    """A layer on what is no leaf: who keeps it keeps bytes."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x * 2)
 
 
 SHAPES = {

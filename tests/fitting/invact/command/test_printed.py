@@ -5,7 +5,6 @@ import io
 import json
 import os
 import re
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 from coefficients.__main__ import run as run_coefficients
 from fitting.invact import report
-from tests.fitting.commands import Command, files, process, stored
+from tests.fitting.commands import Command, files, on_a_terminal, process, stored
 from tests.fitting.invact.command.words import MISH, TANH
 
 
@@ -217,24 +216,11 @@ def test_the_list_shows_both_methods(
 @pytest.mark.skipif(os.name != "posix", reason="POSIX terminals")
 @pytest.mark.parametrize("quiet", [[], ["--quiet"]], ids=["bar", "quiet"])
 def test_the_progress_bar_is_for_terminals(quiet: list[str]) -> None:
-    import fcntl
-    import termios
-
-    parent, child = os.openpty()
-    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
-    done = process("invact", *MISH, "--out", "x.json", *quiet, stderr=child)
-    os.close(child)
-    shown = b""
-    try:
-        while chunk := os.read(parent, 65536):
-            shown += chunk
-    except OSError:  # how Linux says that the other end is closed
-        pass
-    finally:
-        os.close(parent)
-    assert done.returncode == 0
-    assert "\r" not in done.stdout
+    printed, shown = on_a_terminal(
+        lambda terminal: process("invact", *MISH, "--out", "x.json", *quiet, stderr=terminal)
+    )
+    assert "\r" not in printed
     if quiet:
-        assert (done.stdout, shown) == ("", b"")
+        assert (printed, shown) == ("", "")
     else:
-        assert re.search(r"\d+/\d+ \[", shown.decode())
+        assert re.search(r"\d+/\d+ \[", shown)
