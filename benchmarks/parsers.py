@@ -16,6 +16,13 @@ PACKAGE_RUNS = 5
 FORWARD_AD_KINDS, FORWARD_AD_RUNS = ("chains", "models", "times"), 41
 APPROX_KINDS, APPROX_RUNS, APPROX_MEMORY = ("layers", "models", "batches", "times"), 21, 11  # GiB, of a GTX 1080 Ti
 RIVAL_WHATS = ("memory", "accuracy", "speed")
+COMPRESSION_WHATS, COMPRESSION_RUNS = ("bytes", "times"), 9
+COMPRESSION_WAYS = (
+    *("eager", "compiled", "checkpoint", "compiled checkpoint", "compiled with the flag"),
+    *(f"compiled with budget {share}" for share in (0.1, 0.5, 0.9)),
+    *("compiled with fp8", *(f"{way} {bits} bits" for way in ("hook", "convert") for bits in (8, 4, 2))),
+    *(f"coded {bits} bits" for bits in (8, 4, 3, 2)),
+)
 SUITES = ("accuracy", "memory", "speed", "fit", "training")
 KERNEL_FUNCTIONS, KERNEL_DTYPES = ("gelu", "silu"), ("bfloat16", "float16", "float32")
 KERNEL_RIVALS = ("eager", "compile")
@@ -84,6 +91,14 @@ def approx_backprop(doc: str | None) -> command.Parser:
     parser = of_kinds("approx_backprop", doc, APPROX_KINDS, str(APPROX_RUNS))
     usual = str(APPROX_MEMORY)
     parser.add_argument("--memory", metavar="GIB", default=usual, help=f"that batches must fit (default: {usual})")
+    return parser
+
+
+def compression(doc: str | None) -> command.Parser:
+    parser = of_kinds("compression", doc, COMPRESSION_WHATS, str(COMPRESSION_RUNS))
+    parser.add_argument("--models", metavar="M,...", help="default: all")
+    parser.add_argument("--ways", metavar="W,...", help="default: all")
+    parser.add_argument("--dtypes", metavar="D,...", help="of bytes (default: float32,bfloat16); times are of float32")
     return parser
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, fx
 
 from kernels.compression import codes, private
 from kernels.compression.crossing import Crossing
+from kernels.compression.decoding import Reader, decode_where_used
 from kernels.compression.exact import move_to_forward
 from kernels.compression.forms import (
     Bits,
@@ -19,12 +19,9 @@ from kernels.compression.forms import (
     coded_bytes,
     form_of,
     hint,
-    packet_of,
 )
+from kernels.compression.inlining import inline, origin
 from kernels.engine.elements import dtype_name
-
-aten = torch.ops.aten
-PRODUCTS = (aten.mm, aten.addmm, aten.bmm, aten.baddbmm, aten.convolution, aten.convolution_backward)
 
 
 def crossings(
@@ -47,8 +44,14 @@ def crossings(
     forms = _forms(pairs, inputs, settings)
     coded = _coded(forms)
     crossing: list[fx.Node] = []
+    readers: dict[fx.Node, Reader] = {}
     for node, placeholder in pairs.items():
-        crossing += _code(forward, backward, node, placeholder, coded[node], settings) if node in coded else [node]
+        if node in coded:
+            made, readers[placeholder] = _code(forward, backward, node, placeholder, coded[node], settings)
+            crossing += made
+        else:
+            crossing.append(node)
+    decode_where_used(backward.graph, readers)
     last.args = ((*last.args[0][:outputs], *crossing),)
     for module in (forward, backward):
         module.graph.lint()
@@ -105,37 +108,21 @@ def _code(
     placeholder: fx.Node,
     form: Bits | Groups,
     settings: Settings,
-) -> list[fx.Node]:
-    """What crosses in the stead of a node: encoded after its last use, decoded before each stretch of uses.
+) -> tuple[list[fx.Node], Reader]:
+    """What crosses in the stead of a node, encoded after its last use, and how the placeholder is decoded.
 
-    To encode at once would save no less, and a code that Inductor fuses with the last use reads the tensor once. To
-    decode once for all uses would keep the tensor whole from the first of them to the last.
+    To encode at once would save no less, and a code that Inductor fuses with the last use reads the tensor once.
     """
     value = node.meta["val"]
     encode, decode = _functions(value, form, settings)
     names = [f"{node.name}_{part}" for part in ("minimum", "step", "field", "field2", "field3")]
-    made = _inline(forward.graph, private.trace(encode, value), [node], _after_last_use(node), names)
+    made = inline(forward.graph, private.trace(encode, value), [node], _after_last_use(node), names)
     with backward.graph.inserting_before(placeholder):
         crossing = [backward.graph.placeholder(one.name) for one in made]
     for sent, received in zip(made, crossing, strict=True):
-        sent.meta = {**_origin(node), **sent.meta}
+        sent.meta = {**origin(node), **sent.meta}
         received.meta["val"] = sent.meta["val"]
-    decoding = private.trace(decode, *(one.meta["val"] for one in made))
-    before: fx.Node | None = None
-    for users in _stretches(placeholder):
-        product = None if before is None else _last_product(before, users[0])
-        parts = crossing if product is None else [*crossing[:-1], _after(product, crossing[-1], users[0])]
-        (before,) = _inline(backward.graph, decoding, parts, users[0], [f"{node.name}_decoded"])
-        for user in users:
-            user.replace_input_with(placeholder, before)
-    backward.graph.erase_node(placeholder)
-    return made
-
-
-def _origin(node: fx.Node) -> dict[str, Any]:
-    """What tells where a node comes from, and in which part of the saved tensors it stands."""
-    names = ("nn_module_stack", "stack_trace", "saved_tensor_with_no_vc_check", "partitioner_tag")
-    return {name: node.meta[name] for name in names if name in node.meta}
+    return made, Reader(crossing, private.trace(decode, *(one.meta["val"] for one in made)))
 
 
 def _functions(value: Tensor, form: Bits | Groups, settings: Settings) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -158,72 +145,6 @@ def _functions(value: Tensor, form: Bits | Groups, settings: Settings) -> tuple[
         return [places.join(codes.decode(whole, form.bits, value.dtype), sizes)]
 
     return encode, decode
-
-
-def _inline(
-    graph: fx.Graph, traced: fx.GraphModule, arguments: list[fx.Node], before: fx.Node, names: list[str]
-) -> list[fx.Node]:
-    """Copies of a traced function's operations, and those of them that are its results, under these names."""
-    (output,) = traced.graph.find_nodes(op="output")
-    named = dict(zip(output.args[0], names, strict=False))
-    copies: dict[fx.Node, fx.Node] = {}
-    given = iter(arguments)
-    with graph.inserting_before(before):
-        for node in traced.graph.nodes:
-            if node.op == "placeholder":
-                copies[node] = next(given)
-            elif node.op != "output":
-                args, kwargs = fx.node.map_arg((node.args, node.kwargs), copies.__getitem__)
-                copies[node] = graph.create_node(node.op, node.target, args, kwargs, named.get(node))
-                copies[node].meta = dict(node.meta)
-    return [copies[node] for node in output.args[0]]
-
-
-def _stretches(node: fx.Node) -> list[list[fx.Node]]:
-    """The users of a node in their order, parted where a product or the like stands between them."""
-    stretches: list[list[fx.Node]] = []
-    parted = True
-    for one in node.graph.nodes:
-        if one in node.users:
-            if parted:
-                stretches.append([])
-            stretches[-1].append(one)
-            parted = False
-        parted = parted or _is_product(one)
-    return stretches
-
-
-def _last_product(source: fx.Node, end: fx.Node) -> fx.Node | None:
-    """The last product before `end` into which `source` goes."""
-    reached, last = {source}, None
-    for one in source.graph.nodes:
-        if one is end:
-            break
-        if not reached.isdisjoint(one.all_input_nodes):
-            reached.add(one)
-            last = one if _is_product(one) and isinstance(one.meta.get("val"), Tensor) else last
-    return last
-
-
-def _after(product: fx.Node, field: fx.Node, before: fx.Node) -> fx.Node:
-    """The field, but not before a product is there.
-
-    Or Inductor computes the uses on both sides of the product in one kernel, because they read the same codes, and
-    holds the results of both.
-    """
-
-    def wait(field: Tensor, product: Tensor) -> list[Tensor]:
-        return [field | (product.flatten()[:1].to(torch.int32) & 0)]
-
-    traced = private.trace(wait, field.meta["val"], product.meta["val"])
-    (waiting,) = _inline(before.graph, traced, [field, product], before, [f"{field.name}_after"])
-    return waiting
-
-
-def _is_product(node: fx.Node) -> bool:
-    """Whether it is an operation that Inductor does not fuse, and that takes most of the time."""
-    packet = packet_of(node)
-    return packet in PRODUCTS or "attention" in str(packet)
 
 
 def _after_last_use(node: fx.Node) -> fx.Node:

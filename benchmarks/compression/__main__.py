@@ -1,0 +1,159 @@
+"""python -m benchmarks.compression: codes of what crosses in a compiled model, beside every rival.
+
+Stacks of blocks are trained for a step by each way: eager; compiled; with each block checkpointed, eager and compiled;
+compiled with `ban_recompute_materialized_backward = False` ("the flag"), with an `activation_memory_budget`, and with
+PyTorch's pass that keeps activations in 8 bits of floating point; eager with hooks that code whatever autograd saves;
+eager, converted by approximate backprop; and our coded partitions. Rows, as JSON lines, in
+benchmarks/results/<device>/compression-<what>.jsonl, whole or not at all; --quick writes to --out only.
+what: the network; implementation: the way. Kinds of rows, by mode:
+
+    kept, peak   B, by the allocator, over what is there before a step: after forward, and at most. Gradients are there
+                 before, and are added to
+    error        of the gradient of all weights, against the eager one in float32, relative to its length
+    time         s of forward and backward, in rounds in which all take turns, and the ratios to eager's and compiled's;
+                 in float32
+
+A way that fails has no rows, and is said.
+"""
+
+from benchmarks import parsers
+from coefficients import command
+
+if __name__ == "__main__":  # before the imports, which take most of the time
+    command.early("compression", lambda: parsers.compression(__doc__).parse_args())
+
+import gc
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # before torch: its profiler would write two lines a step
+
+import torch
+from torch import Tensor
+
+from benchmarks.clock import clock_of, origin, ratio_rows, rounds
+from benchmarks.compression.meter import measured
+from benchmarks.compression.models import NORMAL, TINY, Size, build
+from benchmarks.compression.ways import COMPILED, EAGER, is_compiled, prepared, settings_of
+from benchmarks.kernels.cases import DTYPES
+from benchmarks.options import can_compile, names, output, torch_threads
+from benchmarks.options import device as device_of
+from benchmarks.options import runs as runs_of
+from benchmarks.rows import Row, described_rows, record, summary
+from kernels import KernelError
+
+PROG = "compression"
+QUICK_RUNS = 2
+QUICK_MODELS, QUICK_WAYS = ("GELU MLP",), ("eager", "checkpoint", "hook 4 bits")
+
+
+class Bench:
+    """What is measured, where."""
+
+    def __init__(self, device: torch.device, ways: Sequence[str], sizes: dict[str, Size]) -> None:
+        self.device, self.ways, self.sizes = device, ways, sizes
+        self.failed: list[str] = []
+
+    def bytes(self, models: Sequence[str], dtypes: Sequence[str]) -> Iterator[list[Row]]:
+        """Kept, peak and error."""
+        for name in models:
+            for dtype in dtypes:
+                exact = self._exact(name, dtype)
+                for way in self.ways:
+                    yield self._tried(f"{name}, {dtype}, {way}", lambda: self._bytes(name, dtype, way, exact))  # noqa: B023
+
+    def _tried(self, what: str, measure: Callable[[], list[Row]]) -> list[Row]:
+        gc.collect()
+        try:
+            return measure()
+        except Exception as error:  # whatever stops one way must not stop the others
+            command.say(PROG, f"{what}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
+            self.failed.append(what)
+            return []
+
+    def _exact(self, name: str, dtype: str) -> Tensor:
+        """The gradient in float32, of the weights as the dtype rounds them."""
+        net = build(name, self.sizes[name], DTYPES[dtype], self.device).to(torch.float32)
+        net.loss(net.module).backward()
+        return net.gradient()
+
+    def _bytes(self, name: str, dtype: str, way: str, exact: Tensor) -> list[Row]:
+        net = build(name, self.sizes[name], DTYPES[dtype], self.device)
+        with settings_of(way):
+            loss = prepared(net, way)
+            loss().backward()  # compiled here; and from now on gradients are there
+            error = float((net.gradient() - exact).norm() / exact.norm())
+            bytes = measured(loss, self.device)
+        values = (("kept", "B", bytes.kept), ("peak", "B", bytes.peak), ("error", "relative error", error))
+        base = {"implementation": way, **self._base(name, dtype)}
+        return [Row(mode=mode, unit=unit, **base, **summary([float(value)])) for mode, unit, value in values]
+
+    def times(self, models: Sequence[str], repeats: int) -> Iterator[list[Row]]:
+        """Seconds of a step."""
+        for name in models:
+            calls = {}
+            for way in self.ways:
+                made = self._call(name, way)
+                if made is not None:
+                    calls[way] = made
+            taken = {way: seconds for way, (seconds, _) in rounds(clock_of(self.device), calls, repeats).items()}
+            base = {**self._base(name, "float32"), "mode": "time"}
+            rows = ratio_rows(base, taken, EAGER)
+            if COMPILED in taken:
+                others = ratio_rows(base, taken, COMPILED)
+                rows += [row for row in others if row.unit != "s"]
+            yield rows
+
+    def _call(self, name: str, way: str) -> Callable[[], object] | None:
+        net = build(name, self.sizes[name], torch.float32, self.device)
+        with settings_of(way):
+            loss = prepared(net, way)
+
+            def step() -> None:
+                loss().backward()
+
+            made = self._tried(f"{name}, float32, {way}", lambda: [step()])  # type: ignore[func-returns-value, list-item]
+        return step if made else None
+
+    def _base(self, name: str, dtype: str) -> dict[str, Any]:
+        return {"what": name, "size": self.sizes[name]._asdict(), "dtype": dtype, **origin(self.device)}
+
+
+def described(rows: Sequence[Row]) -> str:
+    """The result in a line, to be shown while the rest runs."""
+    first = rows[0]
+    if first.mode == "time":
+        parts = [f"{row.implementation} {row.median:.2f}" for row in rows if row.unit == "ratio of times"]
+        return f"{first.what}: {', '.join(parts)}"
+    kept, peak, error = (row.median for row in rows)
+    title = f"{first.what}, {first.dtype}, {first.implementation}"
+    return f"{title}: kept {kept / 2**20:.1f} MiB, peak {peak / 2**20:.1f} MiB, error {error:.1e}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status; raises Misuse for bad options."""
+    options = parsers.compression(__doc__).parse_args(arguments)
+    kinds = names("what", options.what, parsers.COMPRESSION_WHATS)
+    device = device_of(options.device)
+    repeats = runs_of(options.runs, QUICK_RUNS if options.quick else parsers.COMPRESSION_RUNS)
+    out = output(options.out)
+    models = names("models", options.models, tuple(NORMAL)) if options.models or not options.quick else QUICK_MODELS
+    ways = names("ways", options.ways, parsers.COMPRESSION_WAYS) if options.ways or not options.quick else QUICK_WAYS
+    dtypes = names("dtypes", options.dtypes, ("float32", "bfloat16"))
+    if not can_compile(device):
+        command.say(PROG, "torch.compile is left out: there is no C++ compiler")
+        ways = [way for way in ways if not is_compiled(way)]
+    bench = Bench(device, ways, TINY if options.quick else NORMAL)
+    with torch_threads(1):
+        measures: dict[str, Callable[[], Iterator[list[Row]]]] = {
+            "bytes": lambda: bench.bytes(models, dtypes),
+            "times": lambda: bench.times(models, repeats),
+        }
+        record(((f"{PROG}-{kind}", described_rows(measures[kind](), described)) for kind in kinds), out, options.quick)
+    return command.GOOD if not bench.failed else command.BAD
+
+
+if __name__ == "__main__":
+    sys.exit(command.run(PROG, main, (KernelError,)))

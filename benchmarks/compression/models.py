@@ -1,0 +1,147 @@
+"""The networks of `benchmarks.compression`: stacks of blocks, small and wide enough that codes have something to do.
+
+"GELU MLP" and "Llama-like" are written here, without embeddings and heads; the others are transformers', from their
+configurations, without heads. None drops anything, so that every way has the same gradient but for what it rounds.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmarks.gpu.ways import BLOCKS
+from kernels.memory import zoo
+from kernels.memory.storages import tensors
+
+HEADS, WORDS = 4, 1000
+SEED = 0
+
+
+class Mlp(nn.Sequential):
+    """Linear, GELU, Linear: a block."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+
+class Llama(nn.Module):
+    """RMSNorm, causal attention, RMSNorm, a gate: a block of Llama without rotary positions."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        linear = partial(nn.Linear, bias=False)
+        self.first, self.second = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.query, self.key, self.value, self.out = (linear(width, width) for _ in range(4))
+        self.gate, self.up, self.down = linear(width, hidden), linear(width, hidden), linear(hidden, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        q, k, v = (part(h).unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (self.query, self.key, self.value))
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        h = self.second(x)
+        result: Tensor = x + self.down(F.silu(self.gate(h)) * self.up(h))
+        return result
+
+
+@dataclass
+class Net:
+    """A network, what it is called with, and the blocks that checkpointing computes again."""
+
+    module: nn.Module
+    blocks: list[nn.Module]
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    weights: Tensor | None = None
+
+    def loss(self, run: Callable[..., Any]) -> Tensor:
+        """Of what `run` gives for the inputs: a sum in which every element has a weight of its own, at random.
+
+        A weight that hardly changes along a row would be all but orthogonal to what a layer norm gives.
+        """
+        first: Tensor = next(iter(tensors(run(*self.args, **self.kwargs))))
+        if self.weights is None:
+            torch.manual_seed(SEED)
+            self.weights = torch.randn_like(first, dtype=torch.float32) / first.numel() ** 0.5
+        return (first * self.weights).sum()
+
+    def to(self, dtype: torch.dtype) -> "Net":
+        """The same network, there now in another dtype, with its inputs."""
+
+        def converted(value: Any) -> Any:
+            return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+        args = tuple(map(converted, self.args))
+        return Net(self.module.to(dtype), self.blocks, args, {key: converted(v) for key, v in self.kwargs.items()})
+
+    def gradient(self) -> Tensor:
+        """Of all weights, flat, float64."""
+        weights = self.module.parameters()
+        parts = (torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in weights)
+        return torch.cat([part.flatten().double() for part in parts])
+
+
+class Size(NamedTuple):
+    """How much of a network: blocks, samples, positions or pixels of a side, width."""
+
+    layers: int
+    batch: int
+    length: int
+    width: int
+
+
+NORMAL = {
+    "GELU MLP": Size(6, 8192, 1, 256),
+    "Llama-like": Size(6, 16, 256, 256),
+    "BERT": Size(4, 16, 256, 256),
+    "GPT-2": Size(4, 16, 256, 256),
+    "ViT": Size(4, 16, 224, 256),
+    "Llama": Size(4, 16, 256, 256),
+}
+TINY = {name: Size(2, 4, 64, 64) for name in NORMAL}
+
+
+def build(name: str, size: Size, dtype: torch.dtype, device: torch.device) -> Net:
+    """A network by its name in NORMAL, in training mode, its weights and inputs the same each time."""
+    torch.manual_seed(SEED)
+    with device:
+        net = _stack(name, size) if name in ("GELU MLP", "Llama-like") else _of_zoo(name, size)
+    net.module.train()
+    return net.to(dtype)
+
+
+def _stack(name: str, size: Size) -> Net:
+    hidden = 43 * size.width // 16  # 688 of 256
+    is_mlp = name == "GELU MLP"
+    blocks: list[nn.Module] = [Mlp(size.width) if is_mlp else Llama(size.width, hidden) for _ in range(size.layers)]
+    shape = (size.batch, size.width) if is_mlp else (size.batch, size.length, size.width)
+    return Net(nn.Sequential(*blocks), blocks, (torch.randn(shape),))
+
+
+def _of_zoo(name: str, size: Size) -> Net:
+    usual = {
+        "hidden_size": size.width,
+        "num_hidden_layers": size.layers,
+        "num_attention_heads": HEADS,
+        "intermediate_size": 4 * size.width,
+    }
+    none = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    text: dict[str, Any] = {"vocab_size": WORDS, "bos_token_id": 0, "eos_token_id": 0}
+    changed: dict[str, dict[str, Any]] = {
+        "BERT": {**usual, **none, **text, "max_position_embeddings": size.length},
+        "GPT-2": {
+            **{"n_embd": size.width, "n_layer": size.layers, "n_head": HEADS, "n_positions": size.length},
+            **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+            **text,
+        },
+        "ViT": {**usual, **none, "image_size": size.length},
+        "Llama": {**usual, **text, "intermediate_size": 43 * size.width // 16, "num_key_value_heads": HEADS},
+    }
+    known = name.lower().replace("-", "")
+    seq = None if name == "ViT" else size.length
+    model, args, kwargs = zoo.build(known, batch=size.batch, seq=seq, dtype=torch.float32, **changed[name])
+    bare = model.base_model
+    return Net(bare, [module for module in bare.modules() if type(module).__name__.endswith(BLOCKS)], args, kwargs)

@@ -1,0 +1,48 @@
+"""The section of `docs/compression.md` that is made from the rows of `benchmarks.compression`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.compression.ways import COMPILED, EAGER, OURS
+from benchmarks.pages import Rows, by, place, read, spread, table
+
+HEAD = ("", "kept, × eager", "peak, × eager", "error of the gradient", "time, × eager", "× compiled")
+
+
+def section() -> str:
+    """A table for each network and dtype, of each device."""
+    lines: list[str] = []
+    times = {device: by(rows, "what") for device, rows in read("compression-times").items()}
+    for device, rows in read("compression-bytes").items():
+        for (name, dtype), of_net in by(rows, "what", "dtype").items():
+            timed = times.get(device, {}).get((name,), []) if dtype == "float32" else []
+            lines += ["", _title(name, dtype, of_net[0]["size"]), "", *table(HEAD, _cells(of_net, timed))]
+        lines += ["", _note(rows, [row for of_name in times.get(device, {}).values() for row in of_name])]
+    return "\n".join(lines[1:]) + "\n"
+
+
+def _title(name: str, dtype: str, size: dict[str, int]) -> str:
+    layers = f"{name}, {size['layers']} blocks {size['width']} wide"
+    inputs = f"{size['batch']}" + (f" × {size['length']}" if size["length"] > 1 else "")
+    return f"{layers}, inputs {inputs}, {dtype}:"
+
+
+def _cells(rows: Rows, timed: Rows) -> Iterator[list[str]]:
+    of_ways = {
+        way: {row["mode"]: row["median"] for row in of_way} for (way,), of_way in by(rows, "implementation").items()
+    }
+    ratios: dict[str, Any] = {row["implementation"]: row for row in timed if row["unit"] == "ratio of times"}
+    stock = of_ways[EAGER]
+    for way, values in of_ways.items():
+        shares = [f"{values[mode] / stock[mode]:.3f}" for mode in ("kept", "peak")]
+        own = f"**{way}**" if way in OURS else way
+        seconds = ["1" if way == rival else spread(ratios.get(f"{way} / {rival}")) for rival in (EAGER, COMPILED)]
+        yield [own, *shares, f"{values['error']:.1e}", *seconds]
+
+
+def _note(rows: Rows, timed: Rows) -> str:
+    count = f" Times: medians of {timed[0]['runs']} rounds, 20 % to 80 % in brackets." if timed else ""
+    return (
+        f"On {place(rows[0])}. Bytes by the allocator, over what is there before a step; gradients are there before. "
+        f"Error: of the gradient of all weights, against eager in float32.{count}"
+    )

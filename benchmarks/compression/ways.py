@@ -1,0 +1,76 @@
+"""The ways in which the networks of `benchmarks.compression` are trained: stock, its rivals, and ours."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch._functorch import config as functorch_config
+from torch._inductor import config as inductor_config
+from torch.utils.checkpoint import checkpoint
+
+from benchmarks.baselines.hooked import coded
+from benchmarks.compression.models import Net
+from kernels import compression, convert
+
+EAGER, COMPILED = "eager", "compiled"
+CHECKPOINT, COMPILED_CHECKPOINT = "checkpoint", "compiled checkpoint"
+RECOMPUTING, FP8 = "compiled with the flag", "compiled with fp8"
+BUDGETS = {f"compiled with budget {share}": share for share in (0.1, 0.5, 0.9)}
+HOOKS = {f"hook {bits} bits": bits for bits in (8, 4, 2)}
+CONVERTED = {f"convert {bits} bits": bits for bits in (8, 4, 2)}
+OURS = {f"coded {bits} bits": bits for bits in (8, 4, 3, 2)}
+# PyTorch's own pass, of all large tensors that cross. Its forward and its backward have different defaults for
+# use_scaling: without the word gradients are off by a factor of a billion.
+EIGHT_BITS = {
+    "activation_quantization_aten_pass": {
+        "quant_type": "torch.float8_e5m2",
+        "allowed_dtypes": "torch.float32;torch.bfloat16",
+        "size_in_mb": 0.015625,  # 4096 elements of float32, as ours
+        "use_scaling": True,
+        "exclude_primals": True,
+    }
+}
+
+
+def is_compiled(way: str) -> bool:
+    """Whether it uses torch.compile."""
+    return way.startswith(COMPILED) or way in OURS
+
+
+def prepared(net: Net, way: str) -> Callable[[], torch.Tensor]:
+    """Forward by one of the ways, up to the loss; changes the network. What is compiled is so at the first call."""
+    if way in (CHECKPOINT, COMPILED_CHECKPOINT):
+        for block in net.blocks:
+            vars(block)["forward"] = partial(checkpoint, block.forward, use_reentrant=False)
+    if way in CONVERTED:
+        convert(net.module, method="approx-backprop", bits=CONVERTED[way], inputs=net.kwargs or net.args)
+    run: Callable[..., Any] = net.module
+    if is_compiled(way):
+        torch.compiler.reset()
+        options = compression.options(bits=OURS[way]) if way in OURS else None
+        run = torch.compile(net.module, dynamic=False, options=options)
+
+    def loss() -> torch.Tensor:
+        with _settings(net, way):
+            return net.loss(run)
+
+    return loss
+
+
+@contextmanager
+def settings_of(way: str) -> Iterator[None]:
+    """The settings of PyTorch under which a way is compiled, forward and backward."""
+    with ExitStack() as stack:
+        if way == RECOMPUTING:
+            stack.enter_context(functorch_config.patch(ban_recompute_materialized_backward=False))
+        elif way in BUDGETS:
+            stack.enter_context(functorch_config.patch(activation_memory_budget=BUDGETS[way]))
+        elif way == FP8:
+            stack.enter_context(inductor_config.patch(post_grad_fusion_options=EIGHT_BITS))
+        yield
+
+
+def _settings(net: Net, way: str) -> AbstractContextManager[Any]:
+    return coded(net.module, HOOKS[way]) if way in HOOKS else nullcontext()

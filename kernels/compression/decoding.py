@@ -1,0 +1,160 @@
+"""Where backward decodes: in each stretch of operations between two products anew, with all that follows from it.
+
+A value that is decoded once, or computed once from what is decoded, and used on both sides of a product would be held
+whole while the product runs. So each stretch has a copy of its own, of the codes' readers and of the element-wise
+operations that only what crosses goes into: Inductor fuses them with their use.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, fx
+
+from kernels.compression import forms, private
+from kernels.compression.forms import hint, packet_of
+from kernels.compression.inlining import inline, is_product
+
+aten = torch.ops.aten
+MOVING = (aten._unsafe_view, aten.cat)  # operations that compute nothing, beside views
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How a placeholder of the backward graph is decoded: from which placeholders, in which operations."""
+
+    codes: list[fx.Node]
+    decoding: fx.GraphModule
+
+
+def decode_where_used(graph: fx.Graph, readers: dict[fx.Node, Reader]) -> None:
+    """Replace placeholders of the backward graph by what is decoded in each stretch; they are erased."""
+    again = _computed_again(graph, set(readers))
+    _move_weight_gradients(graph, again)
+    copies = _Copies(graph, readers, again)
+    for user in list(graph.nodes):
+        if user not in again:
+            for node in user.all_input_nodes:
+                if node in readers or node in again:
+                    user.replace_input_with(node, copies.of(node, user))
+            copies.pass_by(user)
+    for node in reversed([*readers, *again]):
+        graph.erase_node(node)
+
+
+def _computed_again(graph: fx.Graph, coded: set[fx.Node]) -> dict[fx.Node, None]:
+    """Large results of element-wise operations that only what crosses goes into, of it something coded; in order."""
+    crossing = set(graph.find_nodes(op="placeholder"))
+    again: dict[fx.Node, None] = {}
+    for node in graph.nodes:
+        inputs = node.all_input_nodes
+        from_codes = any(one in coded or one in again for one in inputs)
+        if from_codes and _is_elementwise(node) and all(one in crossing or one in again for one in inputs):
+            again[node] = None
+    return again
+
+
+def _is_elementwise(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    if node.op != "call_function" or not isinstance(value, Tensor) or hint(value.numel()) < forms.SMALLEST:
+        return False
+    is_view = getattr(node.target, "is_view", False) or packet_of(node) in MOVING
+    return is_view or torch.Tag.pointwise in getattr(node.target, "tags", ())
+
+
+def _move_weight_gradients(graph: fx.Graph, again: dict[fx.Node, None]) -> None:
+    """Put each product that only the output uses right after the gradient that goes into it.
+
+    Autograd has the gradient of a layer's input before that of its weight: the former would be held while the latter's
+    product needs the decoded input.
+    """
+    last_placeholder = graph.find_nodes(op="placeholder")[-1]
+    order = {node: place for place, node in enumerate(graph.nodes)}
+    for product in [node for node in graph.nodes if is_product(node) and _is_result(node)]:
+        free: set[fx.Node] = set()
+        place, todo = last_placeholder, [product]
+        while todo:
+            for one in todo.pop().all_input_nodes:
+                if one in again or getattr(one.target, "is_view", False):
+                    free.add(one)
+                    todo.append(one)
+                else:
+                    place = max(place, one, key=order.__getitem__)
+        for node in [*sorted(free, key=order.__getitem__), product]:
+            if order[node] > order[place]:
+                place.append(node)
+                place = node
+        order = {node: place for place, node in enumerate(graph.nodes)}
+
+
+def _is_result(node: fx.Node) -> bool:
+    """Whether nothing but views and the output uses it."""
+    return all(
+        user.op == "output" or (getattr(user.target, "is_view", False) and _is_result(user)) for user in node.users
+    )
+
+
+class _Copies:
+    """Copies of nodes, at most one in a stretch."""
+
+    def __init__(self, graph: fx.Graph, readers: dict[fx.Node, Reader], again: dict[fx.Node, None]) -> None:
+        self.graph, self.readers = graph, readers
+        self.order = {node: place for place, node in enumerate([*readers, *again])}
+        self.made: dict[fx.Node, fx.Node] = {}
+        self.reached: dict[fx.Node, set[fx.Node]] = {}  # by what was decoded of a placeholder
+        self.products: dict[fx.Node, fx.Node] = {}  # the last that was reached
+
+    def pass_by(self, node: fx.Node) -> None:
+        """Take note of a node that stays: a product begins another stretch."""
+        for placeholder, reached in self.reached.items():
+            if not reached.isdisjoint(node.all_input_nodes):
+                reached.add(node)
+                if is_product(node) and isinstance(node.meta.get("val"), Tensor):
+                    self.products[placeholder] = node
+        if is_product(node):
+            self.made = {}
+
+    def of(self, node: fx.Node, user: fx.Node) -> fx.Node:
+        """The copy of a node in this stretch; there, or made before the user."""
+        for one in self._missing(node):
+            if one in self.readers:
+                self.made[one] = self._decoded(one, user)
+            else:
+                with self.graph.inserting_before(user):
+                    self.made[one] = self.graph.node_copy(one, lambda part: self.made.get(part, part))
+                self.pass_by(self.made[one])
+        return self.made[node]
+
+    def _missing(self, node: fx.Node) -> list[fx.Node]:
+        """The node and what goes into it, as far as there are no copies, in order."""
+        found, todo = set(), [node]
+        while todo:
+            one = todo.pop()
+            if one in self.order and one not in found and one not in self.made:
+                found.add(one)
+                todo += one.all_input_nodes
+        return sorted(found, key=self.order.__getitem__)
+
+    def _decoded(self, placeholder: fx.Node, user: fx.Node) -> fx.Node:
+        reader = self.readers[placeholder]
+        *codes, field = reader.codes
+        awaited = [one for one in user.all_input_nodes if one not in self.order and one.op == "call_function"]
+        for one in dict.fromkeys([*awaited, *([self.products[placeholder]] if placeholder in self.products else [])]):
+            if isinstance(one.meta.get("val"), Tensor):
+                field = _after(one, field, user)
+        (decoded,) = inline(self.graph, reader.decoding, [*codes, field], user, [f"{placeholder.name}_decoded"])
+        self.reached[placeholder] = {decoded}
+        return decoded
+
+
+def _after(product: fx.Node, field: fx.Node, before: fx.Node) -> fx.Node:
+    """The field, but not before a product is there.
+
+    Or Inductor decodes earlier, in one kernel with something else of the size, and holds the result.
+    """
+
+    def wait(field: Tensor, product: Tensor) -> list[Tensor]:
+        return [field | (product.flatten()[:1].to(torch.int32) & 0)]
+
+    traced = private.trace(wait, field.meta["val"], product.meta["val"])
+    (waiting,) = inline(before.graph, traced, [field, product], before, [f"{field.name}_after"])
+    return waiting
