@@ -23,6 +23,9 @@ from kernels.compression.forms import (
 from kernels.compression.inlining import inline, origin
 from kernels.engine.elements import dtype_name
 
+Graphs = tuple[fx.GraphModule, fx.GraphModule]
+Traced = dict[tuple[str, Bits | Groups], Graphs]
+
 
 def crossings(
     forward: fx.GraphModule, backward: fx.GraphModule, outputs: int, static: frozenset[int], settings: Settings
@@ -45,9 +48,11 @@ def crossings(
     coded = _coded(forms)
     crossing: list[fx.Node] = []
     readers: dict[fx.Node, Reader] = {}
+    traced: Traced = {}
     for node, placeholder in pairs.items():
         if node in coded:
-            made, readers[placeholder] = _code(forward, backward, node, placeholder, coded[node], settings)
+            graphs = _graphs(node.meta["val"], coded[node], settings, traced)
+            made, readers[placeholder] = _code(forward, backward, node, placeholder, graphs)
             crossing += made
         else:
             crossing.append(node)
@@ -102,27 +107,32 @@ def _row(node: fx.Node, form: Form) -> Crossing:
 
 
 def _code(
-    forward: fx.GraphModule,
-    backward: fx.GraphModule,
-    node: fx.Node,
-    placeholder: fx.Node,
-    form: Bits | Groups,
-    settings: Settings,
+    forward: fx.GraphModule, backward: fx.GraphModule, node: fx.Node, placeholder: fx.Node, graphs: Graphs
 ) -> tuple[list[fx.Node], Reader]:
     """What crosses in the stead of a node, encoded after its last use, and how the placeholder is decoded.
 
     To encode at once would save no less, and a code that Inductor fuses with the last use reads the tensor once.
     """
-    value = node.meta["val"]
-    encode, decode = _functions(value, form, settings)
+    encoding, decoding = graphs
     names = [f"{node.name}_{part}" for part in ("minimum", "step", "field", "field2", "field3")]
-    made = inline(forward.graph, private.trace(encode, value), [node], _after_last_use(node), names)
+    made = inline(forward.graph, encoding, [node], _after_last_use(node), names)
     with backward.graph.inserting_before(placeholder):
         crossing = [backward.graph.placeholder(one.name) for one in made]
     for sent, received in zip(made, crossing, strict=True):
         sent.meta = {**origin(node), **sent.meta}
         received.meta["val"] = sent.meta["val"]
-    return made, Reader(crossing, private.trace(decode, *(one.meta["val"] for one in made)))
+    return made, Reader(crossing, decoding)
+
+
+def _graphs(value: Tensor, form: Bits | Groups, settings: Settings, traced: Traced) -> Graphs:
+    """Encode and decode as graphs; tensors that are alike share them, for tracing takes longer than all else here."""
+    key = (str((value.shape, value.stride(), value.dtype, value.device)), form)
+    if key not in traced:
+        encode, decode = _functions(value, form, settings)
+        encoding = private.trace(encode, value)
+        (output,) = encoding.graph.find_nodes(op="output")
+        traced[key] = encoding, private.trace(decode, *(one.meta["val"] for one in output.args[0]))
+    return traced[key]
 
 
 def _functions(value: Tensor, form: Bits | Groups, settings: Settings) -> tuple[Callable[..., Any], Callable[..., Any]]:
