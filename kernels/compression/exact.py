@@ -1,7 +1,7 @@
 """What backward may not compute from decoded values is computed in forward, and crosses itself.
 
-Two kinds of operations magnify a small error without bound. A comparison: which side of 0 a rectifier was on decides
-whether an element has a gradient at all; its result crosses as one bit. And the exponential of a difference with a
+Two kinds of operations magnify a small error without bound. A step: a comparison, a rounding, a sign. Which side of 0 a
+rectifier was on decides whether an element has a gradient at all; its result crosses as one bit. And the exponential of a difference with a
 maximum or a log-sum-exp, a probability: an error of a step in a logit is a factor in the probability, while a step in
 the code of the probability is a small part of the largest one in its group.
 """
@@ -14,7 +14,10 @@ from torch import Tensor, fx
 from kernels.compression.forms import STATISTIC, hint, packet_of
 
 aten = torch.ops.aten
-COMPARISONS = (aten.le, aten.lt, aten.ge, aten.gt, aten.eq, aten.ne, aten.sign)
+JUMPS = (
+    *(aten.sign, aten.sgn, aten.copysign),
+    *(aten.floor, aten.ceil, aten.round, aten.trunc, aten.frac, aten.remainder, aten.fmod),
+)
 
 
 def move_to_forward(
@@ -37,16 +40,16 @@ def move_to_forward(
     places = {placeholder: node for node, placeholder in pairs.items()}
     approximate = {pairs[node] for node in coded}
     moved: dict[fx.Node, fx.Node] = {}
-    for node in _without_gradients(backward, set(places)):
-        if not (_is_comparison(node) or _is_probability(node)) or approximate.isdisjoint(_cone(node)):
-            continue
-        if not moved:
-            known = {one.name: one for one in forward.nodes if one.op != "output"}
-            first = next(one for one in pairs.values() if isinstance(one.meta.get("val"), Tensor))
+    known = {one.name: one for one in forward.nodes if one.op != "output"}
+    first = next((one for one in pairs.values() if isinstance(one.meta.get("val"), Tensor)), None)
+    magnifying = [one for one in _without_gradients(backward, set(places)) if _is_step(one) or _is_probability(one)]
+    # All are found before one is moved: what follows from a moved result follows from a code, too.
+    for node in [one for one in magnifying if not approximate.isdisjoint(_cone(one))]:
         with backward.inserting_before(first):
             placeholder = backward.placeholder(f"{node.name}_of_forward")
         placeholder.meta = dict(node.meta)
-        moved[_copied(node, forward, known)] = placeholder
+        known[placeholder.name] = _copied(node, forward, known)
+        moved[known[placeholder.name]] = placeholder
         node.replace_all_uses_with(placeholder)
     backward.eliminate_dead_code()
     remaining: dict[fx.Node, fx.Node] = {}
@@ -61,20 +64,26 @@ def move_to_forward(
 
 
 def _without_gradients(backward: fx.Graph, saved: set[fx.Node]) -> Iterator[fx.Node]:
-    """The operations that only what crosses goes into, in their order."""
+    """The operations that only what crosses goes into, and constants, in their order."""
     found = set(saved)
     for node in list(backward.nodes):
-        if node.op == "call_function" and node.all_input_nodes and found.issuperset(node.all_input_nodes):
+        if node.op == "get_attr":
+            found.add(node)
+        if node.op == "call_function" and not _is_drawn(node) and found.issuperset(node.all_input_nodes):
             found.add(node)
             yield node
 
 
-def _is_comparison(node: fx.Node) -> bool:
-    """Of floating-point values."""
-    values = [one.meta.get("val") for one in node.all_input_nodes]
-    return packet_of(node) in COMPARISONS and any(
-        isinstance(value, Tensor) and value.is_floating_point() for value in values
-    )
+def _is_drawn(node: fx.Node) -> bool:
+    """Whether its result is random: another draw in forward would be another number."""
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _is_step(node: fx.Node) -> bool:
+    """Whether floating-point values give a truth, an integer, or a number that jumps."""
+    values = [part.meta.get("val") for part in (node, *node.all_input_nodes)]
+    result, *given = [isinstance(value, Tensor) and value.is_floating_point() for value in values]
+    return any(given) and (packet_of(node) in JUMPS or (isinstance(values[0], Tensor) and not result))
 
 
 def _is_probability(node: fx.Node) -> bool:
@@ -111,5 +120,7 @@ def _copied(node: fx.Node, forward: fx.Graph, known: dict[str, fx.Node]) -> fx.N
     with forward.inserting_before(last):
         for one in node.graph.nodes:
             if one in cone and one.name not in known:
+                if one.op == "get_attr":
+                    setattr(forward.owning_module, one.target, getattr(node.graph.owning_module, one.target))
                 known[one.name] = forward.node_copy(one, lambda part: known[part.name])
     return known[node.name]
