@@ -38,6 +38,14 @@ EXACT = frozenset(
 )
 REDUCTIONS = (aten.mean, aten.sum, aten.var, aten.var_mean, aten.std, aten.amax, aten.amin, aten.max, aten.min)
 
+# Functions that are infinite or end somewhere; AWAY is far enough from there.
+POLES = (
+    *(aten.reciprocal, aten.rsqrt, aten.sqrt, aten.log, aten.log2, aten.log10, aten.log1p),
+    *(aten.asin, aten.acos, aten.acosh, aten.atanh, aten.erfinv),
+)
+POSITIVE = (aten.exp, aten.exp2, aten.sigmoid, aten.cosh)
+AWAY = 2.0**-4
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -85,6 +93,8 @@ def form_of(node: fx.Node, placeholder: fx.Node, bits: int) -> Form:
         return Whole("backward needs it exactly")
     if _is_statistic(node):
         return Whole("a statistic")
+    if value.is_floating_point() and _is_divisor(placeholder):
+        return Whole("backward divides by it")
     places = places_of(value)
     if isinstance(places, str):
         return Whole(places)
@@ -172,6 +182,55 @@ def _exact_arguments(node: fx.Node) -> list[object]:
     names = [] if schema is None else [argument.name for argument in schema.arguments]
     given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     return [value for name, value in given.items() if name in EXACT]
+
+
+def _is_divisor(placeholder: fx.Node) -> bool:
+    """Whether backward divides by it, or the like, as in the derivative of a logarithm or a root.
+
+    Near 0, half a step is a factor in such a quotient, and may make it infinite. So it is by what is computed of the
+    placeholder, element by element, unless that is known to stay away from 0, as 1 + x * x does.
+    """
+    size = hint(placeholder.meta["val"].numel())
+    seen, todo = {placeholder}, [placeholder]
+    while todo:
+        node = todo.pop()
+        for user in node.users:
+            if node is _divisor(user):
+                return True
+            value = user.meta.get("val")
+            if isinstance(value, Tensor) and hint(value.numel()) == size and not _is_away_from_zero(user):
+                todo += [user] if user not in seen else []
+                seen.add(user)
+    return False
+
+
+def _divisor(node: fx.Node) -> object:
+    """The argument that an operation divides by, or that it has a pole in; None if there is none."""
+    packet = packet_of(node)
+    if packet is aten.div:
+        return node.args[1]
+    if packet is aten.pow:
+        exponent = node.args[1]
+        is_polynomial = isinstance(exponent, int | float) and exponent >= 0 and exponent == int(exponent)
+        return None if is_polynomial else node.args[0]
+    return node.args[0] if packet in POLES else None
+
+
+def _is_away_from_zero(node: fx.Node) -> bool:
+    """Whether its result is positive, and a small change of its argument a small change of its logarithm."""
+    if packet_of(node) is not aten.add:
+        return packet_of(node) in POSITIVE
+    number = any(isinstance(arg, int | float) and arg >= AWAY for arg in node.args)
+    return number and any(isinstance(arg, fx.Node) and _is_not_negative(arg) for arg in node.args)
+
+
+def _is_not_negative(node: fx.Node) -> bool:
+    match packet_of(node), node.args:
+        case aten.mul, (one, other):
+            return one is other
+        case aten.pow, (_, exponent):
+            return exponent in (2, 4)
+    return packet_of(node) in (*POSITIVE, aten.abs)
 
 
 def _is_statistic(node: fx.Node) -> bool:

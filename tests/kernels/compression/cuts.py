@@ -1,0 +1,140 @@
+"""A step of training that is traced once and cut in many ways: tracing takes longer than all the rest."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from functorch.compile import make_boxed_func
+from torch import Tensor, fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._inductor.decomposition import select_decomp_table
+
+from kernels.compression import Graph, codes
+from kernels.compression.codes import Codes
+
+WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # bits of an element, by its bytes
+
+
+def _encode(x: Tensor, bits: int, noise: Tensor | None = None) -> Codes:
+    held = x.clone().view(WHOLE[x.element_size()])
+    minimum, maximum = x.amin(-2, keepdim=True).bfloat16(), x.amax(-2, keepdim=True).bfloat16()
+    return Codes(minimum, maximum, (held.to(torch.int32) if x.element_size() == 2 else held,))
+
+
+def _decode(made: Codes, bits: int, dtype: torch.dtype) -> Tensor:
+    return made.fields[0].to(WHOLE[dtype.itemsize]).view(dtype)
+
+
+@contextlib.contextmanager
+def full_width() -> Iterator[None]:
+    """Codes whose fields hold the elements' own bits, while all but their arithmetic runs as ever.
+
+    If a gradient then is not that of the same cut without codes, bit for bit, the wiring is wrong.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codes, "encode", _encode)
+        patch.setattr(codes, "decode", _decode)
+        yield
+
+
+@dataclass
+class Joint:
+    """A graph of forward and backward, what its partitioner was told, and what both were given when they ran first."""
+
+    graph: fx.GraphModule
+    inputs: Any
+    options: dict[str, Any]
+    given: list[Any] = field(default_factory=list)
+    state: Tensor = field(default_factory=torch.get_rng_state)
+    upstream: list[Tensor] = field(default_factory=list)
+
+
+class Step:
+    """A compiled function whose graphs are kept: `run` cuts them by a partitioner, `again` by others."""
+
+    def __init__(self, function: Callable[..., Any], cut: Callable[..., Any]) -> None:
+        self.joints: list[Joint] = []
+        self.cut = cut
+        backend = aot_autograd(
+            fw_compiler=self._forward,
+            bw_compiler=self._backward,
+            partition_fn=self._partition,
+            decompositions=select_decomp_table(),
+        )
+        torch._dynamo.reset()
+        self.run = torch.compile(function, backend=backend)
+
+    def again(self, cut: Callable[..., Any]) -> tuple[list[Tensor], list[Tensor]]:
+        """What all graphs give, and all their gradients, with the same inputs and random numbers."""
+        given: list[Tensor] = []
+        gradients: list[Tensor] = []
+        for joint in self.joints:
+            forward, backward = cut(_copied(joint.graph), joint.inputs, **joint.options)
+            count = joint.options["num_fwd_outputs"]
+            torch.set_rng_state(joint.state)
+            outputs = forward(*_clones(joint.given))
+            given += _tensors(outputs[:count])
+            gradients += _tensors(backward(*outputs[count:], *joint.upstream))
+        return given, gradients
+
+    def _partition(self, graph: fx.GraphModule, inputs: Any, **options: Any) -> Any:
+        self.joints.append(Joint(_copied(graph), inputs, options))
+        return self.cut(graph, inputs, **options)
+
+    def _forward(self, graph: fx.GraphModule, _: Any) -> Any:
+        joint = self.joints[-1]
+
+        def run(*given: Any) -> Any:
+            if not joint.given:
+                joint.given, joint.state = _clones(given), torch.get_rng_state()
+            return graph(*given)
+
+        return make_boxed_func(run)
+
+    def _backward(self, graph: fx.GraphModule, _: Any) -> Any:
+        joint = self.joints[-1]
+        names = [node.name for node in graph.graph.find_nodes(op="placeholder")]
+
+        def run(*given: Any) -> Any:
+            pairs = zip(names, given, strict=True)
+            joint.upstream = joint.upstream or [one.clone() for name, one in pairs if name.startswith("tangents")]
+            return graph(*given)
+
+        return make_boxed_func(run)
+
+
+def same(results: tuple[list[Tensor], list[Tensor]], others: tuple[list[Tensor], list[Tensor]]) -> bool:
+    """Whether outputs and gradients of two cuts are, bit for bit."""
+    pairs = zip([*results[0], *results[1]], [*others[0], *others[1]], strict=True)
+    return all(torch.equal(one, other) for one, other in pairs)
+
+
+def allowed(graphs: Sequence[Graph], bits: int) -> float:
+    """The relative error of a gradient if that of each coded tensor went into it in full, all in one direction.
+
+    A group of 64 normal values spans about 5 of their standard deviations, and rounding to a step is off by a step
+    through the root of 12, in the root mean square. Most tensors' errors are independent of each other, so that there
+    is room for operations that magnify them a little.
+    """
+    coded = sum("bits" in row.form for graph in graphs for row in graph.crossings)
+    return float(coded * 5 / (2**bits - 1) / 12**0.5)
+
+
+def _copied(module: fx.GraphModule) -> fx.GraphModule:
+    """With the same tensors: only the graph is a partitioner's to change."""
+    graph = fx.Graph()
+    given = graph.graph_copy(module.graph, {})
+    (last,) = module.graph.find_nodes(op="output")
+    graph.output(given).meta = dict(last.meta)
+    return fx.GraphModule(module, graph)
+
+
+def _clones(values: Sequence[Any]) -> list[Any]:
+    return [one.clone() if isinstance(one, Tensor) else one for one in values]
+
+
+def _tensors(values: Sequence[Any]) -> list[Tensor]:
+    return [one for one in values if isinstance(one, Tensor)]

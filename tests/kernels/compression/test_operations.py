@@ -1,0 +1,108 @@
+"""Operations of backward that would magnify the error of a code, and programs drawn at random."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from kernels.compression import forms
+from tests.kernels.compression.cuts import Step, allowed, full_width, same
+from tests.kernels.compression.graphs import error, partitioner, stock
+from tests.kernels.forward_ad.graph_programs import drawn
+from tests.kernels.forward_ad.programs import inputs
+
+BITS = 8
+
+
+class Net(nn.Module):
+    """An operation between two layers, and a loss that weighs all outputs differently."""
+
+    def __init__(self, operation: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 64))
+        self.operation = operation
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.operation(self.layers(x))
+        return (y * torch.linspace(-1, 1, y.numel()).view(y.shape)).sum()
+
+
+# What jumps; a decoded value next to a jump would be on its other side.
+JUMPS: dict[str, Callable[[Tensor], Tensor]] = {
+    "floor": lambda h: h * h.floor(),
+    "round": lambda h: h * (h * 3).round(),
+    "remainder": lambda h: h * torch.remainder(h, 0.7),
+    "to integers": lambda h: h * (h * 4).int(),
+    "copysign": lambda h: torch.copysign(h.exp(), h),
+    "signbit": lambda h: torch.where(torch.signbit(h), h.sin(), h.cos()),
+    "a sign behind a comparison": lambda h: torch.where(h < -0.5, 0.25, h).abs(),
+    "a sign of a constant": lambda h: torch.where(h > torch.tensor(0.3), torch.tensor(0.25), h).abs(),
+    "two comparisons": lambda h: torch.where((h > 0) & ~(h > 0.3), h.sin(), h.cos()),
+}
+# What is infinite somewhere; a decoded value may be just there, or beyond.
+POLES: dict[str, Callable[[Tensor], Tensor]] = {
+    "reciprocal": lambda h: 1 / h,
+    "quotient": lambda h: h.sin() / (h.square() + 1e-6),
+    "logarithm": lambda h: h.square().log(),
+    "root": lambda h: (F.relu(h) + 1e-6).sqrt(),
+    "power": lambda h: h.abs().pow(0.5),
+    "arcus": lambda h: h.sin().acos(),
+}
+# What looks like that, and is coded.
+AWAY: dict[str, Callable[[Tensor], Tensor]] = {
+    "softsign": F.softsign,
+    "softplus": F.softplus,
+    "1 / (1 + x * x)": lambda h: 1 / (h * h + 1),
+}
+OPERATIONS = JUMPS | POLES | AWAY
+QUICK = ("floor", "logarithm")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in OPERATIONS]
+)
+def test_operations(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms, "SMALLEST", 64)
+    torch.manual_seed(0)
+    step, cut = Step(Net(OPERATIONS[name]), stock), partitioner(bits=BITS)
+    step.run(torch.randn(64, 32)).backward()
+    exact = step.again(stock)
+    assert error(step.again(cut)[1], exact[1]) < allowed(cut.graphs, BITS)
+    with full_width():
+        assert same(step.again(partitioner()), exact)
+    whole = "backward divides by it" in {row.reason for row in cut.graphs[0].crossings}
+    assert whole == (name in POLES)
+
+
+def same_draws(run: Callable[[], Tensor]) -> bool:
+    """Whether no random number is drawn: graphs draw others than eager mode."""
+    before = torch.get_rng_state()
+    run()
+    return torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.slow
+def test_random_programs(programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms, "SMALLEST", 16)
+    tried = 0
+    for seed in range(programs // 30):
+        program, (x, weight) = drawn(seed), inputs()
+        try:
+            plain = torch.autograd.grad(program(x, weight), (x, weight), materialize_grads=True)
+        except RuntimeError:  # it changes what its own backward needs
+            continue
+        step, cut = Step(program, stock), partitioner(bits=BITS)
+        step.run(x, weight).backward()
+        exact = step.again(stock)
+        gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in (x, weight)]
+        if same_draws(lambda: program(x, weight)):  # noqa: B023, it is called here
+            # Sums of 36 float64, up to 16 operations behind one another.
+            torch.testing.assert_close(gradients, list(plain), rtol=1e-12, atol=1e-12, msg=f"{seed}")
+        with full_width():
+            assert same(step.again(partitioner()), exact), seed
+        if any(bool(one.any()) for one in exact[1]):
+            assert error(step.again(cut)[1], exact[1]) <= allowed(cut.graphs, BITS), seed
+            tried += 1
+    assert tried > programs // 60
