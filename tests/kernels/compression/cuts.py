@@ -68,10 +68,10 @@ class Step:
         self.run = torch.compile(function, backend=backend)
 
     def again(self, cut: Callable[..., Any]) -> tuple[list[Tensor], list[Tensor]]:
-        """What all graphs give, and all their gradients, with the same inputs and random numbers."""
+        """What graphs give whose backward ran, and all gradients, with the same inputs and random numbers."""
         given: list[Tensor] = []
         gradients: list[Tensor] = []
-        for joint in self.joints:
+        for joint in [one for one in self.joints if one.upstream]:
             forward, backward = cut(_copied(joint.graph), joint.inputs, **joint.options)
             count = joint.options["num_fwd_outputs"]
             torch.set_rng_state(joint.state)

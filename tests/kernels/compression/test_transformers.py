@@ -1,0 +1,42 @@
+"""transformers' models, trained with coded partitions."""
+
+import pytest
+import torch
+
+from kernels.compression import forms
+from tests.kernels.compression.cuts import Step, allowed, full_width, same
+from tests.kernels.compression.graphs import error, partitioner, stock
+from tests.kernels.conversion.small_transformers import RATE, batch, build, each_family
+
+pytestmark = pytest.mark.slow
+
+ACTS = {"bert": "gelu", "gpt2": "gelu_new", "vit": "gelu", "clip": "quick_gelu", "llama": "silu"}
+BITS = 8
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms, "SMALLEST", 64)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo looks at it
+@each_family
+def test_each_architecture(family: str) -> None:
+    """It trains; its gradients are stock's with codes of full width, and near them with few bits."""
+    model, cut = build(family, ACTS[family]), partitioner(bits=BITS)
+    step = Step(model, cut)
+    first = step.run(**batch(family)).loss
+    first.backward()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight -= RATE * weight.grad if weight.grad is not None else 0
+    assert step.run(**batch(family)).loss < first
+    assert sum(graph.before for graph in cut.graphs) > 1.5 * sum(graph.after for graph in cut.graphs)
+
+    exact = step.again(stock)
+    with full_width():
+        assert same(step.again(partitioner()), exact)
+    off = {bits: error(step.again(partitioner(bits=bits))[1], exact[1]) for bits in (BITS, 4)}
+    assert off[BITS] < allowed(cut.graphs, BITS)
+    # Steps are a 17th as large, 255 by 15; half of that, for what is of higher order.
+    assert off[BITS] < off[4] / (17 / 2)

@@ -1,0 +1,141 @@
+"""How a model compiled with codes is used: dtypes, layouts, changes in place, checkpoints, several backwards."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from kernels.compression import forms
+from tests.kernels.compression import models
+from tests.kernels.compression.cuts import Step, allowed, full_width, same
+from tests.kernels.compression.graphs import compiled, error, gradients, partitioner, stock
+
+BITS = 8
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms, "SMALLEST", 64)
+    torch.manual_seed(0)
+
+
+class Tied(nn.Module):
+    """A block between an embedding and a head with the same weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.block = nn.Embedding(100, 64), models.Llama()
+        self.head = nn.Linear(64, 100, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, words: Tensor) -> Tensor:
+        result: Tensor = self.head(self.block(self.words(words)))
+        return result
+
+
+def halves(dtype: torch.dtype) -> tuple[nn.Module, Tensor]:
+    return models.mlp().to(dtype), torch.randn(64, 32, dtype=dtype)
+
+
+def channels_last() -> tuple[nn.Module, Tensor]:
+    x = torch.randn(8, 3, 16, 16).to(memory_format=torch.channels_last)
+    return models.Convolutional().to(memory_format=torch.channels_last), x
+
+
+CASES: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
+    "float16": lambda: halves(torch.float16),
+    "bfloat16": lambda: halves(torch.bfloat16),
+    "float64": lambda: halves(torch.float64),
+    "channels last": channels_last,
+    "transposed": lambda: (models.mlp(), torch.randn(32, 64).t()),
+    "tied": lambda: (Tied(), torch.randint(100, (2, 64))),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_dtypes_layouts_and_ties(case: str) -> None:
+    model, x = CASES[case]()
+    step, cut = Step(lambda x: model(x).float().square().mean(), stock), partitioner(bits=BITS)
+    step.run(x).backward()
+    exact = step.again(stock)
+    assert error(step.again(cut)[1], exact[1]) < allowed(cut.graphs, BITS)
+    with full_width():
+        assert same(step.again(partitioner()), exact)
+
+
+@pytest.mark.slow
+def test_weights_as_arguments() -> None:
+    """They are inputs with a gradient, and so are coded; the gradient is as near."""
+    model, x = models.mlp(), torch.randn(64, 32)
+    weights = {name: one.detach().clone().requires_grad_() for name, one in model.named_parameters()}
+    step = Step(lambda weights, x: torch.func.functional_call(model, weights, (x,)).square().mean(), stock)
+    step.run(weights, x).backward()
+    cut, exact = partitioner(bits=BITS), step.again(stock)
+    assert error(step.again(cut)[1], exact[1]) < allowed(cut.graphs, BITS)
+    with full_width():
+        assert same(step.again(partitioner()), exact)
+
+
+def output_of(model: nn.Module, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+    return compiled(model, partitioner(bits=BITS), fullgraph=True)(x), list(model.parameters())
+
+
+@pytest.mark.slow
+def test_several_backwards() -> None:
+    y, weights = output_of(models.mlp(), torch.randn(64, 32))
+    first, again = (torch.autograd.grad(y.sum(), weights, retain_graph=True) for _ in range(2))
+    assert all(map(torch.equal, first, again))
+    torch.autograd.grad(y.sum(), weights)
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(y.sum(), weights)
+
+
+@pytest.mark.slow
+def test_double_backward_is_refused() -> None:
+    x = torch.randn(64, 32, requires_grad=True)
+    (gradient,) = torch.autograd.grad(output_of(models.mlp(), x)[0].sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="does not currently support double backward"):
+        gradient.sum().backward()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changed", ["output", "batch", "weight"])
+def test_changes_in_place_before_backward(changed: str) -> None:
+    """A code is of the value that was; what crosses as it is and was changed raises, as in eager mode."""
+    model, x = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh()), torch.randn(64, 32)
+    y, weights = output_of(model, x)
+    expected = torch.autograd.grad(y.sum(), weights, retain_graph=True)
+    loss = y.sum()
+    with torch.no_grad():
+        {"output": y, "batch": x, "weight": weights[2]}[changed].mul_(2)
+    if changed == "output":
+        assert all(map(torch.equal, torch.autograd.grad(loss, weights), expected))
+    else:
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            torch.autograd.grad(loss, weights)
+
+
+@pytest.mark.slow
+def test_without_gradients_nothing_is_coded() -> None:
+    model, x, cut = models.mlp(), torch.randn(64, 32), partitioner()
+    run = compiled(model, cut)
+    with torch.no_grad():
+        y = run(x)
+    with torch.inference_mode():
+        assert torch.equal(run(x), y)
+    assert not cut.graphs
+    assert torch.equal(compiled(model.eval(), cut)(x), y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_around(reentrant: bool) -> None:
+    """Forward runs again and gives the same codes."""
+    model, x = models.mlp(), torch.randn(64, 32, requires_grad=reentrant)
+    run = compiled(model, partitioner(bits=BITS))
+    expected = gradients(model, run, x)
+    again = gradients(model, lambda x: checkpoint(run, x, use_reentrant=reentrant), x)
+    assert all(map(torch.equal, again, expected))
