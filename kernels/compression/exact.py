@@ -1,9 +1,9 @@
 """What backward may not compute from decoded values is computed in forward, and crosses itself.
 
 Two kinds of operations magnify a small error without bound. A step: a comparison, a rounding, a sign. Which side of 0 a
-rectifier was on decides whether an element has a gradient at all; its result crosses as one bit. And the exponential of a difference with a
-maximum or a log-sum-exp, a probability: an error of a step in a logit is a factor in the probability, while a step in
-the code of the probability is a small part of the largest one in its group.
+rectifier was on decides whether an element has a gradient at all; its result crosses as one bit. And the exponential of
+a difference with a maximum or a log-sum-exp, a probability: an error of a step in a logit is a factor in the
+probability, while a step in the code of the probability is a small part of the largest one in its group.
 """
 
 from collections.abc import Iterator
