@@ -225,12 +225,9 @@ def _is_away_from_zero(node: fx.Node) -> bool:
 
 
 def _is_not_negative(node: fx.Node) -> bool:
-    match packet_of(node), node.args:
-        case aten.mul, (one, other):
-            return one is other
-        case aten.pow, (_, exponent):
-            return exponent in (2, 4)
-    return packet_of(node) in (*POSITIVE, aten.abs)
+    packet, args = packet_of(node), node.args
+    is_square = (packet is aten.mul and args[0] is args[1]) or (packet is aten.pow and args[1] in (2, 4))
+    return is_square or packet in (*POSITIVE, aten.abs)
 
 
 def _is_statistic(node: fx.Node) -> bool:
