@@ -1,5 +1,6 @@
 """Settings for every test: the same examples on every run in CI, no windows from matplotlib, an interpreted Triton."""
 
+import gc
 import importlib.util
 import os
 import tempfile
@@ -53,6 +54,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = set(items).difference(selected)
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = selected
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Set aside what imports and collecting made: else each of many full collections of garbage goes through it."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # else what is torn down with Python is said to leak
 
 
 @pytest.fixture

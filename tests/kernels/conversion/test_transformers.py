@@ -59,7 +59,6 @@ def quick() -> Iterator[None]:
     gc.collect()
     gc.freeze()
     yield
-    gc.unfreeze()
     torch.set_num_threads(threads)
 
 

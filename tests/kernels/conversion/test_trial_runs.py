@@ -37,17 +37,16 @@ def test_what_forward_leaves_in_lists_and_dictionaries_goes_with_the_copy() -> N
     assert (net.log, net.found, float(net.count)) == ([], {}, 0.0)
 
 
-@functools.lru_cache
-def cached(size: int) -> Tensor:
-    return torch.ones(size)
-
-
 def test_caches_outside_of_a_model_are_freed_of_fakes() -> None:
+    # Made here: what was there before the tests is set aside from the collection of garbage (tests/conftest.py).
+    @functools.lru_cache
+    def cached(size: int) -> Tensor:
+        return torch.ones(size)
+
     class Caching(Net):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x) * cached(8)
 
-    cached.cache_clear()
     saved_bytes(Caching(), x())
     assert not isinstance(cached(8), FakeTensor)
 
