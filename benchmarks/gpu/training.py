@@ -64,10 +64,10 @@ def tasks(device: torch.device, tiny: bool) -> dict[str, Task]:
 
     stack = {"num_hidden_layers": 4}
     return {
-        "llama": Task(model("llama", 4, 2048, half=True, bare=True, changed=stack), counted=2 << 20),
+        "llama": Task(model("llama", 4, 2048, half=True, bare=True, changed=stack), counted=1 << 20),
         "bert": Task(model("bert", 32, 512, half=False), counted=4 << 20),
         "vit": Task(model("vit", 64, half=False), counted=4 << 20),
-        "resnet50": Task(model("resnet50", 64, half=False), momentum=True, counted=32 << 20),
+        "resnet50": Task(model("resnet50", 64, half=False), momentum=True, counted=8 << 20),
     }
 
 
