@@ -7,7 +7,7 @@ rounded results) and acb, the same in the complex plane. Those of numpy are in `
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any
 
 import mpmath
@@ -33,11 +33,12 @@ class Arithmetic:
         """The function that makes `node`'s value from the values of its arguments."""
         if node.is_Add or node.is_Mul:
             combine = operator.add if node.is_Add else operator.mul
-            return lambda *operands: reduce(combine, operands)
+            return combine if len(node.args) == 2 else lambda *operands: reduce(combine, operands)
         if node.is_Pow:
             exponent = node.args[1]
             if exponent.is_Integer:
-                return lambda base, _: self.power(base, int(exponent))
+                power, whole = self.power, int(exponent)
+                return lambda base, _: power(base, whole)
             return self.power
         if isinstance(node, sympy.Piecewise):
             return self.select
@@ -69,14 +70,27 @@ _LOGIC: dict[str, Callable[..., Any]] = {
 }
 
 
-def _mp_constant(node: Expr) -> Any:
+@lru_cache(maxsize=4096)
+def _kind(node: Expr) -> bool | str | tuple[Any, Any]:
+    """What a constant is: a truth value, a name, or numerator and denominator. Asked once a node, not once a value:
+    sympy's comparisons take far longer than the arithmetic does."""
     if node in (sympy.true, sympy.false):
         return bool(node)
     if node in NOT_REAL:
-        return mpmath.nan
-    if node.is_Rational:
-        return mpmath.mpf(node.p) / node.q
-    return {sympy.pi: mpmath.mp.pi, sympy.E: mpmath.mp.e}[node] * 1
+        return "nan"
+    return (node.p, node.q) if node.is_Rational else {sympy.pi: "pi", sympy.E: "e"}[node]
+
+
+def _mp_constant(node: Expr) -> Any:
+    match _kind(node):
+        case (p, q):
+            return mpmath.mpf(p) / q
+        case "nan":
+            return mpmath.nan
+        case str(name):
+            return getattr(mpmath.mp, name) * 1
+        case truth:
+            return truth
 
 
 def _real(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -113,13 +127,15 @@ MPMATH = Arithmetic(
 
 
 def _arb_constant(node: Expr) -> Any:
-    if node in (sympy.true, sympy.false):
-        return bool(node)
-    if node in NOT_REAL:
-        return flint.arb("nan")
-    if node.is_Rational:
-        return flint.arb(node.p) / node.q
-    return {sympy.pi: flint.arb.pi, sympy.E: flint.arb.const_e}[node]()
+    match _kind(node):
+        case (p, q):
+            return flint.arb(p) / q
+        case "nan":
+            return flint.arb("nan")
+        case str(name):
+            return flint.arb.pi() if name == "pi" else flint.arb.const_e()
+        case truth:
+            return truth
 
 
 def _method(name: str) -> Callable[[Any], Any]:

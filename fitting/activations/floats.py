@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ def _either(*conditions: Any) -> Any:
     return np.logical_or.reduce(np.broadcast_arrays(*conditions))
 
 
+@lru_cache(maxsize=4096)
 def _float(node: Expr) -> Any:
     if node in (sympy.true, sympy.false):
         return bool(node)
@@ -45,6 +47,11 @@ def _float(node: Expr) -> Any:
         return float(node)
     except OverflowError:  # of a derivative, whose numbers may be products of what is below 1.8e308
         return math.copysign(math.inf, 1 if node.is_positive else -1)
+
+
+def _float32(node: Expr) -> Any:
+    value = _float(node)
+    return value if isinstance(value, bool) else np.float32(value)
 
 
 NUMPY = Arithmetic(
@@ -79,5 +86,5 @@ NUMPY = Arithmetic(
 NUMPY32 = replace(
     NUMPY,
     name="numpy32",
-    constant=lambda node: bool(node) if node in (sympy.true, sympy.false) else np.float32(_float(node)),
+    constant=_float32,
 )

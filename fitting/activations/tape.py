@@ -27,7 +27,8 @@ class Tape:
         self.variables = variables or (x,)
         self._nodes: list[tuple[Expr, tuple[int, ...]]] = []
         self._index: dict[Expr, int] = {}
-        self._programs: dict[str, list[tuple[Callable[..., Any], tuple[int, ...]]]] = {}
+        # Of each node the place of the variable that it is, or -1; what makes it; the cells that this takes.
+        self._programs: dict[str, list[tuple[int, Callable[..., Any], tuple[int, ...]]]] = {}
         self._add(expression)
 
     def _add(self, node: Expr) -> int:
@@ -43,16 +44,23 @@ class Tape:
         return self._cells(arithmetic, *values)[-1]
 
     def _cells(self, arithmetic: Arithmetic, *values: Any) -> list[Any]:
-        inputs = dict(zip(self.variables, values, strict=True))
-        if arithmetic.name not in self._programs:
-            self._programs[arithmetic.name] = [
-                (_operation(node, arithmetic), operands) if operands else (partial(arithmetic.constant, node), ())
-                for node, operands in self._nodes
+        if len(values) != len(self.variables):
+            raise ValueError(f"values must be {len(self.variables)}, got {len(values)}")
+        program = self._programs.get(arithmetic.name)
+        if program is None:
+            program = self._programs[arithmetic.name] = [
+                self._step(node, arithmetic, operands) for node, operands in self._nodes
             ]
         cells: list[Any] = []
-        for (node, _), (operation, operands) in zip(self._nodes, self._programs[arithmetic.name], strict=True):
-            cells.append(inputs[node] if node in inputs else operation(*[cells[i] for i in operands]))
+        for place, operation, operands in program:
+            cells.append(operation(*[cells[i] for i in operands]) if place < 0 else values[place])
         return cells
+
+    def _step(
+        self, node: Expr, arithmetic: Arithmetic, operands: tuple[int, ...]
+    ) -> tuple[int, Callable[..., Any], tuple[int, ...]]:
+        operation = _operation(node, arithmetic) if operands else partial(arithmetic.constant, node)
+        return self.variables.index(node) if node in self.variables else -1, operation, operands
 
     def numpy(self, *values: Array | float) -> Array:
         """Float64 values at each of `values`, which broadcast; overflow and invalid operations are silent."""

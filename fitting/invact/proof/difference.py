@@ -33,6 +33,7 @@ CLOSED, ROUNDING = "closed", 2.0**-8  # conditions of closed forms are rounded, 
 _ROUNDING = 2.0**-47  # of a sum of ORDER products of powers in float64, relative to the sum of their sizes
 _HUGE = 1e300  # sums of such numbers may overflow
 
+_BINOMIALS = [[math.comb(j, k) for k in range(j + 1)] for j in range(ORDER + 2)]
 _NODES = np.linspace(-1.0, 1.0, PARTS + 1)
 _POWERS = np.vander(_NODES, ORDER, increasing=True)
 _CURVATURE = np.arange(ORDER) * np.arange(-1.0, ORDER - 1.0) * (2.0 / PARTS) ** 2 / 8.0
@@ -232,7 +233,7 @@ def _recentred(thin: list[Any], wide: list[Any], half: Any) -> list[Any]:
     for k in range(last):
         total = thin[k]
         for j in range(k + 1, last):
-            total += math.comb(j, k) * thin[j] * powers[j - k]
-        total += math.comb(last, k) * wide[last] * powers[last - k]
+            total += _BINOMIALS[j][k] * thin[j] * powers[j - k]
+        total += _BINOMIALS[last][k] * wide[last] * powers[last - k]
         tight.append(total.intersection(wide[k]))
     return [*tight, wide[last]]
