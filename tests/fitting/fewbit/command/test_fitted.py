@@ -61,7 +61,7 @@ def test_what_is_out_of_reach_is_refused_before_anything_is_fitted(
 
 # what takes long
 
-LONG = ("--expr", "x*sin(3*x)", "--bits", "6")
+LONG = ("--expr", "x*sin(3*x)", "--domain", "-3", "3", "--bits", "5")
 
 
 @pytest.mark.slow
@@ -77,7 +77,7 @@ def test_a_budget_cuts_the_search_short_and_says_so(fewbit: Command) -> None:
         assert fewbit(*LONG, "--budget", "1e-9", "--format", name)[2] == err
     assert fewbit(*LONG, "--budget", "1e-9", "--out", "x.json", "--quiet") == (0, "", "")
     found = stored("x.json")
-    assert found["provenance"]["command"].endswith("--bits 6 --budget 1e-09")
+    assert found["provenance"]["command"].endswith("--bits 5 --domain -3.0 3.0 --budget 1e-09")
     assert json.loads(fewbit(*LONG, "--budget", "1e-9", "--format", "json")[1])["error"] == found["error"]
     assert found["error"]["gap"] > 1e-3  # what one round proves, and no more is claimed
     assert 0 <= found["error"]["lower_bound"] <= found["error"]["l2_squared"]
@@ -115,7 +115,7 @@ def test_a_terminal_is_told_what_takes_long(
     assert fewbit(*LONG, "--out", "x.json")[2] == ""  # stderr is no terminal
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     err = fewbit(*LONG, "--out", "x.json")[2]
-    assert re.search(r"\r6 bits: round \d+ on \d+ cells, gap [\d.]+ % \(\d+ s\) *\r", err)
+    assert re.search(r"\r5 bits: round \d+ on \d+ cells, gap [\d.]+ % \(\d+ s\) *\r", err)
     assert err.endswith(" \r")  # nothing is left of it
     assert fewbit(*LONG, "--out", "x.json", "--quiet")[2] == ""
 
