@@ -91,9 +91,22 @@ def folder(tmp_path, monkeypatch):
     return folder
 
 
+@pytest.fixture(scope="module")
+def emitted():
+    """All that is emitted, made once: some seconds."""
+    return {path.name: text for path, text in generated.texts()}
+
+
+@pytest.fixture
+def remembered(emitted, folder, monkeypatch):
+    """`generated.texts` as it was called before."""
+    monkeypatch.setattr(generated, "texts", lambda: ((folder / name, text) for name, text in emitted.items()))
+    return emitted
+
+
 @pytest.mark.slow
-def test_check_sees_what_was_changed(capsys, folder):
-    texts = {path.name: text for path, text in generated.texts()}
+def test_check_sees_what_was_changed(capsys, folder, remembered):
+    texts = remembered
     for name, text in texts.items():
         (folder / name).write_text(text)
     assert ask(capsys, "check") == (0, "50 files, 0 bad\n", "")
@@ -114,7 +127,7 @@ def test_check_sees_what_was_changed(capsys, folder):
 
 
 @pytest.mark.slow
-def test_what_pip_installed_is_not_written_to(capsys, folder):
+def test_what_pip_installed_is_not_written_to(capsys, folder, remembered):
     (folder.parents[1] / "pyproject.toml").unlink()
     status, out, err = ask(capsys, "emit", "--all")
     assert (status, out) == (2, "")
