@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -263,8 +264,24 @@ def test_a_command_that_fails_is_told_in_a_line():
     assert "\n" not in str(caught.value)
 
 
+def test_what_is_imported_for_its_time_is_there():
+    for statement in package.STATEMENTS:
+        for name in statement.split()[1:2]:
+            import_module(name)
+
+
 @pytest.mark.slow
-def test_the_package_is_measured(tmp_path):
+@pytest.mark.parametrize("line", package.COMMANDS)
+def test_what_is_run_for_its_time_runs(line, capsys):
+    name, *words = shlex.split(line)
+    assert import_module(f"{name}.__main__").main(words) == command.GOOD
+    assert capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_package_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(package, "STATEMENTS", ("pass", "import kernels", "import torch"))
+    monkeypatch.setattr(package, "COMMANDS", ("coefficients list",))
     out = tmp_path / "rows"
     assert package.main(["--quick", "--out", str(out)]) == command.GOOD
     found = {row["implementation"]: row for row in map(json.loads, out.read_text("utf-8").splitlines())}
