@@ -30,7 +30,8 @@ class Arithmetic:
     select: Callable[..., Any]
 
     def operation(self, node: Expr) -> Callable[..., Any]:
-        """The function that makes `node`'s value from the values of its arguments."""
+        """The function that makes `node`'s value from the values of its arguments: of a power with a whole exponent
+        from that of the base."""
         if node.is_Add or node.is_Mul:
             combine = operator.add if node.is_Add else operator.mul
             return combine if len(node.args) == 2 else lambda *operands: reduce(combine, operands)
@@ -38,7 +39,7 @@ class Arithmetic:
             exponent = node.args[1]
             if exponent.is_Integer:
                 power, whole = self.power, int(exponent)
-                return lambda base, _: power(base, whole)
+                return lambda base: power(base, whole)
             return self.power
         if isinstance(node, sympy.Piecewise):
             return self.select

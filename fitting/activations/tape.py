@@ -34,6 +34,8 @@ class Tape:
     def _add(self, node: Expr) -> int:
         if node not in self._index:
             inside = (x,) if isinstance(node, removable) else node.args
+            if node.is_Pow and node.args[1].is_Integer:
+                inside = node.args[:1]  # the operation has the exponent
             operands = tuple(self._add(argument) for argument in inside)
             self._nodes.append((node, operands))
             self._index[node] = len(self._nodes) - 1

@@ -137,10 +137,11 @@ class Curve:
         ends = self.slopes(lo, runs), self.slopes(hi, runs)
         centre, width = (ends[0] + ends[1]) / 2, np.zeros_like(lo)
         between = np.abs(ends[1] - ends[0]) + ROUNDING * np.maximum(np.abs(ends[0]), np.abs(ends[1]))
+        flat = [run.flat for run in self.runs]
         for i, index in enumerate(runs):
-            run = self.runs[index]
-            if run.flat:
+            if flat[index]:
                 continue
+            run = self.runs[index]
             ball = _hull(lo[i], hi[i])
             bend = run.piece.d2.arb(ball)
             if bend.is_finite():
