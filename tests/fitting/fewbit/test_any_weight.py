@@ -166,10 +166,11 @@ def test_a_peak_that_the_search_alone_sees_has_a_level_of_its_own():
 
 @pytest.mark.slow
 def test_noise_is_no_density():
+    function = get("hardswish")  # whose f' takes least: the search goes to its last cells under noise
     with pytest.raises(InputError, match=r"varies too fast to be integrated; give landmarks"):
-        fit(get("gelu"), 2, weight=from_callable(lambda x: 1 + np.sin(1e9 * x)))
+        fit(function, 2, weight=from_callable(lambda x: 1 + np.sin(1e9 * x)))
     rough = from_callable(lambda x: np.exp(np.float32(-x * x / 2)).astype(np.float64))
     smooth = from_callable(lambda x: np.exp(-x * x / 2))
     # float32's rounding is 6e-8 of the density, and as often up as down.
-    one, other = (fit(get("gelu"), 2, weight=weight).error.l2_squared for weight in (rough, smooth))
+    one, other = (fit(function, 2, weight=weight).error.l2_squared for weight in (rough, smooth))
     assert one == pytest.approx(other, rel=6e-8)
