@@ -29,7 +29,7 @@ class Reader:
 def decode_where_used(graph: fx.Graph, readers: dict[fx.Node, Reader]) -> None:
     """Replace placeholders of the backward graph by what is decoded in each stretch; they are erased."""
     again = _computed_again(graph, set(readers))
-    _move_weight_gradients(graph, again)
+    _move_results(graph, again)
     copies = _Copies(graph, readers, again)
     for user in list(graph.nodes):
         if user not in again:
@@ -57,39 +57,41 @@ def _is_elementwise(node: fx.Node) -> bool:
     value = node.meta.get("val")
     if node.op != "call_function" or not isinstance(value, Tensor) or hint(value.numel()) < forms.SMALLEST:
         return False
-    is_view = getattr(node.target, "is_view", False) or packet_of(node) in MOVING
-    return is_view or torch.Tag.pointwise in getattr(node.target, "tags", ())
+    return _is_view(node) or packet_of(node) in MOVING or torch.Tag.pointwise in getattr(node.target, "tags", ())
 
 
-def _move_weight_gradients(graph: fx.Graph, again: dict[fx.Node, None]) -> None:
-    """Put each product that only the output uses right after the gradient that goes into it.
+def _move_results(graph: fx.Graph, again: dict[fx.Node, None]) -> None:
+    """Put what only the output uses, gradients of weights, right after the gradient that goes into it.
 
     Autograd has the gradient of a layer's input before that of its weight: the former would be held while the latter's
-    product needs the decoded input.
+    product needs the decoded input. Sums go before products.
     """
-    last_placeholder = graph.find_nodes(op="placeholder")[-1]
-    order = {node: place for place, node in enumerate(graph.nodes)}
-    for product in [node for node in graph.nodes if is_product(node) and _is_result(node)]:
-        free: set[fx.Node] = set()
-        place, todo = last_placeholder, [product]
-        while todo:
-            for one in todo.pop().all_input_nodes:
-                if one in again or getattr(one.target, "is_view", False):
-                    free.add(one)
-                    todo.append(one)
-                else:
-                    place = max(place, one, key=order.__getitem__)
-        for node in [*sorted(free, key=order.__getitem__), product]:
+    last = graph.find_nodes(op="placeholder")[-1]
+    results = [node for node in graph.nodes if node.op == "call_function" and _is_result(node)]
+    for result in sorted(results, key=is_product, reverse=True):
+        nodes = list(graph.nodes)
+        order = {node: place for place, node in enumerate(nodes)}
+        cone = {result}
+        for node in reversed(nodes[order[last] + 1 : order[result]]):
+            is_free = node in again or _is_view(node) or (not is_product(node) and cone.issuperset(node.users))
+            if is_free and not cone.isdisjoint(node.users):
+                cone.add(node)
+        roots = {one for node in cone for one in node.all_input_nodes} - cone
+        place = max([last, *roots], key=order.__getitem__)
+        for node in sorted(cone, key=order.__getitem__):
             if order[node] > order[place]:
                 place.append(node)
                 place = node
-        order = {node: place for place, node in enumerate(graph.nodes)}
+
+
+def _is_view(node: fx.Node) -> bool:
+    return bool(getattr(node.target, "is_view", False))
 
 
 def _is_result(node: fx.Node) -> bool:
     """Whether nothing but views and the output uses it."""
-    return all(
-        user.op == "output" or (getattr(user.target, "is_view", False) and _is_result(user)) for user in node.users
+    return not _is_view(node) and all(
+        user.op == "output" or (_is_view(user) and all(one.op == "output" for one in user.users)) for user in node.users
     )
 
 
