@@ -57,12 +57,14 @@ SUITES = {
         Step("memory", placed=False, brief=False),
         Step("forward_ad", ("--what", "chains,models")),
         Step("approx_backprop", ("--what", "layers,models,batches")),
+        Step("compression", ("--what", "bytes")),
     ),
     "speed": (
         Step("kernels"),
         Step("rivals", ("--what", "speed")),
         Step("forward_ad", ("--what", "times")),
         Step("approx_backprop", ("--what", "times")),
+        Step("compression", ("--what", "times")),
         Step("slack", placed=False, brief=False),
         Step("package", placed=False),
     ),
@@ -75,8 +77,13 @@ SUITES = {
 }
 # What holds that which is counted and timed: numbers of something wrong are worth nothing.
 APPROX = tuple(f"kernels/approx_backprop/test_{name}.py" for name in ("encoding", "layers", "modules", "norms"))
+CODED = (
+    "kernels/compression/test_codes.py",
+    "kernels/compression/test_partitioner.py",
+    "benchmarks/test_compression.py",
+)
 TESTS = {
-    "memory": (*APPROX, "benchmarks/test_rivals.py"),
+    "memory": (*APPROX, *CODED, "benchmarks/test_rivals.py"),
     "speed": (
         *("kernels/test_exhaustive.py", "kernels/test_torch_ops.py", "kernels/test_fused.py"),
         *(
@@ -85,6 +92,7 @@ TESTS = {
             "kernels/forward_ad/test_eager_bytes.py",
         ),
         "kernels/approx_backprop/test_kernels.py",
+        *CODED,
         "benchmarks/test_rivals.py",
     ),
     "fit": ("fitting/fewbit/test_dp.py", "fitting/fewbit/test_table1.py", "fitting/invact/test_solve.py"),

@@ -101,7 +101,7 @@ NORMAL = {
     "ViT": Size(4, 16, 224, 256),
     "Llama": Size(4, 16, 256, 256),
 }
-TINY = {name: Size(2, 4, 64, 64) for name in NORMAL}
+TINY = {name: Size(2, 64, 1, 64) if name == "GELU MLP" else Size(2, 4, 64, 64) for name in NORMAL}
 
 
 def build(name: str, size: Size, dtype: torch.dtype, device: torch.device) -> Net:

@@ -1,0 +1,128 @@
+"""The ways of `benchmarks.compression` have the gradient that is said of them, and bytes are those of the allocator."""
+
+import json
+
+import pytest
+import torch
+
+from benchmarks.baselines.hooked import Coded, coded
+from benchmarks.compression import __main__ as compression
+from benchmarks.compression import page
+from benchmarks.compression.meter import measured
+from benchmarks.compression.models import NORMAL, TINY, Size, build
+from benchmarks.compression.ways import CHECKPOINT, CONVERTED, EAGER, HOOKS, OURS, prepared, settings_of
+from benchmarks.parsers import COMPRESSION_WAYS
+from coefficients import command
+from kernels import KernelError
+
+CPU = torch.device("cpu")
+SIZE = Size(2, 8, 64, 64)
+
+
+def run(*arguments):
+    return command.run(compression.PROG, lambda: compression.main(arguments), (KernelError,))
+
+
+def gradient(name, way):
+    net = build(name, TINY[name], torch.float32, CPU)
+    with settings_of(way):
+        prepared(net, way)().backward()
+    return net.gradient()
+
+
+@pytest.mark.parametrize("name", [name for name in NORMAL if name != "ViT"])
+def test_checkpointing_is_exact_and_hooks_err_by_their_bits(name):
+    exact = gradient(name, EAGER)
+    assert torch.equal(gradient(name, CHECKPOINT), exact)  # the same operations on the same numbers
+    errors = [float((gradient(name, way) - exact).norm() / exact.norm()) for way in ("hook 8 bits", "hook 4 bits")]
+    assert 0 < errors[0] < errors[1] / 4  # a step is 17 times as long
+
+
+def test_vit_is_built():
+    net = build("ViT", SIZE._replace(batch=2, length=32), torch.float32, CPU)
+    net.loss(net.module).backward()
+    assert net.gradient().isfinite().all()
+    assert len(net.blocks) == SIZE.layers
+
+
+def test_the_ways_are_those_of_the_command_line():
+    named = {*HOOKS, *CONVERTED, *OURS}
+    assert named < set(COMPRESSION_WAYS)
+    assert {way for way in COMPRESSION_WAYS if way.endswith("bits")} == named
+
+
+def test_a_hook_codes_a_storage_once_and_no_weights(monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        "benchmarks.baselines.hooked.Coded", lambda flat, bits: made.append(flat.numel()) or Coded(flat, bits)
+    )
+    layer = torch.nn.Linear(128, 128)
+    x = torch.randn(64, 128)
+    with coded(layer, 4):
+        y = torch.relu(layer(x))  # x, and y; the weight is as large, and no code
+        z = layer(y)  # y again
+    z.sum().backward()
+    assert made == [x.numel(), y.numel()]
+
+
+def test_bytes_are_the_allocators():
+    """Of a loss that is the sum of squares of x y: x and y are there before, and their product is kept."""
+    x, y = torch.randn(2, 1 << 16)
+    x.requires_grad_()
+    x.grad = torch.zeros_like(x)
+    bytes = measured(lambda: (x * y).square().sum(), CPU)
+    assert x.nbytes <= bytes.kept <= x.nbytes + 4096  # and a few numbers
+    # At most, in backward: the product, its gradient and, before it, 2 times the product.
+    assert 2 * x.nbytes <= bytes.peak <= 5 * x.nbytes
+
+
+def test_quick_and_its_rows(tmp_path, capsys):
+    assert run("--quick", "--out", str(tmp_path / "rows.jsonl")) == command.GOOD
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text("utf-8").splitlines()]
+    assert {row["mode"] for row in rows} == {"kept", "peak", "error", "time"}
+    exact = [row["median"] for row in rows if row["mode"] == "error" and row["dtype"] == "float32"]
+    assert exact[0] == exact[1] == 0 < exact[2]
+    assert "GELU MLP, float32, checkpoint: kept" in capsys.readouterr().out
+
+
+def test_what_fails_is_said_and_does_not_stop_the_others(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(HOOKS, "hook 4 bits", "four")
+    out = tmp_path / "rows.jsonl"
+    assert run("--quick", "--what", "bytes", "--dtypes", "float32", "--out", str(out)) == command.BAD
+    assert "compression: GELU MLP, float32, hook 4 bits: " in capsys.readouterr().err
+    assert {json.loads(line)["implementation"] for line in out.read_text("utf-8").splitlines()} == {EAGER, CHECKPOINT}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--models", "LSTM"), "models must be of GELU MLP, "),
+        (("--ways", "hook 5 bits"), "ways must be of eager, "),
+        (("--dtypes", "float16"), "dtypes must be float32 or bfloat16, got 'float16'"),
+        (("--what", "speed"), "what must be bytes or times, got 'speed'"),
+    ],
+)
+def test_wrong_words(words, message, capsys):
+    assert run(*words) == command.MISUSED
+    assert message in capsys.readouterr().err
+
+
+def test_the_page(monkeypatch):
+    base = {"what": "BERT", "size": SIZE._asdict(), "dtype": "float32", "device": "a-cpu", "versions": {"torch": "2"}}
+    kept = {EAGER: (100.0, 200.0, 0.0), "coded 4 bits": (14.0, 50.0, 0.1)}
+    rows = [
+        {**base, "implementation": way, "mode": mode, "median": value, "unit": ""}
+        for way, values in kept.items()
+        for mode, value in zip(("kept", "peak", "error"), values, strict=True)
+    ]
+    times = [
+        {**base, "implementation": f"coded 4 bits / {rival}", "mode": "time", "unit": "ratio of times", "median": value}
+        | {"quantiles": (value - 0.01, value + 0.01), "runs": 9}
+        for rival, value in ((EAGER, 0.9), ("compiled", 1.02))
+    ]
+    files = {"compression-bytes": {"a-cpu": rows}, "compression-times": {"a-cpu": times}}
+    monkeypatch.setattr(page, "read", files.__getitem__)
+    text = page.section()
+    assert "BERT, 2 blocks 64 wide, inputs 8 × 64, float32:" in text
+    assert "| **coded 4 bits** | 0.140 | 0.250 | 1.0e-01 | 0.90 (0.89–0.91) | 1.02 (1.01–1.03) |" in text
+    assert "| eager | 1.000 | 1.000 | 0.0e+00 | 1 | – |" in text
