@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import kernels.engine.ops  # noqa: F401 - registers the ops
+from kernels.engine import traced
 from kernels.errors import KernelError
 from kernels.methods.method import SavedBy, spec_of
 
@@ -23,34 +24,37 @@ _TWICE = (
 class Elementwise(torch.autograd.Function):
     """y = f(x), its dimensions in `order`; saves for backward what the kernel's method says, and nothing else.
 
-    The last output has no elements: an anchor, which ties the gradient to x for `once_differentiable`.
+    `run` has both passes: the ops, or `kernels.engine.traced` for a compiler. Neither reads what the other saved. The
+    last output has no elements: an anchor, which ties the gradient to x for `once_differentiable`.
     """
 
     @staticmethod
-    def forward(x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-        y, saved = torch.ops.actfit.forward(x, kernel, params, order)
+    def forward(
+        x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int], run: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        y, saved = run.forward(x, kernel, params, order)
         return y, saved, x.new_empty(0)
 
     @staticmethod
-    def saved_by(x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int]) -> SavedBy:
+    def saved_by(x: Tensor, kernel: str, *_: Any) -> SavedBy:
         """For the recorder of memory."""
         return SavedBy(spec_of(kernel).function.name, type(spec_of(kernel).method))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        _, ctx.kernel, ctx.params, ctx.order = inputs
+        _, ctx.kernel, ctx.params, ctx.order, ctx.run = inputs
         y, saved, anchor = output
         ctx.mark_non_differentiable(saved)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(anchor, saved, *([y] if spec_of(ctx.kernel).storage.keeps_output else []))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, None, None, None]:
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, None, None, None, None]:
         if grad is None:
-            return None, None, None, None
+            return None, None, None, None, None
         anchor, saved, *y = _saved(ctx)
-        dx = torch.ops.actfit.backward(grad.contiguous(), y[0] if y else None, saved, ctx.kernel, ctx.params)
-        return once_differentiable(_undone(dx, ctx.order), anchor), None, None, None
+        dx = ctx.run.backward(grad.contiguous(), y[0] if y else None, saved, ctx.kernel, ctx.params)
+        return once_differentiable(_undone(dx, ctx.order), anchor), None, None, None, None
 
 
 class _Once(torch.autograd.Function):
@@ -92,7 +96,8 @@ def _saved(ctx: Any) -> tuple[Tensor, ...]:
 def elementwise(x: Tensor, kernel: str, params: Sequence[float]) -> Tensor:
     """f(x) of any strides, laid out as x is; differentiable once."""
     order = _memory_order(x)
-    return _undone(Elementwise.apply(x, kernel, list(params), order)[0], order)
+    run = traced if torch.compiler.is_compiling() and traced.traceable(kernel) else torch.ops.actfit
+    return _undone(Elementwise.apply(x, kernel, list(params), order, run)[0], order)
 
 
 def in_memory_order(run: Callable[..., Tensor], *tensors: Tensor) -> Tensor:

@@ -44,6 +44,11 @@ def computed(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def widened(values: Tensor) -> Tensor:
+    """The values in the type that they are computed in."""
+    return values.to(computed(values.dtype))
+
+
 @cache
 def torch_elements(function: str) -> ModuleType:
     """The emitted PyTorch functions of one of the catalogue."""

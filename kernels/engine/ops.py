@@ -7,6 +7,7 @@ what forward saves is what is kept.
     ends, encode, decode               K-bit codes of tensors, by groups or on a fixed range
     rectify, rectify_backward          ReLU by one bit
 
+Compiled, most kernels of forward and backward go by `kernels.engine.traced` instead, which the compiler does look into.
 Each runs its namesake in `launch` or `launch_codes` where Triton kernels take the tensor, else in `reference` or
 `reference_codes`.
 """

@@ -8,17 +8,13 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from kernels.engine.elements import INTEGERS, allocate, computed, dtype_name, table_of, torch_elements
+from kernels.engine.elements import INTEGERS, allocate, computed, dtype_name, table_of, torch_elements, widened
 from kernels.engine.emitted import find, module_of
 from kernels.engine.planes import pack, plane_bytes, unpack
 from kernels.methods.method import KernelSpec
 
 _FEW = 32  # borders that are compared one by one
 PIECE = 1 << 20  # elements: enough for every core; a multiple of 8, as pieces are packed one by one
-
-
-def _wide(values: Tensor) -> Tensor:
-    return values.to(computed(values.dtype))
 
 
 def _pieces(count: int) -> Iterator[slice]:
@@ -35,7 +31,7 @@ def _values(spec: KernelSpec, x: Tensor, params: Sequence[float]) -> Tensor:
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     flat_x, flat_y = x.reshape(-1), y.view(-1)
     for piece in _pieces(x.numel()):
-        flat_y[piece] = elements.forward(_wide(flat_x[piece]), params)
+        flat_y[piece] = elements.forward(widened(flat_x[piece]), params)
     return y
 
 
@@ -47,7 +43,7 @@ def forward(spec: KernelSpec, x: Tensor, params: Sequence[float], order: Sequenc
     saved = allocate(spec, y)
     flat_x, flat_y = x.reshape(-1), y.view(-1)
     for piece in _pieces(x.numel()):
-        wide = _wide(flat_x[piece])
+        wide = widened(flat_x[piece])
         planes = slice(piece.start // 8, plane_bytes(piece.stop))
         match spec.storage.name:
             case "derivative":
@@ -89,7 +85,7 @@ def backward(spec: KernelSpec, grad: Tensor, y: Tensor | None, saved: Tensor, pa
     flat_grad, flat_dx = grad.reshape(-1), dx.view(-1)
     flat_y = None if y is None else y.reshape(-1)
     for piece in _pieces(grad.numel()):
-        wide = _wide(flat_grad[piece])
+        wide = widened(flat_grad[piece])
         part = None if flat_y is None else flat_y[piece]
         flat_dx[piece] = wide * _derivative(spec, part, saved, params, piece, wide.dtype)
     return dx
@@ -110,19 +106,19 @@ def _derivative(
             return levels.index_select(0, unpack(packed, count).int())
         case "signed_output", _:
             output = saved.view(-1)[piece]
-            values, bit = _wide(output).abs() + spec.function.minimum, ~torch.signbit(output)
+            values, bit = widened(output).abs() + spec.function.minimum, ~torch.signbit(output)
         case "branch_bit", Tensor() as output:
-            values, bit = _wide(output), unpack(packed, count).bool()
+            values, bit = widened(output), unpack(packed, count).bool()
         case "marked_output", Tensor() as output:
-            values, bit = _wide(output), (output.view(INTEGERS[output.dtype]) & 1) == 0
+            values, bit = widened(output), (output.view(INTEGERS[output.dtype]) & 1) == 0
         case _, Tensor() as output:
-            values = _wide(output)
+            values = widened(output)
         case _:
             raise RuntimeError(f"{spec.key} needs y")
-    return _from_output(spec, output.dtype, values, bit, params)
+    return derivative_from_output(spec, output.dtype, values, bit, params)
 
 
-def _from_output(
+def derivative_from_output(
     spec: KernelSpec, dtype: torch.dtype, y: Tensor, branch_bit: Tensor | None, params: Sequence[float]
 ) -> Tensor:
     """The emitted f' for a dtype of the output; float64 has float32's."""
@@ -137,7 +133,7 @@ def gated(function: str, a: Tensor, b: Tensor) -> Tensor:
     h, elements = torch.empty_like(a), torch_elements(function)
     flat_a, flat_b, flat_h = a.view(-1), b.view(-1), h.view(-1)
     for piece in _pieces(a.numel()):
-        flat_h[piece] = elements.forward(_wide(flat_a[piece]), ()) * _wide(flat_b[piece])
+        flat_h[piece] = elements.forward(widened(flat_a[piece]), ()) * widened(flat_b[piece])
     return h
 
 
@@ -146,8 +142,8 @@ def gated_backward(function: str, grad: Tensor, a: Tensor, b: Tensor) -> tuple[T
     da, db, elements = torch.empty_like(a), torch.empty_like(b), torch_elements(function)
     flat_grad, flat_a, flat_b, flat_da, flat_db = (one.view(-1) for one in (grad, a, b, da, db))
     for piece in _pieces(a.numel()):
-        g, wide = _wide(flat_grad[piece]), _wide(flat_a[piece])
-        flat_da[piece] = g * _wide(flat_b[piece]) * elements.derivative(wide, ())
+        g, wide = widened(flat_grad[piece]), widened(flat_a[piece])
+        flat_da[piece] = g * widened(flat_b[piece]) * elements.derivative(wide, ())
         flat_db[piece] = g * elements.forward(wide, ())
     return da, db
 
@@ -159,7 +155,7 @@ def fused_forward(x: Tensor, key: str, with_derivatives: bool) -> list[Tensor]:
     made = [torch.empty_like(x) for _ in range(find(key).count * times)]
     flat_x, flat = x.reshape(-1), [one.view(-1) for one in made]
     for piece in _pieces(x.numel()):
-        for whole, part in zip(flat, run(_wide(flat_x[piece])), strict=True):
+        for whole, part in zip(flat, run(widened(flat_x[piece])), strict=True):
             whole[piece] = part
     return made
 
@@ -170,6 +166,6 @@ def fused_backward(grads: Sequence[Tensor], derivatives: Sequence[Tensor]) -> Te
     flat_dx = dx.view(-1)
     flat = [(grad.reshape(-1), derivative.view(-1)) for grad, derivative in zip(grads, derivatives, strict=True)]
     for piece in _pieces(dx.numel()):
-        first, *others = (_wide(grad[piece]) * _wide(derivative[piece]) for grad, derivative in flat)
+        first, *others = (widened(grad[piece]) * widened(derivative[piece]) for grad, derivative in flat)
         flat_dx[piece] = sum(others, first)
     return dx

@@ -1,4 +1,5 @@
-"""torch.compile in one graph: what it gives is what eager gives, bit for bit, and it compiles once."""
+"""torch.compile in one graph: what it gives is what eager gives, bit for bit but for Inductor's arithmetic, and it
+compiles once."""
 
 from collections.abc import Callable
 
@@ -25,10 +26,18 @@ def outcome(run: Made, *inputs: Tensor) -> list[Tensor]:
     return [y.detach(), *torch.autograd.grad(y, inputs, cotangent)]
 
 
-def agree(compiled: Made, eager: Made, *inputs: Tensor) -> bool:
+def agree(compiled: Made, eager: Made, *inputs: Tensor, backend: str = "aot_eager") -> bool:
+    """Bit for bit; by Inductor to the rounding of its own functions, which beside a turning point f' from y makes more
+    of: 4e-4 in float32, as docs/accuracy.md has it."""
     got, expected = outcome(compiled, *inputs), outcome(eager, *inputs)
     same_layout = all(one.stride() == other.stride() for one, other in zip(got, expected, strict=True))
-    return same_layout and all(map(torch.equal, got, expected))
+    if backend == "aot_eager":
+        return same_layout and all(map(torch.equal, got, expected))
+    eps = 2 * torch.finfo(inputs[0].dtype).eps
+    return same_layout and all(
+        torch.allclose(*pair, rtol=eps, atol=max(eps, 4e-4 if eps < 1e-6 else 0))
+        for pair in zip(got, expected, strict=True)
+    )
 
 
 def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -42,11 +51,11 @@ def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 def test_a_module_is_as_in_eager_and_compiles_once(how: dict, dynamic: bool, backend: str) -> None:
     net = kernels.GELU(**how)
     compiled = torch.compile(net, backend=backend, dynamic=dynamic, fullgraph=True)
-    assert agree(compiled, net, leaf(37, 53))
+    assert agree(compiled, net, leaf(37, 53), backend=backend)
     with torch.compiler.set_stance("fail_on_recompile"):
-        assert agree(compiled, net, leaf(37, 53))
+        assert agree(compiled, net, leaf(37, 53), backend=backend)
         if dynamic:
-            assert agree(compiled, net, leaf(29, 41))
+            assert agree(compiled, net, leaf(29, 41), backend=backend)
 
 
 def test_another_shape_compiles_again_if_static() -> None:
@@ -64,7 +73,7 @@ def test_functions_are_as_in_eager(how: dict, backend: str) -> None:
     def run(x: Tensor) -> Tensor:
         return functional.silu(functional.mish(x, **how).t(), **how)
 
-    assert agree(torch.compile(run, backend=backend, fullgraph=True), run, leaf(6, 35))
+    assert agree(torch.compile(run, backend=backend, fullgraph=True), run, leaf(6, 35), backend=backend)
 
 
 @pytest.mark.slow
@@ -74,7 +83,7 @@ def test_gated_activations_are_as_in_eager(method: str, backend: str) -> None:
     def run(a: Tensor, b: Tensor) -> Tensor:
         return kernels.swiglu(a, b, method=method)
 
-    assert agree(torch.compile(run, backend=backend, fullgraph=True), run, leaf(6, 35), leaf(6, 35))
+    assert agree(torch.compile(run, backend=backend, fullgraph=True), run, leaf(6, 35), leaf(6, 35), backend=backend)
 
 
 @each_backend
@@ -88,7 +97,9 @@ def test_act_linear_is_as_in_eager(backend: str) -> None:
 @each_method
 def test_dtypes(how: dict, dtype: torch.dtype) -> None:
     net = kernels.GELU(**how)
-    assert agree(torch.compile(net, backend="inductor", fullgraph=True), net, leaf(7, 5, dtype=dtype))
+    assert agree(
+        torch.compile(net, backend="inductor", fullgraph=True), net, leaf(7, 5, dtype=dtype), backend="inductor"
+    )
 
 
 @pytest.mark.slow
@@ -106,7 +117,7 @@ def test_layouts(how: dict, dynamic: bool, backend: str) -> None:
     compiled = torch.compile(net, backend=backend, dynamic=dynamic, fullgraph=True)
     image = torch.randn(2, 3, 4, 5)
     inputs = (image.to(memory_format=torch.channels_last), image.transpose(1, 3), image[..., ::2])
-    assert all(agree(compiled, net, x.detach().requires_grad_()) for x in inputs)
+    assert all(agree(compiled, net, x.detach().requires_grad_(), backend=backend) for x in inputs)
 
 
 def test_what_is_asked_for_is_guarded() -> None:
@@ -170,7 +181,7 @@ def test_an_input_that_is_kept_must_not_be_changed() -> None:
 @pytest.mark.parametrize("method", ["fewbit", "forward-ad"])
 def test_an_output_that_is_not_kept_may_be_changed(method: str, backend: str) -> None:
     run = changed(METHODS[method])
-    assert agree(torch.compile(run, backend=backend, fullgraph=True), run, leaf(5, 7))
+    assert agree(torch.compile(run, backend=backend, fullgraph=True), run, leaf(5, 7), backend=backend)
 
 
 @pytest.mark.parametrize("method", ["invact", "invact-precision-bit"])

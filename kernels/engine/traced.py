@@ -1,0 +1,152 @@
+"""The ops forward and backward as plain operations, which torch.compile traces and fuses with what is next to them.
+
+What is saved is what the ops save, laid out for vectors: byte j of a plane holds elements j, j + n/8, … j + 7n/8, so
+that neighbours in memory go into neighbouring bytes. Eight neighbours to a byte, as the ops have it, no compiler
+vectorises; and planes do not leave the graph that they are made in.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from kernels.engine.elements import computed, table_of, torch_elements, widened
+from kernels.engine.reference import derivative_from_output
+from kernels.methods.method import KernelSpec, spec_of
+from kernels.methods.storage import BRANCH_BIT, CODES, DERIVATIVE, OUTPUT, TABLE_CODES
+
+EIGHT = 8  # elements a byte
+WORD_PLANES = 4  # bytes of an int32: bit 8p + k is bit p of the k-th element's code
+_STORAGES = (DERIVATIVE, OUTPUT, BRANCH_BIT, CODES, TABLE_CODES)
+
+
+def traceable(kernel: str) -> bool:
+    """Whether a kernel is written so: its codes fit into a word, and it looks at no bits of a floating-point number.
+
+    Wider codes need tables, and Inductor's C++ computes neither these nor the bits of a number in vectors; and bits of
+    a number cross into backward as a tensor of their own.
+    """
+    spec = spec_of(kernel)
+    return spec.stored_bits <= WORD_PLANES and spec.storage in _STORAGES
+
+
+def forward(x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """As the op: y = f(x) and what is saved, of an x of any strides; y is contiguous, its dimensions in `order`."""
+    spec = spec_of(kernel)
+    elements, y = torch_elements(spec.function.name), _values(spec, x, params)
+    x, y = (tensor.permute(*order).contiguous() if order else tensor.contiguous() for tensor in (x, y))
+    match spec.storage.name:
+        case "derivative":
+            return y, elements.derivative(widened(x), params).to(x.dtype)
+        case "branch_bit":
+            return y, _planes(elements.branch_bit(widened(_split(x)), params).to(torch.int32), 1)
+        case "codes" | "table_codes":
+            return y, _planes(_spread_codes(spec, widened(_split(x))), spec.stored_bits)
+    return y, x.new_empty(0, dtype=torch.uint8)
+
+
+def backward(grad: Tensor, y: Tensor | None, saved: Tensor, kernel: str, params: Sequence[float]) -> Tensor:
+    """As the op: grad * f'(x), of contiguous tensors."""
+    spec = spec_of(kernel)
+    match spec.storage.name, y:
+        case "derivative", _:
+            return _product(grad, widened(saved))
+        case "codes" | "table_codes", _:
+            return _times_levels(spec, grad, saved)
+        case "branch_bit", Tensor():
+            output, place = widened(_split(y)), torch.arange(EIGHT, dtype=torch.int32, device=y.device)
+            bit = (_word(saved)[:, None] << (31 - place[:, None])) < 0  # the sign tells it soonest
+            derivative = derivative_from_output(spec, y.dtype, output, bit, params)
+            return _joined(_product(_split(grad), derivative), grad)
+        case _, Tensor():
+            return _product(grad, derivative_from_output(spec, y.dtype, widened(y), None, params))
+    raise RuntimeError(f"{spec.key} needs y")
+
+
+def _values(spec: KernelSpec, x: Tensor, params: Sequence[float]) -> Tensor:
+    """f(x), rounded once."""
+    given = x if spec.function.rounds_once else widened(x)
+    y: Tensor = torch_elements(spec.function.name).forward(given, params)
+    return y.to(x.dtype)  # autocast lets some functions give float32
+
+
+def _product(grad: Tensor, derivative: Tensor) -> Tensor:
+    return (widened(grad) * derivative).to(grad.dtype)
+
+
+def _split(x: Tensor) -> Tensor:
+    """[lead, 8, n/8] of a contiguous tensor: its last dimensions are cut, so far as their sizes are known now.
+
+    Where 8 does not divide these, all of the tensor is cut, filled up with zeros.
+    """
+    lead = list(x.shape)
+    row = 1
+    while lead and not isinstance(lead[-1], torch.SymInt):
+        row *= lead.pop()
+    if row % EIGHT == 0:
+        return x.reshape(math.prod(lead), EIGHT, row // EIGHT)
+    # Not -n % 8, which would be compared with 0 and make another graph for either.
+    return F.pad(x.reshape(-1), (0, EIGHT - x.numel() % EIGHT)).view(1, EIGHT, x.numel() // EIGHT + 1)
+
+
+def _joined(split: Tensor, like: Tensor) -> Tensor:
+    """The inverse of `_split`."""
+    return split.reshape(-1)[: like.numel()].view(like.shape)
+
+
+def _planes(words: Tensor, bits: int) -> Tensor:
+    """uint8 [bits, lead, n/8] of numbers int32 [lead, 8, n/8], which have bit p of a code at bit 8p."""
+    word = words[:, EIGHT - 1]
+    for k in reversed(range(EIGHT - 1)):
+        word = (word << 1) | words[:, k]
+    return torch.stack([((word >> EIGHT * plane) & 0xFF).to(torch.uint8) for plane in range(bits)])
+
+
+def _word(planes: Tensor) -> Tensor:
+    """int32 [lead, n/8], plane p in its byte p."""
+    word, *others = planes.to(torch.int32)
+    for plane, other in enumerate(others, 1):
+        word = word | (other << EIGHT * plane)
+    return word
+
+
+def _spread_codes(spec: KernelSpec, x: Tensor) -> Tensor:
+    """The code of each number in int32, its bit p at 8p."""
+    table = table_of(spec)
+    borders = table.borders if x.dtype == torch.float64 else table.float32_borders
+    words = [sum(((code >> plane) & 1) << EIGHT * plane for plane in range(WORD_PLANES)) for code in table.codes]
+    spread = torch.full_like(x, words[0], dtype=torch.int32)
+    for border, word in zip(borders, words[1:], strict=True):
+        spread = spread.masked_fill(x > border, word)
+    return spread
+
+
+def _times_levels(spec: KernelSpec, grad: Tensor, planes: Tensor) -> Tensor:
+    """grad times the level of each code.
+
+    Inductor's C++ reads a byte as slowly as eight of them: there all that is in a byte is computed at once. Its Triton
+    fuses one expression with what uses it, and not eight.
+    """
+    split, word = _split(grad), _word(planes)
+    level = _lookup([*table_of(spec).levels], spec.stored_bits, computed(grad.dtype), grad.device)
+    if grad.device.type == "cpu":
+        return _joined(torch.stack([_product(split[:, k], level(word >> k)) for k in range(EIGHT)], 1), grad)
+    place = torch.arange(EIGHT, dtype=torch.int32, device=grad.device)
+    return _joined(_product(split, level(word[:, None] >> place[:, None])), grad)
+
+
+def _lookup(levels: list[float], bits: int, dtype: torch.dtype, device: torch.device) -> Callable[[Tensor], Tensor]:
+    """The level of a code whose bit p is at 8p: by one choice for each bit, as vectors have no tables."""
+    numbers = [torch.full((), level, dtype=dtype, device=device) for level in levels]
+    numbers += numbers[-1:] * ((1 << bits) - len(numbers))
+
+    def level(code: Tensor) -> Tensor:
+        values = numbers
+        for plane in range(bits):
+            is_set = (code & (1 << EIGHT * plane)) != 0
+            values = [torch.where(is_set, odd, even) for even, odd in zip(values[::2], values[1::2], strict=True)]
+        return values[0]
+
+    return level
