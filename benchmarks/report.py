@@ -164,7 +164,12 @@ def mlp_section() -> str:
 
 # Where each section stands, and what makes it.
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
-    "README.md": {"savings": savings_section, "rivals": rivals.section, "gpu-note": notes.readme},
+    "README.md": {
+        "compression": compression.readme,
+        "savings": savings_section,
+        "rivals": rivals.section,
+        "gpu-note": notes.readme,
+    },
     "docs/fewbit.md": {"fewbit": fewbit_section},
     "docs/invact.md": {"invact": invact_section},
     "docs/kernels.md": {"kernel-times": kernel_times.section},

@@ -1,12 +1,38 @@
-"""The section of `docs/compression.md` that is made from the rows of `benchmarks.compression`."""
+"""The sections of README and `docs/compression.md` that are made from the rows of `benchmarks.compression`."""
 
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.compression.ways import COMPILED, EAGER, OURS
+from benchmarks.compression.ways import CHECKPOINT, COMPILED, COMPILED_CHECKPOINT, EAGER, OURS
 from benchmarks.pages import Rows, by, place, read, spread, table
 
 HEAD = ("", "kept, × eager", "peak, × eager", "error of the gradient", "time, × eager", "× compiled")
+BRIEF = (COMPILED, CHECKPOINT, COMPILED_CHECKPOINT, "hook 4 bits", "convert 4 bits", "coded 4 bits")
+
+
+def readme() -> str:
+    """Peak and time of a few ways, in float32, of each device."""
+    lines: list[str] = []
+    times = {device: by(rows, "what") for device, rows in read("compression-times").items()}
+    for device, rows in read("compression-bytes").items():
+        of_nets = by((row for row in rows if row["dtype"] == "float32"), "what")
+        head = ["", *(f"{name}: {what}" for (name,) in of_nets for what in ("peak", "time"))]
+        cells = []
+        for way in BRIEF:
+            line = [f"**ours**, {way}" if way in OURS else way]
+            for key, of_net in of_nets.items():
+                peaks = {row["implementation"]: row["median"] for row in of_net if row["mode"] == "peak"}
+                ratios = {row["implementation"]: row["median"] for row in times.get(device, {}).get(key, [])}
+                line.append(f"{peaks[way] / peaks[EAGER]:.2f}" if way in peaks else "–")
+                line.append(f"{ratios[name]:.2f}" if (name := f"{way} / {EAGER}") in ratios else "–")
+            cells.append(line)
+        lines += [
+            "",
+            *table(head, cells),
+            "",
+            f"In float32 on {place(rows[0])}, × eager, over what is there before a step.",
+        ]
+    return "\n".join(lines[1:]) + "\n"
 
 
 def section() -> str:
