@@ -60,7 +60,7 @@ def _cells(rows: Rows, timed: Rows) -> Iterator[list[str]]:
     ratios: dict[str, Any] = {row["implementation"]: row for row in timed if row["unit"] == "ratio of times"}
     stock = of_ways[EAGER]
     for way, values in of_ways.items():
-        shares = [f"{values[mode] / stock[mode]:.3f}" for mode in ("kept", "peak")]
+        shares = [f"{values[mode] / stock[mode]:.3f}" if mode in values else "–" for mode in ("kept", "peak")]
         own = f"**{way}**" if way in OURS else way
         seconds = ["1" if way == rival else spread(ratios.get(f"{way} / {rival}")) for rival in (EAGER, COMPILED)]
         yield [own, *shares, f"{values['error']:.1e}", *seconds]

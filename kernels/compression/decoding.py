@@ -5,12 +5,14 @@ whole while the product runs. So each stretch has a copy of its own, of the code
 operations that only what crosses goes into: Inductor fuses them with their use.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from kernels.compression import forms, private
+from kernels.compression import forms
 from kernels.compression.forms import hint, packet_of
 from kernels.compression.inlining import inline, is_product
 
@@ -28,6 +30,8 @@ class Reader:
 
 def decode_where_used(graph: fx.Graph, readers: dict[fx.Node, Reader]) -> None:
     """Replace placeholders of the backward graph by what is decoded in each stretch; they are erased."""
+    if not readers:
+        return
     again = _computed_again(graph, set(readers))
     _move_results(graph, again)
     copies = _Copies(graph, readers, again)
@@ -89,8 +93,10 @@ def _is_view(node: fx.Node) -> bool:
 
 
 def _is_result(node: fx.Node) -> bool:
-    """Whether nothing but views and the output uses it."""
-    return not _is_view(node) and all(
+    """Whether it is a new tensor that nothing but views and the output uses."""
+    schema = getattr(node.target, "_schema", None)
+    is_new = bool(node.users) and schema is not None and not schema.is_mutable and not _is_view(node)
+    return is_new and all(
         user.op == "output" or (_is_view(user) and all(one.op == "output" for one in user.users)) for user in node.users
     )
 
@@ -141,7 +147,7 @@ class _Copies:
         *codes, field = reader.codes
         awaited = [one for one in user.all_input_nodes if one not in self.order and one.op == "call_function"]
         for one in dict.fromkeys([*awaited, *([self.products[placeholder]] if placeholder in self.products else [])]):
-            if isinstance(one.meta.get("val"), Tensor):
+            if isinstance(value := one.meta.get("val"), Tensor) and hint(value.numel()):
                 field = _after(one, field, user)
         (decoded,) = inline(self.graph, reader.decoding, [*codes, field], user, [f"{placeholder.name}_decoded"])
         self.reached[placeholder] = {decoded}
@@ -149,14 +155,19 @@ class _Copies:
 
 
 def _after(product: fx.Node, field: fx.Node, before: fx.Node) -> fx.Node:
-    """The field, but not before a product is there.
+    """The field, but not before a product is there: with 0 times a number of it.
 
     Or Inductor decodes earlier, in one kernel with something else of the size, and holds the result.
     """
 
-    def wait(field: Tensor, product: Tensor) -> list[Tensor]:
-        return [field | (product.flatten()[:1].to(torch.int32) & 0)]
+    def call(operation: Callable[..., Any], *args: Any) -> fx.Node:
+        with before.graph.inserting_before(before):
+            node = before.graph.call_function(operation, args)
+        node.meta["val"] = operation(*fx.node.map_arg(args, lambda one: one.meta["val"]))
+        return node
 
-    traced = private.trace(wait, field.meta["val"], product.meta["val"])
-    (waiting,) = inline(before.graph, traced, [field, product], before, [f"{field.name}_after"])
-    return waiting
+    number = product
+    for _ in range(product.meta["val"].dim()):
+        number = call(aten.select.int, number, 0, 0)
+    zero = call(aten.bitwise_and.Scalar, call(torch.ops.prims.convert_element_type.default, number, torch.int32), 0)
+    return call(aten.bitwise_or.Tensor, field, zero)
