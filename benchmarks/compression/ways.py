@@ -53,7 +53,7 @@ def prepared(net: Net, way: str) -> Callable[[], torch.Tensor]:
         run = torch.compile(net.module, dynamic=False, options=options)
 
     def loss() -> torch.Tensor:
-        with _settings(net, way):
+        with _hooks(net, way):
             return net.loss(run)
 
     return loss
@@ -72,5 +72,5 @@ def settings_of(way: str) -> Iterator[None]:
         yield
 
 
-def _settings(net: Net, way: str) -> AbstractContextManager[Any]:
+def _hooks(net: Net, way: str) -> AbstractContextManager[Any]:
     return coded(net.module, HOOKS[way]) if way in HOOKS else nullcontext()

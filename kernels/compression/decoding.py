@@ -1,4 +1,4 @@
-"""Where backward decodes: in each stretch of operations between two products anew, with all that follows from it.
+"""Where backward decodes: in each stretch, from one product to the next, anew, with all that follows from it.
 
 A value that is decoded once, or computed once from what is decoded, and used on both sides of a product would be held
 whole while the product runs. So each stretch has a copy of its own, of the codes' readers and of the element-wise
@@ -28,38 +28,51 @@ class Reader:
     decoding: fx.GraphModule
 
 
-def decode_where_used(graph: fx.Graph, readers: dict[fx.Node, Reader]) -> None:
-    """Replace placeholders of the backward graph by what is decoded in each stretch; they are erased."""
+def decode_where_used(graph: fx.Graph, readers: dict[fx.Node, Reader], crossing: set[fx.Node]) -> None:
+    """Replace placeholders of the backward graph by what is decoded in each stretch; they are erased.
+
+    Parameters
+    ----------
+    readers
+        Of what is coded.
+    crossing
+        The placeholders of all that crosses, coded or not; the others are gradients.
+    """
     if not readers:
         return
-    again = _computed_again(graph, set(readers))
-    _move_results(graph, again)
+    changed = {one for node in graph.nodes if _is_mutable(node) for one in node.all_input_nodes}
+    again = _computed_again(graph, set(readers), crossing - changed)
+    if not changed:
+        _move_results(graph, again)
     copies = _Copies(graph, readers, again)
     for user in list(graph.nodes):
         if user not in again:
-            for node in user.all_input_nodes:
+            given = user.all_input_nodes
+            others = [node for node in given if node not in readers and node not in again]
+            for node in given:
                 if node in readers or node in again:
-                    user.replace_input_with(node, copies.of(node, user))
+                    user.replace_input_with(node, copies.of(node, user, others))
             copies.pass_by(user)
     for node in reversed([*readers, *again]):
         graph.erase_node(node)
 
 
-def _computed_again(graph: fx.Graph, coded: set[fx.Node]) -> dict[fx.Node, None]:
+def _computed_again(graph: fx.Graph, coded: set[fx.Node], crossing: set[fx.Node]) -> dict[fx.Node, None]:
     """Large results of element-wise operations that only what crosses goes into, of it something coded; in order."""
-    crossing = set(graph.find_nodes(op="placeholder"))
     again: dict[fx.Node, None] = {}
     for node in graph.nodes:
         inputs = node.all_input_nodes
         from_codes = any(one in coded or one in again for one in inputs)
-        if from_codes and _is_elementwise(node) and all(one in crossing or one in again for one in inputs):
+        if from_codes and _may_repeat(node) and all(one in crossing or one in again for one in inputs):
             again[node] = None
     return again
 
 
-def _is_elementwise(node: fx.Node) -> bool:
+def _may_repeat(node: fx.Node) -> bool:
+    """Whether it is a view or an element-wise operation with a large result."""
     value = node.meta.get("val")
-    if node.op != "call_function" or not isinstance(value, Tensor) or hint(value.numel()) < forms.SMALLEST:
+    is_large = isinstance(value, Tensor) and hint(value.numel()) >= forms.SMALLEST
+    if node.op != "call_function" or not is_large or not _is_pure(node):
         return False
     return _is_view(node) or packet_of(node) in MOVING or torch.Tag.pointwise in getattr(node.target, "tags", ())
 
@@ -68,7 +81,7 @@ def _move_results(graph: fx.Graph, again: dict[fx.Node, None]) -> None:
     """Put what only the output uses, gradients of weights, right after the gradient that goes into it.
 
     Autograd has the gradient of a layer's input before that of its weight: the former would be held while the latter's
-    product needs the decoded input. Sums go before products.
+    product needs the decoded input. Products are moved first, so that sums come to stand before them.
     """
     last = graph.find_nodes(op="placeholder")[-1]
     results = [node for node in graph.nodes if node.op == "call_function" and _is_result(node)]
@@ -77,8 +90,8 @@ def _move_results(graph: fx.Graph, again: dict[fx.Node, None]) -> None:
         order = {node: place for place, node in enumerate(nodes)}
         cone = {result}
         for node in reversed(nodes[order[last] + 1 : order[result]]):
-            is_free = node in again or _is_view(node) or (not is_product(node) and cone.issuperset(node.users))
-            if is_free and not cone.isdisjoint(node.users):
+            is_own = not is_product(node) and _is_pure(node) and cone.issuperset(node.users)
+            if (node in again or _is_view(node) or is_own) and not cone.isdisjoint(node.users):
                 cone.add(node)
         roots = {one for node in cone for one in node.all_input_nodes} - cone
         place = max([last, *roots], key=order.__getitem__)
@@ -94,11 +107,21 @@ def _is_view(node: fx.Node) -> bool:
 
 def _is_result(node: fx.Node) -> bool:
     """Whether it is a new tensor that nothing but views and the output uses."""
-    schema = getattr(node.target, "_schema", None)
-    is_new = bool(node.users) and schema is not None and not schema.is_mutable and not _is_view(node)
+    is_new = bool(node.users) and _is_pure(node) and not _is_view(node)
     return is_new and all(
         user.op == "output" or (_is_view(user) and all(one.op == "output" for one in user.users)) for user in node.users
     )
+
+
+def _is_mutable(node: fx.Node) -> bool:
+    """Whether it changes what goes into it."""
+    return bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
+
+
+def _is_pure(node: fx.Node) -> bool:
+    """Whether it has no effect but its result, which is the same each time."""
+    is_drawn = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    return not (node.is_impure() or is_drawn or _is_mutable(node))
 
 
 class _Copies:
@@ -121,11 +144,11 @@ class _Copies:
         if is_product(node):
             self.made = {}
 
-    def of(self, node: fx.Node, user: fx.Node) -> fx.Node:
-        """The copy of a node in this stretch; there, or made before the user."""
+    def of(self, node: fx.Node, user: fx.Node, others: list[fx.Node]) -> fx.Node:
+        """The copy of a node in this stretch; there, or made before the user, and after the others that it uses."""
         for one in self._missing(node):
             if one in self.readers:
-                self.made[one] = self._decoded(one, user)
+                self.made[one] = self._decoded(one, user, others)
             else:
                 with self.graph.inserting_before(user):
                     self.made[one] = self.graph.node_copy(one, lambda part: self.made.get(part, part))
@@ -133,7 +156,7 @@ class _Copies:
         return self.made[node]
 
     def _missing(self, node: fx.Node) -> list[fx.Node]:
-        """The node and what goes into it, as far as there are no copies, in order."""
+        """The node and what goes into it, as far as there are no copies, in this stretch, in order."""
         found, todo = set(), [node]
         while todo:
             one = todo.pop()
@@ -142,16 +165,23 @@ class _Copies:
                 todo += one.all_input_nodes
         return sorted(found, key=self.order.__getitem__)
 
-    def _decoded(self, placeholder: fx.Node, user: fx.Node) -> fx.Node:
+    def _decoded(self, placeholder: fx.Node, user: fx.Node, others: list[fx.Node]) -> fx.Node:
         reader = self.readers[placeholder]
         *codes, field = reader.codes
-        awaited = [one for one in user.all_input_nodes if one not in self.order and one.op == "call_function"]
-        for one in dict.fromkeys([*awaited, *([self.products[placeholder]] if placeholder in self.products else [])]):
-            if isinstance(value := one.meta.get("val"), Tensor) and hint(value.numel()):
+        awaited = [*others, *([self.products[placeholder]] if placeholder in self.products else [])]
+        for one in dict.fromkeys(awaited):
+            if one.op == "call_function" and _is_large_beside(one, field):
                 field = _after(one, field, user)
         (decoded,) = inline(self.graph, reader.decoding, [*codes, field], user, [f"{placeholder.name}_decoded"])
         self.reached[placeholder] = {decoded}
         return decoded
+
+
+def _is_large_beside(node: fx.Node, field: fx.Node) -> bool:
+    """Whether it gives a tensor that it takes time to compute, on the device of the field."""
+    value = node.meta.get("val")
+    is_there = isinstance(value, Tensor) and value.device == field.meta["val"].device
+    return is_there and hint(value.numel()) >= forms.SMALLEST
 
 
 def _after(product: fx.Node, field: fx.Node, before: fx.Node) -> fx.Node:

@@ -6,6 +6,7 @@ a difference with a maximum or a log-sum-exp, a probability: an error of a step 
 probability, while a step in the code of the probability is a small part of the largest one in its group.
 """
 
+import operator
 from collections.abc import Iterator
 
 import torch
@@ -81,7 +82,9 @@ def _is_drawn(node: fx.Node) -> bool:
 
 def _is_step(node: fx.Node) -> bool:
     """Whether floating-point values give a truth, an integer, or a number that jumps."""
-    values = [part.meta.get("val") for part in (node, *node.all_input_nodes)]
+    # An index is the second result of such as topk.
+    source = node.all_input_nodes[0] if node.target is operator.getitem else node
+    values = [part.meta.get("val") for part in (node, *source.all_input_nodes)]
     result, *given = [isinstance(value, Tensor) and value.is_floating_point() for value in values]
     return any(given) and (packet_of(node) in JUMPS or (isinstance(values[0], Tensor) and not result))
 

@@ -56,7 +56,7 @@ def crossings(
             crossing += made
         else:
             crossing.append(node)
-    decode_where_used(backward.graph, readers)
+    decode_where_used(backward.graph, readers, set(pairs.values()))
     last.args = ((*last.args[0][:outputs], *crossing),)
     for module in (forward, backward):
         module.graph.lint()

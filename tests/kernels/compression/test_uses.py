@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.utils.checkpoint import checkpoint
 
-from kernels.compression import forms
+from kernels.compression import forms, private
+from kernels.compression.decoding import Reader, decode_where_used
 from tests.kernels.compression import models
 from tests.kernels.compression.cuts import Step, allowed, full_width, same
 from tests.kernels.compression.graphs import compiled, error, gradients, partitioner, stock
@@ -139,3 +140,38 @@ def test_a_checkpoint_around(reentrant: bool) -> None:
     expected = gradients(model, run, x)
     again = gradients(model, lambda x: checkpoint(run, x, use_reentrant=reentrant), x)
     assert all(map(torch.equal, again, expected))
+
+
+@pytest.mark.slow
+def test_an_order_that_is_computed_again_is_forwards() -> None:
+    """The gradient of the bias has no other use for what is coded than the order: of 2 bits, it would be another."""
+
+    class Sorting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(32, 64)
+
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = checkpoint(lambda h: h.sort(-1).values, self.linear(x), use_reentrant=False)
+            return result
+
+    model, x = Sorting(), torch.randn(64, 32)
+    exact = gradients(model, compiled(model, stock), x)
+    for got, expected in zip(gradients(model, compiled(model, partitioner(bits=2)), x), exact, strict=True):
+        torch.testing.assert_close(got, expected)
+
+
+def test_what_backward_changes_is_read_before() -> None:
+    """As without codes: a product with a buffer that backward then changes."""
+    graph, aten = fx.Graph(), torch.ops.aten
+    field, saved, buffer, gradient = (graph.placeholder(name) for name in ("field", "saved", "buffer", "gradient"))
+    product = graph.call_function(aten.mul.Tensor, (saved, buffer))
+    change = graph.call_function(aten.copy_.default, (buffer, gradient))
+    graph.output((product, change))
+    for node in graph.nodes:
+        node.meta["val"] = torch.zeros(64, dtype=torch.int32 if node is field else torch.float32)
+    decoding = private.trace(lambda bits: [bits.view(torch.float32)], field.meta["val"])
+    decode_where_used(graph, {saved: Reader([field], decoding)}, {field, saved, buffer})
+    values, old, new = torch.randn(3, 64)
+    result, _ = fx.GraphModule(nn.Module(), graph)(values.view(torch.int32), old.clone(), new)
+    assert torch.equal(result, values * old)
