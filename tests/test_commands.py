@@ -34,7 +34,18 @@ BAD = {
     **{
         f"benchmarks.{name}": ("--bits 3", f"{name}: ")
         for name in (
-            *("accuracy", "approx_backprop", "fewbit", "forward_ad", "invact", "kernels", "memory", "package", "price"),
+            *(
+                "accuracy",
+                "approx_backprop",
+                "compression",
+                "fewbit",
+                "forward_ad",
+                "invact",
+                "kernels",
+                "memory",
+                "package",
+                "price",
+            ),
             *("report", "rivals", "run", "slack", "training"),
         )
     },
