@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from kernels.compression import codes
-
-GROUP, SMALLEST = 64, 4096  # elements of a group, and of a tensor that is worth it
+from kernels.compression.forms import GROUP, SMALLEST
 
 
 class Coded:

@@ -26,8 +26,8 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # before torch: its profiler would write two lines a step
 
@@ -50,6 +50,9 @@ QUICK_RUNS = 2
 QUICK_MODELS, QUICK_WAYS = ("GELU MLP",), ("eager", "checkpoint", "hook 4 bits")
 
 
+Result = TypeVar("Result")
+
+
 class Bench:
     """What is measured, where."""
 
@@ -61,18 +64,18 @@ class Bench:
         """Kept, peak and error."""
         for name in models:
             for dtype in dtypes:
-                exact = partial(self._exact, name, dtype)
                 for way in self.ways:
-                    yield self._tried(f"{name}, {dtype}, {way}", partial(self._bytes, name, dtype, way, exact))
+                    yield self._tried(self._bytes, name, dtype, way) or []
 
-    def _tried(self, what: str, measure: Callable[[], list[Row]]) -> list[Row]:
+    def _tried(self, measure: Callable[[str, str, str], Result], name: str, dtype: str, way: str) -> Result | None:
         gc.collect()
         try:
-            return measure()
+            return measure(name, dtype, way)
         except Exception as error:  # whatever stops one way must not stop the others
+            what = f"{name}, {dtype}, {way}"
             command.say(PROG, f"{what}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
             self.failed.append(what)
-            return []
+            return None
 
     @cache  # noqa: B019 - as long as the one Bench there is
     def _exact(self, name: str, dtype: str) -> Tensor:
@@ -81,12 +84,13 @@ class Bench:
         net.loss(net.module).backward()
         return net.gradient()
 
-    def _bytes(self, name: str, dtype: str, way: str, exact: Callable[[], Tensor]) -> list[Row]:
+    def _bytes(self, name: str, dtype: str, way: str) -> list[Row]:
+        exact = self._exact(name, dtype)
         net = build(name, self.sizes[name], DTYPES[dtype], self.device)
         with settings_of(way):
             loss = prepared(net, way)
             loss().backward()  # compiled here; and from now on gradients are there
-            error = float((net.gradient() - exact()).norm() / exact().norm())
+            error = float((net.gradient() - exact).norm() / exact.norm())
             bytes = measured(loss, self.device)
         values = (("kept", "B", bytes.kept), ("peak", "B", bytes.peak), ("error", "relative error", error))
         base = {"implementation": way, **self._base(name, dtype)}
@@ -95,11 +99,8 @@ class Bench:
     def times(self, models: Sequence[str], repeats: int) -> Iterator[list[Row]]:
         """Seconds of a step."""
         for name in models:
-            calls = {}
-            for way in self.ways:
-                made = self._call(name, way)
-                if made is not None:
-                    calls[way] = made
+            made = {way: self._tried(self._step, name, "float32", way) for way in self.ways}
+            calls = {way: step for way, step in made.items() if step is not None}
             taken = {way: seconds for way, (seconds, _) in rounds(clock_of(self.device), calls, repeats).items()}
             base = {**self._base(name, "float32"), "mode": "time"}
             rows = ratio_rows(base, taken, EAGER)
@@ -108,23 +109,17 @@ class Bench:
                 rows += [row for row in others if row.unit != "s"]
             yield rows
 
-    def _call(self, name: str, way: str) -> Callable[[], object] | None:
-        steps: list[Callable[[], object]] = []
+    def _step(self, name: str, dtype: str, way: str) -> Callable[[], None]:
+        """Forward and backward, once run."""
+        net = build(name, self.sizes[name], DTYPES[dtype], self.device)
+        loss = prepared(net, way)
 
-        def made() -> list[Row]:
-            net = build(name, self.sizes[name], torch.float32, self.device)
-            loss = prepared(net, way)
+        def step() -> None:
+            with settings_of(way):  # it is compiled again after another way was: they forget each other
+                loss().backward()
 
-            def step() -> None:
-                with settings_of(way):  # it is compiled again after another way was: they forget each other
-                    loss().backward()
-
-            step()
-            steps.append(step)
-            return []
-
-        self._tried(f"{name}, float32, {way}", made)
-        return steps[0] if steps else None
+        step()
+        return step
 
     def _base(self, name: str, dtype: str) -> dict[str, Any]:
         return {"what": name, "size": self.sizes[name]._asdict(), "dtype": dtype, **origin(self.device)}

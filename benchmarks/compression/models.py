@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.gpu.ways import BLOCKS
+from benchmarks.gpu.ways import blocks as repeated
 from kernels.memory import zoo
 from kernels.memory.storages import tensors
 
@@ -144,4 +144,4 @@ def _of_zoo(name: str, size: Size) -> Net:
     seq = None if name == "ViT" else size.length
     model, args, kwargs = zoo.build(known, batch=size.batch, seq=seq, dtype=torch.float32, **changed[name])
     bare = model.base_model
-    return Net(bare, [module for module in bare.modules() if type(module).__name__.endswith(BLOCKS)], args, kwargs)
+    return Net(bare, list(repeated(bare)), args, kwargs)

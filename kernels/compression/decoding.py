@@ -14,7 +14,7 @@ from torch import Tensor, fx
 
 from kernels.compression import forms
 from kernels.compression.forms import hint, packet_of
-from kernels.compression.inlining import inline, is_product
+from kernels.compression.inlining import inline, is_drawn, is_product
 
 aten = torch.ops.aten
 MOVING = (aten._unsafe_view, aten.cat)  # operations that compute nothing, beside views
@@ -120,8 +120,7 @@ def _is_mutable(node: fx.Node) -> bool:
 
 def _is_pure(node: fx.Node) -> bool:
     """Whether it has no effect but its result, which is the same each time."""
-    is_drawn = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-    return not (node.is_impure() or is_drawn or _is_mutable(node))
+    return not (node.is_impure() or is_drawn(node) or _is_mutable(node))
 
 
 class _Copies:

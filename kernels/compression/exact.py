@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, fx
 
 from kernels.compression.forms import STATISTIC, hint, packet_of
+from kernels.compression.inlining import is_drawn
 
 aten = torch.ops.aten
 JUMPS = (
@@ -70,14 +71,9 @@ def _without_gradients(backward: fx.Graph, saved: set[fx.Node]) -> Iterator[fx.N
     for node in list(backward.nodes):
         if node.op == "get_attr":
             found.add(node)
-        if node.op == "call_function" and not _is_drawn(node) and found.issuperset(node.all_input_nodes):
+        if node.op == "call_function" and not is_drawn(node) and found.issuperset(node.all_input_nodes):
             found.add(node)
             yield node
-
-
-def _is_drawn(node: fx.Node) -> bool:
-    """Whether its result is random: another draw in forward would be another number."""
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def _is_step(node: fx.Node) -> bool:

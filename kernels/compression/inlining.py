@@ -1,4 +1,4 @@
-"""Operations of a traced function, put into a graph; and which operations of a graph are products."""
+"""Operations of a traced function, put into a graph; and which operations of a graph are products, or random."""
 
 from typing import Any
 
@@ -34,6 +34,11 @@ def is_product(node: fx.Node) -> bool:
     """Whether it is an operation that Inductor does not fuse, and that takes most of the time."""
     packet = packet_of(node)
     return packet in PRODUCTS or "attention" in str(packet)
+
+
+def is_drawn(node: fx.Node) -> bool:
+    """Whether its result is random: another draw would be another number."""
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def origin(node: fx.Node) -> dict[str, Any]:

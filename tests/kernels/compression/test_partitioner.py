@@ -10,9 +10,10 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from kernels import KernelError, compression
-from kernels.compression import forms, splice
+from kernels.compression import forms
 from kernels.compression.crossing import Crossing
 from tests.kernels.compression import models
+from tests.kernels.compression.cuts import full_width
 from tests.kernels.compression.graphs import compiled, error, gradients, partitioner, stock
 
 
@@ -31,13 +32,6 @@ def crossing(model: nn.Module, *inputs: Tensor, **settings: Any) -> list[Crossin
     return list(graph.crossings)
 
 
-def whole(value: Tensor, *_: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """In place of codes: the tensor's own bits, so that only the wiring is tried."""
-    if value.dtype == torch.bool:
-        return (lambda x: [x.to(torch.int32)]), (lambda bits: [bits.to(torch.bool)])
-    return (lambda x: [x.clone().view(torch.int32)]), (lambda bits: [bits.view(torch.float32)])
-
-
 # Dynamo looks at the gradient of such an input.
 an_activation_as_an_input = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 each_model = pytest.mark.parametrize(
@@ -46,14 +40,14 @@ each_model = pytest.mark.parametrize(
 
 
 @each_model
-def test_wiring(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wiring(name: str) -> None:
     """With tensors that cross as they are in the place of their codes, all gradients are stock's, bit for bit."""
     model, inputs = models.build(name)
     torch.manual_seed(1)
     exact = gradients(model, compiled(model, stock), *inputs)
-    monkeypatch.setattr(splice, "_functions", whole)
     torch.manual_seed(1)
-    assert all(map(torch.equal, gradients(model, compiled(model, partitioner()), *inputs), exact))
+    with full_width():
+        assert all(map(torch.equal, gradients(model, compiled(model, partitioner()), *inputs), exact))
 
 
 @each_model
