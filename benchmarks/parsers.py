@@ -30,13 +30,14 @@ KERNEL_OURS = ("forward-ad", *(f"fewbit-{bits}" for bits in (1, 2, 3, 4)), "inva
 ACT_LINEAR = "act-linear"  # an activation and the Linear after it, as one: in an MLP only
 KERNEL_METHODS = (*KERNEL_RIVALS, *KERNEL_OURS, ACT_LINEAR)
 KERNEL_WHATS = ("activation", "linear", "mlp")
-TASKS = ("text", "digits", "resnet20", "resnet56", "resnet164", "vit")
+TASKS = ("text", "digits", "gpt", "llama", "resnet", "resnet20", "resnet56", "resnet164", "vit")
 ACTIVATION_VARIANTS = (
     *("stock", "invact", "forward-ad", "fewbit-4", "fewbit-3", "fewbit-2", "fewbit-1"),
     *("actnn-4", "actnn-2", "actnn-1", "recompute"),
 )
 NET_VARIANTS = ("approx-8", "approx-4", "paper-4", "naive-8", "naive-4", "narrow")
-VARIANTS = (*ACTIVATION_VARIANTS, *NET_VARIANTS)
+CODED_VARIANTS = ("compiled", "hook-4", "hook-2", "coded-8", "coded-4", "coded-3", "coded-2")
+VARIANTS = (*ACTIVATION_VARIANTS, *CODED_VARIANTS, *NET_VARIANTS)
 DAY = 86_400
 GPU_STEPS = ("tests", "speed", "memory", "training")
 GPU_GROUPS = ("exhaustive", "standalone", "kernels", "elementwise", "device")

@@ -1,7 +1,7 @@
 """Bytes of a step of training, as the allocator of a device gives them out."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,8 +12,7 @@ from benchmarks.gpu.device import CudaBooks
 BACKWARD = "backward begins"
 
 
-@dataclass(frozen=True)
-class Bytes:
+class Bytes(NamedTuple):
     """Over what is there before a step. kept: after forward, with the loss. peak: the most during both passes."""
 
     kept: int

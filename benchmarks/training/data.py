@@ -13,6 +13,7 @@ from torch import Tensor
 from coefficients.command import Misuse
 
 TRAINED = 0.9  # of the text, from its beginning; the rest is held out
+TEXTS = ("text", "gpt", "llama")  # tasks that learn the text
 EVERY = 4  # of each digit's images, in their order, one is held out
 
 
@@ -95,8 +96,8 @@ def digits(device: torch.device) -> Images:
 
 
 def data(task: str, context: int, device: torch.device) -> Data:
-    """The data of a task, `text` or `digits`."""
-    return text(context, device) if task == "text" else digits(device)
+    """The data of a task: the text, or the digits."""
+    return text(context, device) if task in TEXTS else digits(device)
 
 
 def digest(samples: Data) -> str:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.training.runs import Settings, conditions, counted, forward, of, start, train
-from benchmarks.training.variants import NETS, STOCK
+from benchmarks.training.variants import CODED, NETS, STOCK, runner
 
 BATCHES = {"quick": 4, "small": 32, "large": 32}
 OTHER = 1_000_003  # added to the seed: batches that the training did not see in this order
@@ -32,7 +32,7 @@ Gradients = list[Tensor]  # one of each tensor of weights, in their order
 
 
 def measure(settings: Settings, names: Sequence[str], seed: int) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """State, variant (or NOISE), the numbers above, lists in the order of `layers`, and kept, bytes for backward."""
+    """State, variant (or NOISE), the numbers above, lists in the order of `layers`; of most kept, in bytes."""
     with conditions(settings):
         before = copy.deepcopy(start(settings, STOCK, seed).state_dict())
     after = train(settings, STOCK, seed)[0].state_dict()
@@ -40,14 +40,14 @@ def measure(settings: Settings, names: Sequence[str], seed: int) -> Iterator[tup
         for state, weights in zip(STATES, (before, after), strict=True):
             model = _model(settings, STOCK, seed, weights)
             layers = [name for name, _ in _tensors(settings, model)]
-            stock = list(_all(settings, model, seed))
+            stock = list(_all(settings, model, STOCK, seed))
             mean = [torch.stack(parts).mean(0) for parts in zip(*stock, strict=True)]
-            yield state, NOISE, {"layers": layers, "noise": _noise(stock, mean), "kept": _kept(settings, model, seed)}
+            yield state, NOISE, {"layers": layers, "noise": _noise(stock, mean), **_kept(settings, model, seed)}
             for variant in names:
                 if variant != STOCK:
                     model = _model(settings, variant, seed, weights)
-                    compared = compare(_all(settings, model, seed), stock, mean)
-                    yield state, variant, {"layers": layers, **compared, "kept": _kept(settings, model, seed)}
+                    compared = compare(_all(settings, model, variant, seed), stock, mean)
+                    yield state, variant, {"layers": layers, **compared, **_kept(settings, model, seed)}
 
 
 def compare(
@@ -82,11 +82,11 @@ def _model(settings: Settings, variant: str, seed: int, weights: dict[str, Tenso
     return model
 
 
-def _all(settings: Settings, model: nn.Module, seed: int) -> Iterator[Gradients]:
+def _all(settings: Settings, model: nn.Module, variant: str, seed: int) -> Iterator[Gradients]:
     """The gradients of each batch, the same batches for all models."""
-    drawn, data_of = torch.Generator().manual_seed(seed + OTHER), of(settings)
+    run, drawn, data_of = runner(model, variant), torch.Generator().manual_seed(seed + OTHER), of(settings)
     for _ in range(BATCHES[settings.size]):
-        value = forward(settings, model, *data_of.batch(settings.batch, drawn))
+        value = forward(settings, run, *data_of.batch(settings.batch, drawn))
         yield list(torch.autograd.grad(value, [tensor for _, tensor in _tensors(settings, model)]))
 
 
@@ -98,10 +98,12 @@ def _tensors(settings: Settings, model: nn.Module) -> list[tuple[str, nn.Paramet
     return [(name, tensor) for name, tensor in named if name.endswith("weight") and tensor.dim() > 1]
 
 
-def _kept(settings: Settings, model: nn.Module, seed: int) -> int:
-    """Bytes that forward leaves for backward, of a batch."""
+def _kept(settings: Settings, model: nn.Module, seed: int) -> dict[str, int]:
+    """Bytes that forward leaves for backward, of a batch; of CODED the trainings tell them."""
+    if settings.task in CODED:
+        return {}
     batch = of(settings).batch(settings.batch, torch.Generator().manual_seed(seed + OTHER))
-    return counted(lambda: forward(settings, model, *batch), model)[1]
+    return {"kept": counted(lambda: forward(settings, model, *batch), model)[1]}
 
 
 def _short(values: Tensor) -> list[float | None]:

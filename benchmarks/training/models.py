@@ -1,6 +1,7 @@
-"""The models of `benchmarks.training`: a small GPT and a small ResNet. How they activate is left to the caller.
+"""The models of `benchmarks.training`: a small GPT, a small Llama and a small ResNet.
 
-`activation` makes a module each time it is called; `call` runs a block, so that it can be computed again in backward.
+How GPT and ResNet activate is left to the caller: `activation` makes a module each time it is called. `call` runs a
+block, so that it can be computed again in backward.
 """
 
 from collections.abc import Callable
@@ -23,11 +24,14 @@ def plainly(block: nn.Module, x: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Attention of [batch, places, width] in float32's or autocast's dtype, causal or of all to all; no dropout."""
+    """Attention of [batch, places, width] in float32's or autocast's dtype, causal or of all to all; no dropout.
 
-    def __init__(self, width: int, causal: bool) -> None:
+    rotary: queries and keys are rotated by their places.
+    """
+
+    def __init__(self, width: int, causal: bool, rotary: bool = False) -> None:
         super().__init__()
-        self.heads, self.causal = max(1, width // HEAD), causal
+        self.heads, self.causal, self.rotary = max(1, width // HEAD), causal, rotary
         # No biases: that of the keys has a gradient of zero, against which no error can be measured.
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
@@ -35,9 +39,21 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         shape = (*x.shape[:2], 3, self.heads, -1)
         q, k, v = self.qkv(x).view(shape).permute(2, 0, 3, 1, 4)
+        if self.rotary:
+            q, k = rotated(q), rotated(k)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         result: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return result
+
+
+def rotated(x: Tensor) -> Tensor:
+    """Rotary positions of [..., places, channels] (Su et al. 2021), channels paired by halves as in Llama."""
+    half = x.shape[-1] // 2
+    rates = 10_000.0 ** -(torch.arange(half, device=x.device) / half)
+    angles = torch.arange(x.shape[-2], device=x.device)[:, None] * rates
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    a, b = x.chunk(2, -1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
 class Layer(nn.Module):
@@ -72,6 +88,53 @@ class GPT(nn.Module):
 
     def forward(self, symbols: Tensor) -> Tensor:
         x = self.symbols(symbols) + self.places.weight[: symbols.shape[1]]
+        for block in self.blocks:
+            x = self.call(block, x)
+        logits: Tensor = self.head(self.norm(x))
+        return logits
+
+
+class Gate(nn.Module):
+    """SwiGLU: silu(gate(x)) * up(x), then down; hidden: 8/3 of the width, which is as large as a GPT's MLP."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        hidden = 8 * width // 3
+        self.gate, self.up = nn.Linear(width, hidden, bias=False), nn.Linear(width, hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
+        return result
+
+
+class LlamaLayer(nn.Module):
+    """Attention with rotary positions, then a gate, each on the norm of the stream and added to it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.attention = nn.RMSNorm(width), Attention(width, causal=True, rotary=True)
+        self.second, self.gate = nn.RMSNorm(width), Gate(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.first(x))
+        result: Tensor = x + self.gate(self.second(x))
+        return result
+
+
+class Llama(nn.Module):
+    """Logits as GPT has them."""
+
+    def __init__(self, classes: int, width: int, layers: int, call: Call = plainly) -> None:
+        super().__init__()
+        self.symbols = nn.Embedding(classes, width)
+        self.blocks = nn.ModuleList(LlamaLayer(width) for _ in range(layers))
+        self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, classes, bias=False)
+        self.call = call
+        nn.init.normal_(self.symbols.weight, std=0.02)
+
+    def forward(self, symbols: Tensor) -> Tensor:
+        x = self.symbols(symbols)
         for block in self.blocks:
             x = self.call(block, x)
         logits: Tensor = self.head(self.norm(x))

@@ -13,13 +13,16 @@ from benchmarks.training import rows as kept
 from benchmarks.training.gradients import NOISE, STATES
 from benchmarks.training.rows import Row
 from benchmarks.training.statistics import Comparison
-from benchmarks.training.variants import STOCK, VARIANTS
+from benchmarks.training.variants import EVERY, STOCK
 from coefficients.files import write_text
 from fitting.words import counted
 
 PAGE = Path(__file__).parents[2] / "docs" / "training.md"
 BEGIN, END = "<!-- training:begin -->\n", "<!-- training:end -->\n"
+CODED_BEGIN, CODED_END = "<!-- coded:begin -->\n", "<!-- coded:end -->\n"
 ROWS = "*/training.jsonl"
+SIZES = ("kept", "peak")  # bytes in a row's results; not all have the second
+CODED_PICTURES = {"peaks": "Peak of a step across, final loss less stock's up"}
 PICTURES = {
     "curves": "Loss on what is held out, and the distance from stock",
     "final": "Final losses less stock's",
@@ -30,7 +33,12 @@ PICTURES = {
 def rendered(page: str, results: Path = RESULTS) -> str:
     """`page` with all between its markers made from the rows under `results`."""
     rows = [(kept.load(path), path) for path in sorted(results.glob(ROWS))]
-    for begin, end, make in ((BEGIN, END, section), (approx.BEGIN, approx.END, approx.section)):
+    sections = (
+        (BEGIN, END, section),
+        (CODED_BEGIN, CODED_END, coded_section),
+        (approx.BEGIN, approx.END, approx.section),
+    )
+    for begin, end, make in sections:
         if begin in page:
             before, rest = page.split(begin)
             _, after = rest.split(end)
@@ -39,13 +47,22 @@ def rendered(page: str, results: Path = RESULTS) -> str:
 
 
 def section(rows: Sequence[Row], path: Path) -> str:
-    """What one device's rows say, and its pictures."""
+    """What one device's rows say of activations, and its pictures."""
+    return _section(rows, path, kept.tasks(rows), PICTURES)
+
+
+def coded_section(rows: Sequence[Row], path: Path) -> str:
+    """What they say of models of which all that is saved is in few bits, likewise."""
+    return _section(rows, path, kept.coded(rows), CODED_PICTURES)
+
+
+def _section(rows: Sequence[Row], path: Path, tasks: Sequence[str], pictures: Mapping[str, str]) -> str:
     lines = []
-    for task in kept.tasks(rows):
+    for task in tasks:
         lines += [*_head(rows, task), "", *table(rows, task), "", verdicts(kept.compared(rows, task)), ""]
         if kept.gradients(rows, task, STATES[-1]):
             lines += [_gradients_head(rows, task), "", *gradients_table(rows, task), ""]
-    for name, words in PICTURES.items():
+    for name, words in pictures.items() if tasks else ():
         picture = path.with_name(f"{path.stem}-{name}.png")
         if picture.exists():
             lines += [f"![{words}](../benchmarks/results/{path.parent.name}/{picture.name})", ""]
@@ -57,7 +74,7 @@ def _head(rows: Sequence[Row], task: str) -> list[str]:
     row = next(iter(by_seed.values()))
     at, losses = row.settings, [end for end in kept.losses(by_seed).values() if end is not None]
     shape = f"{counted(at['layers'], 'layer')}, {at['width']} wide"
-    unit = f"{at['batch']} × {at['context']} characters" if task == "text" else f"{at['batch']} images"
+    unit = f"{at['batch']} × {at['context']} characters" if at["context"] else f"{at['batch']} images"
     dtype = "bfloat16 by autocast" if at["amp"] else "float32"
     text = f"**{task}**, {at['activation']}, on {row.device}: {shape}, {at['steps']} steps of {unit}, {dtype}."
     if len(losses) > 1:
@@ -69,17 +86,17 @@ def _head(rows: Sequence[Row], task: str) -> list[str]:
 def table(rows: Sequence[Row], task: str) -> list[str]:
     """A line for each variant: bytes, final loss, its difference from stock in margins, p, verdict, time."""
     by_variant, compared = kept.runs(rows, task), kept.compared(rows, task)
-    accurate = task == "digits"
-    head = ["variant", "kept", "final loss", *(["right"] if accurate else [])]
+    first = next(iter(by_variant[STOCK].values()))
+    accurate, sizes = not first.settings["context"], [name for name in SIZES if name in first.found]
+    head = ["variant", *sizes, "final loss", *(["right"] if accurate else [])]
     head += ["difference from stock / margin, 95 %", "p", "verdict", "time"]
     lines = [line(head), line(["---", *["---:"] * (len(head) - 3), "---", "---:"])]
     stock = by_variant[STOCK]
     for variant, by_seed in by_variant.items():
         results = [row.found for row in by_seed.values()]
-        share = results[0]["kept"] / next(iter(stock.values())).found["kept"]
         cells = [
             variant,
-            f"{results[0]['kept'] / 1e6:.2f} MB, {100 * share:.0f} %",
+            *(f"{results[0][name] / 1e6:.2f} MB, {100 * results[0][name] / first.found[name]:.0f} %" for name in sizes),
             f"{kept.mean(result['loss'] for result in results):.4f}",
         ]
         cells += [f"{100 * kept.mean(result['accuracy'] for result in results):.2f} %"] if accurate else []
@@ -131,7 +148,7 @@ def gradients_table(rows: Sequence[Row], task: str) -> list[str]:
     lines = [line(["variant", *(f"{state}: {name}" for state in STATES for name in columns)])]
     lines.append(line(["---", *["---:"] * (len(STATES) * len(columns))]))
     by_state = [kept.gradients(rows, task, state) for state in STATES]
-    for variant in (variant for variant in VARIANTS if all(variant in by_variant for by_variant in by_state)):
+    for variant in (variant for variant in EVERY if all(variant in by_variant for by_variant in by_state)):
         cells = []
         for by_variant in by_state:
             own, noise = by_variant[variant], by_variant[NOISE]["noise"]
@@ -160,7 +177,7 @@ def _percent(share: float) -> str:
 
 def summary(rows: Sequence[Row]) -> str:
     """The tables for a terminal, as Markdown."""
-    parts = [[*_head(rows, task), "", *table(rows, task)] for task in kept.tasks(rows)]
+    parts = [[*_head(rows, task), "", *table(rows, task)] for task in (*kept.tasks(rows), *kept.coded(rows))]
     parts += [approx.of_task(rows, task) for task in kept.nets(rows)]
     return "\n\n".join("\n".join(part) for part in parts)
 

@@ -26,6 +26,7 @@ def save(rows: Sequence[Row], path: Path) -> list[Path]:
     """Write all pictures beside `path`, the file of the rows; what there are no rows for is not drawn."""
     written = []
     drawn = {"curves": curves(rows), "final": final(rows), "gradients": gradients(rows)}
+    drawn["peaks"] = peaks(rows)
     drawn[training_approx_page.PICTURE] = training_approx_plots.nets(rows)
     for name, figure in drawn.items():
         if figure is not None:
@@ -150,4 +151,30 @@ def gradients(rows: Sequence[Row]) -> Figure | None:
         for axes in row:
             axes.set_xticks(layers, by_variant[NOISE]["layers"], rotation=90, fontsize=5)
     _legend(figure, grid[0][0])
+    return figure
+
+
+CODED_STYLES = {"compiled": "k", "recompute": "C4", "hook": "C1", "coded": "C0"}
+
+
+def peaks(rows: Sequence[Row]) -> Figure | None:
+    """Of models of which all that is saved is in few bits: peak of a step across, final loss less stock's up."""
+    tasks = kept.coded(rows)
+    if not tasks:
+        return None
+    figure = Figure(figsize=(4.2 * len(tasks), 3.8), layout="constrained")
+    for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
+        by_variant, compared = kept.runs(rows, task), kept.compared(rows, task)
+        whole = next(iter(by_variant[STOCK].values())).found["peak"]
+        axes.axhspan(-1, 1, color="0.9", zorder=0, label="margin: ± stock's standard deviation between seeds")
+        for variant, comparison in compared.items():
+            peak = next(iter(by_variant[variant].values())).found["peak"] / whole
+            margin = comparison.margin or float("nan")
+            value, half = comparison.difference / margin, (comparison.high - comparison.difference) / margin
+            axes.errorbar(peak, value, yerr=half, fmt="o", color=CODED_STYLES[variant.partition("-")[0]], markersize=4)
+            axes.annotate(variant, (peak, value), textcoords="offset points", xytext=(4, 4), fontsize=7)
+        axes.set(title=task, xlabel="peak of a step, × stock", xlim=(0, 1.15))
+        axes.set_yscale("symlog", linthresh=1)  # the margin, and what is far outside
+    figure.axes[0].set_ylabel("final loss less stock's, in margins")
+    figure.axes[0].legend(frameon=False, fontsize=7)
     return figure

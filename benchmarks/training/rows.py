@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.rows import coefficients, summary
 from benchmarks.training.statistics import Comparison, compare
-from benchmarks.training.variants import EVERY, NETS
+from benchmarks.training.variants import CODED, EVERY, NETS
 from coefficients import command
 from coefficients.files import write_text
 
@@ -96,6 +96,11 @@ def save(rows: Iterable[Row], path: Path) -> None:
 def tasks(rows: Iterable[Row]) -> list[str]:
     """The tasks of activations that were trained, in a fixed order."""
     return _trained(rows, ("text", "digits"))
+
+
+def coded(rows: Iterable[Row]) -> list[str]:
+    """The tasks of models of which all that is saved is in few bits, in a fixed order."""
+    return _trained(rows, CODED)
 
 
 def nets(rows: Iterable[Row]) -> list[str]:

@@ -1,20 +1,22 @@
 """One training of `benchmarks.training`, from a seed to what is reported of it."""
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from benchmarks.baselines.naive import quantised
+from benchmarks.compression.meter import measured
 from benchmarks.options import torch_threads
 from benchmarks.training import variants
-from benchmarks.training.data import Data, data
+from benchmarks.training.data import TEXTS, Data, data
 from benchmarks.training.models import loss, right
 from kernels.memory import Recorder
 
@@ -67,7 +69,7 @@ def start(settings: Settings, variant: str, seed: int) -> nn.Module:
     if settings.task in variants.NETS:
         model = variants.net(of(settings), settings.task, *size)
     else:
-        model = variants.model(of(settings), settings.activation, *size)
+        model = variants.model(of(settings), settings.task, settings.activation, *size)
     torch.manual_seed(seed)  # only ActNN draws from it from here on
     return model.to(settings.device)
 
@@ -78,23 +80,26 @@ def train(settings: Settings, variant: str, seed: int) -> tuple[nn.Module, dict[
     loss and accuracy on all that is held out (loss None where it is not finite), in nats an element and as a share;
     curve, of POINTS rows: steps done, mean loss of the batches since the last row, loss on a share of what is held out;
     kept, bytes that forward leaves for backward; seconds of training without judging, of the processor on a CPU. Of a
-    naive variant, which is tested exactly: quantised, loss and accuracy of the net tested as it was trained.
+    naive variant, which is tested exactly: quantised, loss and accuracy of the net tested as it was trained. Of the
+    tasks of variants.CODED, whose models may be compiled: peak of a step, too; seconds leave compiling out.
     """
     with conditions(settings):
         model, data_of = start(settings, variant, seed), of(settings)
+        run = variants.runner(model, variant)
+        sizes = _tried(settings, model, run, seed) if settings.task in variants.CODED else {}
         optimiser = _optimiser(settings, model)
         batches = torch.Generator().manual_seed(seed)
-        curve, losses, seconds, kept = [], [], 0.0, 0
+        curve, losses, seconds = [], [], 0.0
         for step in range(settings.steps):
             begun = _clock(settings)
             x, target = data_of.batch(settings.batch, batches)
             for group in optimiser.param_groups:
                 group["lr"] = settings.rate * _share(step, settings.steps)
             optimiser.zero_grad(set_to_none=True)
-            if step == 0:
-                value, kept = counted(lambda x=x, target=target: forward(settings, model, x, target), model)
+            if not sizes:
+                value, sizes["kept"] = counted(lambda x=x, target=target: forward(settings, run, x, target), model)
             else:
-                value = forward(settings, model, x, target)
+                value = forward(settings, run, x, target)
             value.backward()
             optimiser.step()
             seconds += _clock(settings) - begun
@@ -102,17 +107,29 @@ def train(settings: Settings, variant: str, seed: int) -> tuple[nn.Module, dict[
             if (step + 1) * POINTS // settings.steps > step * POINTS // settings.steps:
                 curve.append([step + 1, _short(torch.stack(losses).mean()), _short(judge(settings, model, SHARE)[0])])
                 losses = []
-        measured: dict[str, Any] = {**_judged(settings, model), "kept": kept}
+        results: dict[str, Any] = {**_judged(settings, model), **sizes}
         with quantised(model) as otherwise:
             if otherwise:
-                measured["quantised"] = _judged(settings, model)
-    return model, {**measured, "seconds": seconds, "curve": curve}
+                results["quantised"] = _judged(settings, model)
+    return model, {**results, "seconds": seconds, "curve": curve}
 
 
-def forward(settings: Settings, model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
+def _tried(settings: Settings, model: nn.Module, run: variants.Run, seed: int) -> dict[str, int]:
+    """Kept and peak of the first batch, by the allocator, once gradients are there; the model is as it was."""
+    before = copy.deepcopy(model.state_dict())  # with the averages of batch norms
+    batch = of(settings).batch(settings.batch, torch.Generator().manual_seed(seed))
+    step = partial(forward, settings, run, *batch)
+    step().backward()  # compiles
+    bytes = measured(step, torch.device(settings.device))
+    model.load_state_dict(before)
+    model.zero_grad()
+    return bytes._asdict()
+
+
+def forward(settings: Settings, run: variants.Run, x: Tensor, target: Tensor) -> Tensor:
     """The loss of a batch."""
     with torch.autocast(settings.device, torch.bfloat16, enabled=settings.amp):
-        return loss(model(x), target)
+        return loss(run(x), target)
 
 
 @torch.no_grad()
@@ -157,7 +174,7 @@ def conditions(settings: Settings) -> Iterator[None]:
 
 def _optimiser(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:
     """The usual optimiser: AdamW for a transformer, SGD with momentum for a ResNet."""
-    if settings.task in ("text", "vit"):
+    if settings.task in (*TEXTS, "vit"):
         return torch.optim.AdamW(model.parameters(), lr=settings.rate, weight_decay=0.01)
     return torch.optim.SGD(model.parameters(), lr=settings.rate, momentum=0.9, weight_decay=5e-4)
 

@@ -1,8 +1,9 @@
 """The variants of `benchmarks.training`: one training each, the same but for what is saved for backward.
 
-Of the models of `training_models`, activations keep less. Of those of `training_nets`, all layers do: approx-b keeps b
-bits an element by approx-backprop, paper-b by its paper's own codes, fused as much as that method with exact numbers;
-naive-b quantises forward too, and narrow is exact with a quarter of the features.
+Of `text` and `digits`, activations keep less. Of NETS, all layers do: approx-b keeps b bits an element by
+approx-backprop, paper-b by its paper's own codes, fused as much as that method with exact numbers; naive-b quantises
+forward too, and narrow is exact with a quarter of the features. Of CODED, all that autograd saves is in few bits:
+coded-b compiles the model with `kernels.compression`, hook-b codes in hooks, compiled is torch.compile as it comes.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,22 +15,26 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks import parsers
+from benchmarks.baselines import hooked
 from benchmarks.baselines.actnn import ActNN
 from benchmarks.baselines.naive import NaiveNorm
 from benchmarks.kernels.cases import MODULES, how
 from benchmarks.training.data import Data, Text
-from benchmarks.training.models import GPT, ResNet, plainly
+from benchmarks.training.models import GPT, Llama, ResNet, plainly
 from benchmarks.training.nets import PreActivated, ViT
-from kernels import convert
+from kernels import compression, convert
 
-STOCK, RECOMPUTE = "stock", "recompute"
+Run = Callable[[Tensor], Tensor]
+STOCK, RECOMPUTE, COMPILED = "stock", "recompute", "compiled"
 VARIANTS = parsers.ACTIVATION_VARIANTS
+CODED = ("gpt", "llama", "resnet")
 NETS = ("resnet20", "resnet56", "resnet164", "vit")
 NARROW, FUSED, QUARTER = "narrow", "fused", 4
 APPROXIMATE = (STOCK, *parsers.NET_VARIANTS)
 # A ViT has no batch norms, which alone the paper's codes and the naive ones are for.
 VARIANTS_OF = {
     **dict.fromkeys(("text", "digits"), VARIANTS),
+    **dict.fromkeys(CODED, (STOCK, RECOMPUTE, *parsers.CODED_VARIANTS)),
     **dict.fromkeys(NETS, APPROXIMATE),
     "resnet164": tuple(
         variant for variant in APPROXIMATE if variant != "paper-4"
@@ -50,12 +55,36 @@ def activation(name: str, variant: str) -> nn.Module:
     return ours(**how(variant))
 
 
-def model(data: Data, name: str, width: int, layers: int, variant: str) -> nn.Module:
-    """The model for these data, on the CPU; its weights come from torch's own generator, the same for all variants."""
-    make, call = partial(activation, name, variant), again if variant == RECOMPUTE else plainly
+def model(data: Data, task: str, name: str, width: int, layers: int, variant: str) -> nn.Module:
+    """The model of a task, on the CPU; its weights come from torch's own generator, the same for all variants.
+
+    name: of the activation.
+    """
+    call = again if variant == RECOMPUTE else plainly
+    if task == "llama":
+        return Llama(data.classes, width, layers, call)
+    make = partial(activation, name, STOCK if task in CODED else variant)
     if isinstance(data, Text):
         return GPT(data.classes, data.context, width, layers, make, call)
     return ResNet(data.classes, width, layers, make, call)
+
+
+def runner(model: nn.Module, variant: str) -> Run:
+    """What training calls in the model's stead. What is compiled is so at the first call."""
+    method, _, bits = variant.rpartition("-")
+    if method == "hook":
+        return partial(_hooked, model, int(bits))
+    if variant == COMPILED or method == "coded":
+        torch.compiler.reset()  # it compiles a function so many times, then no more
+        options = compression.options(bits=int(bits)) if method == "coded" else None
+        compiled: Run = torch.compile(model, dynamic=False, options=options)
+        return compiled
+    return model
+
+
+def _hooked(model: nn.Module, bits: int, x: Tensor) -> Tensor:
+    with hooked.coded(model, bits):
+        return plainly(model, x)
 
 
 def net(data: Data, task: str, width: int, layers: int, variant: str) -> nn.Module:

@@ -114,7 +114,10 @@ def test_quick_writes_nothing_by_itself(capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--task", "speech"), "task must be of text, digits, resnet20, resnet56, resnet164, vit, got 'speech'"),
+        (
+            ("--task", "speech"),
+            "task must be of text, digits, gpt, llama, resnet, resnet20, resnet56, resnet164, vit, got 'speech'",
+        ),
         (("--arms", "invact,"), "got ''"),
         (("--task", "vit", "--arms", "fewbit-3"), "arms of vit must be of stock, approx-8, approx-4, narrow, got 'few"),
         (("--seeds", "0"), "seeds must be a whole number from 1 to 1000, got '0'"),

@@ -7,12 +7,15 @@ from pydoc_data.topics import topics
 
 import pytest
 import torch
+import transformers
 from torch import nn
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from benchmarks.baselines import actnn
 from benchmarks.training import data as training_data
 from benchmarks.training import runs as training_runs
 from benchmarks.training import variants
+from benchmarks.training.models import rotated
 from coefficients import command
 from tests.benchmarks.quick_training import CPU, quick
 from tests.kernels.saved import bytes_in_graph
@@ -71,11 +74,11 @@ def test_a_digest_tells_data_and_split_apart():
 # Models and variants
 
 
-@pytest.mark.parametrize("task", ["text", "digits"])
+@pytest.mark.parametrize("task", ["text", "digits", *variants.CODED])
 def test_variants_begin_with_the_same_weights(task):
     settings = quick(task)
     stock = training_runs.start(settings, "stock", 3).state_dict()
-    for variant in variants.VARIANTS:
+    for variant in variants.VARIANTS_OF[task]:
         state = training_runs.start(settings, variant, 3).state_dict()
         assert state.keys() == stock.keys()
         assert all(torch.equal(state[name], stock[name]) for name in stock)
@@ -83,8 +86,9 @@ def test_variants_begin_with_the_same_weights(task):
     assert any(not torch.equal(other[name], stock[name]) for name in stock)
 
 
-def test_a_gpt_does_not_look_ahead():
-    settings = quick("text")
+@pytest.mark.parametrize("task", ["text", "llama"])
+def test_a_model_of_text_does_not_look_ahead(task):
+    settings = quick(task)
     model, found = training_runs.start(settings, "stock", 0), training_runs.of(settings)
     x, _ = found.judged(64)
     other = x.clone()
@@ -116,7 +120,16 @@ def test_each_variant_has_its_activation(name):
         assert (variants.activation(name, variant)(x) - stock).abs().max() <= 1.5 * 2.0**-21
 
 
-@pytest.mark.parametrize("task", ["text", "digits"])
+def test_rotary_positions_are_transformers():
+    q = torch.randn(2, 3, 7, 8)
+    config = transformers.LlamaConfig(hidden_size=24, num_attention_heads=3, head_dim=8)
+    cos, sin = LlamaRotaryEmbedding(config)(q, torch.arange(7)[None])
+    wanted, _ = apply_rotary_pos_emb(q, q, cos, sin)
+    # Angles up to 6 and their cosines in float32, two products and a sum: a few ulp of |q|.
+    assert torch.allclose(rotated(q), wanted, rtol=0, atol=16 * 2.0**-24 * float(q.abs().max()))
+
+
+@pytest.mark.parametrize("task", ["text", "digits", "llama"])
 def test_recomputing_changes_no_bit(task):
     settings = quick(task)
     (stock, of_stock), (again, of_again) = (
@@ -172,6 +185,42 @@ def test_bytes_counted_are_those_in_the_graph(variant):
         ends = 2 * 4 * math.ceil(n / actnn.GROUP) if method == "actnn" else 0
         hidden[variant] = 4 * n + int(bits) * ((n + 7) // 8) + ends
     assert counted == x.nbytes + hidden[variant]
+
+
+# All that is saved in few bits
+
+
+def test_hooks_code_what_training_saves():
+    settings = quick("llama", width=64)
+    kept = {variant: training_runs.train(settings, variant, 0)[1] for variant in ("stock", "hook-4", "hook-2")}
+    assert kept["stock"]["kept"] > kept["hook-4"]["kept"] > kept["hook-2"]["kept"]
+    assert all(one["peak"] >= one["kept"] for one in kept.values())
+    assert kept["hook-4"]["curve"] != kept["stock"]["curve"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", variants.CODED)
+def test_codes_of_compiled_models_train(task):
+    settings = quick(task, batch=64)  # of which more than 4096 elements are saved
+    stock, coded = (training_runs.train(settings, variant, 0) for variant in ("stock", "coded-8"))
+    assert coded[1]["kept"] < stock[1]["kept"]
+    assert coded[1]["peak"] < stock[1]["peak"]
+    # Four steps from the same weights, and gradients that are off by a percent.
+    for (_, batches, held_out), (_, coded_batches, coded_held_out) in zip(
+        stock[1]["curve"], coded[1]["curve"], strict=True
+    ):
+        assert coded_batches == pytest.approx(batches, rel=0.02)
+        assert coded_held_out == pytest.approx(held_out, rel=0.02)
+
+
+def test_trying_a_step_changes_nothing():
+    settings = quick("resnet")
+    model = training_runs.start(settings, "stock", 0)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    sizes = training_runs._tried(settings, model, model, 0)
+    assert sizes["peak"] >= sizes["kept"] > 0
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(weight.grad is None for weight in model.parameters())
 
 
 # ActNN
