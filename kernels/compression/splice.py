@@ -9,6 +9,7 @@ from kernels.compression import codes, private
 from kernels.compression.crossing import Crossing
 from kernels.compression.decoding import Reader, decode_where_used
 from kernels.compression.exact import move_to_forward
+from kernels.compression.expected_error import expected_error
 from kernels.compression.forms import (
     Bits,
     Form,
@@ -61,7 +62,7 @@ def crossings(
     for module in (forward, backward):
         module.graph.lint()
         module.recompile()
-    return [_row(node, form) for node, form in forms.items()]
+    return [_row(node, form, settings) for node, form in forms.items()]
 
 
 def _forms(pairs: dict[fx.Node, fx.Node], inputs: set[fx.Node], settings: Settings) -> dict[fx.Node, Form]:
@@ -86,7 +87,7 @@ def _inputs_without_gradient(forward: fx.Graph, backward: fx.Graph, static: froz
     }
 
 
-def _row(node: fx.Node, form: Form) -> Crossing:
+def _row(node: fx.Node, form: Form, settings: Settings) -> Crossing:
     value: Tensor = node.meta["val"]
     stack = list(node.meta.get("nn_module_stack", {}).values())
     operation = "an input" if node.op == "placeholder" else node.meta.get("original_aten", node.target)
@@ -103,6 +104,7 @@ def _row(node: fx.Node, form: Form) -> Crossing:
         reason,
         bytes_of(value),
         coded_bytes(value, form),
+        expected_error(form.bits, form.places.group, settings.rounding) if isinstance(form, Groups) else 0.0,
     )
 
 
