@@ -3,6 +3,7 @@
     compiled = torch.compile(model, options=compression.options(bits=4))
     ...  # train
     print(compression.report(compiled))
+    print(compression.gradient_error(compiled, lambda model: criterion(model(x), y)))
 
 PyTorch's partitioner cuts the graph of forward and backward in two; what crosses the cut is saved. Here each large
 tensor that crosses is replaced by its codes, made after its last use in forward and decoded right before each use in
@@ -11,7 +12,17 @@ gradient is approximate.
 """
 
 from kernels.compression.crossing import Crossing, Graph
+from kernels.compression.gradients import GradientError, ParameterError, gradient_error
 from kernels.compression.partitioner import options
 from kernels.compression.report import Report, report
 
-__all__ = ["Crossing", "Graph", "Report", "options", "report"]
+__all__ = [
+    "Crossing",
+    "GradientError",
+    "Graph",
+    "ParameterError",
+    "Report",
+    "gradient_error",
+    "options",
+    "report",
+]

@@ -26,15 +26,31 @@ def stock(joint: fx.GraphModule, inputs: Any, **arguments: Any) -> tuple[fx.Grap
     return private.partition(joint, inputs, **arguments)
 
 
-def compiled(function: Callable[..., Any], cut: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+def compiled(function: Callable[..., Any], cut: Callable[..., Any], **options: Any) -> Any:
     """`function`, whose graphs are cut by a partitioner and then run by PyTorch's own operations."""
+    torch._dynamo.reset()
+    return _with_config(torch.compile(function, backend=_backend(cut), **options), cut)
 
+
+def compile_in_place(module: nn.Module, cut: Callable[..., Any]) -> nn.Module:
+    """The module, whose calls are compiled from now on."""
+    torch._dynamo.reset()
+    module.compile(backend=_backend(cut))
+    _with_config(module._compiled_call_impl, cut)
+    return module
+
+
+def _backend(cut: Callable[..., Any]) -> Any:
     def run(graph: fx.GraphModule, _: Any) -> Any:
         return make_boxed_func(graph)
 
-    backend = aot_autograd(fw_compiler=run, partition_fn=cut, decompositions=select_decomp_table())
-    torch._dynamo.reset()
-    return torch.compile(function, backend=backend, **options)  # type: ignore[no-any-return]
+    return aot_autograd(fw_compiler=run, partition_fn=cut, decompositions=select_decomp_table())
+
+
+def _with_config(run: Any, cut: Callable[..., Any]) -> Any:
+    """Told of the partitioner as torch.compile tells of Inductor's options."""
+    run.get_compiler_config = lambda: {"custom_partitioner_fn": cut}
+    return run
 
 
 def gradients(model: nn.Module, run: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch._inductor.config as inductor_config
+from torch import Tensor, nn
 
 from kernels import compression
 from tests.kernels.compression import models
@@ -35,3 +36,31 @@ def test_inductor_gives_what_its_graphs_give(tmp_path: Path, monkeypatch: pytest
     assert all(map(torch.equal, first, again))
     (graph,) = report.graphs
     assert graph.after < graph.before / 4
+
+
+class Dropping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(64, 128), nn.BatchNorm1d(128), nn.GELU(), nn.Dropout(0.5))
+        self.head = nn.Linear(128, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.head(self.layers(x))
+        return y
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch's own modules, while they compile
+@pytest.mark.parametrize("in_place", [False, True])
+def test_errors_of_gradients(in_place: bool) -> None:
+    """With the random numbers of eager mode, dropout's zeros are the same; with others, the error would be above 1."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    model, x = Dropping(), torch.randn(64, 64)
+    options = {**compression.options(bits=8), "fallback_random": True}
+    if in_place:
+        model.compile(options=options)
+    run = model if in_place else torch.compile(model, options=options)
+    measured = compression.gradient_error(run, lambda one: one(x).square().mean())
+    assert 0 < measured.error < 0.02
+    assert [one.name for one in measured.parameters if "_orig_mod" in one.name] == []
+    assert len(measured.parameters) == len(list(model.parameters()))

@@ -1,0 +1,214 @@
+"""The error of a compiled model's gradient, measured beside eager mode."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kernels import KernelError
+from kernels.compression import GradientError, ParameterError, forms, gradient_error
+from tests.kernels.compression import models
+from tests.kernels.compression.graphs import compile_in_place, compiled, error, gradients, partitioner
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms, "SMALLEST", 64)
+    torch.manual_seed(0)
+
+
+# Dynamo looks at the gradient of what goes into a compiled part.
+an_activation_as_an_input = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+
+
+class Net(nn.Module):
+    """A class of its own: torch leaves alone an nn.Sequential that is compiled in place."""
+
+    def __init__(self, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.layers = models.mlp()
+        self.dropout = nn.Dropout(dropout)
+        self.bias = nn.Parameter(torch.zeros(32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.dropout(self.layers(x)) + self.bias
+        return y
+
+
+def square(x: Tensor) -> Callable[[Any], Tensor]:
+    """A loss on a batch."""
+    return lambda model: model(x).square().mean()
+
+
+@pytest.mark.parametrize("bits", [4, pytest.param(8, marks=pytest.mark.slow)])
+def test_the_error_is_that_of_the_gradient(bits: int) -> None:
+    model, x = models.mlp(), torch.randn(64, 32)
+    run = compiled(model, partitioner(bits=bits))
+    measured = gradient_error(run, lambda one: (one(x) * torch.linspace(-1, 1, 64 * 32).view(64, 32)).sum())
+    got, expected = gradients(model, run, x), gradients(model, model, x)
+    assert measured.error == pytest.approx(error(got, expected), rel=1e-6)
+    names = [name for name, _ in model.named_parameters()]
+    by_name = {one.name: one.error for one in measured.parameters}
+    assert by_name == {
+        name: pytest.approx(error([a], [b]), rel=1e-6) for name, a, b in zip(names, got, expected, strict=True)
+    }
+
+
+def test_the_worst_parameter_is_first() -> None:
+    measured = gradient_error(compiled(Net(), partitioner()), square(torch.randn(64, 32)))
+    errors = [one.error for one in measured.parameters]
+    assert errors == sorted(errors, reverse=True)
+    assert measured.parameters[0].name.startswith("layers.")
+    assert sum(one.share for one in measured.parameters) == pytest.approx(1)
+    assert sum(one.share * one.error**2 for one in measured.parameters) == pytest.approx(measured.error**2)
+
+
+def test_a_model_that_was_compiled_in_place() -> None:
+    assert 0 < gradient_error(compile_in_place(Net(), partitioner()), square(torch.randn(64, 32))).error < 0.5
+
+
+@pytest.mark.slow
+@an_activation_as_an_input
+@pytest.mark.parametrize("compile", [compile_in_place, compiled])
+def test_a_compiled_part_of_a_model(compile: Callable[..., nn.Module]) -> None:
+    """The rest of it runs in eager mode."""
+    outer = nn.Sequential(nn.Linear(32, 32), compile(Net(), partitioner()))
+    measured = gradient_error(outer, square(torch.randn(64, 32)))
+    assert 0 < measured.error < 0.5
+    assert {"0.weight", "1.layers.0.weight"} <= {one.name for one in measured.parameters}
+
+
+def test_nothing_is_changed() -> None:
+    """Nor is anything compiled again: neither here, in a second call, nor by training on."""
+    model, x, cut = nn.Sequential(nn.BatchNorm1d(32), models.mlp()), torch.randn(64, 32), partitioner()
+    run = compiled(model, cut)
+    square(x)(run).backward()
+    steps: list[Tensor] = []
+    for weight in model.parameters():
+        weight.register_post_accumulate_grad_hook(steps.append)
+    held = [weight.grad for weight in model.parameters()]
+    state = [*model.state_dict().values(), *(one for one in held if one is not None)]
+    values, random = [one.clone() for one in state], torch.get_rng_state()
+    first, again = (gradient_error(run, square(x)) for _ in range(2))
+    assert first == again
+    assert 0 < first.error < 0.5
+    assert all(weight.grad is one for weight, one in zip(model.parameters(), held, strict=True))
+    assert all(map(torch.equal, [*model.state_dict().values(), *state[-len(held) :]], values))
+    assert torch.equal(torch.get_rng_state(), random)
+    assert steps == []
+    square(x)(run).backward()
+    assert len(cut.graphs) == 1
+
+
+def test_under_another_stance_and_without_gradients() -> None:
+    run, x = compiled(Net(), partitioner()), torch.randn(64, 32)
+    with torch.compiler.set_stance("force_eager"), torch.no_grad():
+        assert gradient_error(run, square(x)).error > 0
+
+
+@pytest.mark.slow
+def test_autocast_in_the_loss() -> None:
+    x = torch.randn(64, 32)
+
+    def loss(model: nn.Module) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return square(x)(model)
+
+    assert 0 < gradient_error(compiled(Net(), partitioner(bits=8)), loss).error < 0.05
+
+
+def test_parameters_without_a_gradient() -> None:
+    """Frozen and unused ones are left out; one whose gradient is 0 has no error."""
+    net, x = Net(), torch.randn(64, 32)
+    net.layers[0].weight.requires_grad_(requires_grad=False)
+    net.unused = nn.Parameter(torch.zeros(3))
+    measured = gradient_error(compiled(net, partitioner()), lambda model: (model(x) - model(x).mean(0)).sum() * 0)
+    assert measured.error == 0
+    assert {(one.error, one.share) for one in measured.parameters} == {(0, 0)}
+    assert {"layers.0.weight", "unused"}.isdisjoint(one.name for one in measured.parameters)
+
+
+@pytest.mark.slow
+def test_a_gradient_that_is_not_a_number_is_first() -> None:
+    net = Net()
+    net.layers[2].weight.data[0, 0] = torch.nan
+    measured = gradient_error(compiled(net, partitioner()), square(torch.randn(64, 32)))
+    assert math.isnan(measured.error)
+    assert math.isnan(measured.parameters[0].error)
+
+
+def test_random_numbers_that_compiled_code_draws_otherwise() -> None:
+    run, x = compiled(Net(dropout=0.5), partitioner()), torch.randn(64, 32)
+    with pytest.raises(KernelError, match="loss must draw no random numbers"):
+        gradient_error(run, square(x))
+    run.eval()
+    assert gradient_error(run, square(x)).error > 0
+    with pytest.raises(KernelError, match="draw noise before"):
+        gradient_error(run, lambda model: model(torch.randn(64, 32)).sum())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rounding", "refused"), [("nearest", False), ("stochastic", True)])
+def test_random_numbers_under_fallback_random(rounding: str, refused: bool) -> None:
+    cut, x = partitioner(bits=8, rounding=rounding), torch.randn(64, 32)
+    run = compiled(models.mlp(), cut)
+    run.get_compiler_config = lambda: {"custom_partitioner_fn": cut, "fallback_random": True}
+
+    def noisy(model: nn.Module) -> Tensor:
+        return model(x + torch.randn(64, 32)).square().mean()
+
+    if refused:
+        with pytest.raises(KernelError, match="loss must draw no random numbers"):
+            gradient_error(run, noisy)
+    else:
+        assert 0 < gradient_error(run, noisy).error < 0.05
+
+
+WRONG: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
+    "a number": (lambda model: 1.0, "one number, got 1.0"),
+    "several numbers": (lambda model: model(torch.ones(2, 32)), "one number, got a Tensor .* shape \\(2, 32\\)"),
+    "an integer": (lambda model: torch.tensor(1), "must return a floating-point tensor"),
+    "no parameter": (lambda model: torch.ones((), requires_grad=True) * 2, "must depend on parameters"),
+    "no gradient": (lambda model: model(torch.ones(2, 32)).sum().detach(), "must depend on parameters"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_losses(wrong: str) -> None:
+    loss, message = WRONG[wrong]
+    with pytest.raises(KernelError, match=message):
+        gradient_error(compiled(Net(), partitioner()), loss)
+
+
+def test_what_has_no_gradient_to_compare() -> None:
+    with pytest.raises(KernelError, match="which has parameters"):
+        gradient_error(compiled(torch.sin, partitioner()), square(torch.ones(2, 32)))
+    with pytest.raises(KernelError, match="compiled must be what"):
+        gradient_error(Net(), square(torch.ones(2, 32)))
+
+
+def test_models_of_several_processes_are_refused() -> None:
+    wrapper = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)
+    nn.Module.__init__(wrapper)
+    wrapper.module = Net()
+    with pytest.raises(KernelError, match="got DistributedDataParallel in it"):
+        gradient_error(compiled(wrapper, partitioner()), square(torch.ones(2, 32)))
+
+
+def test_text() -> None:
+    parameters = [ParameterError(f"layers.{place}.weight", 0.5 / 2**place, 0.25) for place in range(12)]
+    text = str(GradientError(0.125, tuple(parameters)))
+    assert text.startswith("error of the gradient: 12 %\n  parameter ")
+    assert "\n  layers.0.weight  50 %     25 %\n" in text
+    assert text.endswith("and 2 with 0.049 % or less")
+    assert "and " not in str(GradientError(0.125, tuple(parameters[:10])))
+
+
+def test_text_where_nothing_was_coded() -> None:
+    run, other, x = compiled(Net(), partitioner()), Net(), torch.randn(64, 32)
+    aside = gradient_error(run, lambda model: other(x).square().mean() + model.bias.sum())
+    assert "does loss call the model" in str(aside)
+    assert "error of the gradient" in str(gradient_error(run, square(x)))
