@@ -9,11 +9,12 @@ from torch import Tensor, fx
 from torch._functorch import config as functorch_config
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor import config as inductor_config
+from torch._inductor import inductor_prims
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 from torch._inductor.decomposition import select_decomp_table
 from torch.fx.experimental.proxy_tensor import make_fx
 
-__all__ = ["CustomPartitionerFn", "module_name", "partition", "trace", "uniform"]
+__all__ = ["CustomPartitionerFn", "in_memory", "module_name", "partition", "trace", "uniform"]
 
 
 def partition(joint: fx.GraphModule, inputs: Sequence[object], **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
@@ -26,6 +27,12 @@ def partition(joint: fx.GraphModule, inputs: Sequence[object], **options: Any) -
 def trace(function: Callable[..., Any], *values: Tensor) -> fx.GraphModule:
     """The graph of a function of fake tensors, in the operations that Inductor knows."""
     return make_fx(function, decomposition_table=select_decomp_table())(*values)
+
+
+def in_memory(x: Tensor) -> Tensor:
+    """The same tensor, which Inductor writes to memory before it is read, in place of computing it in each loop."""
+    same: Tensor = inductor_prims.force_stride_order(x, x.stride())
+    return same
 
 
 def uniform(like: Tensor) -> Tensor:

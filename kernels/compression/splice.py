@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor, fx
+from torch import SymInt, Tensor, fx
 
 from kernels.compression import codes, private
 from kernels.compression.crossing import Crossing
@@ -143,7 +143,7 @@ def _functions(value: Tensor, form: Bits | Groups, settings: Settings) -> tuple[
     sizes = [value.shape[dim] for dim in places.order[value.dim() - places.static :]]
 
     def encode(x: Tensor) -> list[Tensor]:
-        groups = places.split(x)
+        groups = places.split(private.in_memory(x) if _is_read_by_groups(x) else x)
         if isinstance(form, Bits):
             return [codes.encode_bits(groups)]
         noise = private.uniform(groups) if settings.rounding == "stochastic" else None
@@ -157,6 +157,15 @@ def _functions(value: Tensor, form: Bits | Groups, settings: Settings) -> tuple[
         return [places.join(codes.decode(whole, form.bits, value.dtype), sizes)]
 
     return encode, decode
+
+
+def _is_read_by_groups(x: Tensor) -> bool:
+    """Whether computing x in the loops that encode it would be slow: on a CPU, where groups span rows.
+
+    Inductor's C++ then takes what x has from its row, such as a mean, number by number. Nothing is known of sizes that
+    change.
+    """
+    return x.device.type == "cpu" and not any(isinstance(size, SymInt) for size in (*x.shape, *x.stride()))
 
 
 def _after_last_use(node: fx.Node) -> fx.Node:
