@@ -99,7 +99,7 @@ def compression(doc: str | None) -> command.Parser:
     parser = of_kinds("compression", doc, COMPRESSION_WHATS, str(COMPRESSION_RUNS))
     parser.add_argument("--models", metavar="M,...", help="default: all")
     parser.add_argument("--ways", metavar="W,...", help="default: all")
-    parser.add_argument("--dtypes", metavar="D,...", help="of bytes (default: float32,bfloat16); times are of float32")
+    parser.add_argument("--dtypes", metavar="D,...", help="default: both; of times float32, on a GPU bfloat16")
     return parser
 
 

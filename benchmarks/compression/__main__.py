@@ -11,7 +11,9 @@ what: the network; implementation: the way. Kinds of rows, by mode:
                  before, and are added to
     error        of the gradient of all weights, against the eager one in float32, relative to its length
     time         s of forward and backward, in rounds in which all take turns, and the ratios to eager's and compiled's;
-                 in float32
+                 in float32, on a GPU in bfloat16, where --dtypes says nothing else
+
+Networks are small on a CPU, and as wide as models are on a GPU.
 
 A way that fails has no rows, and is said.
 """
@@ -27,6 +29,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from itertools import product
 from typing import Any, TypeVar
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # before torch: its profiler would write two lines a step
@@ -36,7 +39,7 @@ from torch import Tensor
 
 from benchmarks.clock import clock_of, origin, ratio_rows, rounds
 from benchmarks.compression.meter import measured
-from benchmarks.compression.models import NORMAL, TINY, Size, build
+from benchmarks.compression.models import LARGE, NORMAL, TINY, Size, build
 from benchmarks.compression.ways import COMPILED, EAGER, is_compiled, prepared, settings_of
 from benchmarks.kernels.cases import DTYPES
 from benchmarks.options import can_compile, names, output, torch_threads
@@ -96,13 +99,13 @@ class Bench:
         base = {"implementation": way, **self._base(name, dtype)}
         return [Row(mode=mode, unit=unit, **base, **summary([float(value)])) for mode, unit, value in values]
 
-    def times(self, models: Sequence[str], repeats: int) -> Iterator[list[Row]]:
+    def times(self, models: Sequence[str], dtypes: Sequence[str], repeats: int) -> Iterator[list[Row]]:
         """Seconds of a step."""
-        for name in models:
-            made = {way: self._tried(self._step, name, "float32", way) for way in self.ways}
+        for name, dtype in product(models, dtypes):
+            made = {way: self._tried(self._step, name, dtype, way) for way in self.ways}
             calls = {way: step for way, step in made.items() if step is not None}
             taken = {way: seconds for way, (seconds, _) in rounds(clock_of(self.device), calls, repeats).items()}
-            base = {**self._base(name, "float32"), "mode": "time"}
+            base = {**self._base(name, dtype), "mode": "time"}
             rows = ratio_rows(base, taken, EAGER)
             if COMPILED in taken:
                 others = ratio_rows(base, taken, COMPILED)
@@ -130,7 +133,7 @@ def described(rows: Sequence[Row]) -> str:
     first = rows[0]
     if first.mode == "time":
         parts = [f"{row.implementation} {row.median:.2f}" for row in rows if row.unit == "ratio of times"]
-        return f"{first.what}: {', '.join(parts)}"
+        return f"{first.what}, {first.dtype}: {', '.join(parts)}"
     kept, peak, error = (row.median for row in rows)
     title = f"{first.what}, {first.dtype}, {first.implementation}"
     return f"{title}: kept {kept / 2**20:.1f} MiB, peak {peak / 2**20:.1f} MiB, error {error:.1e}"
@@ -146,14 +149,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     models = names("models", options.models, tuple(NORMAL)) if options.models or not options.quick else QUICK_MODELS
     ways = names("ways", options.ways, parsers.COMPRESSION_WAYS) if options.ways or not options.quick else QUICK_WAYS
     dtypes = names("dtypes", options.dtypes, ("float32", "bfloat16"))
+    timed = dtypes if options.dtypes else ["bfloat16" if device.type == "cuda" else "float32"]
     if not can_compile(device):
         command.say(PROG, "torch.compile is left out: there is no C++ compiler")
         ways = [way for way in ways if not is_compiled(way)]
-    bench = Bench(device, ways, TINY if options.quick else NORMAL)
+    bench = Bench(device, ways, TINY if options.quick else LARGE if device.type == "cuda" else NORMAL)
     with torch_threads(1):
         measures: dict[str, Callable[[], Iterator[list[Row]]]] = {
             "bytes": lambda: bench.bytes(models, dtypes),
-            "times": lambda: bench.times(models, repeats),
+            "times": lambda: bench.times(models, timed, repeats),
         }
         record(((f"{PROG}-{kind}", described_rows(measures[kind](), described)) for kind in kinds), out, options.quick)
     return command.GOOD if not bench.failed else command.BAD

@@ -17,7 +17,7 @@ from benchmarks.gpu.ways import blocks as repeated
 from kernels.memory import zoo
 from kernels.memory.storages import tensors
 
-HEADS, WORDS = 4, 1000
+HEADS, HEAD, WORDS = 4, 64, 1000  # heads at least, and their width where there are more; tokens
 SEED = 0
 
 
@@ -28,19 +28,26 @@ class Mlp(nn.Sequential):
         super().__init__(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
 
+def _heads(width: int) -> int:
+    return max(HEADS, width // HEAD)
+
+
 class Llama(nn.Module):
     """RMSNorm, causal attention, RMSNorm, a gate: a block of Llama without rotary positions."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
         linear = partial(nn.Linear, bias=False)
+        self.heads = _heads(width)
         self.first, self.second = nn.RMSNorm(width), nn.RMSNorm(width)
         self.query, self.key, self.value, self.out = (linear(width, width) for _ in range(4))
         self.gate, self.up, self.down = linear(width, hidden), linear(width, hidden), linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.first(x)
-        q, k, v = (part(h).unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (self.query, self.key, self.value))
+        q, k, v = (
+            part(h).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.query, self.key, self.value)
+        )
         x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
         h = self.second(x)
         result: Tensor = x + self.down(F.silu(self.gate(h)) * self.up(h))
@@ -101,6 +108,14 @@ NORMAL = {
     "ViT": Size(4, 16, 224, 256),
     "Llama": Size(4, 16, 256, 256),
 }
+LARGE = {  # for a GPU of 80 GB, on which all ways are there at once while they are timed
+    "GELU MLP": Size(4, 16384, 1, 4096),
+    "Llama-like": Size(4, 8, 2048, 4096),
+    "BERT": Size(8, 32, 512, 1024),
+    "GPT-2": Size(8, 16, 1024, 1024),
+    "ViT": Size(8, 64, 224, 1024),
+    "Llama": Size(4, 8, 2048, 4096),
+}
 TINY = {name: Size(2, 64, 1, 64) if name == "GELU MLP" else Size(2, 4, 64, 64) for name in NORMAL}
 
 
@@ -122,10 +137,11 @@ def _stack(name: str, size: Size) -> Net:
 
 
 def _of_zoo(name: str, size: Size) -> Net:
+    heads = _heads(size.width)
     usual = {
         "hidden_size": size.width,
         "num_hidden_layers": size.layers,
-        "num_attention_heads": HEADS,
+        "num_attention_heads": heads,
         "intermediate_size": 4 * size.width,
     }
     none = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -133,12 +149,12 @@ def _of_zoo(name: str, size: Size) -> Net:
     changed: dict[str, dict[str, Any]] = {
         "BERT": {**usual, **none, **text, "max_position_embeddings": size.length},
         "GPT-2": {
-            **{"n_embd": size.width, "n_layer": size.layers, "n_head": HEADS, "n_positions": size.length},
+            **{"n_embd": size.width, "n_layer": size.layers, "n_head": heads, "n_positions": size.length},
             **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
             **text,
         },
         "ViT": {**usual, **none, "image_size": size.length},
-        "Llama": {**usual, **text, "intermediate_size": 43 * size.width // 16, "num_key_value_heads": HEADS},
+        "Llama": {**usual, **text, "intermediate_size": 43 * size.width // 16, "num_key_value_heads": heads},
     }
     known = name.lower().replace("-", "")
     seq = None if name == "ViT" else size.length

@@ -11,18 +11,20 @@ BRIEF = (COMPILED, CHECKPOINT, COMPILED_CHECKPOINT, "hook 4 bits", "convert 4 bi
 
 
 def readme() -> str:
-    """Peak and time of a few ways, in float32, of each device."""
+    """Peak and time of a few ways, in the dtype that was timed first, of each device."""
     lines: list[str] = []
-    times = {device: by(rows, "what") for device, rows in read("compression-times").items()}
+    times = {device: by(rows, "dtype", "what") for device, rows in read("compression-times").items()}
     for device, rows in read("compression-bytes").items():
-        of_nets = by((row for row in rows if row["dtype"] == "float32"), "what")
-        head = ["", *(f"{name}: {what}" for (name,) in of_nets for what in ("peak", "time"))]
+        timed = times.get(device, {})
+        dtype, _ = next(iter(timed), (rows[0]["dtype"], ""))
+        of_nets = by((row for row in rows if row["dtype"] == dtype), "dtype", "what")
+        head = ["", *(f"{name}: {what}" for _, name in of_nets for what in ("peak", "time"))]
         cells = []
         for way in BRIEF:
             line = [f"**ours**, {way}" if way in OURS else way]
             for key, of_net in of_nets.items():
                 peaks = {row["implementation"]: row["median"] for row in of_net if row["mode"] == "peak"}
-                ratios = {row["implementation"]: row["median"] for row in times.get(device, {}).get(key, [])}
+                ratios = {row["implementation"]: row["median"] for row in timed.get(key, [])}
                 line.append(f"{peaks[way] / peaks[EAGER]:.2f}" if way in peaks else "–")
                 line.append(f"{ratios[name]:.2f}" if (name := f"{way} / {EAGER}") in ratios else "–")
             cells.append(line)
@@ -30,7 +32,7 @@ def readme() -> str:
             "",
             *table(head, cells),
             "",
-            f"In float32 on {place(rows[0])}, × eager, over what is there before a step.",
+            f"In {dtype} on {place(rows[0])}, × eager, over what is there before a step.",
         ]
     return "\n".join(lines[1:]) + "\n"
 
@@ -38,12 +40,13 @@ def readme() -> str:
 def section() -> str:
     """A table for each network and dtype, of each device."""
     lines: list[str] = []
-    times = {device: by(rows, "what") for device, rows in read("compression-times").items()}
+    times = read("compression-times")
     for device, rows in read("compression-bytes").items():
+        timed = by(times.get(device, []), "what", "dtype")
         for (name, dtype), of_net in by(rows, "what", "dtype").items():
-            timed = times.get(device, {}).get((name,), []) if dtype == "float32" else []
-            lines += ["", _title(name, dtype, of_net[0]["size"]), "", *table(HEAD, _cells(of_net, timed))]
-        lines += ["", _note(rows, [row for of_name in times.get(device, {}).values() for row in of_name])]
+            cells = _cells(of_net, timed.get((name, dtype), []))
+            lines += ["", _title(name, dtype, of_net[0]["size"]), "", *table(HEAD, cells)]
+        lines += ["", _note(rows, times.get(device, []))]
     return "\n".join(lines[1:]) + "\n"
 
 

@@ -9,7 +9,7 @@ from benchmarks.baselines.hooked import Coded, coded
 from benchmarks.compression import __main__ as compression
 from benchmarks.compression import page
 from benchmarks.compression.meter import measured
-from benchmarks.compression.models import NORMAL, TINY, Size, build
+from benchmarks.compression.models import LARGE, NORMAL, TINY, Size, _heads, build
 from benchmarks.compression.ways import CHECKPOINT, CONVERTED, EAGER, HOOKS, OURS, prepared, settings_of
 from benchmarks.parsers import COMPRESSION_WAYS
 from coefficients import command
@@ -43,6 +43,11 @@ def test_vit_is_built():
     net.loss(net.module).backward()
     assert net.gradient().isfinite().all()
     assert len(net.blocks) == SIZE.layers
+
+
+def test_every_network_has_its_sizes_and_heads_that_attention_has_kernels_for():
+    assert set(NORMAL) == set(LARGE) == set(TINY)
+    assert [1024 // _heads(1024), 256 // _heads(256), 64 // _heads(64)] == [64, 64, 16]
 
 
 def test_the_ways_are_those_of_the_command_line():
@@ -82,7 +87,18 @@ def test_quick_and_its_rows(tmp_path, capsys):
     assert {row["mode"] for row in rows} == {"kept", "peak", "error", "time"}
     exact = [row["median"] for row in rows if row["mode"] == "error" and row["dtype"] == "float32"]
     assert exact[0] == exact[1] == 0 < exact[2]
-    assert "GELU MLP, float32, checkpoint: kept" in capsys.readouterr().out
+    assert {row["dtype"] for row in rows if row["mode"] == "time"} == {"float32"}
+    said = capsys.readouterr().out
+    assert "GELU MLP, float32, checkpoint: kept" in said
+    assert "GELU MLP, float32: checkpoint / eager" in said
+
+
+def test_times_are_of_the_dtypes_that_are_asked_for(tmp_path):
+    out = tmp_path / "rows.jsonl"
+    words = ("--quick", "--what", "times", "--ways", "eager,checkpoint", "--dtypes", "bfloat16", "--out", str(out))
+    assert run(*words) == command.GOOD
+    rows = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+    assert {(row["dtype"], row["unit"]) for row in rows} == {("bfloat16", "s"), ("bfloat16", "ratio of times")}
 
 
 def test_what_fails_is_said_and_does_not_stop_the_others(tmp_path, capsys, monkeypatch):
@@ -107,8 +123,9 @@ def test_wrong_words(words, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_the_page(monkeypatch):
-    base = {"what": "BERT", "size": SIZE._asdict(), "dtype": "float32", "device": "a-cpu", "versions": {"torch": "2"}}
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_page(dtype, monkeypatch):
+    base = {"what": "BERT", "size": SIZE._asdict(), "dtype": dtype, "device": "a-cpu", "versions": {"torch": "2"}}
     kept = {EAGER: (100.0, 200.0, 0.0), "coded 4 bits": (14.0, 50.0, 0.1)}
     rows = [
         {**base, "implementation": way, "mode": mode, "median": value, "unit": ""}
@@ -123,6 +140,10 @@ def test_the_page(monkeypatch):
     files = {"compression-bytes": {"a-cpu": rows}, "compression-times": {"a-cpu": times}}
     monkeypatch.setattr(page, "read", files.__getitem__)
     text = page.section()
-    assert "BERT, 2 blocks 64 wide, inputs 8 × 64, float32:" in text
+    assert f"BERT, 2 blocks 64 wide, inputs 8 × 64, {dtype}:" in text
     assert "| **coded 4 bits** | 0.140 | 0.250 | 1.0e-01 | 0.90 (0.89–0.91) | 1.02 (1.01–1.03) |" in text
     assert "| eager | 1.000 | 1.000 | 0.0e+00 | 1 | – |" in text
+    text = page.readme()
+    assert "|  | BERT: peak | BERT: time |" in text
+    assert "| **ours**, coded 4 bits | 0.25 | 0.90 |" in text
+    assert f"In {dtype} on a-cpu with torch 2" in text
