@@ -4,13 +4,16 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch._inductor.config as inductor_config
 from torch import Tensor, nn
 
 import kernels
-from kernels import convert
+from kernels import compression, convert
 from kernels.functional import activation
 from kernels.methods.functions import FUNCTIONS
 from kernels.stock import STOCK
+from tests.kernels.compression import graphs, models
+from tests.kernels.compression.cuts import full_width
 
 CUDA = torch.cuda.is_available()
 PLACE = "cuda" if CUDA else "cpu"
@@ -92,6 +95,41 @@ def test_compiled_as_in_eager(options: dict[str, object]) -> None:
     limit = 0.01 if options["method"] == "fewbit" else 1e-4
     for got, wanted in zip(found, expected, strict=True):
         assert (got - wanted).norm() <= limit * wanted.norm()
+
+
+def coded_error(bits: int, dtype: torch.dtype, place: str) -> float:
+    """Of the gradient of a model that is compiled with codes: by Inductor on CUDA, elsewhere operation by operation."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(models.Llama(), models.mlp(64)).to(place, dtype), torch.randn(2, 64, 64).to(place, dtype)
+    expected = gradients(model, x)
+    options = compression.options(bits=bits)
+    torch._dynamo.reset()
+    with inductor_config.patch(force_disable_caches=True):  # they would not know codes of full width from others
+        if place == "cuda":
+            run = torch.compile(model, options=options)
+        else:
+            run = graphs.compiled(model, options["custom_partitioner_fn"])
+        return graphs.error(gradients(run, x), expected)
+
+
+a_compiler_may_warn = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+@a_compiler_may_warn
+def test_coded_partitions_have_the_right_places() -> None:
+    """With codes that hold all bits, the gradient is eager's."""
+    with full_width():
+        assert coded_error(4, torch.float32, PLACE) < 1e-5
+
+
+@pytest.mark.slow
+@a_compiler_may_warn
+@pytest.mark.parametrize(("bits", "dtype", "rel"), [(8, torch.float32, 0.1), (4, torch.bfloat16, 0.2)])
+def test_coded_partitions_err_as_on_a_cpu(bits: int, dtype: torch.dtype, rel: float) -> None:
+    """A value whose code rounding moves by a step is one of many: the errors' sizes agree."""
+    error = coded_error(bits, dtype, PLACE)
+    assert error == pytest.approx(coded_error(bits, dtype, "cpu"), rel=rel)
+    assert 0 < error < 2 * 2.0**-bits
 
 
 @pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
