@@ -45,7 +45,10 @@ GPU_TINY = ("bert", "llama", "vit", "resnet50")
 GPU_MODELS = ("bert", "roberta-large", "gpt2", "vit", "clip", "ast", "llama", "resnet50", "efficientnet-b0")
 GPU_MEMORY_WAYS = ("stock", "auto", "fewbit-3", "8 bits", "4 bits", "nested forward AD")
 GPU_TRAINED = ("llama", "bert", "vit", "resnet50")
-GPU_TRAINING_WAYS = ("stock", "compile", "checkpoint", "auto", "invact", "fewbit-3", "forward-ad", "8 bits", "4 bits")
+GPU_TRAINING_WAYS = (
+    *("stock", "compile", "checkpoint", "auto", "invact", "fewbit-3", "forward-ad", "8 bits", "4 bits"),
+    "coded 4 bits",
+)
 SLOTS_QUICK = ("gelu", "relu")
 
 

@@ -85,6 +85,13 @@ def _tested(failures: dict[str, int]) -> str:
     return f"the kernels' tests by group: {', '.join(f'{group} {result}' for group, result in groups.items())}"
 
 
+def compression() -> str:
+    """Whether a GPU has run the codes, for docs/compression.md."""
+    if devices := list(on_gpus("compression-times")):
+        return f"Timed on {_listed(devices)}, [below](#beside-the-rivals), and on no other GPU.\n"
+    return "No GPU has run the codes yet.\n"
+
+
 def approximate() -> str:
     """What was measured of approximate backprop, for docs/approx_backprop.md."""
     if devices := list(on_gpus("gpu-training")):

@@ -104,7 +104,7 @@ GROUPS = {
     "device": Group(
         ("kernels/test_on_gpu.py", "kernels/memory/test_measure.py", "benchmarks/test_kernels.py"),
         kernels=60,
-        besides=40,
+        besides=50,
         dry=("kernels/test_on_gpu.py", "-k", "twice_the_same and invact"),
         marked="gpu",
     ),
@@ -120,6 +120,7 @@ def _tests(dry: bool) -> Iterable[Part]:
 
 EXHAUSTIVE = (Rest("exhaustive", ACTIVATIONS), Rest("exhaustive", "test_fused"))
 DEVICE = Rest("device", r"test_on_gpu.*(twice|autocast|agree.*\[(gelu|silu|relu)-)")
+CODED = Rest("device", "coded_partition")
 APPROX = (Rest("kernels", "approx", APPROXIMATE), Rest("device", "approximate_backprop_trains", APPROXIMATE))
 SIZES = (16, 22, 26, 28)  # exponents of 2
 
@@ -146,8 +147,23 @@ def _speed(dry: bool) -> Iterable[Part]:
         words = ("benchmarks.rivals", "--what", "speed", *quick, *asked)
         if not dry or dtype == "float32":
             yield Part("speed", f"rivals-{dtype}", words, _seconds(9 * shapes), "rivals-speed", EXHAUSTIVE)
+    seconds = _seconds(STACKED_GRAPHS, besides=20)
+    yield Part("speed", "compression", _stacks("times", dry), seconds, "compression-times", (CODED,))
 
 
+def _stacks(what: str, dry: bool) -> tuple[str, ...]:
+    """The command that compares coded partitions with their rivals."""
+    asked = ("--device", "cuda", "--dtypes", "bfloat16", "--models", "GELU MLP,Llama-like", "--ways", ",".join(STACKED))
+    quick = ("--device", "cpu", "--quick", "--dtypes", "float32")
+    return ("benchmarks.compression", "--what", what, *(quick if dry else asked))
+
+
+# Two networks, each compiled in three of these ways, forward and backward.
+STACKED = (
+    *("eager", "compiled", "checkpoint", "compiled checkpoint"),
+    *("hook 4 bits", "convert 4 bits", "coded 4 bits"),
+)
+STACKED_GRAPHS = 2 * 3 * 2
 RIVALS = {"bfloat16": "64x256,8192x1024,16384x4096", "float32": "8192x1024"}  # 2^16 to 2^28 elements between layers
 
 
@@ -161,14 +177,16 @@ def _memory(dry: bool) -> Iterable[Part]:
         yield Part("memory", f"models-{models.partition(',')[0]}", words, seconds, "gpu-memory", rests)
     words = ("benchmarks.rivals", "--what", "memory", *quick)
     yield Part("memory", "rivals", words, _seconds(9 * 2 // 2), "rivals-memory", EXHAUSTIVE)
+    seconds = _seconds(STACKED_GRAPHS, besides=10)
+    yield Part("memory", "compression", _stacks("bytes", dry), seconds, "compression-bytes", (CODED,))
 
 
 def _training(dry: bool) -> Iterable[Part]:
     quick = ("--device", "cpu", "--quick") if dry else ("--device", "cuda")
-    rests = (DEVICE, Rest("exhaustive", TRAINED), *APPROX)
-    # Eight ways of about five seconds each, to build, to take eleven steps and to look for the largest batch; and
-    # what torch.compile takes for the blocks of one.
-    each = {"llama": 95, "bert": 95, "vit": 85, "resnet50": 100}
+    rests = (DEVICE, Rest("exhaustive", TRAINED), *APPROX, Rest("device", CODED.pattern, "coded 4 bits"))
+    # Ten ways of about five seconds each, to build, to take eleven steps and to look for the largest batch; and
+    # what torch.compile takes in two of them, for blocks that are alike with one size of batch and with any.
+    each = {"llama": 105, "bert": 105, "vit": 95, "resnet50": 130}
     for model, seconds in {"llama,resnet50": 40}.items() if dry else each.items():
         words = ("benchmarks.gpu.training", *quick, "--models", model)
         yield Part("training", model.partition(",")[0], words, seconds, "gpu-training", rests)

@@ -11,8 +11,9 @@ benchmarks/results/<device>/gpu-training.jsonl. implementation: the way; mode: t
                          the memory in bytes
     batch too large      samples, the fewest that were tried and did not run
 
-What is compiled is compiled by blocks, and its largest batch is not looked for: each size is compiled anew. On a CPU
-memory is said to be small; --quick makes the models tiny.
+What is compiled is compiled by blocks. Its largest batch is looked for where all blocks are alike; those of ResNet-50
+would all be compiled anew for each size. On a CPU memory is said to be small, and what is compiled is counted as if it
+were not; --quick makes the models tiny.
 """
 
 from benchmarks import parsers
@@ -31,7 +32,7 @@ import torch
 from benchmarks.approx_backprop.batches import largest_that_runs
 from benchmarks.clock import origin
 from benchmarks.gpu.device import books, memory, seconds, settle
-from benchmarks.gpu.ways import CHECKPOINT, COMPILE, STOCK, TINY, Model, loss, prepare
+from benchmarks.gpu.ways import CHECKPOINT, COMPILED, STOCK, TINY, Model, alike, loss, prepare
 from benchmarks.options import device as device_of
 from benchmarks.rows import Row, described_rows, record, summary
 from kernels import KernelError
@@ -159,7 +160,7 @@ def measured(task: Task, way: str, where: dict[str, Any], steps: int) -> Iterato
     before = training.there()
     peak = training.peak(batch)
     yield Row("peak", unit="B", size=size, **base, **summary([float(before + peak)]))
-    if way != COMPILE:
+    if way not in COMPILED or alike(training.model):
         yield from _largest(
             training, {**base, "size": {**size, "memory": memory(task.model.device, task.counted)}}, peak
         )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from kernels import convert
+from kernels import compression, convert
 from kernels.forward_ad import unwrap, wrap
 from kernels.memory import zoo
 from kernels.memory.storages import tensors
@@ -24,7 +24,9 @@ CONVERSIONS: dict[str, dict[str, Any]] = {
     "8 bits": {"method": "approx-backprop", "bits": 8},
     "4 bits": {"method": "approx-backprop", "bits": 4},
 }
-WAYS = (STOCK, COMPILE, CHECKPOINT, *CONVERSIONS, NESTED)
+CODED = {"coded 4 bits": 4}
+COMPILED = (COMPILE, *CODED)
+WAYS = (STOCK, CHECKPOINT, *COMPILED, *CONVERSIONS, NESTED)
 # The blocks that are checkpointed, and compiled each by itself, by the ends of their classes' names.
 BLOCKS = ("DecoderLayer", "BertLayer", "ViTLayer", "BottleNeckLayer", "GPT2Block")
 
@@ -71,11 +73,13 @@ def prepare(model: nn.Module, way: str, args: tuple[Any, ...], kwargs: dict[str,
     if way == NESTED:
         return partial(unwrap, wrap(model))
     repeated = list(blocks(model)) if way != STOCK else []
+    dynamic = None if alike(model) else False  # compiled for one batch, and if another comes, for any
+    options = compression.options(bits=CODED[way]) if way in CODED else None  # one, or no block would share its code
     for block in repeated:
         if way == CHECKPOINT:
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
         else:
-            block.compile(dynamic=False)
+            block.compile(dynamic=dynamic, options=options)
     if way != STOCK and not repeated:
         return None
     return partial(_plain, repeated)
@@ -84,6 +88,11 @@ def prepare(model: nn.Module, way: str, args: tuple[Any, ...], kwargs: dict[str,
 def blocks(model: nn.Module) -> Iterator[nn.Module]:
     """Those that are repeated."""
     return (module for module in model.modules() if type(module).__name__.endswith(BLOCKS))
+
+
+def alike(model: nn.Module) -> bool:
+    """Whether all blocks have weights of the same shapes; a size that differs between them would count as changing."""
+    return len({tuple(weight.shape for weight in block.parameters()) for block in blocks(model)}) == 1
 
 
 def _plain(changed: list[nn.Module]) -> None:

@@ -18,7 +18,7 @@ SHARED = (
         "sympy",
         "torch._dynamo",
         "benchmarks.clock",
-        "benchmarks.gpu.ways",
+        "benchmarks.compression.ways",
         "codegen.standalone",
     ),
     *(f"transformers.models.{name}.modeling_{name}" for name in ("bert", "llama", "resnet")),

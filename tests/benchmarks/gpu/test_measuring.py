@@ -34,6 +34,18 @@ def test_every_model_has_blocks_to_checkpoint_and_to_compile() -> None:
         assert list(ways.blocks(model)), name
 
 
+@pytest.mark.parametrize("name", ["llama", "resnet50"])
+def test_blocks_that_are_alike_share_what_is_compiled_of_them(name, monkeypatch) -> None:
+    told = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda block, **options: told.append(options))
+    model, args, kwargs = training.tasks(CPU, True)[name].model.built()
+    assert ways.prepare(model, "coded 4 bits", args, kwargs) is not None
+    assert len(told) == len(list(ways.blocks(model))) > 1
+    assert all(options == told[0] for options in told)  # Dynamo compares them: another partitioner is another backend
+    assert told[0]["options"]["custom_partitioner_fn"].settings.bits == 4
+    assert told[0]["dynamic"] is (None if name == "llama" else False)
+
+
 @pytest.mark.slow
 def test_what_is_kept_is_what_is_accounted() -> None:
     model = ways.Model("llama", CPU, seq=16, changed=ways.TINY["llama"])

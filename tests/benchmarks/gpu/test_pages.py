@@ -49,6 +49,7 @@ SENTENCES = {
     "docs/accuracy.md": "On a GPU: nothing yet",
     "docs/approx_backprop.md": "No GPU was at hand",
     "docs/trainers.md": "not measured yet",
+    "docs/compression.md": "No GPU has run the codes yet",
 }
 
 
