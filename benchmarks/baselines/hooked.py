@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from kernels.compression import codes
-from kernels.compression.forms import GROUP, SMALLEST
+from kernels.compression.forms import SMALLEST
+from kernels.compression.places import GROUP, LANES
 
 
 class Coded:
@@ -20,7 +21,7 @@ class Coded:
     def __init__(self, flat: Tensor, bits: int) -> None:
         self.bits, self.dtype = bits, flat.dtype
         self.storage = StorageWeakRef(flat.untyped_storage())  # while it is held, no other storage gets the address
-        self.codes = codes.encode(flat.view(-1, GROUP, codes.LANES), bits)
+        self.codes = codes.encode(flat.view(-1, GROUP, LANES), bits)
 
     def flat(self) -> Tensor:
         """The storage again, approximate."""
@@ -37,7 +38,7 @@ def coded(module: nn.Module, bits: int) -> Iterator[None]:
         storage = x.untyped_storage()
         size = storage.nbytes() // x.element_size()
         few = prod(x.shape) < max(SMALLEST, size // 2)  # a part of it: a code of all would say too much
-        fits = size % (GROUP * codes.LANES) == 0 and x.is_floating_point() and not few
+        fits = size % (GROUP * LANES) == 0 and x.is_floating_point() and not few
         if not fits or storage._cdata in weights:
             return x
         key = (storage._cdata, x._version)

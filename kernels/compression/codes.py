@@ -1,8 +1,8 @@
 """Codes of tensors in few bits, in plain PyTorch that Inductor traces and fuses with what is next to it.
 
-A tensor lies in memory as [*lead, units, group, LANES]: `group` elements that are LANES apart make a group. Each group
-has its minimum and a step, rounded to bfloat16 so that all of the group is reached, and each element the number of
-steps from the minimum, in `bits` bits. The bits are cut into fields of 4, 2 and 1. A field of w bits of a unit fills
+A tensor lies in memory as [*lead, units, group, lanes]: `group` elements that are `lanes` apart make a group. Each
+group has its minimum and a step, rounded to bfloat16 so that all of the group is reached, and each element the number
+of steps from the minimum, in `bits` bits. The bits are cut into fields of 4, 2 and 1. A field of w bits of a unit fills
 words of 32 bits: part p of the group, of group * w / 32 elements, stands at bit p * w on.
 
 So neighbours in memory go into neighbouring groups and words, and a minimum, a maximum and each shift are operations on
@@ -17,14 +17,13 @@ from torch import Tensor
 
 from kernels.engine.reference_codes import next_bfloat16
 
-LANES = 8  # numbers of 32 bits in a vector of a CPU
 WORD = 32  # bits
 WIDTHS = (4, 2, 1)  # of fields, which divide a word
 SMALLEST_STEP = 2.0**-126  # whose inverse is a number, too
 
 
 class Codes(NamedTuple):
-    """Minima and steps of groups, bfloat16 [*lead, units, 1, LANES]; fields, int32 [*lead, units, words, LANES]."""
+    """Minima and steps of groups, bfloat16 [*lead, units, 1, lanes]; fields, int32 [*lead, units, words, lanes]."""
 
     minimum: Tensor
     step: Tensor
@@ -42,7 +41,7 @@ def fields_of(bits: int) -> list[tuple[int, int]]:
 
 
 def encode(x: Tensor, bits: int, noise: Tensor | None = None) -> Codes:
-    """Codes of floating-point [*lead, units, group, LANES]; `group` is divisible by 32.
+    """Codes of floating-point [*lead, units, group, lanes]; `group` is divisible by 32.
 
     Parameters
     ----------
@@ -64,14 +63,14 @@ def encode(x: Tensor, bits: int, noise: Tensor | None = None) -> Codes:
 
 
 def decode(codes: Codes, bits: int, dtype: torch.dtype) -> Tensor:
-    """Values [*lead, units, group, LANES] of codes, computed in float32."""
+    """Values [*lead, units, group, lanes] of codes, computed in float32."""
     minimum, step = codes.minimum.float(), codes.step.float()
     parts = _numbers(codes.fields, [width for width, _ in fields_of(bits)])
     return _joined([(part.float() * step + minimum).to(dtype) for part in parts])
 
 
 def encode_bits(x: Tensor) -> Tensor:
-    """int32 [*lead, units, group / 32, LANES] of bools [*lead, units, group, LANES]."""
+    """int32 [*lead, units, group / 32, lanes] of bools [*lead, units, group, lanes]."""
     return _pack(x.to(torch.int32), 1)
 
 
@@ -129,32 +128,3 @@ def _combined(parts: Sequence[Tensor], widths: Sequence[int]) -> Tensor:
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), -2)
-
-
-class Places(NamedTuple):
-    """Where the elements of a dense tensor lie.
-
-    order: its dimensions by descending stride. static: how many of them, from the last, have a size that is known when
-    the graph is compiled; they are cut into units. group: elements of a group. filler: elements that fill up the last
-    unit.
-    """
-
-    order: tuple[int, ...]
-    static: int
-    group: int
-    filler: int
-
-    def split(self, x: Tensor) -> Tensor:
-        """[*lead, units, group, LANES], in the order of memory."""
-        flat = x.permute(self.order).flatten(x.dim() - self.static)
-        if self.filler:  # the last element again: no number that is not in the tensor widens a group
-            flat = torch.cat([flat, flat[..., -1:].expand(*flat.shape[:-1], self.filler)], -1)
-        return flat.unflatten(-1, (-1, self.group, LANES))
-
-    def join(self, units: Tensor, sizes: Sequence[int]) -> Tensor:
-        """A tensor of this layout; sizes: of its `static` last dimensions in the order of memory."""
-        flat = units.flatten(-3)
-        if self.filler:
-            flat = flat[..., : flat.shape[-1] - self.filler]
-        back = [self.order.index(dim) for dim in range(len(self.order))]
-        return flat.unflatten(-1, tuple(sizes)).permute(back)

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, fx
 
 from kernels.compression import forms
-from kernels.compression.forms import hint, packet_of
+from kernels.compression.forms import packet_of
 from kernels.compression.inlining import inline, is_drawn, is_product
+from kernels.compression.places import hint
 
 aten = torch.ops.aten
 MOVING = (aten._unsafe_view, aten.cat)  # operations that compute nothing, beside views

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, fx
 
-from kernels.compression.forms import STATISTIC, hint, packet_of
+from kernels.compression.forms import STATISTIC, packet_of
 from kernels.compression.inlining import is_drawn
+from kernels.compression.places import hint
 
 aten = torch.ops.aten
 JUMPS = (

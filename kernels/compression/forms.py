@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from math import prod
 
 import torch
-from torch import SymInt, Tensor, fx
+from torch import Tensor, fx
 
-from kernels.compression.codes import LANES, Places
+from kernels.compression.places import Places, hint, places_of
 
 aten = torch.ops.aten
 
-GROUP = 64  # elements
-GROUPS = (32, 64, 96, 128)  # where units have to fit into rows
 HEADER = 4  # bytes of a group: its minimum and its step
 SMALLEST = 4096  # elements: below, codes save less than the kernels that make them take
 STATISTIC = 16  # a reduction of so many elements to one leaves a statistic, which is small and has to be exact
@@ -101,41 +99,6 @@ def form_of(node: fx.Node, placeholder: fx.Node, bits: int) -> Form:
     return Bits(places) if value.dtype == torch.bool else Groups(bits, places)
 
 
-def places_of(value: Tensor) -> Places | str:
-    """How groups lie in a tensor, or why they cannot."""
-    order = order_of(value)
-    if order is None:
-        return "its elements overlap or have gaps"
-    static, row = 0, 1
-    for dim in reversed(order):
-        if isinstance(value.shape[dim], SymInt):
-            break
-        static, row = static + 1, row * value.shape[dim]
-    group = GROUP if static == value.dim() else _group_of(row)
-    filler = -row % (group * LANES)
-    if static < value.dim() and filler > row // 4:
-        return f"its size changes, and the {row} elements in a row whose size does not are too few"
-    return Places(order, static, group, filler)
-
-
-def order_of(value: Tensor) -> tuple[int, ...] | None:
-    """The dimensions by descending stride; None if elements overlap or there are gaps between them."""
-    order = sorted(range(value.dim()), key=lambda dim: -hint(value.stride(dim)))
-    expected: int | SymInt = 1
-    for dim in reversed(order):
-        if value.shape[dim] == 1:  # whose stride says nothing
-            continue
-        if value.stride(dim) != expected:
-            return None
-        expected = expected * value.shape[dim]
-    return tuple(order)
-
-
-def _group_of(row: int) -> int:
-    """The size of groups that wastes least of each row; of like ones, the nearest to the usual."""
-    return min(GROUPS, key=lambda group: (-row % (group * LANES), abs(group - GROUP)))
-
-
 def bytes_of(value: Tensor) -> int:
     """Bytes of a tensor, with the sizes that the compiler saw where they change."""
     size: int = value.element_size()
@@ -152,11 +115,6 @@ def coded_bytes(value: Tensor, form: Form) -> int:
     if isinstance(form, Bits):
         return groups * places.group // 8
     return groups * (HEADER + places.group * form.bits // 8)
-
-
-def hint(size: int | SymInt) -> int:
-    """A size, or what it was when the compiler saw it first."""
-    return int(size.node.hint if isinstance(size, SymInt) else size)
 
 
 def packet_of(node: fx.Node) -> object:

@@ -19,9 +19,9 @@ from kernels.compression.forms import (
     bytes_of,
     coded_bytes,
     form_of,
-    hint,
 )
 from kernels.compression.inlining import inline, origin
+from kernels.compression.places import hint
 from kernels.engine.elements import dtype_name
 
 Graphs = tuple[fx.GraphModule, fx.GraphModule]

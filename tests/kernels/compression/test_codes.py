@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels.compression import codes
-from kernels.compression.codes import LANES, Codes, Places
-from kernels.compression.forms import Bits, Groups, coded_bytes, places_of
+from kernels.compression.codes import Codes
+from kernels.compression.forms import Bits, Groups, coded_bytes
+from kernels.compression.places import LANES, Places, places_of
 
 EPS = torch.finfo(torch.float32).eps
 WIDTHS = range(2, 9)
@@ -24,7 +25,7 @@ def again(x: Tensor, bits: int) -> tuple[Tensor, Codes]:
 
 
 def units(*shape: int) -> Tensor:
-    """Normal numbers as codes take them: [*lead, units, group, LANES]."""
+    """Normal numbers as codes take them: [*lead, units, group, lanes]."""
     return torch.randn(*shape, LANES)
 
 

@@ -1,0 +1,85 @@
+"""Where groups lie in the memory of a tensor."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import SymInt, Tensor
+
+from kernels.compression import private
+
+GROUP = 64  # elements
+GROUPS = (32, 64, 96, 128)  # where units have to fit into rows
+LANES = 8  # where those of a vector do not
+
+
+class Places(NamedTuple):
+    """Where the elements of a dense tensor lie.
+
+    order: its dimensions by descending stride. static: how many of them, from the last, have a size that is known when
+    the graph is compiled; they are cut into units. group: elements of a group. lanes: groups of a unit, whose elements
+    take turns in memory. filler: elements that fill up the last unit.
+    """
+
+    order: tuple[int, ...]
+    static: int
+    group: int
+    lanes: int
+    filler: int
+
+    def split(self, x: Tensor) -> Tensor:
+        """[*lead, units, group, lanes], in the order of memory."""
+        flat = x.permute(self.order).flatten(x.dim() - self.static)
+        if self.filler:  # the last element again: no number that is not in the tensor widens a group
+            flat = torch.cat([flat, flat[..., -1:].expand(*flat.shape[:-1], self.filler)], -1)
+        return flat.unflatten(-1, (-1, self.group, self.lanes))
+
+    def join(self, units: Tensor, sizes: Sequence[int]) -> Tensor:
+        """A tensor of this layout; sizes: of its `static` last dimensions in the order of memory."""
+        flat = units.flatten(-3)
+        if self.filler:
+            flat = flat[..., : flat.shape[-1] - self.filler]
+        back = [self.order.index(dim) for dim in range(len(self.order))]
+        return flat.unflatten(-1, tuple(sizes)).permute(back)
+
+
+def places_of(value: Tensor) -> Places | str:
+    """How groups lie in a tensor, or why they cannot."""
+    order = order_of(value)
+    if order is None:
+        return "its elements overlap or have gaps"
+    static, row = 0, 1
+    for dim in reversed(order):
+        if isinstance(value.shape[dim], SymInt):
+            break
+        static, row = static + 1, row * value.shape[dim]
+    vector = private.vector(value.device)
+    group, lanes = (GROUP, vector) if static == value.dim() else _unit_of(row, vector)
+    filler = -row % (group * lanes)
+    if static < value.dim() and filler > row // 4:
+        return f"its size changes, and the {row} elements in a row whose size does not are too few"
+    return Places(order, static, group, lanes, filler)
+
+
+def order_of(value: Tensor) -> tuple[int, ...] | None:
+    """The dimensions by descending stride; None if elements overlap or there are gaps between them."""
+    order = sorted(range(value.dim()), key=lambda dim: -hint(value.stride(dim)))
+    expected: int | SymInt = 1
+    for dim in reversed(order):
+        if value.shape[dim] == 1:  # whose stride says nothing
+            continue
+        if value.stride(dim) != expected:
+            return None
+        expected = expected * value.shape[dim]
+    return tuple(order)
+
+
+def _unit_of(row: int, vector: int) -> tuple[int, int]:
+    """The group and lanes that waste least of each row; of like ones, those nearest to the usual, then the larger."""
+    units = [(group, lanes) for lanes in (vector, LANES) for group in GROUPS]
+    return min(units, key=lambda unit: (-row % (unit[0] * unit[1]), abs(unit[0] - GROUP), -unit[0]))
+
+
+def hint(size: int | SymInt) -> int:
+    """A size, or what it was when the compiler saw it first."""
+    return int(size.node.hint if isinstance(size, SymInt) else size)
