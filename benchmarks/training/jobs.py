@@ -46,8 +46,8 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
     "small": {
         "text": {"width": 64, "layers": 2, "context": 64, "batch": 16, "steps": 600, "rate": 3e-3},
         "digits": {"width": 16, "layers": 1, "context": 0, "batch": 64, "steps": 400, "rate": 0.1},
-        **_coded(width=64, layers=3, context=64, batch=16, steps=500, rate=3e-3),
-        "resnet": {"width": 16, "layers": 2, "context": 0, "batch": 64, "steps": 300, "rate": 0.1},
+        **_coded(width=64, layers=2, context=64, batch=16, steps=400, rate=3e-3),
+        "resnet": {"width": 16, "layers": 1, "context": 0, "batch": 64, "steps": 300, "rate": 0.1},
         **_resnets(width=8, batch=64, steps=400),
         "vit": {"width": 64, "layers": 6, "context": 0, "batch": 64, "steps": 400, "rate": 1e-3},
     },
