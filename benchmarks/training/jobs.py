@@ -66,7 +66,7 @@ SEEDS = {
     "digits": 10,
     "gpt": 5,
     "llama": 5,
-    "resnet": 10,
+    "resnet": 5,
     "resnet20": 3,
     "resnet56": 3,
     "resnet164": 3,

@@ -57,12 +57,14 @@ def coded_section(rows: Sequence[Row], path: Path) -> str:
 
 
 def _section(rows: Sequence[Row], path: Path, tasks: Sequence[str], pictures: Mapping[str, str]) -> str:
+    if not tasks:
+        return ""
     lines = []
     for task in tasks:
         lines += [*_head(rows, task), "", *table(rows, task), "", verdicts(kept.compared(rows, task)), ""]
         if kept.gradients(rows, task, STATES[-1]):
             lines += [_gradients_head(rows, task), "", *gradients_table(rows, task), ""]
-    for name, words in pictures.items() if tasks else ():
+    for name, words in pictures.items():
         picture = path.with_name(f"{path.stem}-{name}.png")
         if picture.exists():
             lines += [f"![{words}](../benchmarks/results/{path.parent.name}/{picture.name})", ""]

@@ -179,6 +179,35 @@ def test_a_page_of_made_up_rows(tmp_path):
     assert any(line.startswith("| actnn-1 |") and "diverged with 1 of 3 seeds" in line for line in lines)
 
 
+def test_models_in_few_bits_have_a_section_of_their_own(tmp_path):
+    settings = training_runs.key(quick("llama"))
+    rows = [
+        Row(
+            "training llama",
+            variant,
+            "run",
+            seed,
+            settings,
+            {**_found(variant, 1.0 + seed), "peak": peak},
+            "d",
+            {},
+            "r",
+        )
+        for variant, peak in {"stock": 4e6, "coded-4": 1e6}.items()
+        for seed in range(3)
+    ]
+    (tmp_path / "machine").mkdir()
+    path = tmp_path / "machine" / "training.jsonl"
+    training_rows.save(rows, path)
+    (picture,) = training_plots.save(rows, path)
+    assert picture.name == "training-peaks.png"
+    begin, end = training_page.CODED_BEGIN, training_page.CODED_END
+    page = training_page.rendered(f"{training_page.BEGIN}{training_page.END}{begin}{end}", tmp_path)
+    assert page.startswith(f"{training_page.BEGIN}{training_page.END}{begin}**llama**")
+    assert "| coded-4 | 1.00 MB, 50 % | 1.00 MB, 25 % | 2.0000 |" in page
+    assert f"machine/{picture.name})" in page
+
+
 def _found(variant, loss):
     stock = variant == "stock"
     return {"loss": loss, "accuracy": 0.5, "kept": 2e6 if stock else 1e6, "seconds": 1.0 if stock else 2.0, "curve": []}

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels.compression import codes
+from kernels.compression import codes, private
 from kernels.compression.codes import Codes
 from kernels.compression.forms import Bits, Groups, coded_bytes
-from kernels.compression.places import LANES, Places, places_of
+from kernels.compression.places import LANES, Places, _unit_of, places_of
 
 EPS = torch.finfo(torch.float32).eps
 WIDTHS = range(2, 9)
@@ -117,6 +117,29 @@ TENSORS = {
 }
 
 
+@pytest.fixture(params=[8, 16], ids=["AVX2", "AVX-512"])
+def vector(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Numbers in a vector of this CPU, as places are told."""
+    monkeypatch.setattr(private, "vector", lambda _: request.param)
+    return int(request.param)
+
+
+def test_lanes_are_those_of_a_vector(vector: int) -> None:
+    places = places_of(torch.randn(4, 32, 64))
+    assert isinstance(places, Places)
+    assert (places.group, places.lanes) == (64, vector)
+
+
+@pytest.mark.parametrize(
+    ("row", "units"),
+    {256: {8: (32, 8), 16: (32, 8)}, 768: {8: (96, 8), 16: (96, 8)}, 4096: {8: (64, 8), 16: (64, 16)}}.items(),
+)
+def test_units_waste_nothing_of_usual_rows(row: int, units: dict[int, tuple[int, int]], vector: int) -> None:
+    """Where the number of rows changes."""
+    assert _unit_of(row, vector) == units[vector]
+
+
+@pytest.mark.usefixtures("vector")
 @pytest.mark.parametrize("x", TENSORS.values(), ids=TENSORS)
 def test_places_of_a_tensor(x: Tensor) -> None:
     """Groups follow one another in memory, and joined are the tensor again, with its strides."""
@@ -136,6 +159,7 @@ def test_tensors_with_gaps_have_no_places() -> None:
 
 
 @each_width
+@pytest.mark.usefixtures("vector")
 @pytest.mark.parametrize("x", TENSORS.values(), ids=TENSORS)
 def test_bytes_are_those_of_the_codes(x: Tensor, bits: int) -> None:
     places = places_of(x)
