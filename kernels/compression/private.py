@@ -55,5 +55,5 @@ def vector(device: torch.device) -> int:
 
 def module_name(path: str) -> str:
     """Of Dynamo's path to a module, as L['self'].layers.0: the part that is a name in the model."""
-    path = re.sub(r"^L\['\w+'\](\._orig_mod)?\.?", "", path)
+    path = re.sub(r"^L\['\w+'\](\._orig_mod)?", "", path)
     return re.sub(r"\._modules\['(\w+)'\]", r".\1", path).lstrip(".")

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from kernels import KernelError, compression
-from kernels.compression import forms
+from kernels.compression import forms, private
 from kernels.compression.crossing import Crossing
 from tests.kernels.compression import models
 from tests.kernels.compression.cuts import full_width
@@ -239,6 +239,22 @@ def test_report_text() -> None:
     assert "times less" in text
     assert "*.gate" in text
     assert "no graph was compiled" in str(compression.Report(()))
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("L['self'].layers.0.gate", "layers.0.gate"),
+        ("L['self']._orig_mod.layers.0.gate", "layers.0.gate"),
+        ("L['fn'].0", "0"),
+        ("L['self']", ""),
+        # Dynamo of torch 2.9 writes so.
+        ("L['self']._modules['layers']._modules['0'].gate", "layers.0.gate"),
+        ("L['fn']._modules['0']", "0"),
+    ],
+)
+def test_module_names(path: str, name: str) -> None:
+    assert private.module_name(path) == name
 
 
 @pytest.mark.parametrize("bits", [1, 9, "4", True, 4.0, None])
