@@ -96,8 +96,13 @@ def _saved(ctx: Any) -> tuple[Tensor, ...]:
 def elementwise(x: Tensor, kernel: str, params: Sequence[float]) -> Tensor:
     """f(x) of any strides, laid out as x is; differentiable once."""
     order = _memory_order(x)
-    run = traced if torch.compiler.is_compiling() and traced.traceable(kernel) else torch.ops.actfit
+    run = traced if _is_compiling() and traced.traceable(kernel) else torch.ops.actfit
     return _undone(Elementwise.apply(x, kernel, list(params), order, run)[0], order)
+
+
+def _is_compiling() -> bool:
+    """Whether a graph is being traced: up to torch 2.12, torch.compiler knows that only while Dynamo reads the code."""
+    return torch.compiler.is_compiling() or torch._guards.TracingContext.try_get() is not None
 
 
 def in_memory_order(run: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
