@@ -18,7 +18,7 @@ from kernels.errors import KernelError, shown
 
 FEWEST, MOST = 2, 8  # bits
 ROUNDINGS = ("nearest", "stochastic")
-TORCH = ((2, 9), (2, 13))  # the releases that this project supports; the tests run the last
+TORCH = ((2, 9), (2, 13))  # the releases that this package supports; CI has the last, the others were tested by hand
 
 
 def options(bits: int = 4, *, rounding: str = "nearest") -> dict[str, Any]:
