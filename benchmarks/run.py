@@ -5,7 +5,7 @@
     speed      seconds of kernels, blocks and nets beside eager, torch.compile and checkpoint; instructions of kernels;
                imports and commands
     fit        time, memory and error of the searches and the engines; the prices of instructions
-    training   does a training change? an hour and a half on two cores
+    training   does a training change? two and a half hours on two cores
 
 Nothing is counted or timed while its tests fail. Each step is a command of its own, `python -m
 benchmarks.STEP`, whose --help says what its rows are; rows go to benchmarks/results/<device>/, one format for all, and

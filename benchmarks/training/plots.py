@@ -3,6 +3,7 @@
 import io
 import statistics
 from collections.abc import Sequence
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -171,9 +172,13 @@ def peaks(rows: Sequence[Row]) -> Figure | None:
             peak = next(iter(by_variant[variant].values())).found["peak"] / whole
             margin = comparison.margin or float("nan")
             value, half = comparison.difference / margin, (comparison.high - comparison.difference) / margin
+            if isnan(value):
+                axes.annotate(f"{variant}: diverged", (peak, 0.95), xycoords=("data", "axes fraction"), fontsize=7)
+                continue
             axes.errorbar(peak, value, yerr=half, fmt="o", color=CODED_STYLES[variant.partition("-")[0]], markersize=4)
             axes.annotate(variant, (peak, value), textcoords="offset points", xytext=(4, 4), fontsize=7)
-        axes.set(title=task, xlabel="peak of a step, × stock", xlim=(0, 1.15))
+        axes.set(title=task, xlabel="peak of a step, × stock")
+        axes.set_xlim(0, 1.2 * axes.get_xlim()[1])  # room for the names
         axes.set_yscale("symlog", linthresh=1)  # the margin, and what is far outside
     figure.axes[0].set_ylabel("final loss less stock's, in margins")
     figure.axes[0].legend(frameon=False, fontsize=7)

@@ -11,8 +11,8 @@ def expected_error(bits: int, group: int, rounding: str) -> float:
 
     The values are taken to be normally distributed, with mean 0 and one variance in a group, and rounding errors to be
     uniform in half a step to each side, a step being the range R of the group over 2**bits - 1. Stochastic rounding
-    errs by a variance of step² / 6 in place of step² / 12. What bfloat16 adds, and that a group's ends come back
-    almost exactly, change this by less than 4 %.
+    errs by a variance of step² / 6 in place of step² / 12. That ends and steps are rounded to bfloat16, and that a
+    group's ends come back almost exactly, change this by less than 4 %; a tensor of bfloat16 rounds the result, too.
 
     Parameters
     ----------

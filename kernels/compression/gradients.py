@@ -53,8 +53,8 @@ class GradientError:
     def __str__(self) -> str:
         if self.error == 0:
             return (
-                "no error: the gradient is that of eager mode, bit by bit, so that nothing was coded; "
-                "does loss call the model it is given?"
+                "no error: the gradient is that of eager mode, bit by bit; "
+                "either nothing but masks was coded, or loss does not call the model it is given, or the gradient is 0"
             )
         rows = [(one.name, percent(one.error), percent(one.share)) for one in self.parameters[:ROWS]]
         lines = [f"error of the gradient: {percent(self.error)}"]
@@ -67,9 +67,11 @@ def gradient_error(compiled: nn.Module, loss: Callable[[nn.Module], Tensor]) -> 
     """Measure the error of a compiled model's gradient: what codes do to it, and the rounding of compiled kernels.
 
     The gradient is computed twice, in eager mode and as compiled, with the same random state, and both are held. What
-    parameters have as `.grad`, buffers, attributes of modules and random states are afterwards what they were.
+    parameters have as `.grad`, buffers, attributes of modules and PyTorch's random states are afterwards what they
+    were; what `loss` changes in place elsewhere, as in a list, stays changed.
 
     Compiled code draws other random numbers than eager mode: turn dropout off, and draw noise before, not in `loss`.
+    A generator of one's own would go on from the first run to the second, unnoticed.
     Compiled with the option "fallback_random" of Inductor, it draws the same ones, unless codes are rounded
     stochastically, which draws between them.
 
@@ -85,6 +87,8 @@ def gradient_error(compiled: nn.Module, loss: Callable[[nn.Module], Tensor]) -> 
     KernelError
         If `compiled` is no such model, or one under DDP or FSDP; if `loss` gives something else, or a number that
         depends on no parameter; if it draws random numbers and compiled code would draw others.
+    RuntimeError
+        PyTorch's own, for reentrant checkpoints, which only know backward().
     """
     _check(compiled)
     named = {name: one for name, one in compiled.named_parameters() if one.requires_grad}

@@ -56,7 +56,7 @@ def places_of(value: Tensor) -> Places | str:
     vector = private.vector(value.device)
     group, lanes = (GROUP, vector) if static == value.dim() else _unit_of(row, vector)
     filler = -row % (group * lanes)
-    if static < value.dim() and filler > row // 4:
+    if static < value.dim() and 2 * filler > row:  # more than half as many bits again
         return f"its size changes, and the {row} elements in a row whose size does not are too few"
     return Places(order, static, group, lanes, filler)
 

@@ -113,7 +113,7 @@ def _code(
 ) -> tuple[list[fx.Node], Reader]:
     """What crosses in the stead of a node, encoded after its last use, and how the placeholder is decoded.
 
-    To encode at once would save no less, and a code that Inductor fuses with the last use reads the tensor once.
+    To encode at once would save no less, and Inductor may fuse the code with the last use.
     """
     encoding, decoding = graphs
     names = [f"{node.name}_{part}" for part in ("minimum", "step", "field", "field2", "field3")]
@@ -143,9 +143,9 @@ def _functions(value: Tensor, form: Bits | Groups, settings: Settings) -> tuple[
     sizes = [value.shape[dim] for dim in places.order[value.dim() - places.static :]]
 
     def encode(x: Tensor) -> list[Tensor]:
-        groups = places.split(private.in_memory(x) if _is_read_by_groups(x) else x)
         if isinstance(form, Bits):
-            return [codes.encode_bits(groups)]
+            return [codes.encode_bits(places.split(x))]
+        groups = places.split(private.in_memory(x) if _is_written_first(x) else x)
         noise = private.uniform(groups) if settings.rounding == "stochastic" else None
         minimum, step, fields = codes.encode(groups, form.bits, noise)
         return [minimum, step, *fields]
@@ -159,11 +159,11 @@ def _functions(value: Tensor, form: Bits | Groups, settings: Settings) -> tuple[
     return encode, decode
 
 
-def _is_read_by_groups(x: Tensor) -> bool:
-    """Whether computing x in the loops that encode it would be slow: on a CPU, where groups span rows.
+def _is_written_first(x: Tensor) -> bool:
+    """Whether x is written to memory before its groups are read: on a CPU, as groups span rows.
 
-    Inductor's C++ then takes what x has from its row, such as a mean, number by number. Nothing is known of sizes that
-    change.
+    Were x computed in the loops that encode it, Inductor's C++ would take what x has from its row, such as a mean,
+    number by number. Not where sizes change: older releases of PyTorch order strides as plain numbers only.
     """
     return x.device.type == "cpu" and not any(isinstance(size, SymInt) for size in (*x.shape, *x.stride()))
 

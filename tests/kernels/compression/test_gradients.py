@@ -207,8 +207,10 @@ def test_text() -> None:
     assert "and " not in str(GradientError(0.125, tuple(parameters[:10])))
 
 
-def test_text_where_nothing_was_coded() -> None:
+def test_text_where_there_is_no_error() -> None:
     run, other, x = compiled(Net(), partitioner()), Net(), torch.randn(64, 32)
     aside = gradient_error(run, lambda model: other(x).square().mean() + model.bias.sum())
-    assert "does loss call the model" in str(aside)
+    assert "loss does not call the model" in str(aside)
+    rectifier = compiled(nn.Sequential(nn.Linear(32, 128), nn.ReLU()), partitioner())
+    assert "nothing but masks was coded" in str(gradient_error(rectifier, square(torch.randn(64, 32))))
     assert "error of the gradient" in str(gradient_error(run, square(x)))
