@@ -176,7 +176,7 @@ def peaks(rows: Sequence[Row]) -> Figure | None:
                 axes.annotate(f"{variant}: diverged", (peak, 0.95), xycoords=("data", "axes fraction"), fontsize=7)
                 continue
             axes.errorbar(peak, value, yerr=half, fmt="o", color=CODED_STYLES[variant.partition("-")[0]], markersize=4)
-            axes.annotate(variant, (peak, value), textcoords="offset points", xytext=(4, 4), fontsize=7)
+            axes.annotate(variant, (peak, value), textcoords="offset points", xytext=(4, 4), fontsize=7, rotation=30)
         axes.set(title=task, xlabel="peak of a step, × stock")
         axes.set_xlim(0, 1.2 * axes.get_xlim()[1])  # room for the names
         axes.set_yscale("symlog", linthresh=1)  # the margin, and what is far outside
