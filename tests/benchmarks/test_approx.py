@@ -227,7 +227,7 @@ def test_a_page_of_made_up_rows_of_nets(tmp_path):
     training_rows.save(rows, folder / "training.jsonl")
     markers = f"{training_page.BEGIN}{training_page.END}between\n{page.BEGIN}old\n{page.END}after\n"
     found = training_page.rendered(markers, tmp_path)
-    assert found.startswith(f"{training_page.BEGIN}\n{training_page.END}between\n{page.BEGIN}**resnet20**")
+    assert found.startswith(f"{training_page.BEGIN}{training_page.END}between\n{page.BEGIN}**resnet20**")
     assert found.endswith(f"{page.END}after\n")
     lines = found.splitlines()
     start = "| approx-4 | 1.00 MB | 2.0× | – | 2.50 ± 1.00 | +0.50 (+0.50 to +0.50) | < 0.001 | equivalent, but meas"
