@@ -40,7 +40,7 @@ def trained(monkeypatch, undrawn):
 def test_the_command_writes_rows_and_pictures(tmp_path, capsys):
     out = tmp_path / "rows.jsonl"
     threads = torch.get_num_threads()
-    assert run("--quick", "--arms", "fewbit-3,recompute", "--out", str(out)) == command.GOOD
+    assert run("--quick", "--task", "text,digits", "--arms", "fewbit-3,recompute", "--out", str(out)) == command.GOOD
     assert torch.get_num_threads() == threads
     rows = training_rows.load(out)
     assert [json.dumps(row.line(), ensure_ascii=False) for row in rows] == out.read_text("utf-8").splitlines()

@@ -45,9 +45,10 @@ def agree(compiled: Made, eager: Made, *inputs: Tensor, backend: str = "aot_eage
     is_single = inputs[0].dtype == torch.float32
     beside = 4e-4 if is_single else eps
     (y, *gradients), (exact_y, *exact) = got, expected
+    off = of_erf * inputs[0].detach().abs() if of_erf else 0.0
     return (
         same_layout
-        and bool(((y - exact_y).abs() <= eps * (1 + exact_y.abs()) + of_erf * inputs[0].detach().abs()).all())
+        and bool(((y - exact_y).abs() <= eps * (1 + exact_y.abs()) + off).all())
         and all(torch.allclose(*pair, rtol=eps, atol=beside) for pair in zip(gradients, exact, strict=True))
     )
 

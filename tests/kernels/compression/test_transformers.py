@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.compression import forms
+from kernels.compression import forms, private
 from tests.kernels.compression.cuts import Step, allowed, full_width, same
 from tests.kernels.compression.graphs import error, partitioner, stock
 from tests.kernels.conversion.small_transformers import RATE, batch, build, each_family
@@ -17,6 +17,7 @@ BITS = 8
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forms, "SMALLEST", 64)
+    monkeypatch.setattr(private, "vector", lambda _: 8)  # on every CPU: small tensors would not fill units of 16 lanes
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo looks at it
