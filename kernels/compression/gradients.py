@@ -71,9 +71,9 @@ def gradient_error(compiled: nn.Module, loss: Callable[[nn.Module], Tensor]) -> 
     were; what `loss` changes in place elsewhere, as in a list, stays changed.
 
     Compiled code draws other random numbers than eager mode: turn dropout off, and draw noise before, not in `loss`.
-    A generator of one's own would go on from the first run to the second, unnoticed.
     Compiled with the option "fallback_random" of Inductor, it draws the same ones, unless codes are rounded
-    stochastically, which draws between them.
+    stochastically, which draws between them. A generator of one's own goes on from the first run to the second,
+    unnoticed.
 
     Parameters
     ----------

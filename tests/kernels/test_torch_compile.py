@@ -42,8 +42,7 @@ def agree(compiled: Made, eager: Made, *inputs: Tensor, backend: str = "aot_eage
     if backend == "aot_eager":
         return same_layout and all(map(torch.equal, got, expected))
     eps = 2 * torch.finfo(inputs[0].dtype).eps
-    is_single = inputs[0].dtype == torch.float32
-    beside = 4e-4 if is_single else eps
+    beside = 4e-4 if inputs[0].dtype == torch.float32 else eps
     (y, *gradients), (exact_y, *exact) = got, expected
     off = of_erf * inputs[0].detach().abs() if of_erf else 0.0
     return (
