@@ -52,6 +52,10 @@ def main(worker: Callable[[int, Any], Any]) -> None:
     if rank == 0:
         torch.save(found, folder / "results.pt")
     distributed.destroy_process_group()
+    sys.stdout.flush()
+    # Without Python's own end: a wrapped model holds the group, whose threads then let go of tensors, and
+    # a thread that asks for the interpreter while it ends aborts the process.
+    os._exit(0)
 
 
 def wrapped(net: nn.Module, wrapper: str, mesh: Any, layers: tuple[type, ...] = (nn.Linear,)) -> nn.Module:
