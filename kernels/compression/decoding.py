@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, fx
 
 from kernels.compression import forms
-from kernels.compression.forms import packet_of
-from kernels.compression.inlining import inline, is_drawn, is_product
+from kernels.compression.inlining import inline
+from kernels.compression.nodes import is_drawn, is_product, packet_of
 from kernels.compression.places import hint
 
 aten = torch.ops.aten

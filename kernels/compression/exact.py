@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, fx
 
-from kernels.compression.forms import STATISTIC, packet_of
-from kernels.compression.inlining import is_drawn
+from kernels.compression.forms import STATISTIC
+from kernels.compression.nodes import cone, is_drawn, packet_of
 from kernels.compression.places import hint
 
 aten = torch.ops.aten
@@ -47,7 +47,7 @@ def move_to_forward(
     first = next((one for one in pairs.values() if isinstance(one.meta.get("val"), Tensor)), None)
     magnifying = [one for one in _without_gradients(backward, set(places)) if _is_step(one) or _is_probability(one)]
     # All are found before one is moved: what follows from a moved result follows from a code, too.
-    for node in [one for one in magnifying if not approximate.isdisjoint(_cone(one))]:
+    for node in [one for one in magnifying if not approximate.isdisjoint(cone(one))]:
         with backward.inserting_before(first):
             placeholder = backward.placeholder(f"{node.name}_of_forward")
         placeholder.meta = dict(node.meta)
@@ -102,24 +102,13 @@ def _is_probability(node: fx.Node) -> bool:
     return False
 
 
-def _cone(node: fx.Node) -> set[fx.Node]:
-    """The node and all that goes into it."""
-    found, todo = set(), [node]
-    while todo:
-        one = todo.pop()
-        if one not in found:
-            found.add(one)
-            todo += one.all_input_nodes
-    return found
-
-
 def _copied(node: fx.Node, forward: fx.Graph, known: dict[str, fx.Node]) -> fx.Node:
     """The node in the forward graph: there under its name if forward computes it, or computed at its end."""
-    cone = _cone(node)
+    needed = cone(node)
     (last,) = forward.find_nodes(op="output")
     with forward.inserting_before(last):
         for one in node.graph.nodes:
-            if one in cone and one.name not in known:
+            if one in needed and one.name not in known:
                 if one.op == "get_attr":
                     setattr(forward.owning_module, one.target, getattr(node.graph.owning_module, one.target))
                 known[one.name] = forward.node_copy(one, lambda part: known[part.name])

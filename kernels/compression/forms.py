@@ -7,10 +7,12 @@ from math import prod
 import torch
 from torch import Tensor, fx
 
+from kernels.compression.nodes import arguments_of, packet_of
 from kernels.compression.places import Places, hint, places_of
 
 aten = torch.ops.aten
 
+FEWEST, MOST = 2, 8  # bits of an element
 HEADER = 4  # bytes of a group: its minimum and its step
 SMALLEST = 4096  # elements: below, codes save less than the kernels that make them take
 STATISTIC = 16  # a reduction of so many elements to one leaves a statistic, which is small and has to be exact
@@ -117,29 +119,17 @@ def coded_bytes(value: Tensor, form: Form) -> int:
     return groups * (HEADER + places.group * form.bits // 8)
 
 
-def packet_of(node: fx.Node) -> object:
-    """The operation of a node without its overload, as torch.ops.aten.add; None for other nodes."""
-    return getattr(node.target, "overloadpacket", None)
-
-
 def _must_be_exact(placeholder: fx.Node) -> bool:
     """Whether it, or a view of it, is an argument that has to be exact."""
     todo = [placeholder]
     while todo:
         node = todo.pop()
         for user in node.users:
-            if node in _exact_arguments(user):
+            if any(value is node and name in EXACT for name, value in arguments_of(user).items()):
                 return True
             if len(user.all_input_nodes) == 1:
                 todo.append(user)
     return False
-
-
-def _exact_arguments(node: fx.Node) -> list[object]:
-    schema = getattr(node.target, "_schema", None)
-    names = [] if schema is None else [argument.name for argument in schema.arguments]
-    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    return [value for name, value in given.items() if name in EXACT]
 
 
 def _is_divisor(placeholder: fx.Node) -> bool:

@@ -1,14 +1,6 @@
-"""Operations of a traced function, put into a graph; and which operations of a graph are products, or random."""
+"""Operations of a traced function, put into a graph."""
 
-from typing import Any
-
-import torch
 from torch import fx
-
-from kernels.compression.forms import packet_of
-
-aten = torch.ops.aten
-PRODUCTS = (aten.mm, aten.addmm, aten.bmm, aten.baddbmm, aten.convolution, aten.convolution_backward)
 
 
 def inline(
@@ -28,20 +20,3 @@ def inline(
                 copies[node] = graph.create_node(node.op, node.target, args, kwargs, named.get(node))
                 copies[node].meta = dict(node.meta)
     return [copies[node] for node in output.args[0]]
-
-
-def is_product(node: fx.Node) -> bool:
-    """Whether it is an operation that Inductor does not fuse, and that takes most of the time."""
-    packet = packet_of(node)
-    return packet in PRODUCTS or "attention" in str(packet)
-
-
-def is_drawn(node: fx.Node) -> bool:
-    """Whether its result is random: another draw would be another number."""
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-
-
-def origin(node: fx.Node) -> dict[str, Any]:
-    """What tells where a node comes from, and in which part of the saved tensors it stands."""
-    names = ("nn_module_stack", "stack_trace", "saved_tensor_with_no_vc_check", "partitioner_tag")
-    return {name: node.meta[name] for name in names if name in node.meta}

@@ -12,11 +12,10 @@ from torch import fx
 import kernels.engine.reference_codes as arithmetic
 from kernels.compression import private
 from kernels.compression.crossing import Graph
-from kernels.compression.forms import Settings
+from kernels.compression.forms import FEWEST, MOST, Settings
 from kernels.compression.splice import crossings
 from kernels.errors import KernelError, shown
 
-FEWEST, MOST = 2, 8  # bits
 ROUNDINGS = ("nearest", "stochastic")
 TORCH = ((2, 9), (2, 13))  # the releases that this package supports; CI has the last, the others were tested by hand
 

@@ -13,9 +13,19 @@ from torch._inductor import inductor_prims
 from torch._inductor.cpu_vec_isa import pick_vec_isa
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 from torch._inductor.decomposition import select_decomp_table
+from torch._ops import HigherOrderOperator
 from torch.fx.experimental.proxy_tensor import make_fx
 
-__all__ = ["CustomPartitionerFn", "in_memory", "module_name", "partition", "trace", "uniform", "vector"]
+__all__ = [
+    "CustomPartitionerFn",
+    "HigherOrderOperator",
+    "in_memory",
+    "module_name",
+    "partition",
+    "trace",
+    "uniform",
+    "vector",
+]
 
 
 def partition(joint: fx.GraphModule, inputs: Sequence[object], **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:

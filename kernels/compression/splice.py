@@ -6,11 +6,13 @@ from typing import Any
 from torch import SymInt, Tensor, fx
 
 from kernels.compression import codes, private
+from kernels.compression.attention import beside_a_log_sum_exp, compute_again
 from kernels.compression.crossing import Crossing
 from kernels.compression.decoding import Reader, decode_where_used
 from kernels.compression.exact import move_to_forward
 from kernels.compression.expected_error import expected_error
 from kernels.compression.forms import (
+    MOST,
     Bits,
     Form,
     Groups,
@@ -20,7 +22,8 @@ from kernels.compression.forms import (
     coded_bytes,
     form_of,
 )
-from kernels.compression.inlining import inline, origin
+from kernels.compression.inlining import inline
+from kernels.compression.nodes import origin
 from kernels.compression.places import hint
 from kernels.engine.elements import dtype_name
 
@@ -44,8 +47,11 @@ def crossings(
     placeholders = {node.name: node for node in backward.graph.find_nodes(op="placeholder")}
     pairs = {node: placeholders[node.name] for node in last.args[0][outputs:]}
     inputs = _inputs_without_gradient(forward.graph, backward.graph, static)
-    pairs = move_to_forward(forward.graph, backward.graph, pairs, set(_coded(_forms(pairs, inputs, settings))))
-    forms = _forms(pairs, inputs, settings)
+    forms = _forms(backward.graph, pairs, inputs, settings)
+    pairs = move_to_forward(forward.graph, backward.graph, pairs, set(_coded(forms)))
+    forms = _forms(backward.graph, pairs, inputs, settings)
+    pairs = compute_again(backward.graph, pairs, set(_coded(forms)))
+    forms = _forms(backward.graph, pairs, inputs, settings)
     coded = _coded(forms)
     crossing: list[fx.Node] = []
     readers: dict[fx.Node, Reader] = {}
@@ -65,10 +71,14 @@ def crossings(
     return [_row(node, form, settings) for node, form in forms.items()]
 
 
-def _forms(pairs: dict[fx.Node, fx.Node], inputs: set[fx.Node], settings: Settings) -> dict[fx.Node, Form]:
+def _forms(
+    backward: fx.Graph, pairs: dict[fx.Node, fx.Node], inputs: set[fx.Node], settings: Settings
+) -> dict[fx.Node, Form]:
     """The forms of the tensors that cross; none of inputs that others hold."""
     tensors = [node for node in pairs if node not in inputs and isinstance(node.meta.get("val"), Tensor)]
-    return {node: form_of(node, pairs[node], settings.bits) for node in tensors}
+    fine = beside_a_log_sum_exp(backward)
+    bits = {node: MOST if pairs[node] in fine else settings.bits for node in tensors}
+    return {node: form_of(node, pairs[node], bits[node]) for node in tensors}
 
 
 def _coded(forms: dict[fx.Node, Form]) -> dict[fx.Node, Bits | Groups]:

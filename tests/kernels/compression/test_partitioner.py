@@ -120,13 +120,6 @@ def test_statistics_are_whole() -> None:
     assert {(row.form, row.reason) for row in rows if row.shape[-1] == 1} == {("whole", "a statistic")}
 
 
-def test_what_attention_needs_exactly_is_whole() -> None:
-    rows = crossing(models.Attention(causal=True), torch.randn(4, 64, 64))
-    attention = [row for row in rows if "attention" in row.operation]
-    assert {row.form for row in attention} == {"4 bits", "whole"}
-    assert {row.reason for row in attention} == {"", "backward needs it exactly"}
-
-
 def test_masks_of_attention_are_exact() -> None:
     """Or their infinities would be in the gradient, and their zeros would not be zeros."""
 

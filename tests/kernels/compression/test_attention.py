@@ -1,0 +1,191 @@
+"""Attention, whose backward pass needs the log-sum-exp and the output of what is decoded."""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+from torch._higher_order_ops.flex_attention import flex_attention_backward
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
+
+from kernels.compression import forms
+from kernels.compression.attention import beside_a_log_sum_exp
+from kernels.compression.codes import decode, encode
+from kernels.compression.crossing import Crossing
+from kernels.compression.forms import Groups, Settings, Whole
+from kernels.compression.nodes import arguments_of
+from kernels.compression.places import places_of
+from kernels.compression.splice import crossings
+from tests.kernels.compression.cuts import full_width
+from tests.kernels.compression.graphs import compiled, partitioner, stock
+
+aten = torch.ops.aten
+SHAPE = (2, 2, 64, 32)
+SHARP = 6.0  # a factor of the logits' that leaves rows with a probability near 1
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms, "SMALLEST", 64)
+    torch.manual_seed(0)
+
+
+def through_codes(x: Tensor, bits: int) -> Tensor:
+    """What backward decodes of a tensor."""
+    places = places_of(x)
+    assert not isinstance(places, str)
+    made = encode(places.split(x), bits, None)
+    return places.join(decode(made, bits, x.dtype), [x.shape[dim] for dim in places.order])
+
+
+def gradients(function: Callable[..., Tensor], upstream: Tensor, *inputs: Tensor) -> list[Tensor]:
+    leaves = [one.detach().clone().requires_grad_() for one in inputs]
+    return list(torch.autograd.grad(function(*leaves), leaves, upstream))
+
+
+def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def masked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    mask = torch.ones(64, 64, dtype=torch.bool).tril(20)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=0.2)
+
+
+@pytest.mark.parametrize("bits", [2, 4])
+@pytest.mark.parametrize("function", [plain, causal, masked])
+def test_gradients_are_those_of_the_decoded_tensors(function: Callable[..., Tensor], bits: int) -> None:
+    """However sharp it is; with the output and the log-sum-exp of exact ones, they are no gradients of anything."""
+    q, k, v, upstream = torch.randn(4, *SHAPE)
+    q = SHARP * q
+    got = gradients(compiled(function, partitioner(bits=bits)), upstream, q, k, v)
+    decoded = [through_codes(one, bits) for one in (q, k, v)]
+    for one, exact in zip(got, gradients(function, upstream, *decoded), strict=True):
+        # The same operation on the same numbers, but for sums that it may split otherwise in other memory.
+        torch.testing.assert_close(one, exact, rtol=0, atol=64 * torch.finfo(one.dtype).eps * float(exact.abs().max()))
+
+
+class Projected(nn.Module):
+    """Attention whose output a product and an activation need, too; the second takes the first's output as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(32, 32) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        k, v = self.key(x), self.value(x)
+        y = F.scaled_dot_product_attention(self.query(x), k, v)
+        y = F.scaled_dot_product_attention(y, k, v, is_causal=True)
+        result: Tensor = self.out(F.relu(y)) + F.silu(y)
+        return result
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_wiring_of_attention_upon_attention(dynamic: bool) -> None:
+    """With tensors that cross as they are in the place of their codes, all gradients are stock's, bit for bit."""
+    model, x, upstream = Projected(), *torch.randn(2, *SHAPE)
+
+    def run(cut: Callable[..., Any]) -> list[Tensor]:
+        model.zero_grad()
+        compiled(model, cut, dynamic=dynamic)(x).backward(upstream)
+        return [one.grad.clone() for one in model.parameters() if one.grad is not None]
+
+    exact = run(stock)
+    with full_width():
+        assert all(map(torch.equal, run(partitioner()), exact))
+
+
+def test_neither_output_nor_log_sum_exp_crosses() -> None:
+    cut = partitioner()
+    model, x, upstream = Projected(), *torch.randn(2, *SHAPE)
+    compiled(model, cut)(x).backward(upstream)
+    (graph,) = cut.graphs
+    # Query, key and value; and relu's mask, from the second output. x is a batch.
+    print(*graph.crossings, sep="\n")
+    assert sorted(row.form for row in graph.crossings) == ["1 bit", "4 bits", "4 bits", "4 bits"]
+
+
+GPU: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {  # what attention is given, and where it gives random states
+    "flash": ({"is_causal": True}, (6, 7)),
+    "efficient": ({"attn_bias": None, "compute_log_sumexp": True, "scale": 0.3}, (2, 3)),
+    "cudnn": ({"attn_bias": None, "compute_log_sumexp": True, "is_causal": True}, (6, 7)),
+}
+
+
+def on_a_gpu(kind: str, dropout: float) -> tuple[list[Crossing], fx.Node, list[fx.Node]]:
+    """What crosses, the backward pass, and the attention that is in the backward graph: nothing has memory or runs."""
+    attention = getattr(aten, f"_scaled_dot_product_{kind}_attention").default
+    backward_pass = getattr(aten, f"_scaled_dot_product_{kind}_attention_backward").default
+    given = {**GPU[kind][0], "dropout_p": dropout}
+    forward, backward = fx.Graph(), fx.Graph()
+    with FakeTensorMode():
+        value = torch.empty(SHAPE, dtype=torch.bfloat16, device="cpu")
+        results = attention(value, value, value, **given)
+        saved = {name: forward.placeholder(name) for name in ("query", "key", "value")}
+        source = forward.call_function(attention, tuple(saved.values()), given)
+        for name, place in zip(
+            ("out", "logsumexp", "philox_seed", "philox_offset"), (0, 1, *GPU[kind][1]), strict=True
+        ):
+            saved[name] = forward.call_function(operator.getitem, (source, place))
+            saved[name].meta["val"] = results[place]
+        for node in (source, *source.args):
+            node.meta["val"] = results if node is source else value
+        forward.output((saved["out"], *saved.values()))
+        received = {name: backward.placeholder(node.name) for name, node in saved.items()}
+        upstream = backward.placeholder("upstream")
+        for name, node in received.items():
+            node.meta["val"] = saved[name].meta["val"]
+        upstream.meta["val"] = value
+        arguments = {"grad_out": upstream, "grad_out_": upstream, **given, **received, "max_q": 64, "max_k": 64}
+        arguments["grad_input_mask"] = [True, True, True, False]
+        names = [argument.name for argument in backward_pass._schema.arguments]
+        last = backward.call_function(backward_pass, (), {name: arguments.get(name) for name in names})
+        backward.output(tuple(backward.call_function(operator.getitem, (last, place)) for place in range(3)))
+        modules = [fx.GraphModule(nn.Module(), graph) for graph in (forward, backward)]
+        rows = crossings(*modules, 1, frozenset(), Settings(4))
+    (last,) = modules[1].graph.find_nodes(op="call_function", target=backward_pass)
+    return rows, last, list(modules[1].graph.find_nodes(op="call_function", target=attention))
+
+
+@pytest.mark.parametrize("kind", GPU)
+def test_a_gpus_attention_is_computed_again(kind: str) -> None:
+    rows, backward_pass, (again,) = on_a_gpu(kind, 0.0)
+    assert [row.form for row in rows][:3] == ["4 bits"] * 3
+    assert {row.reason for row in rows[3:]} == {"integers"}  # random states
+    given, own = arguments_of(backward_pass), arguments_of(again)
+    assert [(given[name].target, given[name].args) for name in ("out", "logsumexp")] == [
+        (operator.getitem, (again, place)) for place in (0, 1)
+    ]
+    assert [own.pop(name).name.rpartition("_decoded")[0] for name in ("query", "key", "value")] == [
+        *("query", "key", "value")
+    ]
+    assert own == {**GPU[kind][0], "dropout_p": 0.0}
+
+
+@pytest.mark.parametrize("kind", GPU)
+def test_attention_with_dropout_is_not(kind: str) -> None:
+    """It would drop others. So what goes into its backward pass beside an exact log-sum-exp has the finest codes."""
+    rows, _, again = on_a_gpu(kind, 0.1)
+    assert not again
+    assert [row.form for row in rows][:5] == [*["8 bits"] * 4, "whole"]
+    assert rows[4].reason == "backward needs it exactly"
+
+
+def test_flex_attention_is_not() -> None:
+    """What it computes is a graph of its own. It runs on GPUs only."""
+    graph = fx.Graph()
+    saved = [graph.placeholder(name) for name in ("query", "key", "value", "out", "logsumexp", "upstream")]
+    graph.call_function(flex_attention_backward, (*saved, None, None, None, (), 1.0, {}))
+    assert beside_a_log_sum_exp(graph) == set(saved[:4])
+    for node in saved:
+        node.meta["val"] = torch.empty(SHAPE)
+    found = [forms.form_of(node, node, 4) for node in saved[:5]]
+    assert [isinstance(form, Groups) for form in found] == [True] * 4 + [False]
+    assert found[4] == Whole("backward needs it exactly")
