@@ -100,24 +100,45 @@ def write(path: Path, rows: Iterable[Row]) -> None:
         write_text(path, text)
 
 
-def save(rows: Sequence[Row], name: str) -> Path:
-    """Write rows to results/<device>/<name>.jsonl, where the device is that of the rows."""
+def save(rows: Sequence[Row], name: str, partial: bool = False) -> Path:
+    """Write rows to results/<device>/<name>.jsonl, where the device is that of the rows.
+
+    partial: rows that are there and were not measured again stay.
+    """
     path = RESULTS / rows[0].device / f"{name}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write(path, rows)
+    write(path, joined(read(path), rows) if partial and path.exists() else rows)
     return path
 
 
-def record(files: Iterable[tuple[str, Sequence[Row]]], out: Path | None, quick: bool) -> None:
+def read(path: Path) -> list[Row]:
+    """The rows of a file that `write` wrote."""
+    found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [Row(**{**row, "quantiles": tuple(row["quantiles"])}) for row in found]
+
+
+def joined(old: Iterable[Row], new: Iterable[Row]) -> list[Row]:
+    """New rows in the place of those old ones that measured the same; the others come last."""
+    rows = {_measured(row): row for row in old}
+    rows.update((_measured(row), row) for row in new)
+    return list(rows.values())
+
+
+def _measured(row: Row) -> str:
+    """What a row measured."""
+    return str((row.what, row.implementation, row.mode, sorted(row.size.items()), row.dtype, row.unit))
+
+
+def record(files: Iterable[tuple[str, Sequence[Row]]], out: Path | None, quick: bool, partial: bool = False) -> None:
     """Save the rows of each file as they come; with `out`, all in that one file.
 
-    What is measured quickly is for seeing that all runs: it goes to `out` or nowhere.
+    What is measured quickly is for seeing that all runs: it goes to `out` or nowhere. partial: see `save`.
     """
     every: list[Row] = []
     for name, rows in files:
         every += rows
         if out is None and not quick:
-            print(f"{len(rows)} rows, wrote {save(rows, name)}")
+            print(f"{len(rows)} rows, wrote {save(rows, name, partial)}")
     if out is not None:
         write(out, every)
         print(f"{len(every)} rows, wrote {out}")

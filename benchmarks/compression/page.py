@@ -5,6 +5,7 @@ from typing import Any
 
 from benchmarks.compression.ways import CHECKPOINT, COMPILED, COMPILED_CHECKPOINT, EAGER, OURS
 from benchmarks.pages import Rows, by, place, read, spread, table
+from benchmarks.parsers import COMPRESSION_WAYS
 
 HEAD = ("", "kept, × eager", "peak, × eager", "error of the gradient", "time, × eager", "× compiled")
 BRIEF = (COMPILED, CHECKPOINT, COMPILED_CHECKPOINT, "hook 4 bits", "convert 4 bits", "coded 4 bits")
@@ -62,7 +63,8 @@ def _cells(rows: Rows, timed: Rows) -> Iterator[list[str]]:
     }
     ratios: dict[str, Any] = {row["implementation"]: row for row in timed if row["unit"] == "ratio of times"}
     stock = of_ways[EAGER]
-    for way, values in of_ways.items():
+    for way in (way for way in COMPRESSION_WAYS if way in of_ways):
+        values = of_ways[way]
         shares = [f"{values[mode] / stock[mode]:.3f}" if mode in values else "–" for mode in ("kept", "peak")]
         own = f"**{way}**" if way in OURS else way
         seconds = ["1" if way == rival else spread(ratios.get(f"{way} / {rival}")) for rival in (EAGER, COMPILED)]

@@ -139,6 +139,21 @@ def test_rows_are_recorded_by_device_or_in_one_file(tmp_path, monkeypatch, capsy
     assert "3 rows" in capsys.readouterr().out
 
 
+def test_a_part_of_the_rows_is_measured_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(rows, "RESULTS", tmp_path)
+
+    def row(name, value, **size):
+        return Row("w", name, "m", size, "float32", "s", **rows.summary([value]), device="d")
+
+    first = [row("one", 1.0, n=8), row("other", 2.0, n=8), row("one", 3.0, n=9)]
+    again = [row("new", 4.0, n=8), row("one", 5.0, n=8)]
+    for partial, expected in ((True, [again[1], *first[1:], again[0]]), (False, again)):
+        rows.save(first, "file")
+        rows.record([("file", again)], None, quick=False, partial=partial)
+        assert rows.read(tmp_path / "d" / "file.jsonl") == expected
+    assert capsys.readouterr().out.count("2 rows") == 2
+
+
 @pytest.mark.parametrize(("word", "value"), [("1", 1), ("2^10", 1024), ("0012", 12)])
 def test_whole_numbers(word, value):
     assert options.whole("n", word, 4096) == value
