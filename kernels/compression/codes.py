@@ -3,7 +3,7 @@
 A tensor lies in memory as [*lead, units, group, lanes]: `group` elements that are `lanes` apart make a group. Each
 group has its minimum and a step, rounded to bfloat16 so that all of the group is reached, and each element the number
 of steps from the minimum, in `bits` bits. The bits are cut into fields of 4, 2 and 1. A field of w bits of a unit fills
-words of 32 bits: part p of the group, of group * w / 32 elements, stands at bit p * w on.
+words: part p of the group, of as many elements as there are words, stands at bit p * w on.
 
 So neighbours in memory go into neighbouring groups and words, and a minimum, a maximum and each shift are operations on
 whole vectors: with groups of neighbours and bytes, encoding takes twice as long on a CPU, and decoding thrice.
@@ -15,15 +15,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from kernels.compression import private
 from kernels.engine.reference_codes import next_bfloat16
 
-WORD = 32  # bits
-WIDTHS = (4, 2, 1)  # of fields, which divide a word
+WORDS = {4: torch.int32, 2: torch.int32, 1: torch.uint8}  # by the bits of a field; of 16 bits they would be slow
 SMALLEST_STEP = 2.0**-126  # whose inverse is a number, too
 
 
 class Codes(NamedTuple):
-    """Minima and steps of groups, bfloat16 [*lead, units, 1, lanes]; fields, int32 [*lead, units, words, lanes]."""
+    """Minima and steps of groups, bfloat16 [*lead, units, 1, lanes]; fields [*lead, units, words, lanes]."""
 
     minimum: Tensor
     step: Tensor
@@ -34,13 +34,13 @@ def fields_of(bits: int) -> list[tuple[int, int]]:
     """(width, lowest bit) of each field: 7 bits are 4 + 2 + 1, 8 bits are 4 + 4."""
     fields, lowest = [], 0
     while lowest < bits:
-        width = next(width for width in WIDTHS if width <= bits - lowest)
+        width = next(width for width in WORDS if width <= bits - lowest)
         fields.append((width, lowest))
         lowest += width
     return fields
 
 
-def encode(x: Tensor, bits: int, noise: Tensor | None = None) -> Codes:
+def encode(x: Tensor, bits: int, noise: Tensor | None = None, written: bool = False) -> Codes:
     """Codes of floating-point [*lead, units, group, lanes]; `group` is divisible by 32.
 
     Parameters
@@ -51,12 +51,16 @@ def encode(x: Tensor, bits: int, noise: Tensor | None = None) -> Codes:
         1 to 8.
     noise
         Of the shape of x, uniform in [0, 1): rounding is stochastic, and its mean right. None: to the nearest.
+    written
+        Whether compiled code writes each group's minimum and inverse step to memory first. Or Inductor's C++ computes
+        them again for each word.
     """
     values = x.float()
     low, high = values.amin(-2, keepdim=True), values.amax(-2, keepdim=True)
     minimum = -next_bfloat16(-low)
     step = next_bfloat16(((high - minimum) / ((1 << bits) - 1)).clamp(min=SMALLEST_STEP))
-    places = (values - minimum) * (1 / step) + (0.5 if noise is None else noise)
+    start, inverse = (private.in_memory(minimum), private.in_memory(1 / step)) if written else (minimum, 1 / step)
+    places = (values - start) * inverse + (0.5 if noise is None else noise)
     numbers = places.clamp(0, (1 << bits) - 1).to(torch.int32)  # cut off, which is floor above 0
     fields = tuple(_pack(_cut(numbers, lowest, width), width) for width, lowest in fields_of(bits))
     return Codes(minimum.bfloat16(), step.bfloat16(), fields)
@@ -70,13 +74,16 @@ def decode(codes: Codes, bits: int, dtype: torch.dtype) -> Tensor:
 
 
 def encode_bits(x: Tensor) -> Tensor:
-    """int32 [*lead, units, group / 32, lanes] of bools [*lead, units, group, lanes]."""
+    """uint8 [*lead, units, group / 8, lanes] of bools [*lead, units, group, lanes]."""
     return _pack(x.to(torch.int32), 1)
 
 
 def decode_bits(field: Tensor) -> Tensor:
-    """Bools again."""
-    return _joined([part.to(torch.bool) for part in _numbers((field,), [1])])
+    """Bools again.
+
+    They are bytes until they are used: on a CPU, bools that are written to memory take twenty times as long.
+    """
+    return _joined([part.to(torch.uint8) for part in _numbers((field,), [1])]).to(torch.int32) != 0
 
 
 def _cut(numbers: Tensor, lowest: int, width: int) -> Tensor:
@@ -86,36 +93,40 @@ def _cut(numbers: Tensor, lowest: int, width: int) -> Tensor:
 
 def _pack(numbers: Tensor, width: int) -> Tensor:
     """Words of int32 numbers below 2**width."""
-    parts = numbers.chunk(WORD // width, -2)
+    parts = numbers.chunk(_parts(width), -2)
     words = parts[0]
     for place, part in enumerate(parts[1:], 1):
         words = words | (part << (place * width))
-    return words
+    return words.to(WORDS[width])
+
+
+def _parts(width: int) -> int:
+    """Of the group, which share the words of a field."""
+    return 8 * WORDS[width].itemsize // width
 
 
 def _numbers(fields: Sequence[Tensor], widths: Sequence[int]) -> Iterator[Tensor]:
-    """The numbers that fields hold, in parts as small as those of the narrowest field; on a GPU in one.
+    """The numbers that fields hold, in parts as small as those of the field with most of them; on a GPU in one.
 
     Inductor's C++ writes parts one after another with whole vectors, but not one expression whose shift follows from
     the place; its Triton fuses that one expression with what uses it, but not parts.
     """
     if fields[0].device.type != "cpu":
-        whole = [_unpacked(field, width) for field, width in zip(fields, widths, strict=True)]
-        yield _combined(whole, widths)
+        yield _combined([_unpacked(field, width) for field, width in zip(fields, widths, strict=True)], widths)
         return
-    group = fields[0].shape[-2] * WORD // widths[0]
-    rows = group * min(widths) // WORD
+    group = fields[0].shape[-2] * _parts(widths[0])
+    rows = min(field.shape[-2] for field in fields)
     for first in range(0, group, rows):
         cuts = []
         for field, width in zip(fields, widths, strict=True):
-            place, start = divmod(first, group * width // WORD)
-            cuts.append(_cut(field.narrow(-2, start, rows), place * width, width))
+            place, start = divmod(first, field.shape[-2])
+            cuts.append(_cut(field.narrow(-2, start, rows).to(torch.int32), place * width, width))
         yield _combined(cuts, widths)
 
 
 def _unpacked(field: Tensor, width: int) -> Tensor:
-    shifts = torch.arange(0, WORD, width, dtype=torch.int32, device=field.device)[:, None, None]
-    return ((field[..., None, :, :] >> shifts) & ((1 << width) - 1)).flatten(-3, -2)
+    shifts = torch.arange(0, _parts(width) * width, width, dtype=torch.int32, device=field.device)[:, None, None]
+    return _cut(field.to(torch.int32)[..., None, :, :] >> shifts, 0, width).flatten(-3, -2)
 
 
 def _combined(parts: Sequence[Tensor], widths: Sequence[int]) -> Tensor:

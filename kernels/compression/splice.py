@@ -155,9 +155,10 @@ def _functions(value: Tensor, form: Bits | Groups, settings: Settings) -> tuple[
     def encode(x: Tensor) -> list[Tensor]:
         if isinstance(form, Bits):
             return [codes.encode_bits(places.split(x))]
-        groups = places.split(private.in_memory(x) if _is_written_first(x) else x)
+        written = _is_written_first(x)
+        groups = places.split(private.in_memory(x) if written else x)
         noise = private.uniform(groups) if settings.rounding == "stochastic" else None
-        minimum, step, fields = codes.encode(groups, form.bits, noise)
+        minimum, step, fields = codes.encode(groups, form.bits, noise, written)
         return [minimum, step, *fields]
 
     def decode(*parts: Tensor) -> list[Tensor]:
@@ -170,7 +171,7 @@ def _functions(value: Tensor, form: Bits | Groups, settings: Settings) -> tuple[
 
 
 def _is_written_first(x: Tensor) -> bool:
-    """Whether x is written to memory before its groups are read: on a CPU, as groups span rows.
+    """Whether x, and what codes need of each group, is written to memory before it is read: on a CPU.
 
     Were x computed in the loops that encode it, Inductor's C++ would take what x has from its row, such as a mean,
     number by number. Not where sizes change: older releases of PyTorch order strides as plain numbers only.

@@ -11,7 +11,7 @@ from torch._higher_order_ops.flex_attention import flex_attention_backward
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from kernels.compression import forms
+from kernels.compression import forms, splice
 from kernels.compression.attention import beside_a_log_sum_exp
 from kernels.compression.codes import decode, encode
 from kernels.compression.crossing import Crossing
@@ -20,7 +20,7 @@ from kernels.compression.nodes import arguments_of
 from kernels.compression.places import places_of
 from kernels.compression.splice import crossings
 from tests.kernels.compression.cuts import full_width
-from tests.kernels.compression.graphs import compiled, partitioner, stock
+from tests.kernels.compression.graphs import compiled, error, partitioner, stock
 
 aten = torch.ops.aten
 SHAPE = (2, 2, 64, 32)
@@ -70,6 +70,20 @@ def test_gradients_are_those_of_the_decoded_tensors(function: Callable[..., Tens
     for one, exact in zip(got, gradients(function, upstream, *decoded), strict=True):
         # The same operation on the same numbers, but for sums that it may split otherwise in other memory.
         torch.testing.assert_close(one, exact, rtol=0, atol=64 * torch.finfo(one.dtype).eps * float(exact.abs().max()))
+
+
+def test_beside_exact_statistics_the_error_would_be_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the exponential of the logits' error: e^s in a probability, where s is their error's standard deviation."""
+    q, k, v, upstream = torch.randn(4, *SHAPE)
+    q = SHARP * q
+    exact = gradients(causal, upstream, q, k, v)
+    again = error(gradients(compiled(causal, partitioner(bits=2)), upstream, q, k, v), exact)
+    monkeypatch.setattr(splice, "compute_again", lambda backward, pairs, coded: pairs)
+    monkeypatch.setattr(splice, "beside_a_log_sum_exp", lambda backward: set())
+    beside = error(gradients(compiled(causal, partitioner(bits=2)), upstream, q, k, v), exact)
+    (a, b), (c, d) = ((through_codes(one, 2), one) for one in (q, k))
+    logits = float(((a @ c.mT - b @ d.mT) / SHAPE[-1] ** 0.5).std())
+    assert beside > torch.tensor(logits).exp() * again
 
 
 class Projected(nn.Module):
