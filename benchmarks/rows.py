@@ -124,9 +124,9 @@ def joined(old: Iterable[Row], new: Iterable[Row]) -> list[Row]:
     return list(rows.values())
 
 
-def _measured(row: Row) -> str:
+def _measured(row: Row) -> tuple[object, ...]:
     """What a row measured."""
-    return str((row.what, row.implementation, row.mode, sorted(row.size.items()), row.dtype, row.unit))
+    return row.what, row.implementation, row.mode, tuple(sorted(row.size.items())), row.dtype, row.unit
 
 
 def record(files: Iterable[tuple[str, Sequence[Row]]], out: Path | None, quick: bool, partial: bool = False) -> None:
@@ -137,7 +137,7 @@ def record(files: Iterable[tuple[str, Sequence[Row]]], out: Path | None, quick: 
     every: list[Row] = []
     for name, rows in files:
         every += rows
-        if out is None and not quick:
+        if out is None and not quick and rows:
             print(f"{len(rows)} rows, wrote {save(rows, name, partial)}")
     if out is not None:
         write(out, every)

@@ -5,7 +5,7 @@ compiled with `ban_recompute_materialized_backward = False` ("the flag"), with a
 PyTorch's pass that keeps activations in 8 bits of floating point; eager with hooks that code whatever autograd saves;
 eager, converted by approximate backprop; and our coded partitions. Rows, as JSON lines, in
 benchmarks/results/<device>/compression-<what>.jsonl, whole or not at all; --quick writes to --out only. With --models,
---ways or --dtypes, rows of the others stay as they are.
+--ways or --dtypes, rows of the others stay as they are, and those of ways that fail.
 what: the network; implementation: the way. Kinds of rows, by mode:
 
     kept, peak   B, by the allocator, over what is there before a step: after forward, and at most. Gradients are there
@@ -107,10 +107,10 @@ class Bench:
             calls = {way: step for way, step in made.items() if step is not None}
             taken = {way: seconds for way, (seconds, _) in rounds(clock_of(self.device), calls, repeats).items()}
             base = {**self._base(name, dtype), "mode": "time"}
-            rows = ratio_rows(base, taken, EAGER)
-            if COMPILED in taken:
-                others = ratio_rows(base, taken, COMPILED)
-                rows += [row for row in others if row.unit != "s"]
+            rows: list[Row] = []
+            for rival in (EAGER, COMPILED):
+                found = ratio_rows(base, taken, rival) if rival in taken else []
+                rows += [row for row in found if row.unit != "s"] if rows else found
             yield rows
 
     def _step(self, name: str, dtype: str, way: str) -> Callable[[], None]:
@@ -149,6 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = output(options.out)
     models = names("models", options.models, tuple(NORMAL)) if options.models or not options.quick else QUICK_MODELS
     ways = names("ways", options.ways, parsers.COMPRESSION_WAYS) if options.ways or not options.quick else QUICK_WAYS
+    if "times" in kinds and not {EAGER, COMPILED} & set(ways):
+        raise command.Misuse(f"ways must have {EAGER} or {COMPILED}, to which times are compared, got {options.ways!r}")
     dtypes = names("dtypes", options.dtypes, ("float32", "bfloat16"))
     timed = dtypes if options.dtypes else ["bfloat16" if device.type == "cuda" else "float32"]
     if not can_compile(device):

@@ -7,14 +7,26 @@ a code of o errs in other ways than the codes of v. So l and o are computed of t
 """
 
 import operator
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import fx
 
-from kernels.compression.nodes import arguments_of, cone, origin, packet_of
+from kernels.compression.forms import LOG_SUM_EXPS
+from kernels.compression.nodes import arguments_of, cone, origin, packet_of, without_unused
 
 aten = torch.ops.aten
+
+
+class BackwardPass(NamedTuple):
+    """An attention's backward pass, and what it is given."""
+
+    node: fx.Node
+    query: fx.Node
+    key: fx.Node
+    value: fx.Node
+    out: fx.Node
+    logsumexp: fx.Node
 
 
 def compute_again(backward: fx.Graph, pairs: dict[fx.Node, fx.Node], coded: set[fx.Node]) -> dict[fx.Node, fx.Node]:
@@ -32,70 +44,86 @@ def compute_again(backward: fx.Graph, pairs: dict[fx.Node, fx.Node], coded: set[
     The pairs that remain; the others' placeholders are erased. The output of the forward graph is not changed yet.
     """
     nodes = {placeholder: node for node, placeholder in pairs.items()}
+    used = {placeholder for placeholder in nodes if placeholder.users}
     approximate = {pairs[node] for node in coded}
     changed = False
-    for user in list(backward.nodes):
-        source = _source(user, nodes)
-        if source is not None and not approximate.isdisjoint(cone(*_read(user))):
-            _insert(user, source, nodes, approximate)
+    for node in list(backward.nodes):
+        call = _backward_pass(node)
+        source = _source(call, nodes) if call else None
+        if call and source and not approximate.isdisjoint(cone(call.query, call.key, call.value, call.out)):
+            _insert(call, source, nodes, approximate)
             changed = True
     if not changed:
         return pairs
     backward.eliminate_dead_code()
-    unused = [placeholder for placeholder in nodes if not placeholder.users]
-    for placeholder in unused:
-        backward.erase_node(placeholder)
-    return {node: placeholder for node, placeholder in pairs.items() if placeholder not in unused}
+    return without_unused(pairs, used)
 
 
-def beside_a_log_sum_exp(backward: fx.Graph) -> set[fx.Node]:
-    """The placeholders that query, key, value and output come from where the log-sum-exp crosses."""
-    readers = [node for node in backward.nodes if getattr(_log_sum_exp(node), "op", "") == "placeholder"]
-    return {node for reader in readers for node in cone(*_read(reader)) if node.op == "placeholder"}
+def beside_a_log_sum_exp(backward: fx.Graph, crossing: set[fx.Node]) -> set[fx.Node]:
+    """The placeholders whose values go into an operation together with a log-sum-exp that crosses, by no gradient."""
+    found: set[fx.Node] = set()
+    for node in backward.nodes:
+        given = arguments_of(node)
+        if any(_unaliased(given.get(name)) in crossing for name in LOG_SUM_EXPS):
+            for one in node.all_input_nodes:
+                placeholders = {part for part in cone(one) if part.op == "placeholder"}
+                found |= placeholders if placeholders <= crossing else set()
+    return found
 
 
-def _source(user: fx.Node, nodes: dict[fx.Node, fx.Node]) -> fx.Node | None:
-    """The attention in the forward graph that an operation is the backward pass of, if it can be computed again."""
-    result = nodes.get(_log_sum_exp(user))
-    if result is None or result.target is not operator.getitem:
+def _backward_pass(node: fx.Node) -> BackwardPass | None:
+    given = arguments_of(node)
+    names = BackwardPass._fields[1:]
+    return BackwardPass(node, *(given[name] for name in names)) if all(name in given for name in names) else None
+
+
+def _source(call: BackwardPass, nodes: dict[fx.Node, fx.Node]) -> fx.Node | None:
+    """The attention in the forward graph that this is the backward pass of, if it can be computed again."""
+    result = nodes.get(_unaliased(call.logsumexp))
+    source = result.args[0] if result is not None and result.target is operator.getitem else None
+    if not isinstance(source, fx.Node) or not hasattr(source.target, "_schema"):
         return None
-    source = result.args[0]
-    given, own = arguments_of(user), arguments_of(source)
+    given, own = arguments_of(call.node), arguments_of(source)
     tensors = [name for name, value in own.items() if isinstance(value, fx.Node)]
     return source if not own.get("dropout_p") and all(name in given for name in tensors) else None
 
 
-def _log_sum_exp(node: fx.Node) -> Any:
-    return arguments_of(node).get("logsumexp")
+def _unaliased(node: fx.Node) -> fx.Node:
+    while isinstance(node, fx.Node) and packet_of(node) is aten.alias:
+        node = node.all_input_nodes[0]
+    return node
 
 
-def _read(user: fx.Node) -> list[fx.Node]:
-    """Query, key, value and output, as a backward pass is given them."""
-    given = arguments_of(user)
-    return [given[name] for name in ("query", "key", "value", "out")]
+def _insert(call: BackwardPass, source: fx.Node, nodes: dict[fx.Node, fx.Node], approximate: set[fx.Node]) -> None:
+    """Compute `source` before its backward pass, which is given the results.
+
+    An output that would be coded is replaced for all who use it, and computed before the first of them.
+    """
+    output, log_sum_exp = _unaliased(call.out), _unaliased(call.logsumexp)
+    is_coded = output in approximate and nodes[output].all_input_nodes == [source]
+    again = _copied(call.node, source, [call.node, *(output.users if is_coded else [])])
+    with call.node.graph.inserting_after(again):
+        results = [call.node.graph.call_function(operator.getitem, (again, nodes[log_sum_exp].args[1]))]
+        results.insert(0, call.node.graph.call_function(operator.getitem, (again, 0)))
+    for result in results:
+        result.meta = {**origin(call.node), "val": source.meta["val"][result.args[1]]}
+    for old, new in zip((call.out, call.logsumexp), results, strict=True):
+        call.node.replace_input_with(old, new)
+    if is_coded:
+        output.replace_all_uses_with(results[0])
 
 
-def _insert(user: fx.Node, source: fx.Node, nodes: dict[fx.Node, fx.Node], approximate: set[fx.Node]) -> None:
-    """Compute it before the first use of its output; all who use a coded output are given that."""
+def _copied(user: fx.Node, source: fx.Node, users: list[fx.Node]) -> fx.Node:
+    """The operation of the forward graph, before the first of `users`, given what `user` is under the same names."""
     graph, given, own = user.graph, arguments_of(user), arguments_of(source)
     arguments = {name: given[name] if isinstance(value, fx.Node) else value for name, value in own.items()}
-    output, log_sum_exp = given["out"], given["logsumexp"]
-    while packet_of(output) is aten.alias:
-        output = output.args[0]
-    is_coded = output in approximate and nodes[output].all_input_nodes == [source]
     order = {node: place for place, node in enumerate(graph.nodes)}
-    first = min([user, *(output.users if is_coded else [])], key=order.__getitem__)
+    first = min(users, key=order.__getitem__)
     for node in sorted(cone(*arguments.values()), key=order.__getitem__):
         if order[node] > order[first]:  # it has no gradient, and may come first
             first.prepend(node)
     with graph.inserting_before(first):
         positional = tuple(arguments[name] for name in own)[: len(source.args)]
         again = graph.call_function(source.target, positional, {name: arguments[name] for name in source.kwargs})
-        results = [graph.call_function(operator.getitem, (again, place)) for place in (0, nodes[log_sum_exp].args[1])]
     again.meta = {**origin(user), "val": source.meta["val"]}
-    for result in results:
-        result.meta = {**origin(user), "val": source.meta["val"][result.args[1]]}
-    for old, new in zip((given["out"], log_sum_exp), results, strict=True):
-        user.replace_input_with(old, new)
-    if is_coded:
-        output.replace_all_uses_with(results[0])
+    return again

@@ -102,7 +102,7 @@ def _pack(numbers: Tensor, width: int) -> Tensor:
 
 def _parts(width: int) -> int:
     """Of the group, which share the words of a field."""
-    return 8 * WORDS[width].itemsize // width
+    return int(8 * WORDS[width].itemsize) // width
 
 
 def _numbers(fields: Sequence[Tensor], widths: Sequence[int]) -> Iterator[Tensor]:

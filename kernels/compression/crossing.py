@@ -18,7 +18,7 @@ class Crossing:
     dtype
         As "bfloat16".
     form
-        What crosses in its stead: "4 bits", "1 bit", or "whole".
+        What crosses in its stead: "4 bits", "1 bit", "whole"; or "computed again", where nothing does.
     reason
         Why it is whole, or "".
     before, after

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx
 
 from kernels.compression.forms import STATISTIC
-from kernels.compression.nodes import cone, is_drawn, packet_of
+from kernels.compression.nodes import cone, is_drawn, packet_of, without_unused
 from kernels.compression.places import hint
 
 aten = torch.ops.aten
@@ -41,9 +41,11 @@ def move_to_forward(
     changed yet.
     """
     places = {placeholder: node for node, placeholder in pairs.items()}
+    used = {placeholder for placeholder in places if placeholder.users}
     approximate = {pairs[node] for node in coded}
     moved: dict[fx.Node, fx.Node] = {}
     known = {one.name: one for one in forward.nodes if one.op != "output"}
+    known |= {placeholder.name: node for placeholder, node in places.items()}
     first = next((one for one in pairs.values() if isinstance(one.meta.get("val"), Tensor)), None)
     magnifying = [one for one in _without_gradients(backward, set(places)) if _is_step(one) or _is_probability(one)]
     # All are found before one is moved: what follows from a moved result follows from a code, too.
@@ -55,15 +57,13 @@ def move_to_forward(
         moved[known[placeholder.name]] = placeholder
         node.replace_all_uses_with(placeholder)
     backward.eliminate_dead_code()
-    remaining: dict[fx.Node, fx.Node] = {}
+    if not moved:
+        return pairs
+    together: dict[fx.Node, fx.Node] = {}
     for node, placeholder in pairs.items():
-        if moved and placeholder is first:
-            remaining |= moved
-        if placeholder.users or not moved:
-            remaining[node] = placeholder
-        else:
-            backward.erase_node(placeholder)
-    return remaining
+        together |= moved if placeholder is first else {}
+        together[node] = placeholder
+    return without_unused(together, used)
 
 
 def _without_gradients(backward: fx.Graph, saved: set[fx.Node]) -> Iterator[fx.Node]:

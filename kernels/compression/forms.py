@@ -17,6 +17,7 @@ HEADER = 4  # bytes of a group: its minimum and its step
 SMALLEST = 4096  # elements: below, codes save less than the kernels that make them take
 STATISTIC = 16  # a reduction of so many elements to one leaves a statistic, which is small and has to be exact
 
+LOG_SUM_EXPS = ("logsumexp", "softmax_lse", "lse")  # as operations of PyTorch and of FlashAttention name them
 # Names of operations' arguments that have to be exact: statistics, log-sum-exps, random states, masks with infinities.
 EXACT = frozenset(
     [
@@ -27,7 +28,7 @@ EXACT = frozenset(
         "save_var",
         "reserve",
         "reserveSpace",
-        "logsumexp",
+        *LOG_SUM_EXPS,
         "cum_seq_q",
         "cum_seq_k",
         "philox_seed",
@@ -77,7 +78,12 @@ class Groups:
     places: Places
 
 
-Form = Whole | Bits | Groups
+@dataclass(frozen=True)
+class Again:
+    """Nothing: backward computes it again."""
+
+
+Form = Whole | Bits | Groups | Again
 
 
 def form_of(node: fx.Node, placeholder: fx.Node, bits: int) -> Form:
@@ -109,8 +115,8 @@ def bytes_of(value: Tensor) -> int:
 
 def coded_bytes(value: Tensor, form: Form) -> int:
     """Bytes of a tensor in a form."""
-    if isinstance(form, Whole):
-        return bytes_of(value)
+    if isinstance(form, Whole | Again):
+        return bytes_of(value) if isinstance(form, Whole) else 0
     places = form.places
     row: int = prod(value.shape[dim] for dim in places.order[value.dim() - places.static :])
     groups = hint(value.numel()) // row * ((row + places.filler) // places.group)
@@ -127,7 +133,7 @@ def _must_be_exact(placeholder: fx.Node) -> bool:
         for user in node.users:
             if any(value is node and name in EXACT for name, value in arguments_of(user).items()):
                 return True
-            if len(user.all_input_nodes) == 1:
+            if len(user.all_input_nodes) == 1 and isinstance(user.meta.get("val"), Tensor):
                 todo.append(user)
     return False
 

@@ -41,6 +41,17 @@ def cone(*ends: object) -> set[fx.Node]:
     return found
 
 
+def without_unused(pairs: dict[fx.Node, fx.Node], used: set[fx.Node]) -> dict[fx.Node, fx.Node]:
+    """The pairs without those whose placeholders were used, and are no more: they are erased.
+
+    What was not used before stays: Inductor takes sizes from it.
+    """
+    gone = {placeholder for placeholder in pairs.values() if placeholder in used and not placeholder.users}
+    for placeholder in gone:
+        placeholder.graph.erase_node(placeholder)
+    return {node: placeholder for node, placeholder in pairs.items() if placeholder not in gone}
+
+
 def is_product(node: fx.Node) -> bool:
     """Whether it is an operation that Inductor does not fuse, and that takes most of the time."""
     packet = packet_of(node)

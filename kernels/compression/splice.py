@@ -1,9 +1,9 @@
 """Codes, put between a forward graph and its backward graph."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import SymInt, Tensor, fx
+from torch import SymBool, SymFloat, SymInt, Tensor, fx
 
 from kernels.compression import codes, private
 from kernels.compression.attention import beside_a_log_sum_exp, compute_again
@@ -13,6 +13,7 @@ from kernels.compression.exact import move_to_forward
 from kernels.compression.expected_error import expected_error
 from kernels.compression.forms import (
     MOST,
+    Again,
     Bits,
     Form,
     Groups,
@@ -44,13 +45,12 @@ def crossings(
         Places of inputs that stay where they are for the whole training: parameters and buffers.
     """
     (last,) = forward.graph.find_nodes(op="output")
-    placeholders = {node.name: node for node in backward.graph.find_nodes(op="placeholder")}
-    pairs = {node: placeholders[node.name] for node in last.args[0][outputs:]}
+    pairs = _pairs(last.args[0][outputs:], backward.graph)
     inputs = _inputs_without_gradient(forward.graph, backward.graph, static)
-    forms = _forms(backward.graph, pairs, inputs, settings)
-    pairs = move_to_forward(forward.graph, backward.graph, pairs, set(_coded(forms)))
-    forms = _forms(backward.graph, pairs, inputs, settings)
-    pairs = compute_again(backward.graph, pairs, set(_coded(forms)))
+    coded = _coded(_forms(backward.graph, pairs, inputs, settings))
+    exact = move_to_forward(forward.graph, backward.graph, pairs, set(coded))
+    coded = _coded(_forms(backward.graph, exact, inputs, settings))
+    pairs = compute_again(backward.graph, exact, set(coded))
     forms = _forms(backward.graph, pairs, inputs, settings)
     coded = _coded(forms)
     crossing: list[fx.Node] = []
@@ -68,7 +68,20 @@ def crossings(
     for module in (forward, backward):
         module.graph.lint()
         module.recompile()
-    return [_row(node, form, settings) for node, form in forms.items()]
+    again = {node: Again() for node in exact if node not in pairs}
+    return [_row(node, form, settings) for node, form in (forms | again).items()]
+
+
+def _pairs(saved: Sequence[fx.Node], backward: fx.Graph) -> dict[fx.Node, fx.Node]:
+    """What crosses, and the placeholders of the backward graph, which begin with the sizes that forward ends with.
+
+    Their names may differ, as in checkpointed regions.
+    """
+    sizes = [node for node in saved if isinstance(node.meta.get("val"), SymInt | SymFloat | SymBool)]
+    others = [node for node in saved if node not in sizes]
+    placeholders = backward.find_nodes(op="placeholder")
+    matching = dict(zip([*sizes, *others], placeholders, strict=False))
+    return {node: matching[node] for node in saved}
 
 
 def _forms(
@@ -76,13 +89,13 @@ def _forms(
 ) -> dict[fx.Node, Form]:
     """The forms of the tensors that cross; none of inputs that others hold."""
     tensors = [node for node in pairs if node not in inputs and isinstance(node.meta.get("val"), Tensor)]
-    fine = beside_a_log_sum_exp(backward)
+    fine = beside_a_log_sum_exp(backward, set(pairs.values()))
     bits = {node: MOST if pairs[node] in fine else settings.bits for node in tensors}
     return {node: form_of(node, pairs[node], bits[node]) for node in tensors}
 
 
 def _coded(forms: dict[fx.Node, Form]) -> dict[fx.Node, Bits | Groups]:
-    return {node: form for node, form in forms.items() if not isinstance(form, Whole)}
+    return {node: form for node, form in forms.items() if isinstance(form, Bits | Groups)}
 
 
 def _inputs_without_gradient(forward: fx.Graph, backward: fx.Graph, static: frozenset[int]) -> set[fx.Node]:
@@ -103,8 +116,10 @@ def _row(node: fx.Node, form: Form, settings: Settings) -> Crossing:
     operation = "an input" if node.op == "placeholder" else node.meta.get("original_aten", node.target)
     if isinstance(form, Whole):
         text, reason = "whole", form.reason
+    elif isinstance(form, Groups):
+        text, reason = f"{form.bits} bits", ""
     else:
-        text, reason = "1 bit" if isinstance(form, Bits) else f"{form.bits} bits", ""
+        text, reason = "1 bit" if isinstance(form, Bits) else "computed again", ""
     return Crossing(
         private.module_name(stack[-1][0]) if stack else "",
         str(operation).removesuffix(".default"),

@@ -116,6 +116,7 @@ def test_what_fails_is_said_and_does_not_stop_the_others(tmp_path, capsys, monke
         (("--ways", "hook 5 bits"), "ways must be of eager, "),
         (("--dtypes", "float16"), "dtypes must be float32 or bfloat16, got 'float16'"),
         (("--what", "speed"), "what must be bytes or times, got 'speed'"),
+        (("--ways", "checkpoint"), "ways must have eager or compiled, to which times are compared, got 'checkpoint'"),
     ],
 )
 def test_wrong_words(words, message, capsys):

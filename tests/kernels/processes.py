@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def of_two(file: str, folder: Path, seconds: float) -> Any:
     return torch.load(folder / "results.pt")
 
 
-def main(worker: Callable[[int, Any], Any]) -> None:
+def main(worker: Callable[[int, Any], Any]) -> NoReturn:
     """One of the two processes: `worker` gets its rank and the mesh of both."""
     from torch import distributed
     from torch.distributed.device_mesh import init_device_mesh

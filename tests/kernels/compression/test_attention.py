@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, fx, nn
-from torch._higher_order_ops.flex_attention import flex_attention_backward
+from torch._higher_order_ops.flex_attention import flex_attention, flex_attention_backward
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from kernels.compression import forms, splice
-from kernels.compression.attention import beside_a_log_sum_exp
+from kernels.compression.attention import beside_a_log_sum_exp, compute_again
 from kernels.compression.codes import decode, encode
 from kernels.compression.crossing import Crossing
-from kernels.compression.forms import Groups, Settings, Whole
+from kernels.compression.forms import Settings, Whole
 from kernels.compression.nodes import arguments_of
 from kernels.compression.places import places_of
 from kernels.compression.splice import crossings
@@ -68,18 +68,18 @@ def test_gradients_are_those_of_the_decoded_tensors(function: Callable[..., Tens
     got = gradients(compiled(function, partitioner(bits=bits)), upstream, q, k, v)
     decoded = [through_codes(one, bits) for one in (q, k, v)]
     for one, exact in zip(got, gradients(function, upstream, *decoded), strict=True):
-        # The same operation on the same numbers, but for sums that it may split otherwise in other memory.
+        # The same operation on the same numbers; BLAS may sum in another order where memory is aligned otherwise.
         torch.testing.assert_close(one, exact, rtol=0, atol=64 * torch.finfo(one.dtype).eps * float(exact.abs().max()))
 
 
 def test_beside_exact_statistics_the_error_would_be_larger(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the exponential of the logits' error: e^s in a probability, where s is their error's standard deviation."""
+    """At least e^s times as large, what an error of s, its standard deviation, in a logit makes of a probability."""
     q, k, v, upstream = torch.randn(4, *SHAPE)
     q = SHARP * q
     exact = gradients(causal, upstream, q, k, v)
     again = error(gradients(compiled(causal, partitioner(bits=2)), upstream, q, k, v), exact)
     monkeypatch.setattr(splice, "compute_again", lambda backward, pairs, coded: pairs)
-    monkeypatch.setattr(splice, "beside_a_log_sum_exp", lambda backward: set())
+    monkeypatch.setattr(splice, "beside_a_log_sum_exp", lambda backward, crossing: set())
     beside = error(gradients(compiled(causal, partitioner(bits=2)), upstream, q, k, v), exact)
     (a, b), (c, d) = ((through_codes(one, 2), one) for one in (q, k))
     logits = float(((a @ c.mT - b @ d.mT) / SHAPE[-1] ** 0.5).std())
@@ -89,9 +89,9 @@ def test_beside_exact_statistics_the_error_would_be_larger(monkeypatch: pytest.M
 class Projected(nn.Module):
     """Attention whose output a product and an activation need, too; the second takes the first's output as it is."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.query, self.key, self.value, self.out = (nn.Linear(32, 32) for _ in range(4))
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
         k, v = self.key(x), self.value(x)
@@ -101,29 +101,67 @@ class Projected(nn.Module):
         return result
 
 
+def weight_gradients(model: nn.Module, cut: Callable[..., Any], x: Tensor, upstream: Tensor) -> list[Tensor]:
+    model.zero_grad()
+    compiled(model, cut)(x).backward(upstream)
+    return [one.grad.clone() for one in model.parameters() if one.grad is not None]
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_wiring_of_attention_upon_attention(dynamic: bool) -> None:
     """With tensors that cross as they are in the place of their codes, all gradients are stock's, bit for bit."""
-    model, x, upstream = Projected(), *torch.randn(2, *SHAPE)
-
-    def run(cut: Callable[..., Any]) -> list[Tensor]:
-        model.zero_grad()
-        compiled(model, cut, dynamic=dynamic)(x).backward(upstream)
-        return [one.grad.clone() for one in model.parameters() if one.grad is not None]
-
-    exact = run(stock)
-    with full_width():
-        assert all(map(torch.equal, run(partitioner()), exact))
-
-
-def test_neither_output_nor_log_sum_exp_crosses() -> None:
+    width = 256 if dynamic else 32  # groups are cut out of a row whose length is known
+    model, x, upstream = Projected(width), *torch.randn(2, 2, 2, 64, width)
+    if dynamic:
+        torch._dynamo.mark_dynamic(x, 0)
+    exact = weight_gradients(model, stock, x, upstream)
     cut = partitioner()
-    model, x, upstream = Projected(), *torch.randn(2, *SHAPE)
-    compiled(model, cut)(x).backward(upstream)
-    (graph,) = cut.graphs
-    # Query, key and value; and relu's mask, from the second output. x is a batch.
-    print(*graph.crossings, sep="\n")
-    assert sorted(row.form for row in graph.crossings) == ["1 bit", "4 bits", "4 bits", "4 bits"]
+    with full_width():
+        assert all(map(torch.equal, weight_gradients(model, cut, x, upstream), exact))
+    # Query, key and value; relu's mask, of the second output; and two outputs and log-sum-exps. x is a batch.
+    found = sorted(row.form for row in cut.graphs[0].crossings)
+    assert found == ["1 bit", *["4 bits"] * 3, *["computed again"] * 4]
+
+
+def test_what_crosses_of_one_tensor_thrice() -> None:
+    cut, x = partitioner(), torch.randn(SHAPE, requires_grad=True)
+    compiled(lambda x: plain(x, x, x), cut)(x).sum().backward()
+    assert [row.form for row in cut.graphs[0].crossings] == ["4 bits", *["computed again"] * 2]
+
+
+def test_an_output_that_backward_divides_by_crosses() -> None:
+    """And attention is computed again beside it."""
+    cut = partitioner()
+    q, k, v, upstream = torch.rand(4, *SHAPE)
+    with full_width():
+        got = gradients(compiled(lambda *qkv: plain(*qkv).log(), cut), upstream, q, k, v)
+    assert all(map(torch.equal, got, gradients(lambda *qkv: plain(*qkv).log(), upstream, q, k, v)))
+    (output,) = [row for row in cut.graphs[0].crossings if row.form == "whole"]
+    assert (output.shape, output.reason) == (SHAPE, "backward divides by it")
+    assert [row.shape for row in cut.graphs[0].crossings if row.form == "computed again"] == [SHAPE[:-1]]
+
+
+def test_where_all_is_exact_nothing_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms, "SMALLEST", 1 << 20)
+    cut = partitioner()
+    gradients(compiled(plain, cut), *torch.randn(4, *SHAPE))
+    assert {row.form for row in cut.graphs[0].crossings} == {"whole"}
+    assert len(cut.graphs[0].crossings) == 5
+
+
+def test_an_attention_of_ones_own() -> None:
+    """What it is given under names that nobody knows has the finest codes beside its log-sum-exp."""
+    graph = fx.Graph()
+    a, b, c, lse, upstream = (graph.placeholder(name) for name in ("a", "b", "c", "lse", "upstream"))
+    product = graph.call_function(aten.mul.Tensor, (c, upstream))
+    schema = "(Tensor grad, Tensor x, Tensor[] more, Tensor logsumexp) -> Tensor"
+    own = torch.library.Library("actfit_tests", "FRAGMENT")
+    own.define(f"attention_backward{schema}")
+    call = torch.ops.actfit_tests.attention_backward.default
+    graph.call_function(call, (product, graph.call_function(aten.relu.default, (a,)), [b], lse))
+    pairs = {node: node for node in (a, b, c, lse)}
+    assert beside_a_log_sum_exp(graph, set(pairs)) == {a, b, lse}
+    assert compute_again(graph, pairs, {a, b}) == pairs
 
 
 GPU: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {  # what attention is given, and where it gives random states
@@ -133,7 +171,7 @@ GPU: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {  # what attention is 
 }
 
 
-def on_a_gpu(kind: str, dropout: float) -> tuple[list[Crossing], fx.Node, list[fx.Node]]:
+def of_a_gpu(kind: str, dropout: float) -> tuple[list[Crossing], fx.Node, list[fx.Node]]:
     """What crosses, the backward pass, and the attention that is in the backward graph: nothing has memory or runs."""
     attention = getattr(aten, f"_scaled_dot_product_{kind}_attention").default
     backward_pass = getattr(aten, f"_scaled_dot_product_{kind}_attention_backward").default
@@ -170,9 +208,9 @@ def on_a_gpu(kind: str, dropout: float) -> tuple[list[Crossing], fx.Node, list[f
 
 @pytest.mark.parametrize("kind", GPU)
 def test_a_gpus_attention_is_computed_again(kind: str) -> None:
-    rows, backward_pass, (again,) = on_a_gpu(kind, 0.0)
-    assert [row.form for row in rows][:3] == ["4 bits"] * 3
-    assert {row.reason for row in rows[3:]} == {"integers"}  # random states
+    rows, backward_pass, (again,) = of_a_gpu(kind, 0.0)
+    # Then random states, and at last output and log-sum-exp.
+    assert [row.form for row in rows] == [*["4 bits"] * 3, *["whole"] * 2, *["computed again"] * 2]
     given, own = arguments_of(backward_pass), arguments_of(again)
     assert [(given[name].target, given[name].args) for name in ("out", "logsumexp")] == [
         (operator.getitem, (again, place)) for place in (0, 1)
@@ -186,7 +224,7 @@ def test_a_gpus_attention_is_computed_again(kind: str) -> None:
 @pytest.mark.parametrize("kind", GPU)
 def test_attention_with_dropout_is_not(kind: str) -> None:
     """It would drop others. So what goes into its backward pass beside an exact log-sum-exp has the finest codes."""
-    rows, _, again = on_a_gpu(kind, 0.1)
+    rows, _, again = of_a_gpu(kind, 0.1)
     assert not again
     assert [row.form for row in rows][:5] == [*["8 bits"] * 4, "whole"]
     assert rows[4].reason == "backward needs it exactly"
@@ -194,12 +232,18 @@ def test_attention_with_dropout_is_not(kind: str) -> None:
 
 def test_flex_attention_is_not() -> None:
     """What it computes is a graph of its own. It runs on GPUs only."""
-    graph = fx.Graph()
-    saved = [graph.placeholder(name) for name in ("query", "key", "value", "out", "logsumexp", "upstream")]
-    graph.call_function(flex_attention_backward, (*saved, None, None, None, (), 1.0, {}))
-    assert beside_a_log_sum_exp(graph) == set(saved[:4])
-    for node in saved:
-        node.meta["val"] = torch.empty(SHAPE)
-    found = [forms.form_of(node, node, 4) for node in saved[:5]]
-    assert [isinstance(form, Groups) for form in found] == [True] * 4 + [False]
-    assert found[4] == Whole("backward needs it exactly")
+    forward, backward = fx.Graph(), fx.Graph()
+    names = ("query", "key", "value", "bias")
+    tensors = [forward.placeholder(name) for name in names]
+    score = forward.get_attr("score")
+    made = forward.call_function(flex_attention, (*tensors[:3], score, (), 1.0, {}, (tensors[3],)))
+    tensors += [forward.call_function(operator.getitem, (made, place)) for place in (0, 1)]
+    saved = [backward.placeholder(name) for name in (*names, "out", "logsumexp")]
+    upstream = backward.placeholder("upstream")
+    given = (*saved[:3], *saved[4:], upstream, None, None, None, (), 1.0, {}, (saved[3],))
+    backward.call_function(flex_attention_backward, given)
+    pairs = dict(zip(tensors, saved, strict=True))
+    assert compute_again(backward, pairs, set(tensors[:5])) == pairs
+    assert beside_a_log_sum_exp(backward, set(saved)) == set(saved)
+    saved[5].meta["val"] = torch.empty(SHAPE)
+    assert forms.form_of(saved[5], saved[5], 4) == Whole("backward needs it exactly")

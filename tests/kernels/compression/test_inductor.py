@@ -6,8 +6,10 @@ import pytest
 import torch
 import torch._inductor.config as inductor_config
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from kernels import compression
+from kernels.compression import forms
 from tests.kernels.compression import models
 from tests.kernels.compression.graphs import compiled, error, gradients, partitioner, stock
 
@@ -36,6 +38,34 @@ def test_inductor_gives_what_its_graphs_give(tmp_path: Path, monkeypatch: pytest
     assert all(map(torch.equal, first, again))
     (graph,) = report.graphs
     assert graph.after < graph.before / 4
+
+
+class Checkpointed(nn.Module):
+    """Of a length that no operation uses, but of which another is made; with attention in a checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = models.Attention(causal=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.cat([x, x.cos()])
+        y: Tensor = checkpoint(self.attention, x.cumsum(-1) / 8, use_reentrant=False)
+        return self.attention(y).relu().sum(0)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch's own modules, while they compile
+def test_checkpoints_and_sizes_that_inductor_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms, "SMALLEST", 64)
+    torch.manual_seed(0)
+    model, x = Checkpointed(), torch.randn(4, 64, 64)
+    exact = gradients(model, model, x)
+    torch._dynamo.reset()
+    torch._dynamo.mark_dynamic(x, 0)
+    run = torch.compile(model, options=compression.options(bits=8))
+    with inductor_config.patch(force_disable_caches=True):  # for there to be a report
+        assert 0 < error(gradients(model, run, x), exact) < 0.05
+    (graph,) = compression.report(run).graphs
+    assert "computed again" in [row.form for row in graph.crossings]
 
 
 class Dropping(nn.Module):
