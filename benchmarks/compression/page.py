@@ -15,7 +15,7 @@ def readme() -> str:
     """Peak and time of a few ways, in the dtype that was timed first, of each device."""
     lines: list[str] = []
     times = {device: by(rows, "dtype", "what") for device, rows in read("compression-times").items()}
-    for device, rows in read("compression-bytes").items():
+    for device, rows in _bytes().items():
         timed = times.get(device, {})
         dtype, _ = next(iter(timed), (rows[0]["dtype"], ""))
         of_nets = by((row for row in rows if row["dtype"] == dtype), "dtype", "what")
@@ -42,13 +42,22 @@ def section() -> str:
     """A table for each network and dtype, of each device."""
     lines: list[str] = []
     times = read("compression-times")
-    for device, rows in read("compression-bytes").items():
+    for device, rows in _bytes().items():
         timed = by(times.get(device, []), "what", "dtype")
         for (name, dtype), of_net in by(rows, "what", "dtype").items():
             cells = _cells(of_net, timed.get((name, dtype), []))
             lines += ["", _title(name, dtype, of_net[0]["size"]), "", *table(HEAD, cells)]
         lines += ["", _note(rows, times.get(device, []))]
     return "\n".join(lines[1:]) + "\n"
+
+
+def _bytes() -> dict[str, Rows]:
+    """By device; of networks in dtypes in which eager was measured, to which all is compared."""
+    found = {}
+    for device, rows in read("compression-bytes").items():
+        stock = {(row["what"], row["dtype"]) for row in rows if row["implementation"] == EAGER}
+        found[device] = [row for row in rows if (row["what"], row["dtype"]) in stock]
+    return {device: rows for device, rows in found.items() if rows}
 
 
 def _title(name: str, dtype: str, size: dict[str, int]) -> str:
