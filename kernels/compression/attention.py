@@ -32,16 +32,7 @@ class BackwardPass(NamedTuple):
 def compute_again(backward: fx.Graph, pairs: dict[fx.Node, fx.Node], coded: set[fx.Node]) -> dict[fx.Node, fx.Node]:
     """Compute attention again in the backward graph; not one with dropout, which would drop others.
 
-    Parameters
-    ----------
-    pairs
-        What crosses: nodes of the forward graph, and the placeholders of the backward graph that they go to.
-    coded
-        Those that will be coded.
-
-    Returns
-    -------
-    The pairs that remain; the others' placeholders are erased. The output of the forward graph is not changed yet.
+    `pairs` and `coded` are as in `exact.move_to_forward`, and so are the pairs that it returns.
     """
     nodes = {placeholder: node for node, placeholder in pairs.items()}
     used = {placeholder for placeholder in nodes if placeholder.users}
@@ -102,9 +93,9 @@ def _insert(call: BackwardPass, source: fx.Node, nodes: dict[fx.Node, fx.Node], 
     output, log_sum_exp = _unaliased(call.out), _unaliased(call.logsumexp)
     is_coded = output in approximate and nodes[output].all_input_nodes == [source]
     again = _copied(call.node, source, [call.node, *(output.users if is_coded else [])])
-    with call.node.graph.inserting_after(again):
-        results = [call.node.graph.call_function(operator.getitem, (again, nodes[log_sum_exp].args[1]))]
-        results.insert(0, call.node.graph.call_function(operator.getitem, (again, 0)))
+    graph, places = call.node.graph, (0, nodes[log_sum_exp].args[1])
+    with graph.inserting_before(again.next):
+        results = [graph.call_function(operator.getitem, (again, place)) for place in places]
     for result in results:
         result.meta = {**origin(call.node), "val": source.meta["val"][result.args[1]]}
     for old, new in zip((call.out, call.logsumexp), results, strict=True):

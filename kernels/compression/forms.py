@@ -115,8 +115,10 @@ def bytes_of(value: Tensor) -> int:
 
 def coded_bytes(value: Tensor, form: Form) -> int:
     """Bytes of a tensor in a form."""
-    if isinstance(form, Whole | Again):
-        return bytes_of(value) if isinstance(form, Whole) else 0
+    if isinstance(form, Whole):
+        return bytes_of(value)
+    if isinstance(form, Again):
+        return 0
     places = form.places
     row: int = prod(value.shape[dim] for dim in places.order[value.dim() - places.static :])
     groups = hint(value.numel()) // row * ((row + places.filler) // places.group)

@@ -1,6 +1,6 @@
 """Codes, put between a forward graph and its backward graph."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from torch import SymBool, SymFloat, SymInt, Tensor, fx
@@ -47,11 +47,9 @@ def crossings(
     (last,) = forward.graph.find_nodes(op="output")
     pairs = _pairs(last.args[0][outputs:], backward.graph)
     inputs = _inputs_without_gradient(forward.graph, backward.graph, static)
-    coded = _coded(_forms(backward.graph, pairs, inputs, settings))
-    exact = move_to_forward(forward.graph, backward.graph, pairs, set(coded))
-    coded = _coded(_forms(backward.graph, exact, inputs, settings))
-    pairs = compute_again(backward.graph, exact, set(coded))
-    forms = _forms(backward.graph, pairs, inputs, settings)
+    exact = move_to_forward(forward.graph, backward.graph, pairs, set(_coded(_forms(pairs, inputs, settings))))
+    pairs = compute_again(backward.graph, exact, set(_coded(_forms(exact, inputs, settings))))
+    forms = _forms(pairs, inputs, settings, beside_a_log_sum_exp(backward.graph, set(pairs.values())))
     coded = _coded(forms)
     crossing: list[fx.Node] = []
     readers: dict[fx.Node, Reader] = {}
@@ -85,11 +83,10 @@ def _pairs(saved: Sequence[fx.Node], backward: fx.Graph) -> dict[fx.Node, fx.Nod
 
 
 def _forms(
-    backward: fx.Graph, pairs: dict[fx.Node, fx.Node], inputs: set[fx.Node], settings: Settings
+    pairs: dict[fx.Node, fx.Node], inputs: set[fx.Node], settings: Settings, fine: Container[fx.Node] = ()
 ) -> dict[fx.Node, Form]:
-    """The forms of the tensors that cross; none of inputs that others hold."""
+    """The forms of the tensors that cross, with the finest codes at placeholders in `fine`; none of others' inputs."""
     tensors = [node for node in pairs if node not in inputs and isinstance(node.meta.get("val"), Tensor)]
-    fine = beside_a_log_sum_exp(backward, set(pairs.values()))
     bits = {node: MOST if pairs[node] in fine else settings.bits for node in tensors}
     return {node: form_of(node, pairs[node], bits[node]) for node in tensors}
 
