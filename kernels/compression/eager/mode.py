@@ -1,0 +1,189 @@
+"""A forward pass whose saved tensors are kept in few bits.
+
+Hooks of saved tensors see what each operation saves. A function mode sees the calls, and so knows what a tensor is:
+what made it, and what backward does with it. So what is made of kept tensors by cheap functions is not kept itself.
+"""
+
+import sys
+from collections import deque
+from collections.abc import Iterable
+from types import FrameType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.autograd.function import Function
+from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
+
+from kernels.compression.eager import calls
+from kernels.compression.eager.encoded import Bools, Encoded, Groups, Logarithms, Places, TwoNumbers
+from kernels.compression.eager.provenance import Provenance, Running
+from kernels.compression.eager.tensors import Place, flat, is_plain, storage_of, tensors
+from kernels.compression.eager.values import Constant, Kept, Value
+from kernels.compression.forms import SMALLEST, Settings
+from kernels.hooks import saving_hooks
+
+RECENT = 2  # decoded tensors that wait for the next node that asks for them
+OWN = "a function of this project"
+CODED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_APPLY = Function.apply.__func__.__code__
+
+
+class Compressing(TorchFunctionMode):
+    """A context manager for one forward pass, in which what autograd saves is kept in few bits.
+
+    What another's hooks of saved tensors cover inside of it, as a checkpoint's, is left to them. What hooks around it
+    do with tensors, as moving them to the CPU, is done with the codes.
+
+    Parameters
+    ----------
+    settings
+        Bits of an element and rounding.
+    parameters, inputs
+        What is alive anyhow, and kept as it is: but for inputs that want a gradient.
+    """
+
+    def __init__(self, settings: Settings, parameters: Iterable[Tensor] = (), inputs: Iterable[Tensor] = ()) -> None:
+        super().__init__()
+        self.settings, self.provenance = settings, Provenance(parameters, inputs)
+        self._running: list[Running] = []
+        self._noise: Value | None = None
+        self._recent: deque[Tensor] = deque(maxlen=RECENT)
+        self._busy = False  # with what is no part of the forward pass
+
+    def __enter__(self) -> Self:
+        self._around = saving_hooks()
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+        self._hooks.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._hooks.__exit__(*error)
+        self.provenance.clear()
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self._busy or saving_hooks() != (self._pack, self._unpack):
+            return function(*args, **kwargs)
+        name = calls.name_of(function)
+        if name == calls.ATTENTION and torch.is_grad_enabled():
+            return _attention_again(function, args, kwargs)
+        given = list(tensors((*args, *kwargs.values())))
+        version = given[0]._version if given else 0
+        self._running.append(Running(name, given, version, self.provenance.repeated(name, function, args, kwargs)))
+        try:
+            result = function(*args, **kwargs)
+            if isinstance(result, Tensor) and is_plain(result):
+                self._learn(result)
+            return result
+        finally:
+            self._running.pop()
+
+    def _learn(self, result: Tensor) -> None:
+        running = self._running[-1]
+        if running.name in calls.DROPOUTS and self._noise is not None:
+            running = running._replace(repeated=self.provenance.call(torch.mul, (running.given[0], self._noise), {}))
+            self._noise = None
+        self._busy = True
+        try:
+            self.provenance.learn(running, result)
+        finally:
+            self._busy = False
+
+    def _pack(self, x: Tensor) -> Any:
+        busy, self._busy = self._busy, True
+        try:
+            with torch.no_grad():
+                return self._kept(x, self._saver(sys._getframe(1)))
+        finally:
+            self._busy = busy
+
+    def _saver(self, frame: FrameType) -> Running:
+        """The call that saves: an autograd.Function, by the frame that called the hook, or else torch's function."""
+        if frame.f_code is _APPLY:
+            function = frame.f_locals["cls"]
+            name = OWN if hasattr(function, "saved_by") else function.__name__
+            return Running(name, list(tensors(frame.f_locals["args"])))
+        return self._running[-1] if self._running else Running("")
+
+    def _kept(self, x: Tensor, saver: Running) -> Any:
+        """What autograd holds in place of x, with what `_unpack` is to make of it."""
+        if self._why_whole(x, saver):
+            return self._packed(x), x._version
+        if saver.name in calls.SHAPE_ONLY and x.is_floating_point():
+            return x.new_empty(()), Place.of(x)
+        value = self.provenance.value(x)
+        if saver.name in calls.SIGNS and saver.repeated is not None and value.call is None:
+            if value not in saver.repeated.operands:  # it is the result
+                value.call = saver.repeated.giving(x)
+        if not value.is_available():
+            value.kept = self._coded(self._code_of(x, saver))
+        if saver.name in calls.SIGNS and value.above is None:
+            value.above = self._coded(Bools(~(flat(x) <= 0)))
+        if saver.name in calls.DROPOUTS and not _is_given(x, saver):
+            self._noise = value
+        return value, Place.of(x)
+
+    def _why_whole(self, x: Tensor, saver: Running) -> str:
+        """Why a tensor is kept as it is, or ""."""
+        if not is_plain(x) or saver.name == OWN:
+            return "no plain tensor"
+        if not x.is_floating_point() and x.dtype != torch.bool and saver.name not in calls.SHAPE_ONLY:
+            return "integers"
+        if x.is_floating_point() and x.dtype not in CODED:
+            return "8 bits already"
+        if x.untyped_storage().nbytes() // x.element_size() < SMALLEST:
+            return f"fewer than {SMALLEST} elements"
+        if x.is_floating_point() and calls.needs_exact(saver.name, _is_given(x, saver, first=True)):
+            return "backward needs it exactly"
+        return self.provenance.exact_of_saved(x, saver)
+
+    def _code_of(self, x: Tensor, saver: Running) -> Encoded:
+        if x.dtype == torch.bool:
+            return Bools(flat(x))
+        if not x.is_floating_point():
+            return Places(flat(x), saver.given[0].shape[2:].numel())
+        if saver.name in calls.DROPOUTS and not _is_given(x, saver):
+            return TwoNumbers(flat(x))
+        if saver.name in calls.LOG_PROBABILITIES and not _is_given(x, saver):
+            return Logarithms(flat(x), self.settings)
+        return Groups(flat(x), self.settings)
+
+    def _coded(self, code: Encoded) -> Kept:
+        return Kept(code, [self._packed(tensor) for tensor in code.tensors()], self._unpacked)
+
+    def _packed(self, x: Tensor) -> Any:
+        """For autograd to hold, as the hooks around ours have it."""
+        return x.detach() if self._around is None else self._around[0](x.detach())
+
+    def _unpacked(self, packed: Any) -> Tensor:
+        tensor: Tensor = packed if self._around is None else self._around[1](packed)
+        return tensor
+
+    def _unpack(self, kept: tuple[Any, Any]) -> Tensor:
+        what, how = kept
+        if isinstance(how, int):
+            return Constant(what, how).checked() if self._around is None else self._unpacked(what)
+        if isinstance(what, Tensor):
+            return what.expand(how.size) if how.is_contiguous() else what.new_empty_strided(how.size, how.stride)
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            return what.flat(self._recent).as_strided(*how)
+
+
+def _is_given(x: Tensor, saver: Running, first: bool = False) -> bool:
+    """Whether a tensor is an argument of the call that saves it, or its first argument."""
+    given = saver.given[:1] if first else saver.given
+    return any(is_plain(one) and storage_of(one) == storage_of(x) for one in given)
+
+
+def _attention_again(function: Any, args: Any, kwargs: Any) -> Tensor:
+    """Attention, whose backward computes it again from decoded q, k and v.
+
+    Its own would take the log-sum-exp of the exact logits, and an error of a logit would be a factor in a probability.
+    """
+    drawn = (args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)) > 0
+    result: Tensor = checkpoint(function, *args, use_reentrant=False, preserve_rng_state=drawn, **kwargs)
+    return result

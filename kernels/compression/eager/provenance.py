@@ -1,0 +1,153 @@
+"""What the calls of a forward pass tell of its tensors: which must stay exact, and which can be made again."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn import functional as F
+
+from kernels.compression.eager import calls
+from kernels.compression.eager.tensors import Place, is_dense, is_plain, key_of, storage_of
+from kernels.compression.eager.values import Call, Constant, Operand, Value
+from kernels.compression.forms import SMALLEST, STATISTIC
+from kernels.hooks import autocasts
+
+PARAMETER, OF_PARAMETERS, INPUT, CONSTANT = "a parameter", "made of parameters", "an input", "needs no gradient"
+A_STATISTIC, COPY = "a statistic", "a parameter's copy"
+
+
+class Running(NamedTuple):
+    """A call that runs: its name, the tensors that it was given, the first one's version, and how to repeat the call."""
+
+    name: str
+    given: Sequence[Tensor] = ()
+    version: int = 0
+    repeated: Call | None = None
+
+
+class Provenance:
+    """The values of one forward pass, by the storages that hold them."""
+
+    def __init__(self, parameters: Iterable[Tensor], inputs: Iterable[Tensor]) -> None:
+        self.parameters = {storage_of(x) for x in parameters if is_plain(x)}
+        self.inputs = {storage_of(x) for x in inputs if is_plain(x) and not x.requires_grad}
+        self._values: dict[Any, tuple[StorageWeakRef, Value]] = {}  # a reference keeps the address from others
+
+    def clear(self) -> None:
+        """Forget all: what backward needs is held by the graph."""
+        self._values.clear()
+
+    def value(self, x: Tensor) -> Value:
+        """What is known of a tensor."""
+        return self._values.setdefault(key_of(x), (StorageWeakRef(x.untyped_storage()), Value()))[1]
+
+    def exact(self, x: Tensor) -> str:
+        """Why an argument of a call is kept as it is, or ""."""
+        if not is_plain(x):
+            return "no plain tensor"
+        if self._is_parameter(x):
+            return PARAMETER
+        if storage_of(x) in self.inputs:
+            return INPUT
+        if key_of(x) in self._values:
+            return self.value(x).exact
+        return "" if x.requires_grad else CONSTANT
+
+    def exact_of_saved(self, x: Tensor, running: Running) -> str:
+        """Why a tensor that a call saves, and whose history autograd does not show, is kept as it is, or ""."""
+        argument = next((one for one in running.given if is_plain(one) and storage_of(one) == storage_of(x)), None)
+        if argument is not None and argument._version == x._version:
+            return self.exact(argument)
+        if storage_of(x) in self.parameters:
+            return PARAMETER
+        if key_of(x) in self._values:
+            return self.value(x).exact
+        if storage_of(x) in self.inputs:
+            return INPUT
+        if any(x.numel() * STATISTIC <= one.numel() for one in running.given):
+            return A_STATISTIC
+        return self._copy_for_autocast(x, running)
+
+    def call(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Call:
+        """A call that can be repeated from its operands. Values among the arguments lie as the result does."""
+        operands: list[Value] = []
+        kinds = []
+
+        def kept(given: Any) -> Any:
+            if not isinstance(given, Tensor | Value):
+                return given
+            if isinstance(given, Tensor):
+                kinds.append(given.device.type)
+                if given.numel() < SMALLEST or self.exact(given):
+                    return Constant.of(given)
+            value = given if isinstance(given, Value) else self.value(given)
+            operands.append(value)
+            return Operand(value, None if isinstance(given, Value) else Place.of(given))
+
+        positional, named = [kept(x) for x in args], {name: kept(x) for name, x in kwargs.items()}
+        return Call(function, positional, named, operands, _autocast(kinds[0] if kinds else "cpu"))
+
+    def repeated(self, name: str, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Call | None:
+        """The call that is about to run, if it is cheap to repeat, as one that changes nothing in place."""
+        if name not in calls.REPEATED or "out" in kwargs or not torch.is_grad_enabled():
+            return None
+        if calls.is_in_place(function):
+            function = getattr(Tensor, name)
+        if function is F.batch_norm and (kwargs.get("training") or args[5:6] == (True,)):
+            function = _batch_norm
+        return self.call(function, args, {key: value for key, value in kwargs.items() if key != "inplace"})
+
+    def learn(self, running: Running, result: Tensor) -> None:
+        """Take down what a call made of what."""
+        given, repeated = running.given, running.repeated
+        changed = bool(given) and given[0] is result and result._version != running.version
+        if not changed and any(is_plain(x) and key_of(x) == key_of(result) for x in given):  # a view
+            return
+        exact = [self.exact(x) for x in given]
+        if not result.requires_grad:
+            if all(exact) and result.numel() >= SMALLEST:
+                self.value(result).exact = CONSTANT
+        elif given and set(exact) <= {PARAMETER, OF_PARAMETERS}:
+            self.value(result).exact = OF_PARAMETERS
+        elif self._is_statistic(running, exact, result):
+            self.value(result).exact = A_STATISTIC
+        elif repeated is not None and is_dense(result):
+            self.value(result).call = repeated.giving(result)
+
+    def _is_statistic(self, running: Running, exact: Sequence[str], result: Tensor) -> bool:
+        """Whether it is a reduction of many elements to one, or made of such alone."""
+        name, given = running.name, running.given
+        if name in calls.REDUCTIONS:
+            return any(result.numel() * STATISTIC <= x.numel() for x in given)
+        small = [x.numel() < SMALLEST for x in given]
+        known = [bool(why) or few for why, few in zip(exact, small, strict=True)]
+        return name in calls.REPEATED and A_STATISTIC in exact and all(known)
+
+    def _is_parameter(self, x: Tensor) -> bool:
+        parameter = isinstance(x, nn.Parameter) or (x.is_leaf and x.requires_grad) or storage_of(x) in self.parameters
+        return parameter or (key_of(x) in self._values and self.value(x).exact == OF_PARAMETERS)
+
+    def _copy_for_autocast(self, x: Tensor, running: Running) -> str:
+        """Why it may be a copy of a parameter. Where it is a copy of another argument, that is how it is made."""
+        if not autocasts(x.device.type) or not torch.is_autocast_enabled(x.device.type):
+            return ""
+        like = [one for one in running.given if one.dtype != x.dtype and sorted(one.shape) == sorted(x.shape)]
+        if any(self.exact(one) for one in like):
+            return COPY
+        if len(like) == 1 and is_dense(like[0]):
+            self.value(x).call = self.call(Tensor.to, (like[0], x.dtype), {}).giving(like[0])
+        return ""
+
+
+def _batch_norm(x: Tensor, mean: Any, var: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float) -> Tensor:
+    """In training, without counting the running statistics a second time."""
+    return F.batch_norm(x, None, None, weight, bias, True, 0.0, eps)
+
+
+def _autocast(kind: str) -> tuple[str, torch.dtype | None, bool]:
+    if not autocasts(kind):
+        return "cpu", None, False
+    enabled = torch.is_autocast_enabled(kind)
+    return kind, torch.get_autocast_dtype(kind) if enabled else None, enabled

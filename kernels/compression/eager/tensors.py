@@ -1,0 +1,79 @@
+"""Tensors and the storages that they lie in."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensor
+
+_PLAIN = (Tensor, nn.Parameter, FakeTensor)
+
+
+class Place(NamedTuple):
+    """Where a tensor's elements are in its storage."""
+
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+
+    @staticmethod
+    def of(x: Tensor) -> "Place":
+        """That of a tensor; of a part of its storage, that of the part alone."""
+        return Place(x.size(), *((x.contiguous().stride(), 0) if is_part(x) else (x.stride(), int(x.storage_offset()))))
+
+    def is_contiguous(self) -> bool:
+        """Whether its elements follow one another."""
+        size = 1
+        for length, stride in zip(reversed(self.size), reversed(self.stride), strict=True):
+            if length != 1 and stride != size:
+                return False
+            size *= length
+        return True
+
+
+def tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    """Those among arguments, and in lists of them."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from (part for part in value if isinstance(part, Tensor))
+
+
+def is_plain(x: Tensor) -> bool:
+    """Whether a tensor is its storage's numbers and no more: no wrapper, sparse, quantized or lazily conjugated one."""
+    return type(x) in _PLAIN and x.layout == torch.strided and not (x.is_quantized or x.is_conj() or x.is_neg())
+
+
+def storage_of(x: Tensor) -> int:
+    """What tells its storage from others, as long as it lives."""
+    return int(x.untyped_storage()._cdata)
+
+
+def is_dense(x: Tensor) -> bool:
+    """Whether its elements fill its storage, each once."""
+    size = 1
+    for stride, length in sorted(zip(x.stride(), x.shape, strict=True)):
+        if length != 1 and stride != size:
+            return False
+        size *= length
+    return x.storage_offset() == 0 and size * x.element_size() == x.untyped_storage().nbytes()
+
+
+def is_part(x: Tensor) -> bool:
+    """Whether it is less than half of its storage, all of which need not be kept then."""
+    return 2 * x.numel() * x.element_size() < x.untyped_storage().nbytes() and 0 not in x.stride()
+
+
+def key_of(x: Tensor) -> tuple[Any, ...]:
+    """What tells the contents of its storage, now and as its type reads them, from others; or those of a part."""
+    key = storage_of(x), x._version, x.dtype
+    return (*key, x.size(), x.stride(), x.storage_offset()) if is_part(x) else key
+
+
+def flat(x: Tensor) -> Tensor:
+    """The contents of its storage, or of the part, in the order of memory."""
+    if is_part(x):
+        return x.detach().contiguous().view(-1)
+    return x.detach().as_strided((x.untyped_storage().nbytes() // x.element_size(),), (1,), 0)

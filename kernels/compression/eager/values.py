@@ -1,0 +1,180 @@
+"""What is known of the tensors of a forward pass: how each was made, and what is kept of it for backward."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from weakref import ReferenceType, ref
+
+import torch
+from torch import Tensor
+
+from kernels.compression.eager.encoded import Encoded
+from kernels.compression.eager.tensors import Place, flat
+from kernels.errors import KernelError
+
+MOST_CODES, MOST_CALLS = 2, 12  # of what is computed again: codes that are decoded, and functions that run
+
+Recent = deque[Tensor]  # decoded last: q, k and v ask for their input one after another
+
+
+@dataclass(eq=False)
+class Kept:
+    """A code, and the tensors of it as hooks around ours gave them back.
+
+    Attributes
+    ----------
+    code
+        Of a flat tensor.
+    packed, unpack
+        What is kept of the code's tensors, and what gives each of these again.
+    """
+
+    code: Encoded
+    packed: Sequence[Any]
+    unpack: Callable[[Any], Tensor]
+
+    def decode(self) -> Tensor:
+        """The flat tensor, approximately."""
+        return self.code.decode(list(map(self.unpack, self.packed)))
+
+
+@dataclass(eq=False)
+class Value:
+    """The contents of a storage at one version of it.
+
+    Attributes
+    ----------
+    exact
+        Why it is kept as it is, as parameters and statistics are; or "".
+    call
+        What made it, if that is cheap to repeat.
+    kept
+        Its code, if it has one.
+    above
+        A bit for each element, whether it is above 0: for functions whose derivative jumps there.
+    """
+
+    exact: str = ""
+    call: "Call | None" = None
+    kept: Kept | None = None
+    above: Kept | None = None
+    _last: "ReferenceType[Tensor] | None" = field(default=None, repr=False)
+
+    def codes(self) -> "Iterator[Value]":
+        """The values whose codes are decoded to give it."""
+        if self.kept is not None:
+            yield self
+        elif self.call is not None:
+            for value in self.call.operands:
+                yield from value.codes()
+
+    def calls(self) -> int:
+        """How many functions run to give it."""
+        if self.kept is not None or self.call is None:
+            return 0
+        return 1 + sum(value.calls() for value in self.call.operands)
+
+    def is_available(self) -> bool:
+        """Whether backward can have it, and cheaply."""
+        if self.kept is not None:
+            return True
+        if self.call is None or not all(value.is_available() for value in self.call.operands):
+            return False
+        return self.calls() <= MOST_CALLS and len(set(self.codes())) <= MOST_CODES
+
+    def flat(self, recent: Recent) -> Tensor:
+        """The contents in the order of memory, approximately; raises RuntimeError as `Constant.checked` does."""
+        flat = None if self._last is None else self._last()
+        if flat is None:
+            flat = self.kept.decode() if self.kept else self._repeated(recent)
+            if self.above is not None:
+                flat = _with_signs(flat, self.above.decode())
+            self._last = ref(flat)
+            recent.append(flat)
+        return flat
+
+    def _repeated(self, recent: Recent) -> Tensor:
+        if self.call is None:
+            raise KernelError("a tensor must be kept or have been made of kept ones, got one that is not; report this")
+        return self.call.run(recent)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor that a call is given: a value, as it lies at a place; None stands for that of the call's result."""
+
+    value: Value
+    place: Place | None = None
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A tensor that is kept as it is, at a version of it."""
+
+    tensor: Tensor
+    version: int
+
+    @staticmethod
+    def of(x: Tensor) -> "Constant":
+        """As it is now."""
+        return Constant(x.detach(), x._version)
+
+    def checked(self) -> Tensor:
+        """Raises RuntimeError, as autograd does, if it was changed since."""
+        if self.tensor._version != self.version:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation:"
+                f" {tuple(self.tensor.shape)} is at version {self.tensor._version}; expected version {self.version}"
+            )
+        return self.tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A function with what it was given.
+
+    Attributes
+    ----------
+    function, args, kwargs
+        Tensors among the arguments are operands and constants.
+    operands
+        The values among the arguments.
+    autocast
+        What torch.autocast is given: the kind of device, the type, and whether it is on.
+    place
+        Of the result.
+    """
+
+    function: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    operands: Sequence[Value]
+    autocast: tuple[str, torch.dtype | None, bool]
+    place: Place | None = None
+
+    def giving(self, result: Tensor) -> "Call":
+        """The call, whose result lies as this tensor does."""
+        return replace(self, place=Place.of(result))
+
+    def run(self, recent: Recent) -> Tensor:
+        """The result again, in the order of memory."""
+        assert self.place is not None
+        place = self.place
+
+        def argument(given: Any) -> Any:
+            if isinstance(given, Operand):
+                return given.value.flat(recent).as_strided(*(given.place or place))
+            return given.checked() if isinstance(given, Constant) else given
+
+        kind, dtype, enabled = self.autocast
+        with torch.autocast(kind, dtype, enabled=enabled, cache_enabled=False):
+            result: Tensor = self.function(*map(argument, self.args), **{k: argument(v) for k, v in self.kwargs.items()})
+        if result.stride() != place.stride:  # of an operand that had gaps
+            result = result.new_empty_strided(place.size, place.stride).copy_(result)
+        return flat(result)
+
+
+def _with_signs(flat: Tensor, above: Tensor) -> Tensor:
+    """Numbers above 0 where `above` says so, and not above elsewhere."""
+    return torch.where(above, flat.clamp(min=torch.finfo(flat.dtype).tiny), flat.clamp(max=0))
