@@ -7,12 +7,13 @@ what made it, and what backward does with it. So what is made of kept tensors by
 import sys
 from collections import deque
 from collections.abc import Iterable
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.autograd.function import Function
+from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
@@ -48,7 +49,7 @@ class Compressing(TorchFunctionMode):
         super().__init__()
         self.settings, self.provenance = settings, Provenance(parameters, inputs)
         self._running: list[Running] = []
-        self._noise: Value | None = None
+        self._noise: Value | None = None  # of the dropout that runs
         self._recent: deque[Tensor] = deque(maxlen=RECENT)
         self._busy = False  # with what is no part of the forward pass
 
@@ -71,6 +72,14 @@ class Compressing(TorchFunctionMode):
         name = calls.name_of(function)
         if name == calls.ATTENTION and torch.is_grad_enabled():
             return _attention_again(function, args, kwargs)
+        if function is F.multi_head_attention_forward:
+            super().__enter__()
+            try:
+                return _multi_head_attention(*args, **kwargs)
+            finally:
+                super().__exit__(None, None, None)
+        if name in calls.DROPOUTS:
+            self._noise, self._scale = None, _scale(*args, **kwargs)
         given = list(tensors((*args, *kwargs.values())))
         version = given[0]._version if given else 0
         self._running.append(Running(name, given, version, self.provenance.repeated(name, function, args, kwargs)))
@@ -85,8 +94,8 @@ class Compressing(TorchFunctionMode):
     def _learn(self, result: Tensor) -> None:
         running = self._running[-1]
         if running.name in calls.DROPOUTS and self._noise is not None:
-            running = running._replace(repeated=self.provenance.call(torch.mul, (running.given[0], self._noise), {}))
-            self._noise = None
+            dropped = running.given[0], self._noise, self._scale
+            running = running._replace(repeated=self.provenance.call(_dropped, dropped, {}))
         self._busy = True
         try:
             self.provenance.learn(running, result)
@@ -104,9 +113,9 @@ class Compressing(TorchFunctionMode):
     def _saver(self, frame: FrameType) -> Running:
         """The call that saves: an autograd.Function, by the frame that called the hook, or else torch's function."""
         if frame.f_code is _APPLY:
-            function = frame.f_locals["cls"]
-            name = OWN if hasattr(function, "saved_by") else function.__name__
-            return Running(name, list(tensors(frame.f_locals["args"])))
+            function, args = frame.f_locals["cls"], frame.f_locals["args"]
+            own = hasattr(function, "saved_by") and function.saved_by(*args).method is not None
+            return Running(OWN if own else function.__name__, list(tensors(args)))
         return self._running[-1] if self._running else Running("")
 
     def _kept(self, x: Tensor, saver: Running) -> Any:
@@ -125,6 +134,7 @@ class Compressing(TorchFunctionMode):
             value.above = self._coded(Bools(~(flat(x) <= 0)))
         if saver.name in calls.DROPOUTS and not _is_given(x, saver):
             self._noise = value
+        value.expect()
         return value, Place.of(x)
 
     def _why_whole(self, x: Tensor, saver: Running) -> str:
@@ -177,6 +187,27 @@ def _is_given(x: Tensor, saver: Running, first: bool = False) -> bool:
     """Whether a tensor is an argument of the call that saves it, or its first argument."""
     given = saver.given[:1] if first else saver.given
     return any(is_plain(one) and storage_of(one) == storage_of(x) for one in given)
+
+
+def _scale(x: Tensor, p: float = 0.5, *_: Any, **__: Any) -> float:
+    """What a dropout multiplies by what it leaves."""
+    return 1 / (1 - p) if 0 <= p < 1 else 0.0
+
+
+def _dropped(x: Tensor, noise: Tensor, scale: float) -> Tensor:
+    """What a dropout made of x: the noise is 0 or the scale already, or a mask."""
+    return x * noise * scale if noise.dtype == torch.bool else x * noise
+
+
+def _without_check(function: FunctionType) -> Any:
+    """A function of torch.nn.functional, which does not hand itself over to function modes, but what it calls."""
+    names = {**function.__globals__, "has_torch_function": lambda _: False}
+    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+_multi_head_attention = _without_check(F.multi_head_attention_forward)
 
 
 def _attention_again(function: Any, args: Any, kwargs: Any) -> Tensor:

@@ -59,7 +59,16 @@ class Value:
     call: "Call | None" = None
     kept: Kept | None = None
     above: Kept | None = None
+    _asked: int = 0  # how often backward will ask for it
+    _given: int = 0
     _last: "ReferenceType[Tensor] | None" = field(default=None, repr=False)
+
+    def expect(self) -> None:
+        """Count one more node of backward that will ask for it, and so for what it is made of."""
+        self._asked += 1
+        if self._asked == 1 and self.kept is None and self.call is not None:
+            for value in self.call.operands:
+                value.expect()
 
     def codes(self) -> "Iterator[Value]":
         """The values whose codes are decoded to give it."""
@@ -91,6 +100,8 @@ class Value:
             if self.above is not None:
                 flat = _with_signs(flat, self.above.decode())
             self._last = ref(flat)
+        self._given += 1
+        if self._given < self._asked:  # else nobody asks again, but in a second backward pass
             recent.append(flat)
         return flat
 
