@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from kernels.compression import codes
-from kernels.compression.forms import SMALLEST
 from kernels.compression.places import GROUP, LANES
+from kernels.methods.every_tensor import SMALLEST
 
 
 class Coded:

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, fx
 
-from kernels.compression.forms import STATISTIC
 from kernels.compression.nodes import cone, is_drawn, packet_of, without_unused
 from kernels.compression.places import hint
+from kernels.methods.every_tensor import STATISTIC
 
 aten = torch.ops.aten
 JUMPS = (

@@ -9,13 +9,13 @@ from torch import Tensor, fx
 
 from kernels.compression.nodes import arguments_of, packet_of
 from kernels.compression.places import Places, hint, places_of
+from kernels.methods.every_tensor import SMALLEST as SMALLEST  # which others ask for here, as tests change it
+from kernels.methods.every_tensor import STATISTIC
 
 aten = torch.ops.aten
 
 FEWEST, MOST = 2, 8  # bits of an element
 HEADER = 4  # bytes of a group: its minimum and its step
-SMALLEST = 4096  # elements: below, codes save less than the kernels that make them take
-STATISTIC = 16  # a reduction of so many elements to one leaves a statistic, which is small and has to be exact
 
 LOG_SUM_EXPS = ("logsumexp", "softmax_lse", "lse")  # as operations of PyTorch and of FlashAttention name them
 # Names of operations' arguments that have to be exact: statistics, log-sum-exps, random states, masks with infinities.

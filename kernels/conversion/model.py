@@ -12,6 +12,7 @@ from kernels.conversion.changes import Change, Decision, Outcomes, apply_decisio
 from kernels.conversion.check import check
 from kernels.conversion.decide import decide_by_measuring
 from kernels.conversion.derivative_error import EXACT
+from kernels.conversion.every_tensor import convert_modules
 from kernels.conversion.find import find
 from kernels.conversion.in_place import reasons_in_place
 from kernels.conversion.layers import decide_by_bits, with_layers
@@ -22,6 +23,7 @@ from kernels.conversion.sites import NestedSite, Site, select_sites
 from kernels.errors import KernelError
 from kernels.methods.auto import Auto
 from kernels.methods.compressed import Compressed
+from kernels.methods.every_tensor import EveryTensor
 from kernels.methods.functions import function_info
 from kernels.methods.method import Method
 from kernels.stock import KEEPS_OUTPUT
@@ -37,6 +39,7 @@ def convert(
     inputs: Any = None,
     bits: int | None = None,
     scheme: str | None = None,
+    rounding: str | None = None,
     coefficients: str | PathLike[str] | None = None,
     include: str | Iterable[str] | None = None,
     exclude: str | Iterable[str] | None = None,
@@ -51,18 +54,21 @@ def convert(
         Any module. Its class and all that is imported stay as they are.
     method
         "auto" takes at each site what saves least of invact, fewbit, forward-ad and stock; one of those serves all.
-        "approx-backprop" lets norms, linear layers and convolutions save few bits, too.
+        "approx-backprop" lets norms, linear layers and convolutions save few bits, too. "compress" keeps few bits of
+        every tensor that autograd saves, whatever saves it.
     inputs
         What the model is called with: a tensor, a tuple or list of arguments, or a mapping of keyword arguments. auto
         needs it, others measure with it. A copy of the model runs on fake tensors where it can, in training mode.
     bits
-        Of fewbit (default: 3) or approx-backprop (8).
+        Of fewbit (default: 3), approx-backprop (8) or compress (4).
     scheme
         Of approx-backprop ("robust"), see `kernels.methods.compressed.Compressed`.
+    rounding
+        Of compress, and of approx-backprop by scheme="group": "nearest", or "stochastic", whose mean is right.
     coefficients
         Of fewbit: a file of your own.
     include, exclude
-        Names of sites or modules, or patterns with *.
+        Names of sites or modules, or patterns with *; of compress, of modules.
     max_derivative_error
         auto's bound on the root mean square error of f'(x) for x from N(0, 1); by default that of invact, which sits on
         the floor that the output's dtype sets.
@@ -79,10 +85,12 @@ def convert(
     KernelError
         For arguments that cannot be honoured. Whatever is raised, the model is then as it was.
     """
-    options = {"bits": bits, "scheme": scheme, "coefficients": coefficients}
+    options = {"bits": bits, "scheme": scheme, "rounding": rounding, "coefficients": coefficients}
     asked = validated_method(model, method, inputs, accounting, max_derivative_error=max_derivative_error, **options)
     model = _unwrapped(model)
     run = None if inputs is None else runner(model, inputs, accounting)
+    if isinstance(asked, EveryTensor):
+        return convert_modules(model, asked, patterns(include), patterns(exclude), run)
     sites = _find(model, asked, run)
     reasons = select_sites(sites, patterns(include), patterns(exclude))
     reasons |= reasons_in_place(model, [site for site in sites if not reasons[site]], run)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from kernels.conversion.changes import Change, undo
+from kernels.eager.watched import Whole
 from kernels.memory.saved import Saved, common, like, size
 
 SHOWN = 0.02  # of all that is kept: a share that is worth a line
@@ -52,11 +53,14 @@ class Report:
         All sites.
     before, after
         What the model saves for backward; None where no inputs were given.
+    whole
+        By compress: the tensors that are kept as they are, but for parameters and inputs; likewise.
     """
 
     sites: Sequence[Converted]
     before: Saved | None = None
     after: Saved | None = None
+    whole: Sequence[Whole] | None = None
     _changes: list[Change] = field(default_factory=list, init=False, repr=False)
     _reverted: bool = field(default=False, init=False, repr=False)
 
@@ -84,6 +88,7 @@ class Report:
     def __str__(self) -> str:
         back = " (and put back since)" * self._reverted
         what = "layers and activations" if any(not site.function for site in self.converted) else "activations"
+        what = "modules" if self.whole is not None else what
         lines = [f"{len(self.converted)} of {len(self.sites)} {what} converted{back}"]
         if self.before is not None and self.after is not None:
             share = 1 - self.after.total / self.before.total if self.before.total else 0.0
@@ -108,6 +113,8 @@ class Report:
 
     def _kept_whole(self) -> list[str]:
         """Operations without a rule, which save whole tensors, after a conversion that is to change layers too."""
+        if self.whole is not None:
+            return self._kept_whole_with_reasons()
         if self.after is None or not any(not site.function for site in self.converted):
             return []
         ours = {like(site.name) for site in self.converted}
@@ -117,6 +124,17 @@ class Report:
         rest = sum(group.bytes for group in whole) - sum(group.bytes for group in large)
         rows += [f"- others: {size(rest)}"] if rest and rows else []
         return ["", "Kept whole, by operations without a rule:", *rows] if rows else []
+
+    def _kept_whole_with_reasons(self) -> list[str]:
+        """By compress, of which nothing else stays as it is."""
+        sums: dict[tuple[str, str], list[int]] = {}
+        for tensor in self.whole or ():
+            sums.setdefault((tensor.operation, tensor.reason), []).append(tensor.bytes)
+        rows = [
+            f"- {operation or 'an operation'} ({len(counts)} tensors): {size(sum(counts))}, {reason}"
+            for (operation, reason), counts in sorted(sums.items(), key=lambda item: -sum(item[1]))
+        ]
+        return ["", "Kept whole:", *rows] if rows else []
 
     def to_json(self) -> str:
         """The sites and, if inputs were given, the bytes in all."""

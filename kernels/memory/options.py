@@ -33,7 +33,7 @@ def parser() -> command.Parser:
     parser.add_argument(
         "--bits",
         metavar="B",
-        help=f"of fewbit (default: {DEFAULT_BITS}) or approx-backprop (8)",
+        help=f"of fewbit (default: {DEFAULT_BITS}), approx-backprop (8) or compress (4)",
     )
     parser.add_argument(
         "--scheme", metavar="S", help=f"of approx-backprop, {', '.join(SCHEMES)} (default: {SCHEMES[0]})"

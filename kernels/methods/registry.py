@@ -7,6 +7,7 @@ from typing import Any
 from kernels.errors import KernelError, shown
 from kernels.methods.auto import Auto
 from kernels.methods.compressed import Compressed
+from kernels.methods.every_tensor import EveryTensor
 from kernels.methods.few_bit import FewBit
 from kernels.methods.forward_derivative import ForwardDerivative
 from kernels.methods.from_output import FromOutput
@@ -29,7 +30,7 @@ def register(method: type[Method]) -> type[Method]:
 
 def of_models() -> dict[str, type[Method]]:
     """What `convert` takes."""
-    return {Auto.name: Auto, **ELEMENTWISE, Compressed.name: Compressed}
+    return {Auto.name: Auto, **ELEMENTWISE, Compressed.name: Compressed, EveryTensor.name: EveryTensor}
 
 
 def make(name: object, known: Mapping[str, type[Method]], **options: Any) -> Method:

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 import kernels.engine.ops  # noqa: F401 - registers the ops
-from kernels.compression.forms import Settings
 from kernels.engine.elements import computed
 from kernels.engine.planes import pack, unpack
 from kernels.methods.compressed import GROUP
+from kernels.methods.every_tensor import EveryTensor
 
 
 class Encoded(Protocol):
@@ -25,17 +25,17 @@ class Encoded(Protocol):
 class Groups:
     """Codes of the numbers in each group of 64, from the group's minimum on by its step."""
 
-    def __init__(self, flat: Tensor, settings: Settings) -> None:
+    def __init__(self, flat: Tensor, method: EveryTensor) -> None:
         self.count, self.dtype = flat.numel(), flat.dtype
-        minimum, step = torch.ops.actfit.ends(flat, GROUP, 1, self.count, settings.bits)
+        minimum, step = torch.ops.actfit.ends(flat, GROUP, 1, self.count, method.bits)
         wide = computed(flat.dtype)
         noise = torch.full((1,), 0.5, dtype=wide, device=flat.device)
-        if settings.rounding == "stochastic":
+        if method.rounding == "stochastic":
             noise = torch.rand(flat.shape, dtype=wide, device=flat.device)
         inverse = torch.where(step > 0, 1 / step.to(wide), 0)
         place = GROUP, 1, self.count
         offset = torch.zeros_like(inverse)
-        planes = torch.ops.actfit.encode(flat, minimum.to(wide), inverse, offset, noise, *place, settings.bits)
+        planes = torch.ops.actfit.encode(flat, minimum.to(wide), inverse, offset, noise, *place, method.bits)
         self._tensors = [planes, minimum, step]
 
     def tensors(self) -> list[Tensor]:
@@ -52,8 +52,8 @@ class Groups:
 class Logarithms(Groups):
     """Codes of the exponentials of logarithms of probabilities: backward uses the exponentials."""
 
-    def __init__(self, flat: Tensor, settings: Settings) -> None:
-        super().__init__(flat.exp(), settings)
+    def __init__(self, flat: Tensor, method: EveryTensor) -> None:
+        super().__init__(flat.exp(), method)
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
         return super().decode(tensors).clamp_(min=torch.finfo(self.dtype).tiny).log_()
@@ -88,7 +88,9 @@ class Places:
 
     def __init__(self, flat: Tensor, bound: int) -> None:
         self.dtype = flat.dtype
-        self._tensors = [flat.to(next(kind for kind in (torch.uint8, torch.int16, torch.int32) if bound <= _range(kind)))]
+        self._tensors = [
+            flat.to(next(kind for kind in (torch.uint8, torch.int16, torch.int32) if bound <= _range(kind)))
+        ]
 
     def tensors(self) -> list[Tensor]:
         return self._tensors
@@ -98,4 +100,4 @@ class Places:
 
 
 def _range(dtype: torch.dtype) -> int:
-    return torch.iinfo(dtype).max + 1
+    return int(torch.iinfo(dtype).max) + 1

@@ -8,18 +8,19 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
 
-from kernels.compression.eager import calls
-from kernels.compression.eager.tensors import Place, is_dense, is_plain, key_of, storage_of
-from kernels.compression.eager.values import Call, Constant, Operand, Value
-from kernels.compression.forms import SMALLEST, STATISTIC
+from kernels.eager import calls
+from kernels.eager.tensors import Place, is_dense, is_plain, key_of, storage_of
+from kernels.eager.values import Call, Constant, Operand, Value
 from kernels.hooks import autocasts
+from kernels.methods.every_tensor import SMALLEST, STATISTIC
 
 PARAMETER, OF_PARAMETERS, INPUT, CONSTANT = "a parameter", "made of parameters", "an input", "needs no gradient"
+ALIVE = (PARAMETER, OF_PARAMETERS, INPUT)
 A_STATISTIC, COPY = "a statistic", "a parameter's copy"
 
 
 class Running(NamedTuple):
-    """A call that runs: its name, the tensors that it was given, the first one's version, and how to repeat the call."""
+    """A call that runs: its name, the tensors that it was given, the first one's version, and how to repeat it."""
 
     name: str
     given: Sequence[Tensor] = ()
@@ -94,7 +95,7 @@ class Provenance:
         if name not in calls.REPEATED or "out" in kwargs or not torch.is_grad_enabled():
             return None
         if calls.is_in_place(function):
-            function = getattr(Tensor, name)
+            function = getattr(Tensor, name, None) or getattr(F, name)
         if function is F.batch_norm and (kwargs.get("training") or args[5:6] == (True,)):
             function = _batch_norm
         return self.call(function, args, {key: value for key, value in kwargs.items() if key != "inplace"})
@@ -141,7 +142,9 @@ class Provenance:
         return ""
 
 
-def _batch_norm(x: Tensor, mean: Any, var: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float) -> Tensor:
+def _batch_norm(
+    x: Tensor, mean: Any, var: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+) -> Tensor:
     """In training, without counting the running statistics a second time."""
     return F.batch_norm(x, None, None, weight, bias, True, 0.0, eps)
 

@@ -9,11 +9,11 @@ from weakref import ReferenceType, ref
 import torch
 from torch import Tensor
 
-from kernels.compression.eager.encoded import Encoded
-from kernels.compression.eager.tensors import Place, flat
+from kernels.eager.encoded import Encoded
+from kernels.eager.tensors import Place, flat
 from kernels.errors import KernelError
 
-MOST_CODES, MOST_CALLS = 2, 12  # of what is computed again: codes that are decoded, and functions that run
+MOST_CODES, MOST_CALLS = 4, 12  # of what is computed again: codes that are decoded, and functions that run
 
 Recent = deque[Tensor]  # decoded last: q, k and v ask for their input one after another
 
@@ -180,7 +180,9 @@ class Call:
 
         kind, dtype, enabled = self.autocast
         with torch.autocast(kind, dtype, enabled=enabled, cache_enabled=False):
-            result: Tensor = self.function(*map(argument, self.args), **{k: argument(v) for k, v in self.kwargs.items()})
+            result: Tensor = self.function(
+                *map(argument, self.args), **{k: argument(v) for k, v in self.kwargs.items()}
+            )
         if result.stride() != place.stride:  # of an operand that had gaps
             result = result.new_empty_strided(place.size, place.stride).copy_(result)
         return flat(result)

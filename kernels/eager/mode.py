@@ -7,7 +7,7 @@ what made it, and what backward does with it. So what is made of kept tensors by
 import sys
 from collections import deque
 from collections.abc import Iterable
-from types import FrameType, FunctionType
+from types import FrameType
 from typing import Any, Self
 
 import torch
@@ -15,15 +15,16 @@ from torch import Tensor
 from torch.autograd.function import Function
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-from torch.utils.checkpoint import checkpoint
 
-from kernels.compression.eager import calls
-from kernels.compression.eager.encoded import Bools, Encoded, Groups, Logarithms, Places, TwoNumbers
-from kernels.compression.eager.provenance import Provenance, Running
-from kernels.compression.eager.tensors import Place, flat, is_plain, storage_of, tensors
-from kernels.compression.eager.values import Constant, Kept, Value
-from kernels.compression.forms import SMALLEST, Settings
+from kernels.eager import calls
+from kernels.eager.encoded import Bools, Encoded, Groups, Logarithms, Places, TwoNumbers
+from kernels.eager.provenance import ALIVE, Provenance, Running
+from kernels.eager.rules import attention_again, dropout_scale, dropped, multi_head_attention
+from kernels.eager.tensors import Place, flat, is_plain, storage_of, tensors
+from kernels.eager.values import Constant, Kept, Value
+from kernels.eager.watched import watch
 from kernels.hooks import saving_hooks
+from kernels.methods.every_tensor import SMALLEST, EveryTensor
 
 RECENT = 2  # decoded tensors that wait for the next node that asks for them
 OWN = "a function of this project"
@@ -39,22 +40,22 @@ class Compressing(TorchFunctionMode):
 
     Parameters
     ----------
-    settings
+    method
         Bits of an element and rounding.
     parameters, inputs
         What is alive anyhow, and kept as it is: but for inputs that want a gradient.
     """
 
-    def __init__(self, settings: Settings, parameters: Iterable[Tensor] = (), inputs: Iterable[Tensor] = ()) -> None:
+    def __init__(self, method: EveryTensor, parameters: Iterable[Tensor] = (), inputs: Iterable[Tensor] = ()) -> None:
         super().__init__()
-        self.settings, self.provenance = settings, Provenance(parameters, inputs)
+        self.method, self.provenance = method, Provenance(parameters, inputs)
         self._running: list[Running] = []
         self._noise: Value | None = None  # of the dropout that runs
         self._recent: deque[Tensor] = deque(maxlen=RECENT)
         self._busy = False  # with what is no part of the forward pass
 
     def __enter__(self) -> Self:
-        self._around = saving_hooks()
+        self._around: Any = saving_hooks()
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
         self._hooks.__enter__()
         super().__enter__()
@@ -71,15 +72,15 @@ class Compressing(TorchFunctionMode):
             return function(*args, **kwargs)
         name = calls.name_of(function)
         if name == calls.ATTENTION and torch.is_grad_enabled():
-            return _attention_again(function, args, kwargs)
+            return attention_again(function, args, kwargs)
         if function is F.multi_head_attention_forward:
             super().__enter__()
             try:
-                return _multi_head_attention(*args, **kwargs)
+                return multi_head_attention(*args, **kwargs)
             finally:
                 super().__exit__(None, None, None)
         if name in calls.DROPOUTS:
-            self._noise, self._scale = None, _scale(*args, **kwargs)
+            self._noise, self._scale = None, dropout_scale(*args, **kwargs)
         given = list(tensors((*args, *kwargs.values())))
         version = given[0]._version if given else 0
         self._running.append(Running(name, given, version, self.provenance.repeated(name, function, args, kwargs)))
@@ -94,8 +95,8 @@ class Compressing(TorchFunctionMode):
     def _learn(self, result: Tensor) -> None:
         running = self._running[-1]
         if running.name in calls.DROPOUTS and self._noise is not None:
-            dropped = running.given[0], self._noise, self._scale
-            running = running._replace(repeated=self.provenance.call(_dropped, dropped, {}))
+            noise = running.given[0], self._noise, self._scale
+            running = running._replace(repeated=self.provenance.call(dropped, noise, {}))
         self._busy = True
         try:
             self.provenance.learn(running, result)
@@ -120,14 +121,15 @@ class Compressing(TorchFunctionMode):
 
     def _kept(self, x: Tensor, saver: Running) -> Any:
         """What autograd holds in place of x, with what `_unpack` is to make of it."""
-        if self._why_whole(x, saver):
+        if why := self._why_whole(x, saver):
+            if why not in ALIVE:
+                watch(x, saver.name, why)
             return self._packed(x), x._version
         if saver.name in calls.SHAPE_ONLY and x.is_floating_point():
             return x.new_empty(()), Place.of(x)
         value = self.provenance.value(x)
-        if saver.name in calls.SIGNS and saver.repeated is not None and value.call is None:
-            if value not in saver.repeated.operands:  # it is the result
-                value.call = saver.repeated.giving(x)
+        if value.call is None and saver.name in calls.RESULTS and saver.repeated is not None:
+            value.call = saver.repeated.giving(x) if value not in saver.repeated.operands else None
         if not value.is_available():
             value.kept = self._coded(self._code_of(x, saver))
         if saver.name in calls.SIGNS and value.above is None:
@@ -159,8 +161,8 @@ class Compressing(TorchFunctionMode):
         if saver.name in calls.DROPOUTS and not _is_given(x, saver):
             return TwoNumbers(flat(x))
         if saver.name in calls.LOG_PROBABILITIES and not _is_given(x, saver):
-            return Logarithms(flat(x), self.settings)
-        return Groups(flat(x), self.settings)
+            return Logarithms(flat(x), self.method)
+        return Groups(flat(x), self.method)
 
     def _coded(self, code: Encoded) -> Kept:
         return Kept(code, [self._packed(tensor) for tensor in code.tensors()], self._unpacked)
@@ -187,34 +189,3 @@ def _is_given(x: Tensor, saver: Running, first: bool = False) -> bool:
     """Whether a tensor is an argument of the call that saves it, or its first argument."""
     given = saver.given[:1] if first else saver.given
     return any(is_plain(one) and storage_of(one) == storage_of(x) for one in given)
-
-
-def _scale(x: Tensor, p: float = 0.5, *_: Any, **__: Any) -> float:
-    """What a dropout multiplies by what it leaves."""
-    return 1 / (1 - p) if 0 <= p < 1 else 0.0
-
-
-def _dropped(x: Tensor, noise: Tensor, scale: float) -> Tensor:
-    """What a dropout made of x: the noise is 0 or the scale already, or a mask."""
-    return x * noise * scale if noise.dtype == torch.bool else x * noise
-
-
-def _without_check(function: FunctionType) -> Any:
-    """A function of torch.nn.functional, which does not hand itself over to function modes, but what it calls."""
-    names = {**function.__globals__, "has_torch_function": lambda _: False}
-    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy
-
-
-_multi_head_attention = _without_check(F.multi_head_attention_forward)
-
-
-def _attention_again(function: Any, args: Any, kwargs: Any) -> Tensor:
-    """Attention, whose backward computes it again from decoded q, k and v.
-
-    Its own would take the log-sum-exp of the exact logits, and an error of a logit would be a factor in a probability.
-    """
-    drawn = (args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)) > 0
-    result: Tensor = checkpoint(function, *args, use_reentrant=False, preserve_rng_state=drawn, **kwargs)
-    return result

@@ -58,7 +58,7 @@ def is_dense(x: Tensor) -> bool:
         if length != 1 and stride != size:
             return False
         size *= length
-    return x.storage_offset() == 0 and size * x.element_size() == x.untyped_storage().nbytes()
+    return bool(x.storage_offset() == 0 and size * x.element_size() == x.untyped_storage().nbytes())
 
 
 def is_part(x: Tensor) -> bool:

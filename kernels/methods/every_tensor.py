@@ -1,0 +1,48 @@
+"""compress: a model runs forward exactly, and all that autograd saves of it is kept in few bits, by structure.
+
+What is coded is any tensor, as in GACT (Liu et al., 2022). What is known of the calls that made it saves more.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kernels.errors import KernelError, shown
+from kernels.methods.compressed import BITS, ROUNDINGS
+from kernels.methods.method import WithoutKernel
+
+SMALLEST = 4096  # elements: below, codes save less than the kernels that make them take
+STATISTIC = 16  # a reduction of so many elements to one leaves a statistic, which is small and has to be exact
+
+
+@dataclass(frozen=True)
+class EveryTensor(WithoutKernel):
+    """Codes of every saved tensor that backward need not have exactly.
+
+    Attributes
+    ----------
+    bits
+        Of an element, 2 to 8; half a bit more goes to each group of 64, for its minimum and its step.
+    rounding
+        "nearest", or "stochastic", whose decoded values have the right mean.
+
+    Raises
+    ------
+    KernelError
+        For other values.
+    """
+
+    name: ClassVar[str] = "compress"
+    options: ClassVar[tuple[str, ...]] = ("bits", "rounding")
+    widths: ClassVar[range] = BITS
+
+    bits: int = 4
+    rounding: str = "nearest"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.bits, int) or isinstance(self.bits, bool) or self.bits not in BITS:
+            raise KernelError(f"bits must be a whole number from 2 to 8 for compress, got {shown(self.bits)}")
+        if self.rounding not in ROUNDINGS:
+            raise KernelError(f"rounding must be one of {', '.join(ROUNDINGS)}, got {shown(self.rounding)}")
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.bits} bits" + (f", {self.rounding}" if self.rounding != "nearest" else "")
