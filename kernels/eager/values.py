@@ -162,7 +162,7 @@ class Call:
     kwargs: Mapping[str, Any]
     operands: Sequence[Value]
     autocast: tuple[str, torch.dtype | None, bool]
-    place: Place | None = None
+    place: Place = Place(torch.Size(), (), 0)
 
     def giving(self, result: Tensor) -> "Call":
         """The call, whose result lies as this tensor does."""
@@ -170,7 +170,6 @@ class Call:
 
     def run(self, recent: Recent) -> Tensor:
         """The result again, in the order of memory."""
-        assert self.place is not None
         place = self.place
 
         def argument(given: Any) -> Any:
