@@ -15,6 +15,7 @@ from kernels.errors import KernelError
 
 MOST_CODES, MOST_CALLS = 4, 12  # of what is computed again: codes that are decoded, and functions that run
 
+NOWHERE = Place(torch.Size(), (), 0)
 Recent = deque[Tensor]  # decoded last: q, k and v ask for their input one after another
 
 
@@ -162,7 +163,7 @@ class Call:
     kwargs: Mapping[str, Any]
     operands: Sequence[Value]
     autocast: tuple[str, torch.dtype | None, bool]
-    place: Place = Place(torch.Size(), (), 0)
+    place: Place = NOWHERE
 
     def giving(self, result: Tensor) -> "Call":
         """The call, whose result lies as this tensor does."""
