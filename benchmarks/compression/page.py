@@ -8,7 +8,7 @@ from benchmarks.pages import Rows, by, place, read, spread, table
 from benchmarks.parsers import COMPRESSION_WAYS
 
 HEAD = ("", "kept, × eager", "peak, × eager", "error of the gradient", "time, × eager", "× compiled")
-BRIEF = (COMPILED, CHECKPOINT, COMPILED_CHECKPOINT, "hook 4 bits", "convert 4 bits", "coded 4 bits")
+BRIEF = (COMPILED, CHECKPOINT, COMPILED_CHECKPOINT, "hook 4 bits", "compress 4 bits", "coded 4 bits")
 
 
 def readme() -> str:

@@ -20,7 +20,9 @@ RECOMPUTING, FP8 = "compiled with the flag", "compiled with fp8"
 BUDGETS = {f"compiled with budget {share}": share for share in (0.1, 0.5, 0.9)}
 HOOKS = {f"hook {bits} bits": bits for bits in (8, 4, 2)}
 CONVERTED = {f"convert {bits} bits": bits for bits in (8, 4, 2)}
-OURS = {f"coded {bits} bits": bits for bits in (8, 4, 3, 2)}
+COMPRESSED = {f"compress {bits} bits": bits for bits in (8, 4, 2)}
+CODED = {f"coded {bits} bits": bits for bits in (8, 4, 3, 2)}
+OURS = {**COMPRESSED, **CODED}
 # PyTorch's own pass, of all large tensors that cross. Its forward and its backward have different defaults for
 # use_scaling: without the word gradients are off by a factor of a billion.
 EIGHT_BITS = {
@@ -36,7 +38,7 @@ EIGHT_BITS = {
 
 def is_compiled(way: str) -> bool:
     """Whether it uses torch.compile."""
-    return way.startswith(COMPILED) or way in OURS
+    return way.startswith(COMPILED) or way in CODED
 
 
 def prepared(net: Net, way: str) -> Callable[[], torch.Tensor]:
@@ -46,10 +48,12 @@ def prepared(net: Net, way: str) -> Callable[[], torch.Tensor]:
             vars(block)["forward"] = partial(checkpoint, block.forward, use_reentrant=False)
     if way in CONVERTED:
         convert(net.module, method="approx-backprop", bits=CONVERTED[way], inputs=net.kwargs or net.args)
+    if way in COMPRESSED:
+        convert(net.module, method="compress", bits=COMPRESSED[way])
     run: Callable[..., Any] = net.module
     if is_compiled(way):
         torch.compiler.reset()
-        options = compression.options(bits=OURS[way]) if way in OURS else None
+        options = compression.options(bits=CODED[way]) if way in CODED else None
         run = torch.compile(net.module, dynamic=False, options=options)
 
     def loss() -> torch.Tensor:

@@ -161,7 +161,7 @@ def _stacks(what: str, dry: bool) -> tuple[str, ...]:
 # Two networks, each compiled in three of these ways, forward and backward.
 STACKED = (
     *("eager", "compiled", "checkpoint", "compiled checkpoint"),
-    *("hook 4 bits", "convert 4 bits", "coded 4 bits"),
+    *("hook 4 bits", "convert 4 bits", "compress 4 bits", "coded 4 bits"),
 )
 STACKED_GRAPHS = 2 * 3 * 2
 RIVALS = {"bfloat16": "64x256,8192x1024,16384x4096", "float32": "8192x1024"}  # 2^16 to 2^28 elements between layers
