@@ -155,7 +155,7 @@ def gradients(rows: Sequence[Row]) -> Figure | None:
     return figure
 
 
-CODED_STYLES = {"compiled": "k", "recompute": "C4", "hook": "C1", "coded": "C0"}
+CODED_STYLES = {"compiled": "k", "recompute": "C4", "hook": "C1", "coded": "C0", "compress": "C2", "stochastic": "C3"}
 
 
 def peaks(rows: Sequence[Row]) -> Figure | None:

@@ -3,7 +3,8 @@
 Of `text` and `digits`, activations keep less. Of NETS, all layers do: approx-b keeps b bits an element by
 approx-backprop, paper-b by its paper's own codes, fused as much as that method with exact numbers; naive-b quantises
 forward too, and narrow is exact with a quarter of the features. Of CODED, all that autograd saves is in few bits:
-coded-b compiles the model with `kernels.compression`, hook-b codes in hooks, compiled is torch.compile as it comes.
+coded-b compiles the model with `kernels.compression`, compress-b converts it by compress, stochastic-b too, with codes
+rounded at random; hook-b codes in hooks, compiled is torch.compile as it comes.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,6 +43,7 @@ VARIANTS_OF = {
     "vit": (STOCK, "approx-8", "approx-4", NARROW),
 }
 EVERY = (*parsers.VARIANTS, FUSED)
+ROUNDINGS = {"compress": "nearest", "stochastic": "stochastic"}
 SCHEMES = {"approx": "robust", "paper": "paper", FUSED: "fused"}
 
 
@@ -74,6 +76,8 @@ def runner(model: nn.Module, variant: str) -> Run:
     method, _, bits = variant.rpartition("-")
     if method == "hook":
         return partial(_hooked, model, int(bits))
+    if method in ROUNDINGS:
+        convert(model, method="compress", bits=int(bits), rounding=ROUNDINGS[method])
     if variant == COMPILED or method == "coded":
         torch.compiler.reset()  # it compiles a function so many times, then no more
         options = compression.options(bits=int(bits)) if method == "coded" else None
