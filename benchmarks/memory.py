@@ -11,7 +11,7 @@ if __name__ == "__main__":  # before the imports, which take most of the time
     command.early("memory", lambda: parsers.memory(__doc__).parse_args())
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from benchmarks.baselines.checkpointed import Checkpointed
 from benchmarks.options import output
 from benchmarks.rows import Row, record, summary
 from kernels import KernelError, convert, saved_bytes
+from kernels.engine.elements import dtype_name
 from kernels.memory import zoo
 
 MODELS = parsers.GPU_MODELS
@@ -33,27 +34,35 @@ CONVERSIONS: dict[str, dict[str, Any]] = {
     "auto": {"method": "auto"},
     "auto, error 0.05": {"method": "auto", "max_derivative_error": 0.05},
 }
+COMPRESSED = {f"compress, {bits} bits": {"method": "compress", "bits": bits} for bits in (8, 4, 2)}
+HALVED = "kept for backward in bfloat16"
 WIDTH, ROWS = 64, 128  # the tensor between layers is four times as wide
 
 
 def models() -> list[Row]:
-    """Each model as it is, and converted in several ways."""
+    """Each model as it is, and converted in several ways: in the dtype that is usual for it, and in bfloat16."""
     rows = []
     for name in tqdm(MODELS, disable=not sys.stderr.isatty()):
-        with FakeTensorMode():
-            model, args, kwargs = zoo.build(name)
-        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+        rows += _model(name, "kept for backward", None, {**CONVERSIONS, **COMPRESSED})
+        rows += _model(name, HALVED, torch.bfloat16, COMPRESSED)
+    return rows
 
-        def kept(how: str, *, model: nn.Module = model, dtype: str = dtype, name: str = name) -> Row:
-            total = saved_bytes(model, *args, accounting="cuda", fake=True, **kwargs).total  # noqa: B023
-            return Row("kept for backward", how, name, {}, dtype, "B", **summary([float(total)]))
 
-        rows.append(kept("as it is"))
-        for how, options in CONVERSIONS.items():
-            inputs = {"inputs": kwargs or args} if options["method"] == "auto" else {}
-            report = convert(model, **options, **inputs)
-            rows.append(kept(how))
-            report.revert()
+def _model(name: str, what: str, dtype: torch.dtype | None, conversions: Mapping[str, Mapping[str, Any]]) -> list[Row]:
+    with FakeTensorMode():
+        model, args, kwargs = zoo.build(name, dtype=dtype)
+    named = dtype_name(next(model.parameters()).dtype)
+
+    def kept(how: str) -> Row:
+        total = saved_bytes(model, *args, accounting="cuda", fake=True, **kwargs).total
+        return Row(what, how, name, {}, named, "B", **summary([float(total)]))
+
+    rows = [kept("as it is")]
+    for how, options in conversions.items():
+        inputs = {"inputs": kwargs or args} if options["method"] == "auto" else {}
+        report = convert(model, **options, **inputs)
+        rows.append(kept(how))
+        report.revert()
     return rows
 
 

@@ -22,7 +22,7 @@ from benchmarks.forward_ad import page as forward_ad
 from benchmarks.gpu import notes
 from benchmarks.gpu import page as gpu
 from benchmarks.kernels import page as kernel_times
-from benchmarks.memory import ACTS, CONVERSIONS, MODELS, MODES
+from benchmarks.memory import ACTS, COMPRESSED, CONVERSIONS, HALVED, MODELS, MODES
 from benchmarks.pages import Rows, line, of_any, read, table
 from benchmarks.rivals import page as rivals
 from codegen.inspect import DIRECTIONS, kernel
@@ -135,16 +135,34 @@ NAMED |= {"resnet50": "ResNet-50"}
 
 
 def savings_section() -> str:
-    """What known models save for backward, by `convert` with inputs and by few bits of all layers."""
-    kept_by, few = _memory(), {(row["implementation"], row["mode"]): row["median"] for row in of_any(APPROXIMATE)}
+    """What known models save for backward, by `convert` with inputs and by few bits of every tensor."""
+    kept_by = _memory()
     cells = []
     for model, name in NAMED.items():
         whole = kept_by["kept for backward", "as it is", model]
-        kept = kept_by["kept for backward", "auto", model], few[approx_backprop.FOUR, model]
+        kept = (kept_by["kept for backward", how, model] for how in ("auto", "compress, 4 bits"))
         cells.append([name, size(whole), *(f"{size(count)}, {_share(1 - count / whole)} less" for count in kept)])
-    head = ["", "as it is", "`convert`: activations", "all layers in 4 bits"]
+    head = ["", "as it is", "`convert`: activations", "`compress`: every tensor, 4 bits"]
     note = "Counted as CUDA keeps it, at the model's usual length or size, without weights and inputs."
     return "\n".join([*table(head, cells), "", note]) + "\n"
+
+
+def compress_section() -> str:
+    """What models save for backward by compress, in bfloat16 and float32."""
+    kept_by, lines = _memory(), []
+    for model in MODELS:
+        cells = [model]
+        for what in (HALVED, "kept for backward"):
+            whole = kept_by[what, "as it is", model]
+            cells += [size(whole), *(f"{whole / kept_by[what, how, model]:.1f}×" for how in COMPRESSED)]
+        lines.append(cells)
+    bits = [how.partition(", ")[2] for how in COMPRESSED]
+    head = ["", "bfloat16", *bits, "float32", *bits]
+    note = (
+        "Kept for backward as CUDA keeps it, without weights and inputs, as it is; and how many times less by compress."
+        " llama and mistral: bfloat16 both times."
+    )
+    return "\n".join([*table(head, lines), "", note]) + "\n"
 
 
 def _share(part: float) -> str:
@@ -183,6 +201,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/accuracy.md": {"accuracy": accuracy.section, "gpu-note": notes.accuracy},
     "docs/memory.md": {"models": models_section, "mlp": mlp_section, "gpu-memory": gpu.memory_section},
     "docs/trainers.md": {"gpu-note": notes.trainers, "gpu-training": gpu.training_section},
+    "docs/eager.md": {"compress": compress_section},
     "docs/compression.md": {"compression": compression.section, "gpu-note": notes.compression},
     "docs/forward_ad.md": {
         "forward-ad-chains": forward_ad.chains_section,
