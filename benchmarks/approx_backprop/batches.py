@@ -8,20 +8,18 @@ On a GPU steps run until memory runs out, in as much as the device is said to ha
 
 import gc
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from benchmarks.approx_backprop.nets import CHECKPOINT, CLASSES, FOUR, FUSED, PAPER, STOCK, cifar, keep
 from benchmarks.rows import Row, summary
+from kernels.memory.step import Living
 
 WAYS = (STOCK, CHECKPOINT, FUSED, PAPER, FOUR)
 SIDE, MOST = 32, 1 << 20  # of an image; samples
@@ -47,35 +45,6 @@ NETS = {
 }
 
 
-class Living(TorchDispatchMode):
-    """Counts the bytes of the living storages that operations made: now, and the most at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = self.peak = 0
-        self.known: set[int] = set()
-
-    def add(self, tensor: Tensor) -> None:
-        """Count a tensor."""
-        storage = tensor.untyped_storage()
-        if storage._cdata not in self.known:
-            self.known.add(storage._cdata)
-            self.now += storage.nbytes()
-            self.peak = max(self.peak, self.now)
-            weakref.finalize(storage, self._gone, storage._cdata, storage.nbytes())
-
-    def _gone(self, key: int, size: int) -> None:
-        self.known.discard(key)
-        self.now -= size
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor):
-                self.add(tensor)
-        return result
-
-
 def made(net: Net, way: str) -> nn.Module:
     """The model in training mode, which saves for backward in one of WAYS."""
     model = cifar(net.depth, net.width)
@@ -98,7 +67,7 @@ def counted(net: Net, way: str) -> Callable[[int], int]:
         with fakes:
             images, labels = torch.randn(batch, 3, SIDE, SIDE), torch.randint(0, CLASSES, (batch,))
             for tensor in (*model.parameters(), *model.buffers(), images, labels):
-                living.add(tensor)
+                living.add(tensor.untyped_storage())
             with living:
                 F.cross_entropy(model(images), labels).backward()
         return living.peak + sum(tensor.nbytes for tensor in model.parameters())

@@ -5,16 +5,13 @@ Without CUDA the processor's clock runs, and storages are counted as they are bo
 
 import gc
 import time
-import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
-from benchmarks.approx_backprop.batches import Living
+from kernels.memory.step import Living
 
 
 class CudaBooks:
@@ -53,25 +50,11 @@ class CountedBooks(Living):
         super().__init__()
         self.limit = limit
 
-    def __enter__(self) -> Self:
-        gc.collect()
-        super().__enter__()
-        return self
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for given in tree_leaves((args, kwargs)):
-            if isinstance(given, Tensor):
-                self._there(given.untyped_storage())
         result = super().__torch_dispatch__(func, types, args, kwargs)
         if self.now > self.limit:
             raise torch.OutOfMemoryError(f"out of memory: {self.now} bytes of {self.limit}")
         return result
-
-    def _there(self, storage: torch.UntypedStorage) -> None:
-        """A storage that no operation has made was there before: it does not count, nor do views of it."""
-        if storage._cdata not in self.known:
-            self.known.add(storage._cdata)
-            weakref.finalize(storage, self.known.discard, storage._cdata)
 
     def grown(self) -> int:
         return self.now

@@ -5,7 +5,6 @@ what made it, and what backward does with it. So what is made of kept tensors by
 """
 
 import sys
-from collections import deque
 from collections.abc import Iterable
 from types import FrameType
 from typing import Any, Self
@@ -21,12 +20,11 @@ from kernels.eager.encoded import Bools, Encoded, Groups, Logarithms, Places, Tw
 from kernels.eager.provenance import ALIVE, Provenance, Running
 from kernels.eager.rules import attention_again, dropout_scale, dropped, multi_head_attention
 from kernels.eager.tensors import Place, flat, is_plain, storage_of, tensors
-from kernels.eager.values import Constant, Kept, Value
+from kernels.eager.values import Constant, Kept, Recent, Value
 from kernels.eager.watched import watch
 from kernels.hooks import saving_hooks
 from kernels.methods.every_tensor import SMALLEST, EveryTensor
 
-RECENT = 2  # decoded tensors that wait for the next node that asks for them
 OWN = "a function of this project"
 CODED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _APPLY = Function.apply.__func__.__code__
@@ -51,7 +49,7 @@ class Compressing(TorchFunctionMode):
         self.method, self.provenance = method, Provenance(parameters, inputs)
         self._running: list[Running] = []
         self._noise: Value | None = None  # of the dropout that runs
-        self._recent: deque[Tensor] = deque(maxlen=RECENT)
+        self._recent: Recent = {}
         self._busy = False  # with what is no part of the forward pass
 
     def __enter__(self) -> Self:

@@ -1,6 +1,5 @@
 """What is known of the tensors of a forward pass: how each was made, and what is kept of it for backward."""
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +15,9 @@ from kernels.errors import KernelError
 MOST_CODES, MOST_CALLS = 4, 12  # of what is computed again: codes that are decoded, and functions that run
 
 NOWHERE = Place(torch.Size(), (), 0)
-Recent = deque[Tensor]  # decoded last: q, k and v ask for their input one after another
+RECENT = 2  # decoded tensors that wait for the next node that asks for them, as q, k and v ask for one input
+
+Recent = dict["Value", Tensor]  # the one that was asked for last at the end
 
 
 @dataclass(eq=False)
@@ -102,8 +103,11 @@ class Value:
                 flat = _with_signs(flat, self.above.decode())
             self._last = ref(flat)
         self._given += 1
+        recent.pop(self, None)
         if self._given < self._asked:  # else nobody asks again, but in a second backward pass
-            recent.append(flat)
+            recent[self] = flat
+            if len(recent) > RECENT:
+                del recent[next(iter(recent))]
         return flat
 
     def _repeated(self, recent: Recent) -> Tensor:

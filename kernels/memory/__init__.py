@@ -9,8 +9,11 @@ if TYPE_CHECKING:
     from kernels.memory.measure import saved_bytes
     from kernels.memory.recorder import Recorder
     from kernels.memory.saved import Group, Saved, SavedTensor, Saver
+    from kernels.memory.step import peak_bytes
 
-__all__ = ["Allocated", "Group", "Recorder", "Saved", "SavedTensor", "Saver", "saved_bytes"]
+__all__ = ["Allocated", "Group", "Recorder", "Saved", "SavedTensor", "Saver", "peak_bytes", "saved_bytes"]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazily(__name__, __all__, ("allocator", "measure", "recorder", "saved"), modules=("zoo",))
+    __getattr__, __dir__ = lazily(
+        __name__, __all__, ("allocator", "measure", "recorder", "saved", "step"), modules=("zoo",)
+    )

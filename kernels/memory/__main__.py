@@ -27,10 +27,15 @@ from kernels.memory import zoo
 from kernels.memory.making import line
 from kernels.memory.measure import saved_bytes
 from kernels.memory.saved import Saved, picture, size
+from kernels.memory.step import peak_bytes
 from kernels.methods.auto import Auto
 from kernels.methods.registry import of_models
 
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in zoo.DTYPES}
+PEAK = (
+    "Peak: alive at once in forward and backward, over what is there before, by births and deaths of tensors as this"
+    " machine runs the model; the gradient of its output counts, what operations take for themselves does not."
+)
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class Result:
     activations: str
     saved: Saved
     report: Report | None = None
+    peak: int | None = None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,7 +88,7 @@ def _measured(options: argparse.Namespace, conversions: list[dict[str, Any]]) ->
                     attention=options.attention,
                     act=options.act,
                 )
-            return model, args, kwargs, _results(model, args, kwargs, conversions, options.accounting)
+            return model, args, kwargs, _results(model, args, kwargs, conversions, options)
     except KernelError:
         raise
     except Exception as error:
@@ -93,9 +99,17 @@ def _measured(options: argparse.Namespace, conversions: list[dict[str, Any]]) ->
 
 
 def _results(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], conversions: list[dict[str, Any]], accounting: str
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    conversions: list[dict[str, Any]],
+    options: argparse.Namespace,
 ) -> list[Result]:
-    results = [Result("as it is", saved_bytes(model, *args, accounting=accounting, **kwargs))]
+    def result(name: str, report: Report | None = None) -> Result:
+        saved = saved_bytes(model, *args, accounting=options.accounting, **kwargs)
+        return Result(name, saved, report, peak_bytes(model, *args, **kwargs) if options.peak else None)
+
+    results = [result("as it is")]
     in_place = any(getattr(module, "inplace", False) for module in model.modules())
     for arguments in conversions:
         name, width, scheme = (arguments.get(key) for key in ("method", "bits", "scheme"))
@@ -103,7 +117,7 @@ def _results(
             arguments = {**arguments, "inputs": kwargs or args}
         report = convert(model, **arguments)
         name = f"{name}{f', {width} bit' if width else ''}{'s' * ((width or 0) > 1)}{f', {scheme}' if scheme else ''}"
-        results.append(Result(name, saved_bytes(model, *args, accounting=accounting, **kwargs), report))
+        results.append(result(name, report))
         report.revert()
     return results
 
@@ -123,20 +137,23 @@ def _title(options: argparse.Namespace, model: nn.Module, args: Any, kwargs: Any
 
 
 def _table(title: dict[str, Any], results: list[Result], rows: int) -> str:
-    stock = results[0].saved
+    stock, stock_peak = results[0].saved, results[0].peak
     fed = ", ".join("×".join(map(str, shape)) for shape in title["inputs"].values())
     counted = "as CUDA keeps it" if title["accounting"] == "cuda" else "as this machine runs it"
     lines = [
         f"{title['model']} ({title['class']}), {title['dtype']}, input {fed}; {counted}",
         "",
-        "| activations | kept for backward | less by | converted |",
-        "|---|---:|---:|---:|",
+        f"| activations | kept for backward | less by | converted |{' peak of a step |' if stock_peak else ''}",
+        f"|---|---:|---:|---:|{'---:|' if stock_peak else ''}",
     ]
     for result in results:
         saved, report = result.saved, result.report
         less = f"{1 - saved.total / stock.total:.2%}" if stock.total and report else ""
         changed = f"{len(report.converted)} of {len(report.sites)}" if report else ""
-        lines.append(f"| {result.activations} | {size(saved.total)} | {less} | {changed} |")
+        peak = f" {size(result.peak)}, {result.peak / stock_peak:.2f}× |" if result.peak and stock_peak else ""
+        lines.append(f"| {result.activations} | {size(saved.total)} | {less} | {changed} |{peak}")
+    if stock_peak:
+        lines += ["", PEAK]
     return "\n".join([*lines, "", "As it is, by who keeps it:", "", stock.table(rows), "", stock.besides()])
 
 
@@ -144,6 +161,7 @@ def _json(title: dict[str, Any], results: list[Result], rows: int) -> str:
     entries = []
     for result in results:
         entry: dict[str, Any] = {"activations": result.activations, **json.loads(result.saved.to_json())}
+        entry |= {"peak": result.peak} if result.peak is not None else {}
         del entry["tensors"]
         if result.report is not None:
             entry["sites"] = json.loads(result.report.to_json())["sites"]

@@ -60,6 +60,9 @@ def parser() -> command.Parser:
         default="cuda",
         help="cuda: what CUDA keeps; as-run: what the CPU does (default: cuda)",
     )
+    parser.add_argument(
+        "--peak", action="store_true", help="count the most bytes that are alive in forward and backward, too"
+    )
     parser.add_argument("--format", metavar="F", default="table", help=f"{', '.join(FORMATS)} (default: table)")
     parser.add_argument("--rows", metavar="N", default="12", help="rows of the per-module table (default: 12)")
     parser.add_argument("--plot", metavar="FILE", help="draw who keeps what in the model as it is")

@@ -1,0 +1,96 @@
+"""The most bytes that are alive at once in a step of training, by the births and deaths of storages."""
+
+import gc
+import weakref
+from typing import Any, Self
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernels.errors import KernelError
+from kernels.memory.isolated import forget_fakes, on_fakes
+from kernels.memory.making import line
+from kernels.memory.storages import operand_storages, tensors
+
+
+class Living(TorchDispatchMode):
+    """Counts the bytes of living storages that operations made while it is entered: `now`, and the `peak`.
+
+    What was there before does not count, nor do views of it, unless it is added. What an operation takes for itself
+    alone, as a workspace, is not seen.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._known: set[int] = set()
+
+    def __enter__(self) -> Self:
+        gc.collect()
+        super().__enter__()
+        return self
+
+    def add(self, storage: torch.UntypedStorage) -> None:
+        """Count a storage, as long as it lives."""
+        if storage._cdata not in self._known:
+            self._know(storage, storage.nbytes())
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for storage in operand_storages((args, kwargs)):
+            if storage._cdata not in self._known:
+                self._know(storage, 0)
+        result = func(*args, **(kwargs or {}))
+        for storage in operand_storages(result):
+            self.add(storage)
+        return result
+
+    def _know(self, storage: torch.UntypedStorage, count: int) -> None:
+        self._known.add(storage._cdata)
+        self.now += count
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._forget, storage._cdata, count)
+
+    def _forget(self, key: int, count: int) -> None:
+        self._known.discard(key)
+        self.now -= count
+
+
+def peak_bytes(model: nn.Module, /, *args: Any, **kwargs: Any) -> int:
+    """The most bytes that are alive at once in forward and backward, over what is there before.
+
+    A copy of the model runs on fake tensors, with all that is differentiable in its output as the loss's arguments.
+    Gradients of parameters are there before and are added to. Operations are those of the device that the model is on;
+    what one of them takes for itself while it runs is not seen, nor what an allocator wastes.
+
+    Raises
+    ------
+    KernelError
+        For a model that cannot run on fake tensors, or whose output has no gradient.
+    """
+    living = Living()
+    try:
+        with on_fakes(model, args, kwargs) as (copied, given, named):
+            for weight in copied.parameters():
+                if weight.requires_grad:
+                    weight.grad = torch.zeros_like(weight)
+            with living:
+                _step(copied, given, named)
+        del copied, given, named
+    except KernelError:
+        raise
+    except Exception as error:  # of any kind, as the model raises it
+        raise KernelError(f"model must run forward and backward on fake tensors, got {line(error)}") from error
+    finally:
+        torch.clear_autocast_cache()
+        forget_fakes(lambda: living.now > 0)
+    return living.peak
+
+
+def _step(model: nn.Module, args: Any, kwargs: Any) -> None:
+    with torch.enable_grad():
+        results = [x for x in tensors(model(*args, **kwargs)) if x.requires_grad]
+    if not results:
+        raise KernelError("model must give a tensor with a gradient to take a step, got none")
+    gradients = [torch.ones_like(x) for x in results]
+    torch.autograd.backward(results, gradients)

@@ -1,0 +1,71 @@
+"""The peak of a step, counted by births and deaths, beside what the CPU's allocator gives out."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from benchmarks.compression.meter import measured
+from kernels import KernelError, convert
+from kernels.memory import peak_bytes
+from kernels.memory.step import Living
+
+WIDTH, ROWS, LAYERS = 256, 8192, 6
+WHOLE = 4 * ROWS * WIDTH  # bytes of a tensor between blocks
+
+
+def stack(layers: int = LAYERS) -> nn.Sequential:
+    blocks = [(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)) for _ in range(layers)]
+    return nn.Sequential(*(layer for block in blocks for layer in block))
+
+
+def allocated(model: nn.Module, x: Tensor) -> int:
+    """The peak of a step by the allocator; gradients are there before."""
+    gradient = torch.ones(ROWS, WIDTH)
+
+    def loss() -> Tensor:
+        return (model(x) * gradient).sum()
+
+    loss().backward()
+    return measured(loss, torch.device("cpu")).peak
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bits", [None, 4, 2])
+def test_the_peak_is_the_allocators(bits: int | None) -> None:
+    """400 MB of activations. Between the two: the loss's product and its gradient, here ones, and codes' pieces."""
+    model, x = stack(), torch.randn(ROWS, WIDTH)
+    if bits:
+        convert(model, "compress", bits=bits)
+    assert peak_bytes(model, x) == pytest.approx(allocated(model, x), abs=4 * WHOLE)
+
+
+def test_the_peak_of_a_step_by_hand() -> None:
+    """One linear layer: its result, the gradient of that, of its weights, and of its input, which wants one."""
+    layer, x = nn.Linear(WIDTH, WIDTH, bias=False), torch.randn(ROWS, WIDTH)
+    assert peak_bytes(layer, x) == 2 * WHOLE + layer.weight.nbytes
+    assert peak_bytes(layer, x.requires_grad_()) >= 3 * WHOLE
+    assert layer.weight.grad is None
+
+
+def test_what_was_there_does_not_count() -> None:
+    x = torch.randn(1000)
+    with Living() as living:
+        view = x[:500]
+        y = view * 2
+        assert (living.now, living.peak) == (y.nbytes, y.nbytes)
+        del y
+    assert (living.now, living.peak) == (0, 2000)
+
+
+class Constant(nn.Module):
+    """A model without a gradient."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1
+
+
+def test_a_model_without_gradient_is_refused() -> None:
+    with pytest.raises(KernelError, match="must give a tensor with a gradient"):
+        peak_bytes(Constant(), torch.randn(3))
+    with pytest.raises(KernelError, match="must run forward and backward on fake tensors"):
+        peak_bytes(nn.Linear(3, 4), torch.randn(5))
