@@ -19,12 +19,22 @@ def pack(codes: Tensor, bits: int) -> Tensor:
     missing = -codes.numel() % 8
     eights = (torch.nn.functional.pad(codes, (0, missing)) if missing else codes).view(torch.int64)
     plane = torch.arange(bits, device=codes.device)[:, None]
-    return ((((eights >> plane) & _ONES) * _GATHER) >> 56).to(torch.uint8)
+    # Bit p of each and _GATHER >> p, which loses nothing: their product is as that of bit 0 and _GATHER.
+    words = (eights & (_ONES << plane)).mul_(_GATHER >> plane)
+    return words.bitwise_right_shift_(56).to(torch.uint8)
 
 
-def unpack(planes: Tensor, count: int) -> Tensor:
-    """The first `count` codes, flat uint8."""
-    plane = torch.arange(len(planes), device=planes.device)[:, None]
-    own = (planes.to(torch.int64) * _ONES) & _OWN_BIT
-    bits = ((own + _TO_TOP) >> 7) & _ONES
-    return (bits << plane).sum(0).view(torch.uint8)[:count]
+def unpack(planes: Tensor, count: int, eights: Tensor | None = None) -> Tensor:
+    """The first `count` codes, flat uint8; who unpacks often makes `eights` once, by `eights_of`."""
+    if eights is None:
+        eights = eights_of(len(planes), planes.device)
+    first = torch.arange(0, len(eights), 256, dtype=torch.int32, device=planes.device)[:, None]
+    places = planes.to(torch.int32).add_(first)
+    return eights.index_select(0, places.view(-1)).view(places.shape).sum(0).view(torch.uint8)[:count]
+
+
+def eights_of(bits: int, device: torch.device) -> Tensor:
+    """int64 [bits * 256]: what each byte of each plane is of eight codes."""
+    byte, plane = (torch.arange(size, device=device) for size in (256, bits))
+    own = (byte * _ONES) & _OWN_BIT
+    return ((((own + _TO_TOP) >> 7) & _ONES) << plane[:, None]).view(-1)

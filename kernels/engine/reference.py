@@ -3,22 +3,18 @@
 Works through the tensor piece by piece, so that what is computed on the way takes a few megabytes and no more.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from kernels.engine.elements import INTEGERS, allocate, computed, dtype_name, table_of, torch_elements, widened
 from kernels.engine.emitted import find, module_of
-from kernels.engine.planes import pack, plane_bytes, unpack
+from kernels.engine.pieces import bytes_of, pieces
+from kernels.engine.planes import pack, unpack
 from kernels.methods.method import KernelSpec
 
-_FEW = 32  # borders that are compared one by one
-PIECE = 1 << 20  # elements: enough for every core; a multiple of 8, as pieces are packed one by one
-
-
-def _pieces(count: int) -> Iterator[slice]:
-    return (slice(start, min(start + PIECE, count)) for start in range(0, count, PIECE))
+_FEW = 64  # borders that are compared one by one
 
 
 def _values(spec: KernelSpec, x: Tensor, params: Sequence[float]) -> Tensor:
@@ -30,7 +26,7 @@ def _values(spec: KernelSpec, x: Tensor, params: Sequence[float]) -> Tensor:
         return y.to(x.dtype)  # autocast lets some functions give float32
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     flat_x, flat_y = x.reshape(-1), y.view(-1)
-    for piece in _pieces(x.numel()):
+    for piece in pieces(x.numel()):
         flat_y[piece] = elements.forward(widened(flat_x[piece]), params)
     return y
 
@@ -42,16 +38,15 @@ def forward(spec: KernelSpec, x: Tensor, params: Sequence[float], order: Sequenc
     y = y.contiguous()
     saved = allocate(spec, y)
     flat_x, flat_y = x.reshape(-1), y.view(-1)
-    for piece in _pieces(x.numel()):
+    for piece in pieces(x.numel()):
         wide = widened(flat_x[piece])
-        planes = slice(piece.start // 8, plane_bytes(piece.stop))
         match spec.storage.name:
             case "derivative":
                 saved.view(-1)[piece] = elements.derivative(wide, params)
             case "branch_bit":
-                saved[:, planes] = pack(elements.branch_bit(wide, params).byte(), 1)
+                saved[:, bytes_of(piece)] = pack(elements.branch_bit(wide, params).byte(), 1)
             case "codes" | "table_codes":
-                saved[:, planes] = pack(_codes(spec, wide), spec.stored_bits)
+                saved[:, bytes_of(piece)] = pack(_codes(spec, wide), spec.stored_bits)
             case "marked_output":
                 flat_y[piece] += 0.0  # -0 becomes 0: with its lowest bit set it would lie below all of f
                 left = ~elements.branch_bit(wide, params)
@@ -65,18 +60,19 @@ def forward(spec: KernelSpec, x: Tensor, params: Sequence[float], order: Sequenc
 
 
 def _codes(spec: KernelSpec, wide: Tensor) -> Tensor:
-    table = table_of(spec)
-    if len(table.borders) > _FEW:
-        borders = wide.new_tensor(table.borders, dtype=torch.float64)
+    table, wide = table_of(spec), wide.detach()
+    compared = table.borders if wide.dtype == torch.float64 else table.float32_borders
+    if len(compared) > _FEW:
         codes = wide.new_tensor(table.codes, dtype=torch.uint8)
         # NaN has the first code, as by comparisons.
-        return codes[torch.bucketize(wide.double().nan_to_num(-torch.inf), borders)]
-    codes = torch.full_like(wide, table.codes[0], dtype=torch.uint8)
-    # Over each border the code goes up or down, mostly by one; in uint8, -1 is 255.
-    compared = table.borders if wide.dtype == torch.float64 else table.float32_borders
+        numbers = wide.nan_to_num(-torch.inf, torch.inf, -torch.inf)
+        return codes.index_select(0, torch.bucketize(numbers, wide.new_tensor(compared), out_int32=True))
+    # Over each border the code goes up or down. In floating point, as comparisons that give bools take four times as
+    # long; and from there to uint8 by way of int32, as straight on takes several times as long.
+    places, above = torch.full_like(wide, table.codes[0]), torch.empty_like(wide)
     for border, before, after in zip(compared, table.codes, table.codes[1:], strict=False):
-        codes += (wide > border).view(torch.uint8) * ((after - before) % 256)
-    return codes
+        places.add_(torch.gt(wide, border, out=above), alpha=after - before)
+    return places.to(torch.int32).to(torch.uint8)
 
 
 def backward(spec: KernelSpec, grad: Tensor, y: Tensor | None, saved: Tensor, params: Sequence[float]) -> Tensor:
@@ -84,7 +80,7 @@ def backward(spec: KernelSpec, grad: Tensor, y: Tensor | None, saved: Tensor, pa
     dx = torch.empty_like(grad)
     flat_grad, flat_dx = grad.reshape(-1), dx.view(-1)
     flat_y = None if y is None else y.reshape(-1)
-    for piece in _pieces(grad.numel()):
+    for piece in pieces(grad.numel()):
         wide = widened(flat_grad[piece])
         part = None if flat_y is None else flat_y[piece]
         flat_dx[piece] = wide * _derivative(spec, part, saved, params, piece, wide.dtype)
@@ -95,7 +91,7 @@ def _derivative(
     spec: KernelSpec, y: Tensor | None, saved: Tensor, params: Sequence[float], piece: slice, wide: torch.dtype
 ) -> Tensor:
     """f'(x) of a piece, from the output there and what was saved of all."""
-    packed = saved[:, piece.start // 8 : plane_bytes(piece.stop)] if spec.stored_bits else saved
+    packed = saved[:, bytes_of(piece)] if spec.stored_bits else saved
     count = piece.stop - piece.start
     bit: Tensor | None = None
     match spec.storage.name, y:
@@ -132,7 +128,7 @@ def gated(function: str, a: Tensor, b: Tensor) -> Tensor:
     """h = f(a) * b, of contiguous tensors."""
     h, elements = torch.empty_like(a), torch_elements(function)
     flat_a, flat_b, flat_h = a.view(-1), b.view(-1), h.view(-1)
-    for piece in _pieces(a.numel()):
+    for piece in pieces(a.numel()):
         flat_h[piece] = elements.forward(widened(flat_a[piece]), ()) * widened(flat_b[piece])
     return h
 
@@ -141,7 +137,7 @@ def gated_backward(function: str, grad: Tensor, a: Tensor, b: Tensor) -> tuple[T
     """grad * b * f'(a) and grad * f(a), of contiguous tensors."""
     da, db, elements = torch.empty_like(a), torch.empty_like(b), torch_elements(function)
     flat_grad, flat_a, flat_b, flat_da, flat_db = (one.view(-1) for one in (grad, a, b, da, db))
-    for piece in _pieces(a.numel()):
+    for piece in pieces(a.numel()):
         g, wide = widened(flat_grad[piece]), widened(flat_a[piece])
         flat_da[piece] = g * widened(flat_b[piece]) * elements.derivative(wide, ())
         flat_db[piece] = g * elements.forward(wide, ())
@@ -154,7 +150,7 @@ def fused_forward(x: Tensor, key: str, with_derivatives: bool) -> list[Tensor]:
     run, times = (found.element, 2) if with_derivatives else (found.values, 1)
     made = [torch.empty_like(x) for _ in range(find(key).count * times)]
     flat_x, flat = x.reshape(-1), [one.view(-1) for one in made]
-    for piece in _pieces(x.numel()):
+    for piece in pieces(x.numel()):
         for whole, part in zip(flat, run(widened(flat_x[piece])), strict=True):
             whole[piece] = part
     return made
@@ -165,7 +161,7 @@ def fused_backward(grads: Sequence[Tensor], derivatives: Sequence[Tensor]) -> Te
     dx = torch.empty_like(derivatives[0])
     flat_dx = dx.view(-1)
     flat = [(grad.reshape(-1), derivative.view(-1)) for grad, derivative in zip(grads, derivatives, strict=True)]
-    for piece in _pieces(dx.numel()):
+    for piece in pieces(dx.numel()):
         first, *others = (widened(grad[piece]) * widened(derivative[piece]) for grad, derivative in flat)
         flat_dx[piece] = sum(others, first)
     return dx

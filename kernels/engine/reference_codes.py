@@ -13,32 +13,8 @@ from torch.nn import functional as F
 
 from kernels.engine.codes import Decode, Encode, taking
 from kernels.engine.elements import computed
-from kernels.engine.planes import pack, unpack
-
-
-def _split(flat: Tensor, length: int, run: int, wide: int, tokens: int) -> Tensor:
-    """[-1, outer, groups, run, wide], filled up with zeros, along which a vector from `_entries` goes."""
-    groups = -(-tokens // run)
-    outer = max(length // (groups * wide), 1)
-    missing = -flat.numel() % (outer * tokens * wide)
-    flat = (F.pad(flat, (0, missing)) if missing else flat).view(-1, outer, tokens, wide)
-    if tokens % run:
-        flat = F.pad(flat, (0, 0, 0, groups * run - tokens))
-    return flat.view(-1, outer, groups, run, wide)
-
-
-def _entries(vector: Tensor, run: int, wide: int, tokens: int) -> Tensor:
-    """The vector as it goes along what `_split` gives."""
-    groups = -(-tokens // run)
-    return vector if len(vector) == 1 else vector.view(-1, groups, 1, wide)
-
-
-def _joined(split: Tensor, tokens: int, count: int) -> Tensor:
-    """The first `count` elements of a flat tensor that was split."""
-    _, outer, groups, run, wide = split.shape
-    if groups * run != tokens:
-        split = split.reshape(-1, outer, groups * run, wide)[:, :, :tokens]
-    return split.reshape(-1)[:count]
+from kernels.engine.pieces import Along, bytes_of, pieces
+from kernels.engine.planes import eights_of, pack, plane_bytes, unpack
 
 
 def ends(x: Tensor, run: int, wide: int, tokens: int, bits: int) -> tuple[Tensor, Tensor]:
@@ -46,14 +22,14 @@ def ends(x: Tensor, run: int, wide: int, tokens: int, bits: int) -> tuple[Tensor
 
     So 2^bits codes from the minimum on, a step apart, reach over the whole group.
     """
-    flat, groups = x.reshape(-1, tokens, wide).float(), -(-tokens // run)
-    if tokens % run:  # the last token again changes no minimum and no maximum
-        flat = torch.cat([flat, flat[:, -1:].expand(-1, groups * run - tokens, -1)], 1)
-    split = flat.view(-1, groups, run, wide)
-    if wide == 1:
-        low, high = torch.aminmax(split.view(-1, run), dim=1)
-    else:  # along another dimension than the last, two passes take half as long
-        low, high = split.amin(2).view(-1), split.amax(2).view(-1)
+    flat, groups = x.reshape(-1), x.numel() // tokens * -(-tokens // run)
+    low, high = (x.new_full((groups,), end, dtype=torch.float32) for end in (torch.inf, -torch.inf))
+    along = Along(run, wide, tokens, low, high)
+    for piece in pieces(len(flat), along.units):
+        for part, least, most in along.parts(flat[piece].float(), piece.start):
+            # Not aminmax, which takes several times as long.
+            torch.minimum(least, part.amin(-2, keepdim=True), out=least)
+            torch.maximum(most, part.amax(-2, keepdim=True), out=most)
     minimum = -next_bfloat16(-low)
     step = next_bfloat16((high - minimum) / ((1 << bits) - 1))
     return minimum.bfloat16(), step.bfloat16()
@@ -61,54 +37,82 @@ def ends(x: Tensor, run: int, wide: int, tokens: int, bits: int) -> tuple[Tensor
 
 def next_bfloat16(values: Tensor) -> Tensor:
     """The next number of bfloat16, or the same; it keeps the upper half of a float32's bits."""
-    bits = values.view(torch.int32)
-    return torch.where(values > 0, (bits + 0xFFFF) & ~0xFFFF, bits & ~0xFFFF).view(torch.float32)
+    bits = (values > 0).to(torch.int32).mul_(0xFFFF).add_(values.view(torch.int32))
+    return bits.bitwise_and_(~0xFFFF).view(torch.float32)
 
 
 @taking(Encode)
 def encode(given: Encode) -> Tensor:
     """Bit planes of floor((x - center) * scale + noise) + offset, not below 0 and below 2**bits; NaN has code 0."""
-    flat = given.x.reshape(-1).to(computed(given.x.dtype))
-    length, noise, place = len(given.center), given.noise, (given.run, given.wide, given.tokens)
-    vectors = (given.center, given.scale, given.offset)
-    center, scale, offset = (_entries(vector.to(flat.dtype), *place) for vector in vectors)
-    places = (_split(flat, length, *place) - center).mul_(scale)
-    if noise is not None:
-        places += noise if noise.numel() == 1 else _split(noise.reshape(-1), length, *place)
-    codes = places.floor_().add_(offset).nan_to_num_(0.0).clamp_(0, (1 << given.bits) - 1)
-    return pack(_joined(codes, given.tokens, flat.numel()).to(torch.uint8), given.bits)
+    flat, noise = given.x.reshape(-1), given.noise
+    wide = computed(flat.dtype)
+    vectors = (vector.to(wide) for vector in (given.center, given.scale, given.offset))
+    along = Along(given.run, given.wide, given.tokens, *vectors)
+    planes = flat.new_empty((given.bits, plane_bytes(len(flat))), dtype=torch.uint8)
+    for piece in pieces(len(flat), along.units):
+        places = flat[piece].to(wide, copy=True)
+        parts = list(along.parts(places, piece.start))
+        for part, center, scale, _ in parts:
+            part.sub_(center).mul_(scale)
+        if noise is not None:
+            places += noise if noise.numel() == 1 else noise.reshape(-1)[piece]
+        places.floor_()
+        for part, *_, offset in parts:
+            part.add_(offset)
+        codes = places.nan_to_num_(0.0).clamp_(0, (1 << given.bits) - 1).to(torch.int32)  # straight to uint8 is slow
+        planes[:, bytes_of(piece)] = pack(codes.to(torch.uint8), given.bits)
+    return planes
 
 
 @taking(Decode)
 def decode(given: Decode) -> Tensor:
     """Flat values (code * step + base) * gain + bias."""
-    values, place = unpack(given.planes, given.count).to(computed(given.dtype)), (given.run, given.wide, given.tokens)
-    step, base = (_entries(vector.to(values.dtype), *place) for vector in (given.step, given.base))
-    values = _joined(_split(values, len(given.step), *place).mul_(step).add_(base), given.tokens, given.count)
-    channels = given.inner, 1, given.inner
-    for vector, combine in ((given.gain, Tensor.mul_), (given.bias, Tensor.add_)):
-        if vector is not None:
-            entries = _entries(vector.to(values.dtype), *channels)
-            values = combine(_split(values, len(vector), *channels), entries).view(-1)[: given.count]
-    if given.signs is not None:
-        above = unpack(given.signs, given.count)
-        if given.slope:
-            over, under = (values.clamp(min=0), values.clamp(max=0)) if given.clamp else (values, values)
-            values = torch.where(above.bool(), over, given.slope * under)
-        else:
-            values = (values.clamp_(min=0) if given.clamp else values).mul_(above)
-    return values.to(given.dtype)
+    wide, channels = computed(given.dtype), (given.inner, 1, given.inner)
+    groups = Along(given.run, given.wide, given.tokens, given.step.to(wide), given.base.to(wide))
+    gain, bias = (None if one is None else Along(*channels, one.to(wide)) for one in (given.gain, given.bias))
+    made = given.planes.new_empty(given.count, dtype=given.dtype)
+    eights, signs = eights_of(len(given.planes), made.device), given.signs
+    for piece in pieces(given.count, groups.units):
+        count = piece.stop - piece.start
+        values = unpack(given.planes[:, bytes_of(piece)], count, eights).to(wide)
+        for part, step, base in groups.parts(values, piece.start):
+            part.mul_(step).add_(base)
+        for part, entries in gain.parts(values, piece.start) if gain else ():
+            part.mul_(entries)
+        for part, entries in bias.parts(values, piece.start) if bias else ():
+            part.add_(entries)
+        if signs is not None:
+            above = unpack(signs[:, bytes_of(piece)], count, eights[:256])
+            values = _signed(values, above, given.slope, given.clamp)
+        made[piece] = values
+    return made
+
+
+def _signed(values: Tensor, above: Tensor, slope: float, clamp: bool) -> Tensor:
+    """Values known to be above 0, or not: those are times `slope`."""
+    if slope:
+        over, under = (values.clamp(min=0), values.clamp(max=0)) if clamp else (values, values)
+        return torch.where(above.bool(), over, slope * under)
+    return (values.clamp_(min=0) if clamp else values).mul_(above.to(values.dtype))
 
 
 def rectify(x: Tensor, slope: float) -> tuple[Tensor, Tensor]:
     """x where it is above 0, slope * x elsewhere, and a plane, set where it is above, as which NaN counts, too."""
-    y = F.leaky_relu(x, slope) if slope else F.relu(x)
-    return y, pack((~(x.reshape(-1) <= 0)).to(torch.uint8), 1)
+    flat, y = x.reshape(-1), F.leaky_relu(x, slope) if slope else F.relu(x)
+    signs = x.new_empty((1, plane_bytes(len(flat))), dtype=torch.uint8)
+    for piece in pieces(len(flat)):
+        signs[:, bytes_of(piece)] = pack((flat[piece] <= 0).logical_not_().view(torch.uint8), 1)
+    return y, signs
 
 
 def rectify_backward(grad: Tensor, signs: Tensor, slope: float) -> Tensor:
     """grad where the plane is set, and slope * grad elsewhere."""
-    above = unpack(signs, grad.numel()).view(grad.shape).to(grad.dtype) - 0.5
-    if slope:  # torch's own: on a CPU several times as fast as torch.where
-        return torch.ops.aten.leaky_relu_backward(grad, above, slope, False)
-    return torch.ops.aten.threshold_backward(grad, above, 0)
+    flat, dx = grad.reshape(-1), grad.new_empty(grad.shape)
+    flat_dx, eights = dx.view(-1), eights_of(1, dx.device)
+    for piece in pieces(len(flat)):
+        above = unpack(signs[:, bytes_of(piece)], piece.stop - piece.start, eights).to(grad.dtype).sub_(0.5)
+        if slope:  # torch's own: on a CPU several times as fast as torch.where
+            flat_dx[piece] = torch.ops.aten.leaky_relu_backward(flat[piece], above, slope, False)
+        else:
+            flat_dx[piece] = torch.ops.aten.threshold_backward(flat[piece], above, 0)
+    return dx
