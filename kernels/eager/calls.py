@@ -1,12 +1,12 @@
 """What is known of PyTorch's functions, by their names: an operator, a method and a function of one name are alike."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 # Cheap functions of tensors and numbers that give the same again, element by element or, as norms, row by row.
 REPEATED = frozenset(
     [
-        *("add", "radd", "sub", "rsub", "mul", "rmul", "div", "truediv", "neg", "square", "pow", "rsqrt"),
+        *("add", "radd", "sub", "rsub", "mul", "rmul", "div", "truediv", "neg", "square", "pow"),
         *("gelu", "silu", "mish", "sigmoid", "tanh", "softplus", "elu", "selu", "celu", "logsigmoid", "softsign"),
         *("relu", "leaky_relu", "relu6", "hardtanh", "hardswish", "hardsigmoid", "glu"),
         *("to", "float", "half", "bfloat16", "type", "type_as", "contiguous", "clone", "reshape", "flatten"),
@@ -19,12 +19,18 @@ REDUCTIONS = frozenset(
         *("norm", "linalg_vector_norm", "vector_norm", "logsumexp"),
     ]
 )
+# Of a statistic they make a statistic.
+OF_STATISTICS = REPEATED | {"sqrt", "rsqrt", "reciprocal", "rdiv", "rtruediv", "root"}
 # Their backward divides by what they save, or takes the exponential of a difference with it.
 POLES = frozenset(
     [
-        *("div", "truediv", "rdiv", "rtruediv", "reciprocal", "sqrt", "rsqrt", "log", "log2", "log10", "log1p"),
-        *("asin", "acos", "acosh", "atanh", "erfinv", "std", "norm", "linalg_vector_norm", "vector_norm"),
-        *("normalize", "cosine_similarity", "cdist", "pairwise_distance", "logsumexp"),
+        *("div", "truediv", "rdiv", "rtruediv", "reciprocal", "sqrt", "rsqrt", "root", "log", "log2", "log10", "log1p"),
+        *("asin", "acos", "acosh", "atanh", "atan2", "arctan2", "erfinv", "logit", "xlogy", "hypot", "lgamma"),
+        *("std", "norm", "linalg_vector_norm", "vector_norm", "normalize", "renorm", "cosine_similarity"),
+        *("cdist", "pdist", "dist", "pairwise_distance", "logsumexp", "logcumsumexp", "prod", "cumprod"),
+        *("binary_cross_entropy", "poisson_nll_loss", "gaussian_nll_loss", "ctc_loss"),
+        *("cosine_embedding_loss", "triplet_margin_loss"),
+        *("det", "logdet", "slogdet", "inverse", "pinverse", "cholesky", "svd", "qr"),
     ]
 )
 # Their derivative jumps at a number that what they save is compared with.
@@ -32,24 +38,29 @@ STEPS = frozenset(
     [
         *("abs", "sign", "clamp", "clip", "clamp_min", "clamp_max", "maximum", "minimum", "max", "min", "amax", "amin"),
         *("hardtanh", "relu6", "hardswish", "hardsigmoid", "hardshrink", "softshrink", "threshold", "prelu", "rrelu"),
-        *("selu", "median", "sort", "topk", "cummax", "cummin", "fmod"),
-        *("huber_loss", "smooth_l1_loss", "l1_loss"),
+        *("selu", "median", "sort", "topk", "cummax", "cummin", "fmod", "remainder", "fmax", "fmin", "nan_to_num"),
+        *("huber_loss", "smooth_l1_loss", "l1_loss", "hinge_embedding_loss", "margin_ranking_loss"),
+        *("multi_margin_loss", "multilabel_margin_loss", "grid_sample"),
     ]
 )
 # Their derivative is one number above 0 and another one below: a bit says which.
-SIGNS = frozenset(["relu", "leaky_relu"])
+SIGNS = frozenset(["relu", "leaky_relu", "rnn_relu", "rnn_relu_cell"])
 # They save their result.
 RESULTS = frozenset(["relu", "leaky_relu", "tanh", "sigmoid"])
+# They save where in the last dimensions the largest are: in how many of them.
+POOLS = {"max_pool1d": 1, "max_pool2d": 2, "max_pool3d": 3}
 # Their backward wants to know of their input no more than its shape.
-SHAPE_ONLY = frozenset(
-    [
-        *("max_pool1d", "max_pool2d", "max_pool3d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d"),
-        *("nll_loss", "nll_loss2d"),
-    ]
-)
+SHAPE_ONLY = frozenset([*POOLS, "avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d", "nll_loss", "nll_loss2d"])
 # They save logarithms of probabilities, of which backward takes the exponential.
 LOG_PROBABILITIES = frozenset(["log_softmax", "cross_entropy", "cross_entropy_loss"])
 DROPOUTS = frozenset(["dropout", "feature_dropout", "dropout1d", "dropout2d", "dropout3d"])
+# They save nothing but what they are given, which autocast casts to fewer bits.
+PRODUCTS = frozenset(
+    [
+        *("linear", "matmul", "rmatmul", "mm", "bmm", "addmm", "addbmm", "baddbmm", "mv", "addmv", "einsum"),
+        *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+    ]
+)
 ATTENTION = "scaled_dot_product_attention"
 
 IN_PLACE = {"iadd": "add", "isub": "sub", "imul": "mul", "idiv": "div", "itruediv": "div", "ipow": "pow"}
@@ -67,8 +78,18 @@ def is_in_place(function: Callable[..., Any]) -> bool:
     return name.strip("_") in IN_PLACE or (name.endswith("_") and not name.endswith("__"))
 
 
-def needs_exact(name: str, first: bool) -> bool:
-    """Whether backward needs what a function saves exactly; first: it is the first argument."""
-    if name in ("div", "truediv"):  # by which another is divided
-        return not first
-    return name in POLES or name in STEPS
+def of_whole_power(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """The name, but "root" for a power whose derivative may have a pole: one by anything but 1, 2, 3 and so on."""
+    if name not in ("pow", "float_power"):
+        return name
+    exponent = kwargs.get("exponent", args[1] if len(args) > 1 else None)
+    return name if isinstance(exponent, int | float) and exponent >= 1 and exponent == int(exponent) else "root"
+
+
+def needs_exact(name: str, places: Sequence[int]) -> bool:
+    """Whether backward needs what a function saves exactly, where it is these of the tensors that are given."""
+    if name in ("div", "truediv"):  # all but what is divided
+        return list(places) != [0]
+    if name == ATTENTION:  # a mask, with -inf in it
+        return min(places, default=0) > 2
+    return name in POLES or name in STEPS or name.startswith("linalg_")

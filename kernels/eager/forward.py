@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from kernels.eager.mode import Compressing
+from kernels.eager.mode import Compressing, hooks_around
 from kernels.forwarding import Forwarding
 from kernels.methods.every_tensor import EveryTensor
 
@@ -35,7 +35,7 @@ class Untouched(Forwarding):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
             return self.original(*args, **kwargs)
-        with torch.autograd.graph.saved_tensors_hooks(_same, _same):
+        with torch.autograd.graph.saved_tensors_hooks(*(hooks_around() or (_same, _same))):
             return self.original(*args, **kwargs)
 
 

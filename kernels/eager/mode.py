@@ -17,9 +17,9 @@ from torch.overrides import TorchFunctionMode
 
 from kernels.eager import calls
 from kernels.eager.encoded import Bools, Encoded, Groups, Logarithms, Places, TwoNumbers
-from kernels.eager.provenance import ALIVE, Provenance, Running
-from kernels.eager.rules import attention_again, dropout_scale, dropped, multi_head_attention
-from kernels.eager.tensors import Place, flat, is_plain, storage_of, tensors
+from kernels.eager.provenance import ALIVE, Provenance, Running, autocasting
+from kernels.eager.rules import attention_again, dropout_scale, dropped, in_order, multi_head_attention
+from kernels.eager.tensors import Place, flat, is_dense, is_plain, storage_of, tensors, version_of
 from kernels.eager.values import Constant, Kept, Recent, Value
 from kernels.eager.watched import watch
 from kernels.hooks import saving_hooks
@@ -53,7 +53,7 @@ class Compressing(TorchFunctionMode):
         self._busy = False  # with what is no part of the forward pass
 
     def __enter__(self) -> Self:
-        self._around: Any = saving_hooks()
+        self._around = hooks_around()
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
         self._hooks.__enter__()
         super().__enter__()
@@ -62,15 +62,14 @@ class Compressing(TorchFunctionMode):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         self._hooks.__exit__(*error)
+        del self._hooks  # which hold this object, and it them
         self.provenance.clear()
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._busy or saving_hooks() != (self._pack, self._unpack):
+        if self._busy or saving_hooks() != (self._pack, self._unpack) or torch._C._are_functorch_transforms_active():
             return function(*args, **kwargs)
-        name = calls.name_of(function)
-        if name == calls.ATTENTION and torch.is_grad_enabled():
-            return attention_again(function, args, kwargs)
+        name = calls.of_whole_power(calls.name_of(function), args, kwargs)
         if function is F.multi_head_attention_forward:
             super().__enter__()
             try:
@@ -78,26 +77,36 @@ class Compressing(TorchFunctionMode):
             finally:
                 super().__exit__(None, None, None)
         if name in calls.DROPOUTS:
-            self._noise, self._scale = None, dropout_scale(*args, **kwargs)
+            self._noise, self._scale = None, dropout_scale(args, kwargs)
+        if name == calls.ATTENTION:
+            args, kwargs = in_order(args, kwargs)
         given = list(tensors((*args, *kwargs.values())))
-        version = given[0]._version if given else 0
-        self._running.append(Running(name, given, version, self.provenance.repeated(name, function, args, kwargs)))
+        version = version_of(given[0]) if given else 0
+        repeated = self.provenance.repeated(name, function, args, kwargs)
+        self._running.append(Running(name, given, version, repeated, autocasting(given)))
         try:
+            if name == calls.ATTENTION and torch.is_grad_enabled():
+                return attention_again(function, args, kwargs)
             result = function(*args, **kwargs)
-            if isinstance(result, Tensor) and is_plain(result):
-                self._learn(result)
+            self._learn(result)
+            if getattr(function, "__self__", None) is Tensor.data:  # it reads or sets this attribute
+                self.provenance.uncount(filter(is_plain, tensors((*given, result))))
             return result
         finally:
             self._running.pop()
 
-    def _learn(self, result: Tensor) -> None:
+    def _learn(self, result: Any) -> None:
         running = self._running[-1]
-        if running.name in calls.DROPOUTS and self._noise is not None:
+        if not isinstance(result, Tensor):
+            running = running._replace(repeated=None)
+        elif running.name in calls.DROPOUTS and self._noise is not None and running.given[0] is not result:
             noise = running.given[0], self._noise, self._scale
             running = running._replace(repeated=self.provenance.call(dropped, noise, {}))
         self._busy = True
         try:
-            self.provenance.learn(running, result)
+            for one in tensors((result,)):
+                if is_plain(one):
+                    self.provenance.learn(running, one)
         finally:
             self._busy = False
 
@@ -114,7 +123,8 @@ class Compressing(TorchFunctionMode):
         if frame.f_code is _APPLY:
             function, args = frame.f_locals["cls"], frame.f_locals["args"]
             own = hasattr(function, "saved_by") and function.saved_by(*args).method is not None
-            return Running(OWN if own else function.__name__, list(tensors(args)))
+            given = list(tensors(args))
+            return Running(OWN if own else f"{function.__name__}.apply", given, autocast=autocasting(given))
         return self._running[-1] if self._running else Running("")
 
     def _kept(self, x: Tensor, saver: Running) -> Any:
@@ -126,7 +136,9 @@ class Compressing(TorchFunctionMode):
         if saver.name in calls.SHAPE_ONLY and x.is_floating_point():
             return x.new_empty(()), Place.of(x)
         value = self.provenance.value(x)
-        if value.call is None and saver.name in calls.RESULTS and saver.repeated is not None:
+        if value.is_kept_as(Logarithms) and saver.name not in calls.LOG_PROBABILITIES:
+            value = self.provenance.anew(x)
+        if value.call is None and saver.name in calls.RESULTS and saver.repeated is not None and is_dense(x):
             value.call = saver.repeated.giving(x) if value not in saver.repeated.operands else None
         if not value.is_available():
             value.kept = self._coded(self._code_of(x, saver))
@@ -141,21 +153,22 @@ class Compressing(TorchFunctionMode):
         """Why a tensor is kept as it is, or ""."""
         if not is_plain(x) or saver.name == OWN:
             return "no plain tensor"
-        if not x.is_floating_point() and x.dtype != torch.bool and saver.name not in calls.SHAPE_ONLY:
+        if not x.is_floating_point() and x.dtype != torch.bool and saver.name not in calls.POOLS:
             return "integers"
         if x.is_floating_point() and x.dtype not in CODED:
             return "8 bits already"
         if x.untyped_storage().nbytes() // x.element_size() < SMALLEST:
             return f"fewer than {SMALLEST} elements"
-        if x.is_floating_point() and calls.needs_exact(saver.name, _is_given(x, saver, first=True)):
+        if x.is_floating_point() and calls.needs_exact(saver.name, _places(x, saver)):
             return "backward needs it exactly"
-        return self.provenance.exact_of_saved(x, saver)
+        why = self.provenance.exact_of_saved(x, saver)
+        return why if x.is_floating_point() or why in ALIVE else ""  # codes of others are exact
 
     def _code_of(self, x: Tensor, saver: Running) -> Encoded:
         if x.dtype == torch.bool:
             return Bools(flat(x))
         if not x.is_floating_point():
-            return Places(flat(x), saver.given[0].shape[2:].numel())
+            return Places(flat(x), saver.given[0].shape[-calls.POOLS[saver.name] :].numel())
         if saver.name in calls.DROPOUTS and not _is_given(x, saver):
             return TwoNumbers(flat(x))
         if saver.name in calls.LOG_PROBABILITIES and not _is_given(x, saver):
@@ -170,7 +183,11 @@ class Compressing(TorchFunctionMode):
         return x.detach() if self._around is None else self._around[0](x.detach())
 
     def _unpacked(self, packed: Any) -> Tensor:
-        tensor: Tensor = packed if self._around is None else self._around[1](packed)
+        if self._around is None:
+            tensor: Tensor = packed
+            return tensor
+        with torch._C._EnableTorchFunction():  # a checkpoint around runs the forward pass again, in such a mode
+            tensor = self._around[1](packed)
         return tensor
 
     def _unpack(self, kept: tuple[Any, Any]) -> Tensor:
@@ -183,7 +200,20 @@ class Compressing(TorchFunctionMode):
             return what.flat(self._recent).as_strided(*how)
 
 
-def _is_given(x: Tensor, saver: Running, first: bool = False) -> bool:
-    """Whether a tensor is an argument of the call that saves it, or its first argument."""
-    given = saver.given[:1] if first else saver.given
-    return any(is_plain(one) and storage_of(one) == storage_of(x) for one in given)
+def hooks_around() -> Any:
+    """The hooks around a forward pass; if those are of a pass like it, then the ones around that."""
+    hooks: Any = saving_hooks()
+    outer = getattr(hooks[0], "__self__", None) if hooks else None
+    return outer._around if isinstance(outer, Compressing) else hooks
+
+
+def _is_given(x: Tensor, saver: Running) -> bool:
+    """Whether a tensor lies where an argument of the call that saves it does."""
+    return any(is_plain(one) and storage_of(one) == storage_of(x) for one in saver.given)
+
+
+def _places(x: Tensor, saver: Running) -> list[int]:
+    """Which of the call's tensors it is."""
+    own = x.data_ptr(), x.shape, x.stride()
+    given = [(one.data_ptr(), one.shape, one.stride()) if is_plain(one) else None for one in saver.given]
+    return [place for place, one in enumerate(given) if one == own]

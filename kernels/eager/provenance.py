@@ -9,23 +9,38 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
 
 from kernels.eager import calls
-from kernels.eager.tensors import Place, is_dense, is_plain, key_of, storage_of
-from kernels.eager.values import Call, Constant, Operand, Value
+from kernels.eager.tensors import Place, is_dense, is_plain, key_of, storage_of, tensors
+from kernels.eager.values import MOST_CALLS, Call, Constant, Operand, Value
 from kernels.hooks import autocasts
 from kernels.methods.every_tensor import SMALLEST, STATISTIC
 
 PARAMETER, OF_PARAMETERS, INPUT, CONSTANT = "a parameter", "made of parameters", "an input", "needs no gradient"
 ALIVE = (PARAMETER, OF_PARAMETERS, INPUT)
-A_STATISTIC, COPY = "a statistic", "a parameter's copy"
+A_STATISTIC, COPY, DATA = "a statistic", "a parameter's copy", "its changes are not counted, by way of .data"
 
 
 class Running(NamedTuple):
-    """A call that runs: its name, the tensors that it was given, the first one's version, and how to repeat it."""
+    """A call that runs.
+
+    Attributes
+    ----------
+    name
+        Of the function.
+    given
+        Tensors.
+    version
+        Of the first one.
+    repeated
+        How to repeat it.
+    autocast
+        Whether it may run in another type than that of what it is given; within, torch says it does not.
+    """
 
     name: str
     given: Sequence[Tensor] = ()
     version: int = 0
     repeated: Call | None = None
+    autocast: bool = False
 
 
 class Provenance:
@@ -33,7 +48,8 @@ class Provenance:
 
     def __init__(self, parameters: Iterable[Tensor], inputs: Iterable[Tensor]) -> None:
         self.parameters = {storage_of(x) for x in parameters if is_plain(x)}
-        self.inputs = {storage_of(x) for x in inputs if is_plain(x) and not x.requires_grad}
+        self.inputs = {storage_of(x) for x in inputs if is_plain(x) and x.is_leaf}
+        self._uncounted: dict[int, StorageWeakRef] = {}
         self._values: dict[Any, tuple[StorageWeakRef, Value]] = {}  # a reference keeps the address from others
 
     def clear(self) -> None:
@@ -44,17 +60,29 @@ class Provenance:
         """What is known of a tensor."""
         return self._values.setdefault(key_of(x), (StorageWeakRef(x.untyped_storage()), Value()))[1]
 
+    def anew(self, x: Tensor) -> Value:
+        """To be known of a tensor from now on, in place of what was."""
+        self._values.pop(key_of(x), None)
+        return self.value(x)
+
     def exact(self, x: Tensor) -> str:
         """Why an argument of a call is kept as it is, or ""."""
         if not is_plain(x):
             return "no plain tensor"
         if self._is_parameter(x):
             return PARAMETER
-        if storage_of(x) in self.inputs:
+        if storage_of(x) in self.inputs or (x.is_leaf and x.requires_grad):
             return INPUT
+        if storage_of(x) in self._uncounted:
+            return DATA
         if key_of(x) in self._values:
-            return self.value(x).exact
+            exact = self.value(x).exact
+            return "" if exact == CONSTANT and x.requires_grad else exact  # as what a checkpoint made without gradients
         return "" if x.requires_grad else CONSTANT
+
+    def uncount(self, given: Iterable[Tensor]) -> None:
+        """Take down that changes of these tensors are not counted from now on."""
+        self._uncounted.update((storage_of(x), StorageWeakRef(x.untyped_storage())) for x in given)
 
     def exact_of_saved(self, x: Tensor, running: Running) -> str:
         """Why a tensor that a call saves, and whose history autograd does not show, is kept as it is, or ""."""
@@ -63,6 +91,8 @@ class Provenance:
             return self.exact(argument)
         if storage_of(x) in self.parameters:
             return PARAMETER
+        if storage_of(x) in self._uncounted:
+            return DATA
         if key_of(x) in self._values:
             return self.value(x).exact
         if storage_of(x) in self.inputs:
@@ -81,6 +111,8 @@ class Provenance:
                 return given
             if isinstance(given, Tensor):
                 kinds.append(given.device.type)
+                if given.numel() < SMALLEST and is_plain(given) and not (given.is_leaf and given.requires_grad):
+                    return Constant.of(given.detach().clone())  # which may be changed, or part of what is large
                 if given.numel() < SMALLEST or self.exact(given):
                     return Constant.of(given)
             value = given if isinstance(given, Value) else self.value(given)
@@ -94,11 +126,20 @@ class Provenance:
         """The call that is about to run, if it is cheap to repeat, as one that changes nothing in place."""
         if name not in calls.REPEATED or "out" in kwargs or not torch.is_grad_enabled():
             return None
+        if function is torch.batch_norm or not self._worth_repeating(name, list(tensors((*args, *kwargs.values())))):
+            return None
         if calls.is_in_place(function):
             function = getattr(Tensor, name, None) or getattr(F, name)
         if function is F.batch_norm and (kwargs.get("training") or args[5:6] == (True,)):
             function = _batch_norm
         return self.call(function, args, {key: value for key, value in kwargs.items() if key != "inplace"})
+
+    def _worth_repeating(self, name: str, given: Sequence[Tensor]) -> bool:
+        """Whether a call keeps no more than is alive or saved anyhow, and makes no large error of a small one."""
+        large = [x for x in given if x.numel() >= SMALLEST]
+        kept = all(self.exact(x) in (*ALIVE, A_STATISTIC, "") for x in large) or name in ("mul", "rmul")
+        exact_divisor = name not in ("div", "truediv") or all(self.exact(x) for x in given[1:] if x.numel() >= SMALLEST)
+        return bool(large) and kept and exact_divisor
 
     def learn(self, running: Running, result: Tensor) -> None:
         """Take down what a call made of what."""
@@ -114,7 +155,7 @@ class Provenance:
             self.value(result).exact = OF_PARAMETERS
         elif self._is_statistic(running, exact, result):
             self.value(result).exact = A_STATISTIC
-        elif repeated is not None and is_dense(result):
+        elif repeated is not None and is_dense(result) and repeated.calls() <= MOST_CALLS:
             self.value(result).call = repeated.giving(result)
 
     def _is_statistic(self, running: Running, exact: Sequence[str], result: Tensor) -> bool:
@@ -124,20 +165,20 @@ class Provenance:
             return any(result.numel() * STATISTIC <= x.numel() for x in given)
         small = [x.numel() < SMALLEST for x in given]
         known = [bool(why) or few for why, few in zip(exact, small, strict=True)]
-        return name in calls.REPEATED and A_STATISTIC in exact and all(known)
+        return name in calls.OF_STATISTICS and A_STATISTIC in exact and all(known)
 
     def _is_parameter(self, x: Tensor) -> bool:
-        parameter = isinstance(x, nn.Parameter) or (x.is_leaf and x.requires_grad) or storage_of(x) in self.parameters
+        parameter = isinstance(x, nn.Parameter) or storage_of(x) in self.parameters
         return parameter or (key_of(x) in self._values and self.value(x).exact == OF_PARAMETERS)
 
     def _copy_for_autocast(self, x: Tensor, running: Running) -> str:
         """Why it may be a copy of a parameter. Where it is a copy of another argument, that is how it is made."""
-        if not autocasts(x.device.type) or not torch.is_autocast_enabled(x.device.type):
+        if not running.autocast:
             return ""
         like = [one for one in running.given if one.dtype != x.dtype and sorted(one.shape) == sorted(x.shape)]
         if any(self.exact(one) for one in like):
             return COPY
-        if len(like) == 1 and is_dense(like[0]):
+        if len(like) == 1 and is_dense(like[0]) and running.name in calls.PRODUCTS:
             self.value(x).call = self.call(Tensor.to, (like[0], x.dtype), {}).giving(like[0])
         return ""
 
@@ -147,6 +188,11 @@ def _batch_norm(
 ) -> Tensor:
     """In training, without counting the running statistics a second time."""
     return F.batch_norm(x, None, None, weight, bias, True, 0.0, eps)
+
+
+def autocasting(given: Sequence[Tensor]) -> bool:
+    """Whether a call of these tensors is one under autocast."""
+    return bool(given) and _autocast(given[0].device.type)[2]
 
 
 def _autocast(kind: str) -> tuple[str, torch.dtype | None, bool]:

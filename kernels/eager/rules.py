@@ -1,5 +1,6 @@
 """Functions that are run, or repeated, in a way of their own."""
 
+from collections.abc import Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -9,8 +10,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 
-def dropout_scale(x: Tensor, p: float = 0.5, *_: Any, **__: Any) -> float:
-    """What a dropout multiplies by what it leaves."""
+def dropout_scale(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
+    """What a dropout multiplies by what it leaves; all are given their probability second."""
+    p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
     return 1 / (1 - p) if 0 <= p < 1 else 0.0
 
 
@@ -28,6 +30,13 @@ def _without_check(function: Any) -> Any:
 
 
 multi_head_attention = _without_check(F.multi_head_attention_forward)
+
+
+def in_order(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of attention, whose tensors are first and without names: a checkpoint does not save named ones."""
+    names = ("query", "key", "value", "attn_mask")[len(args) :]
+    first = *args, *(kwargs.get(name) for name in names)
+    return first, {name: value for name, value in kwargs.items() if name not in names}
 
 
 def attention_again(function: Any, args: Any, kwargs: Any) -> Tensor:

@@ -42,8 +42,17 @@ def tensors(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def is_plain(x: Tensor) -> bool:
-    """Whether a tensor is its storage's numbers and no more: no wrapper, sparse, quantized or lazily conjugated one."""
-    return type(x) in _PLAIN and x.layout == torch.strided and not (x.is_quantized or x.is_conj() or x.is_neg())
+    """Whether a tensor is its storage's numbers, at a version, and no more.
+
+    It is no wrapper, sparse, quantized, lazily conjugated or of inference mode.
+    """
+    plain = type(x) in _PLAIN and x.layout == torch.strided and not x.is_inference()
+    return plain and not (x.is_quantized or x.is_conj() or x.is_neg())
+
+
+def version_of(x: Tensor) -> int:
+    """How often a tensor was changed in place, as far as that is counted."""
+    return 0 if x.is_inference() else x._version
 
 
 def storage_of(x: Tensor) -> int:

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from kernels.eager.encoded import Encoded
-from kernels.eager.tensors import Place, flat
+from kernels.eager.tensors import Place, flat, version_of
 from kernels.errors import KernelError
 
 MOST_CODES, MOST_CALLS = 4, 12  # of what is computed again: codes that are decoded, and functions that run
-
 NOWHERE = Place(torch.Size(), (), 0)
 RECENT = 2  # decoded tensors that wait for the next node that asks for them, as q, k and v ask for one input
 
@@ -36,9 +35,13 @@ class Kept:
     packed: Sequence[Any]
     unpack: Callable[[Any], Tensor]
 
+    _unpacked: list[Tensor] | None = field(default=None, repr=False)  # a checkpoint around gives each only once
+
     def decode(self) -> Tensor:
         """The flat tensor, approximately."""
-        return self.code.decode(list(map(self.unpack, self.packed)))
+        if self._unpacked is None:
+            self._unpacked = list(map(self.unpack, self.packed))
+        return self.code.decode(self._unpacked)
 
 
 @dataclass(eq=False)
@@ -72,6 +75,10 @@ class Value:
             for value in self.call.operands:
                 value.expect()
 
+    def is_kept_as(self, kind: type[Encoded]) -> bool:
+        """Whether it has a code of a kind."""
+        return self.kept is not None and isinstance(self.kept.code, kind)
+
     def codes(self) -> "Iterator[Value]":
         """The values whose codes are decoded to give it."""
         if self.kept is not None:
@@ -84,7 +91,7 @@ class Value:
         """How many functions run to give it."""
         if self.kept is not None or self.call is None:
             return 0
-        return 1 + sum(value.calls() for value in self.call.operands)
+        return self.call.calls()
 
     def is_available(self) -> bool:
         """Whether backward can have it, and cheaply."""
@@ -134,14 +141,14 @@ class Constant:
     @staticmethod
     def of(x: Tensor) -> "Constant":
         """As it is now."""
-        return Constant(x.detach(), x._version)
+        return Constant(x.detach(), version_of(x))
 
     def checked(self) -> Tensor:
         """Raises RuntimeError, as autograd does, if it was changed since."""
-        if self.tensor._version != self.version:
+        if version_of(self.tensor) != self.version:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation:"
-                f" {tuple(self.tensor.shape)} is at version {self.tensor._version}; expected version {self.version}"
+                f" {tuple(self.tensor.shape)} is at version {version_of(self.tensor)}; expected version {self.version}"
             )
         return self.tensor
 
@@ -169,6 +176,10 @@ class Call:
     autocast: tuple[str, torch.dtype | None, bool]
     place: Place = NOWHERE
 
+    def calls(self) -> int:
+        """How many functions run to give the result."""
+        return 1 + sum(value.calls() for value in self.operands)
+
     def giving(self, result: Tensor) -> "Call":
         """The call, whose result lies as this tensor does."""
         return replace(self, place=Place.of(result))
@@ -182,11 +193,10 @@ class Call:
                 return given.value.flat(recent).as_strided(*(given.place or place))
             return given.checked() if isinstance(given, Constant) else given
 
+        args, kwargs = [argument(x) for x in self.args], {name: argument(x) for name, x in self.kwargs.items()}
         kind, dtype, enabled = self.autocast
         with torch.autocast(kind, dtype, enabled=enabled, cache_enabled=False):
-            result: Tensor = self.function(
-                *map(argument, self.args), **{k: argument(v) for k, v in self.kwargs.items()}
-            )
+            result: Tensor = self.function(*args, **kwargs)
         if result.stride() != place.stride:  # of an operand that had gaps
             result = result.new_empty_strided(place.size, place.stride).copy_(result)
         return flat(result)

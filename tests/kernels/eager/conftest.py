@@ -1,0 +1,26 @@
+"""Codes for tests of what is known of tensors: exact ones, for small tensors too."""
+
+import pytest
+import torch
+
+from kernels.eager import mode, provenance
+from tests.kernels.eager.nets import Exactly
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tensors of 64 elements take part."""
+    for module in (mode, provenance):
+        monkeypatch.setattr(module, "SMALLEST", 64)
+
+
+@pytest.fixture
+def exact_codes(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let codes give back what was coded: so gradients are stock's, unless a tensor is taken for another one."""
+    for name in ("Groups", "Logarithms"):
+        monkeypatch.setattr(mode, name, Exactly)
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
