@@ -21,6 +21,14 @@ REDUCTIONS = frozenset(
 )
 # Of a statistic they make a statistic.
 OF_STATISTICS = REPEATED | {"sqrt", "rsqrt", "reciprocal", "rdiv", "rtruediv", "root"}
+# They save nothing that is large, and what they give is a view, or no tensor.
+PASSED = frozenset(
+    [
+        *("size", "dim", "numel", "stride", "is_floating_point", "item", "view", "view_as", "expand", "expand_as"),
+        *("transpose", "permute", "movedim", "squeeze", "unsqueeze", "unflatten", "t", "narrow", "select", "detach"),
+        *("chunk", "split", "tensor_split", "unbind", "set_grad_enabled"),
+    ]
+)
 # Their backward divides by what they save, or takes the exponential of a difference with it.
 POLES = frozenset(
     [

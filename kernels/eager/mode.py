@@ -69,7 +69,10 @@ class Compressing(TorchFunctionMode):
         kwargs = kwargs or {}
         if self._busy or saving_hooks() != (self._pack, self._unpack) or torch._C._are_functorch_transforms_active():
             return function(*args, **kwargs)
-        name = calls.of_whole_power(calls.name_of(function), args, kwargs)
+        name = calls.name_of(function)
+        if name in calls.PASSED or (name == "get" and function.__self__ is not Tensor.data):
+            return function(*args, **kwargs)
+        name = calls.of_whole_power(name, args, kwargs)
         if function is F.multi_head_attention_forward:
             super().__enter__()
             try:

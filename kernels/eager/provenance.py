@@ -58,7 +58,10 @@ class Provenance:
 
     def value(self, x: Tensor) -> Value:
         """What is known of a tensor."""
-        return self._values.setdefault(key_of(x), (StorageWeakRef(x.untyped_storage()), Value()))[1]
+        key = key_of(x)
+        if key not in self._values:
+            self._values[key] = StorageWeakRef(x.untyped_storage()), Value()
+        return self._values[key][1]
 
     def anew(self, x: Tensor) -> Value:
         """To be known of a tensor from now on, in place of what was."""
@@ -67,17 +70,22 @@ class Provenance:
 
     def exact(self, x: Tensor) -> str:
         """Why an argument of a call is kept as it is, or ""."""
+        if isinstance(x, nn.Parameter):
+            return PARAMETER
         if not is_plain(x):
             return "no plain tensor"
-        if self._is_parameter(x):
+        storage = storage_of(x)
+        if storage in self.parameters:
             return PARAMETER
-        if storage_of(x) in self.inputs or (x.is_leaf and x.requires_grad):
+        _, value = self._values.get(key_of(x), (None, None))
+        if value is not None and value.exact == OF_PARAMETERS:
+            return OF_PARAMETERS
+        if storage in self.inputs or (x.is_leaf and x.requires_grad):
             return INPUT
-        if storage_of(x) in self._uncounted:
+        if storage in self._uncounted:
             return DATA
-        if key_of(x) in self._values:
-            exact = self.value(x).exact
-            return "" if exact == CONSTANT and x.requires_grad else exact  # as what a checkpoint made without gradients
+        if value is not None:  # a checkpoint makes some without gradients first
+            return "" if value.exact == CONSTANT and x.requires_grad else value.exact
         return "" if x.requires_grad else CONSTANT
 
     def uncount(self, given: Iterable[Tensor]) -> None:
@@ -145,11 +153,11 @@ class Provenance:
         """Take down what a call made of what."""
         given, repeated = running.given, running.repeated
         changed = bool(given) and given[0] is result and result._version != running.version
-        if not changed and any(is_plain(x) and key_of(x) == key_of(result) for x in given):  # a view
+        if result.numel() < SMALLEST or (not changed and self._is_view(result, given)):
             return
         exact = [self.exact(x) for x in given]
         if not result.requires_grad:
-            if all(exact) and result.numel() >= SMALLEST:
+            if all(exact):
                 self.value(result).exact = CONSTANT
         elif given and set(exact) <= {PARAMETER, OF_PARAMETERS}:
             self.value(result).exact = OF_PARAMETERS
@@ -157,6 +165,11 @@ class Provenance:
             self.value(result).exact = A_STATISTIC
         elif repeated is not None and is_dense(result) and repeated.calls() <= MOST_CALLS:
             self.value(result).call = repeated.giving(result)
+
+    @staticmethod
+    def _is_view(result: Tensor, given: Sequence[Tensor]) -> bool:
+        key = key_of(result)
+        return any(is_plain(x) and storage_of(x) == key[0] and key_of(x) == key for x in given)
 
     def _is_statistic(self, running: Running, exact: Sequence[str], result: Tensor) -> bool:
         """Whether it is a reduction of many elements to one, or made of such alone."""
@@ -166,10 +179,6 @@ class Provenance:
         small = [x.numel() < SMALLEST for x in given]
         known = [bool(why) or few for why, few in zip(exact, small, strict=True)]
         return name in calls.OF_STATISTICS and A_STATISTIC in exact and all(known)
-
-    def _is_parameter(self, x: Tensor) -> bool:
-        parameter = isinstance(x, nn.Parameter) or storage_of(x) in self.parameters
-        return parameter or (key_of(x) in self._values and self.value(x).exact == OF_PARAMETERS)
 
     def _copy_for_autocast(self, x: Tensor, running: Running) -> str:
         """Why it may be a copy of a parameter. Where it is a copy of another argument, that is how it is made."""

@@ -1,6 +1,7 @@
 """Tensors and the storages that they lie in."""
 
 from collections.abc import Iterable, Iterator
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +21,9 @@ class Place(NamedTuple):
     @staticmethod
     def of(x: Tensor) -> "Place":
         """That of a tensor; of a part of its storage, that of the part alone."""
-        return Place(x.size(), *((x.contiguous().stride(), 0) if is_part(x) else (x.stride(), int(x.storage_offset()))))
+        if is_part(x):
+            return Place(x.size(), tuple(prod(x.shape[dim + 1 :]) for dim in range(x.dim())), 0)
+        return Place(x.size(), x.stride(), int(x.storage_offset()))
 
     def is_contiguous(self) -> bool:
         """Whether its elements follow one another."""
@@ -77,7 +80,10 @@ def is_part(x: Tensor) -> bool:
 
 def key_of(x: Tensor) -> tuple[Any, ...]:
     """What tells the contents of its storage, now and as its type reads them, from others; or those of a part."""
-    key = storage_of(x), x._version, x.dtype
+    storage = x.untyped_storage()
+    key = storage._cdata, x._version, x.dtype
+    if 2 * x.numel() * x.element_size() >= storage.nbytes():  # most often
+        return key
     return (*key, x.size(), x.stride(), x.storage_offset()) if is_part(x) else key
 
 
