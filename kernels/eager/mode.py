@@ -67,7 +67,7 @@ class Compressing(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._busy or saving_hooks() != (self._pack, self._unpack) or torch._C._are_functorch_transforms_active():
+        if torch.compiler.is_compiling() or not self._is_seeing():
             return function(*args, **kwargs)
         name = calls.name_of(function)
         if name in calls.PASSED or (name == "get" and function.__self__ is not Tensor.data):
@@ -97,6 +97,12 @@ class Compressing(TorchFunctionMode):
             return result
         finally:
             self._running.pop()
+
+    def _is_seeing(self) -> bool:
+        """Whether what calls save comes here."""
+        return not (
+            self._busy or saving_hooks() != (self._pack, self._unpack) or torch._C._are_functorch_transforms_active()
+        )
 
     def _learn(self, result: Any) -> None:
         running = self._running[-1]
