@@ -9,6 +9,7 @@ REPEATED = frozenset(
         *("add", "radd", "sub", "rsub", "mul", "rmul", "div", "truediv", "neg", "square", "pow"),
         *("gelu", "silu", "mish", "sigmoid", "tanh", "softplus", "elu", "selu", "celu", "logsigmoid", "softsign"),
         *("relu", "leaky_relu", "relu6", "hardtanh", "hardswish", "hardsigmoid", "glu"),
+        *("clamp", "clip", "clamp_min", "clamp_max", "where", "masked_fill", "normalize"),
         *("to", "float", "half", "bfloat16", "type", "type_as", "contiguous", "clone", "reshape", "flatten"),
         *("layer_norm", "rms_norm", "group_norm", "batch_norm"),
     ]
@@ -34,14 +35,16 @@ POLES = frozenset(
     [
         *("div", "truediv", "rdiv", "rtruediv", "reciprocal", "sqrt", "rsqrt", "root", "log", "log2", "log10", "log1p"),
         *("asin", "acos", "acosh", "atanh", "atan2", "arctan2", "erfinv", "logit", "xlogy", "hypot", "lgamma"),
-        *("std", "norm", "linalg_vector_norm", "vector_norm", "normalize", "renorm", "cosine_similarity"),
-        *("cdist", "pdist", "dist", "pairwise_distance", "logsumexp", "logcumsumexp", "prod", "cumprod"),
+        *("renorm", "cosine_similarity", "cdist", "pdist", "dist", "pairwise_distance"),
+        *("logsumexp", "logcumsumexp", "prod", "cumprod"),
         *("binary_cross_entropy", "poisson_nll_loss", "gaussian_nll_loss", "ctc_loss"),
         *("cosine_embedding_loss", "triplet_margin_loss"),
         *("det", "logdet", "slogdet", "inverse", "pinverse", "cholesky", "svd", "qr"),
     ]
 )
-# Their derivative jumps at a number that what they save is compared with.
+# Their poles are where the length, which they save besides, is 0.
+LENGTHS = frozenset(["std", "norm", "linalg_vector_norm", "vector_norm", "normalize"])
+# Their derivative jumps at a number that what they save is compared with; for some, see `intervals`.
 STEPS = frozenset(
     [
         *("abs", "sign", "clamp", "clip", "clamp_min", "clamp_max", "maximum", "minimum", "max", "min", "amax", "amin"),
@@ -51,8 +54,8 @@ STEPS = frozenset(
         *("multi_margin_loss", "multilabel_margin_loss", "grid_sample"),
     ]
 )
-# Their derivative is one number above 0 and another one below: a bit says which.
-SIGNS = frozenset(["relu", "leaky_relu", "rnn_relu", "rnn_relu_cell"])
+# Likewise; a bit for each element says on which side it was, see `intervals`.
+SIGNS = frozenset(["rnn_relu", "rnn_relu_cell"])
 # They save their result.
 RESULTS = frozenset(["relu", "leaky_relu", "tanh", "sigmoid"])
 # They save where in the last dimensions the largest are: in how many of them.
@@ -86,18 +89,23 @@ def is_in_place(function: Callable[..., Any]) -> bool:
     return name.strip("_") in IN_PLACE or (name.endswith("_") and not name.endswith("__"))
 
 
-def of_whole_power(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """The name, but "root" for a power whose derivative may have a pole: one by anything but 1, 2, 3 and so on."""
-    if name not in ("pow", "float_power"):
-        return name
-    exponent = kwargs.get("exponent", args[1] if len(args) > 1 else None)
-    return name if isinstance(exponent, int | float) and exponent >= 1 and exponent == int(exponent) else "root"
+def named(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """The name, but "root" for a power and a norm whose derivative may have a pole or jump.
+
+    That is a power by anything but 1, 2, 3 and so on, and a norm that is not the square root of a sum of squares.
+    """
+    second = args[1] if len(args) > 1 else None
+    if name in ("pow", "float_power"):
+        exponent = kwargs.get("exponent", second)
+        return name if isinstance(exponent, int | float) and exponent >= 1 and exponent == int(exponent) else "root"
+    if name in LENGTHS - {"std"}:
+        order = kwargs.get("p", kwargs.get("ord", second))
+        return name if order in (None, 2, "fro") else "root"
+    return name
 
 
 def needs_exact(name: str, places: Sequence[int]) -> bool:
     """Whether backward needs what a function saves exactly, where it is these of the tensors that are given."""
-    if name in ("div", "truediv"):  # all but what is divided
+    if name in ("div", "truediv") or name in LENGTHS:  # all but what is divided
         return list(places) != [0]
-    if name == ATTENTION:  # a mask, with -inf in it
-        return min(places, default=0) > 2
     return name in POLES or name in STEPS or name.startswith("linalg_")

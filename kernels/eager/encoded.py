@@ -23,17 +23,17 @@ class Encoded(Protocol):
 
 
 class Groups:
-    """Codes of the numbers in each group of 64, from the group's minimum on by its step."""
+    """Codes of the numbers in each group of neighbours, from the group's minimum on by its step."""
 
-    def __init__(self, flat: Tensor, method: EveryTensor) -> None:
-        self.count, self.dtype = flat.numel(), flat.dtype
-        minimum, step = torch.ops.actfit.ends(flat, GROUP, 1, self.count, method.bits)
+    def __init__(self, flat: Tensor, method: EveryTensor, group: int = GROUP) -> None:
+        self.count, self.dtype, self.group = flat.numel(), flat.dtype, group
+        minimum, step = torch.ops.actfit.ends(flat, group, 1, self.count, method.bits)
         wide = computed(flat.dtype)
         noise = torch.full((1,), 0.5, dtype=wide, device=flat.device)
         if method.rounding == "stochastic":
             noise = torch.rand(flat.shape, dtype=wide, device=flat.device)
         inverse = torch.where(step > 0, 1 / step.to(wide), 0)
-        place = GROUP, 1, self.count
+        place = self.group, 1, self.count
         offset = torch.zeros_like(inverse)
         planes = torch.ops.actfit.encode(flat, minimum.to(wide), inverse, offset, noise, *place, method.bits)
         self._tensors = [planes, minimum, step]
@@ -44,7 +44,7 @@ class Groups:
     def decode(self, tensors: list[Tensor]) -> Tensor:
         planes, minimum, step = tensors
         unsigned = None, None, 1, None, 0.0, False
-        place = GROUP, 1, self.count
+        place = self.group, 1, self.count
         flat: Tensor = torch.ops.actfit.decode(planes, step, minimum, *place, *unsigned, self.count, self.dtype)
         return flat
 
@@ -52,8 +52,8 @@ class Groups:
 class Logarithms(Groups):
     """Codes of the exponentials of logarithms of probabilities: backward uses the exponentials."""
 
-    def __init__(self, flat: Tensor, method: EveryTensor) -> None:
-        super().__init__(flat.exp(), method)
+    def __init__(self, flat: Tensor, method: EveryTensor, group: int = GROUP) -> None:
+        super().__init__(flat.exp(), method, group)
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
         return super().decode(tensors).clamp_(min=torch.finfo(self.dtype).tiny).log_()

@@ -17,9 +17,10 @@ from torch.overrides import TorchFunctionMode
 
 from kernels.eager import calls
 from kernels.eager.encoded import Bools, Encoded, Groups, Logarithms, Places, TwoNumbers
+from kernels.eager.intervals import Interval
 from kernels.eager.provenance import ALIVE, Provenance, Running, autocasting
-from kernels.eager.rules import attention_again, dropout_scale, dropped, in_order, multi_head_attention
-from kernels.eager.tensors import Place, flat, is_dense, is_plain, storage_of, tensors, version_of
+from kernels.eager.rules import attention_again, attention_arguments, dropout_scale, dropped, multi_head_attention
+from kernels.eager.tensors import Place, flat, group_of, is_dense, is_plain, storage_of, tensors, version_of
 from kernels.eager.values import Constant, Kept, Recent, Value
 from kernels.eager.watched import watch
 from kernels.hooks import saving_hooks
@@ -72,7 +73,10 @@ class Compressing(TorchFunctionMode):
         name = calls.name_of(function)
         if name in calls.PASSED or (name == "get" and function.__self__ is not Tensor.data):
             return function(*args, **kwargs)
-        name = calls.of_whole_power(name, args, kwargs)
+        if name == calls.ATTENTION and torch.is_grad_enabled():
+            mask = attention_arguments(*args, **kwargs)[3]
+            return attention_again(function, self.provenance.is_repeatable(mask), args, kwargs)
+        name = calls.named(name, args, kwargs)
         if function is F.multi_head_attention_forward:
             super().__enter__()
             try:
@@ -81,15 +85,12 @@ class Compressing(TorchFunctionMode):
                 super().__exit__(None, None, None)
         if name in calls.DROPOUTS:
             self._noise, self._scale = None, dropout_scale(args, kwargs)
-        if name == calls.ATTENTION:
-            args, kwargs = in_order(args, kwargs)
         given = list(tensors((*args, *kwargs.values())))
         version = version_of(given[0]) if given else 0
         repeated = self.provenance.repeated(name, function, args, kwargs)
-        self._running.append(Running(name, given, version, repeated, autocasting(given)))
+        interval = Interval.of(name, args, kwargs)
+        self._running.append(Running(name, given, version, repeated, autocasting(given), interval))
         try:
-            if name == calls.ATTENTION and torch.is_grad_enabled():
-                return attention_again(function, args, kwargs)
             result = function(*args, **kwargs)
             self._learn(result)
             if getattr(function, "__self__", None) is Tensor.data:  # it reads or sets this attribute
@@ -106,9 +107,10 @@ class Compressing(TorchFunctionMode):
 
     def _learn(self, result: Any) -> None:
         running = self._running[-1]
+        in_place = bool(running.given) and running.given[0] is result  # what it was given is gone
         if not isinstance(result, Tensor):
             running = running._replace(repeated=None)
-        elif running.name in calls.DROPOUTS and self._noise is not None and running.given[0] is not result:
+        elif running.name in calls.DROPOUTS and self._noise is not None and not in_place:
             noise = running.given[0], self._noise, self._scale
             running = running._replace(repeated=self.provenance.call(dropped, noise, {}))
         self._busy = True
@@ -151,8 +153,8 @@ class Compressing(TorchFunctionMode):
             value.call = saver.repeated.giving(x) if value not in saver.repeated.operands else None
         if not value.is_available():
             value.kept = self._coded(self._code_of(x, saver))
-        if saver.name in calls.SIGNS and value.above is None:
-            value.above = self._coded(Bools(~(flat(x) <= 0)))
+        if saver.interval is not None and saver.interval not in value.inside:
+            value.inside[saver.interval] = self._coded(Bools(saver.interval.holds(flat(x))))
         if saver.name in calls.DROPOUTS and not _is_given(x, saver):
             self._noise = value
         value.expect()
@@ -168,7 +170,8 @@ class Compressing(TorchFunctionMode):
             return "8 bits already"
         if x.untyped_storage().nbytes() // x.element_size() < SMALLEST:
             return f"fewer than {SMALLEST} elements"
-        if x.is_floating_point() and calls.needs_exact(saver.name, _places(x, saver)):
+        exactly = saver.interval is None and calls.needs_exact(saver.name, _places(x, saver))
+        if x.is_floating_point() and exactly:
             return "backward needs it exactly"
         why = self.provenance.exact_of_saved(x, saver)
         return why if x.is_floating_point() or why in ALIVE else ""  # codes of others are exact
@@ -181,8 +184,8 @@ class Compressing(TorchFunctionMode):
         if saver.name in calls.DROPOUTS and not _is_given(x, saver):
             return TwoNumbers(flat(x))
         if saver.name in calls.LOG_PROBABILITIES and not _is_given(x, saver):
-            return Logarithms(flat(x), self.method)
-        return Groups(flat(x), self.method)
+            return Logarithms(flat(x), self.method, group_of(x))
+        return Groups(flat(x), self.method, group_of(x))
 
     def _coded(self, code: Encoded) -> Kept:
         return Kept(code, [self._packed(tensor) for tensor in code.tensors()], self._unpacked)

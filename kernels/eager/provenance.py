@@ -9,6 +9,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
 
 from kernels.eager import calls
+from kernels.eager.intervals import Interval
 from kernels.eager.tensors import Place, is_dense, is_plain, key_of, storage_of, tensors
 from kernels.eager.values import MOST_CALLS, Call, Constant, Operand, Value
 from kernels.hooks import autocasts
@@ -34,6 +35,8 @@ class Running(NamedTuple):
         How to repeat it.
     autocast
         Whether it may run in another type than that of what it is given; within, torch says it does not.
+    interval
+        Where its derivative jumps, if that is at the ends of one.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Running(NamedTuple):
     version: int = 0
     repeated: Call | None = None
     autocast: bool = False
+    interval: Interval | None = None
 
 
 class Provenance:
@@ -67,6 +71,10 @@ class Provenance:
         """To be known of a tensor from now on, in place of what was."""
         self._values.pop(key_of(x), None)
         return self.value(x)
+
+    def is_repeatable(self, x: Tensor | None) -> bool:
+        """Whether it needs no code, as what made it can run again."""
+        return x is not None and x.requires_grad and is_plain(x) and self.value(x).is_available()
 
     def exact(self, x: Tensor) -> str:
         """Why an argument of a call is kept as it is, or ""."""
@@ -136,7 +144,10 @@ class Provenance:
             return None
         if function is torch.batch_norm or not self._worth_repeating(name, list(tensors((*args, *kwargs.values())))):
             return None
-        if calls.is_in_place(function):
+        in_place = calls.is_in_place(function)
+        if (in_place or kwargs.get("inplace")) and self.exact(args[0]):
+            return None  # what is kept as it is now would change
+        if in_place:
             function = getattr(Tensor, name, None) or getattr(F, name)
         if function is F.batch_norm and (kwargs.get("training") or args[5:6] == (True,)):
             function = _batch_norm
@@ -159,6 +170,8 @@ class Provenance:
         if not result.requires_grad:
             if all(exact):
                 self.value(result).exact = CONSTANT
+            elif not torch.is_grad_enabled():  # in an autograd.Function, whose results want gradients after it
+                self.value(result)
         elif given and set(exact) <= {PARAMETER, OF_PARAMETERS}:
             self.value(result).exact = OF_PARAMETERS
         elif self._is_statistic(running, exact, result):

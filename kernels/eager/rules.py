@@ -32,18 +32,38 @@ def _without_check(function: Any) -> Any:
 multi_head_attention = _without_check(F.multi_head_attention_forward)
 
 
-def in_order(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments of attention, whose tensors are first and without names: a checkpoint does not save named ones."""
-    names = ("query", "key", "value", "attn_mask")[len(args) :]
-    first = *args, *(kwargs.get(name) for name in names)
-    return first, {name: value for name, value in kwargs.items() if name not in names}
-
-
-def attention_again(function: Any, args: Any, kwargs: Any) -> Tensor:
+def attention_again(function: Any, repeatable: bool, args: Any, kwargs: Any) -> Tensor:
     """Attention, whose backward computes it again from decoded q, k and v.
 
     Its own would take the log-sum-exp of the exact logits, and an error of a logit would be a factor in a probability.
+
+    Parameters
+    ----------
+    function, args, kwargs
+        The call.
+    repeatable
+        Whether the mask can be computed again. Else it stays as it is: numbers beside its infinities have no codes.
     """
-    drawn = (args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)) > 0
-    result: Tensor = checkpoint(function, *args, use_reentrant=False, preserve_rng_state=drawn, **kwargs)
+    q, k, v, mask, dropout, causal = attention_arguments(*args, **kwargs)
+    rest = {name: kwargs[name] for name in ("scale", "enable_gqa") if name in kwargs}
+    other = None if repeatable else mask
+
+    def run(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = other) -> Any:
+        return function(q, k, v, mask, dropout, causal, **rest)
+
+    saved = (q, k, v, mask) if repeatable else (q, k, v)  # checkpoint hands what it is given in order to hooks
+    result: Tensor = checkpoint(run, *saved, use_reentrant=False, preserve_rng_state=dropout > 0)
     return result
+
+
+def attention_arguments(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **_: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, float, bool]:
+    """Those of attention that may be given in order."""
+    return query, key, value, attn_mask, dropout_p, is_causal

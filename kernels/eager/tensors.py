@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
+from kernels.methods.compressed import GROUP
+
 _PLAIN = (Tensor, nn.Parameter, FakeTensor)
 
 
@@ -92,3 +94,19 @@ def flat(x: Tensor) -> Tensor:
     if is_part(x):
         return x.detach().contiguous().view(-1)
     return x.detach().as_strided((x.untyped_storage().nbytes() // x.element_size(),), (1,), 0)
+
+
+def group_of(x: Tensor) -> int:
+    """How many neighbours in memory share a minimum and a step: up to 64, and if it can be so all of one row.
+
+    A norm multiplies the errors of a row or a channel by what its numbers are multiplied by, and those beside it may
+    be much larger: the first row of an image starts at zero, and a 7 x 7 channel may be dead.
+    """
+    place, row = Place.of(x), 1
+    for stride, length in sorted(zip(place.stride, place.size, strict=True)):
+        if length != 1 and stride != row:
+            break
+        row *= length
+        if group := next((size for size in range(GROUP, GROUP // 2 - 1, -1) if row % size == 0), 0):
+            return group
+    return GROUP

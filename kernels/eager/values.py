@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels.eager.encoded import Encoded
+from kernels.eager.intervals import Interval
 from kernels.eager.tensors import Place, flat, version_of
 from kernels.errors import KernelError
 
@@ -56,14 +57,14 @@ class Value:
         What made it, if that is cheap to repeat.
     kept
         Its code, if it has one.
-    above
-        A bit for each element, whether it is above 0: for functions whose derivative jumps there.
+    inside
+        A bit for each element, whether it is in an interval: for functions whose derivative jumps at its ends.
     """
 
     exact: str = ""
     call: "Call | None" = None
     kept: Kept | None = None
-    above: Kept | None = None
+    inside: dict[Interval, Kept] = field(default_factory=dict)
     _asked: int = 0  # how often backward will ask for it
     _given: int = 0
     _last: "ReferenceType[Tensor] | None" = field(default=None, repr=False)
@@ -106,8 +107,8 @@ class Value:
         flat = None if self._last is None else self._last()
         if flat is None:
             flat = self.kept.decode() if self.kept else self._repeated(recent)
-            if self.above is not None:
-                flat = _with_signs(flat, self.above.decode())
+            for interval, inside in self.inside.items():
+                flat = interval.put(flat, inside.decode())
             self._last = ref(flat)
         self._given += 1
         recent.pop(self, None)
@@ -200,8 +201,3 @@ class Call:
         if result.stride() != place.stride:  # of an operand that had gaps
             result = result.new_empty_strided(place.size, place.stride).copy_(result)
         return flat(result)
-
-
-def _with_signs(flat: Tensor, above: Tensor) -> Tensor:
-    """Numbers above 0 where `above` says so, and not above elsewhere."""
-    return torch.where(above, flat.clamp(min=torch.finfo(flat.dtype).tiny), flat.clamp(max=0))

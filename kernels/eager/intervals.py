@@ -1,0 +1,76 @@
+"""Intervals in which a function's derivative is one formula: a bit for each element says whether it is inside."""
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+ABOVE_ZERO = ("relu", "leaky_relu", "prelu")
+WITHIN_3 = ("hardswish", "hardsigmoid")
+# Of functions that are given them: the names of the low and the high end, and what these are if they are not given.
+ENDS = {
+    "relu6": ((), (0.0, 6.0)),
+    "hardtanh": (("min_val", "max_val"), (-1.0, 1.0)),
+    "threshold": (("threshold",), (0.0, inf)),
+    "clamp": (("min", "max"), (-inf, inf)),
+    "clip": (("min", "max"), (-inf, inf)),
+    "clamp_min": (("min",), (-inf, inf)),
+}
+ENDS_INSIDE = ("clamp", "clip", "clamp_min", "clamp_max")
+
+
+class Interval(NamedTuple):
+    """Numbers from `low` to `high`, with the ends or without."""
+
+    low: float
+    high: float
+    closed: bool = False
+
+    @staticmethod
+    def of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> "Interval | None":
+        """That of a function, by its name and arguments; None if it has none, or tensors for ends."""
+        if name in ABOVE_ZERO:
+            return Interval(0.0, inf)
+        if name in WITHIN_3:
+            return Interval(-3.0, 3.0)
+        if name == "clamp_max":
+            low, high = -inf, kwargs.get("max", args[1] if len(args) > 1 else inf)
+        elif name in ENDS:
+            names, defaults = ENDS[name]
+            given = [kwargs.get(key, args[at] if len(args) > at else None) for at, key in enumerate(names, 1)]
+            ends = [*given, *defaults[len(given) :]]
+            low, high = (default if end is None else end for end, default in zip(ends, defaults, strict=True))
+        else:
+            return None
+        if not all(isinstance(end, int | float) for end in (low, high)) or (low, high) == (-inf, inf):
+            return None
+        return Interval(float(low), float(high), name in ENDS_INSIDE)
+
+    def holds(self, x: Tensor) -> Tensor:
+        """Whether each element is inside, or no number."""
+        if self.closed:
+            return ~((x < self.low) | (x > self.high))
+        low, high = x.new_full((), self.low), x.new_full((), self.high)  # as rounded as results that are the ends
+        return ~((x <= low) | (x >= high))
+
+    def put(self, x: Tensor, inside: Tensor) -> Tensor:
+        """Numbers moved inside or outside, as `inside` says."""
+        low, high = _step(self.low, x.dtype), _step(self.high, x.dtype)
+        if self.closed:
+            inner, outer = (self.low, self.high), (self.low - low, self.high + high)
+        else:
+            inner, outer = (self.low + low, self.high - high), (self.low, self.high)
+        if self.high == inf:
+            outside = x.clamp(max=outer[0])
+        elif self.low == -inf:
+            outside = x.clamp(min=outer[1])
+        else:
+            outside = torch.where(x < (self.low + self.high) / 2, x.clamp(max=outer[0]), x.clamp(min=outer[1]))
+        return torch.where(inside, x.clamp(*inner), outside)
+
+
+def _step(end: float, dtype: torch.dtype) -> float:
+    """From an end to a number beside it."""
+    return 0.0 if abs(end) == inf else max(abs(end) * torch.finfo(dtype).eps, torch.finfo(dtype).tiny)
