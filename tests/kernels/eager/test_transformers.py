@@ -1,0 +1,163 @@
+"""transformers' architectures, all of whose saved tensors are kept in few bits."""
+
+import gc
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kernels import convert, saved_bytes
+from kernels.conversion import Report
+from kernels.eager import mode, provenance
+from kernels.eager.encoded import Groups
+from kernels.methods.every_tensor import EveryTensor
+from tests.kernels.eager.architectures import Sizes
+from tests.kernels.eager.of_images import OF_IMAGES
+from tests.kernels.eager.of_text import OF_TEXT
+
+pytestmark = pytest.mark.slow
+
+ARCHITECTURES = {**OF_TEXT, **OF_IMAGES}
+# With fewer elements in a channel, batch norms of many layers make noise of small errors.
+SIZES = defaultdict(Sizes, dict.fromkeys(("mobilenet-v2", "efficientnet"), Sizes(batch=8, image=64)))
+REASONS = {"integers", "a statistic", "needs no gradient"}
+EXACT = {"swinv2": {"normalize"}}  # what is divided by, of heads that are narrow
+RATE = 1e-3
+# Of numbers from N(0, 1), the range of 64 is 4.7; an error is spread over a step.
+ERROR = 4.7 / 255 / math.sqrt(12)
+
+
+class Counted(Groups):
+    """Codes that are counted."""
+
+    made = 0
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        Counted.made += 1
+
+
+class Full:
+    """Codes of full width."""
+
+    def __init__(self, flat: Tensor, method: EveryTensor, group: int) -> None:
+        self.flat = flat.clone()
+
+    def tensors(self) -> list[Tensor]:
+        return [self.flat]
+
+    def decode(self, tensors: list[Tensor]) -> Tensor:
+        return tensors[0].clone()
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Small tensors take part. To count them collects garbage: all that transformers imports is set aside."""
+    monkeypatch.setattr(mode, "SMALLEST", 64)
+    monkeypatch.setattr(provenance, "SMALLEST", 64)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+    torch.set_num_threads(threads)
+
+
+class Step:
+    """A forward and a backward pass of a model, always from the same state."""
+
+    def __init__(self, model: nn.Module, inputs: dict[str, Any]) -> None:
+        self.model, self.inputs = model, inputs
+        self.state = {name: buffer.clone() for name, buffer in model.named_buffers()}
+
+    def run(self) -> tuple[list[Tensor], list[Tensor]]:
+        """All that forward gives or leaves in buffers; and the gradients."""
+        with torch.no_grad():
+            for name, buffer in self.model.named_buffers():
+                buffer.copy_(self.state[name])
+        self.model.zero_grad()
+        torch.manual_seed(3)  # of dropout
+        output = self.model(**self.inputs)
+        output.loss.backward()
+        given = [value.detach() for value in output.values() if isinstance(value, Tensor)]
+        buffers = [buffer.clone() for buffer in self.model.buffers()]
+        return [*given, *buffers], [one.grad.clone() for one in self.model.parameters() if one.grad is not None]
+
+    def converted(self, bits: int) -> tuple[list[Tensor], list[Tensor]]:
+        """The same with the model converted."""
+        report = convert(self.model, "compress", bits=bits)
+        try:
+            return self.run()
+        finally:
+            report.revert()
+
+
+def same(got: list[Tensor], expected: list[Tensor]) -> bool:
+    pairs = zip(got, expected, strict=True)
+    return all(torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in pairs)
+
+
+def error(got: list[Tensor], expected: list[Tensor]) -> float:
+    """Relative, of all gradients as one vector."""
+    apart = sum(float((one - other).square().sum()) for one, other in zip(got, expected, strict=True))
+    return math.sqrt(apart / sum(float(one.square().sum()) for one in expected))
+
+
+def check_what_is_kept(report: Report, name: str, before: int, after: int) -> None:
+    """4 bits, one for minima and steps of groups of 32, one for the side of a jump; and what is whole for a reason."""
+    whole = report.whole or ()
+    for one in whole:
+        known = one.reason in REASONS or one.operation in EXACT.get(name, ())
+        assert known or one.bytes < before / 100, one  # few elements
+    assert after <= before * 6 / 32 + sum(one.bytes for one in whole)
+    assert after < before / 4
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_each_architecture(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward is stock's bit for bit, and so are gradients with codes of full width; they are near it with few bits."""
+    model, inputs = ARCHITECTURES[name].build(SIZES[name]), ARCHITECTURES[name].batch(SIZES[name])
+    step = Step(model, inputs)
+    stock = step.run()
+    with monkeypatch.context() as patched:
+        patched.setattr(mode, "Groups", Full)
+        patched.setattr(mode, "Logarithms", Full)
+        exact = step.converted(bits=8)
+    assert same(exact[0], stock[0])
+    assert same(exact[1], stock[1])
+
+    monkeypatch.setattr(mode, "Groups", Counted)
+    monkeypatch.setattr(Counted, "made", 0)
+    off = {8: error(step.converted(bits=8)[1], stock[1])}
+    assert off[8] < ERROR * math.sqrt(Counted.made)  # as of errors that have nothing to do with each other
+    off[4] = error(step.converted(bits=4)[1], stock[1])
+    assert off[8] < off[4] / (17 / 2)  # steps are a 17th as large, 255 by 15; half of that, for what is of higher order
+
+    before = saved_bytes(model, **inputs).total
+    report = convert(model, "compress", bits=4, inputs=inputs)
+    check_what_is_kept(report, name, before, saved_bytes(model, **inputs).total)
+    _train(step)
+    report.revert()
+    again = step.run()
+    assert same(again[0], stock[0])
+    assert same(again[1], stock[1])
+
+
+def _train(step: Step) -> None:
+    """A step along the gradient, and back: the loss falls."""
+    weights = list(step.model.parameters())
+    before, gradients = [one.detach().clone() for one in weights], step.run()
+    norm = math.sqrt(sum(float(one.square().sum()) for one in gradients[1]))
+    with torch.no_grad():
+        for one in weights:
+            if one.grad is not None:
+                one -= RATE / norm * one.grad
+    assert step.run()[0][0] < gradients[0][0]
+    with torch.no_grad():
+        for one, old in zip(weights, before, strict=True):
+            one.copy_(old)
