@@ -63,7 +63,7 @@ class Compressing(TorchFunctionMode):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         self._hooks.__exit__(*error)
-        del self._hooks  # which hold this object, and it them
+        del self._hooks, self._noise  # which hold this object, and it them
         self.provenance.clear()
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,0 +1,128 @@
+"""What stays alive: after forward, codes and what the report names; after backward, nothing."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from kernels import convert
+from kernels.eager import Compressing
+from tests.kernels.eager.nets import Net, block, converted, loss_of
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """So that what lives in a cycle stays."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def alive(kind: type) -> int:
+    return sum(isinstance(one, kind) for one in gc.get_objects())
+
+
+def watched(model: nn.Module) -> list[weakref.ref]:
+    """References to the output of each layer, to come."""
+    found: list[weakref.ref] = []
+    for layer in model.modules():
+        if not list(layer.children()) and not getattr(layer, "inplace", False):
+            layer.register_forward_hook(lambda layer, given, output: found.append(weakref.ref(output)))
+    return found
+
+
+@pytest.mark.usefixtures("no_collector", "small")
+def test_activations_die() -> None:
+    net = converted(nn.Sequential(block(), block()))
+    found = watched(net)
+    loss = loss_of(net(torch.randn(16, 32)))
+    assert len(found) == 10
+    assert not any(one() is not None for one in found)
+    loss.backward()
+
+
+@pytest.mark.usefixtures("no_collector", "small")
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
+def test_nothing_lives_on_after_backward() -> None:
+    """While the loss does."""
+    net = converted(nn.Sequential(block(), nn.TransformerEncoderLayer(32, 4, 64, 0.1), block()))
+    losses, counts, before = [], [], alive(Compressing)
+    for _ in range(4):
+        losses.append(loss_of(net(torch.randn(16, 32))))
+        assert alive(Compressing) == before + 1
+        losses[-1].backward()
+        assert alive(Compressing) == before
+        counts.append(alive(Tensor))
+    assert [after - before for before, after in pairwise(counts[1:])] == [1, 1]  # the loss itself
+
+
+@pytest.mark.usefixtures("no_collector", "small")
+def test_nothing_lives_on_without_backward() -> None:
+    net, before = converted(nn.Sequential(block(), block())), alive(Compressing)
+    for _ in range(2):
+        net(torch.randn(16, 32))
+    assert alive(Compressing) == before
+
+
+@pytest.mark.usefixtures("small")
+def test_a_constant_is_not_kept_for_a_call() -> None:
+    """Noise that is added would take more than the code of the sum."""
+    noises = []
+
+    def forward(net: Net, x: Tensor) -> Tensor:
+        h = net[0](x)
+        before = F.gelu(h)
+        noise = torch.randn_like(h)
+        noises.append(weakref.ref(noise))
+        return F.gelu(h + noise) + before
+
+    output = converted(Net(forward, nn.Linear(32, 64)))(torch.randn(16, 32))
+    assert noises[0]() is None
+    loss_of(output).backward()
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("named", [False, True])
+def test_what_attention_is_given_dies(named: bool) -> None:
+    found = []
+
+    def forward(net: Net, x: Tensor) -> Tensor:
+        given = [net[0](x).clone() for _ in range(3)]
+        found.extend(weakref.ref(one) for one in given)
+        q, k, v = given
+        if named:
+            return F.scaled_dot_product_attention(query=q, key=k, value=v)
+        return F.scaled_dot_product_attention(q, k, v)
+
+    output = converted(Net(forward, nn.Linear(32, 32)))(torch.randn(2, 16, 32))
+    assert [one() for one in found] == [None] * 3
+    loss_of(output).backward()
+
+
+def test_the_report_names_what_is_kept_as_it_is() -> None:
+    def forward(net: Net, x: Tensor) -> Tensor:
+        return torch.sqrt(net[0](x).square() + 1)
+
+    net = Net(forward, nn.Linear(64, 256))
+    report = convert(net, "compress", inputs=torch.randn(128, 64))
+    (whole,) = report.whole
+    assert (whole.operation, whole.bytes) == ("sqrt", 128 * 256 * 4)
+    assert "Kept whole:\n- sqrt (1 tensors): 128.0 KiB, backward needs it exactly" in str(report)
+    assert report.after.total == 128 * 256 * 4.5 / 8 + 128 * 256 * 4
+
+
+def test_an_error_in_the_forward_pass_leaves_no_hooks() -> None:
+    def forward(net: Net, x: Tensor) -> Tensor:
+        raise ValueError(net[0](x).shape)
+
+    net = converted(Net(forward, nn.Linear(64, 256)))
+    with pytest.raises(ValueError, match="256"):
+        net(torch.randn(128, 64))
+    assert torch._C._autograd._top_saved_tensors_default_hooks(False) is None
+    assert torch.overrides._get_current_function_mode_stack() == []
