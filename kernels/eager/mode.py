@@ -20,7 +20,7 @@ from kernels.eager.encoded import Bools, Encoded, Groups, Logarithms, Places, Tw
 from kernels.eager.intervals import Interval
 from kernels.eager.provenance import ALIVE, Provenance, Running, autocasting
 from kernels.eager.rules import attention_again, attention_arguments, dropout_scale, dropped, multi_head_attention
-from kernels.eager.tensors import Place, flat, group_of, is_dense, is_plain, storage_of, tensors, version_of
+from kernels.eager.tensors import Place, flat, group_of, is_dense, is_plain, storage_of, tensors
 from kernels.eager.values import Constant, Kept, Recent, Value
 from kernels.eager.watched import watch
 from kernels.hooks import saving_hooks
@@ -86,7 +86,7 @@ class Compressing(TorchFunctionMode):
         if name in calls.DROPOUTS:
             self._noise, self._scale = None, dropout_scale(args, kwargs)
         given = list(tensors((*args, *kwargs.values())))
-        version = version_of(given[0]) if given else 0
+        version = given[0]._version if given and is_plain(given[0]) else 0
         repeated = self.provenance.repeated(name, function, args, kwargs)
         interval = Interval.of(name, args, kwargs)
         self._running.append(Running(name, given, version, repeated, autocasting(given), interval))
