@@ -168,7 +168,8 @@ class Provenance:
             return
         exact = [self.exact(x) for x in given]
         if not result.requires_grad:
-            if all(exact):
+            wants = any(why == INPUT and x.requires_grad for why, x in zip(exact, given, strict=True))
+            if all(exact) and not wants:
                 self.value(result).exact = CONSTANT
             elif not torch.is_grad_enabled():  # in an autograd.Function, whose results want gradients after it
                 self.value(result)

@@ -148,6 +148,31 @@ def test_each_architecture(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert same(again[1], stock[1])
 
 
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*deprecated:FutureWarning")
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5", "bart", "wav2vec2", "falcon", "vit"])
+def test_with_checkpoints(name: str, reentrant: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a block gets is kept in few bits, and the block runs again with it."""
+    model, inputs = ARCHITECTURES[name].build(SIZES[name]), ARCHITECTURES[name].batch(SIZES[name])
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    step = Step(model, inputs)
+    stock = step.run()
+    with monkeypatch.context() as patched:
+        patched.setattr(mode, "Groups", Full)
+        patched.setattr(mode, "Logarithms", Full)
+        exact = step.converted(bits=8)
+    assert same(exact[0], stock[0])
+    assert same(exact[1], stock[1])
+
+    monkeypatch.setattr(mode, "Groups", Counted)
+    monkeypatch.setattr(Counted, "made", 0)
+    assert error(step.converted(bits=8)[1], stock[1]) < ERROR * math.sqrt(Counted.made)
+    before = saved_bytes(model, **inputs).total
+    report = convert(model, "compress", bits=4)
+    assert saved_bytes(model, **inputs).total < before / 3
+    report.revert()
+
+
 def _train(step: Step) -> None:
     """A step along the gradient, and back: the loss falls."""
     weights = list(step.model.parameters())
