@@ -156,9 +156,14 @@ class Provenance:
     def _worth_repeating(self, name: str, given: Sequence[Tensor]) -> bool:
         """Whether a call keeps no more than is alive or saved anyhow, and makes no large error of a small one."""
         large = [x for x in given if x.numel() >= SMALLEST]
-        kept = all(self.exact(x) in (*ALIVE, A_STATISTIC, "") for x in large) or name in ("mul", "rmul")
+        kept = all(map(self._lasts, large)) or name in ("mul", "rmul")
         exact_divisor = name not in ("div", "truediv") or all(self.exact(x) for x in given[1:] if x.numel() >= SMALLEST)
         return bool(large) and kept and exact_divisor
+
+    def _lasts(self, x: Tensor) -> bool:
+        """Whether it is there and the same in backward, or has a code: no buffer, which forward passes may change."""
+        why = self.exact(x)
+        return why in (A_STATISTIC, "") or (why == PARAMETER and (x.requires_grad or isinstance(x, nn.Parameter)))
 
     def learn(self, running: Running, result: Tensor) -> None:
         """Take down what a call made of what."""

@@ -132,16 +132,28 @@ def test_a_constant_that_is_changed_afterwards(shape: tuple[int, ...], by: Calla
     assert_same(of_activations(function, saved=True), torch.randn(16, 32))
 
 
-def test_a_small_buffer_that_is_changed_afterwards() -> None:
+@pytest.mark.parametrize("shape", [(1,), (16, 64)])
+def test_a_buffer_that_is_changed_afterwards(shape: tuple[int, ...]) -> None:
     """As running means are."""
 
     def forward(net: Net, x: Tensor) -> Tensor:
         h = net[0](x)
         before, y = F.gelu(h), h - net.mean
-        net.mean.lerp_(h.detach().mean(0)[:32].mean(), 0.1)
+        net.mean.lerp_(h.detach().mean(), 0.1)
         return F.gelu(y) * y + before
 
-    assert_same(Net(forward, nn.Linear(32, 64), mean=torch.zeros(1)), torch.randn(16, 32))
+    assert_same(Net(forward, nn.Linear(32, 64), mean=torch.zeros(shape)), torch.randn(16, 32))
+
+
+def test_an_input_that_is_changed_afterwards() -> None:
+    def forward(net: Net, x: Tensor) -> Tensor:
+        x = x.clone() if x.requires_grad else x
+        h = net[0](x * 1)
+        before, y = F.gelu(h), h + x
+        x.mul_(9)
+        return F.gelu(y) * y + before
+
+    assert_same(Net(forward, nn.Linear(32, 32)), torch.randn(16, 32))
 
 
 def test_results_that_are_given() -> None:
