@@ -1,6 +1,7 @@
 """Codes of the tensors that autograd saves: what is kept, and the tensor made of it again."""
 
-from typing import Protocol
+import itertools
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
@@ -12,34 +13,57 @@ from kernels.methods.compressed import GROUP
 from kernels.methods.every_tensor import EveryTensor
 
 
-class Encoded(Protocol):
-    """What is kept of a flat tensor."""
+class Encoded(ABC):
+    """How a flat tensor was coded."""
 
-    def tensors(self) -> list[Tensor]:
-        """All that is kept."""
+    _tensors: list[Tensor]
 
+    def hand_over(self) -> list[Tensor]:
+        """What is to be kept. It is not held here any more: hooks of others may move it to where there is room."""
+        tensors, self._tensors = self._tensors, []
+        return tensors
+
+    @abstractmethod
     def decode(self, tensors: list[Tensor]) -> Tensor:
-        """The flat tensor, of what `tensors` gave."""
+        """The flat tensor, of what was handed over."""
 
 
-class Groups:
+class Drawn:
+    """Random numbers for the codes of one forward pass, none of which PyTorch's own generators give.
+
+    So dropout drops what it would drop without codes. The seed follows from the state of the CPU's generator, and from
+    how many passes there were, as that state may be the same in the next.
+    """
+
+    _passes = itertools.count()
+
+    def __init__(self) -> None:
+        with torch.random.fork_rng(devices=[]):
+            self._seed = (int(torch.randint(2**62, ())) + next(self._passes)) % 2**62
+        self._generators: dict[torch.device, torch.Generator] = {}
+
+    def like(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """As many numbers from [0, 1) as x has."""
+        if x.device not in self._generators:
+            self._generators[x.device] = torch.Generator(x.device).manual_seed(self._seed)
+        return torch.rand(x.shape, dtype=dtype, device=x.device, generator=self._generators[x.device])
+
+
+class Groups(Encoded):
     """Codes of the numbers in each group of neighbours, from the group's minimum on by its step."""
 
-    def __init__(self, flat: Tensor, method: EveryTensor, group: int = GROUP) -> None:
+    def __init__(self, flat: Tensor, method: EveryTensor, group: int = GROUP, drawn: Drawn | None = None) -> None:
         self.count, self.dtype, self.group = flat.numel(), flat.dtype, group
         minimum, step = torch.ops.actfit.ends(flat, group, 1, self.count, method.bits)
         wide = computed(flat.dtype)
         noise = torch.full((1,), 0.5, dtype=wide, device=flat.device)
         if method.rounding == "stochastic":
-            noise = torch.rand(flat.shape, dtype=wide, device=flat.device)
+            noise = (drawn or Drawn()).like(flat, wide)
         inverse = torch.where(step > 0, 1 / step.to(wide), 0)
         place = self.group, 1, self.count
         offset = torch.zeros_like(inverse)
         planes = torch.ops.actfit.encode(flat, minimum.to(wide), inverse, offset, noise, *place, method.bits)
         self._tensors = [planes, minimum, step]
-
-    def tensors(self) -> list[Tensor]:
-        return self._tensors
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
         planes, minimum, step = tensors
@@ -52,21 +76,18 @@ class Groups:
 class Logarithms(Groups):
     """Codes of the exponentials of logarithms of probabilities: backward uses the exponentials."""
 
-    def __init__(self, flat: Tensor, method: EveryTensor, group: int = GROUP) -> None:
-        super().__init__(flat.exp(), method, group)
+    def __init__(self, flat: Tensor, method: EveryTensor, group: int = GROUP, drawn: Drawn | None = None) -> None:
+        super().__init__(flat.exp(), method, group, drawn)
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
         return super().decode(tensors).clamp_(min=torch.finfo(self.dtype).tiny).log_()
 
 
-class Bools:
+class Bools(Encoded):
     """A bit for each."""
 
     def __init__(self, flat: Tensor) -> None:
         self.count, self._tensors = flat.numel(), [pack(flat.view(torch.uint8), 1)]
-
-    def tensors(self) -> list[Tensor]:
-        return self._tensors
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
         return unpack(tensors[0], self.count).view(torch.bool)
@@ -83,7 +104,7 @@ class TwoNumbers(Bools):
         return super().decode(tensors) * tensors[1]
 
 
-class Places:
+class Places(Encoded):
     """Whole numbers below a bound, in fewer bytes."""
 
     def __init__(self, flat: Tensor, bound: int) -> None:
@@ -91,9 +112,6 @@ class Places:
         self._tensors = [
             flat.to(next(kind for kind in (torch.uint8, torch.int16, torch.int32) if bound <= _range(kind)))
         ]
-
-    def tensors(self) -> list[Tensor]:
-        return self._tensors
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
         return tensors[0].to(self.dtype)

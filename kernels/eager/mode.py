@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from kernels.eager import calls
-from kernels.eager.encoded import Bools, Encoded, Groups, Logarithms, Places, TwoNumbers
+from kernels.eager.encoded import Bools, Drawn, Encoded, Groups, Logarithms, Places, TwoNumbers
 from kernels.eager.intervals import Interval
 from kernels.eager.provenance import ALIVE, Provenance, Running, autocasting
 from kernels.eager.rules import attention_again, attention_arguments, dropout_scale, dropped, multi_head_attention
@@ -51,6 +51,7 @@ class Compressing(TorchFunctionMode):
         self._running: list[Running] = []
         self._noise: Value | None = None  # of the dropout that runs
         self._recent: Recent = {}
+        self._drawn = Drawn() if method.rounding == "stochastic" else None
         self._busy = False  # with what is no part of the forward pass
 
     def __enter__(self) -> Self:
@@ -184,11 +185,11 @@ class Compressing(TorchFunctionMode):
         if saver.name in calls.DROPOUTS and not _is_given(x, saver):
             return TwoNumbers(flat(x))
         if saver.name in calls.LOG_PROBABILITIES and not _is_given(x, saver):
-            return Logarithms(flat(x), self.method, group_of(x))
-        return Groups(flat(x), self.method, group_of(x))
+            return Logarithms(flat(x), self.method, group_of(x), self._drawn)
+        return Groups(flat(x), self.method, group_of(x), self._drawn)
 
     def _coded(self, code: Encoded) -> Kept:
-        return Kept(code, [self._packed(tensor) for tensor in code.tensors()], self._unpacked)
+        return Kept(code, [self._packed(tensor) for tensor in code.hand_over()], self._unpacked)
 
     def _packed(self, x: Tensor) -> Any:
         """For autograd to hold, as the hooks around ours have it."""

@@ -102,7 +102,7 @@ def test_groups(dtype: torch.dtype, count: int, bits: int) -> None:
     """Within half a step, which is 1 / (2^bits - 1) of the range, and what bfloat16 adds: 2^-7 of the largest."""
     x = torch.randn(count).to(dtype)
     code = Groups(x, EveryTensor(bits=bits))
-    decoded = code.decode(code.tensors())
+    decoded = code.decode(code.hand_over())
     assert decoded.dtype == dtype
     for part, again in zip(x.double().split(64), decoded.double().split(64), strict=True):
         largest = float(part.abs().max())
@@ -119,7 +119,7 @@ def test_what_is_not_a_number_makes_its_group_so(wrong: float) -> None:
         code = kind(x, EveryTensor())
         expected = torch.zeros(256, dtype=torch.bool)
         expected[64:128] = True
-        torch.testing.assert_close(code.decode(code.tensors()).isnan(), expected)
+        torch.testing.assert_close(code.decode(code.hand_over()).isnan(), expected)
 
 
 def test_exact_codes() -> None:
@@ -127,8 +127,8 @@ def test_exact_codes() -> None:
     noise = bits / torch.tensor(0.9)
     places = torch.randint(300, (1001,))
     for code, x in [(Bools(bits), bits), (TwoNumbers(noise), noise), (Places(places, 300), places)]:
-        torch.testing.assert_close(code.decode(code.tensors()), x, rtol=0, atol=0)
-    assert [Places(places % bound, bound).tensors()[0].dtype for bound in (256, 257, 2**15 + 1)] == [
+        torch.testing.assert_close(code.decode(code.hand_over()), x, rtol=0, atol=0)
+    assert [Places(places % bound, bound).hand_over()[0].dtype for bound in (256, 257, 2**15 + 1)] == [
         torch.uint8,
         torch.int16,
         torch.int32,

@@ -126,3 +126,19 @@ def test_an_error_in_the_forward_pass_leaves_no_hooks() -> None:
         net(torch.randn(128, 64))
     assert torch._C._autograd._top_saved_tensors_default_hooks(False) is None
     assert torch.overrides._get_current_function_mode_stack() == []
+
+
+def test_hooks_around_hold_the_codes_alone() -> None:
+    """What they move elsewhere, as to the CPU, is not held where it was."""
+    held = []
+
+    def move(x: Tensor) -> Tensor:
+        held.append(ref(x.untyped_storage()))
+        return x.clone()
+
+    model, x = converted(block()), torch.randn(512, 32)
+    with saved_tensors_hooks(move, lambda x: x):
+        model(x)
+    assert held
+    alive = {storage._cdata for storage in (own.untyped_storage() for own in (*model.parameters(), x))}
+    assert all(storage() is None or storage()._cdata in alive for storage in held)

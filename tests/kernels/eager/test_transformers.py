@@ -44,10 +44,10 @@ class Counted(Groups):
 class Full:
     """Codes of full width."""
 
-    def __init__(self, flat: Tensor, method: EveryTensor, group: int) -> None:
+    def __init__(self, flat: Tensor, method: EveryTensor, group: int, drawn: Any = None) -> None:
         self.flat = flat.clone()
 
-    def tensors(self) -> list[Tensor]:
+    def hand_over(self) -> list[Tensor]:
         return [self.flat]
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
