@@ -74,13 +74,17 @@ class Groups(Encoded):
 
 
 class Logarithms(Groups):
-    """Codes of the exponentials of logarithms of probabilities: backward uses the exponentials."""
+    """Codes of the square roots of the probabilities whose logarithms are given: backward uses the probabilities.
+
+    Codes of probabilities themselves would round most of a group to its minimum, all in one direction; codes of their
+    logarithms would make large ones several times as large.
+    """
 
     def __init__(self, flat: Tensor, method: EveryTensor, group: int = GROUP, drawn: Drawn | None = None) -> None:
-        super().__init__(flat.exp(), method, group, drawn)
+        super().__init__((flat / 2).exp(), method, group, drawn)
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
-        return super().decode(tensors).clamp_(min=torch.finfo(self.dtype).tiny).log_()
+        return super().decode(tensors).clamp_(min=torch.finfo(self.dtype).tiny).log_().mul_(2)
 
 
 class Bools(Encoded):
