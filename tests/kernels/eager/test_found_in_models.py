@@ -208,7 +208,7 @@ def test_probabilities_keep_their_sum(spread: float) -> None:
 
     def apart(kind: type[Groups]) -> Tensor:
         code = kind(logarithms, EveryTensor(4))
-        return (code.decode(code.tensors()).exp() - logarithms.exp()).view(64, -1)
+        return (code.decode(code.hand_over()).exp() - logarithms.exp()).view(64, -1)
 
     assert apart(Logarithms).sum(-1).abs().mean() < 0.01
     assert apart(Logarithms).norm() < 0.9 * apart(Groups).norm()
