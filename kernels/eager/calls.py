@@ -54,8 +54,6 @@ STEPS = frozenset(
         *("multi_margin_loss", "multilabel_margin_loss", "grid_sample"),
     ]
 )
-# Likewise; a bit for each element says on which side it was, see `intervals`.
-SIGNS = frozenset(["rnn_relu", "rnn_relu_cell"])
 # They save their result.
 RESULTS = frozenset(["relu", "leaky_relu", "tanh", "sigmoid"])
 # They save where in the last dimensions the largest are: in how many of them.

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-ABOVE_ZERO = ("relu", "leaky_relu", "prelu")
+ABOVE_ZERO = ("relu", "leaky_relu", "prelu", "rnn_relu", "rnn_relu_cell")
 WITHIN_3 = ("hardswish", "hardsigmoid")
 # Of functions that are given them: the names of the low and the high end, and what these are if they are not given.
 ENDS = {
