@@ -70,6 +70,8 @@ PRODUCTS = frozenset(
         *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
     ]
 )
+# What they save besides what they are given are statistics, of however few elements each.
+NORMS = frozenset(["layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm"])
 ATTENTION = "scaled_dot_product_attention"
 
 IN_PLACE = {"iadd": "add", "isub": "sub", "imul": "mul", "idiv": "div", "itruediv": "div", "ipow": "pow"}

@@ -113,7 +113,8 @@ class Provenance:
             return self.value(x).exact
         if storage_of(x) in self.inputs:
             return INPUT
-        if any(x.numel() * STATISTIC <= one.numel() for one in running.given):
+        few = 2 if running.name in calls.NORMS else STATISTIC
+        if any(x.numel() * few <= one.numel() for one in running.given):
             return A_STATISTIC
         return self._copy_for_autocast(x, running)
 

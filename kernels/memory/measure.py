@@ -81,7 +81,7 @@ def saved_bytes(
 
 def has_forward(model: nn.Module) -> bool:
     """Whether it can be called: not a list of modules."""
-    return "forward" in vars(model) or type(model).forward is not nn.Module.forward
+    return "forward" in vars(model) or getattr(type(model), "forward", None) is not nn.Module.forward
 
 
 def _by_name(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from kernels.eager import watching
 from tests.kernels.eager.nets import Net, assert_same, converted, error, gradients, of_activations
 
 MODULES = {
@@ -147,3 +148,13 @@ def test_a_loss_of_images() -> None:
     for loss in (F.cross_entropy, lambda h, target: F.nll_loss(F.log_softmax(h, 1), target)):
         net = Net(lambda net, x, loss=loss: loss(net[0](x), target), nn.Conv2d(3, 8, 3, padding=1))
         assert_same(net, torch.randn(4, 3, 8, 8))
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("norm", [nn.LayerNorm(8), nn.GroupNorm(4, 8)], ids=["layer_norm", "group_norm"])
+def test_statistics_of_few_features_stay_as_they_are(norm: nn.Module) -> None:
+    """Mean and deviation of a row are an eighth of it, or half, and yet no copy of it."""
+    net = nn.Sequential(nn.Linear(8, 8), norm, nn.Linear(8, 8))
+    with watching() as whole:
+        converted(net)(torch.randn(512, 8))
+    assert [tensor.reason for tensor in whole.values()] == ["a statistic"] * 2

@@ -112,7 +112,7 @@ def test_a_change_after_a_code_was_made() -> None:
 
 @pytest.mark.parametrize("name", ["relu", "silu", "hardtanh"])
 def test_a_call_that_is_repeated_changes_nothing(name: str) -> None:
-    """Though it was told by place to work in place, which torch hands on by name. What it is given is decoded once, for GELU's gradient, too."""
+    """Though it was told to work in place. What it is given is decoded once, for GELU's gradient, too."""
     function, places = getattr(F, name), (-1.0, 1.0) if name == "hardtanh" else ()
     net, x = of_activations(lambda h: F.gelu(h) + function(h, *places, True) * h), torch.randn(16, 32)
     same = of_activations(lambda h: F.gelu(h) + function(h, *places) ** 2)
