@@ -157,4 +157,4 @@ def test_statistics_of_few_features_stay_as_they_are(norm: nn.Module) -> None:
     net = nn.Sequential(nn.Linear(8, 8), norm, nn.Linear(8, 8))
     with watching() as whole:
         converted(net)(torch.randn(512, 8))
-    assert [tensor.reason for tensor in whole.values()] == ["a statistic"] * 2
+    assert [tensor.reason for tensor in whole.values()].count("a statistic") == 2
