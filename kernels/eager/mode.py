@@ -227,6 +227,9 @@ def _is_given(x: Tensor, saver: Running) -> bool:
 
 def _places(x: Tensor, saver: Running) -> list[int]:
     """Which of the call's tensors it is."""
-    own = x.data_ptr(), x.shape, x.stride()
-    given = [(one.data_ptr(), one.shape, one.stride()) if is_plain(one) else None for one in saver.given]
-    return [place for place, one in enumerate(given) if one == own]
+
+    def where(x: Tensor) -> tuple[Any, ...]:
+        return storage_of(x), x.storage_offset(), x.shape, x.stride()
+
+    own = where(x)
+    return [place for place, one in enumerate(saver.given) if is_plain(one) and where(one) == own]

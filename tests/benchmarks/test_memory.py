@@ -17,7 +17,9 @@ COMMITTED = {
 
 
 def test_every_row_is_committed() -> None:
-    models = {("kept for backward", how, model) for how in ("as it is", *memory.CONVERSIONS) for model in memory.MODELS}
+    compressed = ("as it is", *memory.COMPRESSED)
+    ways = {"kept for backward": (*compressed, *memory.CONVERSIONS), memory.HALVED: compressed}
+    models = {(what, how, model) for what, of_what in ways.items() for how in of_what for model in memory.MODELS}
     assert {("kept by an MLP", act, mode) for act in memory.ACTS for mode in memory.MODES} | models == set(COMMITTED)
 
 
@@ -40,4 +42,6 @@ def test_a_model_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         "fewbit, 3 bits": 2 * hidden + 3 * hidden // 8,
         "auto": 2 * hidden + hidden // 8,
         "auto, error 0.05": 2 * hidden + hidden // 8,
+        # Of GELU's input alone, with 4 bytes for each 64; of bfloat16 as usual and of bfloat16 again.
+        **{f"compress, {bits} bits": hidden * bits // 8 + hidden // 16 for bits in (8, 4, 2)},
     }
