@@ -160,7 +160,7 @@ def compress_section() -> str:
     head = ["", "bfloat16", *bits, "float32", *bits]
     note = (
         "Kept for backward as CUDA keeps it, without weights and inputs, as it is; and how many times less by compress."
-        " llama and mistral: bfloat16 both times."
+        " llama: bfloat16 both times."
     )
     return "\n".join([*table(head, lines), "", note]) + "\n"
 

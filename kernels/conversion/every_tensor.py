@@ -53,7 +53,7 @@ def convert_modules(
     except BaseException:
         undo(changes)
         raise
-    return revertible(Report(rows, before, after, None if run is None else tuple(whole.values())), changes)
+    return revertible(Report(rows, before, after, tuple(whole.values())), changes)
 
 
 def _outermost(sites: Sequence[Site]) -> list[Site]:

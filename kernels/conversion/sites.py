@@ -87,12 +87,10 @@ def select_sites(
     for argument, patterns in (("include", include), ("exclude", exclude)):
         for pattern in patterns or ():
             if not any(site.fits(pattern) for site in sites):
-                names = [name for site in sites for name in site.names]
+                names = [name for site in sites for name in site.names if name]
                 near = difflib.get_close_matches(pattern, names, 3) or names[:3]
                 others = f"; there are {', '.join(near)}{', ...' * (len(names) > len(near))}" if names else ""
-                raise KernelError(
-                    f"{argument} must name activations of the model or modules around them, got {pattern!r}{others}"
-                )
+                raise KernelError(f"{argument} must name activations or modules of the model, got {pattern!r}{others}")
     return {site: reason or _not_selected(site, include, exclude) for site, reason in sites.items()}
 
 

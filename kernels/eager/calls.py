@@ -38,7 +38,14 @@ POLES = frozenset(
         *("renorm", "cosine_similarity", "cdist", "pdist", "dist", "pairwise_distance"),
         *("logsumexp", "logcumsumexp", "prod", "cumprod"),
         *("binary_cross_entropy", "poisson_nll_loss", "gaussian_nll_loss", "ctc_loss"),
-        *("cosine_embedding_loss", "triplet_margin_loss"),
+        *(
+            "cosine_embedding_loss",
+            "triplet_margin_loss",
+            "triplet_margin_with_distance_loss",
+            "lp_pool1d",
+            "lp_pool2d",
+        ),
+        *("addcdiv", "digamma", "polygamma", "copysign", "lp_pool3d"),
         *("det", "logdet", "slogdet", "inverse", "pinverse", "cholesky", "svd", "qr"),
     ]
 )
@@ -51,7 +58,9 @@ STEPS = frozenset(
         *("hardtanh", "relu6", "hardswish", "hardsigmoid", "hardshrink", "softshrink", "threshold", "prelu", "rrelu"),
         *("selu", "median", "sort", "topk", "cummax", "cummin", "fmod", "remainder", "fmax", "fmin", "nan_to_num"),
         *("huber_loss", "smooth_l1_loss", "l1_loss", "hinge_embedding_loss", "margin_ranking_loss"),
-        *("multi_margin_loss", "multilabel_margin_loss", "grid_sample"),
+        *("multi_margin_loss", "multilabel_margin_loss", "nanmedian", "aminmax"),
+        *("scatter_reduce", "index_reduce", "segment_reduce"),
+        *("grid_sample", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d"),
     ]
 )
 # They save their result.
@@ -74,26 +83,36 @@ PRODUCTS = frozenset(
 NORMS = frozenset(["layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm"])
 ATTENTION = "scaled_dot_product_attention"
 
+# Of functions that go by several.
+ALIASES = {
+    **{"divide": "div", "true_divide": "div", "multiply": "mul", "subtract": "sub", "absolute": "abs"},
+    **{"arccos": "acos", "arcsin": "asin", "arccosh": "acosh", "arctanh": "atanh", "special_psi": "digamma"},
+    **{f"special_{name}": name for name in ("digamma", "polygamma", "log1p", "erfinv", "logit", "xlogy", "logsumexp")},
+    **{"special_gammaln": "lgamma", "special_log_softmax": "log_softmax", "unsafe_masked_index": "index"},
+}
 IN_PLACE = {"iadd": "add", "isub": "sub", "imul": "mul", "idiv": "div", "itruediv": "div", "ipow": "pow"}
 
 
 def name_of(function: Callable[..., Any]) -> str:
     """Without underscores around it: of `x.mul(y)`, `x * y`, `x.mul_(y)` and `x *= y` it is "mul"."""
-    name: str = getattr(function, "__name__", "").strip("_")
-    return IN_PLACE.get(name, name)
+    name: str = getattr(function, "__name__", "").partition(".")[0].strip("_")  # of an operator there is more
+    return IN_PLACE.get(name, ALIASES.get(name, name))
 
 
 def is_in_place(function: Callable[..., Any]) -> bool:
     """Whether, by its name, a function writes its result into its first argument."""
-    name: str = getattr(function, "__name__", "")
+    name: str = getattr(function, "__name__", "").partition(".")[0]
     return name.strip("_") in IN_PLACE or (name.endswith("_") and not name.endswith("__"))
 
 
 def named(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """The name, but "root" for a power and a norm whose derivative may have a pole or jump.
+    """The name, but "root" for a power, a norm and a quotient of which all has to be exact.
 
-    That is a power by anything but 1, 2, 3 and so on, and a norm that is not the square root of a sum of squares.
+    That is a power by anything but 1, 2, 3 and so on, a norm that is not the square root of a sum of squares, and a
+    quotient whose parts are given by name, in whatever order.
     """
+    if name in ("div", "truediv") and not {"input", "other"}.isdisjoint(kwargs):
+        return "root"
     second = args[1] if len(args) > 1 else None
     if name in ("pow", "float_power"):
         exponent = kwargs.get("exponent", second)
@@ -105,7 +124,10 @@ def named(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 
 
 def needs_exact(name: str, places: Sequence[int]) -> bool:
-    """Whether backward needs what a function saves exactly, where it is these of the tensors that are given."""
+    """Whether backward needs what a function saves exactly, where it is these of the tensors that are given.
+
+    What has no name was called where nobody sees it, as in a script of torch.jit, and may be anything.
+    """
     if name in ("div", "truediv") or name in LENGTHS:  # all but what is divided
         return list(places) != [0]
-    return name in POLES or name in STEPS or name.startswith("linalg_")
+    return not name or name in POLES or name in STEPS or name.startswith("linalg_")

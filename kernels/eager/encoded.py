@@ -69,8 +69,11 @@ class Groups(Encoded):
         planes, minimum, step = tensors
         unsigned = None, None, 1, None, 0.0, False
         place = self.group, 1, self.count
-        flat: Tensor = torch.ops.actfit.decode(planes, step, minimum, *place, *unsigned, self.count, self.dtype)
-        return flat
+        half = self.dtype == torch.float16  # the last code may reach further than there are numbers
+        dtype = torch.float32 if half else self.dtype
+        flat: Tensor = torch.ops.actfit.decode(planes, step, minimum, *place, *unsigned, self.count, dtype)
+        most = torch.finfo(self.dtype).max
+        return flat.clamp_(-most, most).to(self.dtype) if half else flat
 
 
 class Logarithms(Groups):

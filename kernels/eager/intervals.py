@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-ABOVE_ZERO = ("relu", "leaky_relu", "prelu", "rnn_relu", "rnn_relu_cell")
+ABOVE_ZERO = ("relu", "leaky_relu", "prelu", "elu", "selu", "rnn_relu", "rnn_relu_cell")
 WITHIN_3 = ("hardswish", "hardsigmoid")
 # Of functions that are given them: the names of the low and the high end, and what these are if they are not given.
 ENDS = {
@@ -58,17 +58,18 @@ class Interval(NamedTuple):
     def put(self, x: Tensor, inside: Tensor) -> Tensor:
         """Numbers moved inside or outside, as `inside` says."""
         low, high = _step(self.low, x.dtype), _step(self.high, x.dtype)
-        if self.closed:
-            inner, outer = (self.low, self.high), (self.low - low, self.high + high)
-        else:
-            inner, outer = (self.low + low, self.high - high), (self.low, self.high)
+        ends = [self.low, self.high, self.low - low, self.high + high]
+        if not self.closed:
+            ends = [self.low + low, self.high - high, self.low, self.high]
+        most = torch.finfo(x.dtype).max  # an end may be the last number there is
+        ends = [end if abs(end) == inf else min(max(end, -most), most) for end in ends]
         if self.high == inf:
-            outside = x.clamp(max=outer[0])
+            outside = x.clamp(max=ends[2])
         elif self.low == -inf:
-            outside = x.clamp(min=outer[1])
+            outside = x.clamp(min=ends[3])
         else:
-            outside = torch.where(x < (self.low + self.high) / 2, x.clamp(max=outer[0]), x.clamp(min=outer[1]))
-        return torch.where(inside, x.clamp(*inner), outside)
+            outside = torch.where(x < (self.low + self.high) / 2, x.clamp(max=ends[2]), x.clamp(min=ends[3]))
+        return torch.where(inside, x.clamp(ends[0], ends[1]), outside)
 
 
 def _step(end: float, dtype: torch.dtype) -> float:

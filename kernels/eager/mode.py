@@ -6,6 +6,7 @@ what made it, and what backward does with it. So what is made of kept tensors by
 
 import sys
 from collections.abc import Iterable
+from functools import partial
 from types import FrameType
 from typing import Any, Self
 
@@ -14,12 +15,13 @@ from torch import Tensor
 from torch.autograd.function import Function
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
 
 from kernels.eager import calls
 from kernels.eager.encoded import Bools, Drawn, Encoded, Groups, Logarithms, Places, TwoNumbers
 from kernels.eager.intervals import Interval
 from kernels.eager.provenance import ALIVE, Provenance, Running, autocasting
-from kernels.eager.rules import attention_again, attention_arguments, dropout_scale, dropped, multi_head_attention
+from kernels.eager.rules import attention_again, dropout_scale, dropped, multi_head_attention
 from kernels.eager.tensors import Place, flat, group_of, is_dense, is_plain, storage_of, tensors
 from kernels.eager.values import Constant, Kept, Recent, Value
 from kernels.eager.watched import watch
@@ -75,8 +77,7 @@ class Compressing(TorchFunctionMode):
         if name in calls.PASSED or (name == "get" and function.__self__ is not Tensor.data):
             return function(*args, **kwargs)
         if name == calls.ATTENTION and torch.is_grad_enabled():
-            mask = attention_arguments(*args, **kwargs)[3]
-            return attention_again(function, self.provenance.is_repeatable(mask), args, kwargs)
+            return attention_again(function, self.provenance.whole_mask(*args, **kwargs), args, kwargs)
         name = calls.named(name, args, kwargs)
         if function is F.multi_head_attention_forward:
             super().__enter__()
@@ -94,7 +95,8 @@ class Compressing(TorchFunctionMode):
         try:
             result = function(*args, **kwargs)
             self._learn(result)
-            if getattr(function, "__self__", None) is Tensor.data:  # it reads or sets this attribute
+            # They read or set this attribute, or give parts whose changes are counted apart.
+            if getattr(function, "__self__", None) is Tensor.data or name.startswith("unsafe_"):
                 self.provenance.uncount(filter(is_plain, tensors((*given, result))))
             return result
         finally:
@@ -137,6 +139,8 @@ class Compressing(TorchFunctionMode):
             own = hasattr(function, "saved_by") and function.saved_by(*args).method is not None
             given = list(tensors(args))
             return Running(OWN if own else f"{function.__name__}.apply", given, autocast=autocasting(given))
+        if frame.f_globals["__name__"] == checkpoint.__module__:  # it hands over inputs, and is no operation
+            return Running("checkpoint")
         return self._running[-1] if self._running else Running("")
 
     def _kept(self, x: Tensor, saver: Running) -> Any:
@@ -189,28 +193,31 @@ class Compressing(TorchFunctionMode):
         return Groups(flat(x), self.method, group_of(x), self._drawn)
 
     def _coded(self, code: Encoded) -> Kept:
-        return Kept(code, [self._packed(tensor) for tensor in code.hand_over()], self._unpacked)
+        packed = [self._packed(tensor) for tensor in code.hand_over()]
+        return Kept(code, packed, partial(unpacked, self._around))  # of this object it would hold all that is decoded
 
     def _packed(self, x: Tensor) -> Any:
         """For autograd to hold, as the hooks around ours have it."""
         return x.detach() if self._around is None else self._around[0](x.detach())
 
-    def _unpacked(self, packed: Any) -> Tensor:
-        if self._around is None:
-            tensor: Tensor = packed
-            return tensor
-        with torch._C._EnableTorchFunction():  # a checkpoint around runs the forward pass again, in such a mode
-            tensor = self._around[1](packed)
-        return tensor
-
     def _unpack(self, kept: tuple[Any, Any]) -> Tensor:
         what, how = kept
         if isinstance(how, int):
-            return Constant(what, how).checked() if self._around is None else self._unpacked(what)
+            return Constant(what, how).checked() if self._around is None else unpacked(self._around, what)
         if isinstance(what, Tensor):
             return what.expand(how.size) if how.is_contiguous() else what.new_empty_strided(how.size, how.stride)
         with torch.no_grad(), torch._C.DisableTorchFunction():
             return what.flat(self._recent).as_strided(*how)
+
+
+def unpacked(around: Any, packed: Any) -> Tensor:
+    """The tensor that the hooks around packed."""
+    if around is None:
+        tensor: Tensor = packed
+        return tensor
+    with torch._C._EnableTorchFunction():  # a checkpoint around runs the forward pass again, in such a mode
+        tensor = around[1](packed)
+    return tensor
 
 
 def hooks_around() -> Any:

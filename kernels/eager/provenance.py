@@ -9,8 +9,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
 
 from kernels.eager import calls
+from kernels.eager.encoded import Logarithms
 from kernels.eager.intervals import Interval
-from kernels.eager.tensors import Place, is_dense, is_plain, key_of, storage_of, tensors
+from kernels.eager.rules import attention_arguments
+from kernels.eager.tensors import Place, is_dense, is_plain, key_of, storage_of, tensors, version_of
 from kernels.eager.values import MOST_CALLS, Call, Constant, Operand, Value
 from kernels.hooks import autocasts
 from kernels.methods.every_tensor import SMALLEST, STATISTIC
@@ -54,11 +56,13 @@ class Provenance:
         self.parameters = {storage_of(x) for x in parameters if is_plain(x)}
         self.inputs = {storage_of(x) for x in inputs if is_plain(x) and x.is_leaf}
         self._uncounted: dict[int, StorageWeakRef] = {}
+        self._masks: dict[Any, tuple[StorageWeakRef, Tensor]] = {}
         self._values: dict[Any, tuple[StorageWeakRef, Value]] = {}  # a reference keeps the address from others
 
     def clear(self) -> None:
         """Forget all: what backward needs is held by the graph."""
         self._values.clear()
+        self._masks.clear()
 
     def value(self, x: Tensor) -> Value:
         """What is known of a tensor."""
@@ -72,9 +76,21 @@ class Provenance:
         self._values.pop(key_of(x), None)
         return self.value(x)
 
-    def is_repeatable(self, x: Tensor | None) -> bool:
-        """Whether it needs no code, as what made it can run again."""
-        return x is not None and x.requires_grad and is_plain(x) and self.value(x).is_available()
+    def whole_mask(self, *args: Any, **kwargs: Any) -> Constant | None:
+        """The mask that attention is given, unless what made it can run again: then it needs no code.
+
+        Attention makes numbers of a mask of bools, which may be changed afterwards: of one there is a copy, for all
+        layers.
+        """
+        mask = attention_arguments(*args, **kwargs)[3]
+        if mask is None or (mask.requires_grad and is_plain(mask) and self.value(mask).is_available()):
+            return None
+        if mask.dtype != torch.bool or not is_plain(mask):
+            return Constant(mask, version_of(mask))
+        key = *key_of(mask), mask.size(), mask.stride(), mask.storage_offset()
+        if key not in self._masks:
+            self._masks[key] = StorageWeakRef(mask.untyped_storage()), mask.clone()
+        return Constant.of(self._masks[key][1])
 
     def exact(self, x: Tensor) -> str:
         """Why an argument of a call is kept as it is, or ""."""
@@ -133,6 +149,8 @@ class Provenance:
                 if given.numel() < SMALLEST or self.exact(given):
                     return Constant.of(given)
             value = given if isinstance(given, Value) else self.value(given)
+            if isinstance(given, Tensor) and value.is_kept_as(Logarithms):  # whose codes serve exponentials alone
+                value = self.anew(given)
             operands.append(value)
             return Operand(value, None if isinstance(given, Value) else Place.of(given))
 
@@ -146,7 +164,7 @@ class Provenance:
         if function is torch.batch_norm or not self._worth_repeating(name, list(tensors((*args, *kwargs.values())))):
             return None
         in_place = calls.is_in_place(function)
-        if (in_place or kwargs.get("inplace")) and self.exact(args[0]):
+        if (in_place or kwargs.get("inplace")) and (not args or self.exact(args[0])):
             return None  # what is kept as it is now would change
         if in_place:
             function = getattr(Tensor, name, None) or getattr(F, name)
@@ -208,7 +226,7 @@ class Provenance:
         if any(self.exact(one) for one in like):
             return COPY
         if len(like) == 1 and is_dense(like[0]) and running.name in calls.PRODUCTS:
-            self.value(x).call = self.call(Tensor.to, (like[0], x.dtype), {}).giving(like[0])
+            self.value(x).call = self.call(Tensor.to, (like[0], x.dtype), {}).giving(like[0], x.dtype)
         return ""
 
 

@@ -1,13 +1,25 @@
 """Functions that are run, or repeated, in a way of their own."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
+
+from kernels.eager.values import Constant
+
+# What attention may be computed by, and whether it may be now.
+BACKENDS = {
+    SDPBackend.FLASH_ATTENTION: torch.backends.cuda.flash_sdp_enabled,
+    SDPBackend.EFFICIENT_ATTENTION: torch.backends.cuda.mem_efficient_sdp_enabled,
+    SDPBackend.CUDNN_ATTENTION: torch.backends.cuda.cudnn_sdp_enabled,
+    SDPBackend.MATH: torch.backends.cuda.math_sdp_enabled,
+}
 
 
 def dropout_scale(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
@@ -32,7 +44,7 @@ def _without_check(function: Any) -> Any:
 multi_head_attention = _without_check(F.multi_head_attention_forward)
 
 
-def attention_again(function: Any, repeatable: bool, args: Any, kwargs: Any) -> Tensor:
+def attention_again(function: Any, mask: Constant | None, args: Any, kwargs: Any) -> Tensor:
     """Attention, whose backward computes it again from decoded q, k and v.
 
     Its own would take the log-sum-exp of the exact logits, and an error of a logit would be a factor in a probability.
@@ -41,17 +53,18 @@ def attention_again(function: Any, repeatable: bool, args: Any, kwargs: Any) -> 
     ----------
     function, args, kwargs
         The call.
-    repeatable
-        Whether the mask can be computed again. Else it stays as it is: numbers beside its infinities have no codes.
+    mask
+        To be kept as it is, as numbers beside its infinities have no codes; or None.
     """
-    q, k, v, mask, dropout, causal = attention_arguments(*args, **kwargs)
+    q, k, v, coded, dropout, causal = attention_arguments(*args, **kwargs)
     rest = {name: kwargs[name] for name in ("scale", "enable_gqa") if name in kwargs}
-    other = None if repeatable else mask
 
-    def run(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = other) -> Any:
-        return function(q, k, v, mask, dropout, causal, **rest)
+    def run(q: Tensor, k: Tensor, v: Tensor, coded: Tensor | None = None) -> Any:
+        with sdpa_kernel(enabled) if enabled else nullcontext():  # backward may run where others are
+            return function(q, k, v, coded if mask is None else mask.checked(), dropout, causal, **rest)
 
-    saved = (q, k, v, mask) if repeatable else (q, k, v)  # checkpoint hands what it is given in order to hooks
+    enabled = [kind for kind, is_enabled in BACKENDS.items() if is_enabled()]
+    saved = (q, k, v, coded) if mask is None else (q, k, v)  # checkpoint hands what it is given in order to hooks
     result: Tensor = checkpoint(run, *saved, use_reentrant=False, preserve_rng_state=dropout > 0)
     return result
 

@@ -166,8 +166,8 @@ class Call:
         The values among the arguments.
     autocast
         What torch.autocast is given: the kind of device, the type, and whether it is on.
-    place
-        Of the result.
+    place, dtype
+        Of the result; what is added in place keeps its type.
     """
 
     function: Callable[..., Any]
@@ -176,14 +176,15 @@ class Call:
     operands: Sequence[Value]
     autocast: tuple[str, torch.dtype | None, bool]
     place: Place = NOWHERE
+    dtype: torch.dtype | None = None
 
     def calls(self) -> int:
         """How many functions run to give the result."""
         return 1 + sum(value.calls() for value in self.operands)
 
-    def giving(self, result: Tensor) -> "Call":
-        """The call, whose result lies as this tensor does."""
-        return replace(self, place=Place.of(result))
+    def giving(self, result: Tensor, dtype: torch.dtype | None = None) -> "Call":
+        """The call, whose result lies as this tensor does, and has its type or another."""
+        return replace(self, place=Place.of(result), dtype=dtype or result.dtype)
 
     def run(self, recent: Recent) -> Tensor:
         """The result again, in the order of memory."""
@@ -198,6 +199,7 @@ class Call:
         kind, dtype, enabled = self.autocast
         with torch.autocast(kind, dtype, enabled=enabled, cache_enabled=False):
             result: Tensor = self.function(*args, **kwargs)
+        result = result.to(self.dtype)
         if result.stride() != place.stride:  # of an operand that had gaps
             result = result.new_empty_strided(place.size, place.stride).copy_(result)
         return flat(result)
