@@ -1,6 +1,7 @@
 """compress: modules all of whose saved tensors are kept in few bits. A site is a module with all that is in it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import nn
 
@@ -38,10 +39,8 @@ def convert_modules(
         if has_forward(module)
     ]
     reasons = select_sites(dict.fromkeys(sites, ""), include, exclude)
-    if include is None and exclude is None:
-        reasons = {sites[0]: ""}
-    chosen = _outermost([site for site in sites if reasons.get(site) != "not included"])
-    left = _outermost([site for site in sites if reasons.get(site) == "excluded"])
+    chosen = _outermost([site for site in sites if reasons[site] != "not included"])
+    left = _outermost([site for site in sites if reasons[site] == "excluded"])
     changes: list[Change] = []
     before = None if run is None else run({})
     try:
@@ -53,6 +52,8 @@ def convert_modules(
     except BaseException:
         undo(changes)
         raise
+    if before is not None and after is not None and chosen == sites[:1]:  # of the model itself all is known
+        rows = [replace(row, before=before.total, after=after.total) for row in rows]
     return revertible(Report(rows, before, after, tuple(whole.values())), changes)
 
 

@@ -201,3 +201,18 @@ def test_training_goes_on_as_with_stock() -> None:
         losses.append(loss.item())
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
     assert losses[0] < 0.9
+
+
+def test_a_list_of_modules_has_each_converted() -> None:
+    """It has no forward itself."""
+    models = nn.ModuleList([nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8))])
+    report = convert(models, "compress")
+    assert [site.name for site in report.converted] == ["0", "1"]
+    report.revert()
+    assert str(convert(nn.ModuleList(), "compress")).startswith("0 of 0 modules")
+
+
+def test_the_row_of_the_model_says_all_it_keeps() -> None:
+    report = convert(nn.Sequential(nn.Linear(64, 256), nn.GELU()), "compress", inputs=torch.randn(64, 64))
+    (row,) = report.converted
+    assert (row.before, row.after) == (report.before.total, report.after.total)
