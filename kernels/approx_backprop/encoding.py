@@ -11,6 +11,7 @@ from torch.nn import functional as F
 import kernels.engine.ops  # noqa: F401 - registers the ops
 from kernels.approx_backprop.memory_layout import MemoryLayout
 from kernels.engine.elements import INTEGERS, computed
+from kernels.engine.groups import encode_groups
 from kernels.methods.compressed import Compressed
 
 
@@ -86,15 +87,9 @@ def encode(x: Tensor, method: Compressed, layout: MemoryLayout) -> tuple[Encodin
 def grouped(x: Tensor, method: Compressed, layout: MemoryLayout) -> tuple[Tensor, Tensor, Tensor]:
     """Codes, minimum and scale by groups, of any tensor."""
     flat = layout.flat(x)
-    minimum, scale = torch.ops.actfit.ends(flat, *layout.group, method.bits)
-    shape = flat.shape if method.rounding == "stochastic" else (1,)
-    noise = torch.full(shape, 0.5, dtype=computed(x.dtype), device=x.device)
-    if method.rounding == "stochastic":
-        noise = torch.rand_like(noise)
-    width = scale.to(noise.dtype)
-    inverse = torch.where(width > 0, 1 / width, 0)
-    zeros = torch.zeros_like(minimum)
-    return torch.ops.actfit.encode(flat, minimum, inverse, zeros, noise, *layout.group, method.bits), minimum, scale
+    is_random = method.rounding == "stochastic"
+    noise = torch.rand_like(flat, dtype=computed(x.dtype)) if is_random else None
+    return encode_groups(flat, layout.group, method.bits, noise)
 
 
 def fixed(x: Tensor, mean: Tensor, invstd: Tensor, method: Compressed, layout: MemoryLayout) -> Tensor:

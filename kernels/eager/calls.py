@@ -88,7 +88,7 @@ ALIASES = {
     **{"divide": "div", "true_divide": "div", "multiply": "mul", "subtract": "sub", "absolute": "abs"},
     **{"arccos": "acos", "arcsin": "asin", "arccosh": "acosh", "arctanh": "atanh", "special_psi": "digamma"},
     **{f"special_{name}": name for name in ("digamma", "polygamma", "log1p", "erfinv", "logit", "xlogy", "logsumexp")},
-    **{"special_gammaln": "lgamma", "special_log_softmax": "log_softmax", "unsafe_masked_index": "index"},
+    **{"special_gammaln": "lgamma", "special_log_softmax": "log_softmax"},
 }
 IN_PLACE = {"iadd": "add", "isub": "sub", "imul": "mul", "idiv": "div", "itruediv": "div", "ipow": "pow"}
 

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-import kernels.engine.ops  # noqa: F401 - registers the ops
 from kernels.engine.elements import computed
+from kernels.engine.groups import encode_groups
 from kernels.engine.planes import pack, unpack
 from kernels.methods.compressed import GROUP
 from kernels.methods.every_tensor import EveryTensor
@@ -54,16 +54,9 @@ class Groups(Encoded):
 
     def __init__(self, flat: Tensor, method: EveryTensor, group: int = GROUP, drawn: Drawn | None = None) -> None:
         self.count, self.dtype, self.group = flat.numel(), flat.dtype, group
-        minimum, step = torch.ops.actfit.ends(flat, group, 1, self.count, method.bits)
-        wide = computed(flat.dtype)
-        noise = torch.full((1,), 0.5, dtype=wide, device=flat.device)
-        if method.rounding == "stochastic":
-            noise = (drawn or Drawn()).like(flat, wide)
-        inverse = torch.where(step > 0, 1 / step.to(wide), 0)
-        place = self.group, 1, self.count
-        offset = torch.zeros_like(inverse)
-        planes = torch.ops.actfit.encode(flat, minimum.to(wide), inverse, offset, noise, *place, method.bits)
-        self._tensors = [planes, minimum, step]
+        is_random = method.rounding == "stochastic"
+        noise = (drawn or Drawn()).like(flat, computed(flat.dtype)) if is_random else None
+        self._tensors = list(encode_groups(flat, (group, 1, self.count), method.bits, noise))
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
         planes, minimum, step = tensors

@@ -89,7 +89,7 @@ class Compressing(TorchFunctionMode):
             self._noise, self._scale = None, dropout_scale(args, kwargs)
         given = list(tensors((*args, *kwargs.values())))
         version = given[0]._version if given and is_plain(given[0]) else 0
-        repeated = self.provenance.repeated(name, function, args, kwargs)
+        repeated = self.provenance.repeated(name, function, args, kwargs, given)
         interval = Interval.of(name, args, kwargs)
         self._running.append(Running(name, given, version, repeated, autocasting(given), interval))
         try:

@@ -12,7 +12,7 @@ from kernels.eager import calls
 from kernels.eager.encoded import Logarithms
 from kernels.eager.intervals import Interval
 from kernels.eager.rules import attention_arguments
-from kernels.eager.tensors import Place, is_dense, is_plain, key_of, storage_of, tensors, version_of
+from kernels.eager.tensors import Place, is_dense, is_plain, key_of, storage_of, version_of
 from kernels.eager.values import MOST_CALLS, Call, Constant, Operand, Value
 from kernels.hooks import autocasts
 from kernels.methods.every_tensor import SMALLEST, STATISTIC
@@ -157,11 +157,13 @@ class Provenance:
         positional, named = [kept(x) for x in args], {name: kept(x) for name, x in kwargs.items()}
         return Call(function, positional, named, operands, _autocast(kinds[0] if kinds else "cpu"))
 
-    def repeated(self, name: str, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Call | None:
-        """The call that is about to run, if it is cheap to repeat, as one that changes nothing in place."""
+    def repeated(
+        self, name: str, function: Any, args: Sequence[Any], kwargs: dict[str, Any], given: Sequence[Tensor]
+    ) -> Call | None:
+        """The call of `given` tensors that is about to run, if it is cheap to repeat, changing nothing in place."""
         if name not in calls.REPEATED or "out" in kwargs or not torch.is_grad_enabled():
             return None
-        if function is torch.batch_norm or not self._worth_repeating(name, list(tensors((*args, *kwargs.values())))):
+        if function is torch.batch_norm or not self._worth_repeating(name, given):
             return None
         in_place = calls.is_in_place(function)
         if (in_place or kwargs.get("inplace")) and (not args or self.exact(args[0])):

@@ -118,18 +118,23 @@ def check_what_is_kept(report: Report, name: str, before: int, after: int) -> No
     assert after < before / 4
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_each_architecture(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forward is stock's bit for bit, and so are gradients with codes of full width; they are near it with few bits."""
-    model, inputs = ARCHITECTURES[name].build(SIZES[name]), ARCHITECTURES[name].batch(SIZES[name])
-    step = Step(model, inputs)
-    stock = step.run()
+def check_codes_of_full_width(step: Step, stock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward and gradients are stock's bit for bit."""
     with monkeypatch.context() as patched:
         patched.setattr(mode, "Groups", Full)
         patched.setattr(mode, "Logarithms", Full)
         exact = step.converted(bits=8)
     assert same(exact[0], stock[0])
     assert same(exact[1], stock[1])
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_each_architecture(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward is stock's bit for bit, and so are gradients with codes of full width; they are near it with few bits."""
+    model, inputs = ARCHITECTURES[name].build(SIZES[name]), ARCHITECTURES[name].batch(SIZES[name])
+    step = Step(model, inputs)
+    stock = step.run()
+    check_codes_of_full_width(step, stock, monkeypatch)
 
     monkeypatch.setattr(mode, "Groups", Counted)
     monkeypatch.setattr(Counted, "made", 0)
@@ -157,12 +162,7 @@ def test_with_checkpoints(name: str, reentrant: bool, monkeypatch: pytest.Monkey
     model.gradient_checkpointing_enable({"use_reentrant": reentrant})
     step = Step(model, inputs)
     stock = step.run()
-    with monkeypatch.context() as patched:
-        patched.setattr(mode, "Groups", Full)
-        patched.setattr(mode, "Logarithms", Full)
-        exact = step.converted(bits=8)
-    assert same(exact[0], stock[0])
-    assert same(exact[1], stock[1])
+    check_codes_of_full_width(step, stock, monkeypatch)
 
     monkeypatch.setattr(mode, "Groups", Counted)
     monkeypatch.setattr(Counted, "made", 0)

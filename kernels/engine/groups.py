@@ -1,0 +1,28 @@
+"""Codes of a flat tensor by groups, from the ops: each group has a minimum and a step."""
+
+import torch
+from torch import Tensor
+
+import kernels.engine.ops  # noqa: F401 - registers the ops
+from kernels.engine.elements import computed
+
+
+def encode_groups(
+    flat: Tensor, place: tuple[int, int, int], bits: int, noise: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Bit planes, minima and steps.
+
+    Parameters
+    ----------
+    flat, place, bits
+        The tensor; run, wide and tokens of its groups, see `kernels.engine.reference_codes`; bits of a code.
+    noise
+        From [0, 1), as many as there are elements, in the type that is computed in; None: rounding is to the nearest.
+    """
+    minimum, step = torch.ops.actfit.ends(flat, *place, bits)
+    if noise is None:
+        noise = torch.full((1,), 0.5, dtype=computed(flat.dtype), device=flat.device)
+    width = step.to(noise.dtype)
+    inverse = torch.where(width > 0, 1 / width, 0)
+    zeros = torch.zeros_like(minimum)
+    return torch.ops.actfit.encode(flat, minimum, inverse, zeros, noise, *place, bits), minimum, step
