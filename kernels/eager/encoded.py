@@ -9,8 +9,7 @@ from torch import Tensor
 from kernels.engine.elements import computed
 from kernels.engine.groups import encode_groups
 from kernels.engine.planes import pack, unpack
-from kernels.methods.compressed import GROUP
-from kernels.methods.every_tensor import EveryTensor
+from kernels.methods.every_tensor import GROUP, EveryTensor
 
 
 class Encoded(ABC):
@@ -50,13 +49,13 @@ class Drawn:
 
 
 class Groups(Encoded):
-    """Codes of the numbers in each group of neighbours, from the group's minimum on by its step."""
+    """Codes of the numbers in each group of neighbours, by its minimum and its step."""
 
     def __init__(self, flat: Tensor, method: EveryTensor, group: int = GROUP, drawn: Drawn | None = None) -> None:
         self.count, self.dtype, self.group = flat.numel(), flat.dtype, group
         is_random = method.rounding == "stochastic"
         noise = (drawn or Drawn()).like(flat, computed(flat.dtype)) if is_random else None
-        self._tensors = list(encode_groups(flat, (group, 1, self.count), method.bits, noise))
+        self._tensors = list(encode_groups(flat, (group, 1, self.count), method.bits, noise, centered=not is_random))
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
         planes, minimum, step = tensors

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
-from kernels.methods.compressed import GROUP
+from kernels.methods.every_tensor import ACROSS, GROUP, SMALLEST_GROUP
 
 _PLAIN = (Tensor, nn.Parameter, FakeTensor)
 
@@ -97,16 +97,19 @@ def flat(x: Tensor) -> Tensor:
 
 
 def group_of(x: Tensor) -> int:
-    """How many neighbours in memory share a minimum and a step: up to 64, and if it can be so all of one row.
+    """How many neighbours in memory share a minimum and a step: if it can be so, all of one channel or token.
 
     A norm multiplies the errors of a row or a channel by what its numbers are multiplied by, and those beside it may
-    be much larger: the first row of an image starts at zero, and a 7 x 7 channel may be dead.
+    be much larger: the first row of an image starts at zero, and a 7 x 7 channel may be dead. So groups that are parts
+    of a channel may be larger than those that go over several, as channels of 3 x 3 have them.
     """
-    place, row = Place.of(x), 1
-    for stride, length in sorted(zip(place.stride, place.size, strict=True)):
-        if length != 1 and stride != row:
+    place, row, most = Place.of(x), 1, GROUP
+    for stride, length, dim in sorted(zip(place.stride, place.size, range(x.dim()), strict=True)):
+        if length == 1:
+            continue
+        if stride != row or (row >= SMALLEST_GROUP and dim < 2):
             break
+        if row > 1 and dim < 2:
+            most = ACROSS
         row *= length
-        if group := next((size for size in range(GROUP, GROUP // 2 - 1, -1) if row % size == 0), 0):
-            return group
-    return GROUP
+    return next((size for size in range(most, SMALLEST_GROUP - 1, -1) if row % size == 0), most)

@@ -42,6 +42,6 @@ def test_a_model_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         "fewbit, 3 bits": 2 * hidden + 3 * hidden // 8,
         "auto": 2 * hidden + hidden // 8,
         "auto, error 0.05": 2 * hidden + hidden // 8,
-        # Of GELU's input alone, with 4 bytes for each 64; of bfloat16 as usual and of bfloat16 again.
-        **{f"compress, {bits} bits": hidden * bits // 8 + hidden // 16 for bits in (8, 4, 2)},
+        # Of GELU's input alone, with 4 bytes for each 128; of bfloat16 as usual and of bfloat16 again.
+        **{f"compress, {bits} bits": hidden * bits // 8 + hidden // 32 for bits in (8, 4, 2)},
     }

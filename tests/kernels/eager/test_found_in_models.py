@@ -183,8 +183,11 @@ def test_a_mask_that_cannot_be_made_again_stays_whole(x: Tensor) -> None:
 
 def test_groups_do_not_reach_into_other_rows() -> None:
     """Where they can: a row of zeros beside large ones is exact, and a norm may multiply its errors by a million."""
-    assert group_of(torch.empty(3, 5, 256)) == 64
-    assert group_of(torch.empty(3, 96)) == 48
+    assert group_of(torch.empty(3, 5, 256)) == 128
+    assert group_of(torch.empty(3, 96)) == 96
+    assert group_of(torch.empty(2, 3, 5, 64).transpose(1, 2)) == 64  # a head of a token
+    assert group_of(torch.empty(2, 8, 28, 28)) == 112
+    assert group_of(torch.empty(2, 8, 3, 3)) == 36  # of several channels, no more than 64
     assert group_of(torch.empty(2, 8, 7, 7)) == 49
     assert group_of(torch.empty(2, 32).t()) == 32
     assert group_of(torch.empty(3, 67, 2)) == 64  # 67 has none, and 134 neither
