@@ -89,6 +89,7 @@ ALIASES = {
     **{"arccos": "acos", "arcsin": "asin", "arccosh": "acosh", "arctanh": "atanh", "special_psi": "digamma"},
     **{f"special_{name}": name for name in ("digamma", "polygamma", "log1p", "erfinv", "logit", "xlogy", "logsumexp")},
     **{"special_gammaln": "lgamma", "special_log_softmax": "log_softmax"},
+    **{f"max_pool{dims}d_with_indices": f"max_pool{dims}d" for dims in (1, 2, 3)},
 }
 IN_PLACE = {"iadd": "add", "isub": "sub", "imul": "mul", "idiv": "div", "itruediv": "div", "ipow": "pow"}
 

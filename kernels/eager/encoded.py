@@ -101,20 +101,3 @@ class TwoNumbers(Bools):
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
         return super().decode(tensors) * tensors[1]
-
-
-class Places(Encoded):
-    """Whole numbers below a bound, in fewer bytes."""
-
-    def __init__(self, flat: Tensor, bound: int) -> None:
-        self.dtype = flat.dtype
-        self._tensors = [
-            flat.to(next(kind for kind in (torch.uint8, torch.int16, torch.int32) if bound <= _range(kind)))
-        ]
-
-    def decode(self, tensors: list[Tensor]) -> Tensor:
-        return tensors[0].to(self.dtype)
-
-
-def _range(dtype: torch.dtype) -> int:
-    return int(torch.iinfo(dtype).max) + 1

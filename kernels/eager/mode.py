@@ -18,11 +18,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from kernels.eager import calls
-from kernels.eager.encoded import Bools, Drawn, Encoded, Groups, Logarithms, Places, TwoNumbers
+from kernels.eager.encoded import Bools, Drawn, Encoded, Groups, Logarithms, TwoNumbers
+from kernels.eager.integers import coding_of
 from kernels.eager.intervals import Interval
 from kernels.eager.provenance import ALIVE, Provenance, Running, autocasting
 from kernels.eager.rules import attention_again, dropout_scale, dropped, multi_head_attention
-from kernels.eager.tensors import Place, flat, group_of, is_dense, is_plain, storage_of, tensors
+from kernels.eager.tensors import Place, covers, flat, group_of, is_dense, is_plain, storage_of, tensors
 from kernels.eager.values import Constant, Kept, Recent, Value
 from kernels.eager.watched import watch
 from kernels.hooks import saving_hooks
@@ -90,8 +91,8 @@ class Compressing(TorchFunctionMode):
         given = list(tensors((*args, *kwargs.values())))
         version = given[0]._version if given and is_plain(given[0]) else 0
         repeated = self.provenance.repeated(name, function, args, kwargs, given)
-        interval = Interval.of(name, args, kwargs)
-        self._running.append(Running(name, given, version, repeated, autocasting(given), interval))
+        jumps, coding = Interval.of(name, args, kwargs), coding_of(name, args, kwargs, given)
+        self._running.append(Running(name, given, version, repeated, autocasting(given), jumps, coding))
         try:
             result = function(*args, **kwargs)
             self._learn(result)
@@ -169,7 +170,7 @@ class Compressing(TorchFunctionMode):
         """Why a tensor is kept as it is, or ""."""
         if not is_plain(x) or saver.name == OWN:
             return "no plain tensor"
-        if not x.is_floating_point() and x.dtype != torch.bool and saver.name not in calls.POOLS:
+        if not x.is_floating_point() and x.dtype != torch.bool and (saver.coding is None or not covers(x)):
             return "integers"
         if x.is_floating_point() and x.dtype not in CODED:
             return "8 bits already"
@@ -184,8 +185,8 @@ class Compressing(TorchFunctionMode):
     def _code_of(self, x: Tensor, saver: Running) -> Encoded:
         if x.dtype == torch.bool:
             return Bools(flat(x))
-        if not x.is_floating_point():
-            return Places(flat(x), saver.given[0].shape[-calls.POOLS[saver.name] :].numel())
+        if not x.is_floating_point() and saver.coding is not None:
+            return saver.coding(x)
         if saver.name in calls.DROPOUTS and not _is_given(x, saver):
             return TwoNumbers(flat(x))
         if saver.name in calls.LOG_PROBABILITIES and not _is_given(x, saver):

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from kernels.eager import calls
 from kernels.eager.encoded import Logarithms
+from kernels.eager.integers import Coding
 from kernels.eager.intervals import Interval
 from kernels.eager.rules import attention_arguments
 from kernels.eager.tensors import Place, is_dense, is_plain, key_of, storage_of, version_of
@@ -39,6 +40,8 @@ class Running(NamedTuple):
         Whether it may run in another type than that of what it is given; within, torch says it does not.
     interval
         Where its derivative jumps, if that is at the ends of one.
+    coding
+        Of integers that it saves.
     """
 
     name: str
@@ -47,6 +50,7 @@ class Running(NamedTuple):
     repeated: Call | None = None
     autocast: bool = False
     interval: Interval | None = None
+    coding: Coding | None = None
 
 
 class Provenance:

@@ -75,6 +75,11 @@ def is_dense(x: Tensor) -> bool:
     return bool(x.storage_offset() == 0 and size * x.element_size() == x.untyped_storage().nbytes())
 
 
+def covers(x: Tensor) -> bool:
+    """Whether its elements are all of its storage, each once or, expanded, many times."""
+    return is_dense(x[tuple(0 if stride == 0 else slice(None) for stride in x.stride())])
+
+
 def is_part(x: Tensor) -> bool:
     """Whether it is less than half of its storage, all of which need not be kept then."""
     return 2 * x.numel() * x.element_size() < x.untyped_storage().nbytes() and 0 not in x.stride()
