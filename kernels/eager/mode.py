@@ -18,10 +18,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from kernels.eager import calls
+from kernels.eager.autocast import autocasting
 from kernels.eager.encoded import Bools, Drawn, Encoded, Groups, Logarithms, TwoNumbers
 from kernels.eager.integers import coding_of
 from kernels.eager.intervals import Interval
-from kernels.eager.provenance import ALIVE, Provenance, Running, autocasting
+from kernels.eager.provenance import ALIVE, Provenance, Running
 from kernels.eager.rules import attention_again, dropout_scale, dropped, multi_head_attention
 from kernels.eager.tensors import Place, covers, flat, group_of, is_dense, is_plain, storage_of, tensors
 from kernels.eager.values import Constant, Kept, Recent, Value
@@ -159,6 +160,7 @@ class Compressing(TorchFunctionMode):
             value.call = saver.repeated.giving(x) if value not in saver.repeated.operands else None
         if not value.is_available():
             value.kept = self._coded(self._code_of(x, saver))
+            self.provenance.relieve(saver.given)
         if saver.interval is not None and saver.interval not in value.inside:
             value.inside[saver.interval] = self._coded(Bools(saver.interval.holds(flat(x))))
         if saver.name in calls.DROPOUTS and not _is_given(x, saver):

@@ -9,13 +9,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
 
 from kernels.eager import calls
+from kernels.eager.autocast import autocast_of
 from kernels.eager.encoded import Logarithms
 from kernels.eager.integers import Coding
 from kernels.eager.intervals import Interval
-from kernels.eager.rules import attention_arguments
+from kernels.eager.rules import attention_arguments, batch_norm
 from kernels.eager.tensors import Place, is_dense, is_plain, key_of, storage_of, version_of
 from kernels.eager.values import MOST_CALLS, Call, Constant, Operand, Value
-from kernels.hooks import autocasts
 from kernels.methods.every_tensor import SMALLEST, STATISTIC
 
 PARAMETER, OF_PARAMETERS, INPUT, CONSTANT = "a parameter", "made of parameters", "an input", "needs no gradient"
@@ -96,6 +96,13 @@ class Provenance:
             self._masks[key] = StorageWeakRef(mask.untyped_storage()), mask.clone()
         return Constant.of(self._masks[key][1])
 
+    def relieve(self, given: Iterable[Tensor]) -> None:
+        """Drop codes of arguments that backward can do without by now."""
+        for x in filter(is_plain, given):
+            _, value = self._values.get(key_of(x), (None, None))
+            if value is not None:
+                value.relieve()
+
     def exact(self, x: Tensor) -> str:
         """Why an argument of a call is kept as it is, or ""."""
         if isinstance(x, nn.Parameter):
@@ -159,7 +166,7 @@ class Provenance:
             return Operand(value, None if isinstance(given, Value) else Place.of(given))
 
         positional, named = [kept(x) for x in args], {name: kept(x) for name, x in kwargs.items()}
-        return Call(function, positional, named, operands, _autocast(kinds[0] if kinds else "cpu"))
+        return Call(function, positional, named, operands, autocast_of(kinds[0] if kinds else "cpu"))
 
     def repeated(
         self, name: str, function: Any, args: Sequence[Any], kwargs: dict[str, Any], given: Sequence[Tensor]
@@ -175,7 +182,7 @@ class Provenance:
         if in_place:
             function = getattr(Tensor, name, None) or getattr(F, name)
         if function is F.batch_norm and (kwargs.get("training") or args[5:6] == (True,)):
-            function = _batch_norm
+            function = batch_norm
         return self.call(function, args, {key: value for key, value in kwargs.items() if key != "inplace"})
 
     def _worth_repeating(self, name: str, given: Sequence[Tensor]) -> bool:
@@ -234,22 +241,3 @@ class Provenance:
         if len(like) == 1 and is_dense(like[0]) and running.name in calls.PRODUCTS:
             self.value(x).call = self.call(Tensor.to, (like[0], x.dtype), {}).giving(like[0], x.dtype)
         return ""
-
-
-def _batch_norm(
-    x: Tensor, mean: Any, var: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
-) -> Tensor:
-    """In training, without counting the running statistics a second time."""
-    return F.batch_norm(x, None, None, weight, bias, True, 0.0, eps)
-
-
-def autocasting(given: Sequence[Tensor]) -> bool:
-    """Whether a call of these tensors is one under autocast."""
-    return bool(given) and _autocast(given[0].device.type)[2]
-
-
-def _autocast(kind: str) -> tuple[str, torch.dtype | None, bool]:
-    if not autocasts(kind):
-        return "cpu", None, False
-    enabled = torch.is_autocast_enabled(kind)
-    return kind, torch.get_autocast_dtype(kind) if enabled else None, enabled

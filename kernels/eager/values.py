@@ -102,6 +102,17 @@ class Value:
             return False
         return self.calls() <= MOST_CALLS and len(set(self.codes())) <= MOST_CODES
 
+    def relieve(self) -> None:
+        """Drop its code if it is made of a value that has one by now, and of no other: as sigmoid(x) beside x."""
+        kept, self.kept = self.kept, None
+        if kept is None:
+            return
+        if not self.is_available() or len(set(self.codes())) > 1:
+            self.kept = kept
+        elif self.call is not None and self._asked:
+            for value in self.call.operands:
+                value.expect()
+
     def flat(self, recent: Recent) -> Tensor:
         """The contents in the order of memory, approximately; raises RuntimeError as `Constant.checked` does."""
         flat = None if self._last is None else self._last()

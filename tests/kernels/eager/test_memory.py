@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from kernels import convert, saved_bytes
 from kernels.eager import Compressing
-from tests.kernels.eager.nets import Net, block, converted, loss_of
+from tests.kernels.eager.nets import Net, assert_same, block, converted, loss_of, of_activations
 
 
 @pytest.fixture
@@ -151,3 +151,25 @@ def test_as_many_bytes_on_fake_tensors() -> None:
     net = nn.Sequential(nn.Linear(32, 128), Net(lambda _, h: h / (h.abs() + 1)), nn.Linear(128, 32))
     model, x = converted(net), torch.randn(512, 32)
     assert saved_bytes(model, x, fake=True).total == saved_bytes(model, x, fake=False).total
+
+
+GATES = {
+    "quick gelu": lambda h: h * torch.sigmoid(1.702 * h),
+    "the gate first": lambda h: torch.sigmoid(1.702 * h) * h,
+    "silu": lambda h: h * h.sigmoid(),
+    "tanh": lambda h: (0.5 * h).tanh() * h,
+}
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_a_gate_of_itself_keeps_one_code(name: str) -> None:
+    """Its sigmoid is coded before it is known that h is saved, too; that code is dropped then."""
+    net = converted(of_activations(GATES[name]))
+    assert int(saved_bytes(net, torch.randn(1024, 32))) == 1024 * (64 // 2 + 4)
+
+
+@pytest.mark.usefixtures("exact_codes")
+@pytest.mark.parametrize("name", GATES)
+def test_a_dropped_code_is_made_again(name: str) -> None:
+    assert_same(of_activations(GATES[name]), torch.randn(16, 32))
+    assert_same(of_activations(lambda h: GATES[name](h).sigmoid() * GATES[name](h)), torch.randn(16, 32))
