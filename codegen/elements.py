@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from sympy import Expr, Piecewise, Rational, Symbol
+from sympy import Expr, Piecewise, Rational, Symbol, sqrt
 
 from codegen import ends, passes
 from codegen.closed import CLOSED, Closed
@@ -11,13 +11,15 @@ from codegen.function import Function, Writer
 from codegen.subject import Subject
 from fitting.activations.catalogue import CATALOGUE, Row
 from fitting.activations.grammar import parse_formula
-from fitting.activations.heads import x
+from fitting.activations.heads import maximum, x
 from fitting.errors import InputError
 from kernels.methods.table import largest_float32
 
 Y, S = Symbol("y", real=True), Symbol("s", real=True)
 FROM_OUTPUT = "derivative_from_output"
 _COMPOSED = ("softsign", "tanhshrink")  # torch computes them operation by operation
+# Its root does not change a sum with a number of _ROOT_ADDED or more, not even in float64.
+_ALMOST_0, _ROOT_ADDED = Rational(1, 2**126), 2.0**-9
 
 
 def _stock(subject: Subject) -> Row | None:
@@ -102,7 +104,7 @@ def derivative_from_output(subject: Subject, dtype: str, target: str) -> Functio
             writer.lines.append(
                 "return tl.where(on_right, 1.0, 0.0)" if target == "triton" else "return on_right.to(y.dtype)"
             )
-            return writer.function(FROM_OUTPUT, ("y", "on_right", "params"), doc)
+            return writer.function(FROM_OUTPUT, _of_two_branches(target), doc)
         names = tuple(Symbol(name, real=True) for name in subject.activation.params)
         formula = parse_formula(closed.formula, (Y, *names)).xreplace(
             _values(subject, dtype if closed.rounded else None)
@@ -123,14 +125,14 @@ def derivative_from_output(subject: Subject, dtype: str, target: str) -> Functio
 
 def _two_branches(branches: list[dict[str, Any]], target: str, doc: str) -> Function:
     left, right = branches
-    where = "tl.where" if target == "triton" else "torch.where"
+    where = "tl.where" if target == "triton" else "where"
     same = left["expression"] == right["expression"] and left["constants"] == right["constants"]
     if same and left["variable"] and left["variable"] == f"-{right['variable']}":
         writer = _writer(target, right)
         _assign_s(writer, right)
         writer.lines.append(f"s = {where}(on_right, s, -s)")
         writer.give(_formula(right, "expression"))
-        return writer.function(FROM_OUTPUT, ("y", "on_right", "params"), doc)
+        return writer.function(FROM_OUTPUT, _of_two_branches(target), doc)
     renamed = [{**left, "suffix": "_left"}, {**right, "suffix": "_right"}]
     constants = {**_constants(renamed[0]), **_constants(renamed[1])}
     writer = Writer(target, constants=constants)
@@ -138,7 +140,12 @@ def _two_branches(branches: list[dict[str, Any]], target: str, doc: str) -> Func
         _assign_s(writer, branch)
         writer.assign(name, _formula(branch, "expression"))
     writer.lines.append(f"return {where}(on_right, right, left)")
-    return writer.function(FROM_OUTPUT, ("y", "on_right", "params"), doc)
+    return writer.function(FROM_OUTPUT, _of_two_branches(target), doc)
+
+
+def _of_two_branches(target: str) -> tuple[str, ...]:
+    """The arguments. Who runs PyTorch's operations one by one may have a faster `where`; a compiler fuses its own."""
+    return "y", "on_right", "params", *(["where=torch.where"] if target == "torch" else [])
 
 
 def _constants(branch: dict[str, Any]) -> dict[Symbol, float]:
@@ -161,7 +168,23 @@ def _writer(target: str, branch: dict[str, Any]) -> Writer:
 
 def _assign_s(writer: Writer, branch: dict[str, Any]) -> None:
     if branch["variable"] is not None:
-        writer.assign("s", _formula(branch, "variable"))
+        variable = _formula(branch, "variable")
+        writer.assign("s", _without_zeros(variable, _constants(branch)) if writer.target == "torch" else variable)
+
+
+def _without_zeros(variable: Expr, constants: dict[Symbol, float]) -> Expr:
+    """sqrt(max(u, 0)) + c as sqrt(max(u, 2**-126)) + c, which is the same number. On a CPU PyTorch calls MKL's square
+    root, which takes nine times as long at 0, and -y is cut off at 0 for half of all inputs."""
+
+    def mended(sum_: Expr) -> Expr:
+        return sum_.replace(
+            lambda node: node.is_Pow and node.args[1] == Rational(1, 2) and isinstance(node.args[0], maximum),
+            lambda node: sqrt(maximum(*(_ALMOST_0 if one == 0 else one for one in node.args[0].args))),
+        )
+
+    return variable.replace(
+        lambda node: node.is_Add and any(constants.get(term, 0.0) >= _ROOT_ADDED for term in node.args), mended
+    )
 
 
 def _closed(subject: Subject) -> Closed | None:

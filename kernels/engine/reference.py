@@ -3,87 +3,122 @@
 Works through the tensor piece by piece, so that what is computed on the way takes a few megabytes and no more.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from kernels.engine.elements import INTEGERS, allocate, computed, dtype_name, table_of, torch_elements, widened
 from kernels.engine.emitted import find, module_of
+from kernels.engine.host import MOST_BORDERS, code_planes, every, holds, on_host, pack, place, unpack, where
 from kernels.engine.pieces import bytes_of, pieces
-from kernels.engine.planes import pack, unpack
-from kernels.methods.method import KernelSpec
+from kernels.methods.method import KernelSpec, spec_of
+from kernels.stock import STOCK
 
-_FEW = 64  # borders that are compared one by one
+_TABLES = 32  # that are kept of each kind, 512 KiB each at most
+
+
+def _f(function: str, x: Tensor, params: Sequence[float]) -> Tensor:
+    """f(x) by PyTorch's own function; where that gives NaN at an infinity, the limit.
+
+    The emitted forward, which looks for infinities, takes eight times as long: it runs if there is a NaN at all.
+    """
+    if on_host(x):  # to ask a GPU is to wait for it
+        y: Tensor = STOCK[function](x, *params)
+        if not torch.isnan(y.sum()):
+            return y
+    y = torch_elements(function).forward(x, params)
+    return y
 
 
 def _values(spec: KernelSpec, x: Tensor, params: Sequence[float]) -> Tensor:
-    """f(x) by PyTorch's own function, of x as a whole and as it lies: its vector and scalar code, and oneDNN's, differ
-    in the last bits. Where that rounds more than once, in 16 bits, f(x) in float32, contiguous."""
-    elements = torch_elements(spec.function.name)
+    """f(x) of x as a whole and as it lies: PyTorch's vector and scalar code, and oneDNN's, differ in the last bits.
+    Where PyTorch's function rounds more than once, in 16 bits, f(x) in float32, contiguous."""
     if spec.function.rounds_once or x.dtype == computed(x.dtype):
-        y: Tensor = elements.forward(x, params)
-        return y.to(x.dtype)  # autocast lets some functions give float32
+        return _f(spec.function.name, x, params).to(x.dtype)  # autocast lets some functions give float32
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     flat_x, flat_y = x.reshape(-1), y.view(-1)
     for piece in pieces(x.numel()):
-        flat_y[piece] = elements.forward(widened(flat_x[piece]), params)
+        flat_y[piece] = _of_each("f", spec, flat_x[piece], params)
     return y
+
+
+def _of_each(what: str, spec: KernelSpec, x: Tensor, params: Sequence[float]) -> Tensor:
+    """One of _EACH of flat x, in the type that it is computed in. On a CPU in 16 bits it is read from a table, which is
+    sooner done than computing it, and bit for bit the same."""
+    if x.itemsize == 2 and on_host(x):
+        return _each(what, spec.key, x.dtype, tuple(params)).index_select(0, place(x))
+    return _EACH[what](spec, widened(x), params)
+
+
+@lru_cache(_TABLES)
+def _each(what: str, kernel: str, dtype: torch.dtype, params: tuple[float, ...]) -> Tensor:
+    return _EACH[what](spec_of(kernel), widened(every(dtype)), params)
+
+
+def _signed(spec: KernelSpec, wide: Tensor, params: Sequence[float]) -> Tensor:
+    """±(f(x) - min f). Of f(x) before it is rounded to y: near the minimum the difference has more digits than y."""
+    above = (_f(spec.function.name, wide, params) - spec.function.minimum).clamp(min=0)
+    return where(_on_right(spec, wide, params), above, -above)
+
+
+def _on_right(spec: KernelSpec, wide: Tensor, params: Sequence[float]) -> Tensor:
+    return holds(torch_elements(spec.function.name).branch_bit, wide, params)
+
+
+_EACH: dict[str, Callable[[KernelSpec, Tensor, Sequence[float]], Tensor]] = {
+    "f": lambda spec, wide, params: _f(spec.function.name, wide, params),
+    "derivative": lambda spec, wide, params: torch_elements(spec.function.name).derivative(wide, params),
+    "signed_output": _signed,
+}
 
 
 def forward(spec: KernelSpec, x: Tensor, params: Sequence[float], order: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
     """y = f(x) and what is saved, of an x of any strides; both contiguous, the dimensions of y in `order`."""
-    elements, y = torch_elements(spec.function.name), _values(spec, x, params)
+    y = _values(spec, x, params)
     x, y = (tensor.permute(*order) if order else tensor for tensor in (x, y))
     y = y.contiguous()
     saved = allocate(spec, y)
     flat_x, flat_y = x.reshape(-1), y.view(-1)
     for piece in pieces(x.numel()):
-        wide = widened(flat_x[piece])
+        part = flat_x[piece].detach()
         match spec.storage.name:
-            case "derivative":
-                saved.view(-1)[piece] = elements.derivative(wide, params)
+            case "derivative" | "signed_output" as what:
+                saved.view(-1)[piece] = _of_each(what, spec, part, params)
             case "branch_bit":
-                saved[:, bytes_of(piece)] = pack(elements.branch_bit(wide, params).byte(), 1)
+                saved[:, bytes_of(piece)] = pack(_on_right(spec, widened(part), params), 1)
             case "codes" | "table_codes":
-                saved[:, bytes_of(piece)] = pack(_codes(spec, wide), spec.stored_bits)
+                saved[:, bytes_of(piece)] = _codes(spec, widened(part))
             case "marked_output":
                 flat_y[piece] += 0.0  # -0 becomes 0: with its lowest bit set it would lie below all of f
-                left = ~elements.branch_bit(wide, params)
                 bits = flat_y[piece].view(INTEGERS[x.dtype])
-                bits.copy_(torch.where(left, bits | 1, bits & ~1))
-            case "signed_output":
-                # Of f(x) before it is rounded to y: near the minimum the difference has more digits than y.
-                above = (elements.forward(wide, params) - spec.function.minimum).clamp(min=0)
-                saved.view(-1)[piece] = torch.where(elements.branch_bit(wide, params), above, -above)
+                bits.bitwise_or_(1).sub_(_on_right(spec, widened(part), params).to(bits.dtype))
     return y, saved
 
 
 def _codes(spec: KernelSpec, wide: Tensor) -> Tensor:
-    table, wide = table_of(spec), wide.detach()
+    """The packed codes of a piece."""
+    table = table_of(spec)
+    if on_host(wide) and len(table.borders) <= MOST_BORDERS:
+        return code_planes(table, wide)
     compared = table.borders if wide.dtype == torch.float64 else table.float32_borders
-    if len(compared) > _FEW:
-        codes = wide.new_tensor(table.codes, dtype=torch.uint8)
-        # NaN has the first code, as by comparisons.
-        numbers = wide.nan_to_num(-torch.inf, torch.inf, -torch.inf)
-        return codes.index_select(0, torch.bucketize(numbers, wide.new_tensor(compared), out_int32=True))
-    # Over each border the code goes up or down. In floating point, as comparisons that give bools take four times as
-    # long; and from there to uint8 by way of int32, as straight on takes several times as long.
-    places, above = torch.full_like(wide, table.codes[0]), torch.empty_like(wide)
-    for border, before, after in zip(compared, table.codes, table.codes[1:], strict=False):
-        places.add_(torch.gt(wide, border, out=above), alpha=after - before)
-    return places.to(torch.int32).to(torch.uint8)
+    codes = wide.new_tensor(table.codes, dtype=torch.uint8)
+    # NaN has the first code, as by comparisons.
+    numbers = wide.nan_to_num(-torch.inf, torch.inf, -torch.inf)
+    places = torch.bucketize(numbers, wide.new_tensor(compared), out_int32=True)
+    return pack(codes.index_select(0, places), spec.stored_bits)
 
 
 def backward(spec: KernelSpec, grad: Tensor, y: Tensor | None, saved: Tensor, params: Sequence[float]) -> Tensor:
     """dx = grad * f'(x), of contiguous tensors."""
     dx = torch.empty_like(grad)
-    flat_grad, flat_dx = grad.reshape(-1), dx.view(-1)
-    flat_y = None if y is None else y.reshape(-1)
+    flat_grad, flat_dx = grad.detach().reshape(-1), dx.view(-1)
+    flat_y = None if y is None else y.detach().reshape(-1)
     for piece in pieces(grad.numel()):
-        wide = widened(flat_grad[piece])
         part = None if flat_y is None else flat_y[piece]
-        flat_dx[piece] = wide * _derivative(spec, part, saved, params, piece, wide.dtype)
+        derivative = _derivative(spec, part, saved, params, piece, computed(grad.dtype))
+        torch.mul(widened(flat_grad[piece]), derivative, out=flat_dx[piece])
     return dx
 
 
@@ -92,44 +127,90 @@ def _derivative(
 ) -> Tensor:
     """f'(x) of a piece, from the output there and what was saved of all."""
     packed = saved[:, bytes_of(piece)] if spec.stored_bits else saved
-    count = piece.stop - piece.start
-    bit: Tensor | None = None
     match spec.storage.name, y:
         case "derivative", _:
             return saved.view(-1)[piece].to(wide)
         case "codes" | "table_codes", _:
-            levels = torch.tensor(table_of(spec).levels, dtype=wide, device=saved.device)
-            return levels.index_select(0, unpack(packed, count).int())
+            return _levels(spec.key, wide, saved.device, packed)[: piece.stop - piece.start]
         case "signed_output", _:
-            output = saved.view(-1)[piece]
-            values, bit = widened(output).abs() + spec.function.minimum, ~torch.signbit(output)
+            return _from_output(spec, saved.view(-1)[piece], None, params)
         case "branch_bit", Tensor() as output:
-            values, bit = widened(output), unpack(packed, count).bool()
-        case "marked_output", Tensor() as output:
-            values, bit = widened(output), (output.view(INTEGERS[output.dtype]) & 1) == 0
+            return _from_output(spec, output, unpack(packed, len(output)), params)
         case _, Tensor() as output:
-            values = widened(output)
-        case _:
-            raise RuntimeError(f"{spec.key} needs y")
-    return derivative_from_output(spec, output.dtype, values, bit, params)
+            return _from_output(spec, output, None, params)
+    raise RuntimeError(f"{spec.key} needs y")
+
+
+def _levels(kernel: str, wide: torch.dtype, device: torch.device, packed: Tensor) -> Tensor:
+    """The levels of all codes in whole bytes. Two are looked up at once, as a complex number."""
+    neighbours = unpack(packed, 8 * packed.shape[1]).view(torch.uint16).to(torch.int32)
+    pairs = _pairs(kernel, wide, device).index_select(0, neighbours)
+    return torch.view_as_real(pairs).view(-1)
+
+
+@lru_cache(_TABLES)
+def _pairs(kernel: str, wide: torch.dtype, device: torch.device) -> Tensor:
+    """The levels of code % 256 and code // 256 of each number; of what is no pair of codes, any two."""
+    spec = spec_of(kernel)
+    levels = torch.tensor(table_of(spec).levels, dtype=wide, device=device)
+    first, second = (
+        torch.cat([levels, levels[-1:].expand(size - len(levels))]) for size in (256, 1 << spec.stored_bits)
+    )
+    return torch.complex(first.repeat(len(second)), second.repeat_interleave(256))
+
+
+def _from_output(spec: KernelSpec, output: Tensor, bit: Tensor | None, params: Sequence[float]) -> Tensor:
+    """f' of a piece from what was stored of the output, and its packed bit; in 16 bits on a CPU by a table."""
+    if output.itemsize != 2 or not on_host(output):
+        return _computed_from_output(spec, output, bit, params)
+    table = _each_from_output(spec.key, output.dtype, tuple(params))
+    places = place(output)
+    return table.index_select(0, places if bit is None else places.add_(bit, alpha=len(table) // 2))
+
+
+@lru_cache(_TABLES)
+def _each_from_output(kernel: str, dtype: torch.dtype, params: tuple[float, ...]) -> Tensor:
+    """f' for every output: for those on the left, then for those on the right, if there is a bit that tells it."""
+    spec = spec_of(kernel)
+    bits = [torch.full((len(every(dtype)),), bit, dtype=torch.uint8, device="cpu") for bit in range(2)]
+    kinds = bits if spec.storage.name == "branch_bit" else [None]
+    return torch.cat([_computed_from_output(spec, every(dtype), bit, params) for bit in kinds])
+
+
+def _computed_from_output(spec: KernelSpec, output: Tensor, bit: Tensor | None, params: Sequence[float]) -> Tensor:
+    values = widened(output)
+    match spec.storage.name:
+        case "signed_output":
+            values, bit = values.abs() + spec.function.minimum, ~torch.signbit(output)
+        case "marked_output":
+            bit = (output.view(INTEGERS[output.dtype]) & 1) == 0
+    return derivative_from_output(spec, output.dtype, values, bit, params, where)
 
 
 def derivative_from_output(
-    spec: KernelSpec, dtype: torch.dtype, y: Tensor, branch_bit: Tensor | None, params: Sequence[float]
+    spec: KernelSpec,
+    dtype: torch.dtype,
+    y: Tensor,
+    branch_bit: Tensor | None,
+    params: Sequence[float],
+    choose: Callable[[Tensor, Tensor, Tensor], Tensor] = torch.where,
 ) -> Tensor:
-    """The emitted f' for a dtype of the output; float64 has float32's."""
+    """The emitted f' for a dtype of the output; float64 has float32's. `choose` does what torch.where does."""
     name = "float32" if dtype == torch.float64 else dtype_name(dtype)
     derivative = getattr(torch_elements(spec.function.name), f"derivative_from_output_{name}")
-    result: Tensor = derivative(y, params) if branch_bit is None else derivative(y, branch_bit, params)
+    if branch_bit is None:
+        result: Tensor = derivative(y, params)
+    else:
+        result = derivative(y, branch_bit, params, choose)
     return result
 
 
 def gated(function: str, a: Tensor, b: Tensor) -> Tensor:
     """h = f(a) * b, of contiguous tensors."""
-    h, elements = torch.empty_like(a), torch_elements(function)
+    h = torch.empty_like(a)
     flat_a, flat_b, flat_h = a.view(-1), b.view(-1), h.view(-1)
     for piece in pieces(a.numel()):
-        flat_h[piece] = elements.forward(widened(flat_a[piece]), ()) * widened(flat_b[piece])
+        flat_h[piece] = _f(function, widened(flat_a[piece]), ()) * widened(flat_b[piece])
     return h
 
 
@@ -140,7 +221,7 @@ def gated_backward(function: str, grad: Tensor, a: Tensor, b: Tensor) -> tuple[T
     for piece in pieces(a.numel()):
         g, wide = widened(flat_grad[piece]), widened(flat_a[piece])
         flat_da[piece] = g * widened(flat_b[piece]) * elements.derivative(wide, ())
-        flat_db[piece] = g * elements.forward(wide, ())
+        flat_db[piece] = g * _f(function, wide, ())
     return da, db
 
 

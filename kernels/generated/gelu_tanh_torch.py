@@ -25,7 +25,7 @@ def derivative(x, params):
     return t1 + 1.5957691216057308 * torch.sigmoid(-t0) * t1 * z * (0.134145 * (z * z) + 1.0)
 
 
-def derivative_from_output_bfloat16(y, on_right, params):
+def derivative_from_output_bfloat16(y, on_right, params, where=torch.where):
     """gelu_tanh'(x) from y = gelu_tanh(x)."""
     t_left = -0.16999192535877228
     low_left = 0.00015477472334168851
@@ -70,10 +70,10 @@ def derivative_from_output_bfloat16(y, on_right, params):
     q = q.mul_(s).add_(c1_right)
     q = q.mul_(s).add_(c0_right)
     right = q
-    return torch.where(on_right, right, left)
+    return where(on_right, right, left)
 
 
-def derivative_from_output_float16(y, on_right, params):
+def derivative_from_output_float16(y, on_right, params, where=torch.where):
     """gelu_tanh'(x) from y = gelu_tanh(x)."""
     t_left = -0.17003464698791504
     low_left = 1.3696514542971272e-05
@@ -116,10 +116,10 @@ def derivative_from_output_float16(y, on_right, params):
     q = q.mul_(s).add_(c3_right)
     q = q.mul_(s).add_(c2_right)
     right = torch.exp2(q * s) * (c0_right + c1_right * s) + 1.0
-    return torch.where(on_right, right, left)
+    return where(on_right, right, left)
 
 
-def derivative_from_output_float32(y, on_right, params):
+def derivative_from_output_float32(y, on_right, params, where=torch.where):
     """gelu_tanh'(x) from y = gelu_tanh(x)."""
     t_left = -0.17004075646400452
     t_low_left = 5.892750287728177e-09
@@ -157,7 +157,7 @@ def derivative_from_output_float32(y, on_right, params):
     c12_right = 1.1803268194198608
     c13_right = -0.2688134014606476
     c14_right = 0.02397117391228676
-    s = torch.sqrt(torch.clamp(y - t_left, min=t_low_left) - t_low_left) / (radius_left + torch.sqrt(torch.clamp(-y, min=0.0)))
+    s = torch.sqrt(torch.clamp(y - t_left, min=t_low_left) - t_low_left) / (radius_left + torch.sqrt(torch.clamp(-y, min=1.1754943508222875e-38)))
     u = s - 0.5
     p = c14_left * u + c13_left
     p = p.mul_(u).add_(c12_left)
@@ -189,7 +189,7 @@ def derivative_from_output_float32(y, on_right, params):
     r = r.mul_(s).add_(c1_right)
     r = r.mul_(s).add_(c0_right)
     right = r * torch.exp2(q * s) + 1.0
-    return torch.where(on_right, right, left)
+    return where(on_right, right, left)
 
 
 def branch_bit(x, params):

@@ -34,7 +34,7 @@ def derivative(x, params):
     return phi(x) * z + fine_Phi(x)
 
 
-def derivative_from_output_bfloat16(y, on_right, params):
+def derivative_from_output_bfloat16(y, on_right, params, where=torch.where):
     """gelu'(x) from y = gelu(x)."""
     t_left = -0.1699223816394806
     low_left = 0.00013794311962556094
@@ -77,10 +77,10 @@ def derivative_from_output_bfloat16(y, on_right, params):
     q = q.mul_(s).add_(c1_right)
     q = q.mul_(s).add_(c0_right)
     right = q
-    return torch.where(on_right, right, left)
+    return where(on_right, right, left)
 
 
-def derivative_from_output_float16(y, on_right, params):
+def derivative_from_output_float16(y, on_right, params, where=torch.where):
     """gelu'(x) from y = gelu(x)."""
     t_left = -0.1699528992176056
     low_left = 1.2207031829802872e-07
@@ -122,10 +122,10 @@ def derivative_from_output_float16(y, on_right, params):
     r = r.mul_(s).add_(c1_right)
     r = r.mul_(s).add_(c0_right)
     right = r * torch.exp2(q * s) + 1.0
-    return torch.where(on_right, right, left)
+    return where(on_right, right, left)
 
 
-def derivative_from_output_float32(y, on_right, params):
+def derivative_from_output_float32(y, on_right, params, where=torch.where):
     """gelu'(x) from y = gelu(x)."""
     t_left = -0.16997121274471283
     t_low_left = 5.264809033178608e-09
@@ -164,7 +164,7 @@ def derivative_from_output_float32(y, on_right, params):
     c14_right = 0.11190079152584076
     c15_right = 0.038341447710990906
     c16_right = -0.00922555010765791
-    s = torch.sqrt(torch.clamp(y - t_left, min=t_low_left) - t_low_left) / (radius_left + torch.sqrt(torch.clamp(-y, min=0.0)))
+    s = torch.sqrt(torch.clamp(y - t_left, min=t_low_left) - t_low_left) / (radius_left + torch.sqrt(torch.clamp(-y, min=1.1754943508222875e-38)))
     u = s - 0.5
     p = c13_left * u + c12_left
     p = p.mul_(u).add_(c11_left)
@@ -197,7 +197,7 @@ def derivative_from_output_float32(y, on_right, params):
     r = r.mul_(s).add_(c1_right)
     r = r.mul_(s).add_(c0_right)
     right = r * torch.exp2(q * s) + 1.0
-    return torch.where(on_right, right, left)
+    return where(on_right, right, left)
 
 
 def branch_bit(x, params):

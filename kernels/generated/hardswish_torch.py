@@ -22,31 +22,31 @@ def derivative(x, params):
     return torch.where((x <= -3.0), 0.0, torch.where((x >= 3.0), 1.0, (2.0 * x + 3.0) * 0.16666666666666666))
 
 
-def derivative_from_output_bfloat16(y, on_right, params):
+def derivative_from_output_bfloat16(y, on_right, params, where=torch.where):
     """hardswish'(x) from y = hardswish(x)."""
     c0_left = -0.816496580927726
     c0_right = 0.816496580927726
     left = torch.where((y >= 0.0), 0.0, c0_left * torch.sqrt(torch.clamp(y + 0.375, min=0.0)))
     right = torch.where((y >= 3.0), 1.0, c0_right * torch.sqrt(torch.clamp(y + 0.375, min=0.0)))
-    return torch.where(on_right, right, left)
+    return where(on_right, right, left)
 
 
-def derivative_from_output_float16(y, on_right, params):
+def derivative_from_output_float16(y, on_right, params, where=torch.where):
     """hardswish'(x) from y = hardswish(x)."""
     c0_left = -0.816496580927726
     c0_right = 0.816496580927726
     left = torch.where((y >= 0.0), 0.0, c0_left * torch.sqrt(torch.clamp(y + 0.375, min=0.0)))
     right = torch.where((y >= 3.0), 1.0, c0_right * torch.sqrt(torch.clamp(y + 0.375, min=0.0)))
-    return torch.where(on_right, right, left)
+    return where(on_right, right, left)
 
 
-def derivative_from_output_float32(y, on_right, params):
+def derivative_from_output_float32(y, on_right, params, where=torch.where):
     """hardswish'(x) from y = hardswish(x)."""
     c0_left = -0.816496580927726
     c0_right = 0.816496580927726
     left = torch.where((y >= 0.0), 0.0, c0_left * torch.sqrt(torch.clamp(y + 0.375, min=0.0)))
     right = torch.where((y >= 3.0), 1.0, c0_right * torch.sqrt(torch.clamp(y + 0.375, min=0.0)))
-    return torch.where(on_right, right, left)
+    return where(on_right, right, left)
 
 
 def branch_bit(x, params):

@@ -33,7 +33,7 @@ def derivative(x, params):
     return sech2_softplus(x) * torch.sigmoid(x) * z + tanh_softplus(x)
 
 
-def derivative_from_output_bfloat16(y, on_right, params):
+def derivative_from_output_bfloat16(y, on_right, params, where=torch.where):
     """mish'(x) from y = mish(x)."""
     t = -0.3088434040546417
     low = 0.00030954944668337703
@@ -48,7 +48,7 @@ def derivative_from_output_bfloat16(y, on_right, params):
     c7 = 0.0594058558344841
     c8 = -0.022891096770763397
     s = torch.sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
-    s = torch.where(on_right, s, -s)
+    s = where(on_right, s, -s)
     p = c8 * s + c7
     p = p.mul_(s).add_(c6)
     p = p.mul_(s).add_(c5)
@@ -60,7 +60,7 @@ def derivative_from_output_bfloat16(y, on_right, params):
     return p
 
 
-def derivative_from_output_float16(y, on_right, params):
+def derivative_from_output_float16(y, on_right, params, where=torch.where):
     """mish'(x) from y = mish(x)."""
     t = -0.30883121490478516
     low = 3.073548214160837e-05
@@ -77,7 +77,7 @@ def derivative_from_output_float16(y, on_right, params):
     c9 = -0.12806610763072968
     c10 = 0.019292769953608513
     s = torch.sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
-    s = torch.where(on_right, s, -s)
+    s = where(on_right, s, -s)
     p = c10 * s + c9
     p = p.mul_(s).add_(c8)
     p = p.mul_(s).add_(c7)
@@ -91,7 +91,7 @@ def derivative_from_output_float16(y, on_right, params):
     return p
 
 
-def derivative_from_output_float32(y, on_right, params):
+def derivative_from_output_float32(y, on_right, params, where=torch.where):
     """mish'(x) from y = mish(x)."""
     t_left = -0.3088434040546417
     t_low_left = -8.962608433193964e-09
@@ -123,7 +123,7 @@ def derivative_from_output_float32(y, on_right, params):
     c12_right = 0.5651711225509644
     c13_right = 0.2571224868297577
     c14_right = 0.054858993738889694
-    s = torch.sqrt(torch.clamp(y - t_left, min=t_low_left) - t_low_left) / (radius_left + torch.sqrt(torch.clamp(-y, min=0.0)))
+    s = torch.sqrt(torch.clamp(y - t_left, min=t_low_left) - t_low_left) / (radius_left + torch.sqrt(torch.clamp(-y, min=1.1754943508222875e-38)))
     u = s - 0.5
     p = c8_left * u + c7_left
     p = p.mul_(u).add_(c6_left)
@@ -152,7 +152,7 @@ def derivative_from_output_float32(y, on_right, params):
     r = r.mul_(u_3).add_(c1_right)
     r = r.mul_(u_3).add_(c0_right)
     right = r * s / q
-    return torch.where(on_right, right, left)
+    return where(on_right, right, left)
 
 
 def branch_bit(x, params):

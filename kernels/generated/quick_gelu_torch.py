@@ -24,7 +24,7 @@ def derivative(x, params):
     return t1 + 1.702 * torch.sigmoid(-1.702 * x) * t1 * z
 
 
-def derivative_from_output_bfloat16(y, on_right, params):
+def derivative_from_output_bfloat16(y, on_right, params, where=torch.where):
     """quick_gelu'(x) from y = quick_gelu(x)."""
     t_left = -0.16348811984062195
     low_left = 8.703622370376252e-06
@@ -70,10 +70,10 @@ def derivative_from_output_bfloat16(y, on_right, params):
     r = r.mul_(s).add_(c1_right)
     r = r.mul_(s).add_(c0_right)
     right = r * torch.exp2(q * s) + 1.0
-    return torch.where(on_right, right, left)
+    return where(on_right, right, left)
 
 
-def derivative_from_output_float16(y, on_right, params):
+def derivative_from_output_float16(y, on_right, params, where=torch.where):
     """quick_gelu'(x) from y = quick_gelu(x)."""
     t = -0.16360104084014893
     low = 1.2207031829802872e-07
@@ -91,7 +91,7 @@ def derivative_from_output_float16(y, on_right, params):
     c10 = 0.11602715402841568
     c11 = -0.013054465875029564
     s = torch.sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
-    s = torch.where(on_right, s, -s)
+    s = where(on_right, s, -s)
     p = c11 * s + c10
     p = p.mul_(s).add_(c9)
     p = p.mul_(s).add_(c8)
@@ -106,7 +106,7 @@ def derivative_from_output_float16(y, on_right, params):
     return p
 
 
-def derivative_from_output_float32(y, on_right, params):
+def derivative_from_output_float32(y, on_right, params, where=torch.where):
     """quick_gelu'(x) from y = quick_gelu(x)."""
     t_left = -0.16361019015312195
     t_low_left = 5.167683503337628e-10
@@ -141,7 +141,7 @@ def derivative_from_output_float32(y, on_right, params):
     c13_right = -0.2579398453235626
     c14_right = 0.041935034096241
     c15_right = -0.002827767515555024
-    s = torch.sqrt(torch.clamp(y - t_left, min=t_low_left) - t_low_left) / (radius_left + torch.sqrt(torch.clamp(-y, min=0.0)))
+    s = torch.sqrt(torch.clamp(y - t_left, min=t_low_left) - t_low_left) / (radius_left + torch.sqrt(torch.clamp(-y, min=1.1754943508222875e-38)))
     u = s - 0.5
     p = c10_left * u + c9_left
     p = p.mul_(u).add_(c8_left)
@@ -170,7 +170,7 @@ def derivative_from_output_float32(y, on_right, params):
     r = r.mul_(s).add_(c1_right)
     r = r.mul_(s).add_(c0_right)
     right = r * torch.exp2(q * s) + 1.0
-    return torch.where(on_right, right, left)
+    return where(on_right, right, left)
 
 
 def branch_bit(x, params):

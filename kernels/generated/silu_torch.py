@@ -24,7 +24,7 @@ def derivative(x, params):
     return t0 + torch.sigmoid(-x) * t0 * z
 
 
-def derivative_from_output_bfloat16(y, on_right, params):
+def derivative_from_output_bfloat16(y, on_right, params, where=torch.where):
     """silu'(x) from y = silu(x)."""
     t = -0.27822041511535645
     low = 3.4732020139927045e-05
@@ -42,7 +42,7 @@ def derivative_from_output_bfloat16(y, on_right, params):
     c10 = -187.3571319580078
     c11 = 49.63385772705078
     s = torch.sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
-    s = torch.where(on_right, s, -s)
+    s = where(on_right, s, -s)
     p = c11 * s + c10
     p = p.mul_(s).add_(c9)
     p = p.mul_(s).add_(c8)
@@ -57,7 +57,7 @@ def derivative_from_output_bfloat16(y, on_right, params):
     return q / p
 
 
-def derivative_from_output_float16(y, on_right, params):
+def derivative_from_output_float16(y, on_right, params, where=torch.where):
     """silu'(x) from y = silu(x)."""
     t = -0.27844011783599854
     low = 5.4656279644405e-06
@@ -73,7 +73,7 @@ def derivative_from_output_float16(y, on_right, params):
     c8 = -0.014005129225552082
     c9 = 0.0018632967257872224
     s = torch.sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
-    s = torch.where(on_right, s, -s)
+    s = where(on_right, s, -s)
     p = c9 * s + c8
     p = p.mul_(s).add_(c7)
     p = p.mul_(s).add_(c6)
@@ -86,7 +86,7 @@ def derivative_from_output_float16(y, on_right, params):
     return p
 
 
-def derivative_from_output_float32(y, on_right, params):
+def derivative_from_output_float32(y, on_right, params, where=torch.where):
     """silu'(x) from y = silu(x)."""
     t_left = -0.27846455574035645
     t_low_left = 1.2979282537628478e-08
@@ -120,7 +120,7 @@ def derivative_from_output_float32(y, on_right, params):
     c12_right = -0.019964680075645447
     c13_right = 0.003828980028629303
     c14_right = -0.0002702892816159874
-    s = torch.sqrt(torch.clamp(y - t_left, min=t_low_left) - t_low_left) / (radius_left + torch.sqrt(torch.clamp(-y, min=0.0)))
+    s = torch.sqrt(torch.clamp(y - t_left, min=t_low_left) - t_low_left) / (radius_left + torch.sqrt(torch.clamp(-y, min=1.1754943508222875e-38)))
     u = s - 0.5
     p = c10_left * u + c9_left
     p = p.mul_(u).add_(c8_left)
@@ -148,7 +148,7 @@ def derivative_from_output_float32(y, on_right, params):
     r = r.mul_(s).add_(c1_right)
     r = r.mul_(s).add_(c0_right)
     right = r * torch.exp2(q * s) + 1.0
-    return torch.where(on_right, right, left)
+    return where(on_right, right, left)
 
 
 def branch_bit(x, params):

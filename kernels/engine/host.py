@@ -1,0 +1,88 @@
+"""What tensors on a CPU do faster than by the plain operations of `kernels.engine.planes` and of emitted text.
+
+Bit planes go by NumPy, as PyTorch has no packbits; comparisons too, as those of PyTorch that make bool use no vectors;
+choices by bits, as torch.where takes one number at a time and mispredicts which. Functions of 16-bit numbers can be
+read from a table of all 65,536. Tensors on other devices are left to those operations.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.engine import planes
+from kernels.engine.elements import INTEGERS
+from kernels.methods.table import Table
+
+MOST_BORDERS = 64  # of more, a binary search is faster than one comparison each
+EVERY = 1 << 16  # numbers of 16 bits
+
+
+def on_host(tensor: Tensor) -> bool:
+    """Whether NumPy reads the tensor where it lies."""
+    return bool(tensor.device.type == "cpu")
+
+
+def pack(codes: Tensor, bits: int) -> Tensor:
+    """As `planes.pack`: uint8 [bits, ceil(n/8)] of flat uint8 codes below 2**bits, or of bool for one bit."""
+    if not on_host(codes):
+        return planes.pack(codes.view(torch.uint8), bits)
+    numbers = codes.numpy()
+    each = [numbers] if bits == 1 else [numbers & (1 << plane) for plane in range(bits)]
+    return torch.from_numpy(np.stack([np.packbits(one, bitorder="little") for one in each]))
+
+
+def unpack(packed: Tensor, count: int, eights: Tensor | None = None) -> Tensor:
+    """As `planes.unpack`: the first `count` codes, flat uint8."""
+    if not on_host(packed):
+        return planes.unpack(packed, count, eights)
+    *lower, codes = (np.unpackbits(plane, bitorder="little") for plane in packed.numpy())
+    for bits in reversed(lower):
+        codes += codes  # NumPy's shifts of bytes use no vectors
+        codes |= bits
+    return torch.from_numpy(codes[:count])
+
+
+def holds(condition: Callable[..., Tensor], x: Tensor, params: Sequence[float]) -> Tensor:
+    """bool: where an emitted condition holds, such as x >= -0.75, which says the same of an array of NumPy."""
+    return torch.from_numpy(condition(x.numpy(), params)) if on_host(x) else condition(x, params)
+
+
+def code_planes(table: Table, x: Tensor) -> Tensor:
+    """The packed codes of flat numbers on a CPU; NaN has the first code, as no border is below it.
+
+    Over each border some bits of the code change: their planes are turned over from there on.
+    """
+    numbers = x.numpy()
+    borders = table.borders if x.dtype == torch.float64 else table.float32_borders
+    above = np.ones(len(numbers), dtype=np.bool_)
+    ones = np.packbits(above, bitorder="little")
+    packed = [ones * ((table.codes[0] >> plane) & 1) for plane in range(table.bits)]
+    for border, before, after in zip(borders, table.codes, table.codes[1:], strict=False):
+        over = np.packbits(np.greater(numbers, border, out=above), bitorder="little")
+        for plane in range(table.bits):
+            if (before ^ after) >> plane & 1:
+                packed[plane] ^= over
+    return torch.from_numpy(np.stack(packed))
+
+
+def where(condition: Tensor, chosen: Tensor, other: Tensor) -> Tensor:
+    """torch.where of a condition, or of bits 0 and 1, and of two tensors of one floating-point dtype."""
+    if not on_host(other):
+        return torch.where(condition.bool(), chosen, other)
+    integers = INTEGERS[other.dtype]
+    mask, bits = condition.to(integers).neg_(), other.view(integers)
+    return mask.bitwise_and_(chosen.view(integers) ^ bits).bitwise_xor_(bits).view(other.dtype)
+
+
+@cache
+def every(dtype: torch.dtype) -> Tensor:
+    """All numbers of a 16-bit dtype, in the order of their bits."""
+    return torch.arange(EVERY, dtype=torch.int32, device="cpu").to(torch.int16).view(dtype)
+
+
+def place(x: Tensor) -> Tensor:
+    """int32: where each number of a 16-bit dtype stands in `every`."""
+    return x.view(torch.uint16).to(torch.int32)
