@@ -1,9 +1,10 @@
 """The element functions of a subject, for one target: forward, derivative, branch_bit, derivative_from_output."""
 
+import re
 from typing import Any
 
 import numpy as np
-from sympy import Expr, Piecewise, Rational, Symbol, sqrt
+from sympy import Expr, Piecewise, Rational, Symbol
 
 from codegen import ends, passes
 from codegen.closed import CLOSED, Closed
@@ -11,15 +12,15 @@ from codegen.function import Function, Writer
 from codegen.subject import Subject
 from fitting.activations.catalogue import CATALOGUE, Row
 from fitting.activations.grammar import parse_formula
-from fitting.activations.heads import maximum, x
+from fitting.activations.heads import x
 from fitting.errors import InputError
 from kernels.methods.table import largest_float32
 
 Y, S = Symbol("y", real=True), Symbol("s", real=True)
 FROM_OUTPUT = "derivative_from_output"
+# Operations that who runs a formula gives to it, as eager mode has faster ones on a CPU, and what they are otherwise.
+FASTER = {"sqrt": "torch.sqrt", "polynomial": "polynomial", "by_branch": "by_branch"}
 _COMPOSED = ("softsign", "tanhshrink")  # torch computes them operation by operation
-# Its root does not change a sum with a number of _ROOT_ADDED or more, not even in float64.
-_ALMOST_0, _ROOT_ADDED = Rational(1, 2**126), 2.0**-9
 
 
 def _stock(subject: Subject) -> Row | None:
@@ -104,13 +105,13 @@ def derivative_from_output(subject: Subject, dtype: str, target: str) -> Functio
             writer.lines.append(
                 "return tl.where(on_right, 1.0, 0.0)" if target == "triton" else "return on_right.to(y.dtype)"
             )
-            return writer.function(FROM_OUTPUT, _of_two_branches(target), doc)
+            return _from_output(writer, doc, 2)
         names = tuple(Symbol(name, real=True) for name in subject.activation.params)
         formula = parse_formula(closed.formula, (Y, *names)).xreplace(
             _values(subject, dtype if closed.rounded else None)
         )
         writer.give(passes.derivative(formula))
-        return writer.function(FROM_OUTPUT, ("y", "params"), doc)
+        return _from_output(writer, doc)
     file = subject.invact().get(dtype)
     if file is None:
         raise InputError(f"{subject.name} has no formula for {dtype}; make one: python -m fitting.invact")
@@ -119,20 +120,22 @@ def derivative_from_output(subject: Subject, dtype: str, target: str) -> Functio
         writer = _writer(target, branches[0])
         _assign_s(writer, branches[0])
         writer.give(_formula(branches[0], "expression"))
-        return writer.function(FROM_OUTPUT, ("y", "params"), doc)
+        return _from_output(writer, doc)
     return _two_branches(branches, target, doc)
 
 
 def _two_branches(branches: list[dict[str, Any]], target: str, doc: str) -> Function:
     left, right = branches
-    where = "tl.where" if target == "triton" else "where"
+    where = "tl.where" if target == "triton" else "torch.where"
     same = left["expression"] == right["expression"] and left["constants"] == right["constants"]
     if same and left["variable"] and left["variable"] == f"-{right['variable']}":
         writer = _writer(target, right)
         _assign_s(writer, right)
         writer.lines.append(f"s = {where}(on_right, s, -s)")
         writer.give(_formula(right, "expression"))
-        return writer.function(FROM_OUTPUT, _of_two_branches(target), doc)
+        return _from_output(writer, doc, 2)
+    if target == "torch":
+        return _two_functions(branches, doc)
     renamed = [{**left, "suffix": "_left"}, {**right, "suffix": "_right"}]
     constants = {**_constants(renamed[0]), **_constants(renamed[1])}
     writer = Writer(target, constants=constants)
@@ -140,12 +143,33 @@ def _two_branches(branches: list[dict[str, Any]], target: str, doc: str) -> Func
         _assign_s(writer, branch)
         writer.assign(name, _formula(branch, "expression"))
     writer.lines.append(f"return {where}(on_right, right, left)")
-    return writer.function(FROM_OUTPUT, _of_two_branches(target), doc)
+    return _from_output(writer, doc, 2)
 
 
-def _of_two_branches(target: str) -> tuple[str, ...]:
-    """The arguments. Who runs PyTorch's operations one by one may have a faster `where`; a compiler fuses its own."""
-    return "y", "on_right", "params", *(["where=torch.where"] if target == "torch" else [])
+def _two_functions(branches: list[dict[str, Any]], doc: str) -> Function:
+    """For PyTorch: a function within for each branch, so that who runs it need not compute both for each y."""
+    whole = Writer("torch")
+    for branch, name in zip(branches, ("left", "right"), strict=True):
+        writer = _writer("torch", branch)
+        _assign_s(writer, branch)
+        writer.give(_formula(branch, "expression"))
+        part = writer.function(name, ("y",), f"Where x is on the {name} branch.")
+        whole.lines += [*part.text().split("\n"), ""]
+        whole.printer.used |= part.calls
+    whole.printer.used.add("by_branch")
+    whole.lines.append("return by_branch(y, on_right, right, left)")
+    return _from_output(whole, doc, 2)
+
+
+def _from_output(writer: Writer, doc: str, branches: int = 1) -> Function:
+    """What has been written, as the function. For PyTorch it takes operations of FASTER, so far as it uses them."""
+    arguments = ["y", "on_right", "params"] if branches == 2 else ["y", "params"]
+    if writer.target == "torch":
+        writer.lines = [line.replace("torch.sqrt(", "sqrt(") for line in writer.lines]
+        called = set(re.findall(r"(?<![\w.])\w+(?=\()", " ".join(writer.lines)))
+        options = [f"{name}={default}" for name, default in FASTER.items() if name in called]
+        arguments += ["*", *options] if options else []
+    return writer.function(FROM_OUTPUT, tuple(arguments), doc)
 
 
 def _constants(branch: dict[str, Any]) -> dict[Symbol, float]:
@@ -163,28 +187,12 @@ def _formula(branch: dict[str, Any], key: str) -> Expr:
 
 
 def _writer(target: str, branch: dict[str, Any]) -> Writer:
-    return Writer(target, constants=_constants(branch))
+    return Writer(target, constants=_constants(branch), calls_polynomials=target == "torch")
 
 
 def _assign_s(writer: Writer, branch: dict[str, Any]) -> None:
     if branch["variable"] is not None:
-        variable = _formula(branch, "variable")
-        writer.assign("s", _without_zeros(variable, _constants(branch)) if writer.target == "torch" else variable)
-
-
-def _without_zeros(variable: Expr, constants: dict[Symbol, float]) -> Expr:
-    """sqrt(max(u, 0)) + c as sqrt(max(u, 2**-126)) + c, which is the same number. On a CPU PyTorch calls MKL's square
-    root, which takes nine times as long at 0, and -y is cut off at 0 for half of all inputs."""
-
-    def mended(sum_: Expr) -> Expr:
-        return sum_.replace(
-            lambda node: node.is_Pow and node.args[1] == Rational(1, 2) and isinstance(node.args[0], maximum),
-            lambda node: sqrt(maximum(*(_ALMOST_0 if one == 0 else one for one in node.args[0].args))),
-        )
-
-    return variable.replace(
-        lambda node: node.is_Add and any(constants.get(term, 0.0) >= _ROOT_ADDED for term in node.args), mended
-    )
+        writer.assign("s", _formula(branch, "variable"))
 
 
 def _closed(subject: Subject) -> Closed | None:

@@ -35,12 +35,16 @@ class Function:
 
 @dataclass
 class Writer:
-    """Collects statements; `constants` are named numbers, `params` the function's parameters in their order."""
+    """Collects statements; `constants` are named numbers, `params` the function's parameters in their order.
+
+    With `calls_polynomials`, which is for PyTorch, polynomials are calls of the primitive, not written step by step.
+    """
 
     target: str
     constants: Mapping[Symbol, float] = field(default_factory=dict)
     params: tuple[Symbol, ...] = ()
     lines: list[str] = field(default_factory=list)
+    calls_polynomials: bool = False
 
     def __post_init__(self) -> None:
         self.printer = PRINTERS[self.target](frozenset({*self.params, *self.constants}))
@@ -113,6 +117,10 @@ class Writer:
             variable = Symbol(name, real=True)
         name = self.free(next(one for one in "pqrvwz" if one not in self.taken))
         *rest, last = (self.printer._print(one) for one in coefficients)
+        if self.calls_polynomials:
+            self.printer.used.add("polynomial")
+            self.lines.append(f"{name} = polynomial({', '.join([variable.name, last, *reversed(rest)])})")
+            return Symbol(name, real=True)
         for constant in reversed(rest):
             form = self.printer.fused if last != name else self.printer.fused_in_place
             self.lines.append(f"{name} = {form.format(a=last, b=variable.name, c=constant)}")

@@ -27,5 +27,20 @@ TORCH = {
     ),
     "fine_Phi": Primitive("Distribution function of N(0, 1).", ("return 0.5 * torch.erfc(-0.7071067811865476 * x)",)),
     "phi": Primitive("Density of N(0, 1).", ("return 0.3989422804014327 * torch.exp(-0.5 * x * x)",)),
+    "polynomial": Primitive(
+        "The polynomial in x with these coefficients, the highest first.",
+        (
+            "y = highest * x + following",
+            "for constant in others:",
+            "    y = y.mul_(x).add_(constant)",
+            "return y",
+        ),
+        arguments="x, highest, following, *others",
+    ),
+    "by_branch": Primitive(
+        "The function of the branch that x is on, of each y.",
+        ("return torch.where(on_right, right(y), left(y))",),
+        arguments="y, on_right, right, left",
+    ),
 }
 """name -> the function to define, where torch has none"""

@@ -9,14 +9,13 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from kernels.engine.elements import INTEGERS, allocate, computed, dtype_name, table_of, torch_elements, widened
+from kernels.engine.elements import INTEGERS, allocate, computed, table_of, torch_elements, widened
 from kernels.engine.emitted import find, module_of
+from kernels.engine.from_output import TABLES, stored_derivative
 from kernels.engine.host import MOST_BORDERS, code_planes, every, holds, on_host, pack, place, unpack, where
 from kernels.engine.pieces import bytes_of, pieces
 from kernels.methods.method import KernelSpec, spec_of
 from kernels.stock import STOCK
-
-_TABLES = 32  # that are kept of each kind, 512 KiB each at most
 
 
 def _f(function: str, x: Tensor, params: Sequence[float]) -> Tensor:
@@ -52,7 +51,7 @@ def _of_each(what: str, spec: KernelSpec, x: Tensor, params: Sequence[float]) ->
     return _EACH[what](spec, widened(x), params)
 
 
-@lru_cache(_TABLES)
+@lru_cache(TABLES)
 def _each(what: str, kernel: str, dtype: torch.dtype, params: tuple[float, ...]) -> Tensor:
     return _EACH[what](spec_of(kernel), widened(every(dtype)), params)
 
@@ -133,11 +132,11 @@ def _derivative(
         case "codes" | "table_codes", _:
             return _levels(spec.key, wide, saved.device, packed)[: piece.stop - piece.start]
         case "signed_output", _:
-            return _from_output(spec, saved.view(-1)[piece], None, params)
+            return stored_derivative(spec, saved.view(-1)[piece], None, params)
         case "branch_bit", Tensor() as output:
-            return _from_output(spec, output, unpack(packed, len(output)), params)
+            return stored_derivative(spec, output, unpack(packed, len(output)), params)
         case _, Tensor() as output:
-            return _from_output(spec, output, None, params)
+            return stored_derivative(spec, output, None, params)
     raise RuntimeError(f"{spec.key} needs y")
 
 
@@ -148,7 +147,7 @@ def _levels(kernel: str, wide: torch.dtype, device: torch.device, packed: Tensor
     return torch.view_as_real(pairs).view(-1)
 
 
-@lru_cache(_TABLES)
+@lru_cache(TABLES)
 def _pairs(kernel: str, wide: torch.dtype, device: torch.device) -> Tensor:
     """The levels of code % 256 and code // 256 of each number; of what is no pair of codes, any two."""
     spec = spec_of(kernel)
@@ -157,52 +156,6 @@ def _pairs(kernel: str, wide: torch.dtype, device: torch.device) -> Tensor:
         torch.cat([levels, levels[-1:].expand(size - len(levels))]) for size in (256, 1 << spec.stored_bits)
     )
     return torch.complex(first.repeat(len(second)), second.repeat_interleave(256))
-
-
-def _from_output(spec: KernelSpec, output: Tensor, bit: Tensor | None, params: Sequence[float]) -> Tensor:
-    """f' of a piece from what was stored of the output, and its packed bit; in 16 bits on a CPU by a table."""
-    if output.itemsize != 2 or not on_host(output):
-        return _computed_from_output(spec, output, bit, params)
-    table = _each_from_output(spec.key, output.dtype, tuple(params))
-    places = place(output)
-    return table.index_select(0, places if bit is None else places.add_(bit, alpha=len(table) // 2))
-
-
-@lru_cache(_TABLES)
-def _each_from_output(kernel: str, dtype: torch.dtype, params: tuple[float, ...]) -> Tensor:
-    """f' for every output: for those on the left, then for those on the right, if there is a bit that tells it."""
-    spec = spec_of(kernel)
-    bits = [torch.full((len(every(dtype)),), bit, dtype=torch.uint8, device="cpu") for bit in range(2)]
-    kinds = bits if spec.storage.name == "branch_bit" else [None]
-    return torch.cat([_computed_from_output(spec, every(dtype), bit, params) for bit in kinds])
-
-
-def _computed_from_output(spec: KernelSpec, output: Tensor, bit: Tensor | None, params: Sequence[float]) -> Tensor:
-    values = widened(output)
-    match spec.storage.name:
-        case "signed_output":
-            values, bit = values.abs() + spec.function.minimum, ~torch.signbit(output)
-        case "marked_output":
-            bit = (output.view(INTEGERS[output.dtype]) & 1) == 0
-    return derivative_from_output(spec, output.dtype, values, bit, params, where)
-
-
-def derivative_from_output(
-    spec: KernelSpec,
-    dtype: torch.dtype,
-    y: Tensor,
-    branch_bit: Tensor | None,
-    params: Sequence[float],
-    choose: Callable[[Tensor, Tensor, Tensor], Tensor] = torch.where,
-) -> Tensor:
-    """The emitted f' for a dtype of the output; float64 has float32's. `choose` does what torch.where does."""
-    name = "float32" if dtype == torch.float64 else dtype_name(dtype)
-    derivative = getattr(torch_elements(spec.function.name), f"derivative_from_output_{name}")
-    if branch_bit is None:
-        result: Tensor = derivative(y, params)
-    else:
-        result = derivative(y, branch_bit, params, choose)
-    return result
 
 
 def gated(function: str, a: Tensor, b: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kernels.engine.elements import computed, table_of, torch_elements, widened
-from kernels.engine.reference import derivative_from_output
+from kernels.engine.from_output import derivative_from_output
 from kernels.methods.method import KernelSpec, spec_of
 from kernels.methods.storage import BRANCH_BIT, CODES, DERIVATIVE, OUTPUT, TABLE_CODES
 

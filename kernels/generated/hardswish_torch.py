@@ -11,6 +11,11 @@ To make it again: python -m codegen emit --fn hardswish --method all --target to
 import torch
 
 
+def by_branch(y, on_right, right, left):
+    """The function of the branch that x is on, of each y."""
+    return torch.where(on_right, right(y), left(y))
+
+
 def forward(x, params):
     """hardswish(x): the stock function, its limits where that gives NaN."""
     y = torch.nn.functional.hardswish(x)
@@ -22,31 +27,49 @@ def derivative(x, params):
     return torch.where((x <= -3.0), 0.0, torch.where((x >= 3.0), 1.0, (2.0 * x + 3.0) * 0.16666666666666666))
 
 
-def derivative_from_output_bfloat16(y, on_right, params, where=torch.where):
+def derivative_from_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, by_branch=by_branch):
     """hardswish'(x) from y = hardswish(x)."""
-    c0_left = -0.816496580927726
-    c0_right = 0.816496580927726
-    left = torch.where((y >= 0.0), 0.0, c0_left * torch.sqrt(torch.clamp(y + 0.375, min=0.0)))
-    right = torch.where((y >= 3.0), 1.0, c0_right * torch.sqrt(torch.clamp(y + 0.375, min=0.0)))
-    return where(on_right, right, left)
+    def left(y):
+        """Where x is on the left branch."""
+        c0 = -0.816496580927726
+        return torch.where((y >= 0.0), 0.0, c0 * sqrt(torch.clamp(y + 0.375, min=0.0)))
+
+    def right(y):
+        """Where x is on the right branch."""
+        c0 = 0.816496580927726
+        return torch.where((y >= 3.0), 1.0, c0 * sqrt(torch.clamp(y + 0.375, min=0.0)))
+
+    return by_branch(y, on_right, right, left)
 
 
-def derivative_from_output_float16(y, on_right, params, where=torch.where):
+def derivative_from_output_float16(y, on_right, params, *, sqrt=torch.sqrt, by_branch=by_branch):
     """hardswish'(x) from y = hardswish(x)."""
-    c0_left = -0.816496580927726
-    c0_right = 0.816496580927726
-    left = torch.where((y >= 0.0), 0.0, c0_left * torch.sqrt(torch.clamp(y + 0.375, min=0.0)))
-    right = torch.where((y >= 3.0), 1.0, c0_right * torch.sqrt(torch.clamp(y + 0.375, min=0.0)))
-    return where(on_right, right, left)
+    def left(y):
+        """Where x is on the left branch."""
+        c0 = -0.816496580927726
+        return torch.where((y >= 0.0), 0.0, c0 * sqrt(torch.clamp(y + 0.375, min=0.0)))
+
+    def right(y):
+        """Where x is on the right branch."""
+        c0 = 0.816496580927726
+        return torch.where((y >= 3.0), 1.0, c0 * sqrt(torch.clamp(y + 0.375, min=0.0)))
+
+    return by_branch(y, on_right, right, left)
 
 
-def derivative_from_output_float32(y, on_right, params, where=torch.where):
+def derivative_from_output_float32(y, on_right, params, *, sqrt=torch.sqrt, by_branch=by_branch):
     """hardswish'(x) from y = hardswish(x)."""
-    c0_left = -0.816496580927726
-    c0_right = 0.816496580927726
-    left = torch.where((y >= 0.0), 0.0, c0_left * torch.sqrt(torch.clamp(y + 0.375, min=0.0)))
-    right = torch.where((y >= 3.0), 1.0, c0_right * torch.sqrt(torch.clamp(y + 0.375, min=0.0)))
-    return where(on_right, right, left)
+    def left(y):
+        """Where x is on the left branch."""
+        c0 = -0.816496580927726
+        return torch.where((y >= 0.0), 0.0, c0 * sqrt(torch.clamp(y + 0.375, min=0.0)))
+
+    def right(y):
+        """Where x is on the right branch."""
+        c0 = 0.816496580927726
+        return torch.where((y >= 3.0), 1.0, c0 * sqrt(torch.clamp(y + 0.375, min=0.0)))
+
+    return by_branch(y, on_right, right, left)
 
 
 def branch_bit(x, params):

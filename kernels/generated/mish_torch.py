@@ -11,6 +11,19 @@ To make it again: python -m codegen emit --fn mish --method all --target torch
 import torch
 
 
+def by_branch(y, on_right, right, left):
+    """The function of the branch that x is on, of each y."""
+    return torch.where(on_right, right(y), left(y))
+
+
+def polynomial(x, highest, following, *others):
+    """The polynomial in x with these coefficients, the highest first."""
+    y = highest * x + following
+    for constant in others:
+        y = y.mul_(x).add_(constant)
+    return y
+
+
 def sech2_softplus(x):
     """1 - tanh(log(1 + exp(x)))², without its cancellation."""
     return 1.0 / torch.cosh(torch.logaddexp(x, torch.zeros_like(x))) ** 2
@@ -33,7 +46,7 @@ def derivative(x, params):
     return sech2_softplus(x) * torch.sigmoid(x) * z + tanh_softplus(x)
 
 
-def derivative_from_output_bfloat16(y, on_right, params, where=torch.where):
+def derivative_from_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
     """mish'(x) from y = mish(x)."""
     t = -0.3088434040546417
     low = 0.00030954944668337703
@@ -47,20 +60,13 @@ def derivative_from_output_bfloat16(y, on_right, params, where=torch.where):
     c6 = 0.03499501943588257
     c7 = 0.0594058558344841
     c8 = -0.022891096770763397
-    s = torch.sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
-    s = where(on_right, s, -s)
-    p = c8 * s + c7
-    p = p.mul_(s).add_(c6)
-    p = p.mul_(s).add_(c5)
-    p = p.mul_(s).add_(c4)
-    p = p.mul_(s).add_(c3)
-    p = p.mul_(s).add_(c2)
-    p = p.mul_(s).add_(c1)
-    p = p.mul_(s).add_(c0)
+    s = sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
+    s = torch.where(on_right, s, -s)
+    p = polynomial(s, c8, c7, c6, c5, c4, c3, c2, c1, c0)
     return p
 
 
-def derivative_from_output_float16(y, on_right, params, where=torch.where):
+def derivative_from_output_float16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
     """mish'(x) from y = mish(x)."""
     t = -0.30883121490478516
     low = 3.073548214160837e-05
@@ -76,83 +82,60 @@ def derivative_from_output_float16(y, on_right, params, where=torch.where):
     c8 = 0.29846084117889404
     c9 = -0.12806610763072968
     c10 = 0.019292769953608513
-    s = torch.sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
-    s = where(on_right, s, -s)
-    p = c10 * s + c9
-    p = p.mul_(s).add_(c8)
-    p = p.mul_(s).add_(c7)
-    p = p.mul_(s).add_(c6)
-    p = p.mul_(s).add_(c5)
-    p = p.mul_(s).add_(c4)
-    p = p.mul_(s).add_(c3)
-    p = p.mul_(s).add_(c2)
-    p = p.mul_(s).add_(c1)
-    p = p.mul_(s).add_(c0)
+    s = sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
+    s = torch.where(on_right, s, -s)
+    p = polynomial(s, c10, c9, c8, c7, c6, c5, c4, c3, c2, c1, c0)
     return p
 
 
-def derivative_from_output_float32(y, on_right, params, where=torch.where):
+def derivative_from_output_float32(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial, by_branch=by_branch):
     """mish'(x) from y = mish(x)."""
-    t_left = -0.3088434040546417
-    t_low_left = -8.962608433193964e-09
-    radius_left = 0.5557368397712708
-    c0_left = -0.15331441164016724
-    c1_left = 0.8186138868331909
-    c2_left = -1.421678066253662
-    c3_left = 0.44694608449935913
-    c4_left = 1.6620903015136719
-    c5_left = -2.4642415046691895
-    c6_left = 0.3878364562988281
-    c7_left = 2.300442934036255
-    c8_left = -1.880893349647522
-    t_right = -0.3088434040546417
-    t_low_right = -8.962608433193964e-09
-    high_right = 9.355829238891602
-    c0_right = 0.8691200613975525
-    c1_right = -0.7140307426452637
-    c2_right = 1.2943060398101807
-    c3_right = 0.28674304485321045
-    c4_right = 0.17196014523506165
-    c5_right = 0.3382812440395355
-    c6_right = 0.008564122952520847
-    c7_right = 0.005315147340297699
-    c8_right = -0.09430916607379913
-    c9_right = 1.558396577835083
-    c10_right = 0.7296980023384094
-    c11_right = 1.0084002017974854
-    c12_right = 0.5651711225509644
-    c13_right = 0.2571224868297577
-    c14_right = 0.054858993738889694
-    s = torch.sqrt(torch.clamp(y - t_left, min=t_low_left) - t_low_left) / (radius_left + torch.sqrt(torch.clamp(-y, min=1.1754943508222875e-38)))
-    u = s - 0.5
-    p = c8_left * u + c7_left
-    p = p.mul_(u).add_(c6_left)
-    p = p.mul_(u).add_(c5_left)
-    p = p.mul_(u).add_(c4_left)
-    p = p.mul_(u).add_(c3_left)
-    p = p.mul_(u).add_(c2_left)
-    p = p.mul_(u).add_(c1_left)
-    p = p.mul_(u).add_(c0_left)
-    left = p * s
-    s = torch.sqrt(torch.clamp(torch.clamp(y - t_right, min=t_low_right), max=high_right) - t_low_right)
-    u_2 = s - 1.25
-    q = c14_right * u_2 + c13_right
-    q = q.mul_(u_2).add_(c12_right)
-    q = q.mul_(u_2).add_(c11_right)
-    q = q.mul_(u_2).add_(c10_right)
-    q = q.mul_(u_2).add_(c9_right)
-    q = q.mul_(u_2).add_(c8_right)
-    q = q.mul_(u_2).add_(1.0)
-    u_3 = s - 1.25
-    r = c7_right * u_3 + c6_right
-    r = r.mul_(u_3).add_(c5_right)
-    r = r.mul_(u_3).add_(c4_right)
-    r = r.mul_(u_3).add_(c3_right)
-    r = r.mul_(u_3).add_(c2_right)
-    r = r.mul_(u_3).add_(c1_right)
-    r = r.mul_(u_3).add_(c0_right)
-    right = r * s / q
-    return where(on_right, right, left)
+    def left(y):
+        """Where x is on the left branch."""
+        t = -0.3088434040546417
+        t_low = -8.962608433193964e-09
+        radius = 0.5557368397712708
+        c0 = -0.15331441164016724
+        c1 = 0.8186138868331909
+        c2 = -1.421678066253662
+        c3 = 0.44694608449935913
+        c4 = 1.6620903015136719
+        c5 = -2.4642415046691895
+        c6 = 0.3878364562988281
+        c7 = 2.300442934036255
+        c8 = -1.880893349647522
+        s = sqrt(torch.clamp(y - t, min=t_low) - t_low) / (radius + sqrt(torch.clamp(-y, min=0.0)))
+        t0 = s - 0.5
+        p = polynomial(t0, c8, c7, c6, c5, c4, c3, c2, c1, c0)
+        return p * s
+
+    def right(y):
+        """Where x is on the right branch."""
+        t = -0.3088434040546417
+        t_low = -8.962608433193964e-09
+        high = 9.355829238891602
+        c0 = 0.8691200613975525
+        c1 = -0.7140307426452637
+        c2 = 1.2943060398101807
+        c3 = 0.28674304485321045
+        c4 = 0.17196014523506165
+        c5 = 0.3382812440395355
+        c6 = 0.008564122952520847
+        c7 = 0.005315147340297699
+        c8 = -0.09430916607379913
+        c9 = 1.558396577835083
+        c10 = 0.7296980023384094
+        c11 = 1.0084002017974854
+        c12 = 0.5651711225509644
+        c13 = 0.2571224868297577
+        c14 = 0.054858993738889694
+        s = sqrt(torch.clamp(torch.clamp(y - t, min=t_low), max=high) - t_low)
+        t0 = s - 1.25
+        p = polynomial(t0, c14, c13, c12, c11, c10, c9, c8, 1.0)
+        q = polynomial(t0, c7, c6, c5, c4, c3, c2, c1, c0)
+        return q * s / p
+
+    return by_branch(y, on_right, right, left)
 
 
 def branch_bit(x, params):

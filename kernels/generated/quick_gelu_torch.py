@@ -11,6 +11,19 @@ To make it again: python -m codegen emit --fn quick_gelu --method all --target t
 import torch
 
 
+def by_branch(y, on_right, right, left):
+    """The function of the branch that x is on, of each y."""
+    return torch.where(on_right, right(y), left(y))
+
+
+def polynomial(x, highest, following, *others):
+    """The polynomial in x with these coefficients, the highest first."""
+    y = highest * x + following
+    for constant in others:
+        y = y.mul_(x).add_(constant)
+    return y
+
+
 def forward(x, params):
     """quick_gelu(x) = x*sigmoid(1.702*x)."""
     z = torch.clamp(x, min=-8.507059173023462e+37)
@@ -24,56 +37,49 @@ def derivative(x, params):
     return t1 + 1.702 * torch.sigmoid(-1.702 * x) * t1 * z
 
 
-def derivative_from_output_bfloat16(y, on_right, params, where=torch.where):
+def derivative_from_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial, by_branch=by_branch):
     """quick_gelu'(x) from y = quick_gelu(x)."""
-    t_left = -0.16348811984062195
-    low_left = 8.703622370376252e-06
-    c0_left = 0.0003960713802371174
-    c1_left = -0.7459614276885986
-    c2_left = -4.544083118438721
-    c3_left = 112.64789581298828
-    c4_left = -1012.9797973632812
-    c5_left = 5120.0712890625
-    c6_left = -14592.5146484375
-    c7_left = 21942.599609375
-    c8_left = -13531.4599609375
-    t_right = -0.16348811984062195
-    low_right = 8.703622370376252e-06
-    high_right = 4.616954326629639
-    c0_right = -1.0009429454803467
-    c1_right = -4.530485153198242
-    c2_right = -4.906921863555908
-    c3_right = 13.238521575927734
-    c4_right = -7.883203983306885
-    c5_right = 6.661260604858398
-    c6_right = -6.968664169311523
-    c7_right = 4.152534008026123
-    c8_right = -1.6412925720214844
-    c9_right = 0.2777025103569031
-    s = torch.sqrt(torch.clamp(y - t_left, min=low_left))
-    p = c8_left * s + c7_left
-    p = p.mul_(s).add_(c6_left)
-    p = p.mul_(s).add_(c5_left)
-    p = p.mul_(s).add_(c4_left)
-    p = p.mul_(s).add_(c3_left)
-    p = p.mul_(s).add_(c2_left)
-    p = p.mul_(s).add_(c1_left)
-    p = p.mul_(s).add_(c0_left)
-    left = p
-    s = torch.sqrt(torch.clamp(torch.clamp(y - t_right, min=low_right), max=high_right))
-    q = c9_right * s + c8_right
-    q = q.mul_(s).add_(c7_right)
-    q = q.mul_(s).add_(c6_right)
-    q = q.mul_(s).add_(c5_right)
-    q = q.mul_(s).add_(c4_right)
-    r = c3_right * s + c2_right
-    r = r.mul_(s).add_(c1_right)
-    r = r.mul_(s).add_(c0_right)
-    right = r * torch.exp2(q * s) + 1.0
-    return where(on_right, right, left)
+    def left(y):
+        """Where x is on the left branch."""
+        t = -0.16348811984062195
+        low = 8.703622370376252e-06
+        c0 = 0.0003960713802371174
+        c1 = -0.7459614276885986
+        c2 = -4.544083118438721
+        c3 = 112.64789581298828
+        c4 = -1012.9797973632812
+        c5 = 5120.0712890625
+        c6 = -14592.5146484375
+        c7 = 21942.599609375
+        c8 = -13531.4599609375
+        s = sqrt(torch.clamp(y - t, min=low))
+        p = polynomial(s, c8, c7, c6, c5, c4, c3, c2, c1, c0)
+        return p
+
+    def right(y):
+        """Where x is on the right branch."""
+        t = -0.16348811984062195
+        low = 8.703622370376252e-06
+        high = 4.616954326629639
+        c0 = -1.0009429454803467
+        c1 = -4.530485153198242
+        c2 = -4.906921863555908
+        c3 = 13.238521575927734
+        c4 = -7.883203983306885
+        c5 = 6.661260604858398
+        c6 = -6.968664169311523
+        c7 = 4.152534008026123
+        c8 = -1.6412925720214844
+        c9 = 0.2777025103569031
+        s = sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
+        p = polynomial(s, c9, c8, c7, c6, c5, c4)
+        q = polynomial(s, c3, c2, c1, c0)
+        return q * torch.exp2(p * s) + 1.0
+
+    return by_branch(y, on_right, right, left)
 
 
-def derivative_from_output_float16(y, on_right, params, where=torch.where):
+def derivative_from_output_float16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
     """quick_gelu'(x) from y = quick_gelu(x)."""
     t = -0.16360104084014893
     low = 1.2207031829802872e-07
@@ -90,87 +96,62 @@ def derivative_from_output_float16(y, on_right, params, where=torch.where):
     c9 = -0.4003209173679352
     c10 = 0.11602715402841568
     c11 = -0.013054465875029564
-    s = torch.sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
-    s = where(on_right, s, -s)
-    p = c11 * s + c10
-    p = p.mul_(s).add_(c9)
-    p = p.mul_(s).add_(c8)
-    p = p.mul_(s).add_(c7)
-    p = p.mul_(s).add_(c6)
-    p = p.mul_(s).add_(c5)
-    p = p.mul_(s).add_(c4)
-    p = p.mul_(s).add_(c3)
-    p = p.mul_(s).add_(c2)
-    p = p.mul_(s).add_(c1)
-    p = p.mul_(s).add_(c0)
+    s = sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
+    s = torch.where(on_right, s, -s)
+    p = polynomial(s, c11, c10, c9, c8, c7, c6, c5, c4, c3, c2, c1, c0)
     return p
 
 
-def derivative_from_output_float32(y, on_right, params, where=torch.where):
+def derivative_from_output_float32(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial, by_branch=by_branch):
     """quick_gelu'(x) from y = quick_gelu(x)."""
-    t_left = -0.16361019015312195
-    t_low_left = 5.167683503337628e-10
-    radius_left = 0.4044875502586365
-    c0_left = -0.13806797564029694
-    c1_left = 0.7315092086791992
-    c2_left = -1.233273983001709
-    c3_left = 0.2520001530647278
-    c4_left = 1.7025797367095947
-    c5_left = -2.2170069217681885
-    c6_left = -0.11647474765777588
-    c7_left = 2.9721691608428955
-    c8_left = -2.133491277694702
-    c9_left = -1.477765679359436
-    c10_left = 1.866100788116455
-    t_right = -0.16361019015312195
-    t_low_right = 5.167683503337628e-10
-    high_right = 10.361494064331055
-    c0_right = -0.9999997615814209
-    c1_right = 2.0444090366363525
-    c2_right = -1.2698408365249634
-    c3_right = 0.2795216739177704
-    c4_right = 1.7072699069976807
-    c5_right = -1.5581603050231934
-    c6_right = 0.7468051314353943
-    c7_right = -1.075932502746582
-    c8_right = 1.2853362560272217
-    c9_right = -1.8969851732254028
-    c10_right = 2.128627300262451
-    c11_right = -1.6821577548980713
-    c12_right = 0.8542767763137817
-    c13_right = -0.2579398453235626
-    c14_right = 0.041935034096241
-    c15_right = -0.002827767515555024
-    s = torch.sqrt(torch.clamp(y - t_left, min=t_low_left) - t_low_left) / (radius_left + torch.sqrt(torch.clamp(-y, min=1.1754943508222875e-38)))
-    u = s - 0.5
-    p = c10_left * u + c9_left
-    p = p.mul_(u).add_(c8_left)
-    p = p.mul_(u).add_(c7_left)
-    p = p.mul_(u).add_(c6_left)
-    p = p.mul_(u).add_(c5_left)
-    p = p.mul_(u).add_(c4_left)
-    p = p.mul_(u).add_(c3_left)
-    p = p.mul_(u).add_(c2_left)
-    p = p.mul_(u).add_(c1_left)
-    p = p.mul_(u).add_(c0_left)
-    left = p * s
-    s = torch.sqrt(torch.clamp(torch.clamp(y - t_right, min=t_low_right), max=high_right) - t_low_right)
-    q = c15_right * s + c14_right
-    q = q.mul_(s).add_(c13_right)
-    q = q.mul_(s).add_(c12_right)
-    q = q.mul_(s).add_(c11_right)
-    q = q.mul_(s).add_(c10_right)
-    q = q.mul_(s).add_(c9_right)
-    q = q.mul_(s).add_(c8_right)
-    q = q.mul_(s).add_(c7_right)
-    q = q.mul_(s).add_(c6_right)
-    q = q.mul_(s).add_(c5_right)
-    q = q.mul_(s).add_(c4_right)
-    r = c3_right * s + c2_right
-    r = r.mul_(s).add_(c1_right)
-    r = r.mul_(s).add_(c0_right)
-    right = r * torch.exp2(q * s) + 1.0
-    return where(on_right, right, left)
+    def left(y):
+        """Where x is on the left branch."""
+        t = -0.16361019015312195
+        t_low = 5.167683503337628e-10
+        radius = 0.4044875502586365
+        c0 = -0.13806797564029694
+        c1 = 0.7315092086791992
+        c2 = -1.233273983001709
+        c3 = 0.2520001530647278
+        c4 = 1.7025797367095947
+        c5 = -2.2170069217681885
+        c6 = -0.11647474765777588
+        c7 = 2.9721691608428955
+        c8 = -2.133491277694702
+        c9 = -1.477765679359436
+        c10 = 1.866100788116455
+        s = sqrt(torch.clamp(y - t, min=t_low) - t_low) / (radius + sqrt(torch.clamp(-y, min=0.0)))
+        t0 = s - 0.5
+        p = polynomial(t0, c10, c9, c8, c7, c6, c5, c4, c3, c2, c1, c0)
+        return p * s
+
+    def right(y):
+        """Where x is on the right branch."""
+        t = -0.16361019015312195
+        t_low = 5.167683503337628e-10
+        high = 10.361494064331055
+        c0 = -0.9999997615814209
+        c1 = 2.0444090366363525
+        c2 = -1.2698408365249634
+        c3 = 0.2795216739177704
+        c4 = 1.7072699069976807
+        c5 = -1.5581603050231934
+        c6 = 0.7468051314353943
+        c7 = -1.075932502746582
+        c8 = 1.2853362560272217
+        c9 = -1.8969851732254028
+        c10 = 2.128627300262451
+        c11 = -1.6821577548980713
+        c12 = 0.8542767763137817
+        c13 = -0.2579398453235626
+        c14 = 0.041935034096241
+        c15 = -0.002827767515555024
+        s = sqrt(torch.clamp(torch.clamp(y - t, min=t_low), max=high) - t_low)
+        p = polynomial(s, c15, c14, c13, c12, c11, c10, c9, c8, c7, c6, c5, c4)
+        q = polynomial(s, c3, c2, c1, c0)
+        return q * torch.exp2(p * s) + 1.0
+
+    return by_branch(y, on_right, right, left)
 
 
 def branch_bit(x, params):

@@ -11,6 +11,14 @@ To make it again: python -m codegen emit --fn tanhshrink --method all --target t
 import torch
 
 
+def polynomial(x, highest, following, *others):
+    """The polynomial in x with these coefficients, the highest first."""
+    y = highest * x + following
+    for constant in others:
+        y = y.mul_(x).add_(constant)
+    return y
+
+
 def forward(x, params):
     """tanhshrink(x): the stock function."""
     return torch.nn.functional.tanhshrink(x)
@@ -21,7 +29,7 @@ def derivative(x, params):
     return torch.tanh(x) * torch.tanh(x)
 
 
-def derivative_from_output_bfloat16(y, params):
+def derivative_from_output_bfloat16(y, params, *, polynomial=polynomial):
     """tanhshrink'(x) from y = tanhshrink(x)."""
     high = 3.0693740844726562
     c0 = -0.9998143911361694
@@ -31,13 +39,11 @@ def derivative_from_output_bfloat16(y, params):
     c4 = 0.2648707628250122
     c5 = -0.750718891620636
     s = torch.pow(torch.clamp(torch.abs(y), max=high), 0.3333333333333333)
-    p = c5 * s + c4
-    p = p.mul_(s).add_(c3)
-    p = p.mul_(s).add_(c2)
+    p = polynomial(s, c5, c4, c3, c2)
     return torch.exp2(p * s) * (c0 + c1 * s) + 1.0
 
 
-def derivative_from_output_float16(y, params):
+def derivative_from_output_float16(y, params, *, polynomial=polynomial):
     """tanhshrink'(x) from y = tanhshrink(x)."""
     high = 4.457218170166016
     c0 = -0.999992847442627
@@ -49,16 +55,12 @@ def derivative_from_output_float16(y, params):
     c6 = -0.941017746925354
     c7 = -0.5457627177238464
     s = torch.pow(torch.clamp(torch.abs(y), max=high), 0.3333333333333333)
-    p = c7 * s + c6
-    p = p.mul_(s).add_(c5)
-    p = p.mul_(s).add_(c4)
-    q = c3 * s + c2
-    q = q.mul_(s).add_(c1)
-    q = q.mul_(s).add_(c0)
+    p = polynomial(s, c7, c6, c5, c4)
+    q = polynomial(s, c3, c2, c1, c0)
     return q * torch.exp2(p * s) + 1.0
 
 
-def derivative_from_output_float32(y, params):
+def derivative_from_output_float32(y, params, *, polynomial=polynomial):
     """tanhshrink'(x) from y = tanhshrink(x)."""
     high = 6.973932266235352
     c0 = -0.9999995231628418
@@ -73,13 +75,6 @@ def derivative_from_output_float32(y, params):
     c9 = -0.26889532804489136
     c10 = 0.06244654580950737
     s = torch.pow(torch.clamp(torch.abs(y), max=high), 0.3333333333333333)
-    p = c10 * s + c9
-    p = p.mul_(s).add_(c8)
-    p = p.mul_(s).add_(c7)
-    p = p.mul_(s).add_(c6)
-    p = p.mul_(s).add_(c5)
-    p = p.mul_(s).add_(c4)
-    q = c3 * s + c2
-    q = q.mul_(s).add_(c1)
-    q = q.mul_(s).add_(c0)
+    p = polynomial(s, c10, c9, c8, c7, c6, c5, c4)
+    q = polynomial(s, c3, c2, c1, c0)
     return q * torch.exp2(p * s) + 1.0

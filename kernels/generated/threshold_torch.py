@@ -22,17 +22,17 @@ def derivative(x, params):
     return torch.where((threshold < x), 1.0, torch.full_like(x, 0.0))
 
 
-def derivative_from_output_bfloat16(y, on_right, params, where=torch.where):
+def derivative_from_output_bfloat16(y, on_right, params):
     """threshold'(x) from y = threshold(x)."""
     return on_right.to(y.dtype)
 
 
-def derivative_from_output_float16(y, on_right, params, where=torch.where):
+def derivative_from_output_float16(y, on_right, params):
     """threshold'(x) from y = threshold(x)."""
     return on_right.to(y.dtype)
 
 
-def derivative_from_output_float32(y, on_right, params, where=torch.where):
+def derivative_from_output_float32(y, on_right, params):
     """threshold'(x) from y = threshold(x)."""
     return on_right.to(y.dtype)
 

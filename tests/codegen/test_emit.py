@@ -12,7 +12,7 @@ from benchmarks.baselines.oracle import all_inputs
 from codegen import generated
 from codegen.closed import CLOSED
 from codegen.elements import FROM_OUTPUT, derivative_from_output
-from codegen.module import torch_module, triton_module
+from codegen.module import torch_module, torch_texts, triton_module
 from codegen.options import METHODS
 from codegen.options import method as method_of
 from codegen.standalone import Request, emit
@@ -99,7 +99,11 @@ def test_the_twin_that_stands_alone_does_what_the_runtime_does(name, method, tmp
     grad = torch.ones_like(x)
     gradient = reference.backward(kernel, grad, expected if kernel.storage.keeps_output else None, kept, params)
     takes = (y, saved) if kernel.storage.keeps_output else (saved,)
-    assert torch.equal(emitted.backward_pass(grad, *takes, params), gradient)
+    got = emitted.backward_pass(grad, *takes, params)
+    # A formula in y of some twenty operations moves by 2**-19 at most in float32: each of the two, as the runtime has
+    # operations of its own.
+    rounding = {"rtol": 2 * 2.0**-23, "atol": 2 * 2.0**-19} if kernel.storage.keeps_output else {"rtol": 0, "atol": 0}
+    torch.testing.assert_close(got, gradient, **rounding)
 
 
 @pytest.mark.usefixtures("interpreter")
@@ -151,7 +155,7 @@ def test_formulas_for_any_parameters_agree_with_the_files(name):
         for subject, params in ((free, values), (Subject(free.activation, (), free.files), ())):
             space = {"torch": torch}
             function = derivative_from_output(subject, dtype, "torch")
-            exec(compile(function.text(), name, "exec"), space)  # our own text
+            exec(compile("\n\n".join(torch_texts([function])), name, "exec"), space)  # our own text
             side = [torch.ones_like(y, dtype=torch.bool)] if "on_right" in function.arguments else []
             outcomes.append(torch.broadcast_to(torch.as_tensor(space[FROM_OUTPUT](y, *side, params)), y.shape).float())
         torch.testing.assert_close(*outcomes, rtol=2.0**-22, atol=0)
