@@ -13,8 +13,9 @@ from torch.nn import functional as F
 
 from kernels.engine.codes import Decode, Encode, taking
 from kernels.engine.elements import computed
+from kernels.engine.host import pack, unpack
 from kernels.engine.pieces import Along, bytes_of, pieces
-from kernels.engine.planes import eights_of, pack, plane_bytes, unpack
+from kernels.engine.planes import eights_of, plane_bytes
 
 
 def ends(x: Tensor, run: int, wide: int, tokens: int, bits: int, centered: bool = False) -> tuple[Tensor, Tensor]:
@@ -106,7 +107,7 @@ def rectify(x: Tensor, slope: float) -> tuple[Tensor, Tensor]:
     flat, y = x.reshape(-1), F.leaky_relu(x, slope) if slope else F.relu(x)
     signs = x.new_empty((1, plane_bytes(len(flat))), dtype=torch.uint8)
     for piece in pieces(len(flat)):
-        signs[:, bytes_of(piece)] = pack((flat[piece] <= 0).logical_not_().view(torch.uint8), 1)
+        signs[:, bytes_of(piece)] = pack((flat[piece] <= 0).logical_not_(), 1)
     return y, signs
 
 

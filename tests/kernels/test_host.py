@@ -1,0 +1,164 @@
+"""What tensors on a CPU do by operations of their own agrees with the plain operations, at every kind of number."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from benchmarks.baselines.oracle import truth
+from coefficients import load
+from kernels.engine import host, planes, reference
+from kernels.engine.elements import DTYPES, torch_elements, widened
+from kernels.methods.functions import FUNCTIONS
+from kernels.methods.table import Table
+from kernels.stock import STOCK
+from tests.kernels.specs import spec
+
+SIXTEEN = (torch.bfloat16, torch.float16)
+SPECIAL = [math.inf, -math.inf, math.nan, 0.0, -0.0, 1e-45, -1e-45, 1e-310]
+numbers = st.lists(st.floats(-4, 4, width=32) | st.sampled_from(SPECIAL), min_size=1, max_size=70)
+
+
+def equal(a: Tensor, b: Tensor) -> bool:
+    """Bit for bit, but for what a NaN holds."""
+    return torch.equal(torch.isnan(a), torch.isnan(b)) and a.nan_to_num().tolist() == b.nan_to_num().tolist()
+
+
+@given(st.integers(1, 8), st.integers(1, 200), st.integers(0, 9))
+def test_planes_are_those_of_plain_operations(bits: int, count: int, seed: int) -> None:
+    codes = torch.randint(0, 1 << bits, (count,), generator=torch.Generator().manual_seed(seed)).to(torch.uint8)
+    packed = host.pack(codes, bits)
+    assert torch.equal(packed, planes.pack(codes, bits))
+    assert torch.equal(host.unpack(packed, count), codes)
+    assert torch.equal(host.pack(codes > 1, 1), planes.pack((codes > 1).to(torch.uint8), 1))
+
+
+@given(numbers, st.sets(st.floats(-3, 3), min_size=1, max_size=20), st.randoms(use_true_random=False), st.booleans())
+def test_codes_are_found_as_by_a_search(values, borders, random, wide) -> None:
+    """Neighbours may share a code, and codes come in any order; a border belongs to what is below it."""
+    borders = sorted(borders)
+    codes = [random.randrange(8) for _ in range(len(borders) + 1)]
+    table = Table(tuple(borders), tuple(codes), tuple(float(level) for level in range(8)))
+    x = torch.tensor(values, dtype=torch.float64 if wide else torch.float32)
+    found = planes.unpack(host.code_planes(table, x), len(x)).numpy()
+    interval = np.searchsorted(borders, x.double().numpy(), side="left")
+    interval[np.isnan(x.numpy())] = 0
+    assert found.tolist() == np.asarray(codes)[interval].tolist()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@given(numbers, st.randoms(use_true_random=False))
+def test_where_chooses_whole_numbers(dtype, values, random) -> None:
+    chosen = torch.tensor(values, dtype=dtype)
+    other, condition = chosen.flip(0), torch.tensor([random.random() < 0.5 for _ in values])
+    assert equal(host.where(condition, chosen, other), torch.where(condition, chosen, other))
+
+
+@given(numbers, st.randoms(use_true_random=False))
+def test_each_branch_is_computed_for_its_own_numbers_alone(values, random) -> None:
+    y, on_right = torch.tensor(values), torch.tensor([random.random() < 0.5 for _ in values])
+    seen = {}
+
+    def branch(name: str, sign: float) -> host.Formula:
+        def formula(part: Tensor) -> Tensor:
+            seen[name] = part
+            return sign * part
+
+        return formula
+
+    assert equal(host.by_branch(y, on_right, branch("right", 1.0), branch("left", -1.0)), torch.where(on_right, y, -y))
+    assert equal(seen["right"], y[on_right])
+    assert equal(seen["left"], y[~on_right])
+
+
+@given(numbers)
+def test_the_root_is_rounded_once(values) -> None:
+    x = torch.tensor(values).abs()
+    assert equal(host.sqrt(x), x.double().sqrt().float())  # 53 bits are enough for 24 after a second rounding
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_root_of_a_signalling_nan_is_silent() -> None:
+    assert torch.isnan(host.sqrt(torch.tensor([0x7F800001], dtype=torch.int32).view(torch.float32))).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@given(st.lists(st.floats(-10, 10), min_size=2, max_size=17), st.lists(st.floats(-1, 1), min_size=1, max_size=40))
+def test_polynomials_are_those_of_horner(dtype, coefficients, points) -> None:
+    x = torch.tensor(points, dtype=dtype)
+    got = host.polynomial(x, *coefficients)
+    held = torch.tensor(coefficients, dtype=dtype).double().numpy()
+    exact, size = (np.polyval(c, p) for c, p in ((held, x.double().numpy()), (abs(held), x.double().abs().numpy())))
+    # Higham, Accuracy and Stability, 5.1: gamma_2n of the sum of |c_k x^k|, here 4n eps/2, and what is subnormal.
+    bound = 2 * len(held) * torch.finfo(dtype).eps * size + len(held) * torch.finfo(dtype).smallest_normal
+    assert (np.abs(got.double().numpy() - exact) <= bound).all()
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN, ids=str)
+def test_all_numbers_stand_where_they_are_looked_for(dtype) -> None:
+    every = host.every(dtype)
+    shuffled = every[torch.randperm(host.EVERY, generator=torch.Generator().manual_seed(0))]
+    assert torch.equal(every.index_select(0, host.place(shuffled)).view(torch.int16), shuffled.view(torch.int16))
+    assert len(every.view(torch.int16).unique()) == host.EVERY
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_stock_and_the_emitted_forward_are_one_function(name, dtype) -> None:
+    """So that where no NaN comes out, the emitted one need not run; in 16 bits if that is one operation."""
+    params = tuple(FUNCTIONS[name].parameters.values())
+    x = (3 * torch.randn(1003, generator=torch.Generator().manual_seed(0))).to(dtype)
+    x[:4] = torch.tensor([0.0, -0.0, 30.0, -30.0])
+    x = x if FUNCTIONS[name].rounds_once else widened(x)
+    assert torch.equal(STOCK[name](x, *params), torch_elements(name).forward(x, params))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_an_infinity_changes_nothing_beside_it(name, dtype) -> None:
+    params = tuple(FUNCTIONS[name].parameters.values())
+    x = (3 * torch.randn(1003, generator=torch.Generator().manual_seed(0))).to(dtype)
+    kernel = spec(name, "forward-ad")
+    finite, _ = reference.forward(kernel, x, params)
+    x[[5, 700]] = -math.inf
+    y, saved = reference.forward(kernel, x, params)
+    others = torch.isfinite(x)
+    assert torch.equal(y[others], finite[others])
+    assert not torch.isnan(y).any()
+    assert not torch.isnan(saved).any()
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN, ids=str)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_16_bit_gradient_from_the_output_is_within_the_stored_error(name, dtype) -> None:
+    kernel, params = spec(name, "invact"), tuple(FUNCTIONS[name].parameters.values())
+    x, f, df = truth(name, dtype)
+    y, saved = reference.forward(kernel, x, params)
+    dx = reference.backward(kernel, torch.ones_like(x), y, saved, params)
+    nearest = torch.isfinite(x) & torch.isfinite(f) & (y == f)  # of other y, the file does not speak
+    # In float32 a formula of some twenty operations moves by 2**-19 at most; rounding adds half a unit.
+    limit = load(name, f"invact-{str(dtype).removeprefix('torch.')}")["error"]["linf"] + 2.0**-19
+    limit = limit + torch.finfo(dtype).eps / 2 * dx.double().abs()
+    assert ((dx.double() - df).abs() <= limit)[nearest].all()
+    assert nearest.sum() >= len(x) / 4
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN, ids=str)
+@pytest.mark.parametrize("method", ["forward-ad", "invact-sign-bit"])
+@pytest.mark.parametrize("name", ["gelu", "silu", "hardswish"])
+def test_what_a_table_gives_is_what_is_computed(name, method, dtype, monkeypatch) -> None:
+    """Of all numbers, each compared with itself computed in float32, as on a device without tables."""
+    kernel, x = spec(name, method), host.every(dtype)
+    y, saved = reference.forward(kernel, x, ())
+    dx = reference.backward(kernel, torch.ones_like(x), None, saved, ())
+    monkeypatch.setattr(reference, "on_host", lambda _: False)
+    assert equal(saved, reference.forward(kernel, x, ())[1])
+    monkeypatch.undo()
+    if method != "forward-ad":
+        monkeypatch.setattr("kernels.engine.from_output.on_host", lambda _: False)
+    assert equal(dx, reference.backward(kernel, torch.ones_like(x), None, saved, ()))
+    assert equal(y, reference.forward(kernel, x, ())[0])
