@@ -70,6 +70,7 @@ _EACH: dict[str, Callable[[KernelSpec, Tensor, Sequence[float]], Tensor]] = {
     "f": lambda spec, wide, params: _f(spec.function.name, wide, params),
     "derivative": lambda spec, wide, params: torch_elements(spec.function.name).derivative(wide, params),
     "signed_output": _signed,
+    "codes": lambda spec, wide, _: unpack(_searched(spec, wide), len(wide)),
 }
 
 
@@ -88,7 +89,7 @@ def forward(spec: KernelSpec, x: Tensor, params: Sequence[float], order: Sequenc
             case "branch_bit":
                 saved[:, bytes_of(piece)] = pack(_on_right(spec, widened(part), params), 1)
             case "codes" | "table_codes":
-                saved[:, bytes_of(piece)] = _codes(spec, widened(part))
+                saved[:, bytes_of(piece)] = _codes(spec, part)
             case "marked_output":
                 flat_y[piece] += 0.0  # -0 becomes 0: with its lowest bit set it would lie below all of f
                 bits = flat_y[piece].view(INTEGERS[x.dtype])
@@ -96,8 +97,14 @@ def forward(spec: KernelSpec, x: Tensor, params: Sequence[float], order: Sequenc
     return y, saved
 
 
-def _codes(spec: KernelSpec, wide: Tensor) -> Tensor:
+def _codes(spec: KernelSpec, x: Tensor) -> Tensor:
     """The packed codes of a piece."""
+    if x.itemsize == 2 and on_host(x):
+        return pack(_of_each("codes", spec, x, ()), spec.stored_bits)
+    return _searched(spec, widened(x))
+
+
+def _searched(spec: KernelSpec, wide: Tensor) -> Tensor:
     table = table_of(spec)
     if on_host(wide) and len(table.borders) <= MOST_BORDERS:
         return code_planes(table, wide)

@@ -12,7 +12,7 @@ from torch import Tensor
 from benchmarks.baselines.oracle import truth
 from coefficients import load
 from kernels.engine import host, planes, reference
-from kernels.engine.elements import DTYPES, torch_elements, widened
+from kernels.engine.elements import DTYPES, table_of, torch_elements, widened
 from kernels.methods.functions import FUNCTIONS
 from kernels.methods.table import Table
 from kernels.stock import STOCK
@@ -162,3 +162,18 @@ def test_what_a_table_gives_is_what_is_computed(name, method, dtype, monkeypatch
         monkeypatch.setattr("kernels.engine.from_output.on_host", lambda _: False)
     assert equal(dx, reference.backward(kernel, torch.ones_like(x), None, saved, ()))
     assert equal(y, reference.forward(kernel, x, ())[0])
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN, ids=str)
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_every_16_bit_code_is_that_of_its_interval(bits, dtype) -> None:
+    """And so is its level in backward; of a count that fills no byte."""
+    kernel, x = spec("gelu", "fewbit", bits), host.every(dtype)[:-3]
+    _, saved = reference.forward(kernel, x, ())
+    table = table_of(kernel)
+    interval = np.searchsorted(table.borders, x.double().numpy(), side="left")
+    interval[torch.isnan(x).numpy()] = 0
+    codes = np.asarray(table.codes)[interval]
+    assert planes.unpack(saved, len(x)).numpy().tolist() == codes.tolist()
+    dx = reference.backward(kernel, torch.ones_like(x), None, saved, ())
+    assert torch.equal(dx, torch.tensor(table.levels)[torch.from_numpy(codes)].to(dtype))
