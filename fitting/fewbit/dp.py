@@ -1,9 +1,10 @@
 """The best piecewise-constant approximation of weighted values in a fixed order, found exactly.
 
-    T(j, i) = sum over atoms j .. i-1 of mass * (value - mean of the segment)^2
+    T(j, i) = sum over atoms j .. i-1 of mass * |value - mean of the segment|^2
 
 is the cost of one segment; `partition` finds the cuts with the least total. Values in sorted order make it
-one-dimensional k-means; values in the order of x make it a step function of x. The search is in `blocks`.
+one-dimensional k-means; values in the order of x make it a step function of x. A value is a number, or a row of
+several: then all of them share the cuts. The search is in `blocks`.
 """
 
 import math
@@ -45,12 +46,12 @@ def partition(values: ArrayLike, masses: ArrayLike, k: int) -> Partition:
     Equal neighbours are never cut apart, which cannot pay, and where k segments tell all others apart the cost is
     exactly 0. Equal inputs give equal cuts on every machine; of equally good cuts the left ones, up to rounding.
 
-    Time: O(k n log n) for sorted values, little more for few turning points, O(k n^2) for the worst noise.
-    Memory: O(n).
+    Time: O(k n log n) for sorted values, little more for few turning points (of any component), O(k n^2) for the
+    worst noise. Memory: O(n).
 
     Parameters
     ----------
-    values : array_like (n,)
+    values : array_like (n,) or (n, d)
         Finite.
     masses : array_like (n,)
         Finite and at least 0. Atoms without mass change nothing.
@@ -66,20 +67,21 @@ def partition(values: ArrayLike, masses: ArrayLike, k: int) -> Partition:
     """
     p, u = _checked(values, masses, k)
     atoms = np.flatnonzero(u)
-    p, u = p[atoms], u[atoms]
-    starts = np.flatnonzero(np.concatenate(([True], p[1:] != p[:-1]))[: p.size])
+    p, u = np.ascontiguousarray(p[atoms]), u[atoms]
+    starts = np.flatnonzero(np.concatenate(([True], np.any(p[1:] != p[:-1], axis=1)))[: u.size])
     if starts.size <= k:
         return Partition(atoms[starts[1:]], 0.0, 0.0)
 
     # Powers of two keep the squares in range; centring makes them, and so the rounding errors, small.
     p, p_exponent = _scaled(p)
     u, u_exponent = _scaled(u)
-    p = p - math.fsum((u * p).tolist()) / math.fsum(u.tolist())
+    p = p - _mean(p, u)
     sums = prefix_sums(p, u, starts)
-    mass, square = sums[-1, 0], sums[-1, 4]
-    turns = turning_points(p[starts], 4 * EPS * math.sqrt(square / mass))
+    mass, square = sums[-1, 0], sums[-1, 2]
+    tolerance = 4 * EPS * math.sqrt(square / mass / p.shape[1])
+    turns = np.unique(np.concatenate([turning_points(column, tolerance) for column in p[starts].T.copy()]))
 
-    noise = EPS * (square + p.size * EPS * mass * float(np.abs(p).max()) ** 2)
+    noise = EPS * (square + u.size * EPS * mass * float(np.sum(p**2, axis=1).max()))
     cuts = starts[best_cuts(sums, turns, k, 12 * noise)]
     cost = math.fsum(map(_cost, np.split(p, cuts), np.split(u, cuts)))
     exponent = 2 * p_exponent + u_exponent
@@ -89,13 +91,14 @@ def partition(values: ArrayLike, masses: ArrayLike, k: int) -> Partition:
 
 def _checked(values: ArrayLike, masses: ArrayLike, k: int) -> tuple[Floats, Floats]:
     p, u = np.asarray(values, np.float64), np.asarray(masses, np.float64)
-    if p.ndim != 1 or p.size == 0:
-        raise InputError(f"values must be one row of at least one number, got shape {p.shape}; see ravel")
-    if u.shape != p.shape:
-        raise InputError(f"masses must have shape {p.shape} like values, got {u.shape}; ones weigh all alike")
+    if p.ndim not in (1, 2) or p.size == 0:
+        raise InputError(f"values must be one row of at least one number, or rows of them, got shape {p.shape}")
+    if u.shape != p.shape[:1]:
+        raise InputError(f"masses must have shape {p.shape[:1]}, one for each value, got {u.shape}")
+    p = p.reshape(u.size, -1)
     if not np.isfinite(p).all():
-        at = int(np.flatnonzero(~np.isfinite(p))[0])
-        raise InputError(f"values must be finite, got {p[at]} at {at}; leave such atoms out")
+        at, component = map(int, np.argwhere(~np.isfinite(p))[0])
+        raise InputError(f"values must be finite, got {p[at, component]} at {at}; leave such atoms out")
     if not (np.isfinite(u) & (u >= 0)).all():
         at = int(np.flatnonzero(~(np.isfinite(u) & (u >= 0)))[0])
         raise InputError(f"masses must be finite and 0 or more, got {u[at]} at {at}; 0 leaves an atom out")
@@ -110,13 +113,16 @@ def _scaled(x: Floats) -> tuple[Floats, int]:
     return np.ldexp(x, -exponent), exponent
 
 
+def _mean(p: Floats, u: Floats) -> Floats:
+    mass = math.fsum(u.tolist())
+    return np.array([math.fsum((u * column).tolist()) / mass for column in p.T])
+
+
 def _cost(p: Floats, u: Floats) -> float:
     """Cost of one segment, from its own mean: where its mass is tiny, the prefix sums are too coarse."""
-    mass = math.fsum(u.tolist())
-    if mass == 0.0:  # lost in scaling, below 2^-1074 of the greatest
+    if not u.any():  # lost in scaling, below 2^-1074 of the greatest
         return 0.0
-    mean = math.fsum((u * p).tolist()) / mass
-    return math.fsum((u * (p - mean) ** 2).tolist())
+    return math.fsum((u[:, np.newaxis] * (p - _mean(p, u)) ** 2).ravel().tolist())
 
 
 def _slack(noise: float, n: int, k: int) -> float:
@@ -126,9 +132,10 @@ def _slack(noise: float, n: int, k: int) -> float:
     the products, the high parts and the whole of `first`, doubled by the square (its terms may cancel, but
     their sizes over mass give no more than Q, by Cauchy and Schwarz), 2 for mass, 2 for square and quotient;
     2 for the products of mass * value^2 and 2 for its prefix sums; 2 for centring; 4 for the sums of these.
-    So tau = 12 holds the 20 with room. The second term of `noise` is for prefix sums with low parts, right to
+    So tau = 12 holds the 20 with room, also for two components, which take an addition and a difference more. The second term of `noise` is for prefix sums with low parts, right to
     n eps^2 of the whole, which counts where a tiny mass has a huge value.
-    A tolerance t of turning points moves sqrt(T) by t sqrt(mass) at most: t = 4 eps sqrt(Q / mass), nu = 9.
+    A tolerance t of turning points (t / sqrt(d) in each of d components) moves sqrt(T) by t sqrt(mass) at most:
+    t = 4 eps sqrt(Q / mass), nu = 9.
     With margin = 12, lambda = 96, and a layer's loss is 96 (levels + 1) + 12 < 100 (levels + 1).
     Each of Hirschberg's halvings searches all anew, with k layers in all.
     """
@@ -139,24 +146,28 @@ def _slack(noise: float, n: int, k: int) -> float:
 
 @compiled
 def prefix_sums(p: Floats, u: Floats, starts: Ints) -> Floats:
-    """The `sums` of `blocks.best_cuts`, before each start and over all atoms: (len(starts) + 1, 5)."""
-    sums = np.empty((starts.size + 1, 5))
-    high, low = np.zeros(3), np.zeros(3)
+    """The `sums` of `blocks.best_cuts`, before each start and over all atoms: (len(starts) + 1, 3 + 2 d)."""
+    n, d = p.shape
+    sums = np.empty((starts.size + 1, 3 + 2 * d))
+    terms, high, low = np.zeros(d + 2), np.zeros(d + 2), np.zeros(d + 2)  # of mass, mass * |value|^2, mass * value
     row = 0
-    for i in range(p.size + 1):
-        if i == p.size or (row < starts.size and i == starts[row]):
-            sums[row] = high[0], low[0], high[1], low[1], high[2]
+    for i in range(n + 1):
+        if i == n or (row < starts.size and i == starts[row]):
+            sums[row, 0], sums[row, 1], sums[row, 2] = high[0], low[0], high[1]
+            sums[row, 3::2], sums[row, 4::2] = high[2:], low[2:]
             row += 1
-        if i == p.size:
+        if i == n:
             break
-        term = u[i]
-        for power in range(3):
-            total = high[power] + term
-            part = total - high[power]  # Knuth's two-sum: `low` gets what the addition lost, exactly
-            low[power] += (high[power] - (total - part)) + (term - part)
-            high[power] = total + low[power]
-            low[power] -= high[power] - total
-            term *= p[i]
+        terms[0], terms[1] = u[i], 0.0
+        for c in range(d):
+            terms[2 + c] = u[i] * p[i, c]
+            terms[1] += terms[2 + c] * p[i, c]
+        for t in range(d + 2):
+            total = high[t] + terms[t]
+            part = total - high[t]  # Knuth's two-sum: `low` gets what the addition lost, exactly
+            low[t] += (high[t] - (total - part)) + (terms[t] - part)
+            high[t] = total + low[t]
+            low[t] -= high[t] - total
     return sums
 
 

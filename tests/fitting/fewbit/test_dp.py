@@ -268,7 +268,7 @@ def test_halving_finds_the_cuts_of_the_table(curve: str) -> None:
     n, k = 400, 11
     values, masses = CURVES[curve](np.linspace(-10, 10.1, n)), np.ones(n)
     values -= values.mean()
-    sums = prefix_sums(values, masses, np.arange(n))
+    sums = prefix_sums(values[:, np.newaxis], masses, np.arange(n))
     turns = turning_points(values, 0.0)
     assert k * (n + 1) <= TABLE_CELLS
     cuts = best_cuts(sums, turns, k, 0.0)
@@ -316,8 +316,8 @@ def test_pieces_between_turning_points_are_monotone(values: list[float], toleran
 @given(st.lists(st.tuples(WIDE, WIDE_MASSES), min_size=1, max_size=40))
 def test_prefix_sums_carry_twice_the_digits(pairs: list[tuple[float, float]]) -> None:
     p, u = (np.array(x) for x in zip(*pairs, strict=True))
-    last = prefix_sums(p, u, np.arange(p.size))[-1].tolist()
-    for terms, high, low in ((u, last[0], last[1]), (u * p, last[2], last[3])):
+    last = prefix_sums(p[:, np.newaxis], u, np.arange(p.size))[-1].tolist()
+    for terms, high, low in ((u, last[0], last[1]), (u * p, last[3], last[4])):
         exact = sum(map(Fraction, terms.tolist()))
         size = sum(map(abs, map(Fraction, terms.tolist())))
         assert abs(Fraction(high) + Fraction(low) - exact) <= p.size * size / 2**104 + Fraction(5e-324)
@@ -328,8 +328,8 @@ def test_prefix_sums_carry_twice_the_digits(pairs: list[tuple[float, float]]) ->
 def test_segment_costs_are_right_to_tau(case: Atoms) -> None:
     p, u = (_scaled(np.array(x))[0] for x in case)  # as the search does, or squares of tiny masses are 0
     p = p - (u @ p / u.sum() if u.any() else 0.0)
-    sums = prefix_sums(p, u, np.arange(p.size))
-    noise = EPS * (sums[-1, 4] + p.size * EPS * sums[-1, 0] * np.abs(p).max() ** 2) + TINY
+    sums = prefix_sums(p[:, np.newaxis], u, np.arange(p.size))
+    noise = EPS * (sums[-1, 2] + p.size * EPS * sums[-1, 0] * np.abs(p).max() ** 2) + TINY
     for (j, i), exact in exact_segments(p.tolist(), u.tolist()).items():
         got = _cost(sums, j, i)
         assert got >= 0
@@ -355,7 +355,9 @@ def test_one_compiled_version_for_all_inputs() -> None:
     ("values", "masses", "k", "words"),
     [
         ([], [], 1, "values must be one row"),
-        ([[1.0]], [[1.0]], 1, "values must be one row"),
+        ([[[1.0]]], [1.0], 1, "values must be one row"),
+        ([[1.0]], [[1.0]], 1, "masses must have shape"),
+        ([[1.0, math.nan]], [1.0], 1, "values must be finite, got nan at 0"),
         ([1.0, 2.0], [1.0], 1, "masses must have shape"),
         ([1.0, math.nan], [1.0, 1.0], 1, "values must be finite, got nan at 1"),
         ([1.0, math.inf], [1.0, 0.0], 1, "values must be finite, got inf at 1"),
