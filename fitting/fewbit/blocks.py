@@ -9,7 +9,7 @@ of the atoms j .. i-1 as one segment. Three exact facts stand in for the dense s
 2. Where the atoms a .. b-1 are monotone, the triangle a <= j < i <= b of T is Monge. Let the atoms j and i
    have masses u and v, those between them mass W, and let P and Q be the two values less the mean between:
      T(j,i+1) + T(j+1,i) - T(j,i) - T(j+1,i+1) = uv / (u+v+W) * [uP^2 / (u+W) + vQ^2 / (v+W) - 2PQ],
-   which is >= 0 as PQ <= 0. (Values with several components: P^2, Q^2 and PQ are inner products, and PQ <= 0 where
+   which is >= 0 as PQ <= 0. (Values with two components: P^2, Q^2 and PQ are inner products, and PQ <= 0 where
    each component is monotone.) So the best column never moves left from row to row, whatever D is, and
    `_triangle` divides and conquers: its scans see ever narrower intervals, O(n log n) looks a layer.
 3. For columns before a row's own monotone piece nothing is assumed. The scan there starts from the best so
@@ -42,11 +42,12 @@ def _cost(sums: Floats, j: int, i: int) -> float:
     mass = (sums[i, 0] - sums[j, 0]) + (sums[i, 1] - sums[j, 1])
     if mass <= 0.0:  # too small for the sums to see, so any cost is
         return 0.0
-    cost = sums[i, 2] - sums[j, 2]
-    for column in range(3, sums.shape[1], 2):
-        first = (sums[i, column] - sums[j, column]) + (sums[i, column + 1] - sums[j, column + 1])
-        cost -= first * first / mass
-    return float(max(cost, 0.0))
+    first = (sums[i, 3] - sums[j, 3]) + (sums[i, 4] - sums[j, 4])
+    square = first * first
+    if sums.shape[1] > 5:  # a branch, not a loop over components, which costs single values half as much again
+        first = (sums[i, 5] - sums[j, 5]) + (sums[i, 6] - sums[j, 6])
+        square += first * first
+    return float(max((sums[i, 2] - sums[j, 2]) - square / mass, 0.0))
 
 
 @compiled
@@ -204,7 +205,7 @@ def best_cuts(sums: Floats, turns: Ints, k: int, margin: float) -> Ints:
     ----------
     sums : float64 array (n + 1, 3 + 2 d)
         Sums over the atoms before each one of mass (high and low part), of mass * |value|^2, and of mass * value (high
-        and low part) for each of the value's d components.
+        and low part) for each of the value's d components; d is 1 or 2.
     turns : int64 array
         As from `dp.turning_points`.
     k : int

@@ -3,8 +3,8 @@
     T(j, i) = sum over atoms j .. i-1 of mass * |value - mean of the segment|^2
 
 is the cost of one segment; `partition` finds the cuts with the least total. Values in sorted order make it
-one-dimensional k-means; values in the order of x make it a step function of x. A value is a number, or a row of
-several: then all of them share the cuts. The search is in `blocks`.
+one-dimensional k-means; values in the order of x make it a step function of x. A value is a number or a pair,
+whose two components share the cuts. The search is in `blocks`.
 """
 
 import math
@@ -51,7 +51,7 @@ def partition(values: ArrayLike, masses: ArrayLike, k: int) -> Partition:
 
     Parameters
     ----------
-    values : array_like (n,) or (n, d)
+    values : array_like (n,) or (n, 2)
         Finite.
     masses : array_like (n,)
         Finite and at least 0. Atoms without mass change nothing.
@@ -91,8 +91,8 @@ def partition(values: ArrayLike, masses: ArrayLike, k: int) -> Partition:
 
 def _checked(values: ArrayLike, masses: ArrayLike, k: int) -> tuple[Floats, Floats]:
     p, u = np.asarray(values, np.float64), np.asarray(masses, np.float64)
-    if p.ndim not in (1, 2) or p.size == 0:
-        raise InputError(f"values must be one row of at least one number, or rows of them, got shape {p.shape}")
+    if p.size == 0 or p.shape[1:] not in ((), (1,), (2,)):
+        raise InputError(f"values must be one row of at least one number or pair, got shape {p.shape}; see ravel")
     if u.shape != p.shape[:1]:
         raise InputError(f"masses must have shape {p.shape[:1]}, one for each value, got {u.shape}")
     p = p.reshape(u.size, -1)
@@ -132,8 +132,9 @@ def _slack(noise: float, n: int, k: int) -> float:
     the products, the high parts and the whole of `first`, doubled by the square (its terms may cancel, but
     their sizes over mass give no more than Q, by Cauchy and Schwarz), 2 for mass, 2 for square and quotient;
     2 for the products of mass * value^2 and 2 for its prefix sums; 2 for centring; 4 for the sums of these.
-    So tau = 12 holds the 20 with room, also for two components, which take an addition and a difference more. The second term of `noise` is for prefix sums with low parts, right to
-    n eps^2 of the whole, which counts where a tiny mass has a huge value.
+    So tau = 12 holds the 20 with room, also for the addition and the difference that a second component brings. The
+    second term of `noise` is for prefix sums with low parts, right to n eps^2 of the whole, which counts where a tiny
+    mass has a huge value.
     A tolerance t of turning points (t / sqrt(d) in each of d components) moves sqrt(T) by t sqrt(mass) at most:
     t = 4 eps sqrt(Q / mass), nu = 9.
     With margin = 12, lambda = 96, and a layer's loss is 96 (levels + 1) + 12 < 100 (levels + 1).

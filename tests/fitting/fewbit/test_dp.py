@@ -354,8 +354,8 @@ def test_one_compiled_version_for_all_inputs() -> None:
 @pytest.mark.parametrize(
     ("values", "masses", "k", "words"),
     [
-        ([], [], 1, "values must be one row"),
-        ([[[1.0]]], [1.0], 1, "values must be one row"),
+        ([], [], 1, "values must be one row of at least one number or pair"),
+        ([[1.0, 2.0, 3.0]], [1.0], 1, "values must be one row of at least one number or pair"),
         ([[1.0]], [[1.0]], 1, "masses must have shape"),
         ([[1.0, math.nan]], [1.0], 1, "values must be finite, got nan at 0"),
         ([1.0, 2.0], [1.0], 1, "masses must have shape"),

@@ -1,4 +1,4 @@
-"""Partitions of values with several components, against every partition in exact arithmetic."""
+"""Partitions of pairs, against every partition in exact arithmetic."""
 
 import itertools
 import math
