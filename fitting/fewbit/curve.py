@@ -92,6 +92,10 @@ class Curve:
         """f'' likewise."""
         return self._on_runs(points, runs, "d2")
 
+    def values(self, points: Array, runs: Indices) -> Array:
+        """f likewise."""
+        return self._on_runs(points, runs, "f")
+
     def _on_runs(self, points: Array, runs: Indices, tape: str) -> Array:
         result = np.empty_like(points)
         for index in np.unique(runs):

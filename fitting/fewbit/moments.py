@@ -20,7 +20,7 @@ _ROOTS, _WEIGHTS = special.roots_legendre(12)
 _CHECK_ROOTS, _CHECK_WEIGHTS = special.roots_legendre(8)
 # How often the difference of the two rules holds the error of the better one: for smooth functions it is far
 # greater, at the end of x**-s the error is 1/(1.5**(2 - 2s) - 1) times the difference, 12 for s = 0.9.
-_DOUBT = 16
+DOUBT = 16
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Quadrature:
             moments, sums = self._rule(lo, hi, runs, _ROOTS, _WEIGHTS)
             _, check = self._rule(lo, hi, runs, _CHECK_ROOTS, _CHECK_WEIGHTS)
             mass, first, second = np.abs(sums - check)
-            return moments, _DOUBT * (second + 2 * self.reach * first + self.reach**2 * mass)
+            return moments, DOUBT * (second + 2 * self.reach * first + self.reach**2 * mass)
 
     def _rule(self, lo: Array, hi: Array, runs: Indices, roots: Array, weights: Array) -> tuple[Moments, Array]:
         """The moments, and the sums of w, (f' - centre) w and (f' - centre)² w that the rule gives."""

@@ -36,8 +36,8 @@ def polish(measure: Measure, steps: Steps) -> Steps:
     exact = _solve(measure, steps) if measure.weight.height is not None else None
     # A border at a kink or jump of f' stays on it.
     kinks = np.isin(steps.borders, measure.curve.edges)
-    trimmed = np.where(kinks, steps.borders, _trimmed(steps.borders)).tolist(), _trimmed(steps.levels)
-    for borders, levels in (exact, trimmed) if exact else (trimmed,):
+    rounded = np.where(kinks, steps.borders, trimmed(steps.borders)).tolist(), trimmed(steps.levels)
+    for borders, levels in (exact, rounded) if exact else (rounded,):
         if all(a < b for a, b in pairwise([measure.curve.lo, *borders, measure.curve.hi])):
             polished = tidy(np.array(borders), steps.codes, np.array(levels))
             if polished.error(measure) <= limit:
@@ -45,10 +45,10 @@ def polish(measure: Measure, steps: Steps) -> Steps:
     return steps
 
 
-def _trimmed(values: Array) -> list[float]:
+def trimmed(values: Array) -> list[float]:
     """`values` to `DIGITS` digits of the range they span (of the value, where there is one)."""
     largest = float(np.max(np.abs(values), initial=0.0)) or 1.0
-    span = float(np.ptp(values)) if len(values) > 1 else largest
+    span = (float(np.ptp(values)) if len(values) else 0.0) or largest
     digits = min(DIGITS - 1 - math.floor(math.log10(span)), HELD_DIGITS - 1 - math.floor(math.log10(largest)))
     return [round(value, digits) + 0.0 for value in values.tolist()]
 

@@ -236,11 +236,11 @@ def _check_agreement(task: _Task, found: tuple[float, float, float], doubt: floa
 
 def _errors(activation: Activation, domain: tuple[float, float], steps: Steps, l2: float, bound: float) -> Errors:
     largest, at = judge.linf(Curve(activation, *domain), steps)
-    bound = min(_round_down(bound, BOUND_DIGITS), l2)  # above it by no more than rounding, as was checked
+    bound = min(round_down(bound, BOUND_DIGITS), l2)  # above it by no more than rounding, as was checked
     return Errors(l2, largest, at, bound, (l2 - bound) / l2 if l2 else 0.0)
 
 
-def _round_down(value: float, digits: int) -> float:
+def round_down(value: float, digits: int) -> float:
     """The largest float of `digits` significant digits that is not above `value`."""
     rounded = float(f"{value:.{digits - 1}e}")
     if rounded > value:

@@ -1,0 +1,1 @@
+"""Joint codes: one code for both f'(x) and f(x)."""

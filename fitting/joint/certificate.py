@@ -1,0 +1,52 @@
+"""A lower bound on the error of every joint code with K levels, from the optimum on a grid of cells.
+
+Let F(x) = (f'(x), sqrt(λ) f(x)), and let q be constant, q = y_1, ..., y_K, on K successive intervals; its error is
+∫ |F - q|² w. On a cell let F have mass μ and sum of squared distances from its mean σ.
+
+Lemma 1 (one border inside the cell). Let q be u on the left part A of the cell and v on the rest B. One of u and v, on
+the whole cell, costs at most |u - v| sqrt(μσ) more.
+Proof. With Δ = |u - v|, g the component of F along v - u and c that of (u + v)/2, |F - u|² - |F - v|² = 2Δ (g - c).
+Taking v on A costs at most 2Δ ∫(g - c)⁻ more, taking u on B at most 2Δ ∫(g - c)⁺. The first grows with c, the second
+falls, and where they meet, at the mean of g, each is half of ∫|g - mean|; so the lesser is at most Δ ∫|g - mean|
+<= Δ sqrt(μ ∫(g - mean)²) <= Δ sqrt(μσ), by Cauchy and Schwarz.
+
+Lemma 2 (more borders inside). Then some of the intervals lie inside the cell. Let one of them, with F's mean on the
+cell for its level, take the whole cell, and drop the others: that costs at most σ more, and there are no more intervals.
+
+Lemma 3. The levels of a best q are the means of F on its intervals, and Σ|y_{k+1} - y_k| is at most the length of F.
+Proof. On interval k let x_k(t) be the t-quantile of w there. Then y_k = ∫ F(x_k(t)) dt over 0 < t < 1, and
+Σ|y_{k+1} - y_k| <= ∫ Σ|F(x_{k+1}(t)) - F(x_k(t))| dt, where for each t the points follow each other along the curve.
+
+Hence some q that is constant on cells costs at most
+
+    Σ|y_{k+1} - y_k| max sqrt(μσ) + (K - 1)/2 max σ
+
+more than the best: a cell with more than one border uses up two of K - 1. What the dynamic programme finds costs no
+more than that q. The length of F, which is monotone in both components on each cell, is at most the sum of their
+changes, and Σ|y_{k+1} - y_k| is at most K - 1 times the greatest distance of two points, too. Subtracted as well: the
+rounding slack of the programme, and 16 times the difference of two Gauss rules, which is an estimate. All else is proven.
+"""
+
+import math
+from itertools import pairwise
+
+from fitting.fewbit.curve import ROUNDING
+from fitting.joint.plane import Cells, Plane
+
+
+def lower_bound(plane: Plane, cells: Cells, k: int, grid_cost: float, slack: float) -> tuple[float, float]:
+    """The bound, at least 0, and how much of what it lacks is due to the cells' size.
+
+    `grid_cost` ± `slack` is the optimal cost between cells with k levels.
+    """
+    held = cells.moments.mass > 0
+    path = min(_length(plane, cells), (k - 1) * 2 * plane.reach)
+    gain = path * float(cells.spare[held].max()) + (k - 1) / 2 * float(cells.spread[held].max())
+    inside = math.fsum(cells.moments.spread[held])
+    return max(0.0, inside + grid_cost - slack - gain - plane.doubt), gain
+
+
+def _length(plane: Plane, cells: Cells) -> float:
+    """At least the length of the curve, with the leaps of f' from each run to the next."""
+    leaps = math.fsum(abs(right.first - left.last) for left, right in pairwise(plane.curve.runs))
+    return (math.fsum(cells.change.ravel()) + leaps) * (1 + ROUNDING)

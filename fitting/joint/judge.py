@@ -1,0 +1,49 @@
+"""The judge of a finished joint code: its two errors, on cells that the search did not use."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fitting.activations import Activation
+from fitting.fewbit.judge import WEIGHTED_DIGITS, WEIGHTED_TOLERANCE
+from fitting.joint.plane import Plane
+from fitting.joint.samples import SamplePlane
+from fitting.joint.table import Table
+from fitting.weights import Weight
+
+TOLERANCE = WEIGHTED_TOLERANCE
+FINE = 1e-4  # to spare of a cell: far narrower than any feature that its two rules would not show
+
+
+@dataclass(frozen=True)
+class Judged:
+    """∫ (f' - q)² w and ∫ (f - y)² w, ∫ f'² w and ∫ f² w, and what the sum of the first two may be wrong by."""
+
+    slope: float
+    output: float
+    slope_whole: float
+    output_whole: float
+    doubt: float
+
+
+def errors(activation: Activation, weight: Weight, domain: tuple[float, float], table: Table) -> Judged:
+    """The errors of `table`, to `WEIGHTED_DIGITS`: the last ones differ between machines."""
+    if weight.samples is not None:
+        samples = SamplePlane(activation, 1.0, weight, domain)
+        x, mass = samples.x, samples.cells(0.0).moments.mass
+        points, doubt = samples.points(x, samples.curve.run_at(x)), samples.doubt
+    else:
+        plane = Plane(activation, 1.0, weight, domain, independent=True)
+        cells = plane.cells(FINE * plane.mass * plane.reach)
+        edges = np.unique(np.concatenate([cells.lo, cells.hi, table.borders]))
+        x, mass, points = (values.reshape(-1, *values.shape[2:]) for values in plane.nodes(edges[:-1], edges[1:]))
+        doubt = plane.doubt
+    codes = table.codes(x)
+    levels = np.stack([table.slopes, table.outputs], axis=-1)[codes]
+    errors, wholes = mass @ (points - levels) ** 2, mass @ points**2
+    slope, output, slope_whole, output_whole = map(_digits, [*errors.tolist(), *wholes.tolist()])
+    return Judged(slope, output, slope_whole, output_whole, doubt)
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.{WEIGHTED_DIGITS - 1}e}")

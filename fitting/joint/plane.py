@@ -1,0 +1,207 @@
+"""The curve x -> (f'(x), sqrt(λ) f(x)) under a weight, and the cells of x that the search runs on.
+
+The squared distance of two of its points is what a joint code pays: the error of f' and λ times that of f.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from fitting.activations import Activation
+from fitting.activations.tape import Array
+from fitting.errors import InputError
+from fitting.fewbit.curve import ROUNDING, Indices
+from fitting.fewbit.measure import MAX_CELLS, NARROWEST, Measure
+from fitting.fewbit.moments import DOUBT
+from fitting.weights import Weight
+
+RULE = special.roots_legendre(12)
+CHECK = special.roots_legendre(8)  # tells the error of the other
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mass, mean point (n, 2) and sum of squared distances from that mean, for each of n intervals."""
+
+    mass: Array
+    mean: Array
+    spread: Array
+
+    def merged(self, groups: Indices, count: int) -> "Moments":
+        """The moments of unions of intervals: `groups[i]` in 0..count-1 says where interval i goes."""
+        mass = np.bincount(groups, self.mass, count).astype(np.float64)
+        total = np.column_stack([np.bincount(groups, self.mass * column, count) for column in self.mean.T])
+        mean = np.divide(total, mass[:, np.newaxis], out=np.zeros_like(total), where=mass[:, np.newaxis] > 0)
+        spread = np.bincount(groups, self.spread + self.mass * squared(self.mean - mean[groups]), count)
+        return Moments(mass, mean, spread.astype(np.float64))
+
+
+@dataclass(frozen=True)
+class Cells:
+    """A partition of the domain, in x order; each component of the curve is monotone on each cell.
+
+    Attributes
+    ----------
+    lo, hi : float64 array (n,)
+        Their ends.
+    moments : Moments
+        Of the curve on each.
+    change : float64 array (n, 2)
+        By how much each component varies on each.
+    doubt : float64 array (n,)
+        A bound on the quadrature error of the moments, in units of the error of a code.
+    """
+
+    lo: Array
+    hi: Array
+    moments: Moments
+    change: Array
+    doubt: Array
+
+    @property
+    def spread(self) -> Array:
+        """At least the sum of squared distances from the mean, on each cell."""
+        by_ends: Array = self.moments.mass * squared(self.change) / 4
+        return np.fmin(self.moments.spread + self.doubt, by_ends)
+
+    @property
+    def spare(self) -> Array:
+        """What a border inside the cell can gain over one at its end, for points a unit apart (see certificate)."""
+        result: Array = np.sqrt(self.moments.mass) * np.sqrt(self.spread)
+        return result
+
+    def chosen(self, chosen: NDArray[np.bool_] | Indices) -> "Cells":
+        """Some of them."""
+        moments = Moments(*(values[chosen] for values in vars(self.moments).values()))
+        return Cells(self.lo[chosen], self.hi[chosen], moments, self.change[chosen], self.doubt[chosen])
+
+    def joined(self, other: "Cells") -> "Cells":
+        """These and `other`, in x order."""
+
+        def join(mine: Array, others: Array) -> Array:
+            return np.concatenate([mine, others])
+
+        moments = Moments(*map(join, vars(self.moments).values(), vars(other.moments).values()))
+        pairs = ((self.lo, other.lo), (self.hi, other.hi), (self.change, other.change), (self.doubt, other.doubt))
+        lo, hi, change, doubt = (join(*pair) for pair in pairs)
+        return Cells(lo, hi, moments, change, doubt).chosen(np.argsort(lo, kind="stable"))
+
+
+class Plane:
+    """The curve of an activation on a domain, under a weight that has a density.
+
+    Parameters
+    ----------
+    activation, weight, domain
+        The activation, the weight and the domain's ends.
+    output_weight : float
+        λ: what the error of f counts beside that of f'.
+    independent : bool
+        Whether the cells are others than those of a first plane.
+
+    Raises
+    ------
+    InputError
+        As `Measure` does, and for an f that is not bounded on the domain.
+    """
+
+    def __init__(
+        self,
+        activation: Activation,
+        output_weight: float,
+        weight: Weight,
+        domain: tuple[float, float],
+        independent: bool = False,
+    ) -> None:
+        self.activation, self.weight, self.domain = activation, weight, domain
+        measure = Measure(activation, weight, domain, independent)
+        self.curve, self.density = measure.curve, measure.source.density
+        self.root = math.sqrt(output_weight)
+        seen = measure.cells(measure.first_spare(2))  # fine enough for all that f' and the weight do
+        turns = [at for _, places in self.curve.crossings(np.zeros(1)) for at in places.tolist()]  # of f
+        edges = np.unique(np.concatenate([seen.lo, seen.hi, turns]))
+        ends = self.points(edges, self.curve.run_at(edges))
+        if not np.isfinite(ends).all():
+            raise InputError(f"f must be finite on the domain, got {activation.name}, which is not; try --domain")
+        low, high = ends.min(axis=0), ends.max(axis=0)
+        self.centre, self.reach = (low + high) / 2, math.hypot(*(high - low)) / 2
+        self.top = math.hypot(*np.maximum(np.abs(low), np.abs(high)))
+        self._cells = self._measured(edges[:-1], edges[1:])
+        self.mass = math.fsum(self._cells.moments.mass)
+
+    def points(self, x: Array, runs: Indices) -> Array:
+        """(f', sqrt(λ) f) at `x`, each taken on the run it is said to lie in: one axis more, of length 2."""
+        return np.stack([self.curve.slopes(x, runs), self.root * self.curve.values(x, runs)], axis=-1)
+
+    def tangents(self, x: Array, runs: Indices) -> Array:
+        """Their derivatives (f'', sqrt(λ) f')."""
+        return np.stack([self.curve.bends(x, runs), self.root * self.curve.slopes(x, runs)], axis=-1)
+
+    @property
+    def doubt(self) -> float:
+        """A bound on the error of ∫ |curve - q|² w over the cells, for any q in the curve's range."""
+        rounding = ROUNDING * self.top
+        return math.fsum(self._cells.doubt) + rounding * (2 * self.reach + rounding) * self.mass
+
+    def _measured(self, lo: Array, hi: Array) -> Cells:
+        runs = self.curve.run_at(hi)
+        moments, sums = self._rule(lo, hi, RULE)
+        _, check = self._rule(lo, hi, CHECK)
+        mass, first, second = (np.abs(one - other) for one, other in zip(sums, check, strict=True))
+        doubt = DOUBT * (second + 2 * self.reach * np.hypot(*first.T) + self.reach**2 * mass)
+        change = np.abs(self.points(hi, runs) - self.points(lo, runs))
+        return Cells(lo, hi, moments, change + ROUNDING * self.top, doubt)
+
+    def nodes(self, lo: Array, hi: Array, rule: tuple[Array, Array] = RULE) -> tuple[Array, Array, Array]:
+        """x, mass (n, m) and point (n, m, 2) at the m nodes of a rule on n intervals, each inside one run."""
+        half = (hi - lo)[:, np.newaxis] / 2
+        x = lo[:, np.newaxis] + half * (1 + rule[0])
+        runs = np.broadcast_to(self.curve.run_at(hi)[:, np.newaxis], x.shape)
+        return x, half * rule[1] * self.density(x), self.points(x, runs)
+
+    def _rule(self, lo: Array, hi: Array, rule: tuple[Array, Array]) -> tuple[Moments, tuple[Array, Array, Array]]:
+        """The moments, and the sums of w, (curve - centre) w and |curve - centre|² w that the rule gives."""
+        _, masses, points = self.nodes(lo, hi, rule)
+        points = points - self.centre
+        mass, first = masses.sum(axis=1), np.einsum("ij,ijk->ik", masses, points)
+        mean = np.divide(first, mass[:, np.newaxis], out=points.mean(axis=1), where=mass[:, np.newaxis] > 0)
+        spread = np.sum(masses * squared(points - mean[:, np.newaxis]), axis=1)
+        second = np.sum(masses * squared(points), axis=1)
+        return Moments(mass, mean + self.centre, spread), (mass, first, second)
+
+    def cells(self, spare: float) -> Cells:
+        """Cells none of which has more than `spare` to spare, unless there are `MAX_CELLS`; they stay refined."""
+        while True:
+            cells = self._cells
+            mid = cells.lo + (cells.hi - cells.lo) / 2
+            narrow = cells.hi - cells.lo <= NARROWEST * np.maximum(abs(cells.lo), abs(cells.hi))
+            # What the nodes of the quadrature saw must agree with the change between the ends.
+            seen = np.maximum(cells.spare, cells.moments.mass * np.hypot(*cells.change.T) / 4)
+            split = (seen > spare) & ~narrow & (cells.change.max(axis=1) > 4 * ROUNDING * self.top)
+            split &= np.cumsum(split) <= MAX_CELLS - len(mid)
+            if not split.any():
+                return cells
+            lo, middle, hi = cells.lo[split], mid[split], cells.hi[split]
+            halves = self._measured(np.concatenate([lo, middle]), np.concatenate([middle, hi]))
+            self._cells = cells.chosen(~split).joined(halves)
+
+    def intervals(self, borders: Array) -> Moments:
+        """Moments of the len(borders) + 1 intervals into which increasing `borders` cut the domain."""
+        cells = self._cells
+        cut = np.unique(np.searchsorted(cells.hi, borders, side="left"))
+        whole = np.ones(cells.lo.size, dtype=np.bool_)
+        whole[cut] = False
+        ends = np.unique(np.concatenate([cells.lo[cut], cells.hi[cut], borders]))
+        lo, hi = ends[:-1], ends[1:]
+        inside = ~whole[np.minimum(np.searchsorted(cells.hi, hi, side="left"), whole.size - 1)]
+        parts = cells.chosen(whole).joined(self._measured(lo[inside], hi[inside]))
+        return parts.moments.merged(np.searchsorted(borders, parts.hi, side="left"), borders.size + 1)
+
+
+def squared(vectors: Array) -> Array:
+    """|v|² of each v along the last axis."""
+    result: Array = np.sum(vectors * vectors, axis=-1)
+    return result

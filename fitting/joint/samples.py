@@ -1,0 +1,47 @@
+"""The curve x -> (f'(x), sqrt(λ) f(x)) at recorded samples of x: each is a cell of its own."""
+
+import math
+
+import numpy as np
+
+from fitting.activations import Activation
+from fitting.activations.tape import Array
+from fitting.errors import InputError
+from fitting.fewbit.measure import Measure
+from fitting.joint.plane import Cells, Moments, Plane
+from fitting.weights import Weight
+
+
+class SamplePlane(Plane):
+    """As `Plane`, under a weight of samples; nothing about it is in doubt but rounding."""
+
+    def __init__(
+        self, activation: Activation, output_weight: float, weight: Weight, domain: tuple[float, float]
+    ) -> None:
+        self.activation, self.weight, self.domain = activation, weight, domain
+        measure = Measure(activation, weight, domain)
+        self.curve, self.density = measure.curve, measure.source.density
+        self.root = math.sqrt(output_weight)
+        samples = weight.samples
+        if samples is None:
+            raise InputError(f"weight must be samples, got {weight.label}; see Plane for densities")
+        inside = samples[(domain[0] <= samples) & (samples <= domain[1])]
+        self.x, counts = np.unique(inside, return_counts=True)
+        values = self.points(self.x, self.curve.run_at(self.x))
+        if not np.isfinite(values).all():
+            raise InputError(f"f must be finite on the domain, got {activation.name}, which is not; try --domain")
+        low, high = values.min(axis=0), values.max(axis=0)
+        self.centre, self.reach = (low + high) / 2, math.hypot(*(high - low)) / 2
+        self.top = math.hypot(*np.maximum(np.abs(low), np.abs(high)))
+        none = np.zeros(self.x.size)
+        moments = Moments(counts / samples.size, values, none)
+        before = np.concatenate([[domain[0]], self.x[:-1]])
+        self._cells = Cells(before, self.x, moments, np.zeros_like(values), none)
+        self.mass = math.fsum(moments.mass)
+
+    def cells(self, spare: float) -> Cells:
+        return self._cells
+
+    def intervals(self, borders: Array) -> Moments:
+        groups = np.searchsorted(borders, self.x, side="left")
+        return self._cells.moments.merged(groups, borders.size + 1)

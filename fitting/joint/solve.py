@@ -1,0 +1,199 @@
+"""From an activation and a number of bits to the best joint code there is, with a proof of how good it is."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fitting.activations import Activation
+from fitting.activations.tape import Array
+from fitting.errors import InputError
+from fitting.fewbit.arguments import check_arguments
+from fitting.fewbit.dp import partition
+from fitting.fewbit.measure import MAX_CELLS
+from fitting.fewbit.polish import DIGITS, NOISE, trimmed
+from fitting.fewbit.solve import BOUND_DIGITS, round_down
+from fitting.joint import judge
+from fitting.joint.certificate import lower_bound
+from fitting.joint.plane import Cells, Plane
+from fitting.joint.refine import error_of, refine
+from fitting.joint.rules import check_output_weight
+from fitting.joint.samples import SamplePlane
+from fitting.joint.table import Table
+from fitting.weights import Weight, named
+from fitting.words import counted, percent
+
+TARGET_GAP = 1e-3
+SHARPEST = 1 / 64  # what a round asks of the next at most: about 8 times the cells
+DEFAULT_WEIGHT = "norm"
+
+
+@dataclass(frozen=True)
+class Errors:
+    """How far a joint code is from f' and f, and how far it can be from the best.
+
+    Attributes
+    ----------
+    slope, output : float
+        ∫ (f' - q)² w and ∫ (f - y)² w over the domain.
+    total : float
+        slope + λ output.
+    slope_share, output_share : float
+        √(slope / ∫ f'² w) and √(output / ∫ f² w): relative root mean squares; 0 where both integrals are.
+    lower_bound : float
+        No code of as many levels on successive intervals has a total below it.
+    gap : float
+        (total - lower_bound) / total.
+    """
+
+    slope: float
+    output: float
+    total: float
+    slope_share: float
+    output_share: float
+    lower_bound: float
+    gap: float
+
+
+@dataclass(frozen=True)
+class JointFit:
+    """A joint code for one activation, and what it was asked for.
+
+    Attributes
+    ----------
+    activation, bits, output_weight, weight, domain
+        As `fit_joint` was given them, or its defaults.
+    table : Table
+        Borders and levels.
+    error : Errors
+        Of it.
+    """
+
+    activation: Activation
+    bits: int
+    output_weight: float
+    weight: Weight
+    domain: tuple[float, float]
+    table: Table
+    error: Errors
+
+
+def fit_joint(
+    activation: Activation,
+    bits: int,
+    *,
+    output_weight: float = 1.0,
+    weight: Weight | None = None,
+    domain: tuple[float, float] | None = None,
+    target_gap: float = TARGET_GAP,
+    report: Callable[[str], None] | None = None,
+) -> JointFit:
+    """The code of 2**bits successive intervals that minimises ∫ [(f' - q)² + λ (f - y)²] w dx over the domain.
+
+    An element's code says in which interval x is; q and y, a level of f' and one of f for each interval, are what
+    backward takes for f'(x) and for f(x).
+
+    Parameters
+    ----------
+    activation : Activation
+        The function f.
+    bits : int
+        1 to 8.
+    output_weight : float
+        λ, positive. Towards 0 the best contiguous few-bit table of f'; towards infinity the best quantiser of f(x).
+    weight : Weight, optional
+        The distribution of x; the standard normal one by default.
+    domain : (float, float), optional
+        The ends of x; by default the weight's own.
+    target_gap : float
+        The gap at which the search ends.
+    report : callable, optional
+        Is told, in a few words, what is being done.
+
+    Returns
+    -------
+    JointFit
+        The code, with its errors and the proven gap.
+
+    Raises
+    ------
+    InputError
+        For arguments out of range, for an f or f' that is not bounded on the domain, and for a weight that two grids
+        do not see alike.
+    """
+    check_output_weight(output_weight)
+    weight = weight or named(DEFAULT_WEIGHT)
+    domain = check_arguments(activation, bits, "contiguous", weight, domain)
+    if weight.samples is None:
+        plane = Plane(activation, output_weight, weight, domain)
+    else:
+        plane = SamplePlane(activation, output_weight, weight, domain)
+    borders, bound = _search(plane, 2**bits, target_gap, report or (lambda text: None))
+    table = _table(plane, borders)
+    errors = _judged(plane, output_weight, table, bound)
+    return JointFit(activation, bits, float(output_weight), weight, domain, table, errors)
+
+
+def _search(plane: Plane, k: int, target_gap: float, report: Callable[[str], None]) -> tuple[Array, float]:
+    """The best borders, and a lower bound of the error of all: the grid's optimum, refined, on ever finer cells."""
+    spare, count = min(1e-4, 1e-1 / k**2) * plane.mass * plane.reach, 0
+    best, error, bound = np.zeros(0), math.inf, 0.0
+    while True:
+        cells = plane.cells(spare)
+        gap = f", gap {percent((error - bound) / error)}" if 0 < error < math.inf else ""
+        report(f"{counted(len(cells.lo), 'cell')}{gap}")
+        borders, cost, slack = _grid_optimum(cells, k)
+        if plane.weight.samples is None:
+            borders = refine(plane, borders)
+        reached, gain = lower_bound(plane, cells, k, cost, slack)
+        if error_of(plane, borders) < error:
+            best, error = borders, error_of(plane, borders)
+        bound, target = max(bound, reached), target_gap * error
+        if error - bound <= target or gain <= target / 4 or len(cells.lo) in (count, MAX_CELLS):
+            return best, bound
+        # Finer cells lessen the gain, in proportion to `spare`, but not the rounding that keeps the two apart too.
+        rest = max(0.0, error - reached - gain)
+        sharper = 0.8 * max(target - rest, target / 4) / gain
+        spare = min(spare, float(cells.spare.max())) * min(0.5, max(sharper, SHARPEST))
+        count = len(cells.lo)
+
+
+def _grid_optimum(cells: Cells, k: int) -> tuple[Array, float, float]:
+    """The borders of the cheapest code that is constant on cells, its cost between cells, and rounding slack."""
+    held = np.flatnonzero(cells.moments.mass > 0)
+    found = partition(cells.moments.mean[held], cells.moments.mass[held], k)
+    return cells.lo[held][found.cuts], found.cost, found.slack
+
+
+def _table(plane: Plane, borders: Array) -> Table:
+    """The code of these borders, each level f's and f''s mean on its interval; to 12 digits, unless that costs."""
+    leaps = np.isin(borders, plane.curve.edges)  # a border at a kink or a jump of f' stays on it
+    rounded = np.where(leaps, borders, trimmed(borders))
+    in_order = np.all(np.diff(np.concatenate([plane.domain[:1], rounded, plane.domain[1:]])) > 0)
+    if in_order and error_of(plane, rounded) <= error_of(plane, borders) * (1 + NOISE):
+        borders = rounded
+    slopes, outputs = plane.intervals(borders).mean.T
+    return Table(borders, np.array(trimmed(slopes)), np.array(trimmed(outputs / plane.root)))
+
+
+def _judged(plane: Plane, output_weight: float, table: Table, bound: float) -> Errors:
+    """Its errors, integrated anew on other cells; `InputError` where they contradict those of the search."""
+    judged = judge.errors(plane.activation, plane.weight, plane.domain, table)
+    total = judged.slope + output_weight * judged.output
+    allowed = max(1.0, output_weight) * judged.doubt + plane.doubt + judge.TOLERANCE * total
+    allowed += plane.mass * (plane.top * 10.0 ** (1 - DIGITS)) ** 2  # of levels, which are rounded means
+    searched = error_of(plane, table.borders)
+    if abs(total - searched) > allowed + NOISE * total or bound > total + allowed:
+        raise InputError(
+            f"f' and f of {plane.activation.name} and weight {plane.weight.label} must be such that a grid can follow, "
+            f"got an error of {total:.6g} on one, {searched:.6g} on another, and a bound of {bound:.6g}; "
+            "try a smaller --domain, or landmarks=... at narrow peaks of the weight"
+        )
+    bound = min(round_down(bound, BOUND_DIGITS), total)
+    shares = (_share(judged.slope, judged.slope_whole), _share(judged.output, judged.output_whole))
+    return Errors(judged.slope, judged.output, total, *shares, bound, (total - bound) / total if total else 0.0)
+
+
+def _share(error: float, whole: float) -> float:
+    return math.sqrt(error / whole) if whole else 0.0

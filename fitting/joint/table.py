@@ -1,0 +1,29 @@
+"""A joint code: borders of x, and for each interval between them a level of f' and one of f."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fitting.activations.tape import Array
+from fitting.fewbit.curve import Indices
+
+
+@dataclass(frozen=True)
+class Table:
+    """The code of x is i where borders[i-1] < x <= borders[i].
+
+    Attributes
+    ----------
+    borders : float64 array (n - 1,)
+        Increasing.
+    slopes, outputs : float64 array (n,)
+        What backward takes for f'(x) and for f(x), by code.
+    """
+
+    borders: Array
+    slopes: Array
+    outputs: Array
+
+    def codes(self, x: Array) -> Indices:
+        """The code of each x."""
+        return np.searchsorted(self.borders, x, side="left")

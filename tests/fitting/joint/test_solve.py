@@ -1,0 +1,191 @@
+"""Joint codes against an oracle, known optima, symmetries and every partition of few samples."""
+
+import itertools
+import math
+from collections.abc import Callable
+from functools import partial
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from fitting.activations import Activation, from_expression, get
+from fitting.errors import InputError
+from fitting.fewbit.polish import NOISE
+from fitting.fewbit.solve import fit
+from fitting.joint.solve import TARGET_GAP, fit_joint
+from fitting.weights import from_callable, from_samples, named, uniform
+
+Array = NDArray[np.float64]
+NORMAL = named("norm")
+# Max, Quantizing for minimum distortion (1960), table I: the least squared error of N quantised values of N(0, 1).
+# (His 0.002499 for 32 is less than any quantiser has, by our bound, and by Lloyd's iteration in 40 digits: 0.0025047.)
+MAX_1960 = {1: 0.3634, 2: 0.1175, 3: 0.03454, 4: 0.009497}
+
+
+def oracle(edges: list[float], slopes: list[float], outputs: list[float]) -> tuple[float, float]:
+    """∫ (f' - q)² w and ∫ (f - y)² w from the definition, in mpmath, for GELU under N(0, 1)."""
+    with mpmath.workdps(25):
+
+        def squares(values: Callable[[mpmath.mpf], mpmath.mpf], levels: list[float]) -> float:
+            def integrand(x: mpmath.mpf, level: float) -> mpmath.mpf:
+                return (values(x) - level) ** 2 * mpmath.npdf(x)
+
+            pieces = zip(itertools.pairwise(edges), levels, strict=True)
+            return float(
+                sum(mpmath.quad(partial(integrand, level=y), mpmath.linspace(a, b, 3)) for (a, b), y in pieces)
+            )
+
+        gelu, slope = lambda x: x * mpmath.ncdf(x), lambda x: mpmath.ncdf(x) + x * mpmath.npdf(x)
+        return squares(slope, slopes), squares(gelu, outputs)
+
+
+def test_the_oracle_agrees_on_both_errors() -> None:
+    result = fit_joint(get("gelu"), 2)
+    lo, hi = result.domain
+    edges = [lo, *result.table.borders.tolist(), hi]
+    slope, output = oracle(edges, result.table.slopes.tolist(), result.table.outputs.tolist())
+    assert result.error.slope == pytest.approx(slope, rel=1e-11)  # they are stated to 12 digits
+    assert result.error.output == pytest.approx(output, rel=1e-11)
+    assert result.error.total == result.error.slope + result.error.output
+    wholes = oracle([lo, -1.0, 0.0, 1.0, hi], [0.0] * 4, [0.0] * 4)
+    assert result.error.slope_share == pytest.approx(math.sqrt(slope / wholes[0]), rel=1e-11)
+    assert result.error.output_share == pytest.approx(math.sqrt(output / wholes[1]), rel=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("name", "bits", "output", "slope"),
+    [("gelu", 4, 0.080, 0.052), ("gelu", 5, 0.040, 0.028), ("silu", 5, 0.042, 0.026)],
+)
+def test_shares_of_a_dense_grid(name: str, bits: int, output: float, slope: float) -> None:
+    """By the dense programme on 40,001 points of ±7, which is another implementation; to the digits given."""
+    error = fit_joint(get(name), bits).error
+    assert error.output_share == pytest.approx(output, abs=5e-4)
+    assert error.slope_share == pytest.approx(slope, abs=5e-4)
+
+
+@pytest.mark.parametrize("bits", MAX_1960)
+def test_the_identity_gives_the_quantiser_of_max(bits: int) -> None:
+    error = fit_joint(from_expression("x", "line"), bits).error
+    assert error.slope == 0.0
+    assert error.output == pytest.approx(MAX_1960[bits], rel=5e-4)  # four digits are printed
+    assert error.gap <= TARGET_GAP
+
+
+@pytest.mark.parametrize("name", ["gelu", "softplus"])
+def test_without_f_it_is_the_best_few_bit_table(name: str) -> None:
+    joint = fit_joint(get(name), 3, output_weight=1e-9)
+    alone = fit(get(name), 3, levels="contiguous", weight=NORMAL)
+    assert joint.error.slope == pytest.approx(alone.error.l2_squared, rel=1e-6)
+    assert joint.table.borders == pytest.approx(alone.steps.borders, abs=1e-4)
+
+
+def test_without_the_derivative_it_is_the_best_quantiser_of_f() -> None:
+    """Of tanh, which is monotone: y = f(x) has a density, and its quantiser is found with y for x."""
+    joint = fit_joint(get("tanh"), 3, output_weight=1e9)
+    density = from_callable(lambda y: np.exp(-(np.arctanh(y) ** 2) / 2) / (1 - y**2) / math.sqrt(2 * math.pi))
+    ends = (math.tanh(joint.domain[0]), math.tanh(joint.domain[1]))
+    line = fit_joint(from_expression("x", "line"), 3, weight=density, domain=ends)
+    assert joint.error.output == pytest.approx(line.error.output, rel=1e-6)
+    assert joint.table.outputs == pytest.approx(line.table.outputs, abs=1e-4)
+
+
+def test_more_weight_on_f_moves_error_from_f_to_its_derivative() -> None:
+    fits = [fit_joint(get("silu"), 4, output_weight=weight) for weight in (0.1, 0.5, 1.0, 3.0, 20.0)]
+    slopes, outputs = ([getattr(one.error, key) for one in fits] for key in ("slope", "output"))
+    assert slopes == sorted(slopes)
+    assert outputs == sorted(outputs, reverse=True)
+
+
+@pytest.mark.parametrize("bits", [1, 3, 6])
+def test_scaling_by_a_power_of_two_changes_no_border(bits: int) -> None:
+    once, four = fit_joint(get("silu"), bits), fit_joint(from_expression("4*x/(1+exp(-x))", "four"), bits)
+    assert four.table.borders == pytest.approx(once.table.borders, abs=1e-9)
+    assert four.error.total == pytest.approx(16 * once.error.total, rel=1e-9)
+
+
+def test_reflection_reflects_the_code() -> None:
+    once, mirrored = fit_joint(get("silu"), 4), fit_joint(from_expression("-x/(1+exp(x))", "mirrored"), 4)
+    assert mirrored.table.borders == pytest.approx(-once.table.borders[::-1], abs=1e-9)
+    assert mirrored.table.slopes == pytest.approx(-once.table.slopes[::-1], abs=1e-9)
+    assert mirrored.table.outputs == pytest.approx(once.table.outputs[::-1], abs=1e-9)
+
+
+def total_of(activation: Activation, borders: Array) -> float:
+    """The total of the best levels for borders, on a dense grid of N(0, 1): within 1e-6 of the integral."""
+    edges = np.linspace(-7, 7, 200_001)
+    x, mass = (edges[1:] + edges[:-1]) / 2, np.diff(edges) * np.exp(-((edges[1:] + edges[:-1]) ** 2) / 8)
+    mass /= math.sqrt(2 * math.pi)
+    codes = np.searchsorted(borders, x)
+    total = 0.0
+    for values in (activation.df(x), activation.f(x)):
+        weight = np.bincount(codes, mass, borders.size + 1)
+        means = np.bincount(codes, mass * values, borders.size + 1) / np.where(weight > 0, weight, 1.0)
+        total += float(mass @ (values - means[codes]) ** 2)
+    return total
+
+
+@settings(max_examples=40)
+@given(st.sampled_from(["gelu", "mish", "hardswish"]), st.lists(st.floats(-4, 4), min_size=3, max_size=3, unique=True))
+def test_no_borders_beat_the_bound(name: str, borders: list[float]) -> None:
+    bound = fit_joint(get(name), 2).error.lower_bound
+    assert total_of(get(name), np.sort(borders)) >= bound * (1 - 1e-6)
+
+
+@given(
+    st.lists(st.floats(-4, 4).map(lambda x: round(x, 2) + 0.001), min_size=1, max_size=9),
+    st.sampled_from(["gelu", "selu", "tanh", "x*sin(x)"]),
+    st.integers(1, 2),
+)
+def test_few_samples_against_every_partition(samples: list[float], name: str, bits: int) -> None:
+    activation = from_expression(name, "own") if "x" in name else get(name)
+    x, counts = np.unique(samples, return_counts=True)
+    mass, values = counts / len(samples), np.column_stack([activation.df(x), activation.f(x)])
+
+    def cost(a: int, b: int) -> float:
+        mean = np.average(values[a:b], axis=0, weights=mass[a:b])
+        return float(mass[a:b] @ ((values[a:b] - mean) ** 2).sum(axis=1))
+
+    best = min(
+        sum(itertools.starmap(cost, itertools.pairwise((0, *cuts, x.size))))
+        for pieces in range(1, min(2**bits, x.size) + 1)
+        for cuts in itertools.combinations(range(1, x.size), pieces - 1)
+    )
+    error = fit_joint(activation, bits, weight=from_samples(samples)).error
+    # Stated to 12 digits, from levels of 12 digits of the range of the values.
+    assert error.total == pytest.approx(best, rel=1e-9, abs=(1e-11 * float(np.abs(values).max() + 1)) ** 2)
+    assert error.lower_bound <= best * (1 + NOISE)
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "silu", "mish", "quick_gelu"])
+@pytest.mark.parametrize("bits", [1, 4, 7])
+def test_proofs_are_as_close_as_asked(name: str, bits: int) -> None:
+    error = fit_joint(get(name), bits).error
+    assert 0 <= error.gap <= TARGET_GAP
+    assert error.lower_bound <= error.total
+
+
+def test_a_uniform_weight_and_a_kink() -> None:
+    result = fit_joint(get("relu"), 2, weight=uniform(), domain=(-1.0, 1.0))
+    # Zero up to the kink, and a third of [0, 1] for each other level: 3 ∫ (x - mean)² over 1/3 = 3 (1/3)³ / 12.
+    assert result.error.slope == 0.0
+    assert result.error.output == pytest.approx(1 / 108, rel=1e-9)
+    assert result.table.borders == pytest.approx([0.0, 1 / 3, 2 / 3], abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"bits": 9}, "bits must be a whole number from 1 to 8, got 9"),
+        ({"output_weight": 0.0}, "lambda must be from 1e-12 to 1e[+]12, got 0"),
+        ({"output_weight": math.nan}, "lambda must be from 1e-12 to 1e[+]12, got nan"),
+        ({"domain": (1.0, 1.0)}, "domain must be two finite numbers"),
+        ({"weight": uniform(), "domain": (0.0, math.inf)}, "domain must be two finite numbers"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        fit_joint(get("gelu"), **{"bits": 3, **arguments})  # type: ignore[arg-type]
