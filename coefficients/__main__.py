@@ -18,11 +18,16 @@ from coefficients.schema import CoefficientError, Document
 # verify(document) -> (problems, what could not be verified). They live above this package and need numpy and sympy, so
 # they are looked up when asked for, and only here.
 READER: Final = "fitting.stored"
-JUDGES: Final = {"fewbit": "fitting.fewbit.verify", "invact": "fitting.invact.verify"}
+JUDGES: Final = {
+    "fewbit": "fitting.fewbit.verify",
+    "joint": "fitting.joint.verify",
+    "invact": "fitting.invact.verify",
+}
 Found = tuple[list[str], list[str]]
 
 COLUMNS: Final = {
     "fewbit": ("function", "name", "version", "bits", "levels", "l2_squared", "linf", "gap"),
+    "joint": ("function", "name", "version", "bits", "levels", "derivative_share", "output_share", "total", "gap"),
     "invact": (
         "function",
         "name",
@@ -157,8 +162,9 @@ def _row(entry: store.Entry, document: Document) -> tuple[str, ...]:
         bounds = [math.inf if bound is None else float(bound) for bound in error["bound"]]  # null: none was found
         errors = [*(float(error[key]) for key in COLUMNS["invact"][5:-1]), max(bounds)]
     else:
-        bits, count = document["options"]["bits"], len(solution["levels"])
-        errors = [float(error[key]) for key in COLUMNS["fewbit"][5:]]
+        levels = solution["levels" if document["method"] == "fewbit" else "derivatives"]
+        bits, count = document["options"]["bits"], len(levels)
+        errors = [float(error[key]) for key in COLUMNS[document["method"]][5:]]
     counts = (entry.version, bits, count)
     return (entry.function, entry.name, *map(str, counts), *(f"{value:.4g}" for value in errors))
 

@@ -35,12 +35,18 @@ def _check_text(value: Any, field: str) -> None:
         raise problem(field, "must be text, without half a surrogate pair", value)
 
 
+def _domain(document: Document) -> tuple[float, float]:
+    """The domain's ends, once they and the borders within are in order."""
+    low, high = map(float, document["options"]["domain"])
+    if not low < high:
+        raise problem("options.domain", "must be [a, b] with a < b", document["options"]["domain"])
+    _borders(document["solution"]["borders"], low, high)
+    return low, high
+
+
 def _fewbit(document: Document) -> None:
     options, solution = document["options"], document["solution"]
-    if not float(options["domain"][0]) < float(options["domain"][1]):
-        raise problem("options.domain", "must be [a, b] with a < b", options["domain"])
-    low, high = map(float, options["domain"])
-    _borders(solution["borders"], low, high)
+    low, high = _domain(document)
     _levels(solution["levels"], 2 ** options["bits"])
     _codes(solution["codes"], len(solution["borders"]) + 1, len(solution["levels"]))
     _error(document["error"], low, high)
@@ -83,11 +89,31 @@ def _error(error: dict[str, Any], low: float, high: float) -> None:
         raise problem("error.linf_at", f"must be null exactly when linf is 0, and linf is {error['linf']}", at)
     if at is not None and not low <= float(at) <= high:
         raise problem("error.linf_at", f"must be inside the domain [{low}, {high}]", at)
+    _gap(error, "l2_squared", squared, bound)
+
+
+def _gap(error: dict[str, Any], key: str, squared: float, bound: float) -> None:
     if bound > squared:
-        raise problem("error.lower_bound", f"must be at most l2_squared, {squared}", bound)
+        raise problem("error.lower_bound", f"must be at most {key}, {squared}", bound)
     gap = (squared - bound) / squared if squared else 0.0
     if float(error["gap"]) != gap:
-        raise problem("error.gap", f"must be (l2_squared - lower_bound) / l2_squared = {gap!r}", error["gap"])
+        raise problem("error.gap", f"must be ({key} - lower_bound) / {key} = {gap!r}", error["gap"])
+
+
+def _joint(document: Document) -> None:
+    options, solution, error = document["options"], document["solution"], document["error"]
+    _domain(document)
+    intervals = len(solution["borders"]) + 1
+    if intervals > 2 ** options["bits"]:
+        raise problem("solution.borders", f"must be fewer than 2**bits = {2 ** options['bits']}", intervals - 1)
+    for key in ("derivatives", "outputs"):
+        if len(solution[key]) != intervals:
+            rule = f"must have len(borders) + 1 = {intervals} members"
+            raise problem(f"solution.{key}", rule, len(solution[key]))
+    total = float(error["derivative"]) + float(options["lambda"]) * float(error["output"])
+    if float(error["total"]) != total:
+        raise problem("error.total", f"must be derivative + lambda output = {total!r}", error["total"])
+    _gap(error, "total", total, float(error["lower_bound"]))
 
 
 def _invact(document: Document) -> None:
@@ -138,4 +164,4 @@ def _names(branch: dict[str, Any], where: str) -> None:
 
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-METHODS: Final[dict[str, Callable[[Document], None]]] = {"fewbit": _fewbit, "invact": _invact}
+METHODS: Final[dict[str, Callable[[Document], None]]] = {"fewbit": _fewbit, "joint": _joint, "invact": _invact}

@@ -9,7 +9,7 @@ from coefficients.functions import CATALOGUE
 from coefficients.schema import Document, problem, schema
 
 DOMAIN: Final = (-10.0, 10.0)  # of a weight that has none of its own
-WEIGHTS: Final = {"fewbit": "uniform", "invact": "norm"}
+WEIGHTS: Final = {"fewbit": "uniform", "joint": "norm", "invact": "norm"}
 ENGINES: Final = ("minimax", "template")
 _FILE: Final = re.compile(r"(?P<name>.+)\.v(?P<version>[1-9][0-9]{0,8})\.json")
 _UNSTORED: Final = re.compile(r"-imported|-templates=[0-9a-f]{8}")  # in a name, and nowhere in the document
@@ -31,21 +31,33 @@ def file_name(document: Document, domain: Sequence[float] = DOMAIN, extra: Seque
     defaults = row.params if row else {}
     given = {key: float(value) for key, value in sorted(document["function"]["params"].items())}  # as files have them
     params = [f"{key}={value!r}" for key, value in given.items() if defaults.get(key) != value]
-    make = _fewbit if document["method"] == "fewbit" else _invact
+    make = {"fewbit": _fewbit, "joint": _joint, "invact": _invact}[document["method"]]
     parts = make(document, params, domain, extra)
     return re.sub(r"[^A-Za-z0-9._=+-]+", "_", "-".join(parts)).strip("_")
 
 
 def _fewbit(document: Document, params: list[str], domain: Sequence[float], extra: Sequence[str]) -> list[str]:
     options = document["options"]
-    low, high = map(float, options["domain"])
     return [
         f"fewbit-{options['bits']}bit",
         *([options["levels"]] if options["levels"] != "best" else []),
         *extra,
         *params,
         *_weight(document),
-        *([f"domain={low!r}_{high!r}"] if (low, high) != tuple(domain) else []),
+        *_domain(document, domain),
+    ]
+
+
+def _joint(document: Document, params: list[str], domain: Sequence[float], extra: Sequence[str]) -> list[str]:
+    options = document["options"]
+    ratio = float(options["lambda"])
+    return [
+        f"joint-{options['bits']}bit",
+        *([f"lambda={ratio!r}"] if ratio != 1.0 else []),
+        *extra,
+        *params,
+        *_weight(document),
+        *_domain(document, domain),
     ]
 
 
@@ -69,6 +81,11 @@ def _weight(document: Document) -> list[str]:
     return [] if label == WEIGHTS[document["method"]] else [label]
 
 
+def _domain(document: Document, usual: Sequence[float]) -> list[str]:
+    low, high = map(float, document["options"]["domain"])
+    return [f"domain={low!r}_{high!r}"] if (low, high) != tuple(usual) else []
+
+
 def check_name(document: Document, name: str) -> None:
     """Raise CoefficientError where a name that begins with a method's name describes another document.
 
@@ -80,7 +97,7 @@ def check_name(document: Document, name: str) -> None:
         return
     options: dict[str, Any] = document["options"]
     domains: list[Sequence[float]] = [DOMAIN]
-    if document["method"] == "fewbit" and options["weight"] != WEIGHTS["fewbit"]:
+    if "domain" in options and options["weight"] != "uniform":
         domains.append(tuple(map(float, options["domain"])))
     names = list(dict.fromkeys(file_name(document, domain) for domain in domains))
     if _UNSTORED.sub("", name) not in names:

@@ -37,10 +37,11 @@ def check_numbers(document: Document) -> None:
     row = CATALOGUE.get(function["name"])
     if row is None or {key: float(value) for key, value in function["params"].items()} != dict(row.params):
         return
-    if document["method"] == "fewbit":
+    if document["method"] != "invact":
         known = _finest(function["name"], store.DATA)
         if known is not None:
             _check_levels(document, known)
+        if known is not None and document["method"] == "fewbit":
             _check_steps(document, known)
     else:
         known = _packaged(function["name"], f"invact-{document['options']['dtype']}", store.DATA)
@@ -56,11 +57,12 @@ def _check_levels(document: Document, known: Document) -> None:
     levels, largest = known["solution"]["levels"], known["error"]["linf"]
     spare = largest + ROUNDING * max(map(abs, levels))
     least, most = levels[0] - spare, levels[-1] + spare
-    for i, level in enumerate(document["solution"]["levels"]):
+    key = "levels" if document["method"] == "fewbit" else "derivatives"
+    for i, level in enumerate(document["solution"][key]):
         if not least <= level <= most:
             name = document["function"]["name"]
             rule = f"must be a value that the derivative of {name} has, from {least:.6g} to {most:.6g}"
-            raise problem(f"solution.levels[{i}]", rule, level)
+            raise problem(f"solution.{key}[{i}]", rule, level)
 
 
 def _check_steps(document: Document, known: Document) -> None:

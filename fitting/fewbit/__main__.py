@@ -26,6 +26,7 @@ from fitting.activations import Activation
 from fitting.fewbit import document, report
 from fitting.fewbit.solve import Fit, fit, fit_to_error
 from fitting.fewbit.sweep import shipped, sweep
+from fitting.joint.command import joint
 from fitting.weights import Weight, parse_weight
 from fitting.words import percent
 
@@ -36,7 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; raises `InputError` for bad input, SystemExit(2) for unknown options."""
     options = parser().parse_args(arguments)
     check(options)
-    weight = parse_weight(options.weight)
+    if options.joint:
+        return joint(options)
+    weight = parse_weight(options.weight or "uniform")
     if options.all:
         return _all(options, weight)
     out = None if options.out in (None, "-") else command.output_path("out", options.out)
@@ -82,19 +85,10 @@ def _print(result: Fit, options: argparse.Namespace, text: str, where: str) -> N
         case "latex":
             print(report.as_latex(result))
         case _:
-            print(_encodable(report.as_table(result)))
+            print(report.encodable(report.as_table(result)))
             print(f"file    {where}")
             if options.plot is not None:
                 print(f"plot    wrote {options.plot}")
-
-
-def _encodable(text: str) -> str:
-    """The table in words where stdout cannot take its signs."""
-    try:
-        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
-    except UnicodeEncodeError:
-        return text.replace("∫", "integral of ").replace("²", "^2 ")
-    return text
 
 
 def _all(options: argparse.Namespace, weight: Weight) -> int:

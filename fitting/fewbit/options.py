@@ -14,6 +14,7 @@ from fitting.fewbit.rules import (
     check_levels,
     check_max_error,
 )
+from fitting.joint.rules import check_output_weight
 
 PROG = "python -m fitting.fewbit"
 FORMATS = ("table", "json", "csv", "latex")
@@ -34,10 +35,19 @@ def parser() -> command.Parser:
     )
     method.add_argument("--levels", metavar="KIND", default="best", help=f"{', '.join(KINDS)} (default: best)")
     method.add_argument(
+        "--joint", action="store_true", help="one code for both f' and f, which the layer after the activation saves"
+    )
+    method.add_argument(
+        "--lambda",
+        metavar="L",
+        dest="output_weight",
+        help="with --joint: what the squared error of f counts beside that of f' (default: 1)",
+    )
+    method.add_argument(
         "--weight",
         metavar="W",
-        default="uniform",
-        help="uniform, a scipy.stats distribution like norm(0,2), or a file of samples",
+        help="uniform, a scipy.stats distribution like norm(0,2), or a file of samples (default: uniform; with "
+        "--joint: norm)",
     )
     method.add_argument("--domain", metavar=("A", "B"), nargs=2, help="default: -10 10, or where the weight is")
     method.add_argument(
@@ -46,7 +56,9 @@ def parser() -> command.Parser:
         help="seconds after which a search is cut short (with --all: of each table), its gap being what is proven "
         "by then; the result depends on the machine, and is written by --out only",
     )
-    shared.add_output(result, FORMATS, "draw f', the steps and the error (.png, .svg, .pdf)")
+    shared.add_output(
+        result, FORMATS, "draw f', the steps and the error; with --joint, both errors against lambda (.png, .svg, .pdf)"
+    )
     shared.add_workers(result)
     return result
 
@@ -67,12 +79,32 @@ def check(options: argparse.Namespace) -> None:
             raise InputError("--budget goes with --bits: a search cut short does not know the fewest bits")
     shared.check_workers(options)
     check_levels(options.levels)
+    _check_joint(options)
     if options.bits is not None:
         bits(options)
     domain(options)
     max_error(options)
     budget(options)
     shared.jobs(options.jobs)
+
+
+def _check_joint(options: argparse.Namespace) -> None:
+    if not options.joint:
+        if options.output_weight is not None:
+            raise InputError("--lambda goes with --joint")
+        return
+    if options.levels != "best":
+        raise InputError("--levels goes without --joint, whose codes are of successive intervals")
+    for name in ("max_error", "budget"):
+        if getattr(options, name) is not None:
+            raise InputError(f"--{name.replace('_', '-')} goes without --joint")
+    output_weight(options)
+
+
+def output_weight(options: argparse.Namespace) -> float:
+    """λ, as --lambda gives it."""
+    given = shared.checked("lambda", options.output_weight, check_output_weight)
+    return 1.0 if given is None else given
 
 
 def bits(options: argparse.Namespace) -> int:

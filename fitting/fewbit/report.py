@@ -1,7 +1,10 @@
 """A fit as text: an aligned table for people, CSV and LaTeX for papers."""
 
 import re
+import sys
+from collections.abc import Sequence
 
+from fitting.activations import Activation
 from fitting.activations.catalogue import CATALOGUE
 from fitting.fewbit.curve import Curve
 from fitting.fewbit.solve import Fit
@@ -30,17 +33,28 @@ def as_table(fit: Fit) -> str:
     cells = [("from", "to", "level", "code")] + [
         (ten_digits(a), ten_digits(b), ten_digits(level), f"{code:0{fit.bits}b}") for a, b, level, code in rows(fit)
     ]
-    # Beyond the outermost borders the codes go on: the table serves every x, though fitted on the domain.
-    cells[1] = ("-inf", *cells[1][1:])
+    return "\n".join([*lines, *aligned(cells), "", *_facts(fit)])
+
+
+def aligned(cells: Sequence[tuple[str, ...]]) -> list[str]:
+    """Lines of columns, from and to first, under a row of names; the outermost intervals go on to infinity.
+
+    The codes serve every x, though fitted on the domain.
+    """
+    cells = [cells[0], ("-inf", *cells[1][1:]), *cells[2:]]
     cells[-1] = (cells[-1][0], "+inf", *cells[-1][2:])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines += ["  " + "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in cells]
-    return "\n".join([*lines, "", *_facts(fit)])
+    return ["  " + "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in cells]
+
+
+def called(activation: Activation) -> str:
+    """The function's name, with its parameters."""
+    params = ", ".join(f"{key}={value:g}" for key, value in activation.params.items())
+    return f"{activation.name}({params})" if params else activation.name
 
 
 def _title(fit: Fit) -> str:
-    params = ", ".join(f"{key}={value:g}" for key, value in fit.activation.params.items())
-    name = f"{fit.activation.name}({params})" if params else fit.activation.name
+    name = called(fit.activation)
     lo, hi = fit.domain
     levels, intervals = counted(len(fit.steps.levels), "level"), counted(len(fit.steps.codes), "interval")
     return (
@@ -81,7 +95,7 @@ def as_csv(fit: Fit) -> str:
 
 def as_latex(fit: Fit) -> str:
     """A booktabs-free tabular: one line per interval."""
-    body = [f"  {_math(a)} & {_math(b)} & {_math(level)} & {code} \\\\" for a, b, level, code in rows(fit)]
+    body = [f"  {as_math(a)} & {as_math(b)} & {as_math(level)} & {code} \\\\" for a, b, level, code in rows(fit)]
     head = ["\\begin{tabular}{rrrr}", "  \\hline", "  from & to & level & code \\\\", "  \\hline"]
     return "\n".join([f"% {_title(fit)}", *head, *body, "  \\hline", "\\end{tabular}"])
 
@@ -92,6 +106,15 @@ def as_line(fit: Fit, path: str) -> str:
     return f"{fit.activation.name:12} {bits}  {fit.error.l2_squared:<12.6g} gap {percent(fit.error.gap):>8}  {path}"
 
 
-def _math(value: float) -> str:
+def as_math(value: float) -> str:
     """As ten_digits, in LaTeX's mathematics: with a true minus sign and powers of ten."""
     return "$" + re.sub(r"e\+?(-?)0*(\d+)", r" \\times 10^{\1\2}", ten_digits(value)) + "$"
+
+
+def encodable(text: str) -> str:
+    """The table in words where stdout cannot take its signs."""
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return text.replace("∫", "integral of ").replace("²", "^2 ")
+    return text

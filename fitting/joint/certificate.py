@@ -11,7 +11,7 @@ falls, and where they meet, at the mean of g, each is half of ∫|g - mean|; so 
 <= Δ sqrt(μ ∫(g - mean)²) <= Δ sqrt(μσ), by Cauchy and Schwarz.
 
 Lemma 2 (more borders inside). Then some of the intervals lie inside the cell. Let one of them, with F's mean on the
-cell for its level, take the whole cell, and drop the others: that costs at most σ more, and there are no more intervals.
+cell for its level, take the whole cell, and drop the others: that costs at most σ more, and adds no interval.
 
 Lemma 3. The levels of a best q are the means of F on its intervals, and Σ|y_{k+1} - y_k| is at most the length of F.
 Proof. On interval k let x_k(t) be the t-quantile of w there. Then y_k = ∫ F(x_k(t)) dt over 0 < t < 1, and
@@ -23,8 +23,8 @@ Hence some q that is constant on cells costs at most
 
 more than the best: a cell with more than one border uses up two of K - 1. What the dynamic programme finds costs no
 more than that q. The length of F, which is monotone in both components on each cell, is at most the sum of their
-changes, and Σ|y_{k+1} - y_k| is at most K - 1 times the greatest distance of two points, too. Subtracted as well: the
-rounding slack of the programme, and 16 times the difference of two Gauss rules, which is an estimate. All else is proven.
+changes, and Σ|y_{k+1} - y_k| is at most K - 1 times the greatest distance of two points, too. Subtracted as well:
+the rounding slack of the programme, and 16 times the difference of two Gauss rules, an estimate. The rest is proven.
 """
 
 import math

@@ -1,5 +1,6 @@
 """The judge of a finished joint code: its two errors, on cells that the search did not use."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,9 +20,9 @@ FINE = 1e-4  # to spare of a cell: far narrower than any feature that its two ru
 class Judged:
     """∫ (f' - q)² w and ∫ (f - y)² w, ∫ f'² w and ∫ f² w, and what the sum of the first two may be wrong by."""
 
-    slope: float
+    derivative: float
     output: float
-    slope_whole: float
+    derivative_whole: float
     output_whole: float
     doubt: float
 
@@ -39,10 +40,19 @@ def errors(activation: Activation, weight: Weight, domain: tuple[float, float], 
         x, mass, points = (values.reshape(-1, *values.shape[2:]) for values in plane.nodes(edges[:-1], edges[1:]))
         doubt = plane.doubt
     codes = table.codes(x)
-    levels = np.stack([table.slopes, table.outputs], axis=-1)[codes]
+    levels = np.stack([table.derivatives, table.outputs], axis=-1)[codes]
     errors, wholes = mass @ (points - levels) ** 2, mass @ points**2
-    slope, output, slope_whole, output_whole = map(_digits, [*errors.tolist(), *wholes.tolist()])
-    return Judged(slope, output, slope_whole, output_whole, doubt)
+    derivative, output, derivative_whole, output_whole = map(_digits, [*errors.tolist(), *wholes.tolist()])
+    return Judged(derivative, output, derivative_whole, output_whole, doubt)
+
+
+def shares(judged: Judged) -> dict[str, float]:
+    """Relative root mean square errors, by the names of `Errors`; 0 where all is 0."""
+    pairs = {
+        "derivative_share": (judged.derivative, judged.derivative_whole),
+        "output_share": (judged.output, judged.output_whole),
+    }
+    return {name: math.sqrt(error / whole) if whole else 0.0 for name, (error, whole) in pairs.items()}
 
 
 def _digits(value: float) -> float:

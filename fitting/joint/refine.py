@@ -6,7 +6,6 @@ derivative of the error.) r_k depends on its own border and its two neighbours, 
 system.
 """
 
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_banded

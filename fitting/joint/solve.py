@@ -35,22 +35,22 @@ class Errors:
 
     Attributes
     ----------
-    slope, output : float
+    derivative, output : float
         ∫ (f' - q)² w and ∫ (f - y)² w over the domain.
     total : float
-        slope + λ output.
-    slope_share, output_share : float
-        √(slope / ∫ f'² w) and √(output / ∫ f² w): relative root mean squares; 0 where both integrals are.
+        derivative + λ output.
+    derivative_share, output_share : float
+        √(derivative / ∫ f'² w) and √(output / ∫ f² w): relative root mean squares; 0 where both integrals are.
     lower_bound : float
         No code of as many levels on successive intervals has a total below it.
     gap : float
         (total - lower_bound) / total.
     """
 
-    slope: float
+    derivative: float
     output: float
     total: float
-    slope_share: float
+    derivative_share: float
     output_share: float
     lower_bound: float
     gap: float
@@ -125,10 +125,8 @@ def fit_joint(
     check_output_weight(output_weight)
     weight = weight or named(DEFAULT_WEIGHT)
     domain = check_arguments(activation, bits, "contiguous", weight, domain)
-    if weight.samples is None:
-        plane = Plane(activation, output_weight, weight, domain)
-    else:
-        plane = SamplePlane(activation, output_weight, weight, domain)
+    kind = Plane if weight.samples is None else SamplePlane
+    plane = kind(activation, output_weight, weight, domain)
     borders, bound = _search(plane, 2**bits, target_gap, report or (lambda text: None))
     table = _table(plane, borders)
     errors = _judged(plane, output_weight, table, bound)
@@ -144,8 +142,7 @@ def _search(plane: Plane, k: int, target_gap: float, report: Callable[[str], Non
         gap = f", gap {percent((error - bound) / error)}" if 0 < error < math.inf else ""
         report(f"{counted(len(cells.lo), 'cell')}{gap}")
         borders, cost, slack = _grid_optimum(cells, k)
-        if plane.weight.samples is None:
-            borders = refine(plane, borders)
+        borders = plane.between(borders) if isinstance(plane, SamplePlane) else refine(plane, borders)
         reached, gain = lower_bound(plane, cells, k, cost, slack)
         if error_of(plane, borders) < error:
             best, error = borders, error_of(plane, borders)
@@ -173,14 +170,14 @@ def _table(plane: Plane, borders: Array) -> Table:
     in_order = np.all(np.diff(np.concatenate([plane.domain[:1], rounded, plane.domain[1:]])) > 0)
     if in_order and error_of(plane, rounded) <= error_of(plane, borders) * (1 + NOISE):
         borders = rounded
-    slopes, outputs = plane.intervals(borders).mean.T
-    return Table(borders, np.array(trimmed(slopes)), np.array(trimmed(outputs / plane.root)))
+    derivatives, outputs = plane.intervals(borders).mean.T
+    return Table(borders, np.array(trimmed(derivatives)), np.array(trimmed(outputs / plane.root)))
 
 
 def _judged(plane: Plane, output_weight: float, table: Table, bound: float) -> Errors:
     """Its errors, integrated anew on other cells; `InputError` where they contradict those of the search."""
     judged = judge.errors(plane.activation, plane.weight, plane.domain, table)
-    total = judged.slope + output_weight * judged.output
+    total = judged.derivative + output_weight * judged.output
     allowed = max(1.0, output_weight) * judged.doubt + plane.doubt + judge.TOLERANCE * total
     allowed += plane.mass * (plane.top * 10.0 ** (1 - DIGITS)) ** 2  # of levels, which are rounded means
     searched = error_of(plane, table.borders)
@@ -191,9 +188,5 @@ def _judged(plane: Plane, output_weight: float, table: Table, bound: float) -> E
             "try a smaller --domain, or landmarks=... at narrow peaks of the weight"
         )
     bound = min(round_down(bound, BOUND_DIGITS), total)
-    shares = (_share(judged.slope, judged.slope_whole), _share(judged.output, judged.output_whole))
-    return Errors(judged.slope, judged.output, total, *shares, bound, (total - bound) / total if total else 0.0)
-
-
-def _share(error: float, whole: float) -> float:
-    return math.sqrt(error / whole) if whole else 0.0
+    gap = (total - bound) / total if total else 0.0
+    return Errors(judged.derivative, judged.output, total, **judge.shares(judged), lower_bound=bound, gap=gap)

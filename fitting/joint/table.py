@@ -16,12 +16,12 @@ class Table:
     ----------
     borders : float64 array (n - 1,)
         Increasing.
-    slopes, outputs : float64 array (n,)
+    derivatives, outputs : float64 array (n,)
         What backward takes for f'(x) and for f(x), by code.
     """
 
     borders: Array
-    slopes: Array
+    derivatives: Array
     outputs: Array
 
     def codes(self, x: Array) -> Indices:

@@ -26,7 +26,7 @@ NORMAL = named("norm")
 MAX_1960 = {1: 0.3634, 2: 0.1175, 3: 0.03454, 4: 0.009497}
 
 
-def oracle(edges: list[float], slopes: list[float], outputs: list[float]) -> tuple[float, float]:
+def oracle(edges: list[float], derivatives: list[float], outputs: list[float]) -> tuple[float, float]:
     """∫ (f' - q)² w and ∫ (f - y)² w from the definition, in mpmath, for GELU under N(0, 1)."""
     with mpmath.workdps(25):
 
@@ -39,38 +39,38 @@ def oracle(edges: list[float], slopes: list[float], outputs: list[float]) -> tup
                 sum(mpmath.quad(partial(integrand, level=y), mpmath.linspace(a, b, 3)) for (a, b), y in pieces)
             )
 
-        gelu, slope = lambda x: x * mpmath.ncdf(x), lambda x: mpmath.ncdf(x) + x * mpmath.npdf(x)
-        return squares(slope, slopes), squares(gelu, outputs)
+        gelu, derivative = lambda x: x * mpmath.ncdf(x), lambda x: mpmath.ncdf(x) + x * mpmath.npdf(x)
+        return squares(derivative, derivatives), squares(gelu, outputs)
 
 
 def test_the_oracle_agrees_on_both_errors() -> None:
     result = fit_joint(get("gelu"), 2)
     lo, hi = result.domain
     edges = [lo, *result.table.borders.tolist(), hi]
-    slope, output = oracle(edges, result.table.slopes.tolist(), result.table.outputs.tolist())
-    assert result.error.slope == pytest.approx(slope, rel=1e-11)  # they are stated to 12 digits
+    derivative, output = oracle(edges, result.table.derivatives.tolist(), result.table.outputs.tolist())
+    assert result.error.derivative == pytest.approx(derivative, rel=1e-11)  # they are stated to 12 digits
     assert result.error.output == pytest.approx(output, rel=1e-11)
-    assert result.error.total == result.error.slope + result.error.output
+    assert result.error.total == result.error.derivative + result.error.output
     wholes = oracle([lo, -1.0, 0.0, 1.0, hi], [0.0] * 4, [0.0] * 4)
-    assert result.error.slope_share == pytest.approx(math.sqrt(slope / wholes[0]), rel=1e-11)
+    assert result.error.derivative_share == pytest.approx(math.sqrt(derivative / wholes[0]), rel=1e-11)
     assert result.error.output_share == pytest.approx(math.sqrt(output / wholes[1]), rel=1e-11)
 
 
 @pytest.mark.parametrize(
-    ("name", "bits", "output", "slope"),
+    ("name", "bits", "output", "derivative"),
     [("gelu", 4, 0.080, 0.052), ("gelu", 5, 0.040, 0.028), ("silu", 5, 0.042, 0.026)],
 )
-def test_shares_of_a_dense_grid(name: str, bits: int, output: float, slope: float) -> None:
+def test_shares_of_a_dense_grid(name: str, bits: int, output: float, derivative: float) -> None:
     """By the dense programme on 40,001 points of ±7, which is another implementation; to the digits given."""
     error = fit_joint(get(name), bits).error
     assert error.output_share == pytest.approx(output, abs=5e-4)
-    assert error.slope_share == pytest.approx(slope, abs=5e-4)
+    assert error.derivative_share == pytest.approx(derivative, abs=5e-4)
 
 
 @pytest.mark.parametrize("bits", MAX_1960)
 def test_the_identity_gives_the_quantiser_of_max(bits: int) -> None:
     error = fit_joint(from_expression("x", "line"), bits).error
-    assert error.slope == 0.0
+    assert error.derivative == 0.0
     assert error.output == pytest.approx(MAX_1960[bits], rel=5e-4)  # four digits are printed
     assert error.gap <= TARGET_GAP
 
@@ -79,7 +79,7 @@ def test_the_identity_gives_the_quantiser_of_max(bits: int) -> None:
 def test_without_f_it_is_the_best_few_bit_table(name: str) -> None:
     joint = fit_joint(get(name), 3, output_weight=1e-9)
     alone = fit(get(name), 3, levels="contiguous", weight=NORMAL)
-    assert joint.error.slope == pytest.approx(alone.error.l2_squared, rel=1e-6)
+    assert joint.error.derivative == pytest.approx(alone.error.l2_squared, rel=1e-6)
     assert joint.table.borders == pytest.approx(alone.steps.borders, abs=1e-4)
 
 
@@ -95,8 +95,8 @@ def test_without_the_derivative_it_is_the_best_quantiser_of_f() -> None:
 
 def test_more_weight_on_f_moves_error_from_f_to_its_derivative() -> None:
     fits = [fit_joint(get("silu"), 4, output_weight=weight) for weight in (0.1, 0.5, 1.0, 3.0, 20.0)]
-    slopes, outputs = ([getattr(one.error, key) for one in fits] for key in ("slope", "output"))
-    assert slopes == sorted(slopes)
+    derivatives, outputs = ([getattr(one.error, key) for one in fits] for key in ("derivative", "output"))
+    assert derivatives == sorted(derivatives)
     assert outputs == sorted(outputs, reverse=True)
 
 
@@ -110,7 +110,7 @@ def test_scaling_by_a_power_of_two_changes_no_border(bits: int) -> None:
 def test_reflection_reflects_the_code() -> None:
     once, mirrored = fit_joint(get("silu"), 4), fit_joint(from_expression("-x/(1+exp(x))", "mirrored"), 4)
     assert mirrored.table.borders == pytest.approx(-once.table.borders[::-1], abs=1e-9)
-    assert mirrored.table.slopes == pytest.approx(-once.table.slopes[::-1], abs=1e-9)
+    assert mirrored.table.derivatives == pytest.approx(-once.table.derivatives[::-1], abs=1e-9)
     assert mirrored.table.outputs == pytest.approx(once.table.outputs[::-1], abs=1e-9)
 
 
@@ -171,7 +171,7 @@ def test_proofs_are_as_close_as_asked(name: str, bits: int) -> None:
 def test_a_uniform_weight_and_a_kink() -> None:
     result = fit_joint(get("relu"), 2, weight=uniform(), domain=(-1.0, 1.0))
     # Zero up to the kink, and a third of [0, 1] for each other level: 3 ∫ (x - mean)² over 1/3 = 3 (1/3)³ / 12.
-    assert result.error.slope == 0.0
+    assert result.error.derivative == 0.0
     assert result.error.output == pytest.approx(1 / 108, rel=1e-9)
     assert result.table.borders == pytest.approx([0.0, 1 / 3, 2 / 3], abs=1e-7)
 
@@ -189,3 +189,19 @@ def test_a_uniform_weight_and_a_kink() -> None:
 def test_bad_arguments_are_named(arguments: dict[str, object], words: str) -> None:
     with pytest.raises(InputError, match=words):
         fit_joint(get("gelu"), **{"bits": 3, **arguments})  # type: ignore[arg-type]
+
+
+@given(st.lists(st.floats(-4, 4), min_size=9, max_size=200, unique=True), st.sampled_from(["gelu", "tanh"]))
+def test_borders_of_samples_lie_where_both_levels_are_as_far(samples: list[float], name: str) -> None:
+    result = fit_joint(get(name), 2, weight=from_samples(samples))
+    table, activation = result.table, get(name)
+    x = np.sort(samples)
+    codes = table.codes(x)
+    assert codes.tolist() == sorted(codes.tolist())
+    assert set(codes.tolist()) == set(range(table.outputs.size))
+    points = np.column_stack([activation.df(x), activation.f(x)])
+    levels = np.column_stack([table.derivatives, table.outputs])
+    own = ((points - levels[codes]) ** 2).sum(axis=1)
+    for step in (-1, 1):  # no sample is nearer to the level beside its own, but for the 12 digits of levels
+        beside = np.clip(codes + step, 0, levels.shape[0] - 1)
+        assert (own <= ((points - levels[beside]) ** 2).sum(axis=1) + 1e-9).all()

@@ -1,0 +1,98 @@
+"""python -m fitting.fewbit --joint: fit, print, prove and store joint codes."""
+
+import argparse
+from collections.abc import Generator
+from contextlib import closing
+
+from tqdm import tqdm
+
+from coefficients import command
+from coefficients.document import dumps, seal
+from coefficients.functions import names
+from fitting import options as shared
+from fitting import progress, sweep
+from fitting.activations import get
+from fitting.fewbit.options import bits, domain, output_weight
+from fitting.fewbit.report import encodable
+from fitting.joint import document, report
+from fitting.joint.solve import DEFAULT_WEIGHT, JointFit, fit_joint
+from fitting.weights import Weight, parse_weight
+from fitting.words import percent
+
+SHIPPED = ("gelu", "gelu_tanh", "quick_gelu", "silu", "mish")
+SHIPPED_BITS = range(2, 9)
+
+
+def joint(options: argparse.Namespace) -> int:
+    """Do what the checked options of `fitting.fewbit` ask for; raises `InputError` for bad input."""
+    weight = parse_weight(options.weight or DEFAULT_WEIGHT)
+    if options.all:
+        return _all(options, weight)
+    out = None if options.out in (None, "-") else command.output_path("out", options.out)
+    if options.plot is not None:
+        from fitting import plots  # here and not at the top: matplotlib takes as long to import as all the rest
+
+        plot = command.output_path("plot", options.plot)
+        plots.check_path(plot)
+    activation = shared.activation(options)
+    with progress.shown(options.quiet) as told:
+        fit = fit_joint(
+            activation,
+            bits(options),
+            output_weight=output_weight(options),
+            weight=weight,
+            domain=domain(options),
+            report=told,
+        )
+        if options.plot is not None:
+            plots.save(plots.joint_figure(fit, told), plot)
+    if options.out == "-":
+        print(dumps(seal(document.to_document(fit), 1)), end="")
+        return command.GOOD
+    text, where = shared.deliver(document.to_document(fit), document.file_name(fit), out, options.root)
+    if not options.quiet:
+        _print(fit, options, text, where)
+    return command.GOOD
+
+
+def _print(fit: JointFit, options: argparse.Namespace, text: str, where: str) -> None:
+    match options.format:
+        case "json":
+            print(text, end="")
+        case "csv":
+            print(report.as_csv(fit))
+        case "latex":
+            print(report.as_latex(fit))
+        case _:
+            print(encodable(report.as_table(fit)))
+            print(f"file    {where}")
+            if options.plot is not None:
+                print(f"plot    wrote {options.plot}")
+
+
+def _all(options: argparse.Namespace, weight: Weight) -> int:
+    if options.bits is None:
+        tasks = [(name, count) for name in SHIPPED for count in SHIPPED_BITS]
+    else:
+        tasks = [(name, bits(options)) for name in names()]
+    arguments = (output_weight(options), weight, domain(options))
+    fitted: Generator[JointFit, None, None] = sweep.run(
+        _fit, [(*task, *arguments) for task in tasks], shared.jobs(options.jobs), options.scheduler
+    )
+    written, largest = 0, 0.0
+    no_bar = True if options.quiet else None  # None: where stderr is no terminal
+    with closing(fitted) as fits, tqdm(fits, total=len(tasks), unit="code", disable=no_bar, leave=False) as bar:
+        for fit in bar:
+            published = shared.stored(document.to_document(fit), document.file_name(fit), options.root)
+            written += published.written
+            largest = max(largest, fit.error.gap)
+            if not options.quiet:
+                bar.write(report.as_line(fit, str(published.path)))
+    if not options.quiet:
+        unchanged = len(tasks) - written
+        print(f"{len(tasks)} codes: {written} written, {unchanged} unchanged; largest gap {percent(largest)}")
+    return command.GOOD
+
+
+def _fit(name: str, count: int, ratio: float, weight: Weight, ends: tuple[float, float] | None) -> JointFit:
+    return fit_joint(get(name), count, output_weight=ratio, weight=weight, domain=ends)

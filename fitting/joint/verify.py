@@ -1,0 +1,44 @@
+"""The numbers of stored joint codes, computed again. `python -m coefficients check` calls `verify`."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fitting.errors import InputError
+from fitting.fewbit.verify import ROUNDED
+from fitting.joint import judge
+from fitting.joint.solve import fit_joint
+from fitting.joint.table import Table
+from fitting.provenance import differences, stored_function
+from fitting.weights import UNNAMED, named
+
+FINEST = 1e-5  # the least gap that a search is asked for here
+
+
+def verify(document: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """What is wrong with the numbers of a joint document that passed its schema, and what could not be verified.
+
+    The lower bound is proven again, by another search. Samples and Python densities are not stored, so under them
+    nothing can be.
+    """
+    solution, stored, options = document["solution"], document["error"], document["options"]
+    if options["weight"].startswith(UNNAMED):
+        return [], ["errors, as the weight is not in the file"]
+    try:
+        activation = stored_function(document["function"])
+        weight, domain = named(options["weight"]), tuple(options["domain"])
+        judged = judge.errors(activation, weight, domain, Table(**{key: np.array(solution[key]) for key in solution}))
+        found = {"derivative": judged.derivative, "output": judged.output, **judge.shares(judged)}
+        problems = differences(stored, found, judge.TOLERANCE)
+        if problems or stored["lower_bound"] == 0:  # which is always one
+            return problems, []
+        # Half of the stored gap, so that another machine's rounding does not stop the search a round too early.
+        search = partial(fit_joint, activation, options["bits"], output_weight=options["lambda"])
+        again = search(weight=weight, domain=domain, target_gap=max(FINEST, stored["gap"] / 2))
+    except InputError as error:
+        return [str(error)], []
+    if stored["lower_bound"] <= again.error.lower_bound * (1 + ROUNDED):
+        return [], []
+    proven = again.error.lower_bound
+    return [f"error.lower_bound must be at most {proven!r}, which is proven again, got {stored['lower_bound']!r}"], []
