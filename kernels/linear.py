@@ -1,9 +1,10 @@
 """An activation and the linear layer after it as one, which save one tensor between them, and not a bit more.
 
-What is saved is ±(y - min f), the sign telling the side of the minimum. Backward makes of it f'(x), and y for the
-gradient of the weight.
+What is saved is ±(y - min f), the sign telling the side of the minimum, or a joint code of x. Backward makes of it
+f'(x), and y for the gradient of the weight.
 """
 
+from os import PathLike
 from typing import Any
 
 import torch
@@ -16,52 +17,64 @@ from kernels.engine.elements import DTYPES
 from kernels.errors import KernelError
 from kernels.functional import stock_runs
 from kernels.hooks import autocasts
+from kernels.methods.method import spec_of
 from kernels.modules import Activation
 from kernels.stock import STOCK
-from kernels.validate import sign_bit_kernel
+from kernels.validate import joint_kernels, resolved, sign_bit_kernel
 
 
 class _ActLinear(torch.autograd.Function):
-    """F.linear(f(x), weight, bias); saves ±(f(x) - min f) and the weight."""
+    """F.linear(f(x), weight, bias); saves the weight, and what `kernel` saves of x.
+
+    `outputs` is the kernel by which the codes give y; "" where ±(y - minimum) is saved.
+    """
 
     @staticmethod
     def forward(
-        x: Tensor, weight: Tensor, bias: Tensor | None, kernel: str, minimum: float
+        x: Tensor, weight: Tensor, bias: Tensor | None, kernel: str, outputs: str, minimum: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        y, signed = torch.ops.actfit.forward(x, kernel, [])
-        return F.linear(y, weight, bias), signed, x.new_empty(0)
+        y, saved = torch.ops.actfit.forward(x, kernel, [])
+        return F.linear(y, weight, bias), saved, x.new_empty(0)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        _, weight, bias, ctx.kernel, ctx.minimum = inputs
+        _, weight, bias, ctx.kernel, ctx.outputs, ctx.minimum = inputs
         ctx.with_bias = bias is not None
-        _, signed, anchor = output
-        ctx.mark_non_differentiable(signed)
+        _, saved, anchor = output
+        ctx.mark_non_differentiable(saved)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(signed, weight, anchor)
+        ctx.save_for_backward(saved, weight, anchor)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         if grad is None:
-            return None, None, None, None, None
-        signed, weight, anchor = ctx.saved_tensors
+            return None, None, None, None, None, None
+        saved, weight, anchor = ctx.saved_tensors
         dx = dweight = dbias = None
-        if ctx.needs_input_grad[0]:
-            dy = (grad @ weight).contiguous()
-            dx = torch.ops.actfit.backward(dy, None, signed, ctx.kernel, [])
         rows = grad.reshape(-1, grad.shape[-1])
         if ctx.needs_input_grad[1]:
-            y = signed.abs().add_(ctx.minimum)
-            dweight = rows.T @ y.reshape(-1, y.shape[-1])
+            if ctx.outputs:  # what a code stands for, times 1
+                ones = rows.new_ones(rows.shape[0], weight.shape[1])
+                y = torch.ops.actfit.backward(ones, None, saved, ctx.outputs, [])
+            else:
+                y = saved.abs().add_(ctx.minimum).view(-1, weight.shape[1])
+            dweight = rows.T @ y
+        if ctx.needs_input_grad[0]:
+            dy = (grad @ weight).contiguous()
+            dx = torch.ops.actfit.backward(dy, None, saved, ctx.kernel, [])
         if ctx.with_bias and ctx.needs_input_grad[2]:
             dbias = rows.sum(0)
-        return *(None if one is None else once_differentiable(one, anchor) for one in (dx, dweight, dbias)), None, None
+        made = (None if one is None else once_differentiable(one, anchor) for one in (dx, dweight, dbias))
+        return *made, None, None, None
 
 
 class ActLinear(nn.Module):
-    """linear(act(x)), for an `act` that falls to a minimum and rises again: gelu, silu, mish, hardswish, ...
+    """linear(act(x)), which saves for backward one tensor of the size of x, or few bits of it, where stock saves two.
 
-    It saves one tensor of the size of x for backward, where stock saves two.
+    Without `bits` and `coefficients` gradients are exact, up to rounding, and `act` must fall to a minimum and rise
+    again: gelu, silu, mish, hardswish, ... With them it saves a joint code of x, by which backward looks up f'(x) and
+    y: both gradients are approximate, and good only for x of the distribution that the code was fitted for, which is
+    N(0, 1) for those that come with this package.
 
     Parameters
     ----------
@@ -70,14 +83,25 @@ class ActLinear(nn.Module):
     linear
         An nn.Linear, which stays the same object, but is not called: hooks on it do not run, and FSDP must wrap the
         whole.
+    bits
+        Of a joint code, 2 to 8.
+    coefficients
+        A joint code of your own: the path of a file that `python -m fitting.fewbit --joint` wrote.
 
     Raises
     ------
     KernelError
-        For other functions and layers.
+        For other functions, layers, bits and files.
     """
 
-    def __init__(self, act: Activation | str, linear: nn.Linear) -> None:
+    def __init__(
+        self,
+        act: Activation | str,
+        linear: nn.Linear,
+        *,
+        bits: int | None = None,
+        coefficients: str | PathLike[str] | None = None,
+    ) -> None:
         super().__init__()
         if not isinstance(linear, nn.Linear):
             raise KernelError(f"linear must be an nn.Linear, got {type(linear).__name__}")
@@ -88,12 +112,26 @@ class ActLinear(nn.Module):
         if not isinstance(act, Activation | str):
             raise KernelError(f"act must be a module of kernels.modules or a function's name, got {type(act).__name__}")
         self.function = act if isinstance(act, str) else act.name()
-        spec = sign_bit_kernel(self.function)
-        self.kernel, self.minimum = spec.key, spec.function.minimum
+        self.bits, self.coefficients = bits, resolved(coefficients)
+        self._find_kernels()
         self.linear = linear
 
+    def _find_kernels(self) -> None:
+        if self.bits is None and self.coefficients is None:
+            spec = sign_bit_kernel(self.function)
+            self.outputs, self.minimum = "", spec.function.minimum or 0.0
+        else:
+            spec, outputs = joint_kernels(self.function, self.bits, self.coefficients)
+            self.outputs, self.minimum = outputs.key, 0.0
+        self.kernel = spec.key
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._find_kernels()  # another process has not made them yet
+
     def forward(self, input: Tensor) -> Tensor:
-        """linear(act(input)); the weight's gradient is made of y to within a unit in the last place of y - min f."""
+        """linear(act(input)); without a code the weight's gradient is made of y to within a unit in the last place of
+        y - min f."""
         if not isinstance(input, Tensor):
             raise KernelError(f"input must be a tensor, got {type(input).__name__}")
         if input.layout != torch.strided:
@@ -105,14 +143,17 @@ class ActLinear(nn.Module):
             return F.linear(STOCK[self.function](input), weight, bias)
         kind = input.device.type
         if not autocasts(kind):
-            return _ActLinear.apply(input, weight, bias, self.kernel, self.minimum)[0]
+            return _ActLinear.apply(input, weight, bias, self.kernel, self.outputs, self.minimum)[0]
         if torch.is_autocast_enabled(kind) and input.dtype != torch.float64:  # which autocast leaves alone
             narrow = torch.get_autocast_dtype(kind)
             input, weight = input.to(narrow), weight.to(narrow)
             bias = None if bias is None else bias.to(narrow)
         with torch.autocast(kind, enabled=False):
-            out, *_ = _ActLinear.apply(input, weight, bias, self.kernel, self.minimum)
+            out, *_ = _ActLinear.apply(input, weight, bias, self.kernel, self.outputs, self.minimum)
         return out
 
     def extra_repr(self) -> str:
-        return f"act={self.function!r}, saves y - min f with the side in its sign"
+        stored = "y - min f with the side in its sign"
+        if self.outputs:
+            stored = f"a joint code of x, {spec_of(self.kernel).stored_bits} bits"
+        return f"act={self.function!r}, saves {stored}"

@@ -15,6 +15,7 @@ from kernels.engine.elements import DTYPES, dtype_name
 from kernels.errors import KernelError, shown
 from kernels.methods.few_bit import MAX_BITS
 from kernels.methods.functions import FUNCTIONS, function_info
+from kernels.methods.joint import COMPONENTS, Joint
 from kernels.methods.method import KernelSpec, registered
 from kernels.methods.registry import elementwise_or_stock, near
 from kernels.methods.sign_bit import SignBit
@@ -133,6 +134,26 @@ def sign_bit_kernel(function: str) -> KernelSpec:
     spec = SignBit().bind(function_info(name), function_info(name).parameters)
     registered(spec)
     return spec
+
+
+def joint_kernels(function: str, bits: int | None, coefficients: str | PathLike[str] | None) -> tuple[KernelSpec, ...]:
+    """The kernels of both components of a joint code, f' and f, for `ActLinear`.
+
+    Raises
+    ------
+    KernelError
+        For a function, bits or a file that there is no such code for.
+    """
+    kernel_for(function, {}, "invact")  # for the messages of what is wrong with the name
+    info = function_info(ALIASES.get(function, function))
+    width = None if bits is None else _whole(bits)
+    path = "" if coefficients is None else resolved(coefficients)
+    if not isinstance(path, str):
+        raise KernelError(f"coefficients must be the path of a file, got {shown(coefficients)}")
+    specs = tuple(Joint(width, path, component).bind(info, info.parameters) for component in COMPONENTS)
+    for spec in specs:
+        registered(spec)
+    return specs
 
 
 def numbers_for(spec: KernelSpec, params: tuple[float, ...], dtype: torch.dtype) -> list[float]:

@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     check(options)
     if options.joint:
-        return joint(options)
+        return joint(options, print)
     weight = parse_weight(options.weight or "uniform")
     if options.all:
         return _all(options, weight)

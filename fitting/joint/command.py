@@ -1,7 +1,7 @@
 """python -m fitting.fewbit --joint: fit, print, prove and store joint codes."""
 
 import argparse
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing
 
 from tqdm import tqdm
@@ -23,11 +23,11 @@ SHIPPED = ("gelu", "gelu_tanh", "quick_gelu", "silu", "mish")
 SHIPPED_BITS = range(2, 9)
 
 
-def joint(options: argparse.Namespace) -> int:
-    """Do what the checked options of `fitting.fewbit` ask for; raises `InputError` for bad input."""
+def joint(options: argparse.Namespace, show: Callable[[str], None]) -> int:
+    """Do what the checked options of `fitting.fewbit` ask for; `show` prints. Raises `InputError` for bad input."""
     weight = parse_weight(options.weight or DEFAULT_WEIGHT)
     if options.all:
-        return _all(options, weight)
+        return _all(options, weight, show)
     out = None if options.out in (None, "-") else command.output_path("out", options.out)
     if options.plot is not None:
         from fitting import plots  # here and not at the top: matplotlib takes as long to import as all the rest
@@ -47,30 +47,28 @@ def joint(options: argparse.Namespace) -> int:
         if options.plot is not None:
             plots.save(plots.joint_figure(fit, told), plot)
     if options.out == "-":
-        print(dumps(seal(document.to_document(fit), 1)), end="")
+        show(dumps(seal(document.to_document(fit), 1)).removesuffix("\n"))
         return command.GOOD
     text, where = shared.deliver(document.to_document(fit), document.file_name(fit), out, options.root)
     if not options.quiet:
-        _print(fit, options, text, where)
+        show(_text(fit, options, text, where))
     return command.GOOD
 
 
-def _print(fit: JointFit, options: argparse.Namespace, text: str, where: str) -> None:
+def _text(fit: JointFit, options: argparse.Namespace, written: str, where: str) -> str:
     match options.format:
         case "json":
-            print(text, end="")
+            return written.removesuffix("\n")
         case "csv":
-            print(report.as_csv(fit))
+            return report.as_csv(fit)
         case "latex":
-            print(report.as_latex(fit))
+            return report.as_latex(fit)
         case _:
-            print(encodable(report.as_table(fit)))
-            print(f"file    {where}")
-            if options.plot is not None:
-                print(f"plot    wrote {options.plot}")
+            plot = [f"plot    wrote {options.plot}"] if options.plot is not None else []
+            return "\n".join([encodable(report.as_table(fit)), f"file    {where}", *plot])
 
 
-def _all(options: argparse.Namespace, weight: Weight) -> int:
+def _all(options: argparse.Namespace, weight: Weight, show: Callable[[str], None]) -> int:
     if options.bits is None:
         tasks = [(name, count) for name in SHIPPED for count in SHIPPED_BITS]
     else:
@@ -90,7 +88,7 @@ def _all(options: argparse.Namespace, weight: Weight) -> int:
                 bar.write(report.as_line(fit, str(published.path)))
     if not options.quiet:
         unchanged = len(tasks) - written
-        print(f"{len(tasks)} codes: {written} written, {unchanged} unchanged; largest gap {percent(largest)}")
+        show(f"{len(tasks)} codes: {written} written, {unchanged} unchanged; largest gap {percent(largest)}")
     return command.GOOD
 
 

@@ -1,16 +1,15 @@
 """fewbit: a code of x in b bits; backward looks up a level, the value that stands for f' in an interval of x."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from coefficients import CoefficientError, load
+from coefficients import CoefficientError
 from kernels.errors import KernelError, shown
 from kernels.methods.function_info import FunctionInfo
 from kernels.methods.method import Elements, KernelSpec, Method
 from kernels.methods.storage import CODES, TABLE_CODES, Storage
-from kernels.methods.table import Table, read_table
+from kernels.methods.table import Table, own_document, read_table
 
 DEFAULT_BITS = 3
 MAX_BITS = 8
@@ -104,22 +103,7 @@ class FewBit(Method):
 
     def _own_table(self, function: FunctionInfo, parameters: Mapping[str, float]) -> "FewBit":
         path = self.coefficients
-        try:
-            document = load(path)
-        except OSError as error:
-            reason = os.strerror(error.errno or 0)
-            raise KernelError(f"coefficients must be a file that can be read, got {path!r}: {reason}") from None
-        except CoefficientError as error:
-            raise KernelError(
-                f"coefficients must be a file that `python -m coefficients check` accepts: {error}"
-            ) from None
-        got = f"{document['method']} of {document['function']['name']}"
-        if document["method"] != self.fit or document["function"]["name"] != function.name:
-            raise KernelError(f"coefficients must be a fewbit file of {function.name}, got {got} ({path})")
-        if document["function"]["params"] != parameters:
-            raise KernelError(
-                f"coefficients must be for {dict(parameters)}, got {document['function']['params']} ({path})"
-            )
+        document = own_document(path, self.fit, function, parameters)
         if len(document["solution"]["levels"]) < 2:
             raise KernelError(
                 f"coefficients must have two levels or more, got one ({path}): f' is constant; use 'forward-ad'"

@@ -1,14 +1,17 @@
 """Few-bit tables as kernels compare with them."""
 
 import math
+import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from typing import Any
 
 from coefficients import CoefficientError, load
 from coefficients.reference import check_function, check_numbers
 from kernels.errors import KernelError
+from kernels.methods.function_info import FunctionInfo
 
 
 def largest_float32(border: float) -> float:
@@ -59,6 +62,29 @@ class Table:
         return [*borders, *self.codes, *[0] * (size - len(self.codes)), *self.levels]
 
 
+def own_document(path: str, method: str, function: FunctionInfo, parameters: Mapping[str, float]) -> Mapping[str, Any]:
+    """The document of a user's file.
+
+    Raises
+    ------
+    KernelError
+        Where it cannot be read, and where it is of another method, function or parameters.
+    """
+    try:
+        document = load(path)
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise KernelError(f"coefficients must be a file that can be read, got {path!r}: {reason}") from None
+    except CoefficientError as error:
+        raise KernelError(f"coefficients must be a file that `python -m coefficients check` accepts: {error}") from None
+    got = f"{document['method']} of {document['function']['name']}"
+    if document["method"] != method or document["function"]["name"] != function.name:
+        raise KernelError(f"coefficients must be a {method} file of {function.name}, got {got} ({path})")
+    if document["function"]["params"] != parameters:
+        raise KernelError(f"coefficients must be for {dict(parameters)}, got {document['function']['params']} ({path})")
+    return document
+
+
 @cache
 def read_table(function: str, bits: int, file: str) -> Table:
     """The table of a file, given as path#digest, or the packaged one of so many bits.
@@ -70,14 +96,26 @@ def read_table(function: str, bits: int, file: str) -> Table:
     CoefficientError
         Where it cannot be a table of the function.
     """
+    solution = _solution(function, f"fewbit-{bits}bit", file)
+    return Table(tuple(solution["borders"]), tuple(solution["codes"]), tuple(solution["levels"]))
+
+
+@cache
+def read_joint(function: str, bits: int, file: str, component: str) -> Table:
+    """One component of a joint code, "derivatives" or "outputs", as a table of x; raises as `read_table` does."""
+    solution = _solution(function, f"joint-{bits}bit", file)
+    return Table(tuple(solution["borders"]), tuple(range(len(solution[component]))), tuple(solution[component]))
+
+
+def _solution(function: str, name: str, file: str) -> Mapping[str, Any]:
     path, _, digest = file.rpartition("#")
-    document = load(path) if path else load(function, f"fewbit-{bits}bit")
+    document = load(path) if path else load(function, name)
     if not document["sha256"].startswith(digest):
         raise KernelError(f"coefficients must stay as they were when the layer was made, got another {path}")
     try:
         check_function(document)
         check_numbers(document)
     except CoefficientError as error:
-        raise CoefficientError(f"{path or f'{function} fewbit-{bits}bit'}: {error}") from None
-    solution = document["solution"]
-    return Table(tuple(solution["borders"]), tuple(solution["codes"]), tuple(solution["levels"]))
+        raise CoefficientError(f"{path or f'{function} {name}'}: {error}") from None
+    solution: Mapping[str, Any] = document["solution"]
+    return solution

@@ -1,0 +1,188 @@
+"""ActLinear with a joint code: forward is stock's, backward is that of its levels, and the codes are all it keeps."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from coefficients import load
+from coefficients.document import dumps, seal
+from fitting.activations import get
+from fitting.fewbit.document import to_document as table_document
+from fitting.fewbit.solve import fit
+from fitting.joint.document import to_document
+from fitting.joint.solve import fit_joint
+from fitting.weights import from_samples
+from kernels import ActLinear, KernelError
+from kernels.engine import launch, reference
+from kernels.validate import joint_kernels
+from tests.kernels.saved import bytes_allocated
+
+STOCK = {
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "mish": F.mish,
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+}
+DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+def codes_of(name: str, bits: int, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The levels of f' and f for x, as the stored file says."""
+    solution = load(name, f"joint-{bits}bit")["solution"]
+    codes = np.searchsorted(solution["borders"], x.detach().double().numpy(), side="left")
+    return tuple(torch.tensor(np.array(solution[key])[codes]) for key in ("derivatives", "outputs"))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("name", "bits"), [("gelu", 2), ("mish", 5), ("quick_gelu", 7), ("silu", 8)])
+def test_backward_is_of_the_files_levels(name: str, bits: int, dtype: torch.dtype) -> None:
+    linear = nn.Linear(35, 8).to(dtype)
+    x = (2 * torch.randn(3, 7, 35)).to(dtype).requires_grad_()
+    grad = torch.randn(3, 7, 8).to(dtype)
+    out = ActLinear(name, linear, bits=bits)(x)
+    dx, dweight, dbias = torch.autograd.grad(out, [x, linear.weight, linear.bias], grad)
+    stock = torch.autograd.grad(linear(STOCK[name](x)), linear.bias, grad)[0]
+    derivative, output = codes_of(name, bits, x)
+    rows = grad.double().reshape(-1, 8)
+    close = {"rtol": 4 * torch.finfo(dtype).eps, "atol": 64 * torch.finfo(dtype).eps}  # sums of at most 35 terms of 1
+    assert torch.equal(dbias, stock)
+    torch.testing.assert_close(dx.double(), (grad.double() @ linear.weight.double()) * derivative, **close)
+    torch.testing.assert_close(dweight.double(), rows.T @ output.reshape(-1, 35), **close)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", STOCK)
+def test_forward_is_as_without_a_code(name: str, dtype: torch.dtype) -> None:
+    linear, x = nn.Linear(35, 8).to(dtype), (3 * torch.randn(6, 35)).to(dtype).requires_grad_()
+    assert torch.equal(ActLinear(name, linear, bits=4)(x), ActLinear(name, linear)(x))
+
+
+@pytest.mark.parametrize("bits", [2, 5, 8])
+def test_errors_are_those_of_the_file_on_its_own_distribution(bits: int) -> None:
+    x = torch.randn(400, 1000, requires_grad=True)
+    linear = nn.Linear(1000, 1000, bias=False)
+    linear.weight.data = torch.eye(1000)
+    layer = ActLinear("gelu", linear, bits=bits)
+    dx = torch.autograd.grad(layer(x).sum(), x)[0]  # f'(x) itself, as the weight is 1
+    exact = torch.autograd.grad(F.gelu(x).sum(), x)[0]
+    stored = load("gelu", f"joint-{bits}bit")["error"]["derivative_share"]
+    # 400,000 squares of errors: their mean is within one in a hundred of its expectation by far.
+    assert ((dx - exact).norm() / exact.norm()).item() == pytest.approx(stored, rel=1e-2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:3], ids=str)
+@pytest.mark.parametrize("bits", [2, 5, 8])
+def test_triton_gives_what_plain_pytorch_gives(bits: int, dtype: torch.dtype, device: str) -> None:
+    x = torch.cat([3 * torch.randn(1003), torch.tensor([0.0, -0.0, torch.inf, -torch.inf, 1e-30])]).to(dtype)
+    for spec in joint_kernels("silu", bits, None):
+        (y, saved), (other, planes) = reference.forward(spec, x, ()), launch.forward(spec, x.to(device), ())
+        assert torch.equal(saved, planes.cpu())
+        torch.testing.assert_close(y, other.cpu())
+        ones = torch.ones_like(x)
+        here = reference.backward(spec, ones, None, saved, ())
+        there = launch.backward(spec, ones.to(device), None, planes, ())
+        assert torch.equal(here, there.cpu())
+
+
+@pytest.mark.parametrize("bits", [2, 5, 8])
+def test_bytes(bits: int) -> None:
+    layer, x = ActLinear("gelu", nn.Linear(40, 16), bits=bits), torch.randn(33, 40).requires_grad_()
+    layer(x).sum().backward()
+    y, allocated = bytes_allocated(layer, x)
+    assert allocated - y.nbytes == bits * 33 * 40 // 8
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compiled_is_as_in_eager(backend: str) -> None:
+    torch._dynamo.reset()
+    net, x = ActLinear("gelu", nn.Linear(35, 8), bits=5), torch.randn(6, 35, requires_grad=True)
+    ours, others = (
+        torch.autograd.grad(run(x).square().sum(), [x, *net.parameters()])
+        for run in (net, torch.compile(net, backend=backend, fullgraph=True))
+    )
+    # The codes are the same; products of matrices round in their own order.
+    for one, other in zip(ours, others, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_autocast_and_checkpoint() -> None:
+    layer, x = ActLinear("silu", nn.Linear(35, 8), bits=6), torch.randn(6, 35, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = layer(x)
+        again = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)
+    assert out.dtype == torch.bfloat16
+    assert torch.equal(out, again)
+    grads = [torch.autograd.grad(one.sum(), [x, *layer.parameters()]) for one in (out, again)]
+    assert all(map(torch.equal, *grads))
+
+
+def test_a_file_of_ones_own(tmp_path: Path) -> None:
+    wide = 3 * torch.randn(20_000)
+    path = tmp_path / "mine.json"
+    path.write_text(dumps(seal(to_document(fit_joint(get("gelu"), 4, weight=from_samples(wide.numpy()))), 1)))
+    x, linear = 3 * torch.randn(300, 64), nn.Linear(64, 8)
+
+    def error(layer: nn.Module) -> float:
+        exact = torch.autograd.grad(linear(F.gelu(x)).sum(), linear.weight)[0]
+        return float((torch.autograd.grad(layer(x).sum(), linear.weight)[0] - exact).norm() / exact.norm())
+
+    assert error(ActLinear("gelu", linear, coefficients=path)) < 0.25 * error(ActLinear("gelu", linear, bits=4))
+    assert "a joint code of x, 4 bits" in repr(ActLinear("gelu", linear, coefficients=path))
+    with pytest.raises(KernelError, match="bits must be those of the file, 4, got 3"):
+        ActLinear("gelu", linear, bits=3, coefficients=path)
+    with pytest.raises(KernelError, match="coefficients must be a joint file of silu, got joint of gelu"):
+        ActLinear("silu", linear, coefficients=path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"bits": 1}, "bits must be a whole number from 2 to 8, got 1"),
+        ({"bits": 9}, "bits must be a whole number from 2 to 8, got 9"),
+        ({"bits": True}, "bits must be a whole number from 1 to 8, got True"),
+        ({"bits": 2.5}, "bits must be a whole number from 1 to 8, got 2.5"),
+        ({"coefficients": "no.json"}, "coefficients must be a file that can be read, got .*no.json': No such file"),
+        ({"coefficients": 3}, "coefficients must be the path of a file, got 3"),
+        (
+            {"bits": 4, "act": "tanh"},
+            "bits must go with a function that has joint codes, got tanh; make one: python -m",
+        ),
+    ],
+)
+def test_bad_arguments_are_named(arguments: dict[str, object], words: str) -> None:
+    with pytest.raises(KernelError, match=words):
+        ActLinear(**{"act": "gelu", "linear": nn.Linear(2, 2), **arguments})  # type: ignore[arg-type]
+
+
+def test_a_table_of_f_prime_alone_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "table.json"
+    path.write_text(dumps(seal(table_document(fit(get("gelu"), 2)), 1)))
+    with pytest.raises(KernelError, match="coefficients must be a joint file of gelu, got fewbit of gelu"):
+        ActLinear("gelu", nn.Linear(2, 2), coefficients=path)
+
+
+@pytest.mark.parametrize("bits", [None, 5])
+def test_another_process_loads_it(bits: int | None, tmp_path: Path) -> None:
+    path = tmp_path / "layer.pt"
+    layer = ActLinear("gelu", nn.Linear(4, 2), bits=bits)
+    torch.save(layer, path)
+    script = (
+        f"import torch; layer = torch.load({str(path)!r}, weights_only=False);"
+        "x = torch.linspace(-2, 2, 12).view(3, 4).requires_grad_(); layer(x).sum().backward(); print(x.grad.tolist())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    x = torch.linspace(-2, 2, 12).view(3, 4).requires_grad_()
+    layer(x).sum().backward()
+    assert done.stdout.strip() == str(x.grad.tolist())
