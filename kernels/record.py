@@ -1,0 +1,161 @@
+"""What a model feeds to its activations: a histogram for each place, of which `fitting` makes tables and codes.
+
+Only counts are kept. Bins are the same everywhere, so that histograms of several workers or days add up.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from coefficients.functions import CATALOGUE
+from kernels.errors import KernelError
+
+PER_OCTAVE = 32  # bins from each power of two to the next: each is 2 % to 3 % wide
+OCTAVES = range(-24, 24)  # of |x|; what is nearer to 0 counts as 0, what is beyond as the last bin
+BINS = PER_OCTAVE * len(OCTAVES)
+SAMPLES = 1 << 14  # by default: a fit to them takes about a second
+
+
+def _edges() -> NDArray[np.float64]:
+    """Of the bins: 2 * BINS + 2 increasing numbers, the bin of 0 in the middle."""
+    octaves = np.repeat(np.array(OCTAVES, dtype=np.float64), PER_OCTAVE)
+    parts = 1 + np.tile(np.arange(PER_OCTAVE), len(OCTAVES)) / PER_OCTAVE
+    positive = np.append(parts * 2.0**octaves, 2.0**OCTAVES.stop)
+    return np.concatenate([-positive[::-1], positive])
+
+
+EDGES = _edges()
+
+
+class Histogram:
+    """How often x fell into each bin.
+
+    Attributes
+    ----------
+    counts : int64 tensor (2 * BINS + 1,)
+        On the CPU; an infinite x counts as the last one on its side, NaN does not count.
+    """
+
+    def __init__(self) -> None:
+        self.counts = torch.zeros(len(EDGES) - 1, dtype=torch.int64)
+
+    def add(self, x: Tensor) -> None:
+        """Count the elements of a floating-point tensor."""
+        flat = x.detach().reshape(-1).float()
+        bins = torch.bucketize(flat, torch.tensor(EDGES[1:-1], dtype=torch.float32, device=x.device), right=True)
+        self.counts += torch.bincount(bins[~flat.isnan()], minlength=len(self.counts)).cpu()
+
+    def __add__(self, other: "Histogram") -> "Histogram":
+        total = Histogram()
+        total.counts = self.counts + other.counts
+        return total
+
+    def samples(self, count: int = SAMPLES) -> NDArray[np.float64]:
+        """Values that stand for what was counted, for `fitting.weights.from_samples`.
+
+        They are quantiles: each stands for as much of what was counted, taken as even within a bin.
+
+        Parameters
+        ----------
+        count
+            How many.
+
+        Raises
+        ------
+        KernelError
+            If nothing was counted.
+        """
+        counts = self.counts.numpy()
+        total = counts.sum()
+        if not total:
+            raise KernelError("histogram must have counted something, got none; run the model while it records")
+        below = np.concatenate([[0.0], np.cumsum(counts) / total])
+        places = (np.arange(count) + 0.5) / count
+        bins = np.searchsorted(below, places, side="right") - 1
+        inside = (places - below[bins]) / (below[bins + 1] - below[bins])
+        values: NDArray[np.float64] = EDGES[bins] + inside * (EDGES[bins + 1] - EDGES[bins])
+        values[bins == BINS] = 0.0
+        return values
+
+    def save(self, path: str | PathLike[str], count: int = SAMPLES) -> None:
+        """Write `samples` to a .npy file, as --weight of `python -m fitting.fewbit` takes it."""
+        if Path(path).suffix != ".npy":
+            raise KernelError(f"path must end in .npy, got {str(path)!r}")
+        np.save(path, self.samples(count), allow_pickle=False)
+
+
+@contextmanager
+def recorded(model: nn.Module) -> Iterator[dict[str, Histogram]]:
+    """Count what the model's activations are given, as long as the context lasts; nothing else about it changes.
+
+    Yields
+    ------
+    dict of str to Histogram
+        By the name of the module and the function called in it, as "layers.0.act.gelu"; filled as the model runs.
+
+    Raises
+    ------
+    KernelError
+        For what is no module.
+    """
+    if not isinstance(model, nn.Module):
+        raise KernelError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    found: dict[str, Histogram] = defaultdict(Histogram)
+    running: list[str] = []
+    with ExitStack() as stack:
+        for name, module in model.named_modules():
+            stack.callback(module.register_forward_pre_hook(partial(_begin, running, name)).remove)
+            stack.callback(module.register_forward_hook(partial(_end, running), always_call=True).remove)
+        with _Watching(found, running):
+            yield found
+
+
+def _begin(running: list[str], name: str, *_: Any) -> None:
+    running.append(name)
+
+
+def _end(running: list[str], *_: Any) -> None:
+    running.pop()
+
+
+class _Watching(TorchFunctionMode):
+    """Sees each call of one of the catalogue's functions."""
+
+    def __init__(self, found: dict[str, Histogram], running: list[str]) -> None:
+        super().__init__()
+        self.found, self.running = found, running
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = _called(func, kwargs)
+        x = args[0] if args else kwargs.get("input")
+        if name and self.running and isinstance(x, Tensor) and x.is_floating_point():
+            self.found[".".join(filter(None, (self.running[-1], name)))].add(x)
+        return func(*args, **kwargs)
+
+
+def _called(func: Any, kwargs: dict[str, Any]) -> str:
+    """The catalogue's name of a function of PyTorch, or ""."""
+    named = getattr(func, "__name__", "").removesuffix("_")
+    if named not in _NAMES:
+        return ""
+    options = {key: value for key, value in kwargs.items() if isinstance(value, str) and value != "none"}
+    return next((name for name, row in _NAMES[named] if dict(row.torch_options) == options), "")
+
+
+_NAMES = {
+    row.torch: [(name, one) for name, one in CATALOGUE.items() if one.torch == row.torch]
+    for row in CATALOGUE.values()
+    if row.torch and hasattr(F, row.torch)
+}

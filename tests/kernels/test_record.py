@@ -1,0 +1,140 @@
+"""Histograms of what activations are given: the counts, the samples made of them, and the tables fitted to these."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from coefficients.document import dumps, seal
+from fitting.activations import get
+from fitting.fewbit.document import to_document
+from fitting.fewbit.solve import fit
+from fitting.samples import read_samples
+from fitting.weights import from_samples
+from kernels import KernelError, convert
+from kernels.record import BINS, EDGES, PER_OCTAVE, Histogram, recorded
+
+
+class Net(nn.Module):
+    """Modules, functions and methods, one of them twice, one in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.act = nn.Linear(8, 16), nn.GELU(approximate="tanh")
+        self.inner = nn.Sequential(nn.Linear(16, 8), nn.ReLU(inplace=True))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.inner(self.act(self.first(x)))
+        return F.silu(torch.sigmoid(x)) + x.tanh() + F.silu(input=x)
+
+
+def counted(*values: float) -> Histogram:
+    histogram = Histogram()
+    histogram.add(torch.tensor(values, dtype=torch.float64))
+    return histogram
+
+
+def test_edges_are_in_order_and_mirrored() -> None:
+    assert (np.diff(EDGES) > 0).all()
+    assert np.array_equal(EDGES, -EDGES[::-1])
+    assert EDGES[BINS] == -EDGES[BINS + 1]
+    assert len(Histogram().counts) == 2 * BINS + 1
+
+
+def test_each_place_has_its_histogram() -> None:
+    torch.manual_seed(0)
+    net, x = Net(), torch.randn(5, 8)
+    with recorded(net) as found:
+        net(x)
+        net(x[:2])
+    assert {name: int(one.counts.sum()) for name, one in found.items()} == {
+        "act.gelu_tanh": 7 * 16,
+        "inner.1.relu": 7 * 8,
+        "sigmoid": 7 * 8,
+        "tanh": 7 * 8,
+        "silu": 2 * 7 * 8,
+    }
+
+
+def test_nothing_else_changes() -> None:
+    torch.manual_seed(0)
+    net, x = Net(), torch.randn(5, 8, requires_grad=True)
+    plain, expected = net(x), torch.autograd.grad(net(x).sum(), [x, *net.parameters()])
+    with recorded(net) as found:
+        assert torch.equal(net(x), plain)
+        assert all(map(torch.equal, torch.autograd.grad(net(x).sum(), [x, *net.parameters()]), expected))
+    before = {name: one.counts.clone() for name, one in found.items()}
+    net(x)
+    assert all(torch.equal(found[name].counts, counts) for name, counts in before.items())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
+
+
+def test_a_forward_that_fails_leaves_the_names_right() -> None:
+    net = Net()
+    with recorded(net) as found:
+        with pytest.raises(RuntimeError):
+            net(torch.randn(5, 7))
+        net(torch.randn(5, 8))
+    assert "act.gelu_tanh" in found
+    assert not any(name.startswith("first") for name in found)
+
+
+@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=200), st.integers(1, 50))
+def test_samples_are_quantiles_to_the_width_of_a_bin(values: list[float], count: int) -> None:
+    samples = counted(*values).samples(count)
+    exact = np.sort(values)[np.floor((np.arange(count) + 0.5) / count * len(values)).astype(int)]
+    # The same number of values is below as in the list; within a bin, which a value of its own size is a 32nd wide.
+    assert np.all(np.abs(samples - exact) <= np.abs(exact) / PER_OCTAVE + EDGES[BINS + 1])
+    assert np.all(np.diff(samples) >= 0)
+
+
+@given(st.lists(st.floats(width=16), max_size=50), st.lists(st.floats(width=16), max_size=50))
+def test_histograms_add_up(some: list[float], others: list[float]) -> None:
+    together = counted(*some, *others)
+    assert torch.equal((counted(*some) + counted(*others)).counts, together.counts)
+    assert together.counts.sum() == np.count_nonzero(~np.isnan([*some, *others]))
+
+
+def test_zero_and_the_infinite() -> None:
+    assert counted(0.0, -0.0, 1e-30).counts[BINS] == 3
+    ends = counted(np.inf, -np.inf, 1e30, np.nan).counts
+    assert (ends[0], ends[-1]) == (1, 2)
+    assert counted(0.0).samples(3).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_table_of_a_sites_own_numbers_is_better(tmp_path: Path) -> None:
+    """Narrow inputs, as after a small initialisation: the usual table spends its levels on all of [-10, 10]."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+    net[0].weight.data *= 0.25
+    x = torch.randn(500, 64)
+    with recorded(net) as found:
+        net(x)
+    found["1.gelu"].save(tmp_path / "gelu.npy")
+    samples = read_samples(tmp_path / "gelu.npy")
+    path = tmp_path / "gelu.json"
+    path.write_text(dumps(seal(to_document(fit(get("gelu"), 2, weight=from_samples(samples))), 1)))
+    exact = torch.autograd.grad(net(x).square().sum(), net[0].weight)[0]
+
+    def error(**options: object) -> float:
+        report = convert(net, "fewbit", bits=2, **options)
+        grad = torch.autograd.grad(net(x).square().sum(), net[0].weight)[0]
+        report.revert()
+        return float((grad - exact).norm() / exact.norm())
+
+    assert error(coefficients=path, include=["1"]) < error()
+
+
+def test_bad_arguments_are_named(tmp_path: Path) -> None:
+    with pytest.raises(KernelError, match=r"model must be a torch.nn.Module, got str"), recorded("gelu"):  # type: ignore[arg-type]
+        pass
+    with pytest.raises(KernelError, match="histogram must have counted something, got none"):
+        Histogram().samples()
+    with pytest.raises(KernelError, match=r"path must end in .npy, got '.*gelu.txt'"):
+        counted(1.0).save(tmp_path / "gelu.txt")
+    assert list(tmp_path.iterdir()) == []
