@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 # Cheap functions of tensors and numbers that give the same again, element by element or, as norms, row by row.
 REPEATED = frozenset(
     [
@@ -34,7 +36,7 @@ PASSED = frozenset(
 POLES = frozenset(
     [
         *("div", "truediv", "rdiv", "rtruediv", "reciprocal", "sqrt", "rsqrt", "root", "log", "log2", "log10", "log1p"),
-        *("asin", "acos", "acosh", "atanh", "atan2", "arctan2", "erfinv", "logit", "xlogy", "hypot", "lgamma"),
+        *("asin", "acos", "acosh", "atanh", "atan2", "erfinv", "logit", "xlogy", "xlog1py", "entr", "hypot"),
         *("renorm", "cosine_similarity", "cdist", "pdist", "dist", "pairwise_distance"),
         *("logsumexp", "logcumsumexp", "prod", "cumprod"),
         *("binary_cross_entropy", "poisson_nll_loss", "gaussian_nll_loss", "ctc_loss"),
@@ -45,8 +47,11 @@ POLES = frozenset(
             "lp_pool1d",
             "lp_pool2d",
         ),
-        *("addcdiv", "digamma", "polygamma", "copysign", "lp_pool3d"),
-        *("det", "logdet", "slogdet", "inverse", "pinverse", "cholesky", "svd", "qr"),
+        *("addcdiv", "copysign", "lp_pool3d", "corrcoef", "kl_div of probabilities", "cross_entropy of probabilities"),
+        *("lgamma", "mvlgamma", "digamma", "polygamma", "igamma", "igammac", "zeta", "i1", "i1e", "log_ndtr"),
+        *("standard_gamma", "sample_dirichlet", "_Dirichlet.apply"),
+        *("det", "logdet", "slogdet", "inverse", "pinverse", "cholesky", "svd", "qr", "lu"),
+        *("triangular_solve", "lu_solve", "cholesky_solve", "cholesky_inverse"),
     ]
 )
 # Their poles are where the length, which they save besides, is 0.
@@ -56,13 +61,18 @@ STEPS = frozenset(
     [
         *("abs", "sign", "clamp", "clip", "clamp_min", "clamp_max", "maximum", "minimum", "max", "min", "amax", "amin"),
         *("hardtanh", "relu6", "hardswish", "hardsigmoid", "hardshrink", "softshrink", "threshold", "prelu", "rrelu"),
-        *("selu", "median", "sort", "topk", "cummax", "cummin", "fmod", "remainder", "fmax", "fmin", "nan_to_num"),
+        *("selu", "median", "sort", "topk", "cummax", "cummin", "fmod", "remainder", "fmax", "fmin", "i0e"),
+        "softplus that jumps",
+        *("nan_to_num", "nansum", "nanmean"),  # one that is no number would make its group of codes such
         *("huber_loss", "smooth_l1_loss", "l1_loss", "hinge_embedding_loss", "margin_ranking_loss"),
         *("multi_margin_loss", "multilabel_margin_loss", "nanmedian", "aminmax"),
         *("scatter_reduce", "index_reduce", "segment_reduce"),
         *("grid_sample", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d"),
     ]
 )
+# From its threshold on softplus is linear: its derivative jumps by 1 - sigmoid(threshold), from this one on by less
+# than .0004, a fifth of what codes of 8 bits, half a step of 1/255, are off by.
+NO_JUMP = 8
 # They save their result.
 RESULTS = frozenset(["relu", "leaky_relu", "tanh", "sigmoid"])
 # They save where in the last dimensions the largest are: in how many of them.
@@ -83,20 +93,24 @@ PRODUCTS = frozenset(
 NORMS = frozenset(["layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm"])
 ATTENTION = "scaled_dot_product_attention"
 
-# Of functions that go by several.
+# Of functions that go by several, but for "special_" before a name.
 ALIASES = {
     **{"divide": "div", "true_divide": "div", "multiply": "mul", "subtract": "sub", "absolute": "abs"},
-    **{"arccos": "acos", "arcsin": "asin", "arccosh": "acosh", "arctanh": "atanh", "special_psi": "digamma"},
-    **{f"special_{name}": name for name in ("digamma", "polygamma", "log1p", "erfinv", "logit", "xlogy", "logsumexp")},
-    **{"special_gammaln": "lgamma", "special_log_softmax": "log_softmax"},
+    **{"arccos": "acos", "arcsin": "asin", "arccosh": "acosh", "arctanh": "atanh", "arctan2": "atan2"},
+    **{"psi": "digamma", "gammaln": "lgamma", "multigammaln": "mvlgamma", "gammainc": "igamma", "gammaincc": "igammac"},
+    **{"negative": "neg", "expit": "sigmoid", "mod": "remainder", "rmod": "remainder"},
+    **{"matrix_power": "linalg_matrix_power", "orgqr": "linalg_householder_product"},
     **{f"max_pool{dims}d_with_indices": f"max_pool{dims}d" for dims in (1, 2, 3)},
 }
-IN_PLACE = {"iadd": "add", "isub": "sub", "imul": "mul", "idiv": "div", "itruediv": "div", "ipow": "pow"}
+IN_PLACE = {
+    **{"iadd": "add", "isub": "sub", "imul": "mul", "idiv": "div", "itruediv": "div", "ipow": "pow"},
+    "imod": "remainder",
+}
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Without underscores around it: of `x.mul(y)`, `x * y`, `x.mul_(y)` and `x *= y` it is "mul"."""
-    name: str = getattr(function, "__name__", "").partition(".")[0].strip("_")  # of an operator there is more
+    """Without underscores around it: of `x.mul(y)`, `x * y`, `x.mul_(y)`, `x *= y` and operators it is "mul"."""
+    name: str = getattr(function, "__name__", "").partition(".")[0].strip("_").removeprefix("special_")
     return IN_PLACE.get(name, ALIASES.get(name, name))
 
 
@@ -107,20 +121,31 @@ def is_in_place(function: Callable[..., Any]) -> bool:
 
 
 def named(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """The name, but "root" for a power, a norm and a quotient of which all has to be exact.
+    """The name, but another one where, with these arguments, all that the function saves has to be exact.
 
-    That is a power by anything but 1, 2, 3 and so on, a norm that is not the square root of a sum of squares, and a
-    quotient whose parts are given by name, in whatever order.
+    "root" for a power by anything but 1, 2, 3 and so on, for a norm that is not the square root of a sum of squares,
+    and for a quotient whose parts are given by name, in whatever order; "... of probabilities" for losses whose
+    backward takes logarithms; and "softplus that jumps".
     """
-    if name in ("div", "truediv") and not {"input", "other"}.isdisjoint(kwargs):
-        return "root"
     second = args[1] if len(args) > 1 else None
+    if name in ("div", "truediv"):
+        return "root" if {"input", "other"} & kwargs.keys() else name
     if name in ("pow", "float_power"):
         exponent = kwargs.get("exponent", second)
         return name if isinstance(exponent, int | float) and exponent >= 1 and exponent == int(exponent) else "root"
+    if name == "rpow":
+        return "root" if isinstance(second, Tensor) else name
+    if name == "softplus":
+        threshold = kwargs.get("threshold", args[3] if len(args) > 3 else 20)
+        return name if threshold >= NO_JUMP else "softplus that jumps"
     if name in LENGTHS - {"std"}:
         order = kwargs.get("p", kwargs.get("ord", second))
         return name if order in (None, 2, "fro") else "root"
+    if name == "kl_div":
+        return name if kwargs.get("log_target", args[5] if len(args) > 5 else False) else f"{name} of probabilities"
+    if name in ("cross_entropy", "cross_entropy_loss"):
+        target = kwargs.get("target", second)
+        return "cross_entropy of probabilities" if isinstance(target, Tensor) and target.requires_grad else name
     return name
 
 

@@ -13,7 +13,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 from torch.autograd.function import Function
-from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
@@ -23,7 +22,7 @@ from kernels.eager.encoded import Bools, Drawn, Encoded, Groups, Logarithms, Two
 from kernels.eager.integers import coding_of
 from kernels.eager.intervals import Interval
 from kernels.eager.provenance import ALIVE, Provenance, Running
-from kernels.eager.rules import attention_again, dropout_scale, dropped, multi_head_attention
+from kernels.eager.rules import OPENED, attention_again, dropout_scale, dropped
 from kernels.eager.tensors import Place, covers, flat, group_of, is_dense, is_plain, storage_of, tensors
 from kernels.eager.values import Constant, Kept, Recent, Value
 from kernels.eager.watched import watch
@@ -81,10 +80,10 @@ class Compressing(TorchFunctionMode):
         if name == calls.ATTENTION and torch.is_grad_enabled():
             return attention_again(function, self.provenance.whole_mask(*args, **kwargs), args, kwargs)
         name = calls.named(name, args, kwargs)
-        if function is F.multi_head_attention_forward:
+        if function in OPENED:
             super().__enter__()
             try:
-                return multi_head_attention(*args, **kwargs)
+                return OPENED[function](*args, **kwargs)
             finally:
                 super().__exit__(None, None, None)
         if name in calls.DROPOUTS:

@@ -35,13 +35,19 @@ def dropped(x: Tensor, noise: Tensor, scale: float) -> Tensor:
 
 def _without_check(function: Any) -> Any:
     """A function of torch.nn.functional, which does not hand itself over to function modes, but what it calls."""
-    names = {**function.__globals__, "has_torch_function": lambda _: False}
+    checks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    names = {**function.__globals__, **dict.fromkeys(checks, lambda *_: False)}
     copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy
 
 
-multi_head_attention = _without_check(F.multi_head_attention_forward)
+# Functions that are several calls, each of which saves what it saves, and what makes these calls where they are seen.
+OPENED = {
+    getattr(F, name): _without_check(getattr(F, name))
+    for name in ("multi_head_attention_forward", "linear_cross_entropy")
+    if hasattr(F, name)  # the second is not in every release of PyTorch
+}
 
 
 def attention_again(function: Any, mask: Constant | None, args: Any, kwargs: Any) -> Tensor:
