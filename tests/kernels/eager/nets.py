@@ -62,7 +62,7 @@ def loss_of(output: Any) -> Tensor:
     """A sum of all that can have a gradient, with weights that are always the same."""
     generator = torch.Generator().manual_seed(5)
     outputs = [one for one in tree_leaves(output) if isinstance(one, Tensor) and one.requires_grad]
-    real = [torch.view_as_real(one) if one.is_complex() else one for one in outputs]
+    real = [torch.view_as_real(one.resolve_conj()) if one.is_complex() else one for one in outputs]
     return sum(((one.double() * torch.randn(one.shape, generator=generator)).sum() for one in real), torch.zeros(()))
 
 
