@@ -17,8 +17,9 @@ Hence, for any q with K levels, replacing it by one that is constant on cells co
 A function of |x| is one of x >= 0 under the folded weight, and its bound is that of the contiguous kind
 there. The cheapest function that is constant on cells is what the dynamic programme finds; it and the
 spread inside the cells make up the optimum on the grid, and the bound is that optimum less the cost above.
-Subtracted too: the floating point slack of the programme, 16 times the difference of two Gauss rules (also
-in σ), and the rounding of f'. Ranges are proven; integrals are not, they are known to the doubt just named.
+Subtracted too: the floating point slack of the programme, and what the moments may be off by. Under a constant weight
+that is proven, as everything else is (`exact`). Under other weights it is 16 times the difference of two Gauss rules
+(also in σ), and the rounding of f': ranges are proven then, integrals are not, they are known to the doubt just named.
 """
 
 import math
@@ -32,11 +33,12 @@ from fitting.fewbit.measure import Cells, Measure
 
 
 def lower_bound(
-    measure: Measure, cells: Cells, k: int, grid_cost: float, slack: float, shared: bool
+    measure: Measure, cells: Cells, k: int, grid_cost: float, slack: float, shared: bool, inside: float | None = None
 ) -> tuple[float, float]:
     """The bound, at least 0, and how much of what it lacks is due to the cells' size.
 
-    `grid_cost` ± `slack` is the optimal cost between cells with k levels.
+    `grid_cost` ± `slack` is the optimal cost between cells with k levels; `inside` is a lower bound of the spread
+    inside the cells, by default what their moments say less their doubts.
     """
     held = cells.moments.mass > 0
     low, high = cells.low[held], cells.high[held]
@@ -45,7 +47,9 @@ def lower_bound(
         gain = span * _peak(low, high, cells.spare[held])
     else:
         gain = min(_variation(cells, held, measure.curve.edges), (k - 1) * span) * float(cells.spare.max())
-    return max(0.0, math.fsum(cells.moments.spread) + grid_cost - slack - gain - measure.doubt), gain
+    if inside is None:
+        inside = math.fsum(cells.moments.spread) - measure.doubt
+    return max(0.0, inside + grid_cost - slack - gain), gain
 
 
 def _peak(low: Array, high: Array, spare: Array) -> float:

@@ -18,6 +18,7 @@ from fitting.errors import InputError
 Indices = NDArray[np.int64]
 STEEPEST, FLATTEST = 1e100, 1e-100  # of the largest |f'|
 ROUNDING = 16 * float(np.finfo(np.float64).eps)  # of f', relative
+LOOSE = 1.1  # what a known bound of |f''| may allow f' to vary by, relative to what it does
 
 
 @dataclass(frozen=True)
@@ -130,36 +131,37 @@ class Curve:
             left = (run.piece.d1.numpy(mid) < heights) == rising
             lo, hi = np.where(left, mid, lo), np.where(left, hi, mid)
 
-    def ranges(self, lo: Array, hi: Array, runs: Indices) -> tuple[Array, Array]:
-        """Enclosures of f' over the cells [lo, hi], as (centre, width), proven in ball arithmetic.
+    def ranges(self, lo: Array, hi: Array, runs: Indices, bends: Array | None = None) -> tuple[Array, Array, Array]:
+        """Enclosures of f' over the cells [lo, hi], as (centre, width, bends), proven in ball arithmetic.
 
-        Where f'' is of one sign, f' lies between its values at the ends. With |f''| <= L on a cell of width h
-        it lies within L·h/2 of their mean. Where no finite L is found (a square root's end), the enclosure of
-        f' itself serves. Width inf: neither.
+        Where f'' is of one sign, f' lies between its values at the ends, and `bends` is a bound of |f''|; it is NaN
+        elsewhere. With |f''| <= L on a cell of width h, f' lies within L·h/2 of their mean. Where no finite L is found
+        (a square root's end), the enclosure of f' itself serves. Width inf: neither.
+        What is known of `bends`, as of a cell that holds this one, is asked anew only where it has become loose.
         Raises `InputError` where f' is found to turn inside a run, which the runs' search must have missed.
         """
         ends = self.slopes(lo, runs), self.slopes(hi, runs)
-        centre, width = (ends[0] + ends[1]) / 2, np.zeros_like(lo)
         between = np.abs(ends[1] - ends[0]) + ROUNDING * np.maximum(np.abs(ends[0]), np.abs(ends[1]))
-        flat = [run.flat for run in self.runs]
-        for i, index in enumerate(runs):
-            if flat[index]:
-                continue
-            run = self.runs[index]
-            ball = _hull(lo[i], hi[i])
+        bends = np.full(lo.shape, math.nan) if bends is None else bends.copy()
+        bends[np.isin(runs, [index for index, run in enumerate(self.runs) if run.flat])] = 0.0
+        centre, width = (ends[0] + ends[1]) / 2, np.minimum(bends * (hi - lo) * (1 + 1e-12), between)
+        for i in np.flatnonzero(~(bends * (hi - lo) <= LOOSE * between)).tolist():
+            run = self.runs[runs[i]]
+            ball = hull(lo[i], hi[i])
             bend = run.piece.d2.arb(ball)
             if bend.is_finite():
                 if bend * run.direction < 0:
                     raise InputError(f"f' turns too often near x = {lo[i]:.6g} to be followed; try a smaller --domain")
-                width[i] = float(abs(bend).upper()) * (hi[i] - lo[i]) * (1 + 1e-12)
+                steepest = float(abs(bend).upper()) * (1 + 1e-12)
+                width[i], bends[i] = steepest * (hi[i] - lo[i]), math.nan
                 if not bend.contains(0):
-                    width[i] = min(width[i], between[i])
+                    width[i], bends[i] = min(width[i], between[i]), steepest
                 continue
             slope = run.piece.d1.arb(ball)
             finite = slope.is_finite()
-            centre[i] = float(slope.mid()) if finite else 0.0
+            centre[i], bends[i] = float(slope.mid()) if finite else 0.0, math.nan
             width[i] = 2 * float(slope.rad()) * (1 + 1e-12) if finite else math.inf
-        return centre, width
+        return centre, width, bends
 
 
 @lru_cache(maxsize=64)
@@ -168,7 +170,7 @@ def _branches(activation: Activation, lo: float, hi: float) -> tuple[Branch, ...
     return activation.derivative_runs_within(lo, hi)
 
 
-def _hull(lo: float, hi: float) -> flint.arb:
+def hull(lo: float, hi: float) -> flint.arb:
     return flint.arb(lo / 2 + hi / 2, (hi - lo) / 2 * (1 + 1e-9) + 1e-300)
 
 

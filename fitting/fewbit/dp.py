@@ -65,31 +65,75 @@ def partition(values: ArrayLike, masses: ArrayLike, k: int) -> Partition:
     OverflowError
         For a cost beyond float64.
     """
-    p, u = _checked(values, masses, k)
-    atoms = np.flatnonzero(u)
-    p, u = np.ascontiguousarray(p[atoms]), u[atoms]
-    starts = np.flatnonzero(np.concatenate(([True], np.any(p[1:] != p[:-1], axis=1)))[: u.size])
-    if starts.size <= k:
-        return Partition(atoms[starts[1:]], 0.0, 0.0)
+    if k < 1:
+        raise InputError(f"k must be 1 or more, got {k}; 1 is a single constant")
+    atoms = prepared(values, masses)
+    if atoms.starts.size <= k:
+        return Partition(atoms.places[atoms.starts[1:]], 0.0, 0.0)
+    tolerance = 4 * EPS * math.sqrt(atoms.sums[-1, 2] / atoms.sums[-1, 0] / atoms.p.shape[1])
+    values = atoms.p[atoms.starts].T.copy()
+    turns = np.unique(np.concatenate([turning_points(component, tolerance) for component in values]))
+    cuts = best_cuts(atoms.sums, turns, k, 12 * atoms.noise)
+    cost, slack = atoms.cost(cuts), rounding_slack(atoms, k)
+    return Partition(
+        atoms.places[atoms.starts[cuts]],
+        math.ldexp(cost, atoms.exponent),
+        math.ldexp(slack, atoms.exponent) + math.ulp(0.0),
+    )
 
+
+@dataclass(frozen=True, eq=False)
+class Atoms:
+    """The atoms with mass, centred and scaled by powers of two, ready for a search.
+
+    Attributes
+    ----------
+    places : int64 array (m,)
+        Where they stood.
+    p, u : float64 arrays (m, d) and (m,)
+        Values and masses, below 1 in size; empty without mass, as are the next two.
+    starts : int64 array (r,)
+        The first atom of each run of equal values; cuts are made there only.
+    sums : float64 array (r + 1, 3 + 2 d)
+        As from `prefix_sums`.
+    exponent : int
+        Costs are 2**exponent times what p and u give.
+    noise : float
+        The unit of the bounds on rounding, see `rounding_slack`.
+    """
+
+    places: Ints
+    p: Floats
+    u: Floats
+    starts: Ints
+    sums: Floats
+    exponent: int
+    noise: float
+
+    def cost(self, cuts: Ints) -> float:
+        """Of the segments between `cuts`, which count runs of equal values."""
+        cuts = self.starts[cuts]
+        return math.fsum(map(_cost, np.split(self.p, cuts), np.split(self.u, cuts)))
+
+
+def prepared(values: ArrayLike, masses: ArrayLike) -> Atoms:
+    """The atoms of `values` and `masses`, as `partition` takes and refuses them."""
+    p, u = _checked(values, masses)
+    places = np.flatnonzero(u)
+    p, u = np.ascontiguousarray(p[places]), u[places]
+    starts = np.flatnonzero(np.concatenate(([True], np.any(p[1:] != p[:-1], axis=1)))[: u.size])
+    if starts.size < 2:
+        return Atoms(places, p, u, starts, np.zeros((starts.size + 1, 3 + 2 * p.shape[1])), 0, 0.0)
     # Powers of two keep the squares in range; centring makes them, and so the rounding errors, small.
     p, p_exponent = _scaled(p)
     u, u_exponent = _scaled(u)
     p = p - _mean(p, u)
     sums = prefix_sums(p, u, starts)
-    mass, square = sums[-1, 0], sums[-1, 2]
-    tolerance = 4 * EPS * math.sqrt(square / mass / p.shape[1])
-    turns = np.unique(np.concatenate([turning_points(column, tolerance) for column in p[starts].T.copy()]))
-
-    noise = EPS * (square + u.size * EPS * mass * float(np.sum(p**2, axis=1).max()))
-    cuts = starts[best_cuts(sums, turns, k, 12 * noise)]
-    cost = math.fsum(map(_cost, np.split(p, cuts), np.split(u, cuts)))
-    exponent = 2 * p_exponent + u_exponent
-    slack = _slack(noise, starts.size, k) + p.size * TINY
-    return Partition(atoms[cuts], math.ldexp(cost, exponent), math.ldexp(slack, exponent) + math.ulp(0.0))
+    noise = EPS * (sums[-1, 2] + u.size * EPS * sums[-1, 0] * float(np.sum(p**2, axis=1).max()))
+    return Atoms(places, p, u, starts, sums, 2 * p_exponent + u_exponent, noise)
 
 
-def _checked(values: ArrayLike, masses: ArrayLike, k: int) -> tuple[Floats, Floats]:
+def _checked(values: ArrayLike, masses: ArrayLike) -> tuple[Floats, Floats]:
     p, u = np.asarray(values, np.float64), np.asarray(masses, np.float64)
     if p.size == 0 or p.shape[1:] not in ((), (1,), (2,)):
         raise InputError(f"values must be one row of at least one number or pair, got shape {p.shape}; see ravel")
@@ -102,8 +146,6 @@ def _checked(values: ArrayLike, masses: ArrayLike, k: int) -> tuple[Floats, Floa
     if not (np.isfinite(u) & (u >= 0)).all():
         at = int(np.flatnonzero(~(np.isfinite(u) & (u >= 0)))[0])
         raise InputError(f"masses must be finite and 0 or more, got {u[at]} at {at}; 0 leaves an atom out")
-    if k < 1:
-        raise InputError(f"k must be 1 or more, got {k}; 1 is a single constant")
     return p, u
 
 
@@ -125,7 +167,7 @@ def _cost(p: Floats, u: Floats) -> float:
     return math.fsum((u[:, np.newaxis] * (p - _mean(p, u)) ** 2).ravel().tolist())
 
 
-def _slack(noise: float, n: int, k: int) -> float:
+def rounding_slack(atoms: Atoms, k: int) -> float:
     """Bound on what rounding costs the search: the terms are those of `blocks`, in units of `noise`.
 
     Let Q be the sum of mass * value^2, and count eps / 2 for each rounding. In first^2 / mass there are 3 for
@@ -140,9 +182,9 @@ def _slack(noise: float, n: int, k: int) -> float:
     With margin = 12, lambda = 96, and a layer's loss is 96 (levels + 1) + 12 < 100 (levels + 1).
     Each of Hirschberg's halvings searches all anew, with k layers in all.
     """
-    levels = n.bit_length()
+    n = atoms.starts.size
     passes = 1 if k * (n + 1) <= TABLE_CELLS else k.bit_length()
-    return 100 * noise * (levels + 1) * k * passes
+    return 100 * atoms.noise * (n.bit_length() + 1) * k * passes + atoms.p.size * TINY
 
 
 @compiled

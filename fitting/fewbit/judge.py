@@ -53,11 +53,11 @@ def _total(curve: Curve, steps: Steps) -> Any:
     if curve.is_step:  # its slopes, such as 1/6, count as the float64 numbers that levels can be
         parts = ((b - a) * (run.first - y) ** 2 for run, a, b, y in pieces_of(curve, steps))
     else:
-        parts = (_squared_error(run.piece, a, b, y) for run, a, b, y in pieces_of(curve, steps))
+        parts = (squared_error(run.piece, a, b, y) for run, a, b, y in pieces_of(curve, steps))
     return sum(parts, flint.arb(0))
 
 
-def _squared_error(piece: Piece, lo: Any, hi: Any, level: Any) -> Any:
+def squared_error(piece: Piece, lo: Any, hi: Any, level: Any) -> Any:
     """An enclosure of ∫ (f' - level)² from lo to hi."""
 
     def integrand(z: Any, _: bool) -> Any:
@@ -65,6 +65,8 @@ def _squared_error(piece: Piece, lo: Any, hi: Any, level: Any) -> Any:
 
     # The monotone f' - level is greatest at one end; what it is between there and 0 sets the scale of the whole.
     ends = [abs(piece.d1.arb(end) - level) for end in (lo, hi)]
+    if piece.d2.expression == 0:  # f' is constant, and subdivision would look in vain for how it changes
+        return (hi - lo) * ends[0] ** 2
     tolerance = (hi - lo) * max(end.upper() for end in ends) ** 2 * flint.arb(2) ** -110
     total = flint.acb.integral(integrand, lo, hi, abs_tol=tolerance).real
     if total.is_finite():

@@ -27,7 +27,8 @@ GOLDEN = (3 - math.sqrt(5)) / 2  # no halving of a cell comes upon a cell cut th
 class Cells:
     """A partition of the domain, in x order, fine enough to search on.
 
-    f' stays within `width`/2 of `centre` on each cell; `doubt` bounds the quadrature error of its moments.
+    f' stays within `width`/2 of `centre` on each cell; `bends` is a bound of |f''| where that is of one sign, else NaN;
+    `doubt` bounds the quadrature error of the moments.
     """
 
     lo: Array
@@ -35,6 +36,7 @@ class Cells:
     moments: Moments
     centre: Array
     width: Array
+    bends: Array
     doubt: Array
 
     @property
@@ -119,7 +121,7 @@ class Measure:
         cells, rounding = self._cells, ROUNDING * self.top
         return math.fsum(cells.doubt) + rounding * (self.span + rounding) * math.fsum(cells.moments.mass)
 
-    def _measured(self, lo: Array, hi: Array) -> Cells:
+    def _measured(self, lo: Array, hi: Array, bends: Array | None = None) -> Cells:
         runs = self.curve.run_at(hi)
         moments, doubt = self.source.moments(lo, hi, runs)
         slack = ROUNDING * max(abs(self.curve.low), abs(self.curve.high))
@@ -130,7 +132,7 @@ class Measure:
                 f"f' must be bounded on the domain and turn no oftener than is found, got a mean of {mean:.6g} near "
                 f"x = {at:.6g}, though {self.curve.low:.6g} to {self.curve.high:.6g} where it turns; try --domain"
             )
-        return Cells(lo, hi, moments, *self.source.ranges(lo, hi, runs), doubt)
+        return Cells(lo, hi, moments, *self.source.ranges(lo, hi, runs, bends), doubt)
 
     def first_spare(self, k: int) -> float:
         """What `cells` for k levels may have to spare, to begin with: no feature of f' escapes them."""
@@ -160,7 +162,8 @@ class Measure:
             if not split.any():
                 return cells
             lo, mid, hi = cells.lo[split], mid[split], cells.hi[split]
-            halves = self._measured(np.concatenate([lo, mid]), np.concatenate([mid, hi]))
+            bends = np.tile(cells.bends[split], 2)
+            halves = self._measured(np.concatenate([lo, mid]), np.concatenate([mid, hi]), bends)
             self._cells = _joined(cells, ~split, halves)
 
     def _coarse(self, cells: Cells, spare: float) -> NDArray[np.bool_]:
@@ -222,5 +225,6 @@ def _joined(cells: Cells, keep: NDArray[np.bool_], new: Cells) -> Cells:
         Moments(moments.mass[order], moments.mean[order], moments.spread[order]),
         join(cells.centre, new.centre),
         join(cells.width, new.width),
+        join(cells.bends, new.bends),
         join(cells.doubt, new.doubt),
     )

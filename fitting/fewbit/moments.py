@@ -63,8 +63,8 @@ class Source(Protocol):
     def focus(self, low: float, high: float) -> None:
         """Say between which values f' lies where there is mass; at first, it is all of its values."""
 
-    def ranges(self, lo: Array, hi: Array, runs: Indices) -> tuple[Array, Array]:
-        """(centre, width) of an interval that holds every value of f' that counts."""
+    def ranges(self, lo: Array, hi: Array, runs: Indices, bends: Array | None = None) -> tuple[Array, Array, Array]:
+        """(centre, width) of an interval that holds every value of f' that counts; bends as in `Curve.ranges`."""
 
     def density(self, points: Array) -> Array:
         """w at `points`; 0 where there is none."""
@@ -99,8 +99,8 @@ class Quadrature:
         spread = (masses * (values - mean[:, None]) ** 2).sum(axis=1)
         return Moments(sums[0], mean + self.centre, spread), sums
 
-    def ranges(self, lo: Array, hi: Array, runs: Indices) -> tuple[Array, Array]:
-        return self.curve.ranges(lo, hi, runs)
+    def ranges(self, lo: Array, hi: Array, runs: Indices, bends: Array | None = None) -> tuple[Array, Array, Array]:
+        return self.curve.ranges(lo, hi, runs, bends)
 
     def density(self, points: Array) -> Array:
         """w at `points`. Raises `InputError` where it is negative or not finite."""
@@ -151,13 +151,13 @@ class Samples:
                 moments.spread[i] = (mass * (values - moments.mean[i]) ** 2).sum()
         return moments, np.zeros_like(lo)
 
-    def ranges(self, lo: Array, hi: Array, runs: Indices) -> tuple[Array, Array]:
+    def ranges(self, lo: Array, hi: Array, runs: Indices, bends: Array | None = None) -> tuple[Array, Array, Array]:
         centre, width = np.zeros_like(lo), np.zeros_like(lo)
         for i, part in enumerate(self._slices(lo, hi)):
             if part.start < part.stop:
                 low, high = self.values[part].min(), self.values[part].max()
                 centre[i], width[i] = (low + high) / 2, high - low
-        return centre, width
+        return centre, width, np.full(lo.shape, math.nan)  # which none asks for
 
     def density(self, points: Array) -> Array:
         return np.zeros_like(points)

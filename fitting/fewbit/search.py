@@ -9,13 +9,17 @@ import numpy as np
 
 from fitting.fewbit.certificate import lower_bound
 from fitting.fewbit.dp import partition
+from fitting.fewbit.dual import priced_partition
+from fitting.fewbit.exact import ExactCells
 from fitting.fewbit.measure import MAX_CELLS, Cells, Measure
 from fitting.fewbit.polish import NOISE
 from fitting.fewbit.refine import refine
 from fitting.fewbit.steps import Steps, contiguous_steps, nearest_level_steps, tidy
 from fitting.words import counted, percent
 
-TARGET_GAP = 5e-4
+TARGET_GAPS = (16, 9e-6, 9e-5)  # up to so many levels, beyond them; 1e-5 and 1e-4 with the rounding of the stored bound
+MANY = 16  # levels, beyond which one layer of the search with a price is cheaper than so many without
+STUCK = 0.9  # a gain above so much of the last round's, which is to halve: cells are as narrow as they get
 SHARPEST = 1 / 64  # what a round asks of the next at most: about 8 times the cells
 
 
@@ -29,8 +33,8 @@ class Effort:
 
     Attributes
     ----------
-    gap : float
-        Relative, at which it ends.
+    gap : float or None
+        Relative, at which it ends; None: the one of `target_gap`.
     deadline : float
         Of `time.monotonic`, after which no further round begins.
     sought : float
@@ -39,7 +43,7 @@ class Effort:
         Is told of rounds.
     """
 
-    gap: float = TARGET_GAP
+    gap: float | None = None
     deadline: float = math.inf
     sought: float = math.inf
     report: Callable[[str], None] = _silent
@@ -47,6 +51,12 @@ class Effort:
     def late(self) -> bool:
         """Whether the time is up."""
         return time.monotonic() > self.deadline
+
+
+def target_gap(k: int) -> float:
+    """The gap at which a search for k levels ends."""
+    most, few, many = TARGET_GAPS
+    return few if k <= most else many
 
 
 @dataclass(frozen=True)
@@ -79,7 +89,9 @@ def search(measure: Measure, k: int, shared: bool, effort: Effort) -> Found:
     steps = _exact_steps(measure, k, shared)
     if steps is not None:
         return Found(steps, 0.0, 0.0, exact=True)
-    spare, count, rounds = measure.first_spare(k), 0, 0
+    exact = ExactCells(measure) if measure.weight.height is not None else None
+    aim = target_gap(k) if effort.gap is None else effort.gap
+    spare, last, rounds = measure.first_spare(k), math.inf, 0
     best: tuple[float, Steps] | None = None
     bound = 0.0
     while True:
@@ -89,21 +101,22 @@ def search(measure: Measure, k: int, shared: bool, effort: Effort) -> Found:
         rounds += 1
         gap = f", gap {percent((best[0] - bound) / best[0])}" if best and best[0] else ""
         effort.report(f"round {rounds} on {counted(len(cells.lo), 'cell')}{gap}")
-        grid_steps, cost, slack = grid_optimum(measure, cells, k, shared)
+        known, inside = exact.of(cells) if exact and exact.works else (cells, None)
+        grid_steps, cost, slack = grid_optimum(measure, known, k, shared)
         steps = _refined(measure, grid_steps, shared)
         error = steps.error(measure)
         if best is None or error < best[0]:
             best = (error, steps)
-        reached, gain = lower_bound(measure, cells, k, cost, slack, shared)
-        bound, target = max(bound, reached), effort.gap * best[0]
-        done = best[0] - bound <= target or gain <= target / 4 or len(cells.lo) in (count, MAX_CELLS)
+        reached, gain = lower_bound(measure, known, k, cost, slack, shared, inside)
+        bound, target = max(bound, reached), aim * best[0]
+        done = best[0] - bound <= target or gain <= target / 4 or gain > STUCK * last or len(cells.lo) == MAX_CELLS
         if done or bound > effort.sought:
             return Found(best[1], best[0], bound)
         # Finer cells lessen the gain, in proportion to `spare`, but not the rounding that keeps the two apart too.
         rest = max(0.0, best[0] - reached - gain)
         sharper = 0.8 * max(target - rest, target / 4) / gain
-        spare = min(spare, float(cells.spare.max())) * min(0.5, max(sharper, SHARPEST))
-        count = len(cells.lo)
+        spare = min(spare, float(known.spare.max())) * min(0.5, max(sharper, SHARPEST))
+        last = gain
 
 
 def _exact_steps(measure: Measure, k: int, shared: bool) -> Steps | None:
@@ -132,7 +145,8 @@ def grid_optimum(measure: Measure, cells: Cells, k: int, shared: bool) -> tuple[
     """
     held = np.flatnonzero(cells.moments.mass > 0)
     order = held[np.argsort(cells.moments.mean[held], kind="stable")] if shared else held
-    found = partition(cells.moments.mean[order], cells.moments.mass[order], k)
+    atoms = cells.moments.mean[order], cells.moments.mass[order]
+    found = (priced_partition(*atoms, k) if k > MANY else None) or partition(*atoms, k)
     groups = np.zeros(len(order), dtype=np.int64)
     groups[found.cuts] = 1
     groups = np.cumsum(groups)

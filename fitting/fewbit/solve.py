@@ -13,12 +13,13 @@ from fitting.fewbit.curve import Curve
 from fitting.fewbit.measure import Measure
 from fitting.fewbit.polish import NOISE, first_of_twins, polish
 from fitting.fewbit.rules import MAX_BITS, check_budget, check_max_error
-from fitting.fewbit.search import TARGET_GAP, Effort, Found, search
+from fitting.fewbit.search import Effort, Found, search
 from fitting.fewbit.steps import Steps
 from fitting.weights import Weight, uniform
 from fitting.words import counted, upwards
 
-BOUND_DIGITS = 6  # the stored bound is rounded down to these
+BOUND_DIGITS = 7  # the stored bound is rounded down to these
+UNSEEN = 1e-4  # relative: what two grids may see otherwise of a density that is only ever called
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def fit(
     levels: str = "best",
     weight: Weight | None = None,
     domain: tuple[float, float] | None = None,
-    target_gap: float = TARGET_GAP,
+    target_gap: float | None = None,
     budget: float | None = None,
     report: Callable[[str], None] | None = None,
 ) -> Fit:
@@ -99,8 +100,8 @@ def fit(
         The distribution of x; uniform by default.
     domain : (float, float), optional
         The ends of x; by default the weight's own.
-    target_gap : float
-        The gap at which the search ends.
+    target_gap : float, optional
+        The gap at which the search ends: by default 1e-5 up to 4 bits, 1e-4 from 5 on.
     budget : float, optional
         Seconds after which the search refines no further and its best so far is taken, with the gap that is then
         proven; what that is depends on the machine.
@@ -133,7 +134,7 @@ def fit_to_error(
     levels: str = "best",
     weight: Weight | None = None,
     domain: tuple[float, float] | None = None,
-    target_gap: float = TARGET_GAP,
+    target_gap: float | None = None,
     report: Callable[[str], None] | None = None,
 ) -> Fit:
     """The fit with the fewest bits whose l2_squared is at most `max_error`.
@@ -221,7 +222,7 @@ def _check_agreement(task: _Task, found: tuple[float, float, float], doubt: floa
     """
     judged, searched, bound = found
     by_call = task.weight.density is not None and task.weight.spelling is None
-    allowed = doubt + (TARGET_GAP / 5 if by_call else judge.WEIGHTED_TOLERANCE) * judged
+    allowed = doubt + (UNSEEN if by_call else judge.WEIGHTED_TOLERANCE) * judged
     if abs(judged - searched) <= allowed and bound <= judged + allowed:
         return
     got = f"got an error of {judged:.6g} on one grid, {searched:.6g} on another, and a bound of {bound:.6g}"

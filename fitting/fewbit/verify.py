@@ -14,7 +14,7 @@ from fitting.provenance import differences, stored_function
 from fitting.weights import UNNAMED, named
 
 ROUNDED = 10.0 ** (1 - BOUND_DIGITS)  # by how much two machines' bounds may differ
-FINEST = 1e-5  # the least gap that a search is asked for here: it takes seconds
+FINEST = 1e-6  # the least gap that a search is asked for here: it takes seconds
 
 
 def verify(document: dict[str, Any]) -> tuple[list[str], list[str]]:

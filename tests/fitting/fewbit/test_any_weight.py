@@ -8,8 +8,7 @@ from fitting.activations import get
 from fitting.errors import InputError
 from fitting.fewbit import judge, scan
 from fitting.fewbit.measure import GOLDEN
-from fitting.fewbit.search import TARGET_GAP
-from fitting.fewbit.solve import fit
+from fitting.fewbit.solve import UNSEEN, fit
 from fitting.weights import from_callable, from_samples
 from tests.fitting.fewbit.plainly import GAP, HI, LO, SLOPES, fitted
 
@@ -160,7 +159,7 @@ def test_a_peak_that_the_search_alone_sees_has_a_level_of_its_own():
     density, marks = needle(0.5)
     result = fit(get("gelu"), 3, weight=from_callable(density))
     true = judge.l2_squared(get("gelu"), from_callable(density, landmarks=marks), (LO, HI), result.steps)
-    assert result.error.l2_squared == pytest.approx(true, rel=TARGET_GAP / 5)
+    assert result.error.l2_squared == pytest.approx(true, rel=UNSEEN)
     assert result.error.lower_bound <= true
 
 

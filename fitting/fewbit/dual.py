@@ -1,0 +1,147 @@
+"""The best partition with a price on segments, in one layer: far cheaper than `dp.partition` for many segments.
+
+Let every segment cost λ more. The best partition into any number of segments is found by one row of minima,
+
+    D(i) = min over j < i of D(j) + T(j, i) + λ,     D(0) = 0,
+
+in place of the k rows of `dp`. Every partition into k segments costs at least D(n) - λk, whatever λ is (weak
+duality), and where the partition found has k segments, that is its cost: then it is the best, exactly. For sorted
+values the least cost is convex in k (T is Monge), so some λ gives k, and the count of segments falls as λ rises:
+λ is found by a search. For other orders there may be none, and `dp.partition` must be asked.
+
+Rounding. Let every computed T, and the sums below, be within τ of the truth, and let `_scan` use a margin. D(i) grows
+with i, and so does the computed one, by its running maximum. Claim: the computed D(i) is above the true one by at most
+l·D(i)/λ, with l = margin + 2τ. Let j be the true best column of row i. Either the scan looked at it, or passed it over
+as no better than what it had by more than margin + τ (fact 1 of `blocks`); its own rounding is the other τ. So row i
+adds l to the excess of D(j), and D(i) >= D(j) + λ: by induction l·D(j)/λ + l <= l·D(i)/λ. A maximum with row i - 1
+keeps the claim, as the true D grows. The excess of the last row is subtracted from the bound.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fitting.errors import InputError
+from fitting.fewbit.blocks import Columns, Floats, Ints, _cost, _scan
+from fitting.fewbit.compiled import compiled
+from fitting.fewbit.dp import EPS, TINY, Atoms, Partition, prepared, rounding_slack
+
+TRIALS = 60  # of prices: five do for most curves
+MARGIN = 12  # in units of noise, as in `dp`
+
+
+@compiled
+def priced_cuts(sums: Floats, price: float, margin: float) -> tuple[float, Ints]:
+    """D(n), and the cuts of the partition that has it.
+
+    Time: O(n sqrt(n / segments)) on smooth curves. Memory: O(n).
+
+    Parameters
+    ----------
+    sums : float64 array (n + 1, 5)
+        As in `blocks.best_cuts`.
+    price : float
+        λ, positive.
+    margin : float
+        See the top.
+    """
+    n = len(sums) - 1
+    least = np.zeros(n + 1)
+    arg: Columns = np.zeros(n + 1, np.int32)
+    for i in range(1, n + 1):
+        seed = arg[i - 1]
+        best, column = _scan(sums, least, i, 0, i - 1, least[seed] + _cost(sums, seed, i), seed, margin)
+        least[i] = max(least[i - 1], best + price)
+        arg[i] = column
+    count, at = 0, arg[n]
+    while at > 0:
+        count, at = count + 1, arg[at]
+    cuts = np.empty(count, np.int64)
+    at = n
+    for place in range(count - 1, -1, -1):
+        at = arg[at]
+        cuts[place] = at
+    return least[n], cuts
+
+
+def priced_partition(values: ArrayLike, masses: ArrayLike, k: int) -> Partition | None:
+    """The best partition into k segments where some price leads to it, else None; never a larger slack than `dp`'s.
+
+    Parameters
+    ----------
+    values, masses, k
+        As for `dp.partition`, which this agrees with to the sum of their slacks.
+
+    Raises
+    ------
+    InputError, OverflowError
+        As `dp.partition` does.
+    """
+    if k < 1:
+        raise InputError(f"k must be 1 or more, got {k}; 1 is a single constant")
+    atoms = prepared(values, masses)
+    if atoms.starts.size <= k:
+        return Partition(atoms.places[atoms.starts[1:]], 0.0, 0.0)
+    found = _search(atoms, k)
+    if found is None:
+        return None
+    cuts, bound = found
+    cost = atoms.cost(cuts)
+    slack = max(0.0, cost - bound) + atoms.p.size * TINY
+    if slack > rounding_slack(atoms, k):  # no price leads to k segments, and others hide the least cost
+        return None
+    return Partition(
+        atoms.places[atoms.starts[cuts]],
+        math.ldexp(cost, atoms.exponent),
+        math.ldexp(slack, atoms.exponent) + math.ulp(0.0),
+    )
+
+
+def _search(atoms: Atoms, k: int) -> tuple[Ints, float] | None:
+    """The cuts of k segments, and a lower bound on the cost of any such.
+
+    The first prices come from a smooth curve's error, C / k², and its price, 2 C / k³. Once partitions with more and
+    with fewer than k segments have been seen, the next price makes these two equally good. Where no third one is better
+    there, both are best, and so is a splice of them.
+    """
+    more: Ints | None = None
+    fewer: Ints | None = None
+    price = 2 * float(atoms.sums[-1, 2]) / k**3
+    for _ in range(TRIALS):
+        if not TINY < price < math.inf:
+            return None
+        least, cuts = priced_cuts(atoms.sums, price, MARGIN * atoms.noise)
+        if len(cuts) == k - 1:
+            return cuts, _bound(atoms, least, price, k)
+        if more is not None and fewer is not None and not len(fewer) < len(cuts) < len(more):
+            spliced = _splice(fewer, more, k, len(atoms.starts))
+            return None if spliced is None else (spliced, _bound(atoms, least, price, k))
+        more, fewer = (cuts, fewer) if len(cuts) >= k else (more, cuts)
+        if more is None or fewer is None:
+            price *= ((len(cuts) + 1) / k) ** 3
+        else:
+            price = (atoms.cost(fewer) - atoms.cost(more)) / (len(more) - len(fewer))
+    return None
+
+
+def _bound(atoms: Atoms, least: float, price: float, k: int) -> float:
+    """A lower bound on the cost of any partition into at most k segments, from a computed D(n)."""
+    tau = MARGIN * atoms.noise + 2 * EPS * least  # of T and of the two sums, whose results are below D(n)
+    loss = MARGIN * atoms.noise + 2 * tau
+    return least * (1 - 4 * EPS) - price * k * (1 + 2 * EPS) - loss * (least / price + len(atoms.starts) * EPS)
+
+
+def _splice(fewer: Ints, more: Ints, k: int, n: int) -> Ints | None:
+    """k segments from the first of one partition and the last of another; None where they never nest.
+
+    Where a segment of `more` lies inside one of `fewer`, going over from the one to the other there costs no more than
+    both partitions do, if T is Monge.
+    """
+    outer, inner = [0, *fewer.tolist(), n], [0, *more.tolist(), n]
+    skipped = len(inner) - k - 1
+    for i in range(len(outer) - 1):
+        j = i + skipped
+        if j + 1 < len(inner) and outer[i] <= inner[j] and inner[j + 1] <= outer[i + 1]:
+            return np.array([*outer[1 : i + 1], *inner[j + 1 : -1]], np.int64)
+    return None

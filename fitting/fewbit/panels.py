@@ -1,0 +1,141 @@
+"""f' as Chebyshev polynomials on short panels, with proven errors: a few thousand balls in place of millions.
+
+On a panel, of midpoint c and half-length r, f'(c + r·t) is interpolated in t at the N points cos((j + 1/2)π/N). Where
+f' is analytic and at most M in size inside the ellipse with the foci ±1 and semi-axes (ρ ± 1/ρ)/2, the interpolant is
+within 4 M ρ^(1-N) / (ρ - 1) of it (Trefethen, Approximation Theory and Approximation Practice, theorem 8.2; its proof,
+by aliasing, serves these points too). M comes from one complex ball around the ellipse; panels are halved until that
+error is rounding. Coefficients are computed in balls.
+
+Rounding of the evaluation, with u = eps / 2 and coefficients c_k. The recurrence of T_k errs by at most 4k²u on
+[-1, 1], as each step adds 4u, which later steps multiply by at most k. An error of 8u in t adds 8k²u, as |T_k'| <= k².
+Sums and products of less than 64 terms add 64u. Together Σ |c_k| (12k² + 64) u; the constants below leave room for
+errors of second order.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import flint
+import numpy as np
+from numpy.typing import NDArray
+
+from fitting.activations.tape import Array
+from fitting.fewbit.curve import Run
+
+POINTS = 20  # N
+NODES = 10  # of Gauss's rule, which is exact for degrees below 20
+RHO = 8
+PRECISION = 96  # bits
+EPS = float(np.finfo(np.float64).eps)
+ENOUGH = 2 * EPS  # the error of interpolation that is as good as rounding, relative to how far f' reaches
+MOST = 4096  # panels of a run: the end of a square root has no ellipse, and would be halved for ever
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Polynomials that stand for f' - `level` on one run.
+
+    Attributes
+    ----------
+    level : float
+        As `panels_of` was given it.
+    edges : float64 array (m + 1,)
+        Increasing; a panel lies between two neighbours.
+    centre, half : float64 arrays (m,)
+        Of the panels; `half` is rounded up.
+    coefficients : float64 array (m, N)
+        Of T_0 ... T_(N-1).
+    radius : float64 array (m,)
+        Between f' - level and what `at` and `means` say of it, at most.
+    """
+
+    level: float
+    edges: Array
+    centre: Array
+    half: Array
+    coefficients: Array
+    radius: Array
+
+    def at(self, points: Array, panels: NDArray[np.int64]) -> Array:
+        """f' - level at each of `points`, which lie in these panels, to their `radius`."""
+        return self._sum((points - self.centre[panels]) / self.half[panels], panels)
+
+    def means(self, lo: Array, hi: Array, panels: NDArray[np.int64]) -> Array:
+        """The mean of f' - level over each [lo, hi], which lies in one panel, to its `radius`."""
+        first, last = ((end - self.centre[panels]) / self.half[panels] for end in (lo, hi))
+        total = np.zeros_like(lo)
+        for node, weight in zip(*gauss(), strict=True):
+            total += weight * self._sum(first + (last - first) * node, panels)
+        return total
+
+    def _sum(self, t: Array, panels: NDArray[np.int64]) -> Array:
+        terms = self.coefficients.T
+        before, now = np.ones_like(t), t
+        total: Array = terms[0][panels] + terms[1][panels] * t
+        for row in terms[2:]:
+            before, now = now, 2 * t * now - before
+            total += row[panels] * now
+        return total
+
+
+def panels_of(run: Run, level: float, reach: float) -> Panels | None:
+    """The panels of a run; None where f' is not found to be analytic around it, as at the end of a square root.
+
+    `reach` is the size of f' - level to which rounding is compared.
+    """
+    todo, done = [(run.lo, run.hi)], []
+    while todo:
+        lo, hi = todo.pop()
+        made = _panel(run, level, lo, hi)
+        if made is not None and made[-1] <= ENOUGH * reach:
+            done.append((lo, *made))
+            continue
+        middle = lo + (hi - lo) / 2
+        if not lo < middle < hi or len(todo) + len(done) > MOST or hi - lo < EPS * (run.hi - run.lo):
+            return None
+        todo += [(middle, hi), (lo, middle)]
+    starts, centre, half, coefficients, error = (np.array(column) for column in zip(*done, strict=True))
+    sizes = np.abs(coefficients) @ (16.0 * np.arange(POINTS) ** 2 + 128)
+    return Panels(level, np.append(starts, run.hi), centre, half, coefficients, error + sizes * EPS / 2)
+
+
+def _panel(run: Run, level: float, lo: float, hi: float) -> tuple[float, float, list[float], float] | None:
+    """Centre, half-length, coefficients and error of one panel; None where there is no bound."""
+    centre = lo + (hi - lo) / 2
+    half = max(centre - lo, hi - centre) * (1 + 4 * EPS)
+    with flint.ctx.workprec(PRECISION):
+        long, short = (half * (RHO + sign / RHO) / 2 * (1 + 4 * EPS) for sign in (1, -1))
+        around = flint.acb(flint.arb(centre, long), flint.arb(0, short))
+        most = abs(run.piece.d1.acb(around) - level).upper()
+        error = _above(4 * most * flint.arb(RHO) ** (1 - POINTS) / (RHO - 1))
+        if not math.isfinite(error):
+            return None
+        cosines, transform = _chebyshev()
+        values = flint.arb_mat([[run.piece.d1.arb(centre + half * cosine) - level] for cosine in cosines])
+        balls = (transform * values).entries()
+        coefficients = [float(ball.mid()) for ball in balls]
+        error += sum(_above(abs(ball - float(ball.mid()))) for ball in balls)
+    return (centre, half, coefficients, error) if math.isfinite(error) else None
+
+
+@cache
+def _chebyshev() -> tuple[list[Any], Any]:
+    """The points, and the matrix from values there to coefficients."""
+    with flint.ctx.workprec(PRECISION):
+        angles = [(2 * j + 1) * flint.arb.pi() / (2 * POINTS) for j in range(POINTS)]
+        rows = [[(1 if k == 0 else 2) * (k * angle).cos() / POINTS for angle in angles] for k in range(POINTS)]
+        return [angle.cos() for angle in angles], flint.arb_mat(rows)
+
+
+@cache
+def gauss() -> tuple[list[float], list[float]]:
+    """Nodes and weights of Gauss's rule on [0, 1], each within an eps."""
+    with flint.ctx.workprec(PRECISION):
+        pairs = [flint.arb.legendre_p_root(NODES, k, weight=True) for k in range(NODES)]
+        return [float((1 + root) / 2) for root, _ in pairs], [float(weight / 2) for _, weight in pairs]
+
+
+def _above(ball: Any) -> float:
+    return math.nextafter(float(ball.upper()), math.inf)
