@@ -3,7 +3,8 @@
 import importlib
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -14,16 +15,19 @@ from coefficients.document import check_hash, read_unsealed
 from coefficients.reference import check_numbers
 from coefficients.schema import CoefficientError, Document
 
-# Who reads expressions by the grammar, read(document) -> problems, and who recomputes what a method's files state,
-# verify(document) -> (problems, what could not be verified). They live above this package and need numpy and sympy, so
-# they are looked up when asked for, and only here.
+# Who reads expressions by the grammar, read(document) -> problems; who recomputes what a method's files state,
+# verify(document) -> (problems, what could not be verified); and who proves its bounds anew, and tells a report what it
+# is doing: prove(document, report) -> (problems, what could not be proven). They live above this package and need numpy
+# and sympy, so they are looked up when asked for, and only here.
 READER: Final = "fitting.stored"
 JUDGES: Final = {
     "fewbit": "fitting.fewbit.verify",
     "joint": "fitting.joint.verify",
     "invact": "fitting.invact.verify",
 }
+PROVERS: Final = {"fewbit": "fitting.fewbit.prove"}
 Found = tuple[list[str], list[str]]
+WIDTH = 60  # of what is said of a proof on a terminal
 
 COLUMNS: Final = {
     "fewbit": ("function", "name", "version", "bits", "levels", "l2_squared", "linf", "gap"),
@@ -44,18 +48,22 @@ COLUMNS: Final = {
 
 
 class _Judges:
-    """Reads and recomputes files where the packages for it are installed; where not, it says so once."""
+    """Reads, recomputes and proves files where the packages for it are installed; where not, it says so once."""
 
-    def __init__(self, recompute: bool) -> None:
-        self._recompute = recompute
+    def __init__(self, recompute: bool, prove: bool) -> None:
+        self._recompute, self._prove = recompute, prove
         self._modules: dict[str, ModuleType | None] = {}
+        self.proven = 0  # files
 
     @property
     def missing(self) -> bool:
         return not self._recompute or None in self._modules.values()
 
-    def judge(self, path: Path) -> Found:
-        """Problems of one file, and what could not be verified. The hash comes after the other cheap checks."""
+    def judge(self, path: Path, report: Callable[[str], None]) -> Found:
+        """Problems of one file, and what could not be verified. The hash comes after the other cheap checks.
+
+        `report` is told what is being done.
+        """
         document = _read(path)
         reader = self._module(READER, "expressions of files were not read")
         problems = list(reader.read(document)) if reader else []
@@ -69,7 +77,14 @@ class _Judges:
         method = document["method"]
         judge = self._module(JUDGES[method], f"errors of {method} files were not recomputed")
         verdict: Found = judge.verify(document) if judge else ([], [])
-        return verdict
+        if not self._prove or method not in PROVERS or verdict[0]:
+            return verdict
+        prover = self._module(PROVERS[method], f"bounds of {method} files were not proven")
+        if prover is None:
+            return verdict
+        problems, unproven = prover.prove(document, report)
+        self.proven += not (problems or unproven)
+        return problems, [*verdict[1], *unproven]
 
     def _module(self, name: str, otherwise: str) -> ModuleType | None:
         if name not in self._modules:
@@ -100,26 +115,39 @@ def _read(path: Path) -> Document:
         raise Misuse(f"{path}: {error.strerror}") from None
 
 
-def _check(files: Sequence[Path], root: Path, recompute: bool) -> int:
+def _show(place: str, text: str = "") -> None:
+    """A line on a terminal, which the next one covers."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        print(f"{place}{text}", end="\r", file=sys.stderr, flush=True)
+
+
+def _show_proof(place: str, text: str) -> None:
+    _show(place, f" {text:<{WIDTH}}")
+
+
+def _check(files: Sequence[Path], root: Path, recompute: bool, prove: bool) -> int:
     for path in files:
         if not path.is_file():
             raise Misuse(f"{path} is not a file" if path.exists() else f"{path} does not exist")
     paths = files or _all(root)
-    judges = _Judges(recompute)
+    judges = _Judges(recompute, prove)
     bad = partly = 0
     for i, path in enumerate(paths, start=1):
-        if sys.stderr is not None and sys.stderr.isatty():
-            print(f"{i}/{len(paths)}", end="\r", file=sys.stderr, flush=True)  # the next line covers it
+        place = f"{i}/{len(paths)}"
+        _show(place)
         try:
-            problems, unverified = judges.judge(path)
+            problems, unverified = judges.judge(path, partial(_show_proof, place))
             problems = [f"{path}: {line}" for line in problems]
         except CoefficientError as error:
             problems, unverified = [str(error)], []
+        if prove:
+            _show_proof(" " * len(place), "")
         rest = f"; not verified: {', '.join(unverified)}" if unverified else ""
         print("; ".join(problems) or f"{path}: ok{rest}", flush=True)
         bad += bool(problems)
         partly += bool(unverified and not problems)
     note = " (errors not recomputed)" if judges.missing else f", {partly} verified in part" if partly else ""
+    note = f", {judges.proven} bound{'s' * (judges.proven != 1)} proven" * prove + note
     print(f"{len(paths)} file{'s' if len(paths) > 1 else ''}, {bad} bad{note}")
     return BAD if bad else GOOD
 
@@ -176,6 +204,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check = commands.add_parser("check", help="verify shape, hash, meaning and errors")
     check.add_argument("files", nargs="*", type=Path, metavar="FILE", help="default: all packaged files")
     check.add_argument("--no-recompute", action="store_true", help="trust the errors that the files state")
+    check.add_argument(
+        "--prove",
+        action="store_true",
+        help="and prove each few-bit bound again, in ball arithmetic, from the file alone",
+    )
     show = commands.add_parser("list", help="show the packaged files")
     show.add_argument("function", nargs="?", metavar="FUNCTION", help="default: all functions")
     for subparser in (check, show):
@@ -187,7 +220,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "check":
         if options.files and options.root is not None:
             raise Misuse("say what to check by FILE or by --root, got both")
-        return _check(options.files, root, not options.no_recompute)
+        if options.prove and options.no_recompute:
+            raise Misuse("--prove recomputes, and goes without --no-recompute; got both")
+        return _check(options.files, root, not options.no_recompute, options.prove)
     return _list(options.function, root)
 
 

@@ -15,7 +15,7 @@ from coefficients.__main__ import run
 from tests.coefficients.documents import bump_fit, relu_fit
 
 ROOT = Path(coefficients.__file__).parents[1]
-JUDGE, READER = "fitting.fewbit.verify", "fitting.stored"
+JUDGE, READER, PROVER = "fitting.fewbit.verify", "fitting.stored", "fitting.fewbit.prove"
 
 
 @pytest.fixture
@@ -131,6 +131,7 @@ def test_check_goes_on_after_a_bad_file(data: Path, judge: list[Any], capsys: py
         (["check", "none.json"], "coefficients: none.json does not exist"),
         (["check", "bump/custom-2bit.v1.json", "bump"], "coefficients: bump is not a file"),
         (["list", "relo"], "coefficients: function must be one that"),
+        (["check", "--prove", "--no-recompute"], "coefficients: --prove recomputes, and goes without --no-recompute"),
     ],
 )
 def test_what_is_not_there(arguments: list[str], message: str, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,6 +189,54 @@ def test_progress_is_for_terminals(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert run(["check"]) == 0
     assert capsys.readouterr().err == "1/2\r2/2\r"
+
+
+@pytest.fixture
+def prover(judge: list[Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[list[str], list[str]]]:
+    """A prover that says of functions what this holds, and of others that all is proven."""
+    said: dict[str, tuple[list[str], list[str]]] = {}
+    module = types.ModuleType(PROVER)
+
+    def prove(document: Any, report: Any) -> tuple[list[str], list[str]]:
+        report("proof on 5 cells")
+        return said.get(document["function"]["name"], ([], []))
+
+    module.prove = prove  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, PROVER, module)
+    return said
+
+
+def test_check_proves_where_it_is_asked_to(
+    data: Path, judge: list[Any], prover: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["check", "--prove"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "2 files, 0 bad, 2 bounds proven"
+    prover["bump"] = [], ["error.lower_bound, as the weight is not uniform"]
+    assert run(["check", "--prove"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "bump/custom-2bit.v1.json: ok; not verified: error.lower_bound, as the weight is not uniform",
+        "relu/fewbit-1bit.v1.json: ok",
+        "2 files, 0 bad, 1 bound proven, 1 verified in part",
+    ]
+    prover["bump"] = ["error.lower_bound must be at most 1, got 2"], []
+    assert run(["check", "--prove"]) == 1
+    assert capsys.readouterr().out.splitlines()[0].endswith("v1.json: error.lower_bound must be at most 1, got 2")
+    assert run(["check"]) == 0  # unless it is asked to
+    assert "proven" not in capsys.readouterr().out
+    judge.append("error.linf must be 0.3, got 0.2")  # what is wrong already is not proven
+    assert run(["check", "--prove"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "2 files, 2 bad, 0 bounds proven"
+
+
+def test_progress_of_a_proof(
+    data: Path, prover: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The verdict, which may be shorter, comes on an empty line."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert run(["check", "--prove", "relu/fewbit-1bit.v1.json"]) == 0
+    first, second, third, rest = capsys.readouterr().err.split("\r")
+    assert (first, second.rstrip(), third.strip(), rest) == ("1/1", "1/1 proof on 5 cells", "", "")
+    assert len(second) == len(third)
 
 
 def test_ctrl_c(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

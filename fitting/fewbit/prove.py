@@ -1,0 +1,76 @@
+"""The lower bound of a stored fewbit file, proven from the file alone. `python -m coefficients check --prove` calls it.
+
+No table is searched for: the cells end at the stored borders, and are refined until their bound reaches the stored one.
+Everything in it is proven (`certificate`, `exact`, `dual`), so the weight must be uniform.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from fitting.errors import InputError
+from fitting.fewbit.certificate import lower_bound
+from fitting.fewbit.exact import ExactCells
+from fitting.fewbit.measure import MAX_CELLS, Measure
+from fitting.fewbit.search import SHARPEST, STUCK, grid_optimum
+from fitting.provenance import stored_function
+from fitting.weights import uniform
+from fitting.words import counted, percent
+
+UNPROVEN = "error.lower_bound in ball arithmetic"
+
+
+def prove(document: dict[str, Any], report: Callable[[str], None]) -> tuple[list[str], list[str]]:
+    """What is wrong with the lower bound of a fewbit document that passed its schema, and what could not be proven.
+
+    Parameters
+    ----------
+    document : dict
+        As `coefficients.load` gives it.
+    report : callable
+        Is told, in a few words, what is being done.
+    """
+    options, stored = document["options"], document["error"]["lower_bound"]
+    if stored == 0:  # which is always one
+        return [], []
+    weight = uniform()
+    if options["weight"] != weight.label:
+        return [], [f"{UNPROVEN}, as the weight is not uniform"]
+    if options["levels"] == "even":
+        return [], [f"{UNPROVEN}, as f' is known to be even at some points only"]
+    lo, hi = map(float, options["domain"])
+    try:
+        marked = replace(weight, landmarks=tuple(map(float, document["solution"]["borders"])))
+        measure = Measure(stored_function(document["function"]), marked, (lo, hi))
+        exact = ExactCells(measure)
+        if not exact.works:
+            return [], [f"{UNPROVEN}, as f' has none at some points of the domain"]
+        kind = 2 ** options["bits"], options["levels"] != "contiguous"
+        bound = _proven(exact, measure, kind, stored, report)
+    except InputError as error:
+        return [str(error)], []
+    if bound < stored:
+        return [f"error.lower_bound must be at most {bound!r}, which is proven in ball arithmetic, got {stored!r}"], []
+    return [], []
+
+
+def _proven(
+    exact: ExactCells, measure: Measure, kind: tuple[int, bool], sought: float, report: Callable[[str], None]
+) -> float:
+    """The best bound on ever finer cells, until it reaches `sought`; `kind`: how many levels, and whether shared."""
+    spare, bound, last = measure.first_spare(kind[0]), 0.0, math.inf
+    while True:
+        cells = measure.cells(spare)
+        missing = f", {percent((sought - bound) / sought)} below the stored bound" if bound else ""
+        report(f"proof on {counted(len(cells.lo), 'cell')}{missing}")
+        known, inside = exact.of(cells)
+        _, cost, slack = grid_optimum(measure, known, *kind)
+        reached, gain = lower_bound(measure, known, kind[0], cost, slack, kind[1], inside)
+        bound = max(bound, reached)
+        if bound >= sought or gain > STUCK * last or len(cells.lo) == MAX_CELLS:
+            return bound
+        # `reached` falls short of the best of all by the gain, about; so much of the gain may be left.
+        sharper = 0.8 * (reached + gain - sought) / gain
+        spare = min(spare, float(known.spare.max())) * min(0.5, max(sharper, SHARPEST))
+        last = gain

@@ -1,0 +1,125 @@
+"""`check --prove`: bounds that are proven from the file alone, bounds that are refused, and files it cannot serve."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+
+from coefficients import load
+from coefficients.__main__ import run
+from coefficients.document import dumps, seal
+from coefficients.store import DATA
+from fitting.activations import from_expression
+from fitting.fewbit import document
+from fitting.fewbit.measure import Measure
+from fitting.fewbit.prove import prove
+from fitting.fewbit.solve import fit
+from tests.fitting.fewbit.plainly import activation_of, fitted
+
+FILES = sorted(path.relative_to(DATA).as_posix() for path in DATA.glob("*/fewbit-*.json"))
+SOME = [f"{name}/fewbit-{bits}bit.v1.json" for name in ("gelu", "selu", "tanh", "relu2") for bits in (1, 3)]
+
+
+def silent(_):
+    pass
+
+
+def with_bound(good, bound):
+    """The document with another lower bound, of whatever size; `prove` takes documents that are not sealed."""
+    changed = copy.deepcopy(good)
+    changed["error"]["lower_bound"] = bound
+    return changed
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_shipped_table_is_near_the_best(name):
+    stored = load(DATA / name)
+    assert stored["error"]["gap"] <= (1e-5 if stored["options"]["bits"] <= 4 else 1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FILES)
+def test_every_shipped_bound_is_proven(name):
+    assert prove(load(DATA / name), silent) == ([], [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SOME)
+def test_no_bound_above_the_best_error_is_proven(name):
+    """Not the error itself, nor one a little above; the bound that is proven instead is below it, and near."""
+    good = load(DATA / name)
+    error = good["error"]["l2_squared"]
+    for forged in (error, error * (1 + 1e-9), error * 1.01):
+        [problem], unproven = prove(with_bound(good, forged), silent)
+        assert unproven == []
+        words = problem.split()
+        assert words[:5] == ["error.lower_bound", "must", "be", "at", "most"]
+        assert problem.endswith(f"got {forged!r}")
+        assert error * (1 - 1e-6) < float(words[5].rstrip(",")) < error
+
+
+@pytest.mark.parametrize("kind", ["contiguous", "shared"])
+@pytest.mark.parametrize("name", ["gelu", "selu", "x*sin(x)"])
+def test_the_table_may_be_any(name, kind):
+    """A bound is one of the function, not of the table: it is proven though the stored table is not the best."""
+    good = document.to_document(fitted(name, 2, kind))
+    assert prove(good, silent) == ([], [])
+    bad = copy.deepcopy(good)
+    bad["solution"].update(borders=[-1.5, 0.3, 2.0], codes=[0, 1, 0, 1], levels=[-0.3, 0.4])
+    assert prove(bad, silent) == ([], [])
+
+
+def test_it_tells_what_it_does():
+    said = []
+    assert prove(load("gelu", "fewbit-3bit"), said.append) == ([], [])
+    assert said[0].startswith("proof on ")
+    assert all(text.startswith("proof on ") for text in said)
+    assert said[-1].endswith(" % below the stored bound")
+
+
+def test_a_bound_of_zero_needs_no_proof():
+    assert prove(with_bound(load("gelu", "fewbit-8bit"), 0.0), silent) == ([], [])
+
+
+def test_what_cannot_be_proven_is_said():
+    cases = [
+        (fitted("gelu", 2, "best", "norm"), "as the weight is not uniform"),
+        (fitted("tanh", 2, "even"), "as f' is known to be even at some points only"),
+        (fitted("x**2.5", 1, "best", "uniform", (0.0, 5.0)), "as f' has none at some points of the domain"),
+    ]
+    for result, why in cases:
+        assert prove(document.to_document(result), silent) == ([], [f"error.lower_bound in ball arithmetic, {why}"])
+
+
+def test_a_function_that_cannot_be_followed_is_a_problem():
+    wild = copy.deepcopy(document.to_document(fit(from_expression("x*sin(x)", "wild"), 2)))
+    wild["function"]["expr"] = "1/x"
+    [problem], unproven = prove(wild, silent)
+    assert unproven == []
+    assert "a divisor of f is 0" in problem
+
+
+def test_the_command(tmp_path, capsys):
+    good = document.to_document(fitted("mish", 2))
+    path = tmp_path / "mine.json"
+    path.write_text(dumps(seal(good, 1)))
+    assert run(["check", "--prove", str(path)]) == 0
+    assert capsys.readouterr().out.splitlines() == [f"{path}: ok", "1 file, 0 bad, 1 bound proven"]
+
+
+def test_cells_end_at_the_stored_borders(monkeypatch):
+    """So that the best function that is constant on cells is the table itself, if it is the best."""
+    seen = []
+
+    class Watched(Measure):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            seen.append(self)
+
+    monkeypatch.setattr("fitting.fewbit.prove.Measure", Watched)
+    stored = load("gelu", "fewbit-3bit")
+    prove(stored, silent)
+    cells = seen[0].cells(math.inf)
+    assert np.isin(stored["solution"]["borders"], cells.hi).all()
+    assert activation_of("gelu").name == seen[0].activation.name
