@@ -49,7 +49,8 @@ def lower_bound(
         gain = min(_variation(cells, held, measure.curve.edges), (k - 1) * span) * float(cells.spare.max())
     if inside is None:
         inside = math.fsum(cells.moments.spread) - measure.doubt
-    return max(0.0, inside + grid_cost - slack - gain), gain
+    rounding = ROUNDING * (abs(inside) + grid_cost + slack + gain)  # of the next line, and of the gain
+    return max(0.0, inside + grid_cost - slack - gain - rounding), gain
 
 
 def _peak(low: Array, high: Array, spare: Array) -> float:

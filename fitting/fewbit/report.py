@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fitting.activations import Activation
 from fitting.activations.catalogue import CATALOGUE
 from fitting.fewbit.curve import Curve
-from fitting.fewbit.solve import Fit
+from fitting.fewbit.solve import BOUND_DIGITS, Fit
 from fitting.fewbit.table1 import EVEN, printed
 from fitting.words import counted, percent, ten_digits
 
@@ -72,7 +72,7 @@ def _facts(fit: Fit) -> list[str]:
     kind = KIND_NAMES[fit.levels]
     lines = [
         f"error   ∫(f'-q)²w = {error.l2_squared:.6g}, max |f'-q| = {error.linf:.4g} at x = {error.linf_at:.6g}",
-        f"proof   no function of {2**fit.bits} levels {kind} has an error below {error.lower_bound:.6g}, "
+        f"proof   no function of {2**fit.bits} levels {kind} has an error below {error.lower_bound:.{BOUND_DIGITS}g}, "
         f"{percent(error.gap)} less than this one",
     ]
     if fit.budget is not None:
