@@ -9,7 +9,9 @@ from torch import Tensor
 
 from kernels.engine.planes import plane_bytes
 
-_LEAST = 1 << 18  # elements: of fewer, calling the operations takes longer than they do
+# Elements. Of fewer, calling the operations takes longer than they do. What they make of more fits neither into a cache
+# of 1 MiB nor below what malloc gives back to the system at once, and is then touched anew page by page.
+_LEAST = 1 << 17
 _A_THREAD = 1 << 16
 
 

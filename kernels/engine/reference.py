@@ -124,7 +124,10 @@ def backward(spec: KernelSpec, grad: Tensor, y: Tensor | None, saved: Tensor, pa
     for piece in pieces(grad.numel()):
         part = None if flat_y is None else flat_y[piece]
         derivative = _derivative(spec, part, saved, params, piece, computed(grad.dtype))
-        torch.mul(widened(flat_grad[piece]), derivative, out=flat_dx[piece])
+        if dx.dtype == derivative.dtype:
+            torch.mul(flat_grad[piece], derivative, out=flat_dx[piece])
+        else:  # in place, as memory that is touched for the first time costs more than a product
+            flat_dx[piece] = widened(flat_grad[piece]).mul_(derivative)
     return dx
 
 
