@@ -75,8 +75,18 @@ def same(got: list[Tensor], expected: list[Tensor]) -> bool:
     return all(torch.allclose(*pair, rtol=0, atol=0, equal_nan=True) for pair in zip(got, expected, strict=True))
 
 
-def as_by_ops(run: Callable[[Tensor], Tensor], x: Tensor, **options: object) -> bool:
-    return same(both_passes(torch.compile(run, backend="aot_eager", **options), x), both_passes(run, x))
+def as_by_ops(run: Callable[[Tensor], Tensor], x: Tensor, how: dict, rounded: float = 0.0, **options: object) -> bool:
+    """Bit for bit, but for gradients by formulas in y, for which the ops have operations of their own.
+
+    A formula of some twenty operations moves f' by 2**-19 at most in float32, on each side. Gradients are sums of f'
+    times numbers, which together are below 8 here; `rounded` is eps of a narrower dtype on the way, if there is one.
+    """
+    compiled, plain = both_passes(torch.compile(run, backend="aot_eager", **options), x), both_passes(run, x)
+    if how.get("method", "invact") != "invact":
+        return same(compiled, plain)
+    rounded = max(rounded, torch.finfo(x.dtype).eps)
+    gradients = torch.allclose(compiled[1], plain[1], rtol=2 * rounded, atol=8 * 2 * 2.0**-19 + rounded, equal_nan=True)
+    return same(compiled[:1], plain[:1]) and gradients
 
 
 @pytest.mark.parametrize(
@@ -96,21 +106,21 @@ def numbers(dtype: torch.dtype) -> Tensor:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [TRACED["invact"], TRACED["fewbit-3"], TRACED["forward-ad"]])
 def test_every_function_gives_what_the_ops_give(how: dict) -> None:
-    """Bit for bit, at special values too."""
+    """At special values too."""
     functions = [name for name, info in FUNCTIONS.items() if how["method"] != "fewbit" or info.bounded_derivative]
 
     def run(x: Tensor) -> Tensor:
         rows = zip(functions, x.unbind(), strict=True)
         return torch.stack([activation(function, row, **how) for function, row in rows])
 
-    assert as_by_ops(run, numbers(torch.float32).detach().repeat(len(functions), 1).requires_grad_())
+    assert as_by_ops(run, numbers(torch.float32).detach().repeat(len(functions), 1).requires_grad_(), how)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
 @each_traced
 def test_special_values(how: dict, dtype: torch.dtype) -> None:
-    assert as_by_ops(kernels.GELU(**how), numbers(dtype))
+    assert as_by_ops(kernels.GELU(**how), numbers(dtype), how)
 
 
 def shapes() -> Iterator[Tensor]:
@@ -131,7 +141,7 @@ def test_any_shape_and_strides(how: dict) -> None:
     net = kernels.GELU(**how)
     for x in shapes():
         torch._dynamo.reset()
-        assert as_by_ops(net, x.requires_grad_(), dynamic=False), x.shape
+        assert as_by_ops(net, x.requires_grad_(), how, dynamic=False), x.shape
 
 
 @pytest.mark.slow
@@ -175,7 +185,7 @@ def test_inductor_decodes_what_it_encoded(how: dict, shape: tuple[int, int]) -> 
 @each_traced
 def test_checkpointed_in_compiled_code(how: dict) -> None:
     net = nn.Sequential(nn.Linear(8, 24), kernels.GELU(**how), nn.Linear(24, 8))
-    assert as_by_ops(lambda x: checkpoint(net, x, use_reentrant=False), torch.randn(5, 8, requires_grad=True))
+    assert as_by_ops(lambda x: checkpoint(net, x, use_reentrant=False), torch.randn(5, 8, requires_grad=True), how)
 
 
 @pytest.mark.slow
@@ -190,7 +200,7 @@ def test_autocast_and_graph_breaks(how: dict) -> None:
         torch._dynamo.graph_break()
         return functional.silu(hidden.float(), **how)
 
-    assert as_by_ops(run, torch.randn(5, 8, requires_grad=True))
+    assert as_by_ops(run, torch.randn(5, 8, requires_grad=True), how, torch.finfo(torch.bfloat16).eps)
 
 
 @pytest.mark.filterwarnings("ignore:Error detected in ElementwiseBackward:UserWarning")
@@ -213,4 +223,4 @@ def test_another_output_and_the_input_may_be_changed(how: dict) -> None:
         hidden.zero_()
         return y.mul_(3) + hidden
 
-    assert as_by_ops(run, torch.randn(5, 8, requires_grad=True))
+    assert as_by_ops(run, torch.randn(5, 8, requires_grad=True), how)
