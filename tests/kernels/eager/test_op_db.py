@@ -199,14 +199,14 @@ def test_what_the_others_would_be(name: str, shaken: Shaken, monkeypatch: pytest
 @pytest.mark.parametrize(
     "name",
     [
-        *("acos", "atan2", "log", "lgamma", "sqrt", "xlogy", "special_i1", "special_entr", "special_log_ndtr", "prod"),
+        *("acos", "atan2", "log", "lgamma", "xlogy", "special_i1", "special_entr", "special_log_ndtr", "prod"),
         *("abs", "amax", "amin", "clamp", "maximum", "remainder", "logsumexp", "cdist"),
         *("nn_functional_hardshrink", "nn_functional_binary_cross_entropy", "nn_functional_softplus"),
     ],
 )
 def test_what_the_sweep_would_find(name: str, shaken: Shaken, monkeypatch: pytest.MonkeyPatch) -> None:
     forget(monkeypatch)
-    assert any(sharp(shaken, INFOS[name].op, sample) for sample in op_db.large_samples(INFOS[name], 6))
+    assert any(sharp(shaken, INFOS[name].op, sample) for sample in op_db.large_samples(INFOS[name], 24))
 
 
 @pytest.mark.parametrize("function", [torch.nansum, torch.nanmean, torch.nan_to_num, torch.nanmedian])
