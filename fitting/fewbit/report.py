@@ -103,7 +103,7 @@ def as_latex(fit: Fit) -> str:
 def as_line(fit: Fit, path: str) -> str:
     """One line of a sweep."""
     bits = f"{fit.bits} bit{' ' if fit.bits == 1 else 's'}"
-    return f"{fit.activation.name:12} {bits}  {fit.error.l2_squared:<12.6g} gap {percent(fit.error.gap):>8}  {path}"
+    return f"{fit.activation.name:12} {bits}  {fit.error.l2_squared:<12.6g} gap {percent(fit.error.gap):>9}  {path}"
 
 
 def as_math(value: float) -> str:

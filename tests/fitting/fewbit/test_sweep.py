@@ -71,8 +71,8 @@ def test_what_is_printed(few: None, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     lines, below = out.splitlines(), Path(STORED).resolve()
     silu, tanh = (load(f"{STORED}/{name}.v1.json")["error"] for name in ("silu/fewbit-2bit", "tanh/fewbit-1bit"))
-    assert lines[0] == f"relu         1 bit   {'0':12} gap      0 %  {below}/relu/fewbit-1bit.v1.json"
-    assert lines[1].startswith(f"silu         2 bits  {silu['l2_squared']:<12.6g} gap  0.0")
+    assert lines[0] == f"relu         1 bit   {'0':12} gap       0 %  {below}/relu/fewbit-1bit.v1.json"
+    assert lines[1].startswith(f"silu         2 bits  {silu['l2_squared']:<12.6g} gap 0.000")
     assert lines[1].endswith(f" %  {below}/silu/fewbit-2bit.v1.json")
     assert len({line.index(str(below)) for line in lines[:4]}) == 1
     largest = 100 * max(silu["gap"], tanh["gap"])
