@@ -66,6 +66,7 @@ def _invact(document: Document, params: list[str], domain: Sequence[float], extr
     engine, budget, limit = options["engine"], options["budget"], options["max_error"]
     return [
         f"invact-{options['dtype']}",
+        *(["2bit"] if "bits" in options else []),
         *([engine] if engine not in ("closed", "+".join(ENGINES)) else []),
         *extra,
         *([f"seed={seed}"] if seed else []),

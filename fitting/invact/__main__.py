@@ -81,6 +81,7 @@ def _fit(activation: Activation, options: argparse.Namespace, settings: Settings
         return fit(
             activation,
             options.dtype,
+            bits=1 if options.bits is None else int(options.bits),
             engines=_engines(options),
             weight=weight,
             max_error=_max_error(options),

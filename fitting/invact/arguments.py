@@ -19,12 +19,17 @@ def parser() -> command.Parser:
     """The parser of the command's options."""
     result = command.Parser(
         prog=PROG,
-        description="Formulas for an activation's derivative from its stored output y and one bit.",
-        epilog="Memory: a layer keeps the output, which the next one keeps anyway, and 1 bit an element or none.",
+        description="Formulas for an activation's derivative from its stored output y and one bit, or two.",
+        epilog="Memory: a layer keeps the output, which the next one keeps anyway, and 2 bits an element, 1 or none.",
     )
     shared.add_function(result, "every file that the project ships (or all functions in --dtype)")
     method = result.add_argument_group("how")
     method.add_argument("--dtype", metavar="D", help=f"of the stored output: {', '.join(DTYPES)}")
+    method.add_argument(
+        "--bits",
+        metavar="B",
+        help="beside y: 1, the branch (default), or 2, and which way y was rounded (16-bit dtypes)",
+    )
     method.add_argument(
         "--engine",
         metavar="E,E",
@@ -63,13 +68,15 @@ def check(options: argparse.Namespace) -> None:
     if options.front and (options.format != "table" or options.out == "-"):
         raise InputError("--front goes with --format table; the others hold the whole front anyway")
     if options.all:
-        shared.check_alone(options, ("param", "template", "start", "import_pysr", "out", "plot", "front"))
+        shared.check_alone(options, ("param", "template", "start", "import_pysr", "out", "plot", "front", "bits"))
     elif options.dtype is None:
         raise InputError(f"say how y is stored by --dtype: {', '.join(DTYPES)}")
     shared.check_workers(options)
     if options.dtype is not None and options.dtype not in DTYPES:
         rule = f"dtype must be one of {', '.join(DTYPES)}, got {options.dtype!r}"
         raise InputError(f"{rule}; {nearest(options.dtype, DTYPES)}")
+    if options.bits not in (None, "1", "2"):
+        raise InputError(f"bits must be 1 or 2, got {options.bits!r}")
     for name in ("seed", "budget"):
         if getattr(options, name) is not None:
             shared.whole(name, getattr(options, name))

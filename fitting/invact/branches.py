@@ -102,6 +102,12 @@ class Split:
     border: float | None
     border_is_left: bool = False
 
+    @property
+    def takes_second_bit(self) -> bool:
+        """Whether a bit that tells which way y was rounded tells f' better, and has the branch to go with."""
+        curved = any(arc.direction and arc.piece.d2.expression != 0 for branch in self.branches for arc in branch.arcs)
+        return len(self.branches) == 2 and curved
+
 
 def split(activation: Activation) -> Split:
     """The branches of an activation.

@@ -38,6 +38,7 @@ def to_document(fit: Fit) -> dict[str, Any]:
         "method": "invact",
         "options": {
             "dtype": fit.dtype,
+            **({"bits": fit.error_floor.bits} if fit.error_floor.bits > 1 else {}),
             "engine": "+".join(engines),
             "weight": fit.weight.label,
             "budget": fit.settings.budget,
@@ -124,6 +125,8 @@ def command(fit: Fit) -> str | None:
     if fit.weight.spelling is None or fit.settings.imported is not None or fit.settings.templates:
         return None
     words = ["--dtype", fit.dtype, *_engine_words(fit)]
+    if fit.error_floor.bits > 1:
+        words += ["--bits", str(fit.error_floor.bits)]
     if fit.weight.spelling != DEFAULT_WEIGHT:
         words += ["--weight", fit.weight.spelling]
     if fit.max_error is not None:

@@ -1,7 +1,8 @@
 """The error floor: how well f'(x) can be known at all from f(x), rounded to a tensor's format, and the bit.
 
 Near T many x are stored as one y, and y does not tell which x it was. The best guess of f'(x) still errs by half the
-range of f' over these x (in the largest error) and by the spread of f' about its mean (in the mean square).
+range of f' over these x (in the largest error) and by the spread of f' about its mean (in the mean square). A second
+bit, which way y was rounded, cuts these x in two.
 """
 
 import math
@@ -29,7 +30,7 @@ class Cells:
     Attributes
     ----------
     y : array
-        The outputs, increasing.
+        The outputs, increasing; with a second bit, moved by it as `Format.finer` does.
     low, high : array
         Bounds of f'(x) over the x that are stored as y.
     mean, spread : array
@@ -72,6 +73,8 @@ class ErrorFloor:
         No function of y and bit has a root mean square error below `rms`, nor a largest error below `linf`.
     linf_at : float
         The y where the largest error is attained.
+    bits : int
+        1: y and the branch are stored. 2: and which way y was rounded.
     rounding_rms, rounding_linf : float
         The errors of f'(x) itself, rounded to the format.
     """
@@ -84,9 +87,14 @@ class ErrorFloor:
     linf_at: float
     rounding_rms: float
     rounding_linf: float
+    bits: int = 1
+
+    def outputs(self, x: Array) -> Array:
+        """What is stored of f(x), as `Cells.y` has it, for x of any shape."""
+        return _stored(self.split.activation.f(x), self.format, self.bits)
 
 
-def information_floor(activation: Activation, dtype: str, weight: Weight) -> ErrorFloor:
+def information_floor(activation: Activation, dtype: str, weight: Weight, bits: int = 1) -> ErrorFloor:
     """The least errors that outputs stored as `dtype` allow.
 
     Parameters
@@ -97,6 +105,8 @@ def information_floor(activation: Activation, dtype: str, weight: Weight) -> Err
         Of x and of the stored outputs: "bfloat16", "float16" or "float32".
     weight : Weight
         The distribution of x; it need not be normalised.
+    bits : int
+        Stored beside y: 1, the branch, or 2, and which way y was rounded.
 
     Returns
     -------
@@ -105,11 +115,12 @@ def information_floor(activation: Activation, dtype: str, weight: Weight) -> Err
     Raises
     ------
     InputError
-        If the dtype is unknown or cannot hold the outputs, one bit does not tell the branches of f apart, or the weight
-        falls on no number of the dtype.
+        If the dtype is unknown or cannot hold the outputs, one bit does not tell the branches of f apart, the weight
+        falls on no number of the dtype, or a second bit is of no use.
     """
     parts, format_ = split(activation), get_format(dtype)
-    cells = (_counted if format_.precision <= 16 else _analysed)(parts, format_, weight)
+    _check_bits(bits, parts, format_)
+    cells = _counted(parts, format_, weight, bits) if format_.precision <= 16 else _analysed(parts, format_, weight)
     counts = [len(np.unique(of_branch.y[np.isfinite(of_branch.y)])) for of_branch in cells]
     if min(counts) == 0 or sum(counts) == 1:
         raise InputError(f"{activation.name} must have finite outputs in {dtype}, and not one only: scale it down")
@@ -124,7 +135,27 @@ def information_floor(activation: Activation, dtype: str, weight: Weight) -> Err
     rounding = [np.abs(format_.round(of_branch.mean) - of_branch.mean) for of_branch in cells]
     squares = (float(of_branch.mass @ error**2) for of_branch, error in zip(cells, rounding, strict=True))
     rounding_linf = max(float(error.max(initial=0.0)) for error in rounding)
-    return ErrorFloor(parts, format_, cells, rms, linf, linf_at, math.sqrt(sum(squares)), rounding_linf)
+    return ErrorFloor(parts, format_, cells, rms, linf, linf_at, math.sqrt(sum(squares)), rounding_linf, bits)
+
+
+def _check_bits(bits: int, parts: Split, format_: Format) -> None:
+    name = parts.activation.name
+    if bits not in (1, 2):
+        raise InputError(f"bits must be 1 or 2, got {bits!r}")
+    if bits == 2 and not parts.takes_second_bit:
+        raise InputError(
+            f"bits must be 1 for {name}, got 2: the second bit is for functions that fall and rise, and whose f' varies"
+            " on a branch"
+        )
+    if bits == 2 and format_.precision > 16:
+        raise InputError(
+            f"bits must be 1 in {format_.name}, got 2: f is computed in {format_.name}, so nothing is known of how y"
+            " was rounded; the second bit is for bfloat16 and float16"
+        )
+
+
+def _stored(outputs: Array, format_: Format, bits: int) -> Array:
+    return format_.finer(outputs) if bits == 2 else format_.round(outputs)
 
 
 def on_right(parts: Split, x: Array) -> NDArray[np.bool_]:
@@ -134,12 +165,13 @@ def on_right(parts: Split, x: Array) -> NDArray[np.bool_]:
     return x > parts.border if parts.border_is_left else x >= parts.border
 
 
-def _counted(parts: Split, format_: Format, weight: Weight) -> tuple[Cells, ...]:
+def _counted(parts: Split, format_: Format, weight: Weight, bits: int) -> tuple[Cells, ...]:
     """From every input of a 16-bit format."""
     x = format_.numbers()
     mass = _masses(x, weight, format_)
-    y, derivative = format_.round(parts.activation.f(x)), parts.activation.df(x)
-    known = np.isfinite(y) & np.isfinite(derivative)
+    outputs, derivative = parts.activation.f(x), parts.activation.df(x)
+    known = np.isfinite(format_.round(outputs)) & np.isfinite(derivative)
+    y = _stored(outputs, format_, bits)
     right = on_right(parts, x)
     cells = []
     for branch_bit in range(len(parts.branches)):

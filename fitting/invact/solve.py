@@ -90,6 +90,7 @@ def fit(
     activation: Activation,
     dtype: str,
     *,
+    bits: int = 1,
     engines: Sequence[str] = DEFAULT,
     weight: Weight | None = None,
     max_error: float | None = None,
@@ -104,6 +105,8 @@ def fit(
         The function f, with at most two monotone branches.
     dtype : str
         Of the stored outputs: "bfloat16", "float16" or "float32".
+    bits : int
+        Stored beside y, as for `information_floor`.
     engines : sequence of str
         Names of engines that propose formulas.
     weight : Weight, optional
@@ -123,18 +126,20 @@ def fit(
     Raises
     ------
     InputError
-        If one bit does not tell the branches apart, an engine or dtype is unknown, or no formula is good enough.
+        If one bit does not tell the branches apart, a second one is of no use, an engine or dtype is unknown, or no
+        formula is good enough.
     """
     weight = named(DEFAULT_WEIGHT) if weight is None else weight
     # One BLAS thread: the order of its sums depends on their number, and small matrices gain nothing by more.
     # Formulas may overflow; the judge refuses those that do.
     with threadpool_limits(1), np.errstate(all="ignore"):
-        return _fit(activation, dtype, parse_engines(",".join(engines)), weight, max_error, settings, progress)
+        return _fit(activation, dtype, bits, parse_engines(",".join(engines)), weight, max_error, settings, progress)
 
 
 def _fit(
     activation: Activation,
     dtype: str,
+    bits: int,
     engines: tuple[str, ...],
     weight: Weight,
     max_error: float | None,
@@ -143,7 +148,7 @@ def _fit(
 ) -> Fit:
     if max_error is not None:
         check_max_error(max_error)
-    error_floor = information_floor(activation, dtype, weight)
+    error_floor = information_floor(activation, dtype, weight, bits)
     rule = rule_for(error_floor, max_error)
     judges = [Judge(index, error_floor) for index in range(len(error_floor.split.branches))]
     of_paper = None if activation.params else published(activation.name)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from fitting.activations import get, names
 from fitting.errors import InputError
 from fitting.invact import document
+from fitting.invact.branches import split
 from fitting.invact.engines import DEFAULT, Settings
 from fitting.invact.engines.papers import ENGINE as PUBLISHED
 from fitting.invact.engines.papers import published
@@ -22,14 +23,25 @@ class Made(NamedTuple):
     name: str
 
 
-def shipped(dtypes: Sequence[str] = tuple(FORMATS), engines: tuple[str, ...] = DEFAULT) -> list[tuple[str, str]]:
-    """(function, dtype) of every file that the project ships, in these dtypes; of the paper's files for its engine."""
-    known = [name for name in names() if engines != (PUBLISHED,) or published(name)]
-    return [(name, dtype) for name in known for dtype in dtypes]
+class Task(NamedTuple):
+    """What one file is about: a function, the dtype of y, and the bits beside it."""
+
+    name: str
+    dtype: str
+    bits: int = 1
+
+
+def shipped(dtypes: Sequence[str] = tuple(FORMATS), engines: tuple[str, ...] = DEFAULT) -> list[Task]:
+    """Every file that the project ships, in these dtypes; of the paper's files for its engine."""
+    if engines == (PUBLISHED,):
+        return [Task(name, dtype) for name in names() if published(name) for dtype in dtypes]
+    tasks = [Task(name, dtype) for name in names() for dtype in dtypes]
+    narrow = [dtype for dtype in dtypes if FORMATS[dtype].precision <= 16]
+    return tasks + [Task(name, dtype, 2) for name in names() if split(get(name)).takes_second_bit for dtype in narrow]
 
 
 def sweep(
-    tasks: list[tuple[str, str]],
+    tasks: Sequence[Task],
     engines: tuple[str, ...],
     weight: Weight | None,
     max_error: float | None,
@@ -41,15 +53,18 @@ def sweep(
 
     Raises `InputError`, with the function's name, at the first function that cannot be fitted.
     """
-    calls = [(name, dtype, engines, weight, max_error, settings) for name, dtype in tasks]
+    calls = [(task, engines, weight, max_error, settings) for task in tasks]
     return run(_fit, calls, jobs, scheduler)
 
 
 def _fit(
-    name: str, dtype: str, engines: tuple[str, ...], weight: Weight | None, max_error: float | None, settings: Settings
+    task: Task, engines: tuple[str, ...], weight: Weight | None, max_error: float | None, settings: Settings
 ) -> Made:
+    name, dtype, bits = task
     try:
-        result = fit(get(name), dtype, engines=engines, weight=weight, max_error=max_error, settings=settings)
+        result = fit(
+            get(name), dtype, bits=bits, engines=engines, weight=weight, max_error=max_error, settings=settings
+        )
     except InputError as error:
         raise InputError(f"{name} in {dtype}: {error}") from None
     return Made(document.to_document(result), document.file_name(result))

@@ -53,7 +53,8 @@ def verify(document: Document) -> tuple[list[str], list[str]]:
 def _verified(document: Document, activation: Activation) -> tuple[list[str], list[str]]:
     options, solution, stored = document["options"], document["solution"], document["error"]
     unnamed = options["weight"].startswith(UNNAMED)
-    error_floor = information_floor(activation, options["dtype"], named("norm" if unnamed else options["weight"]))
+    weight = named("norm" if unnamed else options["weight"])
+    error_floor = information_floor(activation, options["dtype"], weight, options.get("bits", 1))
     split = error_floor.split
     if (split.border, len(split.branches)) != (solution["border"], len(solution["branches"])):
         return [f"solution.border must be {split.border!r}, got {solution['border']!r}"], []

@@ -93,7 +93,7 @@ def _ranges(error_floor: ErrorFloor, x: Array) -> tuple[Array, Array]:
     """
     x = error_floor.format.round(x)
     with np.errstate(all="ignore"):
-        y = error_floor.format.round(error_floor.split.activation.f(x))
+        y = error_floor.outputs(x)
     right, ranges = on_right(error_floor.split, x), np.full((2, *x.shape), np.nan)
     for i, (branch, cells) in enumerate(zip(error_floor.split.branches, error_floor.cells, strict=True)):
         own = np.flatnonzero((right == bool(i)) & np.isfinite(y))

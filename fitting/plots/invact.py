@@ -45,7 +45,8 @@ def invact_figure(fit: Fit) -> Figure:
         below.legend(frameon=False, fontsize="small")
     _draw_front(panels["front"], fit)
     price = fit.chosen.price.total
-    title = f"{fit.activation.name}′ from y in {fit.dtype}: {price} instructions, RMS error {fit.chosen.rms:.4g}"
+    stored = _stored(fit.error_floor)
+    title = f"{fit.activation.name}′ from y in {stored}: {price} instructions, RMS error {fit.chosen.rms:.4g}"
     figure.suptitle(title, fontsize="large", wrap=True)
     return figure
 
@@ -96,7 +97,7 @@ def floor_figure(error_floor: ErrorFloor) -> Figure:
     if logarithmic(axes, "0: every stored y tells f′"):
         axes.legend(frameon=False, fontsize="small")
     figure.suptitle(
-        f"{error_floor.split.activation.name}′ from y in {error_floor.format.name}: the information floor", wrap=True
+        f"{error_floor.split.activation.name}′ from y in {_stored(error_floor)}: the information floor", wrap=True
     )
     return figure
 
@@ -109,6 +110,10 @@ def _inside(branch: Branch) -> Array:
     ends = [lo + near] * bool(np.isfinite(branch.lo)) + [hi - near] * bool(np.isfinite(branch.hi))
     points = np.unique(np.concatenate([np.linspace(lo, hi, POINTS), *ends]))
     return points[(lo < points) & (points < hi)]
+
+
+def _stored(error_floor: ErrorFloor) -> str:
+    return f"{error_floor.format.name}{' and 2 bits' * (error_floor.bits == 2)}"
 
 
 def _names(error_floor: ErrorFloor) -> tuple[str, ...]:

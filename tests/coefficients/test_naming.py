@@ -110,6 +110,7 @@ def test_options_of_invact_are_in_the_name() -> None:
         (("options", "budget"), 3, "-budget=3"),
         (("options", "weight"), "laplace", "-laplace"),
         (("options", "max_error"), 1, "-max-error=1.0"),
+        (("options", "bits"), 2, "-2bit"),
         (("provenance", "seed"), 7, "-seed=7"),
     ]
     for field, value, end in cases:

@@ -1,0 +1,204 @@
+"""The second bit beside the output, which way y was rounded: its floor against brute force and the best bit."""
+
+import json
+import math
+from collections import defaultdict
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coefficients import load
+from fitting.activations import from_expression, get, names
+from fitting.errors import InputError
+from fitting.invact.branches import split
+from fitting.invact.document import candidate_of, command, file_name, to_document
+from fitting.invact.error_floor import information_floor, on_right
+from fitting.invact.formats import FORMATS, Format
+from fitting.invact.judge import Judge
+from fitting.invact.solve import fit
+from fitting.invact.sweep import shipped
+from fitting.weights import named
+
+SIXTEEN = ("bfloat16", "float16")
+CURVED = ("hardswish", "gelu", "gelu_tanh", "quick_gelu", "silu", "mish")
+NORMAL = named("norm")
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN)
+@settings(max_examples=30)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_the_moved_output_is_within_a_quarter_of_the_spacing(dtype, seed):
+    """Of any number: float32's patterns are equally likely. By Sterbenz the differences are exact."""
+    form = FORMATS[dtype]
+    bits = np.random.default_rng(seed).integers(0, 2**32, 20_000, dtype=np.uint32)
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        values = bits.view(np.float32).astype(np.float64)
+    values = values[np.abs(values) <= form.largest]
+    moved, y = form.finer(values), form.round(values)
+    normal = np.abs(y) >= 2.0**form.lowest
+    quarter = form.spacing(y) / 4
+    assert (np.abs(moved - values)[normal] <= quarter[normal]).all()
+    assert (np.abs(moved - values) <= 2 * quarter).all()  # float16's subnormals, which are hardly moved
+    assert np.array_equal(form.round(moved), y)
+    assert np.array_equal(np.abs(moved) < np.abs(y), np.abs(values) < np.abs(y))
+    assert np.array_equal(form.finer(-values), -moved)
+    order = np.argsort(values)
+    assert (np.diff(moved[order]) >= 0).all()
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN)
+def test_ends_of_the_moved_output(dtype):
+    """Zero, exact numbers, powers of two, whose spacing is half as wide below, infinities and NaN."""
+    form = FORMATS[dtype]
+    ulp = 2.0 ** (1 - form.precision)
+    assert form.finer(np.array([1.0, 1.0 + ulp / 2**9, 1.0 - ulp / 2**9])).tolist() == [
+        *[1.0 + ulp / 4] * 2,
+        1.0 - ulp / 8,
+    ]
+    assert form.finer(np.array(-1.5 + ulp / 3)).tolist() == -1.5 + ulp / 4
+    beyond = form.finer(np.array([math.inf, -math.inf, form.largest * 1.01]))
+    assert np.isfinite(beyond).all()
+    assert (np.abs(beyond) > form.largest).all()
+    assert np.abs(form.finer(np.array([0.0, -0.0]))).max() < 2.0**-126
+    assert np.isnan(form.finer(np.array([math.nan]))).all()
+    assert form.finer(np.ones((2, 0, 3))).shape == (2, 0, 3)
+
+
+TINY = Format("tiny", 5, -6, 5)  # 5 bits: 382 numbers up to 31
+
+
+def groups_of(activation, form, weigh):
+    """f' and mass of every number of the format, by (y, its sign, branch, rounded away): plain Python."""
+    parts, groups = split(activation), defaultdict(list)
+    for x in form.numbers().tolist():
+        exact, derivative = float(activation.f(x)), float(activation.df(x))
+        y = float(form.round(exact))
+        if math.isfinite(y) and math.isfinite(derivative):
+            key = (y, math.copysign(1.0, y), bool(on_right(parts, np.array(x))), abs(exact) < abs(y))
+            groups[key].append((weigh(x), derivative))
+    return groups
+
+
+@pytest.mark.parametrize("text", ["x*sigmoid(x)", "x**2", "2*x*Phi(-x)", "x**4/8 + x"])
+def test_brute_force_on_a_small_format(text, monkeypatch):
+    """The floor over a dictionary of every y and both bits; each x weighs alike."""
+    monkeypatch.setitem(FORMATS, "tiny", TINY)
+    activation = from_expression(text)
+    found = information_floor(activation, "tiny", NORMAL, bits=2)
+    x = TINY.numbers()
+    masses = dict(zip(x.tolist(), np.exp(-x * x / 2) * np.gradient(x), strict=True))
+    groups = groups_of(activation, TINY, lambda value: masses[value] * (abs(value) <= NORMAL.domain[1]))
+    total, square, worst = 0.0, 0.0, 0.0
+    for group in groups.values():
+        mass = sum(weight for weight, _ in group)
+        if mass:
+            mean = sum(weight * derivative for weight, derivative in group) / mass
+            square += sum(weight * (derivative - mean) ** 2 for weight, derivative in group)
+        total += mass
+        worst = max(worst, (max(d for _, d in group) - min(d for _, d in group)) / 2)
+    assert found.linf == pytest.approx(worst, rel=1e-14)
+    assert found.rms == pytest.approx(math.sqrt(square / total), rel=1e-11)  # the weight's domain leaves out 1e-12
+    assert sum(len(cells.y) for cells in found.cells) == len(groups)
+
+
+@cache
+def floors(name, dtype):
+    return tuple(information_floor(get(name), dtype, NORMAL, bits) for bits in (1, 2))
+
+
+def best_bit(name, dtype):
+    """The least RMS error of any second bit: the x of each y and branch, by f', cut in two where that is best.
+
+    For squared errors the best parts are intervals of f' (Fisher 1958), so every cut is tried.
+    """
+    found, activation = floors(name, dtype)[0], get(name)
+    x = found.format.numbers()
+    low, high = NORMAL.domain
+    mass = np.where((low <= x) & (x <= high), np.exp(-x * x / 2) * np.gradient(x), 0.0)
+    y, derivative, right = found.outputs(x), activation.df(x), on_right(found.split, x)
+    square = 0.0
+    for branch_bit in (False, True):
+        own = np.flatnonzero((right == branch_bit) & (mass > 0))
+        own = own[np.lexsort((derivative[own], y[own]))]
+        for group in np.split(own, np.flatnonzero(np.diff(y[own])) + 1):
+            mean = np.average(derivative[group], weights=mass[group])
+            sums = np.cumsum([mass[group], mass[group] * (derivative[group] - mean)], axis=1)
+            below, above = sums[:, :-1], sums[:, -1:] - sums[:, :-1]
+            spared = below[1] ** 2 / below[0] + above[1] ** 2 / above[0]
+            spread = mass[group] @ (derivative[group] - mean) ** 2
+            square += spread - max(0.0, float(spared.max(initial=0.0)))
+    return math.sqrt(square / mass.sum())
+
+
+@pytest.mark.parametrize(("name", "dtype"), list(product(CURVED, SIXTEEN)))
+def test_the_bit_is_between_none_and_the_best(name, dtype):
+    one, two = floors(name, dtype)
+    best = best_bit(name, dtype)
+    assert best * (1 - 1e-9) <= two.rms < one.rms
+    assert two.linf <= one.linf
+
+
+@pytest.mark.parametrize(("name", "two", "best"), [("gelu", 7.80e-4, 6.88e-4), ("silu", 8.45e-4, 7.35e-4)])
+def test_floors_in_bfloat16_to_their_printed_digits(name, two, best):
+    """What docs/invact.md says, half a unit of the last digit off at most."""
+    assert floors(name, "bfloat16")[1].rms == pytest.approx(two, abs=0.005e-4)
+    assert best_bit(name, "bfloat16") == pytest.approx(best, abs=0.005e-4)
+
+
+@pytest.mark.parametrize(("name", "dtype"), list(product(CURVED, SIXTEEN)))
+def test_shipped_formulas_err_as_they_say(name, dtype):
+    """Over every x of the format, each weighed by the density: what the second bit's file states, and its floor."""
+    document = load(name, f"invact-{dtype}-2bit")
+    error, found = document["error"], floors(name, dtype)[1]
+    candidates = [candidate_of(branch) for branch in document["solution"]["branches"]]
+    assert error["floor_rms"] == pytest.approx(found.rms, rel=1e-9)
+    assert error["floor_linf"] == pytest.approx(found.linf, rel=1e-9)
+    x = found.format.numbers()
+    z, right = found.outputs(x), on_right(found.split, x)
+    q = np.where(right, candidates[1].float32(z), candidates[0].float32(z)).astype(np.float64)
+    off = q - get(name).df(x)
+    # exp2 in float32 is good to an ulp or two, which differ by machines: the verifier's own allowance.
+    assert np.abs(off).max() == pytest.approx(error["linf"], abs=2.0**-22)
+    low, high = NORMAL.domain
+    mass = np.where((low <= x) & (x <= high), np.exp(-x * x / 2) * np.gradient(x), 0.0)
+    assert math.sqrt(mass @ off**2 / mass.sum()) == pytest.approx(error["rms"], abs=2.0**-22)
+    assert error["rms"] < load(name, f"invact-{dtype}")["error"]["rms"]
+
+
+def test_the_judge_reads_the_moved_output():
+    found = floors("gelu", "bfloat16")[1]
+    for index, cells in enumerate(found.cells):
+        assert np.array_equal(Judge(index, found).outputs, cells.y)
+        assert not np.isin(cells.y, found.format.numbers()).any()
+
+
+def test_what_ships_with_two_bits():
+    assert {(task.name, task.dtype) for task in shipped() if task.bits == 2} == set(product(CURVED, SIXTEEN))
+    assert [task for task in shipped(("float32",)) if task.bits == 2] == []
+
+
+def test_a_fit_by_two_bits_says_so():
+    found = fit(get("hardswish"), "float16", bits=2)
+    document = to_document(found)
+    assert document["options"]["bits"] == 2
+    assert file_name(found) == "invact-float16-2bit"
+    assert command(found) == "python -m fitting.invact --fn hardswish --dtype float16 --bits 2"
+    assert json.loads(json.dumps(document["solution"])) == load("hardswish", "invact-float16-2bit")["solution"]
+    assert "bits" not in to_document(fit(get("hardswish"), "float16"))["options"]
+
+
+@pytest.mark.parametrize("name", sorted(set(names()) - set(CURVED)))
+def test_functions_that_gain_nothing_are_refused(name):
+    with pytest.raises(InputError, match=f"bits must be 1 for {name}, got 2: the second bit is for functions that"):
+        information_floor(get(name), "bfloat16", NORMAL, bits=2)
+
+
+def test_refusals():
+    with pytest.raises(InputError, match="bits must be 1 in float32, got 2: f is computed in float32, so nothing"):
+        information_floor(get("gelu"), "float32", NORMAL, bits=2)
+    with pytest.raises(InputError, match="bits must be 1 or 2, got 3"):
+        information_floor(get("gelu"), "bfloat16", NORMAL, bits=3)
