@@ -1,6 +1,7 @@
 """The element functions of a subject, for one target: forward, derivative, branch_bit, derivative_from_output."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,10 @@ from fitting.activations.catalogue import CATALOGUE, Row
 from fitting.activations.grammar import parse_formula
 from fitting.activations.heads import x
 from fitting.errors import InputError
+from kernels.methods.from_output import ELEMENT, FINER_ELEMENT
 from kernels.methods.table import largest_float32
 
 Y, S = Symbol("y", real=True), Symbol("s", real=True)
-FROM_OUTPUT = "derivative_from_output"
 # Operations that who runs a formula gives to it, as eager mode has faster ones on a CPU, and what they are otherwise.
 FASTER = {"sqrt": "torch.sqrt", "polynomial": "polynomial", "by_branch": "by_branch"}
 _COMPOSED = ("softsign", "tanhshrink")  # torch computes them operation by operation
@@ -95,6 +96,15 @@ def branch_bit(subject: Subject, target: str) -> Function | None:
     return Function("branch_bit", arguments, doc, (result.format(condition),), jit=jit)
 
 
+def derivative_from_finer_output(subject: Subject, dtype: str, target: str) -> Function | None:
+    """f'(x) from the y of `derivative_from_output` moved towards f(x), and from the branch; None without a formula."""
+    file = subject.invact(2).get(dtype)
+    if file is None:
+        return None
+    doc = f"{subject.name}'(x) from y = {subject.name}(x), moved by the second bit."
+    return replace(_two_branches(file.document["solution"]["branches"], target, doc), name=FINER_ELEMENT)
+
+
 def derivative_from_output(subject: Subject, dtype: str, target: str) -> Function:
     """f'(x) from y = f(x) as `dtype` holds it, and from the branch of x where that is needed."""
     closed = _closed(subject)
@@ -169,7 +179,7 @@ def _from_output(writer: Writer, doc: str, branches: int = 1) -> Function:
         called = set(re.findall(r"(?<![\w.])\w+(?=\()", " ".join(writer.lines)))
         options = [f"{name}={default}" for name, default in FASTER.items() if name in called]
         arguments += ["*", *options] if options else []
-    return writer.function(FROM_OUTPUT, tuple(arguments), doc)
+    return writer.function(ELEMENT, tuple(arguments), doc)
 
 
 def _constants(branch: dict[str, Any]) -> dict[Symbol, float]:
@@ -197,7 +207,7 @@ def _assign_s(writer: Writer, branch: dict[str, Any]) -> None:
 
 def _closed(subject: Subject) -> Closed | None:
     """The formula for any parameters: where they are free, and where they are not those of the files."""
-    return None if subject.invact() and not subject.parameters else CLOSED.get(subject.name)
+    return None if subject.has_formula and not subject.parameters else CLOSED.get(subject.name)
 
 
 def _values(subject: Subject, dtype: str | None) -> dict[Symbol, Rational]:
@@ -220,5 +230,6 @@ def _nearest(value: float, dtype: str | None) -> float:
 
 
 def _any_solution(subject: Subject) -> dict[str, Any]:
-    solution: dict[str, Any] = next(iter(subject.invact().values())).document["solution"]
+    files = [*subject.invact().values(), *subject.invact(2).values()]
+    solution: dict[str, Any] = files[0].document["solution"]
     return solution

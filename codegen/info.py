@@ -12,6 +12,7 @@ from codegen.steps import planes
 from codegen.subject import Subject
 from fitting.activations.calculus import values
 from fitting.activations.tape import Tape
+from kernels.methods.from_output import FINER_ELEMENT
 from kernels.methods.function_info import FunctionInfo
 
 # f' of a bounded one has come to its limits there, and one without bound is beyond any of them.
@@ -34,12 +35,12 @@ def info(subject: Subject) -> FunctionInfo:
         minimum=float(minimum) if isfinite(minimum) else None,
         bounded_derivative=bool((far <= _HUGE).all()),
         tables={bits: planes(file.document["solution"]) for bits, file in subject.fewbit().items()},
-        elements=frozenset({"branch_bit"} if two else ()),
+        elements=frozenset({"branch_bit"} if two else ()) | ({FINER_ELEMENT} if subject.invact(2) else set()),
     )
 
 
 def _has_formula(subject: Subject) -> bool:
-    return bool(subject.invact()) or subject.name in CLOSED
+    return subject.has_formula or subject.name in CLOSED
 
 
 def functions_module(subjects: Iterable[Subject]) -> str:

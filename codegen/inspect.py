@@ -47,6 +47,7 @@ def kernel(function: str, method: Method, dtype: str) -> KernelSpec:
     if dtype not in _POINTEES:
         raise InputError(f"dtype must be one of {', '.join(_POINTEES)}, got {dtype!r}")
     try:
+        method.check_dtype(FUNCTIONS[function], dtype)
         return method.bind(FUNCTIONS[function], FUNCTIONS[function].parameters)
     except KernelError as error:
         raise InputError(str(error)) from None

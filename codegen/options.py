@@ -39,7 +39,11 @@ def parser() -> command.Parser:
     emit.add_argument(
         "--method", metavar="M", default=METHOD, help=f"{', '.join(METHODS)} (default: {METHOD}), or all, as shipped"
     )
-    emit.add_argument("--bits", metavar="B", help=f"with fewbit: which table (default: {DEFAULT_BITS})")
+    emit.add_argument(
+        "--bits",
+        metavar="B",
+        help=f"with fewbit: which table (default: {DEFAULT_BITS}); with invact: beside the output, 1 (default) or 2",
+    )
     emit.add_argument("--dtype", metavar="D", help=f"{', '.join(DTYPES)} (default: bfloat16)")
     emit.add_argument("--coefficients", metavar="FILE", help="a fit of your own instead of the packaged ones")
     emit.add_argument("--target", metavar="T", default=TARGETS[0], help=f"{', '.join(TARGETS)} (default: {TARGETS[0]})")
@@ -52,7 +56,7 @@ def parser() -> command.Parser:
     )
     inspect.add_argument("--fn", metavar="NAME", required=True)
     inspect.add_argument("--method", metavar="M", default=METHOD, help=f"{', '.join(METHODS)} (default: {METHOD})")
-    inspect.add_argument("--bits", metavar="B", help=f"with fewbit (default: {DEFAULT_BITS})")
+    inspect.add_argument("--bits", metavar="B", help=f"with fewbit (default: {DEFAULT_BITS}) or invact (1)")
     inspect.add_argument("--dtype", metavar="D", default="bfloat16", help=f"{', '.join(DTYPES)} (default: bfloat16)")
     inspect.add_argument("--arch", metavar="A", default="sm_90", help=f"{', '.join(ARCHS)} (default: sm_90)")
     return found

@@ -13,6 +13,7 @@ from coefficients.schema import Document
 from fitting.errors import InputError
 from kernels.errors import KernelError
 from kernels.methods.few_bit import WRITTEN_BITS
+from kernels.methods.from_output import ELEMENT, FINER_ELEMENT
 from kernels.methods.method import KernelSpec, Method
 from kernels.methods.storage import MARKED_OUTPUT, TABLE_CODES
 
@@ -59,6 +60,7 @@ class Request:
         _ = self.file
         try:
             spec = self.method.bind(info(self.subject), self.subject.activation.params)
+            self.method.check_dtype(spec.function, self.dtype)
         except KernelError as error:
             raise InputError(str(error)) from None
         if spec.storage is TABLE_CODES:
@@ -100,13 +102,15 @@ class Request:
         return tables[bits]
 
     def _formula(self) -> File | None:
-        subject, formulas = self.subject, self.subject.invact()
-        if not formulas and subject.name in CLOSED:
+        subject, bits = self.subject, self.method.arguments().get("bits", 1)
+        if not subject.has_formula and subject.name in CLOSED:
             return None
+        formulas = subject.invact(bits if subject.invact(2) else 1)
         if self.dtype not in formulas:
+            two = " --bits 2" * (bits == 2)
             raise InputError(
                 f"method {self.method} must have a formula for {subject.name} in {self.dtype}; make one: python -m"
-                " fitting.invact, and give it by --coefficients"
+                f" fitting.invact{two}, and give it by --coefficients"
             )
         return formulas[self.dtype]
 
@@ -124,6 +128,10 @@ class Request:
             return level_function(name, self.solution)
         if name == "branch_bit" and (function := elements.branch_bit(subject, target)) is not None:
             return function
-        if name == elements.FROM_OUTPUT:
+        if name == FINER_ELEMENT:
+            finer = elements.derivative_from_finer_output(subject, self.dtype, target)
+            if finer is not None:
+                return finer
+        if name == ELEMENT:
             return elements.derivative_from_output(subject, self.dtype, target)
         return {"forward": elements.forward, "derivative": elements.derivative}[name](subject, target)

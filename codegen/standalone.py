@@ -11,7 +11,7 @@ from codegen.overflow import check_numbers, notes_on_reach, with_limits
 from codegen.request import Request as Request
 from fitting.errors import InputError
 from kernels.engine.templates import elementwise_source, planes_source
-from kernels.methods.storage import BRANCH_BIT, CODES, DERIVATIVE, OUTPUT
+from kernels.methods.storage import BRANCH_AND_ROUNDING, BRANCH_BIT, CODES, DERIVATIVE, OUTPUT
 
 
 def emit(request: Request, target: str) -> str:
@@ -108,7 +108,26 @@ def level(code):
     \"\"\"The level of a code.\"\"\"
     return torch.tensor(LEVELS, dtype=torch.float32, device=code.device)[code.int()]"""
 
+_TORCH_ROUNDING = """\
+def branch_and_rounding(x, y, params):
+    \"\"\"The branch of x in bit 0, and in bit 1 whether f(x) was rounded away from zero to y.\"\"\"
+    away = forward(x, params).abs() < y.to(x.dtype).abs()
+    return (branch_bit(x, params).byte() | away.byte() << 1).flatten()
+
+
+def from_codes(y, codes, params):
+    \"\"\"f'(x) from y a quarter of its spacing back or on, in the middle of what it was rounded from.\"\"\"
+    codes, share = codes.view(y.shape), torch.finfo(y.dtype).eps / 4
+    y = y.float()
+    power = (y.view(torch.int32) & -0x800000).view(torch.float32)  # sign and exponent
+    y = y + power * torch.where(codes >= 2, -share, share)
+    return derivative_from_finer_output(y, (codes & 1).bool(), params)"""
+
 _TORCH_PASSES = {
+    BRANCH_AND_ROUNDING: (
+        "pack(branch_and_rounding(wide, y, params), 2)",
+        "from_codes(y, unpack(saved, y.numel()), params)",
+    ),
     DERIVATIVE: ("derivative(wide, params).to(x.dtype)", "saved.to(wide.dtype)"),
     CODES: ("pack(code(wide, params).flatten(), {bits})", "level(unpack(saved, grad.numel())).view(grad.shape)"),
     BRANCH_BIT: (
@@ -133,6 +152,8 @@ def _torch(request: Request) -> str:
     functions = with_limits(request.subject, request.dtype, "torch", functions)
     limits = notes_on_reach(request.subject, request.dtype, "torch", functions)
     texts += torch_texts(functions)
+    if storage is BRANCH_AND_ROUNDING:
+        texts.append(_TORCH_ROUNDING)
     if storage.packed:
         texts.append(planes_source().partition("from torch import Tensor\n")[2].strip())
     saved, derivative = (part.format(bits=request.spec.stored_bits) for part in _TORCH_PASSES[storage])
@@ -142,7 +163,8 @@ def _torch(request: Request) -> str:
         f"def forward_pass(x, params={defaults}):\n"
         '    """y = f(x), and what backward needs besides."""\n'
         "    wide = x if x.dtype == torch.float64 else x.float()\n"
-        f"    return {result}, {saved}"
+        f"    y = {result}\n"
+        f"    return y, {saved}"
     )
     texts.append(
         f"def backward_pass(grad, {kept}saved, params={defaults}):\n"

@@ -91,9 +91,15 @@ class Subject:
         }
         return dict(sorted(found.items()))
 
-    def invact(self) -> dict[str, File]:
-        """The formulas, by dtype."""
-        return {dtype: self.files[f"invact-{dtype}"] for dtype in DTYPES if f"invact-{dtype}" in self.files}
+    def invact(self, bits: int = 1) -> dict[str, File]:
+        """The formulas for so many bits beside the output, by dtype."""
+        names = {dtype: f"invact-{dtype}{'-2bit' * (bits == 2)}" for dtype in DTYPES}
+        return {dtype: self.files[name] for dtype, name in names.items() if name in self.files}
+
+    @property
+    def has_formula(self) -> bool:
+        """Whether there are formulas, for one bit or two."""
+        return bool(self.invact() or self.invact(2))
 
 
 def of_catalogue(name: str) -> Subject:
@@ -149,8 +155,11 @@ def of_one(activation: Activation, path: Path | None = None) -> Subject:
     for branch in document["solution"].get("branches", ()):
         for name in branch["constants"]:
             _check_constant(name, path)
-    kind = document["method"]
-    key = f"fewbit-{document['options']['bits']}bit" if kind == "fewbit" else f"invact-{document['options']['dtype']}"
+    options = document["options"]
+    if document["method"] == "fewbit":
+        key = f"fewbit-{options['bits']}bit"
+    else:
+        key = f"invact-{options['dtype']}{'-2bit' * ('bits' in options)}"
     return Subject(activation, (), {key: File(str(path), document)})
 
 

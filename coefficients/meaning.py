@@ -123,6 +123,9 @@ def _invact(document: Document) -> None:
         raise problem("solution.border", f"must be null exactly when there is one branch, here {len(branches)}", border)
     if (border is None) != (solution["border_side"] is None):
         raise problem("solution.border_side", "must be null exactly when the border is", solution["border_side"])
+    if "bits" in document["options"] and (border is None or document["options"]["dtype"] == "float32"):
+        rule = "must be left out for one branch, and for float32, in which nothing is known of how y was rounded"
+        raise problem("options.bits", rule, document["options"]["bits"])
     ends = [None, border, None] if len(branches) == 2 else [None, None]
     for i, branch in enumerate(branches):
         if branch["x"] != ends[i : i + 2]:

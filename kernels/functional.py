@@ -5,7 +5,8 @@ Besides torch's arguments each takes, by keyword:
 method
     "invact" (the default), "fewbit", "forward-ad", "invact-precision-bit" or "stock".
 bits
-    Of a few-bit table, 1 to 8 (default: 3).
+    Of a few-bit table, 1 to 8 (default: 3). Of invact beside the output, at most 1 (the default) or 2, the second for
+    tensors of float16 and bfloat16.
 coefficients
     A few-bit table of the user's own: the path of a file.
 
@@ -25,6 +26,7 @@ import torch.fx
 from torch import Tensor
 
 from kernels.autograd import elementwise
+from kernels.engine.elements import dtype_name
 from kernels.errors import KernelError, shown
 from kernels.methods.registry import DEFAULT
 from kernels.parameters import check_range, number
@@ -93,7 +95,10 @@ def _apply(
                 check_range(name, value, input.dtype)
         return _stock(function, input, values)
     numbers = numbers_for(spec, values, input.dtype)
-    return _stock(function, input, values) if stock else elementwise(input, spec.key, numbers)
+    if stock:
+        return _stock(function, input, values)
+    spec.method.check_dtype(spec.function, dtype_name(input.dtype))
+    return elementwise(input, spec.key, numbers)
 
 
 @torch.fx.wrap  # in a traced graph it stays one call
@@ -117,7 +122,7 @@ def activation(
     method
         By which it saves, as all functions here take it.
     bits
-        Of a few-bit table.
+        Of a few-bit table, or of invact.
     coefficients
         A few-bit table of the user's own: the path of a file.
     **params

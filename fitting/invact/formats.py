@@ -51,20 +51,21 @@ class Format:
         return np.where(np.isfinite(values), np.copysign(rounded, values), values)
 
     def finer(self, values: Array) -> Array:
-        """`values` as a number of a 16-bit format and one more bit tell them: float64 of the same shape.
+        """`values` as a number y of a 16-bit format and one more bit tell them: float64 of the same shape.
 
         The bit is whether rounding to y went away from zero. So |value| is in the lower or the upper half of what
-        rounds to |y|, and the result is the middle of that half: in float32, whose digits go on where those of y end, a
-        quarter of the last place of y is taken off or added. Next to a power of two, where the spacing changes, too, it
-        is the middle; below the normal numbers of float16, whose spacing does not shrink with y, it is nearer to y.
+        rounds to |y|, and the result is the middle of that half: y, a quarter of its spacing taken off or added. Two
+        kinds of y have other intervals, and get another point of the right half: of a power of two, below which numbers
+        are twice as dense, the result may be the end of the interval; and numbers below the normal ones of the format
+        are moved by the spacing that they would have in float32's range, those below float32's not at all.
         """
         values = np.asarray(values, dtype=np.float64)
         stored = self.round(values)
-        away = (np.abs(values) < np.abs(stored)) | np.isinf(stored)  # beyond infinity there is no number
-        quarter = np.int32(1 << (22 - self.precision))
-        bits = np.atleast_1d(stored).astype(np.float32).view(np.int32)
-        moved = (bits + np.where(away, -quarter, quarter)).view(np.float32).astype(np.float64)
-        return moved.reshape(values.shape)
+        bits = np.atleast_1d(stored).astype(np.float32).view(np.uint32)
+        power = (bits & np.uint32(0xFF800000)).view(np.float32).astype(np.float64).reshape(values.shape)
+        share = 2.0 ** -(self.precision + 1)
+        with np.errstate(invalid="ignore"):  # what was rounded to infinity
+            return np.asarray(stored + np.where(np.abs(values) < np.abs(stored), -share, share) * power)
 
     def numbers(self) -> Array:
         """Every finite number of a 16-bit format, in increasing order; the two zeros count once."""

@@ -72,10 +72,9 @@ def as_line(document: Document, path: str) -> str:
     error, options, solution = document["error"], document["options"], document["solution"]
     engines = "+".join(dict.fromkeys(branch["engine"] for branch in solution["branches"]))
     count = solution["price"]["instructions"]
-    stored = options["dtype"] + "-2bit" * ("bits" in options)
     bound = upwards(max(np.inf if bound is None else bound for bound in error["bound"]), 3)
     return (
-        f"{document['function']['name']:12} {stored:13}  {engines:16} {counted(count, 'instruction'):15} "
+        f"{document['function']['name']:12} {options['dtype']:8}  {engines:16} {counted(count, 'instruction'):15} "
         f"rms {error['rms']:<8.3g} {beside(error['rms'], error['floor_rms']):21} |q - g| <= {bound:8} {path}"
     )
 
@@ -110,7 +109,7 @@ def _branches(fit: Fit) -> list[str]:
         at_border = split.branches[0].arcs[-1].y[1] if split.border_is_left else split.branches[1].arcs[0].y[0]
         lines += ["", f"bit     x {sign} T = {split.border!r}, f(T) = {at_border!r}"]
     if fit.error_floor.bits == 2:
-        lines.append("bit     y was rounded away from 0; q(y) is of y moved back or on by a quarter of its last place")
+        lines.append("bit     y was rounded away from 0; q(y) is of y moved back or on by a quarter of its spacing")
     return lines
 
 

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from kernels.engine import host
 from kernels.engine.elements import INTEGERS, dtype_name, torch_elements, widened
-from kernels.engine.host import every, on_host, place
+from kernels.engine.host import EVERY, every, on_host, place
 from kernels.methods.method import KernelSpec, spec_of
 
-TABLES = 32  # that are kept of each kind, 512 KiB each at most
+TABLES = 32  # that are kept of each kind, 1 MiB each at most
 
 # Operations that formulas take, where they use them.
 _FASTER: dict[str, Callable[..., Tensor]] = {
@@ -21,34 +21,45 @@ _FASTER: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def stored_derivative(spec: KernelSpec, output: Tensor, bit: Tensor | None, params: Sequence[float]) -> Tensor:
-    """f' of a piece from what was stored of the output, and its packed bit; in 16 bits on a CPU by a table."""
+def stored_derivative(spec: KernelSpec, output: Tensor, code: Tensor | None, params: Sequence[float]) -> Tensor:
+    """f' of a piece from what was stored of the output, and the code beside it; in 16 bits on a CPU by a table."""
     if output.itemsize != 2 or not on_host(output):
-        return _computed_from_output(spec, output, bit, params)
+        return _computed_from_output(spec, output, code, params)
     table = _each_from_output(spec.key, output.dtype, tuple(params))
     places = place(output)
-    return table.index_select(0, places if bit is None else places.add_(bit, alpha=len(table) // 2))
+    return table.index_select(0, places if code is None else places.add_(code, alpha=EVERY))
 
 
 @lru_cache(TABLES)
 def _each_from_output(kernel: str, dtype: torch.dtype, params: tuple[float, ...]) -> Tensor:
-    """f' for every output: for those on the left, then for those on the right, if there is a bit that tells it."""
+    """f' for every output, once for each code that may stand beside it."""
     spec = spec_of(kernel)
-    bits = [torch.full((len(every(dtype)),), bit, dtype=torch.uint8, device="cpu") for bit in range(2)]
-    kinds = bits if spec.storage.name == "branch_bit" else [None]
-    return torch.cat([_computed_from_output(spec, every(dtype), bit, params) for bit in kinds])
+    codes = [torch.full((EVERY,), code, dtype=torch.uint8, device="cpu") for code in range(1 << spec.stored_bits)]
+    kinds = codes if spec.stored_bits else [None]
+    return torch.cat([_computed_from_output(spec, every(dtype), code, params) for code in kinds])
 
 
-def _computed_from_output(spec: KernelSpec, output: Tensor, bit: Tensor | None, params: Sequence[float]) -> Tensor:
-    values = widened(output)
+def _computed_from_output(spec: KernelSpec, output: Tensor, code: Tensor | None, params: Sequence[float]) -> Tensor:
+    values, bit = widened(output), None
     match spec.storage.name:
-        case "branch_bit" if bit is not None:
-            bit = bit.view(torch.bool)
+        case "branch_bit" if code is not None:
+            bit = code.view(torch.bool)
+        case "branch_and_rounding" if code is not None:
+            values, bit = finer(output, code >= 2), (code & 1).bool()
         case "signed_output":
             values, bit = values.abs() + spec.function.minimum, ~torch.signbit(output)
         case "marked_output":
             bit = (output.view(INTEGERS[output.dtype]) & 1) == 0
     return derivative_from_output(spec, output.dtype, values, bit, params, faster=True)
+
+
+def finer(y: Tensor, away: Tensor) -> Tensor:
+    """y of 16 bits in float32, a quarter of its spacing taken off where it was rounded away from zero, else added: the
+    middle of what it was rounded from."""
+    share = torch.finfo(y.dtype).eps / 4
+    y = y.float()
+    power = (y.view(torch.int32) & -0x800000).view(torch.float32)  # sign and exponent
+    return y + power.mul_(torch.where(away, -share, share))
 
 
 def derivative_from_output(
@@ -61,7 +72,8 @@ def derivative_from_output(
 ) -> Tensor:
     """The emitted f' for a dtype of the output; float64 has float32's. With `faster` by operations of `host`."""
     name = "float32" if dtype == torch.float64 else dtype_name(dtype)
-    derivative = getattr(torch_elements(spec.function.name), f"derivative_from_output_{name}")
+    element = spec.method.elements(spec.function).decode
+    derivative = getattr(torch_elements(spec.function.name), f"{element}_{name}")
     options = {name: _FASTER[name] for name in derivative.__kwdefaults__ or ()} if faster else {}
     bit = () if branch_bit is None else (branch_bit,)
     result: Tensor = derivative(y, *bit, params, **options)

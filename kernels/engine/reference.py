@@ -88,6 +88,8 @@ def forward(spec: KernelSpec, x: Tensor, params: Sequence[float], order: Sequenc
                 saved.view(-1)[piece] = _of_each(what, spec, part, params)
             case "branch_bit":
                 saved[:, bytes_of(piece)] = pack(_on_right(spec, widened(part), params), 1)
+            case "branch_and_rounding":
+                saved[:, bytes_of(piece)] = pack(_branch_and_rounding(spec, part, flat_y[piece], params), 2)
             case "codes" | "table_codes":
                 saved[:, bytes_of(piece)] = _codes(spec, part)
             case "marked_output":
@@ -95,6 +97,12 @@ def forward(spec: KernelSpec, x: Tensor, params: Sequence[float], order: Sequenc
                 bits = flat_y[piece].view(INTEGERS[x.dtype])
                 bits.bitwise_or_(1).sub_(_on_right(spec, widened(part), params).to(bits.dtype))
     return y, saved
+
+
+def _branch_and_rounding(spec: KernelSpec, x: Tensor, y: Tensor, params: Sequence[float]) -> Tensor:
+    """The branch of x in bit 0, and in bit 1 whether f(x) was rounded away from zero to y."""
+    away = _of_each("f", spec, x, params).abs() < widened(y).abs()
+    return _on_right(spec, widened(x), params).byte() | away.byte() << 1
 
 
 def _codes(spec: KernelSpec, x: Tensor) -> Tensor:
@@ -143,7 +151,7 @@ def _derivative(
             return _levels(spec.key, wide, saved.device, packed)[: piece.stop - piece.start]
         case "signed_output", _:
             return stored_derivative(spec, saved.view(-1)[piece], None, params)
-        case "branch_bit", Tensor() as output:
+        case "branch_bit" | "branch_and_rounding", Tensor() as output:
             return stored_derivative(spec, output, unpack(packed, len(output)), params)
         case _, Tensor() as output:
             return stored_derivative(spec, output, None, params)

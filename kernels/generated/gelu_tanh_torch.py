@@ -6,6 +6,8 @@ To make it again: python -m codegen emit --fn gelu_tanh --method all --target to
     coefficients/data/gelu_tanh/invact-bfloat16.v1.json, sha256 b8b2f8bed193ad82
     coefficients/data/gelu_tanh/invact-float16.v1.json, sha256 3e38c43c2d783cca
     coefficients/data/gelu_tanh/invact-float32.v1.json, sha256 444487637f56d7b1
+    coefficients/data/gelu_tanh/invact-bfloat16-2bit.v1.json, sha256 26dbb39a97778544
+    coefficients/data/gelu_tanh/invact-float16-2bit.v1.json, sha256 e691a151760578a3
 """
 
 import torch
@@ -78,6 +80,44 @@ def derivative_from_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, pol
     return by_branch(y, on_right, right, left)
 
 
+def derivative_from_finer_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial, by_branch=by_branch):
+    """gelu_tanh'(x) from y = gelu_tanh(x), moved by the second bit."""
+    def left(y):
+        """Where x is on the left branch."""
+        t = -0.1700163334608078
+        low = 3.088161611231044e-05
+        c0 = 0.001290416345000267
+        c1 = -1.0188592672348022
+        c2 = 3.2529850006103516
+        c3 = -19.322704315185547
+        c4 = 105.02012634277344
+        c5 = -251.08023071289062
+        c6 = 238.83753967285156
+        s = sqrt(torch.clamp(y - t, min=low))
+        p = polynomial(s, c6, c5, c4, c3, c2, c1, c0)
+        return p
+
+    def right(y):
+        """Where x is on the right branch."""
+        t = -0.1700163334608078
+        low = 3.088161611231044e-05
+        high = 3.4597971439361572
+        c0 = -0.00043401174480095506
+        c1 = 0.9450401663780212
+        c2 = 1.0327564477920532
+        c3 = -0.711584746837616
+        c4 = -1.101311206817627
+        c5 = 2.0166871547698975
+        c6 = -1.7473851442337036
+        c7 = 0.7812551856040955
+        c8 = -0.13457660377025604
+        s = sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
+        p = polynomial(s, c8, c7, c6, c5, c4, c3, c2, c1, c0)
+        return p
+
+    return by_branch(y, on_right, right, left)
+
+
 def derivative_from_output_float16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial, by_branch=by_branch):
     """gelu_tanh'(x) from y = gelu_tanh(x)."""
     def left(y):
@@ -116,6 +156,35 @@ def derivative_from_output_float16(y, on_right, params, *, sqrt=torch.sqrt, poly
         return torch.exp2(p * s) * (c0 + c1 * s) + 1.0
 
     return by_branch(y, on_right, right, left)
+
+
+def derivative_from_finer_output_float16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
+    """gelu_tanh'(x) from y = gelu_tanh(x), moved by the second bit."""
+    t = -0.17002853751182556
+    low = 1.2207031829802872e-07
+    high = 3.896183967590332
+    c0 = 6.090195711294655e-06
+    c1 = 0.9630401730537415
+    c2 = 22.358619689941406
+    c3 = 4108.16015625
+    c4 = 16754.8203125
+    c5 = 8780.224609375
+    c6 = -23248.568359375
+    c7 = -2668.179443359375
+    c8 = 13930.27734375
+    c9 = -5855.86474609375
+    c10 = 744.2471313476562
+    c11 = 22.527551651000977
+    c12 = 4401.6376953125
+    c13 = 12407.1357421875
+    c14 = 366.656005859375
+    c15 = -9879.369140625
+    c16 = 4313.2412109375
+    s = sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
+    s = torch.where(on_right, s, -s)
+    p = polynomial(s, c16, c15, c14, c13, c12, c11, 1.0)
+    q = polynomial(s, c10, c9, c8, c7, c6, c5, c4, c3, c2, c1, c0)
+    return q / p
 
 
 def derivative_from_output_float32(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial, by_branch=by_branch):

@@ -10,6 +10,8 @@ To make it again: python -m codegen emit --fn gelu --method all --target triton
     coefficients/data/gelu/invact-bfloat16.v1.json, sha256 11ef2826c46db84c
     coefficients/data/gelu/invact-float16.v1.json, sha256 8a1f5a6fc4365838
     coefficients/data/gelu/invact-float32.v1.json, sha256 aeb12a43a57731a7
+    coefficients/data/gelu/invact-bfloat16-2bit.v1.json, sha256 eeea3086b4d2eeeb
+    coefficients/data/gelu/invact-float16-2bit.v1.json, sha256 36b24c0163bcddae
 """
 
 import triton
@@ -317,6 +319,96 @@ def derivative_from_output_float32(y, on_right, params):
     q = tl.fma(q, s, c8_right)
     q = tl.fma(q, s, c7_right)
     q = tl.fma(q, s, c6_right)
+    q = tl.fma(q, s, c5_right)
+    q = tl.fma(q, s, c4_right)
+    r = tl.fma(c3_right, s, c2_right)
+    r = tl.fma(r, s, c1_right)
+    r = tl.fma(r, s, c0_right)
+    right = tl.fma(r, tl.exp2(q * s), 1.0)
+    return tl.where(on_right, right, left)
+
+
+@triton.jit
+def derivative_from_finer_output_bfloat16(y, on_right, params):
+    """gelu'(x) from y = gelu(x), moved by the second bit."""
+    t = -0.1699223816394806
+    low = 1.3794311598758213e-05
+    high = 3.533745050430298
+    c0 = 3.550768951754435e-06
+    c1 = 0.9326279759407043
+    c2 = 1.2013057470321655
+    c3 = -1.628834843635559
+    c4 = 1.0962828397750854
+    c5 = 0.3122172951698303
+    c6 = -2.820826292037964
+    c7 = -2.3971424102783203
+    c8 = 23.092449188232422
+    c9 = -45.87114334106445
+    c10 = 48.31399917602539
+    c11 = -30.580217361450195
+    c12 = 11.707781791687012
+    c13 = -2.509676933288574
+    c14 = 0.23196761310100555
+    s = tl.sqrt(minimum(maximum(y - t, low), high))
+    s = tl.where(on_right, s, -s)
+    p = tl.fma(c14, s, c13)
+    p = tl.fma(p, s, c12)
+    p = tl.fma(p, s, c11)
+    p = tl.fma(p, s, c10)
+    p = tl.fma(p, s, c9)
+    p = tl.fma(p, s, c8)
+    p = tl.fma(p, s, c7)
+    p = tl.fma(p, s, c6)
+    p = tl.fma(p, s, c5)
+    p = tl.fma(p, s, c4)
+    p = tl.fma(p, s, c3)
+    p = tl.fma(p, s, c2)
+    p = tl.fma(p, s, c1)
+    p = tl.fma(p, s, c0)
+    return p
+
+
+@triton.jit
+def derivative_from_finer_output_float16(y, on_right, params):
+    """gelu'(x) from y = gelu(x), moved by the second bit."""
+    t_left = -0.16996510326862335
+    low_left = 1.2207031829802872e-07
+    c0_left = 0.00028373420354910195
+    c1_left = -0.9967560768127441
+    c2_left = 4.96890115737915
+    c3_left = -95.55659484863281
+    c4_left = 1395.3804931640625
+    c5_left = -12157.0224609375
+    c6_left = 66775.84375
+    c7_left = -232118.359375
+    c8_left = 495195.28125
+    c9_left = -591425.625
+    c10_left = 302845.5625
+    t_right = -0.16996510326862335
+    low_right = 1.2207031829802872e-07
+    high_right = 3.993723154067993
+    c0_right = -0.9998091459274292
+    c1_right = 2.2868664264678955
+    c2_right = -1.8024770021438599
+    c3_right = 0.5707616209983826
+    c4_right = 1.963876724243164
+    c5_right = -1.192984700202942
+    c6_right = 0.6902985572814941
+    c7_right = -0.9168775081634521
+    s = tl.sqrt(maximum(y - t_left, low_left))
+    p = tl.fma(c10_left, s, c9_left)
+    p = tl.fma(p, s, c8_left)
+    p = tl.fma(p, s, c7_left)
+    p = tl.fma(p, s, c6_left)
+    p = tl.fma(p, s, c5_left)
+    p = tl.fma(p, s, c4_left)
+    p = tl.fma(p, s, c3_left)
+    p = tl.fma(p, s, c2_left)
+    p = tl.fma(p, s, c1_left)
+    p = tl.fma(p, s, c0_left)
+    left = p
+    s = tl.sqrt(minimum(maximum(y - t_right, low_right), high_right))
+    q = tl.fma(c7_right, s, c6_right)
     q = tl.fma(q, s, c5_right)
     q = tl.fma(q, s, c4_right)
     r = tl.fma(c3_right, s, c2_right)

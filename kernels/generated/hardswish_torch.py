@@ -6,6 +6,8 @@ To make it again: python -m codegen emit --fn hardswish --method all --target to
     coefficients/data/hardswish/invact-bfloat16.v1.json, sha256 fa7764df66fa1490
     coefficients/data/hardswish/invact-float16.v1.json, sha256 4aa6c45c322cc137
     coefficients/data/hardswish/invact-float32.v1.json, sha256 282965f5be176da8
+    coefficients/data/hardswish/invact-bfloat16-2bit.v1.json, sha256 998db24e74cff9f2
+    coefficients/data/hardswish/invact-float16-2bit.v1.json, sha256 d2cde0586ea41bc3
 """
 
 import torch
@@ -42,8 +44,38 @@ def derivative_from_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, by_
     return by_branch(y, on_right, right, left)
 
 
+def derivative_from_finer_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, by_branch=by_branch):
+    """hardswish'(x) from y = hardswish(x), moved by the second bit."""
+    def left(y):
+        """Where x is on the left branch."""
+        c0 = -0.816496580927726
+        return torch.where((y >= 0.0), 0.0, c0 * sqrt(torch.clamp(y + 0.375, min=0.0)))
+
+    def right(y):
+        """Where x is on the right branch."""
+        c0 = 0.816496580927726
+        return torch.where((y >= 3.0), 1.0, c0 * sqrt(torch.clamp(y + 0.375, min=0.0)))
+
+    return by_branch(y, on_right, right, left)
+
+
 def derivative_from_output_float16(y, on_right, params, *, sqrt=torch.sqrt, by_branch=by_branch):
     """hardswish'(x) from y = hardswish(x)."""
+    def left(y):
+        """Where x is on the left branch."""
+        c0 = -0.816496580927726
+        return torch.where((y >= 0.0), 0.0, c0 * sqrt(torch.clamp(y + 0.375, min=0.0)))
+
+    def right(y):
+        """Where x is on the right branch."""
+        c0 = 0.816496580927726
+        return torch.where((y >= 3.0), 1.0, c0 * sqrt(torch.clamp(y + 0.375, min=0.0)))
+
+    return by_branch(y, on_right, right, left)
+
+
+def derivative_from_finer_output_float16(y, on_right, params, *, sqrt=torch.sqrt, by_branch=by_branch):
+    """hardswish'(x) from y = hardswish(x), moved by the second bit."""
     def left(y):
         """Where x is on the left branch."""
         c0 = -0.816496580927726

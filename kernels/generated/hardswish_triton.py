@@ -10,6 +10,8 @@ To make it again: python -m codegen emit --fn hardswish --method all --target tr
     coefficients/data/hardswish/invact-bfloat16.v1.json, sha256 fa7764df66fa1490
     coefficients/data/hardswish/invact-float16.v1.json, sha256 4aa6c45c322cc137
     coefficients/data/hardswish/invact-float32.v1.json, sha256 282965f5be176da8
+    coefficients/data/hardswish/invact-bfloat16-2bit.v1.json, sha256 998db24e74cff9f2
+    coefficients/data/hardswish/invact-float16-2bit.v1.json, sha256 d2cde0586ea41bc3
 """
 
 import triton
@@ -38,6 +40,16 @@ def maximum(x, y):
 @triton.jit
 def derivative_from_output(y, on_right, params):
     """hardswish'(x) from y = hardswish(x)."""
+    c0_left = -0.816496580927726
+    c0_right = 0.816496580927726
+    left = tl.where((y >= 0.0), 0.0, c0_left * tl.sqrt(maximum(y + 0.375, 0.0)))
+    right = tl.where((y >= 3.0), 1.0, c0_right * tl.sqrt(maximum(y + 0.375, 0.0)))
+    return tl.where(on_right, right, left)
+
+
+@triton.jit
+def derivative_from_finer_output(y, on_right, params):
+    """hardswish'(x) from y = hardswish(x), moved by the second bit."""
     c0_left = -0.816496580927726
     c0_right = 0.816496580927726
     left = tl.where((y >= 0.0), 0.0, c0_left * tl.sqrt(maximum(y + 0.375, 0.0)))

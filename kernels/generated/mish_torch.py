@@ -6,6 +6,8 @@ To make it again: python -m codegen emit --fn mish --method all --target torch
     coefficients/data/mish/invact-bfloat16.v1.json, sha256 3673a018b366f306
     coefficients/data/mish/invact-float16.v1.json, sha256 d866255990702f78
     coefficients/data/mish/invact-float32.v1.json, sha256 a886dc3bcd4bbaa5
+    coefficients/data/mish/invact-bfloat16-2bit.v1.json, sha256 684684b6d7143ff1
+    coefficients/data/mish/invact-float16-2bit.v1.json, sha256 edd13a546bd1f34b
 """
 
 import torch
@@ -66,6 +68,28 @@ def derivative_from_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, pol
     return p
 
 
+def derivative_from_finer_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
+    """mish'(x) from y = mish(x), moved by the second bit."""
+    t = -0.3087945878505707
+    low = 6.176323222462088e-05
+    high = 4.34962797164917
+    c0 = -0.00015826261369511485
+    c1 = 0.7319265007972717
+    c2 = 1.0268992185592651
+    c3 = -0.6283855438232422
+    c4 = -0.22240275144577026
+    c5 = 0.10973471403121948
+    c6 = 0.022696005180478096
+    c7 = -0.16809310019016266
+    c8 = 0.229978546500206
+    c9 = -0.10915160924196243
+    c10 = 0.01717187464237213
+    s = sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
+    s = torch.where(on_right, s, -s)
+    p = polynomial(s, c10, c9, c8, c7, c6, c5, c4, c3, c2, c1, c0)
+    return p
+
+
 def derivative_from_output_float16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
     """mish'(x) from y = mish(x)."""
     t = -0.30883121490478516
@@ -86,6 +110,42 @@ def derivative_from_output_float16(y, on_right, params, *, sqrt=torch.sqrt, poly
     s = torch.where(on_right, s, -s)
     p = polynomial(s, c10, c9, c8, c7, c6, c5, c4, c3, c2, c1, c0)
     return p
+
+
+def derivative_from_finer_output_float16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial, by_branch=by_branch):
+    """mish'(x) from y = mish(x), moved by the second bit."""
+    def left(y):
+        """Where x is on the left branch."""
+        t = -0.3088251054286957
+        low = 1.3729036254517268e-06
+        c0 = -5.5086929933167994e-05
+        c1 = -0.733065128326416
+        c2 = 1.0571796894073486
+        c3 = 0.4595201015472412
+        s = sqrt(torch.clamp(y - t, min=low))
+        p = polynomial(s, c3, c2, c1, c0)
+        return p
+
+    def right(y):
+        """Where x is on the right branch."""
+        t = -0.3088251054286957
+        low = 1.3729036254517268e-06
+        high = 5.202398777008057
+        c0 = -0.9998725652694702
+        c1 = 1.9459712505340576
+        c2 = -1.1724334955215454
+        c3 = 0.2318413406610489
+        c4 = 1.7516108751296997
+        c5 = -0.7887749671936035
+        c6 = 0.06495295464992523
+        c7 = -0.0318145714700222
+        c8 = -0.10303916782140732
+        s = sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
+        p = polynomial(s, c8, c7, c6, c5, c4)
+        q = polynomial(s, c3, c2, c1, c0)
+        return q * torch.exp2(p * s) + 1.0
+
+    return by_branch(y, on_right, right, left)
 
 
 def derivative_from_output_float32(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial, by_branch=by_branch):

@@ -6,6 +6,8 @@ To make it again: python -m codegen emit --fn quick_gelu --method all --target t
     coefficients/data/quick_gelu/invact-bfloat16.v1.json, sha256 42da7ae9d7ec3465
     coefficients/data/quick_gelu/invact-float16.v1.json, sha256 16d52aca80eab70e
     coefficients/data/quick_gelu/invact-float32.v1.json, sha256 3ff9e3d6ff2568fb
+    coefficients/data/quick_gelu/invact-bfloat16-2bit.v1.json, sha256 271b72c54a764c8d
+    coefficients/data/quick_gelu/invact-float16-2bit.v1.json, sha256 f81ed74ebf9f60ea
 """
 
 import torch
@@ -79,6 +81,27 @@ def derivative_from_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, pol
     return by_branch(y, on_right, right, left)
 
 
+def derivative_from_finer_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
+    """quick_gelu'(x) from y = quick_gelu(x), moved by the second bit."""
+    t = -0.1635613590478897
+    low = 8.703622370376252e-06
+    high = 4.167655944824219
+    c0 = 0.0002564261667430401
+    c1 = 0.8625925183296204
+    c2 = 1.5199284553527832
+    c3 = -1.511064052581787
+    c4 = 0.025101302191615105
+    c5 = 0.13939563930034637
+    c6 = -0.05018787086009979
+    c7 = 0.1740436851978302
+    c8 = -0.11510126292705536
+    c9 = 0.021150030195713043
+    s = sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
+    s = torch.where(on_right, s, -s)
+    p = polynomial(s, c9, c8, c7, c6, c5, c4, c3, c2, c1, c0)
+    return p
+
+
 def derivative_from_output_float16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
     """quick_gelu'(x) from y = quick_gelu(x)."""
     t = -0.16360104084014893
@@ -96,6 +119,29 @@ def derivative_from_output_float16(y, on_right, params, *, sqrt=torch.sqrt, poly
     c9 = -0.4003209173679352
     c10 = 0.11602715402841568
     c11 = -0.013054465875029564
+    s = sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
+    s = torch.where(on_right, s, -s)
+    p = polynomial(s, c11, c10, c9, c8, c7, c6, c5, c4, c3, c2, c1, c0)
+    return p
+
+
+def derivative_from_finer_output_float16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
+    """quick_gelu'(x) from y = quick_gelu(x), moved by the second bit."""
+    t = -0.16361019015312195
+    low = 9.696389497548807e-06
+    high = 4.871854782104492
+    c0 = -4.728997737402096e-06
+    c1 = 0.8608877062797546
+    c2 = 1.52887761592865
+    c3 = -1.492050051689148
+    c4 = -0.09611617773771286
+    c5 = 0.21940921247005463
+    c6 = 0.3251591920852661
+    c7 = -0.7209106087684631
+    c8 = 0.7728193998336792
+    c9 = -0.4445827901363373
+    c10 = 0.12678438425064087
+    c11 = -0.01413692720234394
     s = sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
     s = torch.where(on_right, s, -s)
     p = polynomial(s, c11, c10, c9, c8, c7, c6, c5, c4, c3, c2, c1, c0)

@@ -6,6 +6,8 @@ To make it again: python -m codegen emit --fn silu --method all --target torch
     coefficients/data/silu/invact-bfloat16.v1.json, sha256 30ad4d222c6f580f
     coefficients/data/silu/invact-float16.v1.json, sha256 c4732391ad60f08d
     coefficients/data/silu/invact-float32.v1.json, sha256 eed0140c831b28bd
+    coefficients/data/silu/invact-bfloat16-2bit.v1.json, sha256 68f02e32a2c1ed87
+    coefficients/data/silu/invact-float16-2bit.v1.json, sha256 bf956179c1688bce
 """
 
 import torch
@@ -61,6 +63,31 @@ def derivative_from_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, pol
     return q / p
 
 
+def derivative_from_finer_output_bfloat16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
+    """silu'(x) from y = silu(x), moved by the second bit."""
+    t = -0.27836689352989197
+    low = 3.4732020139927045e-05
+    high = 7.521394729614258
+    c0 = -8.216004789574072e-05
+    c1 = 0.6658886075019836
+    c2 = -23.28212547302246
+    c3 = 212.8782196044922
+    c4 = 336.5467224121094
+    c5 = -245.56466674804688
+    c6 = 64.30521392822266
+    c7 = -36.549564361572266
+    c8 = 372.833251953125
+    c9 = -36.62236404418945
+    c10 = 66.17578125
+    c11 = -14.104914665222168
+    c12 = 20.980031967163086
+    s = sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
+    s = torch.where(on_right, s, -s)
+    p = polynomial(s, c12, c11, c10, c9, c8, c7, 1.0)
+    q = polynomial(s, c6, c5, c4, c3, c2, c1, c0)
+    return q / p
+
+
 def derivative_from_output_float16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial):
     """silu'(x) from y = silu(x)."""
     t = -0.27844011783599854
@@ -80,6 +107,39 @@ def derivative_from_output_float16(y, on_right, params, *, sqrt=torch.sqrt, poly
     s = torch.where(on_right, s, -s)
     p = polynomial(s, c9, c8, c7, c6, c5, c4, c3, c2, c1, c0)
     return p
+
+
+def derivative_from_finer_output_float16(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial, by_branch=by_branch):
+    """silu'(x) from y = silu(x), moved by the second bit."""
+    def left(y):
+        """Where x is on the left branch."""
+        t = -0.2784523367881775
+        low = 5.4656279644405e-06
+        c0 = -6.974107964197174e-05
+        c1 = -0.6599700450897217
+        c2 = 0.9034796953201294
+        c3 = 0.6463837027549744
+        s = sqrt(torch.clamp(y - t, min=low))
+        p = polynomial(s, c3, c2, c1, c0)
+        return p
+
+    def right(y):
+        """Where x is on the right branch."""
+        t = -0.2784523367881775
+        low = 5.4656279644405e-06
+        high = 8.42248821258545
+        c0 = -0.9999381303787231
+        c1 = 0.8843691945075989
+        c2 = 0.32313960790634155
+        c3 = -1.0337716341018677
+        c4 = 0.25483182072639465
+        c5 = -0.1779826432466507
+        c6 = 0.01845623552799225
+        s = sqrt(torch.clamp(torch.clamp(y - t, min=low), max=high))
+        p = polynomial(s, c6, c5, c4, c3, c2)
+        return torch.exp2(p * s) * (c0 + c1 * s) + 1.0
+
+    return by_branch(y, on_right, right, left)
 
 
 def derivative_from_output_float32(y, on_right, params, *, sqrt=torch.sqrt, polynomial=polynomial, by_branch=by_branch):

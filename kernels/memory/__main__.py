@@ -6,7 +6,7 @@ if __name__ == "__main__":
     command.exit_on_interrupt()  # before the imports, which take most of the time
 
 from kernels.errors import KernelError
-from kernels.memory.options import asked, bits, check, number, parser, whole
+from kernels.memory.options import asked, bits, check, number, parser, whole, with_bits
 
 if __name__ == "__main__":
     command.early("memory", lambda: check(parser().parse_args()), (KernelError,))
@@ -29,6 +29,7 @@ from kernels.memory.measure import saved_bytes
 from kernels.memory.saved import Saved, picture, size
 from kernels.memory.step import peak_bytes
 from kernels.methods.auto import Auto
+from kernels.methods.from_output import FromOutput
 from kernels.methods.registry import of_models
 
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in zoo.DTYPES}
@@ -58,8 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         picture(plot)
     bound = number("max-derivative-error", options.max_derivative_error)
     methods = asked(options)
-    given = {"bits": bits(options.bits, methods), "scheme": options.scheme, "max_derivative_error": bound}
-    model, args, kwargs, results = _measured(options, [_arguments(name, given) for name in methods])
+    width, takers = bits(options.bits, methods), with_bits(methods)
+    given = {"scheme": options.scheme, "max_derivative_error": bound}
+    conversions = [
+        _arguments(name, {**given, "bits": width if of_models()[name] in takers else None}) for name in methods
+    ]
+    model, args, kwargs, results = _measured(options, conversions)
     if plot is not None:
         results[0].saved.plot(plot)
     show = _table if options.format == "table" else _json
@@ -71,7 +76,8 @@ def _arguments(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of `convert` for a method: those of the options given that it takes, and its bits."""
     kind = of_models()[name]
     takes = {option: value for option, value in given.items() if option in kind.options and value is not None}
-    return {"method": name, **({"bits": vars(kind())["bits"]} if kind.widths else {}), **takes}
+    default = {"bits": vars(kind())["bits"]} if kind.widths and kind is not FromOutput else {}
+    return {"method": name, **default, **takes}
 
 
 def _measured(options: argparse.Namespace, conversions: list[dict[str, Any]]) -> tuple[Any, Any, Any, list[Result]]:

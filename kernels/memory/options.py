@@ -9,6 +9,8 @@ from coefficients import command
 from kernels.errors import KernelError
 from kernels.methods.compressed import SCHEMES
 from kernels.methods.few_bit import DEFAULT_BITS
+from kernels.methods.from_output import FromOutput
+from kernels.methods.method import Method
 from kernels.methods.registry import of_models
 from kernels.names import ACCOUNTINGS, ATTENTION, DTYPES, MODELS
 
@@ -33,7 +35,7 @@ def parser() -> command.Parser:
     parser.add_argument(
         "--bits",
         metavar="B",
-        help=f"of fewbit (default: {DEFAULT_BITS}), approx-backprop (8) or compress (4)",
+        help=f"of fewbit (default: {DEFAULT_BITS}), approx-backprop (8), compress (4) or invact alone (1)",
     )
     parser.add_argument(
         "--scheme", metavar="S", help=f"of approx-backprop, {', '.join(SCHEMES)} (default: {SCHEMES[0]})"
@@ -103,9 +105,15 @@ def whole(name: str, text: str | None, least: int = 1, most: int = MOST, of: str
     return int(text)
 
 
-def bits(text: str | None, methods: Sequence[str]) -> int | None:
-    """As each of the methods that has bits can have them."""
+def with_bits(methods: Sequence[str]) -> list[type[Method]]:
+    """Of the methods those that --bits is for: invact, whose bits stand beside the output, where no other has bits."""
     kinds = [of_models()[name] for name in methods if of_models()[name].widths]
+    return [kind for kind in kinds if kind is not FromOutput] or kinds
+
+
+def bits(text: str | None, methods: Sequence[str]) -> int | None:
+    """As each of the methods that --bits is for can have them."""
+    kinds = with_bits(methods)
     if not kinds:
         return None
     narrow = max(kinds, key=lambda kind: min(kind.widths))

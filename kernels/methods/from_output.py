@@ -1,28 +1,55 @@
-"""invact: f'(x) from the output, which the next layer saves anyway, and one bit where y has two preimages."""
+"""invact: f'(x) from the output, which the next layer saves anyway, and one bit where y has two preimages, or two."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from kernels.errors import KernelError
+from kernels.errors import KernelError, shown
 from kernels.methods.function_info import FunctionInfo
 from kernels.methods.method import Elements, Method
-from kernels.methods.storage import BRANCH_BIT, OUTPUT, Storage
+from kernels.methods.storage import BRANCH_AND_ROUNDING, BRANCH_BIT, OUTPUT, Storage
+
+ELEMENT, FINER_ELEMENT = "derivative_from_output", "derivative_from_finer_output"
+BITS = range(1, 3)
+NARROW = ("float16", "bfloat16")  # dtypes that y is rounded to, f being computed in float32
 
 
 @dataclass(frozen=True)
 class FromOutput(Method):
-    """f'(x) = g(y, branch of x); the branch takes one packed bit, and none where f is monotone."""
+    """f'(x) = g(y, branch of x); the branch takes one packed bit, and none where f is monotone.
+
+    Attributes
+    ----------
+    bits
+        At most, beside y: 1, the branch; 2, and which way y was rounded, where that tells f' better.
+    """
 
     name: ClassVar[str] = "invact"
+    options: ClassVar[tuple[str, ...]] = ("bits",)
     fit: ClassVar[str] = "invact"
+    widths: ClassVar[range] = BITS
+
+    bits: int = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.bits, int) or isinstance(self.bits, bool) or self.bits not in BITS:
+            raise KernelError(
+                f"bits must be 1 or 2 for method={self.name!r}, got {shown(self.bits)}: the branch of x, and which way"
+                " y was rounded; method='fewbit' takes more"
+            )
 
     def storage(self, function: FunctionInfo) -> Storage:
-        return BRANCH_BIT if function.branches == 2 else OUTPUT
+        if function.branches == 1:
+            return OUTPUT
+        return BRANCH_AND_ROUNDING if self.bits == 2 and function.has(FINER_ELEMENT) else BRANCH_BIT
 
     def elements(self, function: FunctionInfo) -> Elements:
         encode = "branch_bit" if "branch_bit" in function.elements else ""
-        return Elements("forward", encode, "derivative_from_output")
+        finer = self.storage(function) is BRANCH_AND_ROUNDING
+        return Elements("forward", encode, FINER_ELEMENT if finer else ELEMENT)
+
+    def stored_bits(self, function: FunctionInfo) -> int:
+        return 2 if self.storage(function) is BRANCH_AND_ROUNDING else super().stored_bits(function)
 
     def check(self, function: FunctionInfo, parameters: Mapping[str, float]) -> None:
         for name, least in self.lower_limits(function).items():
@@ -32,8 +59,21 @@ class FromOutput(Method):
                     f" output of {function.name} does not tell f'; use method='forward-ad'"
                 )
 
+    def check_dtype(self, function: FunctionInfo, dtype: str) -> None:
+        if self.storage(function) is BRANCH_AND_ROUNDING and dtype not in NARROW:
+            raise KernelError(
+                f"bits must be 1 for {function.name} in {dtype} with method={self.name!r}, got 2: the second bit tells"
+                " which way y was rounded to float16 or bfloat16, and here it is not; leave out bits"
+            )
+
     def lower_limits(self, function: FunctionInfo) -> Mapping[str, float]:
         return function.lower_limits
 
     def parameters_as_held(self, function: FunctionInfo) -> bool:
         return function.rounds_parameters
+
+    def arguments(self) -> dict[str, Any]:
+        return {"method": self.name, **({"bits": self.bits} if self.bits > 1 else {})}
+
+    def __str__(self) -> str:
+        return self.name if self.bits == 1 else f"{self.name}, {self.bits} bits"

@@ -43,6 +43,10 @@ class FunctionInfo:
     tables: Mapping[int, int]
     elements: frozenset[str]
 
+    def has(self, name: str) -> bool:
+        """Whether there is such an element function, for some dtype."""
+        return any(element == name or element.startswith(f"{name}_") for element in self.elements)
+
     def element(self, name: str, dtype: str) -> str:
         """The name of an element function for a dtype: dtypes that need the same code share one."""
         names = (f"{name}_{dtype}", f"{name}_16bit", name)

@@ -73,6 +73,9 @@ class Method(ABC):
     def check(self, function: FunctionInfo, parameters: Mapping[str, float]) -> None:  # noqa: B027 - nothing refused
         """Raise KernelError for a function or parameters that the method cannot serve."""
 
+    def check_dtype(self, function: FunctionInfo, dtype: str) -> None:  # noqa: B027 - nothing refused
+        """Raise KernelError for tensors of a dtype that the method has no kernel for."""
+
     def lower_limits(self, function: FunctionInfo) -> Mapping[str, float]:
         """Of parameters: below them the method cannot serve the function."""
         return {}

@@ -15,6 +15,8 @@ class PrecisionBit(FromOutput):
     """f'(x) = g(y, branch of x); the lowest bit of y tells the branch."""
 
     name: ClassVar[str] = "invact-precision-bit"
+    options: ClassVar[tuple[str, ...]] = ()
+    widths: ClassVar[range] = range(0)
 
     def storage(self, function: FunctionInfo) -> Storage:
         return MARKED_OUTPUT

@@ -15,6 +15,8 @@ class SignBit(FromOutput):
     """±(y - min f), plus to the right of the minimum; not for users: `ActLinear` alone can keep y by it."""
 
     name: ClassVar[str] = "invact-sign-bit"
+    options: ClassVar[tuple[str, ...]] = ()
+    widths: ClassVar[range] = range(0)
 
     def storage(self, function: FunctionInfo) -> Storage:
         return SIGNED_OUTPUT

@@ -40,5 +40,12 @@ BRANCH_BIT = Storage(
     packed=True,
     keeps_output=True,
 )
+BRANCH_AND_ROUNDING = Storage(
+    "branch_and_rounding",
+    "y, which the next layer keeps anyway, and packed the branch of x and whether y was rounded away from zero: {bits}"
+    " bits an element",
+    packed=True,
+    keeps_output=True,
+)
 MARKED_OUTPUT = Storage("marked_output", "y alone, with the branch of x in its lowest bit", keeps_output=True)
 SIGNED_OUTPUT = Storage("signed_output", "y - min f, with the branch of x in its sign", like_input=True)

@@ -151,7 +151,11 @@ def test_what_pip_installed_is_not_written_to(capsys, folder, remembered):
             "dtype must be one of bfloat16, float16, float32, got",
         ),
         (["emit", "--fn", "gelu", "--target", "cuda"], "target must be one of triton, torch, got 'cuda'"),
-        (["emit", "--fn", "gelu", "--bits", "3"], "bits must go with method='fewbit', got method='invact'"),
+        (["emit", "--fn", "gelu", "--bits", "3"], "bits must be 1 or 2 for method='invact', got 3"),
+        (
+            ["emit", "--fn", "gelu", "--bits", "2", "--dtype", "float32"],
+            "method invact, 2 bits must have a formula for",
+        ),
         (
             ["emit", "--fn", "gelu", "--method", "fewbit", "--bits", "0"],
             "bits must be a whole number from 1 to 8, got",
@@ -171,7 +175,7 @@ def test_what_pip_installed_is_not_written_to(capsys, folder, remembered):
         (["emit", "--fn", "gelu", "--method", "fewbit", "--bits", "9" * 5000], "bits must be a whole number from 1"),
         (["emit", "--fn", "gelu", "-o", "/proc/gelu.py"], "cannot write /proc/gelu.py: "),
         (["inspect", "--fn", "gelu", "--arch", "sm_10"], "arch must be one of"),
-        (["inspect", "--fn", "gelu", "--bits", "3"], "bits must go with method='fewbit', got method='invact'"),
+        (["inspect", "--fn", "gelu", "--bits", "3"], "bits must be 1 or 2 for method='invact', got 3"),
     ],
 )
 def test_bad_input_gets_one_line_and_code_2(words, message, capsys):

@@ -39,6 +39,7 @@ BUDGET = {
     ("forward-ad", "forward"): 46,
 }
 FORWARD_BUDGET = 32
+TWO_BITS = ("gelu", "gelu_tanh", "quick_gelu", "silu", "mish", "hardswish")
 
 # In a process of its own: others may have set Triton's interpreter here.
 COMPILE = """
@@ -97,6 +98,17 @@ def test_instructions_fit_between_the_bytes(compiled):
         assert one["instructions"] <= budget, one
 
 
+@pytest.mark.slow
+@needs_triton
+def test_two_bits_beside_the_output_fit_between_the_bytes():
+    """In bfloat16; both planes are written and read, and tensors once each in accesses of 128 bits."""
+    for one in json.loads(script(COMPILE, json.dumps([(name, "invact", 2) for name in TWO_BITS])))[0]:
+        budget = BUDGET.get(("invact", one["direction"]), FORWARD_BUDGET)
+        assert one["instructions"] <= budget, one
+        assert (one["spilled"], one["straight"], one["elements"]) == (0, True, 8), one
+        assert sum(count for _, what, _, count in one["accesses"] if what == "packed") == 2, one
+
+
 @needs_triton
 def test_instructions_are_no_more_than_recorded(compiled):
     rows = slack.load("sm_90")
@@ -144,7 +156,8 @@ def test_the_interpreter_is_refused(monkeypatch):
             r"bits must be one that relu has a table for \(1, 2, 3, 4\), got 7",
         ),
         (("gelu", "fewbit", 9, "bfloat16", "sm_90"), r"bits must be a whole number from 1 to 8, got 9"),
-        (("gelu", "invact", 3, "bfloat16", "sm_90"), r"bits must go with method='fewbit', got method='invact'"),
+        (("gelu", "invact", 3, "bfloat16", "sm_90"), r"bits must be 1 or 2 for method='invact', got 3"),
+        (("gelu", "invact", 2, "float32", "sm_90"), r"bits must be 1 for gelu in float32 with method='invact', got 2"),
         (
             ("relu", "invact-precision-bit", 0, "bfloat16", "sm_90"),
             r"must have a side to store, got relu, whose output alone tells f'; use method='invact'",
@@ -163,6 +176,7 @@ def test_errors_name_rule_value_and_way_out(arguments, message):
     [
         (("gelu", "invact", 0, "bfloat16"), 2 + 2 + 1 / 8, 2 + 2 + 1 / 8 + 2),
         (("gelu", "invact", 0, "float32"), 4 + 4 + 1 / 8, 4 + 4 + 1 / 8 + 4),
+        (("gelu", "invact", 2, "bfloat16"), 2 + 2 + 2 / 8, 2 + 2 + 2 / 8 + 2),
         (("gelu", "invact-precision-bit", 0, "float16"), 2 + 2, 2 + 2 + 2),
         (("sigmoid", "invact", 0, "bfloat16"), 2 + 2, 2 + 2 + 2),
         (("gelu", "fewbit", 3, "bfloat16"), 2 + 2 + 3 / 8, 2 + 3 / 8 + 2),

@@ -180,8 +180,8 @@ def test_bits_are_whole_numbers_from_1_to_8(bits):
     ("ask", "message"),
     [
         (lambda: kernels.GELU(method="inwact"), "method must be one of stock, forward-ad, .* did you mean invact"),
-        (lambda: kernels.GELU(bits=3), "bits must go with method='fewbit', got method='invact'"),
-        (lambda: kernels.GELU(method="stock", bits=3), "bits must go with method='fewbit'"),
+        (lambda: kernels.GELU(bits=3), "bits must be 1 or 2 for method='invact', got 3"),
+        (lambda: kernels.GELU(method="stock", bits=3), "bits must go with method='fewbit' or 'invact'"),
         (lambda: kernels.ReLU(inplace=True), "inplace must be False, got True"),
         (lambda: kernels.LeakyReLU(-0.5), "negative_slope must be at least 0 for method='invact', got -0.5"),
         (

@@ -7,6 +7,7 @@ import torch
 from benchmarks.baselines.oracle import DTYPES, truth, ulps
 from codegen.polynomials import tolerance
 from coefficients import load
+from fitting.activations import get
 from kernels.engine import launch
 from kernels.engine.elements import table_of, torch_elements
 from kernels.engine.planes import unpack
@@ -123,6 +124,35 @@ def test_invact_gradient_is_within_the_stored_error(case):
         assert torch.equal(side, right)
     else:
         assert saved.numel() == 0
+
+
+@pytest.mark.parametrize("name", [name for name in TWO_SIDED if name != "threshold"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_two_bits_are_within_the_stored_error(name, dtype, device):
+    """The branch, and whether y is farther from zero than f(x): sure where f(x) is farther from y than kernels err."""
+    x, f, df = truth(name, DTYPES[dtype])
+    params = tuple(FUNCTIONS[name].parameters.values())
+    y, saved, dx = run(spec(name, "invact", 2), x, params, device)
+    plain, branch, coarse = run(spec(name, "invact"), x, params, device)
+    assert torch.equal(y.view(torch.int16), plain.view(torch.int16))
+    assert torch.equal(saved[:1], branch)
+    exact, wide = torch.from_numpy(get(name).f(x.double().numpy())).abs(), y.double().abs()
+    nearest = torch.isfinite(x) & torch.isfinite(f) & (y == f)
+    away = unpack(saved[1:], 1 << 16).bool()
+    error = tolerance("mills" if name == "gelu" else "tanh", dtype)
+    middle = (x.abs() > 2.0**-6) & (x.abs() < 4)  # nearer to 0 f(x) is x/2, farther out x or 0
+    sure = nearest & middle & ((exact - wide).abs() > 2 * error * wide)
+    assert sure.sum() > middle.sum() / 2
+    assert torch.equal(away[sure], (exact < wide)[sure])
+    error, limit = (dx.double() - df).abs(), bound(load(name, f"invact-{dtype}-2bit"), dx)
+    held = nearest & (away == (exact < wide))
+    assert (error <= limit)[held].all(), worst(x, dx, df, torch.where(held, error / limit, 0.0))
+    assert held.sum() >= torch.isfinite(x).sum() / 2
+    weight = torch.where(
+        held, torch.exp(-(x.double() ** 2) / 2) * x.double().abs(), 0.0
+    )  # of x from N(0, 1), log-spaced
+    squares = [(weight * torch.where(held, one.double() - df, 0.0) ** 2).sum() for one in (dx, coarse)]
+    assert squares[0] < squares[1]
 
 
 @pytest.mark.parametrize("name", TWO_SIDED)

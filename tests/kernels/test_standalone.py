@@ -21,13 +21,13 @@ from tests.kernels.specs import spec
 pytestmark = pytest.mark.slow
 
 NAMES = ("gelu", "silu", "relu", "mish", "softplus", "tanh", "quick_gelu")
-METHODS = {"forward-ad": 0, "fewbit": 3, "invact": 0}  # and bits
+METHODS = [("forward-ad", 0), ("fewbit", 3), ("invact", 0), ("invact", 2)]  # and bits
 
 
-def emitted(name: str, method: str, dtype: str, folder: Path) -> ModuleType:
+def emitted(name: str, method: str, bits: int, dtype: str, folder: Path) -> ModuleType:
     try:
         return module(
-            emit(Request(of_catalogue(name), spec(name, method, METHODS[method]).method, dtype, ("python",)), "triton"),
+            emit(Request(of_catalogue(name), spec(name, method, bits).method, dtype, ("python",)), "triton"),
             folder,
         )
     except InputError as error:
@@ -51,13 +51,15 @@ def run(found: ModuleType, kernel: KernelSpec, x: Tensor, params: tuple[float, .
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "bits"), METHODS)
 @pytest.mark.parametrize("name", NAMES)
-def test_it_gives_what_the_runtime_gives(name: str, method: str, dtype: str, device: str, tmp_path: Path) -> None:
-    kernel = spec(name, method, METHODS[method])
+def test_it_gives_what_the_runtime_gives(
+    name: str, method: str, bits: int, dtype: str, device: str, tmp_path: Path
+) -> None:
+    kernel = spec(name, method, bits)
     params = tuple(FUNCTIONS[name].parameters.values())
     x = all_inputs(DTYPES[dtype]).to(device)
-    y, saved, dx = run(emitted(name, method, dtype, tmp_path), kernel, x, params)
+    y, saved, dx = run(emitted(name, method, bits, dtype, tmp_path), kernel, x, params)
     expected, kept = launch.forward(kernel, x, params)
     needed = expected if kernel.storage.keeps_output else None
     gradient = launch.backward(kernel, torch.ones_like(x), needed, kept, params).cpu()

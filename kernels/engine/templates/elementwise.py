@@ -6,6 +6,8 @@ FORWARD, ENCODE and DECODE are functions of one element, from `kernels.generated
     derivative      f'(x) itself: ENCODE(x)
     output          y alone: f' is DECODE(y)
     branch_bit      y, and packed the branch of x, ENCODE(x, k), one bit: f' is DECODE(y, bit)
+    branch_and_rounding   y, and packed the branch and whether y was rounded away from zero: f' is DECODE(z, bit), where
+                    z is y moved back or on by a quarter of its spacing
     codes           packed codes, ENCODE(x, k), of BITS bits: f' is DECODE(code)
     table_codes     packed codes, found in a table in memory: borders, codes, levels
     marked_output   y, whose lowest bit is 1 on the left branch: f' is DECODE(y, bit)
@@ -42,6 +44,10 @@ def forward_kernel(
         tl.store(saved_ptr + at, ENCODE(x, params), mask=inside)
     if STORAGE == "branch_bit" or STORAGE == "codes":
         word = tl.sum(ENCODE(x, params, k), axis=1)  # bit p of the row's k-th code at 8p + k: byte p is plane p's
+    if STORAGE == "branch_and_rounding":
+        away = minus_where_less(y, y.to(y_ptr.dtype.element_ty).to(tl.float32))
+        word = tl.sum(ENCODE(x, params, k) | (away & (256 << k)), axis=1)
+    if STORAGE == "branch_bit" or STORAGE == "codes" or STORAGE == "branch_and_rounding":
         for plane in tl.static_range(BITS):
             byte = (word >> (8 * plane)).to(tl.uint8)
             tl.store(saved_ptr + plane * ((n - 1) // 8 + 1) + row, byte, mask=row * 8 < n)
@@ -74,12 +80,17 @@ def backward_kernel(
         byte = tl.load(saved_ptr + row, mask=row * 8 < n, other=0).to(tl.int32)
         y = tl.load(y_ptr + at, mask=inside, other=0.0).to(tl.float32)
         derivative = DECODE(y, ((byte[:, None] >> k) & 1) != 0, params)
-    if STORAGE == "codes":
+    if STORAGE == "codes" or STORAGE == "branch_and_rounding":
         word = tl.zeros([ROWS], dtype=tl.int32)
         for plane in tl.static_range(BITS):
             byte = tl.load(saved_ptr + plane * ((n - 1) // 8 + 1) + row, mask=row * 8 < n, other=0)
             word = word | (byte.to(tl.int32) << (8 * plane))
+    if STORAGE == "codes":
         derivative = DECODE(word[:, None] >> k)
+    if STORAGE == "branch_and_rounding":
+        bits = word[:, None] >> k
+        y = finer(tl.load(y_ptr + at, mask=inside, other=0.0), (bits & 256) != 0)
+        derivative = DECODE(y, (bits & 1) != 0, params)
     if STORAGE == "table_codes":
         derivative = tl.load(table_ptr + (2 << STEPS) + load_planes(saved_ptr, row, k, n, BITS))
     if STORAGE == "marked_output":
@@ -167,6 +178,22 @@ def bits_of(value):
     else:
         bits = value.to(tl.int16, bitcast=True)
     return bits
+
+
+@triton.jit
+def minus_where_less(value, other):
+    """-1 where |value| < |other|, else 0, for numbers of one sign."""
+    return (bits_of(value) - bits_of(other)) >> 31
+
+
+@triton.jit
+def finer(y, away):
+    """y of 16 bits in float32, a quarter of its spacing taken off where it was rounded away from zero, else added: the
+    middle of what it was rounded from."""
+    share: tl.constexpr = 2.0**-9 if y.dtype == tl.bfloat16 else 2.0**-12
+    y = y.to(tl.float32)
+    power = (bits_of(y) & -0x800000).to(tl.float32, bitcast=True)  # sign and exponent
+    return tl.fma(power, tl.where(away, -share, share), y)
 
 
 @triton.jit

@@ -42,9 +42,11 @@ def test_the_moved_output_is_within_a_quarter_of_the_spacing(dtype, seed):
     normal = np.abs(y) >= 2.0**form.lowest
     quarter = form.spacing(y) / 4
     assert (np.abs(moved - values)[normal] <= quarter[normal]).all()
-    assert (np.abs(moved - values) <= 2 * quarter).all()  # float16's subnormals, which are hardly moved
+    assert (np.abs(moved - values) <= 2 * quarter).all()  # of those that are moved by less
     assert np.array_equal(form.round(moved), y)
-    assert np.array_equal(np.abs(moved) < np.abs(y), np.abs(values) < np.abs(y))
+    back, on = np.abs(values) < np.abs(y), np.abs(values) > np.abs(y)
+    assert (np.abs(moved) < np.abs(y))[normal & back].all()
+    assert (np.abs(moved) > np.abs(y))[normal & on].all()
     assert np.array_equal(form.finer(-values), -moved)
     order = np.argsort(values)
     assert (np.diff(moved[order]) >= 0).all()
@@ -52,18 +54,16 @@ def test_the_moved_output_is_within_a_quarter_of_the_spacing(dtype, seed):
 
 @pytest.mark.parametrize("dtype", SIXTEEN)
 def test_ends_of_the_moved_output(dtype):
-    """Zero, exact numbers, powers of two, whose spacing is half as wide below, infinities and NaN."""
+    """Zero, exact numbers, powers of two, below which numbers are twice as dense, infinities and NaN."""
     form = FORMATS[dtype]
     ulp = 2.0 ** (1 - form.precision)
     assert form.finer(np.array([1.0, 1.0 + ulp / 2**9, 1.0 - ulp / 2**9])).tolist() == [
         *[1.0 + ulp / 4] * 2,
-        1.0 - ulp / 8,
+        1.0 - ulp / 4,
     ]
     assert form.finer(np.array(-1.5 + ulp / 3)).tolist() == -1.5 + ulp / 4
-    beyond = form.finer(np.array([math.inf, -math.inf, form.largest * 1.01]))
-    assert np.isfinite(beyond).all()
-    assert (np.abs(beyond) > form.largest).all()
-    assert np.abs(form.finer(np.array([0.0, -0.0]))).max() < 2.0**-126
+    assert form.finer(np.array([math.inf, -math.inf, 0.0, -0.0])).tolist() == [math.inf, -math.inf, 0.0, 0.0]
+    assert np.isnan(form.finer(np.array([form.largest * 1.01]))).all()  # infinity minus some of it
     assert np.isnan(form.finer(np.array([math.nan]))).all()
     assert form.finer(np.ones((2, 0, 3))).shape == (2, 0, 3)
 
@@ -72,14 +72,13 @@ TINY = Format("tiny", 5, -6, 5)  # 5 bits: 382 numbers up to 31
 
 
 def groups_of(activation, form, weigh):
-    """f' and mass of every number of the format, by (y, its sign, branch, rounded away): plain Python."""
+    """f' and mass of every number of the format, by (y, branch, rounded away): plain Python."""
     parts, groups = split(activation), defaultdict(list)
     for x in form.numbers().tolist():
         exact, derivative = float(activation.f(x)), float(activation.df(x))
         y = float(form.round(exact))
         if math.isfinite(y) and math.isfinite(derivative):
-            key = (y, math.copysign(1.0, y), bool(on_right(parts, np.array(x))), abs(exact) < abs(y))
-            groups[key].append((weigh(x), derivative))
+            groups[y, bool(on_right(parts, np.array(x))), abs(exact) < abs(y)].append((weigh(x), derivative))
     return groups
 
 
@@ -173,7 +172,8 @@ def test_the_judge_reads_the_moved_output():
     found = floors("gelu", "bfloat16")[1]
     for index, cells in enumerate(found.cells):
         assert np.array_equal(Judge(index, found).outputs, cells.y)
-        assert not np.isin(cells.y, found.format.numbers()).any()
+        normal = cells.y[np.abs(cells.y) >= 2.0**found.format.lowest]
+        assert not np.isin(normal, found.format.numbers()).any()
 
 
 def test_what_ships_with_two_bits():

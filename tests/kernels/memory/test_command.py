@@ -176,7 +176,7 @@ def test_approximate_backprop(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("--model brt", "model must be one of bert, "),
         ("--model bert --method invakt", "method must be one of auto, forward-ad, fewbit, "),
-        ("--model mlp --bits 3 --method invact", "bits must go with --method fewbit or approx-backprop or compress"),
+        ("--model mlp --bits 3 --method invact", "bits must be a whole number from 1 to 2 for invact, got '3'"),
         ("--model mlp --scheme paper", "scheme must go with --method approx-backprop, got --method invact"),
         ("--model mlp --method approx-backprop --scheme x", "scheme must be one of robust, paper, group, fused, got"),
         (
@@ -190,7 +190,10 @@ def test_approximate_backprop(capsys: pytest.CaptureFixture[str]) -> None:
         ("--model mlp --bits 9", "bits must be a whole number from 1 to 8 for fewbit, got '9'"),
         ("--model mlp --bits many", "bits must be a whole number from 1 to 8 for fewbit, got 'many'"),
         ("--model mlp --bits 1.5", "bits must be a whole number from 1 to 8 for fewbit, got '1.5'"),
-        ("--model mlp --bits four --method invact", "bits must go with --method fewbit or approx-backprop or compress"),
+        (
+            "--model mlp --bits 4 --method forward-ad",
+            "bits must go with --method fewbit or invact or approx-backprop or",
+        ),
         (f"--model mlp --seq {'9' * 5000}", "seq must be a whole number from 1 to 1073741824, got '999"),
         ("--model mlp --batch 0", "batch must be a whole number from 1 to 1073741824, got '0'"),
         ("--model mlp --batch 99999999999999999999", "batch must be a whole number from 1 to 1073741824, got"),
