@@ -76,6 +76,9 @@ def _search(rows: Rows, folder: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+INVACT_FILES = ("bfloat16-published", "bfloat16", "bfloat16-2bit", "float16", "float16-2bit", "float32")
+
+
 def invact_section() -> str:
     """The shipped formulas for GELU and SiLU beside the paper's."""
     lines = [
@@ -83,11 +86,11 @@ def invact_section() -> str:
         "|---|---|---|---|",
     ]
     for name, title in (("gelu", "GELU"), ("silu", "SiLU")):
-        for dtype in ("bfloat16-published", "bfloat16", "float16", "float32"):
+        for dtype in INVACT_FILES:
             fit = load(name, f"invact-{dtype}")
             error, instructions = fit["error"], fit["solution"]["price"]["instructions"]
             published, above = dtype.endswith("published"), error["rms"] / error["floor_rms"] - 1
-            what = "the paper's formulas in bfloat16" if published else dtype
+            what = "the paper's formulas in bfloat16" if published else dtype.replace("-2bit", ", two bits")
             share = "–" if dtype.startswith("float32") else f"{100 * above:.1f} %"
             lines.append(f"| {title}, {what} | {instructions} | {share} | {upwards(max(error['bound']))} |")
     return "\n".join(lines) + "\n"

@@ -55,13 +55,16 @@ class Fit:
     def kind(self) -> str:
         """Bits or dtype."""
         options = self.document["options"]
-        return counted(options["bits"], "bit") if self.is_fewbit else str(options["dtype"])
+        if self.is_fewbit:
+            return counted(options["bits"], "bit")
+        return options["dtype"] + (f" and {counted(options['bits'], 'bit')}" if "bits" in options else "")
 
     @property
     def manner(self) -> str:
         """The options that are not defaults, as in the file's name after method and kind: norm, domain=-4.0_4.0."""
         options = self.document["options"]
-        usual = f"fewbit-{options['bits']}bit" if self.is_fewbit else f"invact-{options['dtype']}"
+        usual = f"invact-{options.get('dtype')}{'-2bit' * ('bits' in options)}"
+        usual = f"fewbit-{options['bits']}bit" if self.is_fewbit else usual
         return self.entry.name.removeprefix(usual).removeprefix(f"-{PUBLISHED}").removeprefix("-")
 
     @property
@@ -79,7 +82,7 @@ class Fit:
         """Bits kept for backward for each element, besides an output that is kept anyway."""
         if self.is_fewbit:
             return int(self.document["options"]["bits"])
-        return len(self.document["solution"]["branches"]) - 1
+        return int(self.document["options"].get("bits", len(self.document["solution"]["branches"]) - 1))
 
     @property
     def error(self) -> float:
