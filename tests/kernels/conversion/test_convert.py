@@ -229,7 +229,8 @@ def test_include_and_exclude() -> None:
     [
         ({}, "inputs must be given for method='auto'"),
         ({"method": "magic"}, "method must be one of auto, .*, got 'magic'"),
-        ({"method": "invact", "bits": 3}, "bits must go with .*'fewbit' or .*'compress', got method='invact'"),
+        ({"method": "invact", "bits": 3}, "bits must be 1 or 2 for method='invact', got 3"),
+        ({"method": "forward-ad", "bits": 3}, "bits must go with .*'fewbit' or .*'compress', got method='forward-ad'"),
         ({"method": "fewbit", "bits": 9}, "bits must be a whole number from 1 to 8, got 9"),
         ({"method": "fewbit", "bits": True}, "bits must be a whole number from 1 to 8, got True"),
         ({"method": "approx-backprop", "bits": 1}, "bits must be a whole number from 2 to 8 .*, got 1"),
