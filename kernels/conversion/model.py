@@ -60,7 +60,7 @@ def convert(
         What the model is called with: a tensor, a tuple or list of arguments, or a mapping of keyword arguments. auto
         needs it, others measure with it. A copy of the model runs on fake tensors where it can, in training mode.
     bits
-        Of fewbit (default: 3), approx-backprop (8) or compress (4).
+        Of fewbit (default: 3), approx-backprop (8) or compress (4); of invact 2 in 16 bits, beside the output (1).
     scheme
         Of approx-backprop ("robust"), see `kernels.methods.compressed.Compressed`.
     rounding
