@@ -57,7 +57,7 @@ class Fit:
         options = self.document["options"]
         if self.is_fewbit:
             return counted(options["bits"], "bit")
-        return options["dtype"] + (f" and {counted(options['bits'], 'bit')}" if "bits" in options else "")
+        return str(options["dtype"]) + (f" and {counted(options['bits'], 'bit')}" if "bits" in options else "")
 
     @property
     def manner(self) -> str:
