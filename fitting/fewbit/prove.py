@@ -1,6 +1,6 @@
 """The lower bound of a stored fewbit file, proven from the file alone. `python -m coefficients check --prove` calls it.
 
-No table is searched for: the cells end at the stored borders, and are refined until their bound reaches the stored one.
+No table is searched for: the cells end at the stored borders (up to 4 bits), and are refined until their bound reaches the stored one.
 Everything in it is proven (`certificate`, `exact`, `dual`), so the weight must be uniform.
 """
 
@@ -13,7 +13,7 @@ from fitting.errors import InputError
 from fitting.fewbit.certificate import lower_bound
 from fitting.fewbit.exact import ExactCells
 from fitting.fewbit.measure import MAX_CELLS, Measure
-from fitting.fewbit.search import SHARPEST, STUCK, grid_optimum
+from fitting.fewbit.search import SHARPEST, STUCK, grid_optimum, target_gap
 from fitting.provenance import stored_function
 from fitting.weights import uniform
 from fitting.words import counted, percent
@@ -41,13 +41,15 @@ def prove(document: dict[str, Any], report: Callable[[str], None]) -> tuple[list
         return [], [f"{UNPROVEN}, as f' is known to be even at some points only"]
     lo, hi = map(float, options["domain"])
     try:
-        marked = replace(weight, landmarks=tuple(map(float, document["solution"]["borders"])))
+        borders = document["solution"]["borders"] if options["bits"] <= 4 else []  # more would cost too many cells
+        marked = replace(weight, landmarks=tuple(map(float, borders)))
         measure = Measure(stored_function(document["function"]), marked, (lo, hi))
         exact = ExactCells(measure)
         if not exact.works:
             return [], [f"{UNPROVEN}, as f' has none at some points of the domain"]
         kind = 2 ** options["bits"], options["levels"] != "contiguous"
-        bound = _proven(exact, measure, kind, stored, report)
+        error = document["error"]["l2_squared"]
+        bound = _proven(exact, measure, kind, (stored, error), report)
     except InputError as error:
         return [str(error)], []
     if bound < stored:
@@ -56,9 +58,17 @@ def prove(document: dict[str, Any], report: Callable[[str], None]) -> tuple[list
 
 
 def _proven(
-    exact: ExactCells, measure: Measure, kind: tuple[int, bool], sought: float, report: Callable[[str], None]
+    exact: ExactCells,
+    measure: Measure,
+    kind: tuple[int, bool],
+    ends: tuple[float, float],
+    report: Callable[[str], None],
 ) -> float:
-    """The best bound on ever finer cells, until it reaches `sought`; `kind`: how many levels, and whether shared."""
+    """The best bound on ever finer cells, until it reaches the first of `ends`; the second is the table's error.
+
+    `kind`: how many levels, and whether shared.
+    """
+    sought, error = ends
     spare, bound, last = measure.first_spare(kind[0]), 0.0, math.inf
     while True:
         cells = measure.cells(spare)
@@ -70,7 +80,7 @@ def _proven(
         bound = max(bound, reached)
         if bound >= sought or gain > STUCK * last or len(cells.lo) == MAX_CELLS:
             return bound
-        # `reached` falls short of the best of all by the gain, about; so much of the gain may be left.
-        sharper = 0.8 * (reached + gain - sought) / gain
+        # On fine cells the bound falls short of the error by the gain, about: so much of the gain may be left.
+        sharper = 0.8 * max(error - sought, target_gap(kind[0]) * error) / gain
         spare = min(spare, float(known.spare.max())) * min(0.5, max(sharper, SHARPEST))
         last = gain
