@@ -1,7 +1,7 @@
 """The lower bound of a stored fewbit file, proven from the file alone. `python -m coefficients check --prove` calls it.
 
-No table is searched for: the cells end at the stored borders (up to 4 bits), and are refined until their bound reaches the stored one.
-Everything in it is proven (`certificate`, `exact`, `dual`), so the weight must be uniform.
+No table is searched for: cells, which end at the stored borders up to 4 bits, are refined until their bound reaches the
+stored one. Everything in it is proven (`certificate`, `exact`, `dual`), so the weight must be uniform.
 """
 
 import math
