@@ -1,48 +1,81 @@
 """A fit as C: its numbers in arrays, which read back as the same numbers, and as comments how they are used."""
 
 from collections.abc import Iterable, Sequence
+from functools import singledispatch
+from itertools import chain
 
 import numpy as np
 
 from fitting.words import counted
-from notebooks.gallery.fits import Fit
+from notebooks.gallery.fits import Coded, FewBit, Fit, InvAct, Joint, Published
 
 ACROSS = 4  # numbers a line
 FLOAT_MAX = float(np.finfo(np.float32).max)
 
 
+@singledispatch
 def as_c(fit: Fit) -> str:
     """The arrays of a fit, in double and in float."""
-    return _steps(fit) if fit.is_fewbit else _formulas(fit)
+    raise NotImplementedError(type(fit))
 
 
-def _steps(fit: Fit) -> str:
+@as_c.register
+def _few_bit(fit: FewBit) -> str:
     solution = fit.document["solution"]
-    name = _name(fit)
     borders, codes, levels = (solution[key] for key in ("borders", "codes", "levels"))
+    head = _head(
+        fit,
+        f"{fit.entry.function}' by {fit.setting}: {counted(len(levels), 'level')} on {counted(len(codes), 'interval')}",
+        "q(x) = levels[codes[i]]",
+    )
+    return _tables(head, _name(fit), borders, {"codes": codes}, {"levels": levels})
+
+
+@as_c.register
+def _joint(fit: Joint) -> str:
+    solution = fit.document["solution"]
+    levels = {key: solution[key] for key in ("derivatives", "outputs")}
+    function, intervals = fit.entry.function, counted(len(levels["outputs"]), "interval")
+    head = _head(
+        fit,
+        f"{function}' and {function} by one code, {fit.setting}: {intervals}, lambda {fit.output_weight:g}",
+        "The code of x is i, q(x) = derivatives[i] and y(x) = outputs[i]",
+    )
+    return _tables(head, _name(fit), solution["borders"], {}, levels)
+
+
+def _head(fit: Coded, what: str, use: str) -> str:
+    """The comment above the arrays of a table: what it is, and how it is used within an interval."""
     lo, hi = fit.document["options"]["domain"]
-    parts = [
-        _comment(
-            f"{fit.entry.function}' by {fit.setting}: {counted(len(levels), 'level')}"
-            f" on {counted(len(codes), 'interval')}; fitted on [{lo:g}, {hi:g}]",
-            *_origin(fit),
-            "q(x) = levels[codes[i]] for borders[i - 1] < x <= borders[i]; the first and the last interval go on.",
-            "The float borders are rounded down: every float x has the code that it has with the double ones.",
-        )
-    ]
+    return _comment(
+        f"{what}; fitted on [{lo:g}, {hi:g}]",
+        *_origin(fit),
+        f"{use} for borders[i - 1] < x <= borders[i]; the first and the last interval go on.",
+        "The float borders are rounded down: every float x has the code that it has with the double ones.",
+    )
+
+
+def _tables(
+    head: str, name: str, borders: list[float], codes: dict[str, list[int]], levels: dict[str, list[float]]
+) -> str:
+    """The arrays of a table after its comment; there are none for borders where there is a single interval."""
+    parts = [head]
     if borders:
         parts.append(_array("double", f"{name}_borders", map(repr, borders)))
-    parts.append(_array("unsigned char", f"{name}_codes", map(str, codes), across=16))
-    parts.append(_array("double", f"{name}_levels", map(repr, levels)))
-    if max(map(abs, (*borders, *levels))) > FLOAT_MAX:
+    parts += [_array("unsigned char", f"{name}_{key}", map(str, values), across=16) for key, values in codes.items()]
+    parts += [_array("double", f"{name}_{key}", map(repr, values)) for key, values in levels.items()]
+    if max(map(abs, chain(borders, *levels.values()))) > FLOAT_MAX:
         return "\n\n".join([*parts, _comment("There are no float arrays, as some of the numbers are none.")]) + "\n"
     if borders:
         parts.append(_array("float", f"{name}_borders_f", map(single, map(rounded_down, borders))))
-    parts.append(_array("float", f"{name}_levels_f", map(single, map(np.float32, levels))))
+    parts += [
+        _array("float", f"{name}_{key}_f", map(single, map(np.float32, values))) for key, values in levels.items()
+    ]
     return "\n\n".join(parts) + "\n"
 
 
-def _formulas(fit: Fit) -> str:
+@as_c.register
+def _formulas(fit: InvAct) -> str:
     solution = fit.document["solution"]
     branches = solution["branches"]
     lines = [
@@ -103,9 +136,9 @@ def _name(fit: Fit) -> str:
     return "".join(sign if sign.isascii() and sign.isalnum() else "_" for sign in name)
 
 
-def setting(fit: Fit) -> str:
+def setting(fit: InvAct) -> str:
     """The dtype of a formula, and whether it is the paper's."""
-    return fit.setting + ", as published" * fit.is_published
+    return fit.setting + ", as published" * isinstance(fit, Published)
 
 
 def _origin(fit: Fit) -> list[str]:

@@ -1,5 +1,6 @@
 """A card for each function: its picture, its fits with their errors, tables to copy, and its kernels."""
 
+from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
@@ -9,22 +10,26 @@ from fitting.fewbit.report import KIND_NAMES
 from fitting.words import counted
 from notebooks.gallery.c_array import as_c, sides
 from notebooks.gallery.curves import window
-from notebooks.gallery.fits import Fit, Shelf
+from notebooks.gallery.fits import Coded, FewBit, Fit, InvAct, Joint
 from notebooks.gallery.latex import as_latex
 from notebooks.gallery.markup import render
 from notebooks.gallery.numbers import DOWN, MUCH, UP, percent, short
 from notebooks.gallery.pictures import fit_picture, function_picture
+from notebooks.gallery.shelves import Shelf
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "generated"
 TARGETS = ("triton", "torch")
 WEIGHTS = {"norm": "x from N(0, 1)"}  # others go by their own names
+Details = list[tuple[str, object]]
 FIRST = 3  # bits of the table that a card shows at first, unless fewer are exact
 
 
 def card(shelf: Shelf) -> Markup:
     """The card of a function."""
     x_range = window(shelf.fits)
-    tables = (i for i, fit in enumerate(shelf.fits) if fit.is_fewbit and (fit.error == 0 or fit.kept_bits == FIRST))
+    tables = (
+        i for i, fit in enumerate(shelf.fits) if isinstance(fit, FewBit) and (fit.error == 0 or fit.kept_bits == FIRST)
+    )
     return render(
         "card.html",
         shelf=shelf,
@@ -41,10 +46,9 @@ def _buttons(shelf: Shelf) -> dict[str, list[tuple[int, Fit, str]]]:
     """The fits to choose from by groups: number, fit, and what its button says."""
     groups: dict[str, list[tuple[int, Fit, str]]] = {}
     for i, fit in enumerate(shelf.fits):
-        group = "Few bits" if fit.is_fewbit else "The paper’s" if fit.is_published else "From the output"
-        words = ", ".join(filter(None, (str(fit.kept_bits) if fit.is_fewbit else fit.kind, fit.manner)))
+        words = ", ".join(filter(None, (fit.short_kind, fit.manner)))
         words += f", v{fit.entry.version}" * (fit.entry.version > 1)
-        groups.setdefault(group, []).append((i, fit, words))
+        groups.setdefault(fit.group, []).append((i, fit, words))
     return groups
 
 
@@ -54,30 +58,47 @@ def _panel(fit: Fit, x_range: tuple[float, float]) -> dict[str, object]:
         "fit": fit,
         "picture": fit_picture(fit, x_range),
         "key": _key(fit),
-        "branches": () if fit.is_fewbit else _branches(fit.document["solution"]),
-        "details": _fewbit_details(fit) if fit.is_fewbit else _invact_details(fit),
+        "branches": _branches(fit.document["solution"]) if isinstance(fit, InvAct) else (),
+        "details": _details(fit),
         "texts": [("json", "JSON", fit.text), ("tex", "LaTeX", as_latex(fit)), ("c", "C array", as_c(fit))],
     }
 
 
+@singledispatch
 def _key(fit: Fit) -> list[tuple[str, str]]:
     """The lines of a fit's picture: class and meaning."""
-    if fit.is_fewbit:
-        error = [("error", "f′ − q")] if fit.document["error"]["linf"] else []
-        return [("exact", "f′"), ("fit", f"q, {fit.setting}"), *error]
+    raise NotImplementedError(type(fit))
+
+
+@_key.register
+def _few_bit_key(fit: FewBit) -> list[tuple[str, str]]:
+    error = [("error", "f′ − q")] if fit.document["error"]["linf"] else []
+    return [("exact", "f′"), ("fit", f"q, {fit.setting}"), *error]
+
+
+@_key.register
+def _joint_key(fit: Joint) -> list[tuple[str, str]]:
+    return [("exact", "f′, f"), ("fit", f"q, y, {fit.setting}"), ("error", "f′ − q"), ("error f", "f − y")]
+
+
+@_key.register
+def _invact_key(fit: InvAct) -> list[tuple[str, str]]:
     if len(fit.document["solution"]["branches"]) == 2:
         return [("exact", "g = f′∘f⁻¹"), ("fit left", "q, left"), ("fit right", "q, right")]
     return [("exact", "g = f′∘f⁻¹"), ("fit", "q")]
 
 
-def _fewbit_details(fit: Fit) -> list[tuple[str, object]]:
+@singledispatch
+def _details(fit: Fit) -> Details:
+    """What a card says of a fit: term and description."""
+    raise NotImplementedError(type(fit))
+
+
+@_details.register
+def _few_bit_details(fit: FewBit) -> Details:
     error, solution = fit.document["error"], fit.document["solution"]
-    weight = fit.document["options"]["weight"]
-    lo, hi = fit.document["options"]["domain"]
-    details: list[tuple[str, object]] = [
-        ("∫(f′ − q)²w", short(fit.error, 4)),
-        ("at least", _least(fit)),
-    ]
+    levels = f"{counted(2**fit.kept_bits, 'level')} {KIND_NAMES[fit.document['options']['levels']]}"
+    details: Details = [("∫(f′ − q)²w", short(fit.error, 4)), ("at least", _least(fit, levels))]
     if fit.printed:
         details.append(("paper", f"{fit.printed[0]} {fit.printed[1]}"))
     place = "" if error["linf_at"] is None else f" at x = {short(error['linf_at'], 4)}"
@@ -86,15 +107,36 @@ def _fewbit_details(fit: Fit) -> list[tuple[str, object]]:
         ("max |f′ − q|", short(error["linf"], 4) + place),
         ("keeps", f"{counted(fit.kept_bits, 'bit')} an element"),
         ("table", f"{counted(len(solution['levels']), 'level')}, {counted(len(solution['codes']), 'interval')}"),
-        ("weight", f"{WEIGHTS.get(weight, weight)} on [{short(lo)}, {short(hi)}]"),
+        ("weight", _weight(fit)),
     ]
 
 
-def _least(fit: Fit) -> str:
-    """The proven bound, and how near this table is to it. Rounded to the side on which both hold."""
+@_details.register
+def _joint_details(fit: Joint) -> Details:
+    error, (derivative, output) = fit.document["error"], fit.shares
+    parts = f"{short(error['derivative'], 4)} + {short(fit.output_weight)} · {short(error['output'], 4)}"
+    return [
+        ("RMS error", f"of f′ {short(derivative)}, of f {short(output)}, in parts of their own root mean squares"),
+        ("sum", f"∫(f′ − q)²w + λ∫(f − y)²w = {parts} = {short(fit.error, 4)}"),
+        ("at least", _least(fit, counted(2**fit.kept_bits, "interval"))),
+        ("keeps", f"{counted(fit.kept_bits, 'bit')} an element, for f′ and f"),
+        ("table", f"{counted(len(fit.document['solution']['outputs']), 'interval')}, a level of f′ and one of f each"),
+        ("weight", _weight(fit)),
+    ]
+
+
+def _weight(fit: Coded) -> str:
+    weight, (lo, hi) = fit.document["options"]["weight"], fit.document["options"]["domain"]
+    return f"{WEIGHTS.get(weight, weight)} on [{short(lo)}, {short(hi)}]"
+
+
+def _least(fit: Coded, levels: str) -> str:
+    """The proven bound, of tables of these levels, and how near this one is to it.
+
+    Rounded to the side on which both hold.
+    """
     if fit.above is None:
         return "no bound above 0 found"
-    levels = f"{counted(2**fit.kept_bits, 'level')} {KIND_NAMES[fit.document['options']['levels']]}"
     if fit.error == 0:
         near = "exact"
     elif fit.above > MUCH:
@@ -104,11 +146,12 @@ def _least(fit: Fit) -> str:
     return f"{short(fit.least, 4, DOWN)} with {levels}, proven: this is {near}"
 
 
-def _invact_details(fit: Fit) -> list[tuple[str, object]]:
+@_details.register
+def _invact_details(fit: InvAct) -> Details:
     error, solution = fit.document["error"], fit.document["solution"]
     price, weight = solution["price"], fit.document["options"]["weight"]
     parts = ", ".join(f"{price[key]} {key}" for key in ("fma", "other", "special", "division") if price[key])
-    details: list[tuple[str, object]] = [
+    details: Details = [
         ("RMS error", f"{short(error['rms'])}; floor {short(error['floor_rms'], rounding=DOWN)}{_share(fit)}")
     ]
     if fit.paper is not None:

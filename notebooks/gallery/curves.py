@@ -11,7 +11,8 @@ from fitting.fewbit.steps import Steps
 from fitting.invact.branches import Branch, split
 from fitting.invact.document import candidate_of
 from fitting.invact.exact import derivative_from_output
-from notebooks.gallery.fits import Fit
+from fitting.joint.table import Table as JointTable
+from notebooks.gallery.fits import Coded, FewBit, Fit, InvAct, Joint
 
 POINTS = 2000
 MARGIN = 0.15  # of what is shown
@@ -25,7 +26,7 @@ def window(fits: tuple[Fit, ...]) -> tuple[float, float]:
 
     No x that the tables were not fitted on: there they only go on as they end.
     """
-    tables = [fit.document for fit in fits if fit.is_fewbit and fit.document["options"]["bits"] <= TELLING_BITS]
+    tables = [fit.document for fit in fits if isinstance(fit, Coded) and fit.kept_bits <= TELLING_BITS]
     places = [*fits[0].activation.breakpoints, *(x for document in tables for x in document["solution"]["borders"])]
     lo, hi = min([-REACH, *places]), max([REACH, *places])
     margin = MARGIN * (hi - lo) / 2
@@ -47,23 +48,32 @@ def points(activation: Activation, lo: float, hi: float, also: Array | None = No
 
 @dataclass(frozen=True)
 class Table:
-    """f' and the steps q of a few-bit table."""
+    """f' or f, and the steps that stand for it."""
 
     x: Array
-    slope: Array
+    exact: Array
     q: Array
 
     @property
     def error(self) -> Array:
-        return self.slope - self.q
+        return self.exact - self.q
 
 
-def table(fit: Fit, lo: float, hi: float) -> Table:
-    """A few-bit fit between lo and hi."""
+def table(fit: FewBit, lo: float, hi: float) -> Table:
+    """f' and a few-bit fit of it between lo and hi."""
     solution = fit.document["solution"]
     steps = Steps(*(np.array(solution[key]) for key in ("borders", "codes", "levels")))
     x = points(fit.activation, lo, hi, steps.borders)
     return Table(x, fit.activation.df(x), steps(x))
+
+
+def joint_tables(fit: Joint, lo: float, hi: float) -> tuple[Table, Table]:
+    """f' and f between lo and hi, each with the levels that a joint code has for it."""
+    code = JointTable(**{key: np.array(values) for key, values in fit.document["solution"].items()})
+    x = points(fit.activation, lo, hi, code.borders)
+    codes = code.codes(x)
+    derivative = Table(x, fit.activation.df(x), code.derivatives[codes])
+    return derivative, Table(x, fit.activation.f(x), code.outputs[codes])
 
 
 @dataclass(frozen=True)
@@ -78,7 +88,7 @@ class Formula:
     bound: float | None
 
 
-def formulas(fit: Fit, lo: float, hi: float) -> list[Formula]:
+def formulas(fit: InvAct, lo: float, hi: float) -> list[Formula]:
     """The sides of an InvAct fit, left first; g and q for x between lo and hi."""
     result = []
     exact = _exact(fit.activation, lo, hi)

@@ -1,32 +1,38 @@
-"""The stored fits, as they are read from their files, and what the page says of each."""
+"""The stored fits, as they are read from their files, and what the page says of each: a class for each method."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from pathlib import Path
-from typing import Any
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from coefficients.store import Entry, available, load
+from coefficients.store import Entry
 from fitting.activations import Activation
-from fitting.activations.catalogue import CATALOGUE
 from fitting.fewbit.table1 import EVEN, printed
 from fitting.invact.engines.papers import ENGINE as PUBLISHED
-from fitting.provenance import own_params, stored_function
+from fitting.provenance import own_params
 from fitting.words import counted
 
 DTYPES = ("bfloat16", "float16", "float32")
 
 
 @dataclass(frozen=True)
-class Fit:
-    """One coefficient file: where it is, its text as it stands there, what it says, and its function."""
+class Fit(ABC):
+    """One coefficient file: where it is, its text as it stands there, what it says, and its function.
+
+    `paper`: the error of the paper's own fit of the same kind, where there is one.
+    """
 
     entry: Entry
     text: str
     document: dict[str, Any]
     activation: Activation
-    paper: float | None = None  # InvAct: the error of the paper's own formulas in this dtype
+    paper: float | None = None
+
+    method: ClassVar[str]  # as the page calls it
+    group: ClassVar[str]  # what stands before the buttons of such fits
+    rank: ClassVar[int]  # the place of these buttons
+    error_key: ClassVar[str]  # of the document's errors: the one that the fit makes small
+    least_key: ClassVar[str]  # and the least that it can be
 
     @property
     def place(self) -> str:
@@ -39,33 +45,34 @@ class Fit:
         return f"{self.entry.function}-{self.entry.path.stem}"
 
     @property
-    def is_fewbit(self) -> bool:
-        return bool(self.document["method"] == "fewbit")
-
-    @property
-    def is_published(self) -> bool:
-        """Whether these are the paper's own formulas."""
-        return bool(self.document["options"].get("engine") == PUBLISHED)
-
-    @property
-    def method(self) -> str:
-        return "few-bit" if self.is_fewbit else "InvAct, the paper’s" if self.is_published else "InvAct"
-
-    @property
+    @abstractmethod
     def kind(self) -> str:
         """Bits or dtype."""
-        options = self.document["options"]
-        if self.is_fewbit:
-            return counted(options["bits"], "bit")
-        return str(options["dtype"]) + (f" and {counted(options['bits'], 'bit')}" if "bits" in options else "")
+
+    @property
+    def short_kind(self) -> str:
+        """The same on a button."""
+        return self.kind
+
+    @property
+    @abstractmethod
+    def kind_rank(self) -> int:
+        """The place of the kind among those of the method."""
+
+    @property
+    @abstractmethod
+    def usual_name(self) -> str:
+        """The file's name where all options are defaults."""
+
+    @property
+    @abstractmethod
+    def kept_bits(self) -> int:
+        """Bits kept for backward for each element, besides an output that is kept anyway."""
 
     @property
     def manner(self) -> str:
         """The options that are not defaults, as in the file's name after method and kind: norm, domain=-4.0_4.0."""
-        options = self.document["options"]
-        usual = f"invact-{options.get('dtype')}{'-2bit' * ('bits' in options)}"
-        usual = f"fewbit-{options['bits']}bit" if self.is_fewbit else usual
-        return self.entry.name.removeprefix(usual).removeprefix(f"-{PUBLISHED}").removeprefix("-")
+        return self.entry.name.removeprefix(self.usual_name).removeprefix("-")
 
     @property
     def setting(self) -> str:
@@ -78,21 +85,14 @@ class Fit:
         return f"{self.method}, {self.setting}" + f", version {self.entry.version}" * (self.entry.version > 1)
 
     @property
-    def kept_bits(self) -> int:
-        """Bits kept for backward for each element, besides an output that is kept anyway."""
-        if self.is_fewbit:
-            return int(self.document["options"]["bits"])
-        return int(self.document["options"].get("bits", len(self.document["solution"]["branches"]) - 1))
-
-    @property
     def error(self) -> float:
-        """∫(f' - q)²w, or the root of the mean square."""
-        return float(self.document["error"]["l2_squared" if self.is_fewbit else "rms"])
+        """The error that the fit makes small: an integral of squares, or the root of the mean square."""
+        return float(self.document["error"][self.error_key])
 
     @property
     def least(self) -> float:
         """The least error of any table of as many levels, or of any formula of the stored output."""
-        return float(self.document["error"]["lower_bound" if self.is_fewbit else "floor_rms"])
+        return float(self.document["error"][self.least_key])
 
     @property
     def above(self) -> float | None:
@@ -102,10 +102,125 @@ class Fit:
         return None if self.least == 0 else (self.error - self.least) / self.least
 
     @property
+    def largest(self) -> float | None:
+        """The largest error; None where the file does not say it."""
+        value = self.document["error"].get("linf")
+        return None if value is None else float(value)
+
+    # What only some methods have.
+
+    @property
+    def printed(self) -> tuple[str, str] | None:
+        """The FewBit paper's value of the same error, as printed, and for what sort of table; None without one."""
+        return None
+
+    @property
+    def shares(self) -> tuple[float, float] | tuple[None, None]:
+        """Relative root mean square errors of f' and of f."""
+        return None, None
+
+    @property
     def proven(self) -> float | None:
         """What |q - g| is proven to be at most, over all sides; None where no bound was found, or none is needed."""
-        if self.is_fewbit:
+        return None
+
+    @property
+    def instructions(self) -> int | None:
+        """Of a GPU, for each element."""
+        return None
+
+
+class Coded(Fit):
+    """A table whose code is kept for backward: what few-bit tables and joint codes have in common."""
+
+    least_key = "lower_bound"
+
+    @property
+    def kept_bits(self) -> int:
+        return int(self.document["options"]["bits"])
+
+    @property
+    def kind(self) -> str:
+        return counted(self.kept_bits, "bit")
+
+    @property
+    def short_kind(self) -> str:
+        return str(self.kept_bits)
+
+    @property
+    def kind_rank(self) -> int:
+        return self.kept_bits
+
+    @property
+    def usual_name(self) -> str:
+        return f"{self.document['method']}-{self.kept_bits}bit"
+
+
+class FewBit(Coded):
+    """Levels of f' on intervals of x."""
+
+    method = "few-bit"
+    group = "Few bits"
+    rank = 0
+    error_key = "l2_squared"
+
+    @property
+    def printed(self) -> tuple[str, str] | None:
+        options, name = self.document["options"], self.activation.name
+        if own_params(self.activation) or (options["weight"], options["domain"]) != ("uniform", [-10.0, 10.0]):
             return None
+        value = printed(name, self.kept_bits)
+        return None if value is None else (value, "for |x|" if name in EVEN else "in contiguous intervals")
+
+
+class Joint(Coded):
+    """Levels of f' and of f on the same intervals of x."""
+
+    method = "joint"
+    group = "One code for f′ and f"
+    rank = 1
+    error_key = "total"
+
+    @property
+    def output_weight(self) -> float:
+        """λ: what the squared error of f counts beside that of f'."""
+        return float(self.document["options"]["lambda"])
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        error = self.document["error"]
+        return float(error["derivative_share"]), float(error["output_share"])
+
+
+class InvAct(Fit):
+    """Formulas that compute f' from the output."""
+
+    method = "InvAct"
+    group = "From the output"
+    rank = 2
+    error_key = "rms"
+    least_key = "floor_rms"
+
+    @property
+    def kind(self) -> str:
+        options = self.document["options"]
+        return str(options["dtype"]) + (f" and {counted(options['bits'], 'bit')}" if "bits" in options else "")
+
+    @property
+    def kind_rank(self) -> int:
+        return DTYPES.index(self.document["options"]["dtype"])
+
+    @property
+    def usual_name(self) -> str:
+        options = self.document["options"]
+        return f"invact-{options['dtype']}" + (f"-{options['bits']}bit" if "bits" in options else "")
+
+    @property
+    def kept_bits(self) -> int:
+        return int(self.document["options"].get("bits", len(self.document["solution"]["branches"]) - 1))
+
+    @property
+    def proven(self) -> float | None:
         bounds = self.document["error"]["bound"]
         return None if None in bounds else max(map(float, bounds))
 
@@ -116,100 +231,17 @@ class Fit:
         return math.isinf(ends.left) or math.isinf(ends.right)
 
     @property
-    def instructions(self) -> int | None:
-        return None if self.is_fewbit else int(self.document["solution"]["price"]["instructions"])
-
-    @cached_property
-    def printed(self) -> tuple[str, str] | None:
-        """The FewBit paper's value of the same error, as printed, and for what sort of table; None without one."""
-        options, name = self.document["options"], self.activation.name
-        if not self.is_fewbit or own_params(self.activation):
-            return None
-        if (options["weight"], options["domain"]) != ("uniform", [-10.0, 10.0]):
-            return None
-        value = printed(name, options["bits"])
-        return None if value is None else (value, "for |x|" if name in EVEN else "in contiguous intervals")
+    def instructions(self) -> int:
+        return int(self.document["solution"]["price"]["instructions"])
 
 
-@dataclass(frozen=True)
-class Shelf:
-    """All fits of one function with the same parameters; `id`: a name that no other shelf has."""
+class Published(InvAct):
+    """The InvAct paper's own formulas."""
 
-    id: str
-    fits: tuple[Fit, ...]
+    method = "InvAct, the paper’s"
+    group = "The paper’s"
+    rank = 3
 
     @property
-    def name(self) -> str:
-        return self.fits[0].entry.function
-
-    @property
-    def is_usual(self) -> bool:
-        """Whether this is the catalogue's function, with its own parameters."""
-        return self.name in CATALOGUE and not own_params(self.activation)
-
-    @property
-    def title(self) -> str:
-        """The name, and the parameters that are not as by default: softplus, beta = 2."""
-        own = own_params(self.activation) if self.name in CATALOGUE else {}
-        return ", ".join([self.name, *(f"{key} = {value:g}" for key, value in own.items())])
-
-    @property
-    def two_bits(self) -> Fit | None:
-        """The first table of 2 bits, for small pictures."""
-        return next((fit for fit in self.fits if fit.is_fewbit and fit.kept_bits == 2), None)
-
-    @property
-    def activation(self) -> Activation:
-        return self.fits[0].activation
-
-    @property
-    def torch(self) -> str | None:
-        """The same function in PyTorch; None where it has none, and for other parameters than the usual ones."""
-        row = CATALOGUE[self.name] if self.is_usual else None
-        if row is None or row.torch is None:
-            return None
-        options = "".join(f", {key}={value!r}" for key, value in row.torch_options.items())
-        return f"torch.nn.functional.{row.torch}(x{options})"
-
-
-def shelves(root: Path | None = None) -> list[Shelf]:
-    """The fits below root (default: the packaged ones), function by function, each with its parameters by itself.
-
-    By name, but last come those whose f' is a step function, which few bits hold exactly.
-
-    Raises `CoefficientError` or `InputError` for a file that is not valid, OSError for one that cannot be read.
-    """
-    by_function: dict[str, dict[tuple[Any, ...], list[Fit]]] = {}
-    for entry in available(root):
-        document = load(entry.path)
-        function = document["function"]
-        shelf = by_function.setdefault(entry.function, {}).setdefault(
-            (function["expr"], *sorted(function["params"].items())), []
-        )
-        activation = shelf[0].activation if shelf else stored_function(function)
-        shelf.append(Fit(entry, entry.path.read_text(encoding="utf-8"), document, activation))
-    # Further shelves of a function: minus signs are in no function's name.
-    made = [
-        Shelf(f"{name}-{i}" if i > 1 else name, _arranged(fits))
-        for name, like in sorted(by_function.items())
-        for i, fits in enumerate(sorted(like.values(), key=_unusual), 1)
-    ]
-    return sorted(made, key=lambda shelf: shelf.activation.step_values is not None)
-
-
-def _unusual(fits: Sequence[Fit]) -> tuple[bool, str]:
-    """A sort key: shelves with the usual parameters come first."""
-    return bool(own_params(fits[0].activation)), fits[0].entry.name
-
-
-def _arranged(fits: Sequence[Fit]) -> tuple[Fit, ...]:
-    """Few-bit tables by bits, then formulas by dtype, the paper's last; formulas get the paper's error."""
-    papers = {fit.kind: fit.error for fit in fits if fit.is_published}
-    informed = (fit if fit.is_fewbit or fit.is_published else replace(fit, paper=papers.get(fit.kind)) for fit in fits)
-    return tuple(sorted(informed, key=_place))
-
-
-def _place(fit: Fit) -> tuple[Any, ...]:
-    options = fit.document["options"]
-    kind = options["bits"] if fit.is_fewbit else DTYPES.index(options["dtype"])
-    return (not fit.is_fewbit, fit.is_published, kind, fit.entry.name, fit.entry.version)
+    def usual_name(self) -> str:
+        return f"{super().usual_name}-{PUBLISHED}"

@@ -1,7 +1,8 @@
 r"""A fit as LaTeX, for an article with amsmath: tables of intervals and levels, or formulas and their constants."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import singledispatch
 
 from sympy import Expr, Symbol
 from sympy.printing.latex import LatexPrinter
@@ -9,7 +10,7 @@ from sympy.printing.latex import LatexPrinter
 from fitting.invact.formula import read
 from fitting.words import counted
 from notebooks.gallery.c_array import setting, sides
-from notebooks.gallery.fits import Fit
+from notebooks.gallery.fits import Coded, FewBit, Fit, InvAct, Joint
 
 ROWS = 45  # of a table, which cannot break between pages
 DIGITS = 10  # of borders and levels, as the command shows them
@@ -19,25 +20,52 @@ EXACT = 17  # of constants: as few of these as tell a number from all others
 def as_latex(fit: Fit) -> str:
     """The fit as LaTeX."""
     lines = [f"% {fit.place}, sha256 {fit.document['sha256'][:16]}"]
-    return "\n".join([*lines, *(_steps(fit) if fit.is_fewbit else _formulas(fit))]) + "\n"
+    return "\n".join([*lines, *_lines(fit)]) + "\n"
 
 
-def _steps(fit: Fit) -> list[str]:
-    solution, bits = fit.document["solution"], fit.document["options"]["bits"]
-    borders, codes, levels = (solution[key] for key in ("borders", "codes", "levels"))
-    edges = [r"-\infty", *(number(border, DIGITS) for border in borders), r"\infty"]
-    rows = [
-        f"  ${lo}$ & ${hi}$ & ${number(levels[code], DIGITS)}$ & {code:0{bits}b} \\\\"
-        for lo, hi, code in zip(edges, edges[1:], codes, strict=False)
-    ]
+@singledispatch
+def _lines(fit: Fit) -> list[str]:
+    raise NotImplementedError(type(fit))
+
+
+@_lines.register
+def _few_bit(fit: FewBit) -> list[str]:
+    solution = fit.document["solution"]
+    codes, levels = solution["codes"], solution["levels"]
     table = f"{counted(len(levels), 'level')} on {counted(len(codes), 'interval')}"
-    lines = [f"% {fit.entry.function}' by {fit.setting}: {table}; each holds from < x <= to"]
+    return [
+        f"% {fit.entry.function}' by {fit.setting}: {table}; each holds from < x <= to",
+        *_intervals(fit, codes, {"level": [levels[code] for code in codes]}),
+    ]
+
+
+@_lines.register
+def _joint(fit: Joint) -> list[str]:
+    solution, function = fit.document["solution"], fit.entry.function
+    derivatives, outputs = solution["derivatives"], solution["outputs"]
+    return [
+        f"% {function}' and {function} by one code, {fit.setting}: {counted(len(outputs), 'interval')}, "
+        f"lambda {fit.output_weight:g}; each holds from < x <= to",
+        *_intervals(fit, range(len(outputs)), {"$f'$": derivatives, "$f$": outputs}),
+    ]
+
+
+def _intervals(fit: Coded, codes: Sequence[int], levels: dict[str, list[float]]) -> list[str]:
+    """A line for each interval: its ends, its levels by their headings, and its code; in as many tables as it takes."""
+    borders = (number(border, DIGITS) for border in fit.document["solution"]["borders"])
+    edges = [r"-\infty", *borders, r"\infty"]
+    rows = []
+    for lo, hi, code, *values in zip(edges, edges[1:], codes, *levels.values(), strict=False):
+        cells = (lo, hi, *(number(value, DIGITS) for value in values))
+        rows.append(f"  {' & '.join(f'${cell}$' for cell in cells)} & {code:0{fit.kept_bits}b} \\\\")
+    head, lines = f"from & to & {' & '.join(levels)} & code", []
     for first in range(0, len(rows), ROWS):
-        lines += _tabular("rrrr", "from & to & level & code", rows[first : first + ROWS])
+        lines += _tabular("r" * (3 + len(levels)), head, rows[first : first + ROWS])
     return lines
 
 
-def _formulas(fit: Fit) -> list[str]:
+@_lines.register
+def _formulas(fit: InvAct) -> list[str]:
     solution = fit.document["solution"]
     branches = solution["branches"]
     lines = [f"% {fit.entry.function}' from y, for {setting(fit)}"]

@@ -8,9 +8,9 @@ from markupsafe import Markup
 from coefficients.command import Misuse
 from notebooks.gallery.cards import card
 from notebooks.gallery.curves import window
-from notebooks.gallery.fits import Shelf, shelves
 from notebooks.gallery.markup import HERE, render
 from notebooks.gallery.pictures import thumbnail
+from notebooks.gallery.shelves import MOST_BITS, Shelf, shelves
 from notebooks.gallery.table import table
 
 NOTEBOOKS = {
@@ -35,7 +35,7 @@ def page(
         shown.append(shelf)
         cards.append(card(shelf))
     if not shown:
-        raise Misuse(f"no coefficient files in {root}; python -m fitting.fewbit --all makes them")
+        raise Misuse(f"no coefficient files in {root} that the page shows; python -m fitting.fewbit --all makes them")
     return render(
         "page.html",
         style=_file("style.css") + _choices(max(len(shelf.fits) for shelf in shown)),
@@ -45,6 +45,7 @@ def page(
         drawn=_drawn(shown),
         thumbnails=[thumbnail(shelf, window(shelf.fits)) for shelf in shown],
         notebooks=_notebooks(beside),
+        most_bits=MOST_BITS,
         cards=cards,
         table=table(shown),
     )

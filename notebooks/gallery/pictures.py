@@ -1,13 +1,15 @@
-"""The pictures: a function with its derivative, a few-bit table with its error, a formula with its error."""
+"""The pictures: a function with its derivative, and each fit with its error, below what it approximates."""
 
 import math
+from functools import singledispatch
 
 import numpy as np
 from markupsafe import Markup
 
-from notebooks.gallery.curves import Formula, formulas, points, table
-from notebooks.gallery.fits import Fit, Shelf
+from notebooks.gallery.curves import Formula, Table, formulas, joint_tables, points, table
+from notebooks.gallery.fits import FewBit, Fit, InvAct, Joint
 from notebooks.gallery.markup import tag
+from notebooks.gallery.shelves import Shelf
 from notebooks.gallery.svg import Panel, picture, widened
 
 RESOLVED = 1e-15  # errors below are those of float64, in which they are computed
@@ -38,19 +40,18 @@ def thumbnail(shelf: Shelf, x_range: tuple[float, float]) -> Markup:
     return tag("svg", *panel.inside, viewBox=f"0 0 {SMALL[0]} {SMALL[1]}", aria_hidden="true")
 
 
+@singledispatch
 def fit_picture(fit: Fit, x_range: tuple[float, float]) -> Markup:
     """A fit beside what it approximates, and the error below."""
-    return _table_picture(fit, x_range) if fit.is_fewbit else _formula_picture(fit, x_range)
+    raise NotImplementedError(type(fit))
 
 
-def _table_picture(fit: Fit, x_range: tuple[float, float]) -> Markup:
+@fit_picture.register
+def _few_bit_picture(fit: FewBit, x_range: tuple[float, float]) -> Markup:
     curves = table(fit, *x_range)
-    values = np.concatenate([curves.slope, curves.q])
-    above = Panel(x_range, widened(values.min(), values.max()), 18, 116)
-    above.curve(curves.x, curves.slope, "curve exact")
-    above.curve(curves.x, curves.q, "curve fit")
-    worst = float(np.abs(curves.error).max())
+    above = _steps(curves, x_range, 18, 116)
     title = f"The derivative of {fit.entry.function} and its approximation by {fit.setting}"
+    worst = float(np.abs(curves.error).max())
     if worst == 0:
         return picture(title, f"{fit.id}-picture", 166, above.drawn("x", "f′ and q"))
     below = Panel(x_range, widened(-worst, worst), 156, 70)
@@ -59,7 +60,40 @@ def _table_picture(fit: Fit, x_range: tuple[float, float]) -> Markup:
     return picture(f"{title}; the error below", f"{fit.id}-picture", 256, *panels)
 
 
-def _formula_picture(fit: Fit, x_range: tuple[float, float]) -> Markup:
+@fit_picture.register
+def _joint_picture(fit: Joint, x_range: tuple[float, float]) -> Markup:
+    derivative, output = joint_tables(fit, *x_range)
+    worst = _inner_error(fit, derivative, output)
+    errors = Panel(x_range, widened(-worst, worst), 254, 70)
+    errors.curve(output.x, output.error, "curve error f")
+    errors.curve(derivative.x, derivative.error, "curve error")
+    panels = (
+        _steps(derivative, x_range, 18, 96).drawn("x", "f′ and q", labelled=False),
+        _steps(output, x_range, 136, 96).drawn("x", "f and y", labelled=False),
+        errors.drawn("x", "errors f′ − q and f − y"),
+    )
+    title = f"{fit.entry.function} and its derivative, and what one code of {fit.setting} makes of both"
+    return picture(f"{title}; the errors below", f"{fit.id}-picture", 354, *panels)
+
+
+def _steps(curves: Table, x_range: tuple[float, float], top: float, height: float) -> Panel:
+    """Steps on what they stand for."""
+    values = np.concatenate([curves.exact, curves.q])
+    panel = Panel(x_range, widened(values.min(), values.max()), top, height)
+    panel.curve(curves.x, curves.exact, "curve exact")
+    panel.curve(curves.x, curves.q, "curve fit")
+    return panel
+
+
+def _inner_error(fit: Joint, *tables: Table) -> float:
+    """The largest error between the outermost borders, if there are two; beyond, that of f may grow without limit."""
+    borders = fit.document["solution"]["borders"]
+    lo, hi = (borders[0], borders[-1]) if len(borders) > 1 else (-math.inf, math.inf)
+    return max(float(np.abs(curves.error[(lo < curves.x) & (curves.x <= hi)]).max(initial=0.0)) for curves in tables)
+
+
+@fit_picture.register
+def _formula_picture(fit: InvAct, x_range: tuple[float, float]) -> Markup:
     sides = formulas(fit, *x_range)
     y, g = (np.concatenate([getattr(side, key) for side in sides]) for key in ("y", "g"))
     panel = Panel(widened(y.min(), y.max(), 0.02), widened(g.min(), g.max()), 18, 116)

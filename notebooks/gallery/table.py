@@ -4,20 +4,23 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from notebooks.gallery.fits import Fit, Shelf
+from notebooks.gallery.fits import Fit
 from notebooks.gallery.markup import render
 from notebooks.gallery.numbers import DOWN, NEAREST, UP, percent, short
+from notebooks.gallery.shelves import Shelf
 
 # Column: its name, and what it means, for those who point at it.
 COLUMNS = (
     ("Function", None),
     ("Method", None),
     ("For", "bits, or the dtype of the output"),
-    ("Error", "few-bit: ∫(f′ − q)²w; InvAct: root of the mean square"),
-    ("Least", "few-bit: proven lower bound; InvAct: the floor that the rounded output sets"),
+    ("Error", "few-bit: ∫(f′ − q)²w; joint: ∫(f′ − q)²w + λ∫(f − y)²w; InvAct: root of the mean square"),
+    ("Least", "few-bit and joint: proven lower bound; InvAct: the floor that the rounded output sets"),
     ("Above least", "the error above the least"),
     ("Paper’s", "the same error in the papers"),
-    ("Largest", "the largest error"),
+    ("Of f′", "joint: root of the mean square error of f′, in parts of that of f′"),
+    ("Of f", "joint: root of the mean square error of f, in parts of that of f"),
+    ("Largest", "the largest error of f′"),
     (
         "|q − g| ≤",
         "InvAct: proven for the formula itself, in exact arithmetic; of |q − g| / max(1, |g|) if g is unbounded",
@@ -44,7 +47,8 @@ def _numbers(fit: Fit) -> list[tuple[str, str]]:
         _cell(fit.least, digits=CLOSE, rounding=DOWN),
         _cell(fit.above, "–" if fit.above is None else percent(fit.above, UP)),
         _cell(float(printed) if printed else fit.paper, printed),
-        _cell(fit.document["error"]["linf"]),
+        *map(_cell, fit.shares),
+        _cell(fit.largest),
         _cell(fit.proven, rounding=UP),
         _cell(fit.kept_bits),
         _cell(fit.instructions),

@@ -7,15 +7,18 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from coefficients.document import SEALED, dumps, seal
 from coefficients.store import DATA
+from fitting.activations import get
 from fitting.fewbit.table1 import EVEN, TABLE_1
 from notebooks.gallery.cards import card
 from notebooks.gallery.curves import formulas
-from notebooks.gallery.fits import shelves
+from notebooks.gallery.fits import Coded, FewBit, InvAct, Joint, Published
 from notebooks.gallery.numbers import DOWN, NEAREST, UP, percent, short
 from notebooks.gallery.page import page
+from notebooks.gallery.shelves import shelves
 from notebooks.gallery.table import COLUMNS, table
 
 POWERS = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
@@ -68,16 +71,19 @@ def test_bounds_on_cards_hold_as_printed(found):
     assert len(fits) == len(shown) > 150
     for fit in fits:
         error, said = fit.document["error"], shown[fit.id]
-        if fit.is_fewbit:
+        if isinstance(fit, Coded):
             least, _, near = said["at least"].partition(" with ")
             assert value(least) <= Fraction(error["lower_bound"]), fit.id
-            share = near.partition("this is ")[2]
-            if error["l2_squared"] == 0:
+            levels, _, share = near.partition(", proven: this is ")
+            noun = "level" if isinstance(fit, FewBit) else "interval"
+            assert levels.startswith(f"{2 ** fit.document['options']['bits']} {noun}s"), fit.id
+            found = error["l2_squared" if isinstance(fit, FewBit) else "total"]
+            if found == 0:
                 assert share == "exact"
                 continue
             most = value(re.fullmatch("at most (.*) above", share)[1])
             assert most >= Fraction(error["gap"]), fit.id
-            assert most >= above(error["l2_squared"], error["lower_bound"]), fit.id
+            assert most >= above(found, error["lower_bound"]), fit.id
         else:
             words = re.fullmatch(r"(.*), proven(, in parts of max\(1, \|g\|\))?", said["|q − g| at most"])
             bounds = [value(one) for one in words[1].split(", ")]
@@ -98,7 +104,7 @@ def test_bounds_in_the_table_hold_as_printed(found):
         assert value(line[least]) <= Fraction(fit.least), fit.id
         if fit.least and not line[share].startswith("> "):
             assert value(line[share]) >= above(fit.error, fit.least), fit.id
-        if fit.is_fewbit:
+        if isinstance(fit, Coded):
             assert value(line[share]) >= Fraction(error["gap"]), fit.id
         else:
             assert value(line[bound]) >= max(map(Fraction, error["bound"])), fit.id
@@ -127,7 +133,7 @@ def test_numbers_on_cards_are_those_of_the_files(found):
         error, solution, said = fit.document["error"], fit.document["solution"], shown[fit.id]
         keeps = re.search(r"(\d+) bits? an element", said["keeps"])
         assert (int(keeps[1]) if keeps else 0) == fit.kept_bits
-        if fit.is_fewbit:
+        if isinstance(fit, FewBit):
             bits, paper = fit.document["options"]["bits"], TABLE_1.get(fit.entry.function, ())
             assert near(said["∫(f′ − q)²w"], error["l2_squared"], 4)
             assert ("paper" in said) == (len(paper) >= bits)
@@ -139,10 +145,12 @@ def test_numbers_on_cards_are_those_of_the_files(found):
             assert at == "" or near(at, error["linf_at"], 4)
             counts = re.fullmatch(r"(\d+) levels?, (\d+) intervals?", said["table"])
             assert [*map(int, counts.groups())] == [len(solution["levels"]), len(solution["codes"])]
+        elif isinstance(fit, Joint):
+            assert_joint_card(fit, said)
         else:
             assert near(said["RMS error"].partition(";")[0], error["rms"])
             assert near(said["largest"].partition(";")[0], error["linf"])
-            paper = None if fit.is_published else papers_error(fit)
+            paper = None if isinstance(fit, Published) else papers_error(fit)
             assert ("paper’s" in said) == (paper is not None)
             assert paper is None or near(said["paper’s"].partition(" ")[0], paper)
             assert said["rule"] == solution["rule"]
@@ -155,17 +163,42 @@ def test_numbers_on_cards_are_those_of_the_files(found):
         compared += 1
     assert compared > 150
     sides = re.findall(r'id="([^"]*)" class="panel">.*?<p>left, x (\S+) ([^:]*):</p>', text.replace("</section>", "\n"))
-    borders = {fit.id: fit.document["solution"] for shelf in found for fit in shelf.fits if not fit.is_fewbit}
+    borders = {fit.id: fit.document["solution"] for shelf in found for fit in shelf.fits if isinstance(fit, InvAct)}
     assert len(sides) == sum(one["border"] is not None for one in borders.values()) > 0
     for name, sign, border in sides:
         assert html.unescape(sign) == {"right": "<", "left": "≤"}[borders[name]["border_side"]]
         assert near(border, borders[name]["border"], 5)
 
 
+def assert_joint_card(fit: Joint, said: dict[str, str]) -> None:
+    """That what a card says of a joint code is what its errors are, computed here from its levels."""
+    options, solution = fit.document["options"], fit.document["solution"]
+    activation = get(fit.entry.function)
+    edges = [options["domain"][0], *solution["borders"], options["domain"][1]]
+    nodes, weights = np.polynomial.legendre.leggauss(200)  # enough for the outermost intervals, on which all is smooth
+    errors, wholes = np.zeros(2), np.zeros(2)
+    for lo, hi, *levels in zip(edges, edges[1:], solution["derivatives"], solution["outputs"], strict=False):
+        x = (lo + hi) / 2 + (hi - lo) / 2 * nodes
+        exact = np.array([activation.df(x), activation.f(x)])
+        w = (hi - lo) / 2 * weights * norm.pdf(x)
+        errors += (exact - np.array(levels)[:, None]) ** 2 @ w
+        wholes += exact**2 @ w
+    shares = re.fullmatch("of f′ (.*), of f (.*), in parts of their own root mean squares", said["RMS error"])
+    assert all(near(one, share) for one, share in zip(shares.groups(), np.sqrt(errors / wholes), strict=True)), fit.id
+    parts = re.fullmatch(r"∫\(f′ − q\)²w \+ λ∫\(f − y\)²w = (.*) \+ (.*) · (.*) = (.*)", said["sum"]).groups()
+    numbers = [errors[0], options["lambda"], errors[1], errors[0] + options["lambda"] * errors[1]]
+    assert all(near(one, number, 4) for one, number in zip(parts, numbers, strict=True)), fit.id
+    assert said["keeps"] == f"{options['bits']} bits an element, for f′ and f"
+    assert said["table"] == f"{len(solution['outputs'])} intervals, a level of f′ and one of f each"
+    lo, hi = re.fullmatch(r"x from N\(0, 1\) on \[(.*), (.*)\]", said["weight"]).groups()
+    assert near(lo, options["domain"][0])
+    assert near(hi, options["domain"][1])
+
+
 @pytest.mark.slow
 def test_what_is_drawn_is_below_what_is_proven(found):
     drawn = 0
-    for fit in (fit for shelf in found for fit in shelf.fits if not fit.is_fewbit):
+    for fit in (fit for shelf in found for fit in shelf.fits if isinstance(fit, InvAct)):
         for side in formulas(fit, -3.0, 3.0):
             scale = np.maximum(1.0, np.abs(side.g).max())  # errors are computed in float64, from numbers of that size
             assert np.nanmax(side.error) <= side.bound + 8 * np.finfo(float).eps * scale
@@ -177,18 +210,24 @@ def test_numbers_in_the_table_are_those_of_the_files(found):
     cells = rows(table(found))
     for fit in (fit for shelf in found for fit in shelf.fits):
         line, error = dict(zip(NAMES, cells[fit.id], strict=True)), fit.document["error"]
-        assert near(line["Error"], error["l2_squared" if fit.is_fewbit else "rms"], 4)
-        assert near(line["Largest"], error["linf"])
-        bits = fit.document["options"].get("bits", 0)
-        if fit.is_fewbit:
+        method, bits = fit.document["method"], fit.document["options"].get("bits")
+        assert near(line["Error"], error[{"fewbit": "l2_squared", "joint": "total", "invact": "rms"}[method]], 4)
+        if method == "joint":
+            assert near(line["Of f′"], error["derivative_share"])
+            assert near(line["Of f"], error["output_share"])
+            assert [line[name] for name in ("Paper’s", "Largest", "|q − g| ≤")] == ["–"] * 3
+        else:
+            assert near(line["Largest"], error["linf"])
+            assert [line[name] for name in ("Of f′", "Of f")] == ["–"] * 2
+        if method == "fewbit":
             printed = TABLE_1.get(fit.entry.function, ())
             assert line["Paper’s"] == (printed[bits - 1] if len(printed) >= bits else "–")
-        else:
-            paper = None if fit.is_published else papers_error(fit)
+        elif method == "invact":
+            paper = None if isinstance(fit, Published) else papers_error(fit)
             assert line["Paper’s"] == "–" if paper is None else near(line["Paper’s"], paper)
-        price = None if fit.is_fewbit else fit.document["solution"]["price"]["instructions"]
+        price = fit.document["solution"]["price"]["instructions"] if method == "invact" else None
         assert line["Instr."] == ("–" if price is None else str(price))
-        assert line["Bits"] == str(bits or (0 if fit.is_fewbit else len(fit.document["solution"]["branches"]) - 1))
+        assert line["Bits"] == str(len(fit.document["solution"]["branches"]) - 1 if bits is None else bits)
         assert line["Version"] == str(fit.document["version"])
 
 

@@ -7,14 +7,17 @@ import pytest
 
 from fitting.fewbit.steps import Steps
 from fitting.invact.document import candidate_of
+from fitting.joint.table import Table
 from notebooks.gallery.c_array import as_c
-from notebooks.gallery.fits import shelves
+from notebooks.gallery.fits import FewBit, InvAct, Joint
 from notebooks.gallery.latex import _maths, as_latex
+from notebooks.gallery.shelves import shelves
 from tests.notebooks.gallery.test_texts import arrays
 
 FITS = [fit for shelf in shelves() for fit in shelf.fits]
-FEW_BITS = [fit for fit in FITS if fit.is_fewbit and fit.document["solution"]["borders"]]
-FORMULAS = [fit for fit in FITS if not fit.is_fewbit]
+FEW_BITS = [fit for fit in FITS if isinstance(fit, FewBit) and fit.document["solution"]["borders"]]
+JOINT = [fit for fit in FITS if isinstance(fit, Joint)]
+FORMULAS = [fit for fit in FITS if isinstance(fit, InvAct)]
 
 
 def test_c_says_which_interval_a_border_is_in():
@@ -26,16 +29,40 @@ def test_c_says_which_interval_a_border_is_in():
         x = np.concatenate([borders, np.nextafter(borders, -np.inf), np.nextafter(borders, np.inf)])
         q = levels[codes.astype(int)[np.searchsorted(borders, x, side="left")]]  # as the text says
         assert np.array_equal(q, Steps(*(np.array(solution[key]) for key in ("borders", "codes", "levels")))(x))
-        # And of float32 numbers, next to the borders too, by the float borders.
-        singles = np.array([one[:-1] for one in found["_borders_f"]], dtype=np.float32)
-        near = np.concatenate(
-            [singles, np.nextafter(singles, np.float32(-np.inf)), np.nextafter(singles, np.float32(np.inf))]
+        assert_same_intervals(found["_borders_f"], borders)
+
+
+def assert_same_intervals(texts: list[str], borders: np.ndarray) -> None:
+    """That float32 numbers, next to the borders too, are in the same intervals by the float borders."""
+    singles = np.array([one[:-1] for one in texts], dtype=np.float32)
+    near = np.concatenate(
+        [singles, np.nextafter(singles, np.float32(-np.inf)), np.nextafter(singles, np.float32(np.inf))]
+    )
+    assert np.array_equal(np.searchsorted(singles, near, side="left"), np.searchsorted(borders, near, side="left"))
+
+
+def test_c_says_how_a_joint_code_is_read():
+    assert len(JOINT) > 20
+    for fit in JOINT:
+        text, solution = as_c(fit), fit.document["solution"]
+        assert (
+            "The code of x is i, q(x) = derivatives[i] and y(x) = outputs[i] for borders[i - 1] < x <= borders[i];"
+            in text
         )
-        assert np.array_equal(np.searchsorted(singles, near, side="left"), np.searchsorted(borders, near, side="left"))
+        found = {name.rsplit("bit", 1)[1]: numbers for name, (_, numbers) in arrays(text).items()}
+        borders, *levels = (np.array(found[f"_{key}"], dtype=float) for key in ("borders", "derivatives", "outputs"))
+        code = Table(**{key: np.array(values) for key, values in solution.items()})
+        x = np.concatenate([borders, np.nextafter(borders, -np.inf), np.nextafter(borders, np.inf)])
+        i = np.searchsorted(borders, x, side="left")  # as the text says
+        assert np.array_equal(i, code.codes(x))
+        for read, stored in zip(levels, (code.derivatives, code.outputs), strict=True):
+            assert np.array_equal(read[i], stored[code.codes(x)])
+        assert_same_intervals(found["_borders_f"], borders)
 
 
 def test_latex_says_which_interval_a_border_is_in():
-    assert all("each holds from < x <= to\n" in as_latex(fit) for fit in FEW_BITS)  # as `Steps` has it, see above
+    # As `Steps` and `Table` have it, see above.
+    assert all("each holds from < x <= to\n" in as_latex(fit) for fit in [*FEW_BITS, *JOINT])
 
 
 def test_c_formulas_with_the_arrays_are_those_of_the_file():

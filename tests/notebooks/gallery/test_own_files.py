@@ -5,13 +5,16 @@ import warnings
 
 import pytest
 
+from coefficients import publish
 from fitting.activations import from_expression, get
 from fitting.fewbit import document
 from fitting.fewbit.solve import fit
+from fitting.joint import document as joint
+from fitting.joint.solve import fit_joint
 from fitting.weights import named
 from notebooks.gallery.c_array import as_c
-from notebooks.gallery.fits import shelves
 from notebooks.gallery.page import page
+from notebooks.gallery.shelves import shelves
 from tests.notebooks.gallery.test_texts import arrays
 
 
@@ -29,6 +32,8 @@ def root(tmp_path_factory):
         fit(from_expression("x**2/2", "half_square"), 1, domain=(-1e50, 1e50)),
     ):
         document.store(made, folder)
+    code = fit_joint(get("tanh"), 1, output_weight=2.0)
+    publish(joint.to_document(code), joint.file_name(code), folder)
     return folder
 
 
@@ -54,16 +59,27 @@ def test_fits_of_a_shelf_go_by_different_names(root):
 
 def test_each_set_of_parameters_has_a_card(root):
     found = {shelf.id: shelf for shelf in shelves(root)}
-    assert list(found) == ["gelu", "half_square", "softplus", "softplus-2"]
+    assert list(found) == ["gelu", "half_square", "softplus", "softplus-2", "tanh"]
     usual, other = found["softplus"], found["softplus-2"]
     assert [shelf.title for shelf in (usual, other)] == ["softplus", "softplus, beta = 2"]
     assert [len(shelf.fits) for shelf in (usual, other)] == [1, 1]
     assert [shelf.torch for shelf in (usual, other)] == ["torch.nn.functional.softplus(x)", None]
     cards = dict(re.findall(r'<article class="card" id="([^"]*)"(.*?)</article>', page(root), re.DOTALL))
     assert list(cards) == list(found)
-    assert ["kernels/generated" in card for card in cards.values()] == [True, False, True, False]
+    assert ["kernels/generated" in card for card in cards.values()] == [True, False, True, False, True]
     assert "PyTorch" not in cards["softplus-2"].split("</header>")[0]
     assert "no function of PyTorch’s" in cards["half_square"]
+
+
+def test_a_joint_code_alone_is_shown(root):
+    (shelf,) = (one for one in shelves(root) if one.name == "tanh")
+    assert [fit.label for fit in shelf.fits] == ["joint, 1 bit, lambda=2.0"]
+    card = re.search(r'<article class="card" id="tanh".*?</article>', page(root), re.DOTALL)[0]
+    assert '<span class="group">One code for f′ and f</span>' in card
+    assert re.findall(r'<input type="radio".*?>', card)[0].count(" checked") == 1
+    (said,) = re.findall("<dt>sum</dt><dd>(.*?)</dd>", card)
+    assert " + 2 · " in said
+    assert "tanh&#39; and tanh by one code, 1 bit, lambda=2.0: 2 intervals, lambda 2;" in card
 
 
 def test_numbers_that_are_no_float_have_no_float_array(root):

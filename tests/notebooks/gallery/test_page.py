@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coefficients.store import available, load
+from coefficients.store import Entry, available, load
+from fitting.activations import get
 from notebooks.gallery.curves import window
-from notebooks.gallery.fits import shelves
 from notebooks.gallery.page import page
+from notebooks.gallery.shelves import shelves
 from notebooks.gallery.svg import LEFT, RIGHT
 
 pytestmark = pytest.mark.slow
@@ -108,8 +109,22 @@ def test_small_enough_for_a_phone(gallery):
     assert gallery.stat().st_size < 3_000_000
 
 
+def test_only_joint_codes_of_many_bits_are_left_out(html):
+    left_out = [entry for entry in available() if entry not in shown_entries()]
+    assert {(load(entry.path)["method"], load(entry.path)["options"]["bits"]) for entry in left_out} == {
+        ("joint", 7),
+        ("joint", 8),
+    }
+    assert "Joint codes of more than 6 bits are in files only." in html
+
+
+def shown_entries() -> list[Entry]:
+    """The files that are to be on the page."""
+    return [entry for entry in available() if entry.name not in ("joint-7bit", "joint-8bit")]
+
+
 def test_every_file_is_there_to_the_letter(read):
-    entries = available()
+    entries = shown_entries()
     assert len(entries) > 100
     for entry in entries:
         # The parser of a browser drops the line break after <pre>; this one does not.
@@ -126,7 +141,7 @@ def test_every_kernel_is_there_to_the_letter(read):
 
 
 def test_a_card_for_each_function_and_a_line_for_each_file(read):
-    entries = available()
+    entries = shown_entries()
     cards = [one["id"] for one in read.all("article")]
     assert sorted(cards) == sorted({entry.function for entry in entries})
     links = [one["href"] for one in read.all("a") if one["href"].endswith(".v1")]
@@ -155,19 +170,50 @@ def test_the_drawn_steps_are_those_of_the_file(html, bits):
     solution = load("gelu", f"fewbit-{bits}bit")["solution"]
     section = re.search(rf'<section id="gelu-fewbit-{bits}bit\.v1".*?</section>', html, re.DOTALL)[0]
     points = drawn(section, "curve fit")
+    assert_steps(points, solution["borders"], np.array(solution["levels"])[solution["codes"]])
+
+
+@pytest.mark.parametrize("bits", [2, 4])
+@pytest.mark.parametrize(("nth", "key"), [(0, "derivatives"), (1, "outputs")])
+def test_the_drawn_steps_of_a_joint_code_are_those_of_the_file(html, bits, nth, key):
+    solution = load("gelu", f"joint-{bits}bit")["solution"]
+    section = re.search(rf'<section id="gelu-joint-{bits}bit\.v1".*?</section>', html, re.DOTALL)[0]
+    assert_steps(drawn(section, "curve fit", nth), solution["borders"], np.array(solution[key]))
+
+
+def test_the_drawn_errors_of_a_joint_code_are_those_of_both_steps(html):
+    """Between the outermost borders; beyond, errors may leave the panel."""
+    solution = load("gelu", "joint-3bit")["solution"]
+    section = re.search(r'<section id="gelu-joint-3bit\.v1".*?</section>', html, re.DOTALL)[0]
+    left, right = window_of_gelu()
+    x = np.linspace(solution["borders"][0], solution["borders"][-1], 500)
+    x = x[np.abs(x[:, None] - np.array(solution["borders"])).min(axis=1) > 0.02]  # where errors jump, lines are upright
+    codes = np.searchsorted(solution["borders"], x)
+    values, places = [], []
+    for kind, exact, key in (
+        ("curve error", get("gelu").df(x), "derivatives"),
+        ("curve error f", get("gelu").f(x), "outputs"),
+    ):
+        points = drawn(section, kind)
+        values.append(exact - np.array(solution[key])[codes])
+        places.append(np.interp(LEFT + (x - left) / (right - left) * (RIGHT - LEFT), points[:, 0], points[:, 1]))
+    assert_one_scale(np.concatenate(values), np.concatenate(places))
+
+
+def assert_steps(points: np.ndarray, all_borders: list[float], values: np.ndarray) -> None:
+    """That a drawn line has a step at each border, and between borders the values."""
     assert (points[:, 0].min(), points[:, 0].max()) == (LEFT, RIGHT)
     left, right = window_of_gelu()
-    borders = [x for x in solution["borders"] if left < x < right]
+    borders = [x for x in all_borders if left < x < right]
     upright = sorted({x for (x, _), (z, _) in pairwise(points) if x == z})
     expected = [LEFT + (x - left) / (right - left) * (RIGHT - LEFT) for x in borders]
     for place in expected:
         assert min(abs(place - x) for x in upright) < 0.3
-    levels = np.array(solution["levels"])[solution["codes"]]
     edges = [left, *borders, right]
     middles = LEFT + ((np.array(edges[1:]) + np.array(edges[:-1])) / 2 - left) / (right - left) * (RIGHT - LEFT)
-    assert len(borders) == len(solution["borders"])  # so that levels are those of all intervals
+    assert len(borders) == len(all_borders)  # so that the values are those of all intervals
     places = np.interp(middles, points[:, 0], points[:, 1])
-    assert_one_scale(levels, places)
+    assert_one_scale(values, places)
 
 
 def assert_one_scale(values: np.ndarray, places: np.ndarray) -> None:
@@ -196,10 +242,10 @@ def window_of_gelu() -> tuple[float, float]:
     return window(next(shelf for shelf in shelves() if shelf.name == "gelu").fits)
 
 
-def drawn(section: str, kind: str) -> np.ndarray:
-    """The points of the first curve of a kind."""
-    data = re.search(rf'<path class="{kind}" d="M([^"l]*)l([^"]*)"', section)
-    start, moves = ([float(one) for one in part.split()] for part in data.groups())
+def drawn(section: str, kind: str, nth: int = 0) -> np.ndarray:
+    """The points of the first curve of a kind, or of a later one."""
+    data = re.findall(rf'<path class="{kind}" d="M([^"l]*)l([^"]*)"', section)[nth]
+    start, moves = ([float(one) for one in part.split()] for part in data)
     steps = np.array([start, *np.array(moves).reshape(-1, 2)])
     return np.round(np.cumsum(steps, axis=0), 1)
 

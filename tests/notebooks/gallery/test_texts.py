@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from notebooks.gallery.c_array import as_c, rounded_down, single
-from notebooks.gallery.fits import shelves
+from notebooks.gallery.fits import Coded, FewBit, InvAct, Joint
 from notebooks.gallery.latex import as_latex, number
+from notebooks.gallery.shelves import shelves
 
 ARRAY = re.compile(r"static const (double|float|unsigned char) (\w+)\[(\d+)\] = \{\n(.*?)\n\};", re.DOTALL)
 # What an article with amsmath knows, of all that may stand in these texts.
@@ -37,8 +38,8 @@ def arrays(text: str) -> dict[str, tuple[str, list[str]]]:
 def expected(fit) -> dict[str, list[float]]:
     """The numbers of a fit by the end of their arrays' names."""
     solution = fit.document["solution"]
-    if fit.is_fewbit:
-        return {f"_{key}": solution[key] for key in ("borders", "codes", "levels") if solution[key]}
+    if isinstance(fit, Coded):
+        return {f"_{key}": values for key, values in solution.items() if values}
     sides = ("_left", "_right") if len(solution["branches"]) == 2 else ("",)
     constants = [list(branch["constants"].values()) for branch in solution["branches"]]
     return {side: values for side, values in zip(sides, constants, strict=True) if values}
@@ -134,7 +135,7 @@ def test_latex_is_whole(fits):
 
 def test_latex_tables_hold_every_interval_and_fit_on_a_page(fits):
     for fit in fits:
-        if not fit.is_fewbit:
+        if not isinstance(fit, FewBit):
             continue
         solution, bits = fit.document["solution"], fit.document["options"]["bits"]
         rows = re.findall(r"^  \$(\S+|\S.*?)\$ & \$(.*?)\$ & \$(.*?)\$ & ([01]+) \\\\$", as_latex(fit), re.MULTILINE)
@@ -148,9 +149,26 @@ def test_latex_tables_hold_every_interval_and_fit_on_a_page(fits):
         assert max(part.count("\n") for part in as_latex(fit).split(r"\begin{tabular}")) < 55
 
 
+def test_latex_tables_of_joint_codes_hold_every_interval_and_both_levels(fits):
+    shown = [fit for fit in fits if isinstance(fit, Joint)]
+    assert {fit.kept_bits for fit in shown} == {2, 3, 4, 5, 6}
+    for fit in shown:
+        solution, text = fit.document["solution"], as_latex(fit)
+        assert r"  from & to & $f'$ & $f$ & code \\" in text
+        cell = r"\$([^$]*)\$ & "
+        rows = re.findall(rf"^  {cell * 4}([01]+) \\\\$", text, re.MULTILINE)
+        assert [row[4] for row in rows] == [f"{i:0{fit.kept_bits}b}" for i in range(len(solution["outputs"]))]
+        assert [row[0] for row in rows] == [r"-\infty", *(row[1] for row in rows[:-1])]
+        assert rows[-1][1] == r"\infty"
+        for column, wanted in ((1, [*solution["borders"]]), (2, solution["derivatives"]), (3, solution["outputs"])):
+            found = [value(row[column]) for row in rows[: len(wanted)]]
+            assert found == pytest.approx(wanted, rel=1e-9, abs=0)  # ten digits
+        assert max(part.count("\n") for part in text.split(r"\begin{tabular}")) < 55
+
+
 def test_latex_constants_are_exact(fits):
     for fit in fits:
-        if not fit.is_fewbit:
+        if isinstance(fit, InvAct):
             found = re.findall(r"^  \$[^$]+\$ & \$([^$]+)\$ \\\\$", as_latex(fit), re.MULTILINE)
             wanted = [v for branch in fit.document["solution"]["branches"] for v in branch["constants"].values()]
             assert [value(one) for one in found] == wanted

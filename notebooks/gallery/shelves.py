@@ -1,0 +1,109 @@
+"""The fits by function, as the page has them: a shelf for each function and set of parameters."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from coefficients.store import available, load
+from fitting.activations import Activation
+from fitting.activations.catalogue import CATALOGUE
+from fitting.invact.engines.papers import ENGINE as PUBLISHED
+from fitting.provenance import own_params, stored_function
+from notebooks.gallery.fits import FewBit, Fit, InvAct, Joint, Published
+
+# Of joint codes that the page shows. Those of 7 and 8 bits have 128 and 256 lines in each text to copy: they would be a
+# fifth of a page that a phone is to load. They are in the files, where programs read them.
+MOST_BITS = 6
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """All fits of one function with the same parameters; `id`: a name that no other shelf has."""
+
+    id: str
+    fits: tuple[Fit, ...]
+
+    @property
+    def name(self) -> str:
+        return self.fits[0].entry.function
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether this is the catalogue's function, with its own parameters."""
+        return self.name in CATALOGUE and not own_params(self.activation)
+
+    @property
+    def title(self) -> str:
+        """The name, and the parameters that are not as by default: softplus, beta = 2."""
+        own = own_params(self.activation) if self.name in CATALOGUE else {}
+        return ", ".join([self.name, *(f"{key} = {value:g}" for key, value in own.items())])
+
+    @property
+    def two_bits(self) -> FewBit | None:
+        """The first table of 2 bits, for small pictures."""
+        return next((fit for fit in self.fits if isinstance(fit, FewBit) and fit.kept_bits == 2), None)
+
+    @property
+    def activation(self) -> Activation:
+        return self.fits[0].activation
+
+    @property
+    def torch(self) -> str | None:
+        """The same function in PyTorch; None where it has none, and for other parameters than the usual ones."""
+        row = CATALOGUE[self.name] if self.is_usual else None
+        if row is None or row.torch is None:
+            return None
+        options = "".join(f", {key}={value!r}" for key, value in row.torch_options.items())
+        return f"torch.nn.functional.{row.torch}(x{options})"
+
+
+def shelves(root: Path | None = None) -> list[Shelf]:
+    """The fits below root (default: the packaged ones), function by function, each with its parameters by itself.
+
+    By name, but last come those whose f' is a step function, which few bits hold exactly. Joint codes of more than
+    `MOST_BITS` bits are left out.
+
+    Raises `CoefficientError` or `InputError` for a file that is not valid, OSError for one that cannot be read.
+    """
+    by_function: dict[str, dict[tuple[Any, ...], list[Fit]]] = {}
+    for entry in available(root):
+        document = load(entry.path)
+        if document["method"] == "joint" and document["options"]["bits"] > MOST_BITS:
+            continue
+        function = document["function"]
+        shelf = by_function.setdefault(entry.function, {}).setdefault(
+            (function["expr"], *sorted(function["params"].items())), []
+        )
+        activation = shelf[0].activation if shelf else stored_function(function)
+        text = entry.path.read_text(encoding="utf-8")
+        shelf.append(_class(document)(entry, text, document, activation))
+    # Further shelves of a function: minus signs are in no function's name.
+    made = [
+        Shelf(f"{name}-{i}" if i > 1 else name, _arranged(fits))
+        for name, like in sorted(by_function.items())
+        for i, fits in enumerate(sorted(like.values(), key=_unusual), 1)
+    ]
+    return sorted(made, key=lambda shelf: shelf.activation.step_values is not None)
+
+
+def _class(document: dict[str, Any]) -> type[Fit]:
+    if document["options"].get("engine") == PUBLISHED:
+        return Published
+    return {"fewbit": FewBit, "joint": Joint, "invact": InvAct}[document["method"]]
+
+
+def _unusual(fits: Sequence[Fit]) -> tuple[bool, str]:
+    """A sort key: shelves with the usual parameters come first."""
+    return bool(own_params(fits[0].activation)), fits[0].entry.name
+
+
+def _arranged(fits: Sequence[Fit]) -> tuple[Fit, ...]:
+    """Tables by bits, then formulas by dtype, the paper's last; formulas get the paper's error."""
+    papers = {fit.kind: fit.error for fit in fits if isinstance(fit, Published)}
+    informed = (replace(fit, paper=papers.get(fit.kind)) if type(fit) is InvAct else fit for fit in fits)
+    return tuple(sorted(informed, key=_place))
+
+
+def _place(fit: Fit) -> tuple[Any, ...]:
+    return fit.rank, fit.kind_rank, fit.entry.name, fit.entry.version
