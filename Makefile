@@ -44,6 +44,7 @@ format: .venv/ready-lint ## format the code and mend what can be mended
 
 coefficients: .venv/ready-demo ## make all coefficient files again
 	@$(PY) -m fitting.fewbit --all --root coefficients/data
+	@$(PY) -m fitting.fewbit --all --joint --root coefficients/data
 	@$(PY) -m fitting.invact --all --jobs -1 --root coefficients/data
 	@$(PY) -m fitting.invact --all --engine published --root coefficients/data
 

@@ -137,7 +137,7 @@ def of_one(activation: Activation, path: Path | None = None) -> Subject:
     Raises
     ------
     InputError
-        For a file of another function.
+        For a file of another function, and for a joint code, which no emitted kernel reads.
     CoefficientError
         For a file that breaks a rule.
     OSError
@@ -156,6 +156,10 @@ def of_one(activation: Activation, path: Path | None = None) -> Subject:
         for name in branch["constants"]:
             _check_constant(name, path)
     options = document["options"]
+    if document["method"] == "joint":
+        raise InputError(
+            f"coefficients must be of fewbit or invact, got joint in {path}; kernels.ActLinear takes joint codes"
+        )
     if document["method"] == "fewbit":
         key = f"fewbit-{options['bits']}bit"
     else:

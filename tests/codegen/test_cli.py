@@ -8,6 +8,7 @@ import pytest
 
 from codegen import generated
 from codegen.__main__ import run
+from coefficients.store import DATA
 from fitting.activations import names
 
 ROOT = Path(__file__).parents[2]
@@ -169,6 +170,10 @@ def test_what_pip_installed_is_not_written_to(capsys, folder, remembered):
         (["emit", "--expr", "x*sigmoid(2*x)"], "method invact must have a formula for custom in bfloat16"),
         (["emit", "--fn", "tanh", "--method", "invact-precision-bit"], "must have a side to store, got tanh"),
         (["emit", "--fn", "gelu", "--coefficients", "nowhere.json"], "coefficients must be a file, got 'nowhere.json'"),
+        (
+            ["emit", "--fn", "gelu", "--coefficients", str(DATA / "gelu" / "joint-2bit.v1.json")],
+            "coefficients must be of fewbit or invact, got joint in",
+        ),
         (["emit", "--fn", "gelu", "-o", "/nowhere/gelu.py"], "out must be in a folder that exists"),
         (["emit", "--all", "--fn", "gelu"], "--all writes what the project ships, and must stand alone, got --fn too"),
         (["emit", "--all", "--method", "fewbit"], "must stand alone, got --method too"),
