@@ -7,7 +7,7 @@ from fitting.plots.fewbit import fewbit_figure
 from fitting.plots.files import check_path, save
 from fitting.plots.fronts import fronts_figure, root_figure
 from fitting.plots.invact import floor_figure, invact_figure
-from fitting.plots.joint import joint_figure
+from fitting.plots.joint import joint_bits_figure, joint_figure
 from fitting.plots.memory import memory_figure
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "floor_figure",
     "fronts_figure",
     "invact_figure",
+    "joint_bits_figure",
     "joint_figure",
     "memory_figure",
     "overview_figure",

@@ -1,4 +1,4 @@
-"""The picture of a joint code: the curve of f' and f with its levels, and what each λ makes of the two errors."""
+"""Pictures of joint codes: the levels on the curve of f' and f, and both errors, for each λ and each number of bits."""
 
 from collections.abc import Callable
 from functools import partial
@@ -6,14 +6,20 @@ from functools import partial
 import numpy as np
 from matplotlib.figure import Figure
 
+from fitting.activations import Activation
 from fitting.activations.tape import Array
+from fitting.fewbit.solve import fit
+from fitting.joint.judge import errors as judged_errors
 from fitting.joint.rules import LARGEST, LEAST
-from fitting.joint.solve import JointFit, fit_joint
+from fitting.joint.solve import DEFAULT_WEIGHT, JointFit, fit_joint
+from fitting.plots.axes import logarithmic, resolved
+from fitting.weights import Weight, named
 
 POINTS = 2000
 RATIOS = 2.0 ** np.arange(-6, 7)  # of λ, beside the fit's own
 CLOSE = 0.05  # the gap of the codes along the trade-off: a picture shows no more
 SHOWN = 4.0  # |x|: beyond, the tails of f would take most of the picture
+BITS = range(2, 9)  # of a joint code, beside codes of half as many for f' and as many for f
 
 
 def joint_figure(fit: JointFit, report: Callable[[str], None] | None = None) -> Figure:
@@ -42,6 +48,42 @@ def joint_figure(fit: JointFit, report: Callable[[str], None] | None = None) -> 
     )
     errors.legend(frameon=False)
     figure.suptitle(f"{name} and {name}′ by one code, w = {fit.weight.label}", fontsize="large", wrap=True)
+    return figure
+
+
+def joint_bits_figure(activation: Activation, weight: Weight | None = None) -> Figure:
+    """Both relative errors of joint codes by their bits, beside those of two codes of half as many bits each.
+
+    The two are the best few-bit table of f', and the best quantiser of f on successive intervals. weight: the
+    distribution of x; the standard normal one by default. An error of 0 is not drawn: the scale is logarithmic.
+
+    Raises `InputError` for a function and a weight that `fit_joint` refuses.
+    """
+    weight = named(DEFAULT_WEIGHT) if weight is None else weight
+    codes = {bits: fit_joint(activation, bits, weight=weight, target_gap=CLOSE) for bits in BITS}
+    first = codes[BITS[0]]
+    whole = judged_errors(activation, weight, first.domain, first.table).derivative_whole
+    halves = {bits: bits // 2 for bits in BITS if bits % 2 == 0}
+    tables = [fit(activation, half, weight=weight).error.l2_squared for half in halves.values()]
+    outputs = [
+        fit_joint(activation, half, weight=weight, output_weight=LARGEST, target_gap=CLOSE).error.output_share
+        for half in halves.values()
+    ]
+    figure = Figure(figsize=(9, 4.2), layout="constrained")
+    panels = figure.subplots(1, 2)
+    rows = (
+        ("f′", [code.error.derivative_share for code in codes.values()], [(error / whole) ** 0.5 for error in tables]),
+        ("f", [code.error.output_share for code in codes.values()], outputs),
+    )
+    for axes, (title, together, apart) in zip(panels, rows, strict=True):
+        axes.plot(list(codes), resolved(np.array(together)), "C0o-", label="one code for both")
+        axes.plot(list(halves), resolved(np.array(apart)), "C1s-", label="two codes, of half the bits each")
+        axes.set(title=title, xlabel="bits kept for f′ and f together", xticks=list(BITS))
+        axes.grid(axis="y", color="0.92")
+        logarithmic(axes, "no error")
+    panels[0].set_ylabel("relative error")
+    panels[1].legend(frameon=False)
+    figure.suptitle(f"{activation.name} and {activation.name}′, w = {weight.label}", fontsize="large")
     return figure
 
 

@@ -16,6 +16,7 @@ from notebooks.gallery.table import table
 NOTEBOOKS = {
     "error_curves": "Error curves",
     "bits_against_error": "Bits against error",
+    "joint_codes": "One code for f′ and f",
     "fitting_slopes": "How slopes are fitted",
     "memory": "Memory of a model",
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coefficients import command
+from coefficients import command, load
 from notebooks import render
 
 pytest.importorskip("nbclient", reason="needs the packages of notebooks: pip install -e '.[notebooks]'")
@@ -114,6 +114,31 @@ def test_bits_against_error() -> None:
     (overview, gelu), (_, tanh) = (pictures for pictures, _ in seen)
     assert gelu != tanh
     check_page(page, [overview, gelu], "function: gelu")
+
+
+@pytest.mark.slow
+def test_joint_codes() -> None:
+    page, seen = run(
+        "joint_codes",
+        'function.value = "silu"',
+        'controls["bits"].value = 2',
+        'controls["output_weight"].value = 4',
+        'controls["weight"].value = "norm(0,0.3)"',
+        'controls["function"].value = "tanh"',
+        'controls["output_weight"].value = -1',
+        'controls["output_weight"].value = 1; controls["weight"].value = "nrom"',
+    )
+    pictures = [one for one, _ in seen]
+    assert [len(one) for one in pictures] == [2, 2, 2, 2, 2, 2, 1, 1]
+    assert len({one[0] for one in pictures}) == 2  # of both functions
+    assert len({one[1] for one in pictures[1:6]}) == 5
+    found = re.fullmatch(r"f′ (.*), f (.*); the sum is proven to be within (.*)% of the least\.\n", seen[0][1])
+    error = load("gelu", "joint-3bit")["error"]
+    shares = [f"{error[key]:.3g}" for key in ("derivative_share", "output_share")]
+    assert [*found.groups()] == [*shares, f"{100 * error['gap']:.2f}"]
+    assert seen[6][1] == "lambda must be from 1e-12 to 1e+12, got -1; 1 counts both alike\n"
+    assert seen[7][1].startswith("unknown weight 'nrom': ")
+    check_page(page, pictures[0], "function: gelu · bits: 3 · λ: 1 · weight: norm")
 
 
 @pytest.mark.slow

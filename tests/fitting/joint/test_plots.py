@@ -1,0 +1,85 @@
+"""The picture of joint codes by bits: its lines are errors that the files and other fits state."""
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from coefficients import load
+from fitting.activations import get
+from fitting.fewbit.judge import WEIGHTED_DIGITS
+from fitting.fewbit.solve import fit
+from fitting.plots import joint_bits_figure
+from fitting.plots.joint import BITS, CLOSE
+from fitting.weights import named
+from tests.fitting.drawings import drawn
+
+pytestmark = pytest.mark.slow
+
+# Four numbers are rounded to so many digits, each by half a unit: an error and an integral, here and in a file.
+ROUNDED = 4 * 10.0 ** (1 - WEIGHTED_DIGITS) / 2
+ONE, TWO = "one code for both", "two codes, of half the bits each"
+
+
+@pytest.fixture(scope="module")
+def silu() -> Figure:
+    return joint_bits_figure(get("silu"))
+
+
+def wholes() -> np.ndarray:
+    """∫ f'² w and ∫ f² w, by what a file says of both."""
+    error = load("silu", "joint-4bit")["error"]
+    return np.array([error[key] / error[f"{key}_share"] ** 2 for key in ("derivative", "output")])
+
+
+def totals(figure: Figure, label: str) -> dict[int, float]:
+    """The sum of both squared errors, by bits."""
+    (bits, derivative), (_, output) = (drawn(axes, label) for axes in figure.axes)
+    return dict(zip(bits.tolist(), np.array([derivative**2, output**2]).T @ wholes(), strict=True))
+
+
+def test_one_code_is_as_good_as_the_file_of_its_bits(silu: Figure) -> None:
+    found = totals(silu, ONE)
+    assert list(found) == list(BITS)
+    for bits, total in found.items():
+        error = load("silu", f"joint-{bits}bit")["error"]
+        # The picture's codes end their search at a gap of CLOSE.
+        assert error["lower_bound"] <= total * (1 + ROUNDED)
+        assert total * (1 - CLOSE) <= error["total"] * (1 + ROUNDED)
+
+
+def test_the_other_codes_are_the_best_of_each(silu: Figure) -> None:
+    bits, derivative = drawn(silu.axes[0], TWO)
+    assert bits.tolist() == [2, 4, 6, 8]
+    tables = [fit(get("silu"), half, weight=named("norm")).error.l2_squared for half in (1, 2, 3, 4)]
+    assert derivative**2 * wholes()[0] == pytest.approx(tables, rel=ROUNDED)
+    for axes in silu.axes:
+        together = dict(zip(*drawn(axes, ONE), strict=True))
+        for count, error in zip(*drawn(axes, TWO), strict=True):
+            if count // 2 in together:  # no code of as many bits is nearer to f', or to f, than the best for it alone
+                assert error**2 * (1 - CLOSE) <= together[count // 2] ** 2
+
+
+def test_one_more_bit_than_each_of_two_codes_is_better_than_both(silu: Figure) -> None:
+    """The borders of two codes of b bits part x into fewer than 2^(b+1) intervals, so a code of b + 1 bits has both.
+
+    That holds of contiguous tables; for silu under this weight sharing levels gains nothing.
+    """
+    one, two = totals(silu, ONE), totals(silu, TWO)
+    for bits, total in two.items():
+        assert one[bits // 2 + 1] * (1 - CLOSE) <= total * (1 + ROUNDED)
+
+
+def test_words(silu: Figure) -> None:
+    assert silu.get_suptitle() == "silu and silu′, w = norm"
+    assert [axes.get_title() for axes in silu.axes] == ["f′", "f"]
+    assert [axes.get_yscale() for axes in silu.axes] == ["log", "log"]
+    legend = silu.axes[1].get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == [ONE, TWO]
+
+
+def test_a_derivative_without_error_is_said_to_have_none() -> None:
+    derivative, output = joint_bits_figure(get("relu"), named("norm(0,2)")).axes
+    assert [text.get_text() for text in derivative.texts] == ["no error"]
+    assert list(output.texts) == []
+    assert np.isfinite(drawn(output, ONE)[1]).all()
