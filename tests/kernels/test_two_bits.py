@@ -210,8 +210,8 @@ def test_the_twin_that_stands_alone(name, dtype, tmp_path):
     assert torch.equal(saved, planes)
     dx = alone.backward_pass(torch.ones_like(x), y, saved)
     runtime = reference.backward(kernel, torch.ones_like(x), expected, planes, params)
-    # The runtime has faster operations, whose float32 rounds otherwise. Formulas are taken that come near the error that
-    # rounding y leaves, and what float32 adds to them is far below that.
+    # The runtime has faster operations, whose float32 rounds otherwise. Formulas are taken that come near the error
+    # that rounding y leaves, and what float32 adds to them is far below that.
     atol = load(name, f"invact-{dtype}-2bit")["error"]["floor_rms"] / 4
     eps = torch.finfo(NARROW[dtype]).eps
     torch.testing.assert_close(dx[number], runtime[number], rtol=eps, atol=atol)
