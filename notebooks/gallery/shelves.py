@@ -12,9 +12,9 @@ from fitting.invact.engines.papers import ENGINE as PUBLISHED
 from fitting.provenance import own_params, stored_function
 from notebooks.gallery.fits import FewBit, Fit, InvAct, Joint, Published
 
-# Of joint codes that the page shows. Those of 7 and 8 bits have 128 and 256 lines in each text to copy: they would be a
-# fifth of a page that a phone is to load. They are in the files, where programs read them.
-MOST_BITS = 6
+# Of joint codes that the page shows. Texts to copy have a line for each interval, up to 256: those of 5 to 8 bits would
+# be a fifth of a page that a phone is to load. They stay in the files, where programs read them.
+MOST_BITS = 4
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def assert_same_intervals(texts: list[str], borders: np.ndarray) -> None:
 
 
 def test_c_says_how_a_joint_code_is_read():
-    assert len(JOINT) > 20
+    assert len(JOINT) > 10
     for fit in JOINT:
         text, solution = as_c(fit), fit.document["solution"]
         assert (
