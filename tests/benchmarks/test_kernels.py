@@ -79,6 +79,7 @@ def test_bits_fill_whole_bytes():
 def test_bytes_kept_are_those_the_allocator_gives_out(name, dtype):
     x, _ = cases.tensors((N,), dtype, CPU)
     function = cases.make("gelu", name)
+    function(x.clone()).detach()  # tables of 16-bit numbers are made once
     _, allocated = bytes_allocated(lambda: function(x.clone()))
     assert allocated == cases.kept("gelu", name, x.itemsize, N)
 

@@ -123,10 +123,10 @@ def test_bad_input_is_one_line(name: str, line: str, message: str, alone: bool, 
 
 OPTIONS = {
     "--help", "--version", "--root", "--fn", "--expr", "--name", "--param", "--all", "--max-error", "--weight",
-    "--budget", "--out", "--format", "--plot", "--quiet", "--jobs", "--scheduler",
+    "--bits", "--budget", "--out", "--format", "--plot", "--quiet", "--jobs", "--scheduler",
 }  # fmt: skip
 OWN = {
-    "fewbit": {"--bits", "--levels", "--domain"},
+    "fewbit": {"--levels", "--domain", "--joint", "--lambda"},
     "invact": {"--dtype", "--engine", "--seed", "--timeout", "--template", "--start", "--import-pysr", "--front"},
 }
 

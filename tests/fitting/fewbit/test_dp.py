@@ -11,7 +11,7 @@ from pathlib import Path
 import numba
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -190,6 +190,8 @@ def test_a_segment_more_is_never_worse(case: Atoms, k: int) -> None:
 @given(atoms(), st.integers(1, 9), st.integers(-60, 60), st.integers(-60, 60))
 def test_scaling_by_powers_of_two_is_exact(case: Atoms, k: int, m: int, e: int) -> None:
     values, masses = map(np.array, case)
+    least = np.finfo(np.float64).tiny * 2.0 ** max(0, -e)
+    assume(((masses == 0) | (masses >= least)).all())  # numbers below the least normal one lose digits by scaling
     got, scaled = partition(values, masses, k), partition(values * 2.0**m, masses * 2.0**e, k)
     assert scaled.cuts.tolist() == got.cuts.tolist()
     assert scaled.cost == math.ldexp(got.cost, 2 * m + e)
