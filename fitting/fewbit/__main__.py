@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     check(options)
     if options.joint:
         return joint(options, print)
-    weight = parse_weight(options.weight or "uniform")
+    weight = parse_weight("uniform" if options.weight is None else options.weight)
     if options.all:
         return _all(options, weight)
     out = None if options.out in (None, "-") else command.output_path("out", options.out)
