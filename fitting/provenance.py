@@ -62,5 +62,5 @@ def differences(
         f"error.{key} must be {value!r} as recomputed, got {stored[key]!r}"
         for key, value in recomputed.items()
         if stored[key] != value
-        and not (value and stored[key] and abs(stored[key] - value) <= max(absolute, relative * abs(value)))
+        and not (value and stored[key] and abs(stored[key] - value) <= max(absolute, relative * abs(stored[key])))
     ]

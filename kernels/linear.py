@@ -20,7 +20,7 @@ from kernels.hooks import autocasts
 from kernels.methods.method import spec_of
 from kernels.modules import Activation
 from kernels.stock import STOCK
-from kernels.validate import joint_kernels, resolved, sign_bit_kernel
+from kernels.validate import ALIASES, joint_kernels, resolved, sign_bit_kernel
 
 
 class _ActLinear(torch.autograd.Function):
@@ -51,13 +51,13 @@ class _ActLinear(torch.autograd.Function):
             return None, None, None, None, None, None
         saved, weight, anchor = ctx.saved_tensors
         dx = dweight = dbias = None
-        rows = grad.reshape(-1, grad.shape[-1])
+        rows = grad.flatten(0, -2) if grad.dim() > 1 else grad[None]
         if ctx.needs_input_grad[1]:
             if ctx.outputs:  # what a code stands for, times 1
                 ones = rows.new_ones(rows.shape[0], weight.shape[1])
                 y = torch.ops.actfit.backward(ones, None, saved, ctx.outputs, [])
             else:
-                y = saved.abs().add_(ctx.minimum).view(-1, weight.shape[1])
+                y = saved.abs().add_(ctx.minimum).view(rows.shape[0], weight.shape[1])
             dweight = rows.T @ y
         if ctx.needs_input_grad[0]:
             dy = (grad @ weight).contiguous()
@@ -111,7 +111,8 @@ class ActLinear(nn.Module):
             )
         if not isinstance(act, Activation | str):
             raise KernelError(f"act must be a module of kernels.modules or a function's name, got {type(act).__name__}")
-        self.function = act if isinstance(act, str) else act.name()
+        name = act if isinstance(act, str) else act.name()
+        self.function = ALIASES.get(name, name)
         self.bits, self.coefficients = bits, resolved(coefficients)
         self._find_kernels()
         self.linear = linear
@@ -127,7 +128,10 @@ class ActLinear(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._find_kernels()  # another process has not made them yet
+        try:
+            spec_of(self.kernel), self.outputs and spec_of(self.outputs)
+        except KernelError:  # another process has not made them yet
+            self._find_kernels()
 
     def forward(self, input: Tensor) -> Tensor:
         """linear(act(input)); without a code the weight's gradient is made of y to within a unit in the last place of

@@ -15,7 +15,7 @@ from kernels.engine.elements import DTYPES, dtype_name
 from kernels.errors import KernelError, shown
 from kernels.methods.few_bit import MAX_BITS
 from kernels.methods.functions import FUNCTIONS, function_info
-from kernels.methods.joint import COMPONENTS, Joint
+from kernels.methods.joint import COMPONENTS, SHIPPED_BITS, Joint
 from kernels.methods.method import KernelSpec, registered
 from kernels.methods.registry import elementwise_or_stock, near
 from kernels.methods.sign_bit import SignBit
@@ -114,11 +114,11 @@ def _check_parameters(function: str, values: Mapping[str, float]) -> None:
         raise KernelError(f"lambd must be at least 0, got {values['lambd']:g}")
 
 
-def _whole(bits: object) -> int:
+def _whole(bits: object, least: int = 1) -> int:
     try:
         return operator.index(bits if not isinstance(bits, bool) else None)  # type: ignore[arg-type]
     except (TypeError, ValueError, RuntimeError):
-        raise KernelError(f"bits must be a whole number from 1 to {MAX_BITS}, got {shown(bits)}") from None
+        raise KernelError(f"bits must be a whole number from {least} to {MAX_BITS}, got {shown(bits)}") from None
 
 
 def sign_bit_kernel(function: str) -> KernelSpec:
@@ -146,9 +146,9 @@ def joint_kernels(function: str, bits: int | None, coefficients: str | PathLike[
     """
     kernel_for(function, {}, "invact")  # for the messages of what is wrong with the name
     info = function_info(ALIASES.get(function, function))
-    width = None if bits is None else _whole(bits)
+    width = None if bits is None else _whole(bits, SHIPPED_BITS.start)
     path = "" if coefficients is None else resolved(coefficients)
-    if not isinstance(path, str):
+    if not isinstance(path, str) or not (path or coefficients is None):
         raise KernelError(f"coefficients must be the path of a file, got {shown(coefficients)}")
     specs = tuple(Joint(width, path, component).bind(info, info.parameters) for component in COMPONENTS)
     for spec in specs:

@@ -28,7 +28,8 @@ the rounding slack of the programme, and 16 times the difference of two Gauss ru
 """
 
 import math
-from itertools import pairwise
+
+import numpy as np
 
 from fitting.fewbit.curve import ROUNDING
 from fitting.joint.plane import Cells, Plane
@@ -47,6 +48,5 @@ def lower_bound(plane: Plane, cells: Cells, k: int, grid_cost: float, slack: flo
 
 
 def _length(plane: Plane, cells: Cells) -> float:
-    """At least the length of the curve, with the leaps of f' from each run to the next."""
-    leaps = math.fsum(abs(right.first - left.last) for left, right in pairwise(plane.curve.runs))
-    return (math.fsum(cells.change.ravel()) + leaps) * (1 + ROUNDING)
+    """At least the length of the curve, with its leaps from each run to the next."""
+    return (math.fsum(cells.change.ravel()) + math.fsum(np.abs(plane.leaps).ravel())) * (1 + ROUNDING)

@@ -41,7 +41,8 @@ def errors(activation: Activation, weight: Weight, domain: tuple[float, float], 
         doubt = plane.doubt
     codes = table.codes(x)
     levels = np.stack([table.derivatives, table.outputs], axis=-1)[codes]
-    errors, wholes = mass @ (points - levels) ** 2, mass @ points**2
+    with np.errstate(over="ignore"):  # levels of a file may be any
+        errors, wholes = mass @ (points - levels) ** 2, mass @ points**2
     derivative, output, derivative_whole, output_whole = map(_digits, [*errors.tolist(), *wholes.tolist()])
     return Judged(derivative, output, derivative_whole, output_whole, doubt)
 

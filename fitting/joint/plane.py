@@ -14,7 +14,7 @@ from fitting.activations import Activation
 from fitting.activations.tape import Array
 from fitting.errors import InputError
 from fitting.fewbit.curve import ROUNDING, Indices
-from fitting.fewbit.measure import MAX_CELLS, NARROWEST, Measure
+from fitting.fewbit.measure import CONVERGED, MAX_CELLS, NARROWEST, Measure
 from fitting.fewbit.moments import DOUBT
 from fitting.weights import Weight
 
@@ -131,6 +131,10 @@ class Plane:
         self.top = math.hypot(*np.maximum(np.abs(low), np.abs(high)))
         self._cells = self._measured(edges[:-1], edges[1:])
         self.mass = math.fsum(self._cells.moments.mass)
+        joints = self.curve.edges[1:-1]
+        before = self.points(joints, self.curve.run_at(joints))
+        after = self.points(joints, self.curve.run_at(joints) + 1)
+        self.leaps = after - before
 
     def points(self, x: Array, runs: Indices) -> Array:
         """(f', sqrt(λ) f) at `x`, each taken on the run it is said to lie in: one axis more, of length 2."""
@@ -173,14 +177,19 @@ class Plane:
         return Moments(mass, mean + self.centre, spread), (mass, first, second)
 
     def cells(self, spare: float) -> Cells:
-        """Cells none of which has more than `spare` to spare, unless there are `MAX_CELLS`; they stay refined."""
+        """Cells none of which has more than `spare` to spare, or doubtful moments, unless there are `MAX_CELLS`.
+
+        They stay refined.
+        """
         while True:
             cells = self._cells
             mid = cells.lo + (cells.hi - cells.lo) / 2
             narrow = cells.hi - cells.lo <= NARROWEST * np.maximum(abs(cells.lo), abs(cells.hi))
             # What the nodes of the quadrature saw must agree with the change between the ends.
             seen = np.maximum(cells.spare, cells.moments.mass * np.hypot(*cells.change.T) / 4)
-            split = (seen > spare) & ~narrow & (cells.change.max(axis=1) > 4 * ROUNDING * self.top)
+            split = (seen > spare) & (cells.change.max(axis=1) > 4 * ROUNDING * self.top)
+            split |= cells.doubt > CONVERGED * self.mass * self.reach**2
+            split &= ~narrow
             split &= np.cumsum(split) <= MAX_CELLS - len(mid)
             if not split.any():
                 return cells

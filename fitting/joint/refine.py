@@ -25,12 +25,9 @@ def error_of(plane: Plane, borders: Array) -> float:
 
 
 def refine(plane: Plane, borders: Array) -> Array:
-    """Increasing borders at a stationary point that is at least as good; those at leaps of f' stay there."""
+    """Increasing borders at a stationary point that is at least as good; those at leaps of the curve stay there."""
     width = plane.domain[1] - plane.domain[0]
-    leaps = [
-        left.hi for left, right in zip(plane.curve.runs, plane.curve.runs[1:], strict=False) if left.last != right.first
-    ]
-    free = ~np.isin(borders, leaps)
+    free = ~np.isin(borders, plane.curve.edges[1:-1][plane.leaps.any(axis=1)])
     error = error_of(plane, borders)
     for _ in range(MAX_ROUNDS):
         step = np.where(free, _newton_step(plane, borders, free), 0.0)

@@ -4,6 +4,8 @@ from fitting.fewbit.report import aligned, as_math, called
 from fitting.joint.solve import JointFit
 from fitting.words import counted, percent, ten_digits
 
+EXACT = 1e-10  # relative: levels have 12 digits
+
 
 def rows(fit: JointFit) -> list[tuple[float, float, float, float, int]]:
     """(from, to, level of f', level of f, code) for each interval; it holds from < x <= to."""
@@ -32,8 +34,8 @@ def _title(fit: JointFit) -> str:
 
 def _facts(fit: JointFit) -> list[str]:
     error = fit.error
-    if error.total == 0:
-        return ["error   0 to all the digits of float64"]
+    if error.total == 0 or (error.lower_bound == 0 and max(error.derivative_share, error.output_share) < EXACT):
+        return ["error   0 to the digits of the levels"]
     return [
         f"error   of f' {error.derivative_share:.4g}, of f {error.output_share:.4g} (root mean squares, relative)",
         f"sum     ∫(f'-q)²w + lambda ∫(f-y)²w = {error.derivative:.6g} + {fit.output_weight:g} * {error.output:.6g} = "

@@ -40,7 +40,7 @@ class SamplePlane(Plane):
         moments = Moments(counts / samples.size, values, none)
         before = np.concatenate([[domain[0]], self.x[:-1]])
         self._cells = Cells(before, self.x, moments, np.zeros_like(values), none)
-        self.mass = math.fsum(moments.mass)
+        self.mass, self.leaps = math.fsum(moments.mass), np.zeros((0, 2))
 
     def cells(self, spare: float) -> Cells:
         return self._cells

@@ -178,8 +178,9 @@ def _judged(plane: Plane, output_weight: float, table: Table, bound: float) -> E
     """Its errors, integrated anew on other cells; `InputError` where they contradict those of the search."""
     judged = judge.errors(plane.activation, plane.weight, plane.domain, table)
     total = judged.derivative + output_weight * judged.output
+    rounding = plane.mass * (plane.top * 10.0 ** (1 - DIGITS)) ** 2  # of levels, which are rounded means
     allowed = max(1.0, output_weight) * judged.doubt + plane.doubt + judge.TOLERANCE * total
-    allowed += plane.mass * (plane.top * 10.0 ** (1 - DIGITS)) ** 2  # of levels, which are rounded means
+    allowed += rounding
     searched = error_of(plane, table.borders)
     if abs(total - searched) > allowed + NOISE * total or bound > total + allowed:
         raise InputError(

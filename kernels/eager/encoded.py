@@ -49,13 +49,13 @@ class Drawn:
 
 
 class Groups(Encoded):
-    """Codes of the numbers in each group of neighbours, by its minimum and its step."""
+    """Codes of the numbers in each group of neighbours, from the group's minimum on by its step."""
 
     def __init__(self, flat: Tensor, method: EveryTensor, group: int = GROUP, drawn: Drawn | None = None) -> None:
         self.count, self.dtype, self.group = flat.numel(), flat.dtype, group
         is_random = method.rounding == "stochastic"
         noise = (drawn or Drawn()).like(flat, computed(flat.dtype)) if is_random else None
-        self._tensors = list(encode_groups(flat, (group, 1, self.count), method.bits, noise, centered=not is_random))
+        self._tensors = list(encode_groups(flat, (group, 1, self.count), method.bits, noise))
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
         planes, minimum, step = tensors

@@ -1,5 +1,6 @@
 """Codes of integers, exact, in as many bits as they need by what the function that saves them was given."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -101,7 +102,12 @@ def coding_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], given: 
     """
     if name in POOLS and given:
         windows = _windows(given[0].shape[-POOLS[name] :], args, kwargs)
-        return None if any(of.dilation > of.size for of in windows) else partial(InWindows, windows=windows)
+        if any(of.dilation > of.size for of in windows):
+            return None
+        if len(windows) == 3 and given[0].device.type == "cpu" and not given[0].is_contiguous():
+            # Of windows that hold nothing but -inf PyTorch then says places in the first layers, whatever their depth.
+            return partial(_integers, bound=math.prod(of.size for of in windows))
+        return partial(InWindows, windows=windows)
     if name in INDICES:
         sizes = [size for x in given if x.is_floating_point() for size in x.shape]
         return partial(_integers, bound=max(sizes)) if sizes else None

@@ -77,7 +77,7 @@ def is_dense(x: Tensor) -> bool:
 
 def covers(x: Tensor) -> bool:
     """Whether its elements are all of its storage, each once or, expanded, many times."""
-    return is_dense(x[tuple(0 if stride == 0 else slice(None) for stride in x.stride())])
+    return x.numel() > 0 and is_dense(x[tuple(0 if stride == 0 else slice(None) for stride in x.stride())])
 
 
 def is_part(x: Tensor) -> bool:

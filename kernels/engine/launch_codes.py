@@ -53,8 +53,8 @@ def _like(vector: Tensor, other: Tensor) -> Tensor:
     return vector.expand(len(other)).contiguous()
 
 
-def ends(x: Tensor, run: int, wide: int, tokens: int, bits: int, centered: bool = False) -> tuple[Tensor, Tensor]:
-    """What code 0 stands for in each group of x, and the step of codes of `bits` bits over it: bfloat16 each."""
+def ends(x: Tensor, run: int, wide: int, tokens: int, bits: int) -> tuple[Tensor, Tensor]:
+    """The minimum of each group of x, and the step of codes of `bits` bits over it: bfloat16 each."""
     count = x.numel()
     groups = count // tokens * -(-tokens // run)
     minimum, step = (x.new_empty(groups, dtype=torch.bfloat16) for _ in range(2))
@@ -67,8 +67,7 @@ def ends(x: Tensor, run: int, wide: int, tokens: int, bits: int, centered: bool 
         with device_of(x):
             _template().group_range_kernel[grid](
                 x, minimum, step, run, wide, tokens, groups, count,
-                BITS=bits, CENTERED=centered, GROUPS=tile // width, WIDTH=width,
-                num_warps=WARPS if small else 16, **_EXACT
+                BITS=bits, GROUPS=tile // width, WIDTH=width, num_warps=WARPS if small else 16, **_EXACT
             )  # fmt: skip
     return minimum, step
 

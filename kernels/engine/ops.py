@@ -89,7 +89,7 @@ def _planes_like(x: Tensor, bits: int) -> Tensor:
     return x.new_empty((bits, plane_bytes(x.numel())), dtype=torch.uint8)
 
 
-def _ends_fake(x: Tensor, run: int, wide: int, tokens: int, *_: Any) -> tuple[Tensor, Tensor]:
+def _ends_fake(x: Tensor, run: int, wide: int, tokens: int, bits: int) -> tuple[Tensor, Tensor]:
     groups = x.numel() // tokens * ((tokens + run - 1) // run)
     return x.new_empty(groups, dtype=torch.bfloat16), x.new_empty(groups, dtype=torch.bfloat16)
 
@@ -123,7 +123,7 @@ _OPS: dict[str, Op] = {
         lambda _, derivatives: torch.empty_like(derivatives[0]),
     ),
     "ends": (
-        "(Tensor x, SymInt run, SymInt wide, SymInt tokens, int bits, bool centered=False) -> (Tensor, Tensor)",
+        "(Tensor x, SymInt run, SymInt wide, SymInt tokens, int bits) -> (Tensor, Tensor)",
         _of_codes("ends"),
         _ends_fake,
     ),

@@ -18,12 +18,10 @@ from kernels.engine.pieces import Along, bytes_of, pieces
 from kernels.engine.planes import eights_of, plane_bytes
 
 
-def ends(x: Tensor, run: int, wide: int, tokens: int, bits: int, centered: bool = False) -> tuple[Tensor, Tensor]:
-    """The number that code 0 stands for in each group, and the step from code to code: bfloat16 each.
+def ends(x: Tensor, run: int, wide: int, tokens: int, bits: int) -> tuple[Tensor, Tensor]:
+    """The minimum of each group, rounded down to bfloat16, and the step from code to code, rounded up: bfloat16 each.
 
-    That is the minimum, rounded down, and the step is rounded up, so that 2^bits codes reach over the whole group;
-    centered: of a group with numbers on both sides of 0 it is the middle of the first of 2^bits equal parts, so that
-    none is further from its code than half a part. Other groups may have many zeros, which have to stay zeros.
+    So 2^bits codes from the minimum on, a step apart, reach over the whole group.
     """
     flat, groups = x.reshape(-1), x.numel() // tokens * -(-tokens // run)
     low, high = (x.new_full((groups,), end, dtype=torch.float32) for end in (torch.inf, -torch.inf))
@@ -35,9 +33,6 @@ def ends(x: Tensor, run: int, wide: int, tokens: int, bits: int, centered: bool 
             torch.maximum(most, part.amax(-2, keepdim=True), out=most)
     minimum = -next_bfloat16(-low)
     step = next_bfloat16((high - minimum) / ((1 << bits) - 1))
-    if centered:
-        part, crosses = next_bfloat16((high - low) / (1 << bits)), (low < 0) & (high > 0)
-        minimum, step = torch.where(crosses, low + part / 2, minimum), torch.where(crosses, part, step)
     return minimum.bfloat16(), step.bfloat16()
 
 

@@ -1,7 +1,10 @@
 """ActLinear with a joint code: forward is stock's, backward is that of its levels, and the codes are all it keeps."""
 
+import copy
+import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -136,10 +139,14 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
 
     def error(layer: nn.Module) -> float:
         exact = torch.autograd.grad(linear(F.gelu(x)).sum(), linear.weight)[0]
-        return float((torch.autograd.grad(layer(x).sum(), linear.weight)[0] - exact).norm() / exact.norm())
+        return float((torch.autograd.grad(layer(x).sum(), layer.linear.weight)[0] - exact).norm() / exact.norm())
 
     assert error(ActLinear("gelu", linear, coefficients=path)) < 0.25 * error(ActLinear("gelu", linear, bits=4))
-    assert "a joint code of x, 4 bits" in repr(ActLinear("gelu", linear, coefficients=path))
+    layer = ActLinear("gelu", linear, coefficients=path)
+    assert "a joint code of x, 4 bits" in repr(layer)
+    shutil.move(path, tmp_path / "moved.json")
+    assert error(copy.deepcopy(layer)) == error(layer)  # what was read once is there
+    shutil.move(tmp_path / "moved.json", path)
     with pytest.raises(KernelError, match="bits must be those of the file, 4, got 3"):
         ActLinear("gelu", linear, bits=3, coefficients=path)
     with pytest.raises(KernelError, match="coefficients must be a joint file of silu, got joint of gelu"):
@@ -151,8 +158,9 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     [
         ({"bits": 1}, "bits must be a whole number from 2 to 8, got 1"),
         ({"bits": 9}, "bits must be a whole number from 2 to 8, got 9"),
-        ({"bits": True}, "bits must be a whole number from 1 to 8, got True"),
-        ({"bits": 2.5}, "bits must be a whole number from 1 to 8, got 2.5"),
+        ({"bits": True}, "bits must be a whole number from 2 to 8, got True"),
+        ({"bits": 2.5}, "bits must be a whole number from 2 to 8, got 2.5"),
+        ({"coefficients": ""}, "coefficients must be the path of a file, got ''"),
         ({"coefficients": "no.json"}, "coefficients must be a file that can be read, got .*no.json': No such file"),
         ({"coefficients": 3}, "coefficients must be the path of a file, got 3"),
         (
@@ -186,3 +194,19 @@ def test_another_process_loads_it(bits: int | None, tmp_path: Path) -> None:
     x = torch.linspace(-2, 2, 12).view(3, 4).requires_grad_()
     layer(x).sum().backward()
     assert done.stdout.strip() == str(x.grad.tolist())
+
+
+@pytest.mark.parametrize("bits", [None, 4])
+def test_another_name_and_layers_of_nothing(bits: int | None) -> None:
+    layer, x = ActLinear("swish", nn.Linear(8, 2), bits=bits), torch.randn(3, 8)
+    with torch.no_grad():
+        assert torch.equal(layer(x), layer.linear(F.silu(x)))
+    for inward, outward in ((8, 0), (0, 4)):
+        x = torch.randn(3, inward, requires_grad=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of weights without elements
+            linear = nn.Linear(inward, outward)
+        layer = ActLinear("silu", linear, bits=bits)
+        got = torch.autograd.grad(layer(x).sum(), [x, *linear.parameters()])
+        stock = torch.autograd.grad(linear(F.silu(x)).sum(), [x, *linear.parameters()])
+        assert [one.shape for one in got] == [one.shape for one in stock]

@@ -29,12 +29,9 @@ from kernels.engine.templates.planes import load_planes, store_planes
 @triton.jit
 def group_range_kernel(
     x_ptr, minimum_ptr, step_ptr, run, wide, tokens, groups, n,
-    BITS: tl.constexpr, CENTERED: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr,
+    BITS: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The least of each group of `run` tokens and the step of its codes, GROUPS a program, WIDTH tokens at a time.
-
-    CENTERED: of groups with numbers on both sides of 0 the middle of the first of 2^BITS equal parts.
-    """
+    """The least of each group of `run` tokens and the step of its codes, GROUPS a program, WIDTH tokens at a time."""
     index = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
     line = index // wide  # of all features
     lines = (tokens - 1) // run + 1
@@ -56,11 +53,6 @@ def group_range_kernel(
     highest = tl.where(nan, 0x7FC00000, ordered(highest)).to(tl.float32, bitcast=True)
     least = -upper(-lowest)
     step = upper(tl.div_rn(highest - least, (1 << BITS) - 1.0))
-    if CENTERED:
-        crosses = (lowest < 0) & (highest > 0)
-        part = upper((highest - lowest) * (1.0 / (1 << BITS)))
-        least = tl.where(crosses, lowest + part * 0.5, least)
-        step = tl.where(crosses, part, step)
     tl.store(minimum_ptr + index, least.to(tl.bfloat16), mask=index < groups)
     tl.store(step_ptr + index, step.to(tl.bfloat16), mask=index < groups)
 

@@ -71,3 +71,10 @@ def test_the_bound_holds_on_coarse_cells_too(name):
         assert bound <= reached
         needed |= math.fsum(cells.moments.spread) + found.cost > reached * (1 + 1e-6)
     assert needed
+
+
+def test_the_length_counts_leaps_of_both() -> None:
+    """threshold: 20 up to 0.1, then x: f leaps by 19.9 and f' by 1."""
+    plane = Plane(get("threshold"), 1.0, NORMAL, (-7.0, 7.0))
+    assert plane.leaps.tolist() == [[1.0, pytest.approx(-19.9)]]
+    assert _length(plane, plane.cells(1e-3)) >= 19.9 + 6.9

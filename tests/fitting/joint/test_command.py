@@ -126,6 +126,9 @@ def test_wrong_numbers_are_found() -> None:
     error = document["error"]
     worse = {**document, "error": {**error, "output": error["output"] * 1.001}}
     assert verify(worse)[0] != []
+    absurd = to_document(fit_joint(get("silu"), 2))
+    absurd["solution"]["outputs"][0] = 1e300
+    assert verify(absurd)[0] != []
     other = fit_joint(get("silu"), 2, output_weight=9.0).error  # not the best for 1, so that a bound may be too high
     total = other.derivative + other.output
     assert total > 1.01 * error["total"]

@@ -16,6 +16,7 @@ from fitting.activations import Activation, from_expression, get
 from fitting.errors import InputError
 from fitting.fewbit.polish import NOISE
 from fitting.fewbit.solve import fit
+from fitting.joint.report import as_table
 from fitting.joint.solve import TARGET_GAP, fit_joint
 from fitting.weights import from_callable, from_samples, named, uniform
 
@@ -205,3 +206,16 @@ def test_borders_of_samples_lie_where_both_levels_are_as_far(samples: list[float
     for step in (-1, 1):  # no sample is nearer to the level beside its own, but for the 12 digits of levels
         beside = np.clip(codes + step, 0, levels.shape[0] - 1)
         assert (own <= ((points - levels[beside]) ** 2).sum(axis=1) + 1e-9).all()
+
+
+@pytest.mark.parametrize(("name", "bits"), [("relu", 3), ("hardtanh", 4)])
+def test_a_density_that_is_infinite_at_an_end_is_followed(name: str, bits: int) -> None:
+    """Where f' is constant no change of it asks for finer cells; the doubt about the weight does."""
+    error = fit_joint(get(name), bits, weight=named("beta(0.5,0.5)")).error
+    assert error.gap <= 2 * TARGET_GAP
+
+
+def test_a_code_for_each_sample_is_exact() -> None:
+    result = fit_joint(get("gelu"), 3, weight=from_samples([-1.0, 0.3]))
+    assert result.table.outputs.size == 2
+    assert "error   0 to the digits of the levels" in as_table(result)
