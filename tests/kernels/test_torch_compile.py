@@ -32,15 +32,20 @@ OF_ERF = 5.1e-7
 
 
 def agree(compiled: Made, eager: Made, *inputs: Tensor, backend: str = "aot_eager", of_erf: float = 0.0) -> bool:
-    """Bit for bit; by Inductor to the rounding of its own functions, of which f' from y makes more beside a turning
-    point: 4e-4 in float32, as docs/accuracy.md has it; in other dtypes eps is enough.
+    """Forward bit for bit, and gradients to the rounding of a formula in y, for which the ops have operations of their
+    own: of some twenty operations it moves f' by 2**-19 at most in float32, on each side; the numbers that f' is
+    multiplied by are below 4 here. By Inductor to the rounding of its own functions, of which f' from y makes more
+    beside a turning point: 4e-4 in float32, as docs/accuracy.md has it; in other dtypes eps is enough.
 
     of_erf: what y may be off by besides, as a share of |x|.
     """
     got, expected = outcome(compiled, *inputs), outcome(eager, *inputs)
     same_layout = all(one.stride() == other.stride() for one, other in zip(got, expected, strict=True))
     if backend == "aot_eager":
-        return same_layout and all(map(torch.equal, got, expected))
+        pairs = zip(got[1:], expected[1:], strict=True)
+        eps = torch.finfo(inputs[0].dtype).eps
+        close = all(torch.allclose(*pair, rtol=2 * eps, atol=4 * 2 * 2.0**-19) for pair in pairs)
+        return same_layout and torch.equal(got[0], expected[0]) and close
     eps = 2 * torch.finfo(inputs[0].dtype).eps
     beside = 4e-4 if inputs[0].dtype == torch.float32 else eps
     (y, *gradients), (exact_y, *exact) = got, expected

@@ -163,7 +163,7 @@ def test_the_message_names_the_true_place(expression, message):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("expression", ["tanh(x)/x", "(exp(x) - 1)/x", "x/(exp(x) - 1)", "1/tanh(x) - 1/x"])
+@pytest.mark.parametrize("expression", ["tanh(x)/x", "(exp(x) - 1)/x", "x/(exp(x) - 1)"])
 def test_they_are_fitted_with_a_certificate(expression):
     activation = from_expression(expression)
     found = fit(activation, 2, domain=(-4, 4))

@@ -39,7 +39,9 @@ def test_compile(how: dict[str, Any], backend: str, order: str, kind: str) -> No
     report = convert(compiled if order == "after" else model, **how)
     convert(eager, **how)
     got, expected = gradients(compiled, model), gradients(eager, eager)
-    assert equal(got, expected) if backend == "aot_eager" else near(got, expected, ROUNDING)
+    # By a formula in y gradients are made by operations of the ops' own, in eager, and round otherwise.
+    is_exact = backend == "aot_eager" and how["method"] != "invact"
+    assert equal(got, expected) if is_exact else near(got, expected, ROUNDING)
     if how["method"] == "fewbit":
         assert saved_bytes(compiled, batch()).total == saved_bytes(eager, batch(), fake=False).total
     report.revert()
