@@ -129,7 +129,8 @@ class ActLinear(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         try:
-            spec_of(self.kernel), self.outputs and spec_of(self.outputs)
+            for key in filter(None, (self.kernel, self.outputs)):
+                spec_of(key)
         except KernelError:  # another process has not made them yet
             self._find_kernels()
 

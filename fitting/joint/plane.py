@@ -116,25 +116,39 @@ class Plane:
         domain: tuple[float, float],
         independent: bool = False,
     ) -> None:
+        measure = self._start(activation, output_weight, weight, domain, independent)
+        seen = measure.cells(measure.first_spare(2))  # fine enough for all that f' and the weight do
+        turns = [at for _, places in self.curve.crossings(np.zeros(1)) for at in places.tolist()]  # of f
+        edges = np.unique(np.concatenate([seen.lo, seen.hi, turns]))
+        self._span(self.points(edges, self.curve.run_at(edges)))
+        self._cells = self._measured(edges[:-1], edges[1:])
+        self.mass = math.fsum(self._cells.moments.mass)
+        joints = self.curve.edges[1:-1]
+        runs = self.curve.run_at(joints)
+        self.leaps = self.points(joints, runs + 1) - self.points(joints, runs)
+
+    def _start(
+        self,
+        activation: Activation,
+        output_weight: float,
+        weight: Weight,
+        domain: tuple[float, float],
+        independent: bool = False,
+    ) -> Measure:
+        """What the points of the curve need, and the measure of f' alone."""
         self.activation, self.weight, self.domain = activation, weight, domain
         measure = Measure(activation, weight, domain, independent)
         self.curve, self.density = measure.curve, measure.source.density
         self.root = math.sqrt(output_weight)
-        seen = measure.cells(measure.first_spare(2))  # fine enough for all that f' and the weight do
-        turns = [at for _, places in self.curve.crossings(np.zeros(1)) for at in places.tolist()]  # of f
-        edges = np.unique(np.concatenate([seen.lo, seen.hi, turns]))
-        ends = self.points(edges, self.curve.run_at(edges))
-        if not np.isfinite(ends).all():
-            raise InputError(f"f must be finite on the domain, got {activation.name}, which is not; try --domain")
-        low, high = ends.min(axis=0), ends.max(axis=0)
+        return measure
+
+    def _span(self, points: Array) -> None:
+        """The centre of the box that holds these points, half its diagonal, and the greatest size in it."""
+        if not np.isfinite(points).all():
+            raise InputError(f"f must be finite on the domain, got {self.activation.name}, which is not; try --domain")
+        low, high = points.min(axis=0), points.max(axis=0)
         self.centre, self.reach = (low + high) / 2, math.hypot(*(high - low)) / 2
         self.top = math.hypot(*np.maximum(np.abs(low), np.abs(high)))
-        self._cells = self._measured(edges[:-1], edges[1:])
-        self.mass = math.fsum(self._cells.moments.mass)
-        joints = self.curve.edges[1:-1]
-        before = self.points(joints, self.curve.run_at(joints))
-        after = self.points(joints, self.curve.run_at(joints) + 1)
-        self.leaps = after - before
 
     def points(self, x: Array, runs: Indices) -> Array:
         """(f', sqrt(λ) f) at `x`, each taken on the run it is said to lie in: one axis more, of length 2."""

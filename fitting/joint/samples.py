@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from fitting.activations import Activation
 from fitting.activations.tape import Array
 from fitting.errors import InputError
-from fitting.fewbit.measure import Measure
 from fitting.joint.plane import Cells, Moments, Plane
 from fitting.weights import Weight
 
@@ -21,21 +20,14 @@ class SamplePlane(Plane):
     def __init__(
         self, activation: Activation, output_weight: float, weight: Weight, domain: tuple[float, float]
     ) -> None:
-        self.activation, self.weight, self.domain = activation, weight, domain
-        measure = Measure(activation, weight, domain)
-        self.curve, self.density = measure.curve, measure.source.density
-        self.root = math.sqrt(output_weight)
+        self._start(activation, output_weight, weight, domain)
         samples = weight.samples
         if samples is None:
             raise InputError(f"weight must be samples, got {weight.label}; see Plane for densities")
         inside = samples[(domain[0] <= samples) & (samples <= domain[1])]
         self.x, counts = np.unique(inside, return_counts=True)
         values = self.points(self.x, self.curve.run_at(self.x))
-        if not np.isfinite(values).all():
-            raise InputError(f"f must be finite on the domain, got {activation.name}, which is not; try --domain")
-        low, high = values.min(axis=0), values.max(axis=0)
-        self.centre, self.reach = (low + high) / 2, math.hypot(*(high - low)) / 2
-        self.top = math.hypot(*np.maximum(np.abs(low), np.abs(high)))
+        self._span(values)
         none = np.zeros(self.x.size)
         moments = Moments(counts / samples.size, values, none)
         before = np.concatenate([[domain[0]], self.x[:-1]])

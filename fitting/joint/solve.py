@@ -144,8 +144,8 @@ def _search(plane: Plane, k: int, target_gap: float, report: Callable[[str], Non
         borders, cost, slack = _grid_optimum(cells, k)
         borders = plane.between(borders) if isinstance(plane, SamplePlane) else refine(plane, borders)
         reached, gain = lower_bound(plane, cells, k, cost, slack)
-        if error_of(plane, borders) < error:
-            best, error = borders, error_of(plane, borders)
+        if (found := error_of(plane, borders)) < error:
+            best, error = borders, found
         bound, target = max(bound, reached), target_gap * error
         if error - bound <= target or gain <= target / 4 or len(cells.lo) in (count, MAX_CELLS):
             return best, bound
