@@ -15,7 +15,9 @@ from kernels.eager import InFewBits, Untouched, watching
 from kernels.forwarding import Forwarding, standing
 from kernels.memory.measure import has_forward
 from kernels.methods.every_tensor import EveryTensor
+from kernels.planning.plan import Plan
 
+WITHIN = "it is within the budget as it is"
 TWICE = "it goes by compress already; revert that first"
 
 
@@ -25,8 +27,11 @@ def convert_modules(
     include: Sequence[str] | None,
     exclude: Sequence[str] | None,
     run: Run | None,
+    plan: Plan | None = None,
 ) -> Report:
     """Change the model, or the modules that `include` names, and leave those alone in them that `exclude` names.
+
+    By a plan, which is of the whole model, `method` is not asked.
 
     Raises
     ------
@@ -41,6 +46,8 @@ def convert_modules(
     reasons = select_sites(dict.fromkeys(sites, ""), include, exclude)
     chosen = _outermost([site for site in sites if reasons[site] != "not included"])
     left = _outermost([site for site in sites if reasons[site] == "excluded"])
+    if plan is not None:
+        method, reasons = plan.method, reasons if plan.needed else dict.fromkeys(reasons, WITHIN)
     changes: list[Change] = []
     before = None if run is None else run({})
     try:
@@ -54,7 +61,7 @@ def convert_modules(
         raise
     if before is not None and after is not None and chosen == sites[:1]:  # of the model itself all is known
         rows = [replace(row, before=before.total, after=after.total) for row in rows]
-    return revertible(Report(rows, before, after, tuple(whole.values())), changes)
+    return revertible(Report(rows, before, after, tuple(whole.values()), plan), changes)
 
 
 def _outermost(sites: Sequence[Site]) -> list[Site]:

@@ -8,6 +8,7 @@ from torch import nn
 from torch._dynamo.eval_frame import OptimizedModule
 
 from kernels.conversion.arguments import patterns, validated_method
+from kernels.conversion.budgeted import Loss, check_arguments, planned
 from kernels.conversion.changes import Change, Decision, Outcomes, apply_decisions, undo
 from kernels.conversion.check import check
 from kernels.conversion.decide import decide_by_measuring
@@ -26,6 +27,7 @@ from kernels.methods.compressed import Compressed
 from kernels.methods.every_tensor import EveryTensor
 from kernels.methods.functions import function_info
 from kernels.methods.method import Method
+from kernels.planning.plan import Plan
 from kernels.stock import KEEPS_OUTPUT
 
 WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, OptimizedModule)
@@ -45,6 +47,9 @@ def convert(
     exclude: str | Iterable[str] | None = None,
     max_derivative_error: float | None = None,
     accounting: str = "as-run",
+    budget: str | float | None = None,
+    loss: Loss | None = None,
+    plan: Plan | str | PathLike[str] | None = None,
 ) -> Report:
     """Make a model's activations save less for backward, in place; `report.revert()` undoes it.
 
@@ -74,6 +79,12 @@ def convert(
         the floor that the output's dtype sets.
     accounting
         As `saved_bytes` has it.
+    budget, loss
+        In place of a method: bytes at the peak of a step, as "24GiB", or a share of what the model keeps now, as 0.2.
+        Each saved tensor gets bits of its own, so that the gradient's error is least: `kernels.planning.make_plan`.
+        `report.plan` is what was found.
+    plan
+        In place of a method: a plan that was found before, or the file that it was saved to.
 
     Returns
     -------
@@ -86,11 +97,18 @@ def convert(
         For arguments that cannot be honoured. Whatever is raised, the model is then as it was.
     """
     options = {"bits": bits, "scheme": scheme, "rounding": rounding, "coefficients": coefficients}
-    asked = validated_method(model, method, inputs, accounting, max_derivative_error=max_derivative_error, **options)
+    bound = {"max_derivative_error": max_derivative_error}
+    if budget is not None or loss is not None or plan is not None:
+        of_methods = {**options, **bound, "rounding": None if plan is None else rounding}
+        parts = {"include": include, "exclude": exclude}
+        check_arguments(budget, loss, plan, inputs, method, {**of_methods, **parts})
+        method = EveryTensor.name
+    asked = validated_method(model, method, inputs, accounting, **bound, **options)
     model = _unwrapped(model)
     run = None if inputs is None else runner(model, inputs, accounting)
     if isinstance(asked, EveryTensor):
-        return convert_modules(model, asked, patterns(include), patterns(exclude), run)
+        found = planned(model, inputs, budget, loss, plan, rounding)
+        return convert_modules(model, asked, patterns(include), patterns(exclude), run, found)
     sites = _find(model, asked, run)
     reasons = select_sites(sites, patterns(include), patterns(exclude))
     reasons |= reasons_in_place(model, [site for site in sites if not reasons[site]], run)

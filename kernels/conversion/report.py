@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from kernels.conversion.changes import Change, undo
 from kernels.eager.watched import Whole
 from kernels.memory.saved import Saved, common, like, size
+from kernels.planning.plan import Plan
 
 SHOWN = 0.02  # of all that is kept: a share that is worth a line
 
@@ -55,12 +56,15 @@ class Report:
         What the model saves for backward; None where no inputs were given.
     whole
         By compress: the tensors that are kept as they are, but for parameters and inputs; likewise.
+    plan
+        What was planned for a budget, if there was one.
     """
 
     sites: Sequence[Converted]
     before: Saved | None = None
     after: Saved | None = None
     whole: Sequence[Whole] | None = None
+    plan: Plan | None = None
     _changes: list[Change] = field(default_factory=list, init=False, repr=False)
     _reverted: bool = field(default=False, init=False, repr=False)
 
@@ -109,6 +113,7 @@ class Report:
                 times = f" ({len(group)} times)" if len(group) > 1 else ""
                 lines.append(f"- {_name(group)}{times}, {group[0].was}: {group[0].reason}")
         lines += self._kept_whole()
+        lines += ["", "The plan:", str(self.plan)] if self.plan is not None else []
         return "\n".join(lines)
 
     def _kept_whole(self) -> list[str]:

@@ -6,16 +6,29 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from kernels.eager.tensors import version_of
 from kernels.engine.elements import computed
 from kernels.engine.groups import encode_groups
 from kernels.engine.planes import pack, unpack
 from kernels.methods.every_tensor import GROUP, EveryTensor
 
 
+def changed(x: Tensor, expected: int) -> RuntimeError:
+    """As autograd says it."""
+    return RuntimeError(
+        "one of the variables needed for gradient computation has been modified by an inplace operation:"
+        f" {tuple(x.shape)} is at version {version_of(x)}; expected version {expected}"
+    )
+
+
 class Encoded(ABC):
     """How a flat tensor was coded."""
 
     _tensors: list[Tensor]
+
+    def parts(self) -> list[Tensor]:
+        """What is to be kept, until it is handed over."""
+        return self._tensors
 
     def hand_over(self) -> list[Tensor]:
         """What is to be kept. It is not held here any more: hooks of others may move it to where there is room."""
@@ -25,6 +38,27 @@ class Encoded(ABC):
     @abstractmethod
     def decode(self, tensors: list[Tensor]) -> Tensor:
         """The flat tensor, of what was handed over."""
+
+
+class Same(Encoded):
+    """No code: the tensor, which nobody must change in place before backward has it.
+
+    Parameters
+    ----------
+    flat
+        The tensor.
+    counted
+        Whether its own changes are counted when it is decoded: it is not another one, which hooks around ours made.
+    """
+
+    def __init__(self, flat: Tensor, counted: bool) -> None:
+        self._tensors, self._version = [flat], flat._version if counted else None
+
+    def decode(self, tensors: list[Tensor]) -> Tensor:
+        """Raises RuntimeError, as autograd does, if it was changed since."""
+        if self._version is not None and tensors[0]._version != self._version:
+            raise changed(tensors[0], self._version)
+        return tensors[0]
 
 
 class Drawn:

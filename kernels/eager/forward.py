@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from kernels.eager.mode import Compressing, hooks_around
+from kernels.eager.around import hooks_around
+from kernels.eager.mode import Compressing
 from kernels.forwarding import Forwarding
 from kernels.methods.every_tensor import EveryTensor
 
@@ -15,8 +16,8 @@ from kernels.methods.every_tensor import EveryTensor
 class InFewBits(Forwarding):
     """Stands for the forward of `module`. Compiled code and functorch's transforms save as they would without it."""
 
-    def __init__(self, module: nn.Module, method: EveryTensor) -> None:
-        super().__init__(module, method=method)
+    def __init__(self, module: nn.Module, method: EveryTensor, name: str = "") -> None:
+        super().__init__(module, method=method, name=name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
@@ -25,8 +26,18 @@ class InFewBits(Forwarding):
             return self.original(*args, **kwargs)
         own = chain(self.module.parameters(), self.module.buffers())
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        with Compressing(self.options.method, own, given):
+        with self.mode(self.options.method, own, given, self._names()):
             return self.original(*args, **kwargs)
+
+    def mode(self, *given: Any) -> Compressing:
+        """What forward runs in."""
+        return Compressing(*given)
+
+    def _names(self) -> dict[nn.Module, str]:
+        """Of modules in the model, for a method that asks for them."""
+        if not self.options.method.by_site:
+            return {}
+        return {module: name for name, module in self.module.named_modules(prefix=self.options.name)}
 
 
 class Untouched(Forwarding):

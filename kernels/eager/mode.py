@@ -5,36 +5,37 @@ what made it, and what backward does with it. So what is made of kept tensors by
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from types import FrameType
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import Function
-from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from kernels.eager import calls
+from kernels.eager.around import WithinHooks, hooks_around, unpacked
 from kernels.eager.autocast import autocasting
-from kernels.eager.encoded import Bools, Drawn, Encoded, Groups, Logarithms, TwoNumbers
+from kernels.eager.encoded import Bools, Drawn, Encoded, Groups, Logarithms, Same, TwoNumbers
 from kernels.eager.integers import coding_of
 from kernels.eager.intervals import Interval
 from kernels.eager.provenance import ALIVE, Provenance, Running
 from kernels.eager.rules import OPENED, attention_again, dropout_scale, dropped
-from kernels.eager.tensors import Place, covers, flat, group_of, is_dense, is_plain, storage_of, tensors
+from kernels.eager.sites import Sites
+from kernels.eager.tensors import Place, flat, group_of, is_dense, is_plain, tensors
 from kernels.eager.values import Constant, Kept, Recent, Value
 from kernels.eager.watched import watch
+from kernels.eager.whole import OWN, is_given, why_whole
 from kernels.hooks import saving_hooks
-from kernels.methods.every_tensor import SMALLEST, EveryTensor
+from kernels.methods.every_tensor import EveryTensor
 
-OWN = "a function of this project"
-CODED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+CHECKPOINT = "checkpoint"
 _APPLY = Function.apply.__func__.__code__
 
 
-class Compressing(TorchFunctionMode):
+class Compressing(WithinHooks):
     """A context manager for one forward pass, in which what autograd saves is kept in few bits.
 
     What another's hooks of saved tensors cover inside of it, as a checkpoint's, is left to them. What hooks around it
@@ -46,11 +47,20 @@ class Compressing(TorchFunctionMode):
         Bits of an element and rounding.
     parameters, inputs
         What is alive anyhow, and kept as it is: but for inputs that want a gradient.
+    names
+        Of modules, for a method that goes by site.
     """
 
-    def __init__(self, method: EveryTensor, parameters: Iterable[Tensor] = (), inputs: Iterable[Tensor] = ()) -> None:
+    def __init__(
+        self,
+        method: EveryTensor,
+        parameters: Iterable[Tensor] = (),
+        inputs: Iterable[Tensor] = (),
+        names: Mapping[nn.Module, str] | None = None,
+    ) -> None:
         super().__init__()
         self.method, self.provenance = method, Provenance(parameters, inputs)
+        self._sites = Sites(names or {}) if method.by_site else None
         self._running: list[Running] = []
         self._noise: Value | None = None  # of the dropout that runs
         self._recent: Recent = {}
@@ -58,17 +68,25 @@ class Compressing(TorchFunctionMode):
         self._busy = False  # with what is no part of the forward pass
 
     def __enter__(self) -> Self:
-        self._around = hooks_around()
+        self.around = hooks_around()
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
         self._hooks.__enter__()
         super().__enter__()
+        if self._sites is not None:
+            self._sites.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
+        if self._sites is not None:
+            self._sites.__exit__()
         super().__exit__(*error)
         self._hooks.__exit__(*error)
         del self._hooks, self._noise  # which hold this object, and it them
         self.provenance.clear()
+
+    def forget(self) -> None:
+        """Let go of what the last backward pass decoded, before the next one over the same graph."""
+        self._recent.clear()
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -78,7 +96,11 @@ class Compressing(TorchFunctionMode):
         if name in calls.PASSED or (name == "get" and function.__self__ is not Tensor.data):
             return function(*args, **kwargs)
         if name == calls.ATTENTION and torch.is_grad_enabled():
-            return attention_again(function, self.provenance.whole_mask(*args, **kwargs), args, kwargs)
+            self._running.append(Running(name))  # sites are named by it
+            try:
+                return attention_again(function, self.provenance.whole_mask(*args, **kwargs), args, kwargs)
+            finally:
+                self._running.pop()
         name = calls.named(name, args, kwargs)
         if function in OPENED:
             super().__enter__()
@@ -141,12 +163,12 @@ class Compressing(TorchFunctionMode):
             given = list(tensors(args))
             return Running(OWN if own else f"{function.__name__}.apply", given, autocast=autocasting(given))
         if frame.f_globals["__name__"] == checkpoint.__module__:  # it hands over inputs, and is no operation
-            return Running("checkpoint")
+            return Running(CHECKPOINT)
         return self._running[-1] if self._running else Running("")
 
     def _kept(self, x: Tensor, saver: Running) -> Any:
         """What autograd holds in place of x, with what `_unpack` is to make of it."""
-        if why := self._why_whole(x, saver):
+        if why := why_whole(x, saver, self.provenance):
             if why not in ALIVE:
                 watch(x, saver.name, why)
             return self._packed(x), x._version
@@ -162,83 +184,43 @@ class Compressing(TorchFunctionMode):
             self.provenance.relieve(saver.given)
         if saver.interval is not None and saver.interval not in value.inside:
             value.inside[saver.interval] = self._coded(Bools(saver.interval.holds(flat(x))))
-        if saver.name in calls.DROPOUTS and not _is_given(x, saver):
+        if saver.name in calls.DROPOUTS and not is_given(x, saver):
             self._noise = value
         value.expect()
         return value, Place.of(x)
-
-    def _why_whole(self, x: Tensor, saver: Running) -> str:
-        """Why a tensor is kept as it is, or ""."""
-        if not is_plain(x) or saver.name == OWN:
-            return "no plain tensor"
-        if not x.is_floating_point() and x.dtype != torch.bool and (saver.coding is None or not covers(x)):
-            return "integers"
-        if x.is_floating_point() and x.dtype not in CODED:
-            return "8 bits already"
-        if x.untyped_storage().nbytes() // x.element_size() < SMALLEST:
-            return f"fewer than {SMALLEST} elements"
-        exactly = saver.interval is None and calls.needs_exact(saver.name, _places(x, saver))
-        if x.is_floating_point() and exactly:
-            return "backward needs it exactly"
-        why = self.provenance.exact_of_saved(x, saver)
-        return why if x.is_floating_point() or why in ALIVE else ""  # codes of others are exact
 
     def _code_of(self, x: Tensor, saver: Running) -> Encoded:
         if x.dtype == torch.bool:
             return Bools(flat(x))
         if not x.is_floating_point() and saver.coding is not None:
             return saver.coding(x)
-        if saver.name in calls.DROPOUTS and not _is_given(x, saver):
+        if saver.name in calls.DROPOUTS and not is_given(x, saver):
             return TwoNumbers(flat(x))
-        if saver.name in calls.LOG_PROBABILITIES and not _is_given(x, saver):
-            return Logarithms(flat(x), self.method, group_of(x), self._drawn)
-        return Groups(flat(x), self.method, group_of(x), self._drawn)
+        logarithms = saver.name in calls.LOG_PROBABILITIES and not is_given(x, saver)
+        function = saver.name if saver.name != CHECKPOINT or not self._running else self._running[-1].name
+        site = "" if self._sites is None else self._sites.name(function)
+        return self._approximated(x, Logarithms if logarithms else Groups, site)
+
+    def _approximated(self, x: Tensor, kind: type[Groups], site: str) -> Encoded:
+        """Of floating-point numbers."""
+        method = self.method.at(site)
+        if method is None:
+            return Same(flat(x), self.around is None)
+        return kind(flat(x), method, group_of(x), self._drawn)
 
     def _coded(self, code: Encoded) -> Kept:
         packed = [self._packed(tensor) for tensor in code.hand_over()]
-        return Kept(code, packed, partial(unpacked, self._around))  # of this object it would hold all that is decoded
+        return Kept(code, packed, partial(unpacked, self.around))  # of this object it would hold all that is decoded
 
     def _packed(self, x: Tensor) -> Any:
         """For autograd to hold, as the hooks around ours have it."""
-        return x.detach() if self._around is None else self._around[0](x.detach())
+        return x.detach() if self.around is None else self.around[0](x.detach())
 
     def _unpack(self, kept: tuple[Any, Any]) -> Tensor:
         what, how = kept
         if isinstance(how, int):
-            return Constant(what, how).checked() if self._around is None else unpacked(self._around, what)
+            return Constant(what, how).checked() if self.around is None else unpacked(self.around, what)
         if isinstance(what, Tensor):
             return what.expand(how.size) if how.is_contiguous() else what.new_empty_strided(how.size, how.stride)
         with torch.no_grad(), torch._C.DisableTorchFunction():
             return what.flat(self._recent).as_strided(*how)
-
-
-def unpacked(around: Any, packed: Any) -> Tensor:
-    """The tensor that the hooks around packed."""
-    if around is None:
-        tensor: Tensor = packed
-        return tensor
-    with torch._C._EnableTorchFunction():  # a checkpoint around runs the forward pass again, in such a mode
-        tensor = around[1](packed)
-    return tensor
-
-
-def hooks_around() -> Any:
-    """The hooks around a forward pass; if those are of a pass like it, then the ones around that."""
-    hooks: Any = saving_hooks()
-    outer = getattr(hooks[0], "__self__", None) if hooks else None
-    return outer._around if isinstance(outer, Compressing) else hooks
-
-
-def _is_given(x: Tensor, saver: Running) -> bool:
-    """Whether a tensor lies where an argument of the call that saves it does."""
-    return any(is_plain(one) and storage_of(one) == storage_of(x) for one in saver.given)
-
-
-def _places(x: Tensor, saver: Running) -> list[int]:
-    """Which of the call's tensors it is."""
-
-    def where(x: Tensor) -> tuple[Any, ...]:
-        return storage_of(x), x.storage_offset(), x.shape, x.stride()
-
-    own = where(x)
-    return [place for place, one in enumerate(saver.given) if is_plain(one) and where(one) == own]

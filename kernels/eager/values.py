@@ -8,7 +8,7 @@ from weakref import ReferenceType, ref
 import torch
 from torch import Tensor
 
-from kernels.eager.encoded import Encoded
+from kernels.eager.encoded import Encoded, changed
 from kernels.eager.intervals import Interval
 from kernels.eager.tensors import Place, flat, version_of
 from kernels.errors import KernelError
@@ -158,10 +158,7 @@ class Constant:
     def checked(self) -> Tensor:
         """Raises RuntimeError, as autograd does, if it was changed since."""
         if version_of(self.tensor) != self.version:
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an inplace operation:"
-                f" {tuple(self.tensor.shape)} is at version {version_of(self.tensor)}; expected version {self.version}"
-            )
+            raise changed(self.tensor, self.version)
         return self.tensor
 
 

@@ -67,6 +67,12 @@ def unchanged(model: nn.Module) -> Iterator[None]:
                 attributes[name].update(members)
 
 
+def train(model: nn.Module) -> None:
+    """Put all modules into training mode, but not by a method of the model's own, which may do more."""
+    for module in model.modules():
+        module.training = True
+
+
 def _plain(model: nn.Module) -> list[nn.Module]:
     """Modules but for scripted ones, which have no attributes of Python's."""
     return [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]

@@ -11,7 +11,7 @@ from torch import nn
 from kernels.errors import KernelError
 from kernels.memory.accounting import CudaLike
 from kernels.memory.compiled import is_compiled, saved_by_compiled
-from kernels.memory.isolated import forget_fakes, on_copies, on_fakes
+from kernels.memory.isolated import forget_fakes, on_copies, on_fakes, train
 from kernels.memory.making import line
 from kernels.memory.recorder import Births, Recorder
 from kernels.memory.saved import Saved
@@ -139,7 +139,7 @@ def trial(
                 raise KernelError(f"model must run on fake tensors for fake=True, got {line(error)}") from error
     with on_copies(model):
         if training:
-            _train(model)
+            train(model)
         return _recorded(model, args, kwargs, names, within)[0]
 
 
@@ -154,7 +154,7 @@ def _faked(
     try:
         with on_fakes(model, args, kwargs, names, within) as (copied, *given):
             if training:
-                _train(copied)
+                train(copied)
             # A closure, as of a forward that was wrapped, has not been copied: it would run the model itself.
             foreign = addresses(list(model.parameters())) - addresses(list(copied.parameters()))
             saved, births = _recorded(copied, given[0], given[1], given[2], given[3], foreign)
@@ -168,11 +168,6 @@ def _faked(
             " hook's list, a module of Python); start anew with fake=False in saved_bytes, without inputs in convert"
         )
     return saved
-
-
-def _train(model: nn.Module) -> None:
-    for module in model.modules():
-        module.training = True  # not by train(), which may be the model's own and do more
 
 
 def _recorded(

@@ -2,14 +2,15 @@
 
 import gc
 import weakref
+from collections.abc import Callable
 from typing import Any, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.errors import KernelError
-from kernels.memory.isolated import forget_fakes, on_fakes
+from kernels.memory.isolated import forget_fakes, on_fakes, train
 from kernels.memory.making import line
 from kernels.memory.storages import operand_storages, tensors
 
@@ -59,9 +60,7 @@ class Living(TorchDispatchMode):
 def peak_bytes(model: nn.Module, /, *args: Any, **kwargs: Any) -> int:
     """The most bytes that are alive at once in forward and backward, over what is there before.
 
-    A copy of the model runs on fake tensors, with all that is differentiable in its output as the loss's arguments.
-    Gradients of parameters are there before and are added to. Operations are those of the device that the model is on;
-    what one of them takes for itself while it runs is not seen, nor what an allocator wastes.
+    A copy of the model runs on fake tensors, see `run_step`.
 
     Raises
     ------
@@ -69,13 +68,54 @@ def peak_bytes(model: nn.Module, /, *args: Any, **kwargs: Any) -> int:
         For a model that cannot run on fake tensors, or whose output has no gradient.
     """
     living = Living()
+    run_step(living, model, args, kwargs)
+    return living.peak
+
+
+def run_step(
+    living: Living,
+    model: nn.Module,
+    args: Any,
+    kwargs: Any,
+    *,
+    training: bool = False,
+    prepare: Callable[[nn.Module], object] = lambda copied: None,
+    between: Callable[[list[Tensor]], object] = lambda results: None,
+) -> None:
+    """Count what lives in forward and backward of a copy of the model on fake tensors.
+
+    Backward is that of all that is differentiable in the model's output, as the loss's arguments. Gradients of
+    parameters are there before and are added to. Operations are those of the device that the model is on; what one of
+    them takes for itself while it runs is not seen, nor what an allocator wastes.
+
+    Parameters
+    ----------
+    living
+        Counts.
+    model, args, kwargs
+        The model, and what it is called with.
+    training
+        Whether to run all modules in training mode.
+    prepare
+        Is given the copy before it runs.
+    between
+        Is given the results between forward and backward.
+
+    Raises
+    ------
+    KernelError
+        For a model that cannot run on fake tensors, or whose output has no gradient.
+    """
     try:
         with on_fakes(model, args, kwargs) as (copied, given, named):
+            if training:
+                train(copied)
             for weight in copied.parameters():
                 if weight.requires_grad:
                     weight.grad = torch.zeros_like(weight)
+            prepare(copied)
             with living:
-                _step(copied, given, named)
+                _step(copied, given, named, between)
         del copied, given, named
     except KernelError:
         raise
@@ -84,13 +124,13 @@ def peak_bytes(model: nn.Module, /, *args: Any, **kwargs: Any) -> int:
     finally:
         torch.clear_autocast_cache()
         forget_fakes(lambda: living.now > 0)
-    return living.peak
 
 
-def _step(model: nn.Module, args: Any, kwargs: Any) -> None:
+def _step(model: nn.Module, args: Any, kwargs: Any, between: Callable[[list[Tensor]], object]) -> None:
     with torch.enable_grad():
         results = [x for x in tensors(model(*args, **kwargs)) if x.requires_grad]
     if not results:
         raise KernelError("model must give a tensor with a gradient to take a step, got none")
+    between(results)
     gradients = [torch.ones_like(x) for x in results]
     torch.autograd.backward(results, gradients)

@@ -39,6 +39,7 @@ class EveryTensor(WithoutKernel):
     name: ClassVar[str] = "compress"
     options: ClassVar[tuple[str, ...]] = ("bits", "rounding")
     widths: ClassVar[range] = BITS
+    by_site: ClassVar[bool] = False  # whether it has to know which tensor of the model it codes
 
     bits: int = 4
     rounding: str = "nearest"
@@ -48,6 +49,10 @@ class EveryTensor(WithoutKernel):
             raise KernelError(f"bits must be a whole number from 2 to 8 for compress, got {shown(self.bits)}")
         if self.rounding not in ROUNDINGS:
             raise KernelError(f"rounding must be one of {', '.join(ROUNDINGS)}, got {shown(self.rounding)}")
+
+    def at(self, site: str) -> "EveryTensor | None":
+        """What codes the tensor at a site; None: it stays as it is."""
+        return self
 
     def __str__(self) -> str:
         return f"{self.name}, {self.bits} bits" + (f", {self.rounding}" if self.rounding != "nearest" else "")

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from kernels.eager import mode, provenance
+from kernels.eager import mode, provenance, whole
 from tests.kernels.eager.nets import Exactly
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let tensors of 64 elements take part."""
-    for module in (mode, provenance):
+    for module in (whole, provenance):
         monkeypatch.setattr(module, "SMALLEST", 64)
 
 

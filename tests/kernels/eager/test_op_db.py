@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernels.eager import Compressing, calls, mode, provenance
+from kernels.eager import Compressing, calls, provenance, whole
 from kernels.eager.encoded import Groups
 from kernels.methods.every_tensor import EveryTensor
 from tests.kernels.eager import op_db
@@ -43,7 +43,7 @@ def _all_sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     """Code tensors of 2 elements and more."""
     if "exact_codes" in request.fixturenames:
         request.getfixturevalue("exact_codes")
-    for module in (mode, provenance):
+    for module in (whole, provenance):
         monkeypatch.setattr(module, "SMALLEST", 2)
 
 

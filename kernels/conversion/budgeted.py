@@ -1,0 +1,55 @@
+"""What `convert` is given in place of a method: a budget, for which a plan is made, or a plan."""
+
+from collections.abc import Callable, Mapping
+from os import PathLike
+from typing import Any
+
+from torch import Tensor, nn
+
+from kernels.errors import KernelError, shown
+from kernels.methods.auto import Auto
+from kernels.planning.budget import check
+from kernels.planning.make import make_plan
+from kernels.planning.plan import Plan
+
+Loss = Callable[[Any], Tensor]
+
+
+def check_arguments(budget: Any, loss: Any, plan: Any, inputs: Any, method: Any, others: Mapping[str, Any]) -> None:
+    """Raise KernelError for arguments of `convert` that do not go together; `others` go with methods alone."""
+    if budget is not None and plan is not None:
+        raise KernelError("budget must be left out with plan, which was made for one, got both")
+    if loss is not None and (budget is None or not callable(loss)):
+        raise KernelError(f"loss must be a function of the model's output, and go with budget, got {shown(loss)}")
+    if budget is None and plan is None:
+        return
+    given = "plan" if budget is None else "budget"
+    if method != Auto.name:
+        raise KernelError(f"method must be left out with {given}, which decides it, got {shown(method)}")
+    for name, value in others.items():
+        if value is not None:
+            raise KernelError(f"{name} must be left out with {given}, which is of the whole model, got {shown(value)}")
+    if budget is not None:
+        check(budget)
+        if inputs is None:
+            raise KernelError("inputs must be given with budget: a batch of training, as convert(model, inputs=x, ...)")
+    elif not isinstance(plan, Plan | str | PathLike):
+        raise KernelError(f"plan must be a plan or the path of one, got {shown(plan)}")
+
+
+def planned(
+    model: nn.Module,
+    inputs: Any,
+    budget: str | float | None,
+    loss: Loss | None,
+    plan: Plan | str | PathLike[str] | None,
+    rounding: str | None,
+) -> Plan | None:
+    """The plan to convert by, if there is to be one; raises KernelError as `make_plan` and `Plan.load` do."""
+    if budget is not None:
+        return make_plan(model, inputs, budget, loss=loss, rounding=rounding or "nearest")
+    if plan is None:
+        return None
+    found = plan if isinstance(plan, Plan) else Plan.load(plan)
+    found.check_model(model)
+    return found

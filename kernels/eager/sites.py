@@ -1,0 +1,47 @@
+"""Names of the tensors that a forward pass saves, the same in each pass: by them a plan gives each its bits."""
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any, Self
+
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+
+class Sites:
+    """A context manager that follows which module runs, and names what is saved in it.
+
+    A site is "module: function", with a number where a function saves several tensors in a module, as the second of
+    "layers.0.mlp: mul" is "layers.0.mlp: mul 2".
+
+    Parameters
+    ----------
+    names
+        Of modules. Others are taken for part of the one that calls them.
+    """
+
+    def __init__(self, names: Mapping[nn.Module, str]) -> None:
+        self._names, self._running = names, [""]
+        self._counts: Counter[str] = Counter()
+        self._hooks = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._hooks.callback(register_module_forward_pre_hook(self._begins).remove)
+        self._hooks.callback(register_module_forward_hook(self._ends, always_call=True).remove)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._hooks.close()
+
+    def name(self, function: str) -> str:
+        """Of the next tensor that a function saves here."""
+        site = f"{self._running[-1]}: {function}"
+        self._counts[site] += 1
+        return site if self._counts[site] == 1 else f"{site} {self._counts[site]}"
+
+    def _begins(self, module: nn.Module, *_: Any) -> None:
+        self._running.append(self._names.get(module, self._running[-1]))
+
+    def _ends(self, module: nn.Module, *_: Any) -> None:
+        self._running.pop()

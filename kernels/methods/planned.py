@@ -1,0 +1,39 @@
+"""compress by a plan: each tensor that a model saves has bits of its own, or stays as it is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from kernels.methods.compressed import BITS
+from kernels.methods.every_tensor import EveryTensor
+
+WIDTHS = tuple(BITS)  # bits that a plan may give to a tensor
+
+
+@dataclass(frozen=True)
+class Planned(EveryTensor):
+    """Codes of as many bits as a plan says at each site.
+
+    Attributes
+    ----------
+    bits, rounding
+        As of `EveryTensor`: the bits of sites that the plan does not know.
+    at_site
+        Bits by the names of sites, see `kernels.eager.sites`; None: what is saved there stays as it is.
+    """
+
+    name: ClassVar[str] = "plan"
+    by_site: ClassVar[bool] = True
+
+    at_site: Mapping[str, int | None] = field(default_factory=dict)
+
+    def at(self, site: str) -> EveryTensor | None:
+        """What codes the tensor at a site; None: it stays as it is."""
+        bits = self.at_site.get(site, self.bits)
+        return None if bits is None else EveryTensor(bits, self.rounding)
+
+    def __hash__(self) -> int:
+        return hash((self.bits, self.rounding, tuple(sorted(self.at_site.items(), key=str))))
+
+    def __str__(self) -> str:
+        return "as planned"

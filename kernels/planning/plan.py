@@ -1,0 +1,199 @@
+"""A plan: how many bits each saved tensor of a model gets, what that takes, and how it was checked; and its JSON."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from coefficients.files import write_text
+from kernels.errors import KernelError, shown
+from kernels.memory.saved import size
+from kernels.methods.compressed import ROUNDINGS
+from kernels.methods.planned import WIDTHS, Planned
+from kernels.planning.sensitivity import like_site
+
+FORMAT = "actfit plan"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class PlannedSite:
+    """One saved tensor.
+
+    Attributes
+    ----------
+    name
+        See `kernels.eager.sites`.
+    bits
+        Of its codes; None: it stays as it is.
+    whole, bytes
+        What it takes as it is, and by the plan.
+    error
+        ||g' - g||² / ||g||² of the gradient, as far as these codes alone disturb it.
+    """
+
+    name: str
+    bits: int | None
+    whole: int
+    bytes: int
+    error: float
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Of one step: kept for backward, and alive at once over what was there before."""
+
+    kept: int
+    peak: int
+
+
+@dataclass(frozen=True)
+class Errors:
+    """||g' - g|| / ||g|| of the gradient, predicted and measured on samples that nothing was chosen by."""
+
+    predicted: float
+    measured: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `convert(model, plan=...)` does. `str(plan)` is a table.
+
+    Attributes
+    ----------
+    model
+        Name of the class.
+    budget
+        As it was given.
+    rounding
+        Of all codes.
+    sites
+        In the order in which they are saved.
+    stock, planned
+        Bytes of the model as it was, and by the plan.
+    errors
+        Of the plan.
+    uniform, uniform_error
+        The widest codes that fit into the budget if all tensors get the same; their measured error.
+    gap
+        How far below the predicted error's square the least may be, as a share.
+    measured_on
+        What errors were measured on: "" for the model itself, or a description.
+    """
+
+    model: str
+    budget: str
+    rounding: str
+    sites: tuple[PlannedSite, ...]
+    stock: Bytes
+    planned: Bytes
+    errors: Errors
+    uniform: int
+    uniform_error: float
+    gap: float
+    measured_on: str = ""
+
+    @property
+    def needed(self) -> bool:
+        """Whether anything has to be changed for the budget."""
+        return bool(self.sites)
+
+    @property
+    def method(self) -> Planned:
+        """What codes the model's tensors. Sites that it did not see when it was planned get the plan's widest codes."""
+        bits = {site.name: site.bits for site in self.sites}
+        known = [width for width in bits.values() if width is not None]
+        return Planned(max(known, default=WIDTHS[-1]), self.rounding, bits)
+
+    def check_model(self, model: nn.Module) -> None:
+        """Raise KernelError for a model without the modules of the plan."""
+        names = {name for name, _ in model.named_modules()}
+        for site in self.sites:
+            module = site.name.partition(": ")[0]
+            if module not in names:
+                raise KernelError(
+                    f"plan must be of this model, got one of a {self.model} with {module!r}, which"
+                    f" {type(model).__name__} has not; plan anew by convert(model, inputs=..., budget=...)"
+                )
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write it as JSON, for `Plan.load` and `convert(model, plan=path)`."""
+        write_text(Path(path), json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1) + "\n")
+
+    @staticmethod
+    def load(path: str | PathLike[str]) -> "Plan":
+        """A plan that was saved.
+
+        Raises
+        ------
+        KernelError
+            For a file that cannot be read, or is no plan.
+        """
+        try:
+            return _plan(json.loads(Path(path).read_text(encoding="utf-8")))
+        except OSError as error:
+            raise KernelError(f"plan must be a file that can be read, got {path}: {error.strerror}") from error
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise KernelError(f"plan must be a file that Plan.save wrote, got {path}: {_line(error)}") from error
+
+    def __str__(self) -> str:
+        if not self.needed:
+            return (
+                f"{self.model} needs no plan for a budget of {self.budget}: it keeps {size(self.stock.kept)} for"
+                f" backward, and its peak is {size(self.stock.peak)}"
+            )
+        on = f" (measured on {self.measured_on})" if self.measured_on else ""
+        lines = [
+            f"{self.model}, budget {self.budget}: kept for backward {size(self.stock.kept)} before,"
+            f" {size(self.planned.kept)} planned; peak of a step {size(self.stock.peak)} before,"
+            f" {size(self.planned.peak)} planned",
+            f"error of the gradient: {self.errors.measured:.2%} measured, {self.errors.predicted:.2%} predicted;"
+            f" with {self.uniform} bits everywhere {self.uniform_error:.2%}{on}",
+            "",
+            "| saved tensor | number | bits | before | planned | share of the error |",
+            "|---|---:|---|---:|---:|---:|",
+        ]
+        return "\n".join([*lines, *self._rows()])
+
+    def _rows(self) -> list[str]:
+        groups: dict[str, list[PlannedSite]] = {}
+        for site in self.sites:
+            groups.setdefault(like_site(site.name), []).append(site)
+        total = sum(site.error for site in self.sites) or 1.0
+        return [
+            f"| {name} | {len(group)} | {_widths(group)} | {size(sum(site.whole for site in group))}"
+            f" | {size(sum(site.bytes for site in group))} | {sum(site.error for site in group) / total:.0%} |"
+            for name, group in groups.items()
+        ]
+
+
+def _widths(group: list[PlannedSite]) -> str:
+    """From the first site to the last: "4, 4, 3"; where all are alike "4"."""
+    names = ["whole" if site.bits is None else str(site.bits) for site in group]
+    return names[0] if len(set(names)) == 1 else ", ".join(names)
+
+
+def _plan(document: Mapping[str, Any]) -> Plan:
+    fields = dict(document)
+    found = fields.pop("format", None), fields.pop("version", None)
+    if found != (FORMAT, VERSION):
+        raise ValueError(f"format and version must be {(FORMAT, VERSION)}, got {found}")
+    sites = tuple(PlannedSite(**site) for site in fields.pop("sites"))
+    for site in sites:
+        if site.bits is not None and (isinstance(site.bits, bool) or site.bits not in WIDTHS):
+            raise ValueError(f"bits must be {WIDTHS[0]} to {WIDTHS[-1]} or null, got {shown(site.bits)}")
+        if not isinstance(site.name, str) or ": " not in site.name:
+            raise ValueError(f'a name must be "module: function", got {shown(site.name)}')
+    if fields["rounding"] not in ROUNDINGS:
+        raise ValueError(f"rounding must be one of {', '.join(ROUNDINGS)}, got {shown(fields['rounding'])}")
+    fields |= {name: Bytes(**fields[name]) for name in ("stock", "planned")}
+    fields |= {"errors": Errors(**fields["errors"]), "sites": sites}
+    return Plan(**fields)
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,135 @@
+"""The bits of each saved tensor with which the gradient's error is least, and memory stays within limits.
+
+An integer programme: one of the widths of each site is taken. Errors of sites add up, as squares of what they do to
+the gradient, since their roundings have nothing to do with each other. SciPy's HiGHS solves it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.errors import KernelError
+from kernels.memory.saved import size
+from kernels.methods.planned import WIDTHS
+from kernels.planning.observe import SavedSite, Step
+
+CHOICES: tuple[int | None, ...] = (*WIDTHS, None)
+GAP, SECONDS = 1e-3, 30.0  # of the least error: where the search for less may end; and its time
+Errors = Mapping[str, Mapping[int, float]]  # by site and bits: ||g' - g||² / ||g||² of these codes alone
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bytes that a step must stay within; None: no limit.
+
+    Attributes
+    ----------
+    peak
+        Alive at once, over what is there before the step.
+    kept
+        When the backward pass begins.
+    """
+
+    peak: int | None = None
+    kept: int | None = None
+
+    def hold(self, step: Step, bits: Mapping[str, int | None]) -> bool:
+        """Whether a step stays within them."""
+        peak = self.peak is None or step.peak_with(bits) <= self.peak
+        return peak and (self.kept is None or step.kept_with(bits) <= self.kept)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Bits by site; the sum of errors, and how far below it the least may be, as a share."""
+
+    bits: Mapping[str, int | None]
+    error: float
+    gap: float
+
+
+def solve(step: Step, errors: Errors, limits: Limits) -> Solution:
+    """The plan of least error.
+
+    Raises
+    ------
+    KernelError
+        If the limits cannot be held: with the least that can be, and what takes it.
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array
+
+    least: dict[str, int | None] = dict.fromkeys([site.name for site in step.sites], WIDTHS[0])
+    if not limits.hold(step, least):
+        raise KernelError(infeasible(step, limits, least))
+    cost = np.array([_error(errors, site, bits) for site in step.sites for bits in CHOICES])
+    scale = cost.max(initial=0.0) or 1.0
+    rows, bounds = _memory(step, limits)
+    one = np.kron(np.eye(len(step.sites)), np.ones(len(CHOICES)))
+    found = milp(
+        cost / scale,
+        integrality=np.ones_like(cost),
+        bounds=Bounds(0, 1),
+        constraints=[
+            LinearConstraint(csr_array(one), 1, 1),
+            *([LinearConstraint(csr_array(rows), -np.inf, bounds)] if len(rows) else []),
+        ],
+        options={"mip_rel_gap": GAP, "time_limit": SECONDS},
+    )
+    if found.x is None:
+        raise KernelError(f"the solver found no plan in {SECONDS:g} seconds; give a larger budget ({found.message})")
+    picked = found.x.reshape(len(step.sites), len(CHOICES)).argmax(1)
+    bits = {site.name: CHOICES[place] for site, place in zip(step.sites, picked, strict=True)}
+    total = sum(_error(errors, site, bits[site.name]) for site in step.sites)
+    return Solution(bits, total, float(found.mip_gap or 0.0))
+
+
+def infeasible(step: Step, limits: Limits, least: Mapping[str, int | None]) -> str:
+    """Why limits cannot be held."""
+    codes = f"with {WIDTHS[0]} bits everywhere codes take {size(sum(site.bytes(WIDTHS[0]) for site in step.sites))}"
+    kept, peak = step.kept_with(least), step.peak_with(least)
+    if limits.kept is not None and kept > limits.kept:
+        return (
+            f"budget must be at least {size(kept)} kept for backward, got {size(limits.kept)}: {codes}, and what must"
+            " stay exact the rest"
+        )
+    return (
+        f"budget must be at least {size(peak)} at the peak of a step, got {size(limits.peak or 0)}: {codes}, and"
+        " tensors that operations work on the rest; take fewer samples at once"
+    )
+
+
+def _error(errors: Errors, site: SavedSite, bits: int | None) -> float:
+    return 0.0 if bits is None else errors[site.name][bits]
+
+
+def _memory(step: Step, limits: Limits) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Of each limit that is not held with whole tensors everywhere: bytes of each choice, and how many there may be."""
+    rows, bounds = [], []
+    choices = np.array([[site.bytes(bits) for bits in CHOICES] for site in step.sites], dtype=np.float64)
+    now = np.array([site.bytes(step.bits) for site in step.sites], dtype=np.float64)
+    born, dead = (np.array([getattr(site, name) for site in step.sites]) for name in ("born", "dead"))
+
+    def limit(alive: NDArray[np.bool_], bytes_now: int, most: int) -> None:
+        rest = bytes_now - now[alive].sum()
+        if rest + choices[alive].max(1, initial=0.0).sum() > most:
+            rows.append((choices * alive[:, None]).ravel())
+            bounds.append(most - rest)
+
+    if limits.peak is not None:
+        for segment, peak in enumerate(step.peaks):
+            limit((born <= segment) & (segment < dead), peak, limits.peak)
+    if limits.kept is not None:
+        limit((born < step.backward) & (step.backward <= dead), step.kept, limits.kept)
+    return np.array(rows).reshape(-1, choices.size), np.array(bounds)
+
+
+def widest(step: Step, limits: Limits, widths: Sequence[int] = WIDTHS) -> dict[str, int | None]:
+    """The widest codes, the same at every site, with which the limits are held; raises KernelError as `solve` does."""
+    for bits in reversed(widths):
+        uniform: dict[str, int | None] = dict.fromkeys([site.name for site in step.sites], bits)
+        if limits.hold(step, uniform):
+            return uniform
+    raise KernelError(infeasible(step, limits, uniform))
