@@ -168,6 +168,8 @@ class Compressing(WithinHooks):
 
     def _kept(self, x: Tensor, saver: Running) -> Any:
         """What autograd holds in place of x, with what `_unpack` is to make of it."""
+        function = saver.name if saver.name != CHECKPOINT or not self._running else self._running[-1].name
+        site = "" if self._sites is None else self._sites.name(function)
         if why := why_whole(x, saver, self.provenance):
             if why not in ALIVE:
                 watch(x, saver.name, why)
@@ -180,7 +182,7 @@ class Compressing(WithinHooks):
         if value.call is None and saver.name in calls.RESULTS and saver.repeated is not None and is_dense(x):
             value.call = saver.repeated.giving(x) if value not in saver.repeated.operands else None
         if not value.is_available():
-            value.kept = self._coded(self._code_of(x, saver))
+            value.kept = self._coded(self._code_of(x, saver, site))
             self.provenance.relieve(saver.given)
         if saver.interval is not None and saver.interval not in value.inside:
             value.inside[saver.interval] = self._coded(Bools(saver.interval.holds(flat(x))))
@@ -189,7 +191,7 @@ class Compressing(WithinHooks):
         value.expect()
         return value, Place.of(x)
 
-    def _code_of(self, x: Tensor, saver: Running) -> Encoded:
+    def _code_of(self, x: Tensor, saver: Running, site: str) -> Encoded:
         if x.dtype == torch.bool:
             return Bools(flat(x))
         if not x.is_floating_point() and saver.coding is not None:
@@ -197,8 +199,6 @@ class Compressing(WithinHooks):
         if saver.name in calls.DROPOUTS and not is_given(x, saver):
             return TwoNumbers(flat(x))
         logarithms = saver.name in calls.LOG_PROBABILITIES and not is_given(x, saver)
-        function = saver.name if saver.name != CHECKPOINT or not self._running else self._running[-1].name
-        site = "" if self._sites is None else self._sites.name(function)
         return self._approximated(x, Logarithms if logarithms else Groups, site)
 
     def _approximated(self, x: Tensor, kind: type[Groups], site: str) -> Encoded:

@@ -54,7 +54,15 @@ class Running(NamedTuple):
 
 
 class Provenance:
-    """The values of one forward pass, by the storages that hold them."""
+    """The values of one forward pass, by the storages that hold them.
+
+    Attributes
+    ----------
+    smallest
+        Elements of a tensor that is worth codes.
+    """
+
+    smallest = SMALLEST
 
     def __init__(self, parameters: Iterable[Tensor], inputs: Iterable[Tensor]) -> None:
         self.parameters = {storage_of(x) for x in parameters if is_plain(x)}
@@ -155,9 +163,9 @@ class Provenance:
                 return given
             if isinstance(given, Tensor):
                 kinds.append(given.device.type)
-                if given.numel() < SMALLEST and is_plain(given) and not (given.is_leaf and given.requires_grad):
+                if given.numel() < self.smallest and is_plain(given) and not (given.is_leaf and given.requires_grad):
                     return Constant.of(given.detach().clone())  # which may be changed, or part of what is large
-                if given.numel() < SMALLEST or self.exact(given):
+                if given.numel() < self.smallest or self.exact(given):
                     return Constant.of(given)
             value = given if isinstance(given, Value) else self.value(given)
             if isinstance(given, Tensor) and value.is_kept_as(Logarithms):  # whose codes serve exponentials alone
@@ -187,9 +195,10 @@ class Provenance:
 
     def _worth_repeating(self, name: str, given: Sequence[Tensor]) -> bool:
         """Whether a call keeps no more than is alive or saved anyhow, and makes no large error of a small one."""
-        large = [x for x in given if x.numel() >= SMALLEST]
+        large = [x for x in given if x.numel() >= self.smallest]
         kept = all(map(self._lasts, large)) or name in ("mul", "rmul")
-        exact_divisor = name not in ("div", "truediv") or all(self.exact(x) for x in given[1:] if x.numel() >= SMALLEST)
+        divisors = [x for x in given[1:] if x.numel() >= self.smallest] if name in ("div", "truediv") else []
+        exact_divisor = all(map(self.exact, divisors))
         return bool(large) and kept and exact_divisor
 
     def _lasts(self, x: Tensor) -> bool:
@@ -201,7 +210,7 @@ class Provenance:
         """Take down what a call made of what."""
         given, repeated = running.given, running.repeated
         changed = bool(given) and given[0] is result and result._version != running.version
-        if result.numel() < SMALLEST or (not changed and self._is_view(result, given)):
+        if result.numel() < self.smallest or (not changed and self._is_view(result, given)):
             return
         exact = [self.exact(x) for x in given]
         if not result.requires_grad:
@@ -227,7 +236,7 @@ class Provenance:
         name, given = running.name, running.given
         if name in calls.REDUCTIONS:
             return any(result.numel() * STATISTIC <= x.numel() for x in given)
-        small = [x.numel() < SMALLEST for x in given]
+        small = [x.numel() < self.smallest for x in given]
         known = [bool(why) or few for why, few in zip(exact, small, strict=True)]
         return name in calls.OF_STATISTICS and A_STATISTIC in exact and all(known)
 

@@ -12,8 +12,8 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 class Sites:
     """A context manager that follows which module runs, and names what is saved in it.
 
-    A site is "module: function", with a number where a function saves several tensors in a module, as the second of
-    "layers.0.mlp: mul" is "layers.0.mlp: mul 2".
+    A site is "module: function", with a number from the second tensor on that this function saves in this module, as in
+    "layers.0.mlp: mul 2". Tensors that get no codes count, too, so that numbers do not depend on sizes.
 
     Parameters
     ----------

@@ -8,7 +8,6 @@ from torch import Tensor
 from kernels.eager import calls
 from kernels.eager.provenance import ALIVE, Provenance, Running
 from kernels.eager.tensors import covers, is_plain, storage_of
-from kernels.methods.every_tensor import SMALLEST
 
 OWN = "a function of this project"
 CODED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -22,8 +21,8 @@ def why_whole(x: Tensor, saver: Running, provenance: Provenance) -> str:
         return "integers"
     if x.is_floating_point() and x.dtype not in CODED:
         return "8 bits already"
-    if x.untyped_storage().nbytes() // x.element_size() < SMALLEST:
-        return f"fewer than {SMALLEST} elements"
+    if x.untyped_storage().nbytes() // x.element_size() < provenance.smallest:
+        return f"fewer than {provenance.smallest} elements"
     exactly = saver.interval is None and calls.needs_exact(saver.name, _places(x, saver))
     if x.is_floating_point() and exactly:
         return "backward needs it exactly"

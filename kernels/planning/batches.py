@@ -21,8 +21,16 @@ def call_of(inputs: Any) -> Call:
     return Call((inputs,) if isinstance(inputs, Tensor) else tuple(inputs), {})
 
 
-def parts(call: Call, samples: int) -> tuple[Call, Call]:
-    """So many samples to plan by, and as many others to check by.
+class Parts(NamedTuple):
+    """Samples to plan by, others to check by, and the share of the batch that each of both is."""
+
+    to_plan: Call
+    to_check: Call
+    share: float
+
+
+def parts(call: Call, samples: int) -> Parts:
+    """So many samples of a batch to plan by, and as many others to check by.
 
     The whole batch serves for both where tensors do not tell the samples, by having all the same length, or where there
     are too few of them.
@@ -31,9 +39,9 @@ def parts(call: Call, samples: int) -> tuple[Call, Call]:
     count = lengths.pop() if len(lengths) == 1 else 0
     few = min(samples, count // 2)
     if few < min(samples, 2):
-        return call, call
+        return Parts(call, call, 1.0)
 
     def cut(start: int) -> Call:
         return Call(*tree_map(lambda x: x[start : start + few] if isinstance(x, Tensor) else x, tuple(call)))
 
-    return cut(0), cut(few)
+    return Parts(cut(0), cut(few), few / count)

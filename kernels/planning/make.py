@@ -1,6 +1,6 @@
 """Planning: observe a step, measure what codes do to the gradient, solve, and check on other samples."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from kernels.errors import KernelError
 from kernels.memory.isolated import on_copies, train
 from kernels.memory.measure import trial
 from kernels.memory.step import Living, run_step
+from kernels.methods.every_tensor import SMALLEST, SMALLEST_GROUP
 from kernels.planning.batches import Call, call_of, parts
 from kernels.planning.budget import limits
 from kernels.planning.observe import Step, observe
@@ -79,12 +80,13 @@ def make_plan(
         return Plan(name, str(budget), rounding, (), stock, stock, Errors(0.0, 0.0), 0, 0.0, 0.0)
     uniform = widest(step, limit)
     measured, given = (model, call) if stand_in is None else (stand_in[0], call_of(stand_in[1]))
-    to_plan, to_check = parts(given, samples)
+    few = parts(given, samples)
+    trials = Trials(rounding, smallest=int(SMALLEST * few.share) if stand_in is None else SMALLEST_GROUP)
     names = [site.name for site in step.sites]
-    with _gradients(measured, to_plan, loss, rounding, names) as gradients:
+    with _gradients(measured, few.to_plan, loss, trials, names) as gradients:
         errors = sensitivities(gradients, names, passes)
     solution = solve(step, errors, limit)
-    with _gradients(measured, to_check, loss, rounding, names) as gradients:
+    with _gradients(measured, few.to_check, loss, trials, names) as gradients:
         of_plan, of_uniform = gradients.error(solution.bits), gradients.error(uniform)
     if of_plan > of_uniform:
         total = sum(errors[site][bits] for site, bits in uniform.items() if bits is not None)
@@ -109,13 +111,14 @@ def _within(stock: Bytes, limit: Limits) -> bool:
 
 
 @contextmanager
-def _gradients(model: nn.Module, call: Call, loss: Loss | None, rounding: str, names: list[str]) -> Iterator[Gradients]:
+def _gradients(
+    model: nn.Module, call: Call, loss: Loss | None, trials: Trials, names: Collection[str]
+) -> Iterator[Gradients]:
     if any(isinstance(weight, FakeTensor) or weight.is_meta for weight in model.parameters()):
         raise KernelError(
             "model must have numbers for its errors to be measured, got one of fake tensors; give"
             " stand_in=(model, inputs): a narrow one with modules of the same names"
         )
-    trials = Trials(rounding)
     with on_copies(model), torch.compiler.set_stance("force_eager"):
         if not model.training:
             train(model)

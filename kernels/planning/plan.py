@@ -186,6 +186,8 @@ def _plan(document: Mapping[str, Any]) -> Plan:
     for site in sites:
         if site.bits is not None and (isinstance(site.bits, bool) or site.bits not in WIDTHS):
             raise ValueError(f"bits must be {WIDTHS[0]} to {WIDTHS[-1]} or null, got {shown(site.bits)}")
+        if not all(isinstance(number, int | float) for number in (site.whole, site.bytes, site.error)):
+            raise ValueError(f"{site.name} must have numbers of bytes and an error, got {shown(site)}")
         if not isinstance(site.name, str) or ": " not in site.name:
             raise ValueError(f'a name must be "module: function", got {shown(site.name)}')
     if fields["rounding"] not in ROUNDINGS:

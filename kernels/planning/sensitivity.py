@@ -23,6 +23,7 @@ from kernels.eager.tensors import flat, group_of
 from kernels.errors import KernelError, shown
 from kernels.memory.saved import like
 from kernels.memory.storages import tensors
+from kernels.methods.every_tensor import SMALLEST
 from kernels.methods.planned import WIDTHS, Planned
 
 Loss = Callable[[Any], Tensor]
@@ -53,12 +54,15 @@ class Trials:
         Of all codes.
     bits
         By site; sites that are not in it are seen whole.
+    smallest
+        Elements of a tensor that would have codes in a whole batch.
     sites
         Elements by the names of all sites that were saved.
     """
 
     rounding: str = "nearest"
     bits: Bits = field(default_factory=dict)
+    smallest: int = SMALLEST
     sites: dict[str, int] = field(default_factory=dict)
 
     def decoder(self, kind: type[Groups], site: str, group: int) -> Callable[[Tensor], Tensor]:
@@ -95,7 +99,7 @@ class _Tried(InFewBits):
 
     def mode(self, *given: Any) -> Compressing:
         self._trying = _Trying(*given)
-        self._trying.trials = self._trials
+        self._trying.trials, self._trying.provenance.smallest = self._trials, self._trials.smallest
         return self._trying
 
     def forget(self) -> None:

@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from kernels.eager import mode, provenance, whole
+from kernels.eager import mode
+from kernels.eager.provenance import Provenance
 from tests.kernels.eager.nets import Exactly
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let tensors of 64 elements take part."""
-    for module in (whole, provenance):
-        monkeypatch.setattr(module, "SMALLEST", 64)
+    monkeypatch.setattr(Provenance, "smallest", 64)
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernels.eager import Compressing, calls, provenance, whole
+from kernels.eager import Compressing, calls
 from kernels.eager.encoded import Groups
+from kernels.eager.provenance import Provenance
 from kernels.methods.every_tensor import EveryTensor
 from tests.kernels.eager import op_db
 from tests.kernels.eager.op_db import INFOS, SampleInput
@@ -43,8 +44,7 @@ def _all_sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     """Code tensors of 2 elements and more."""
     if "exact_codes" in request.fixturenames:
         request.getfixturevalue("exact_codes")
-    for module in (whole, provenance):
-        monkeypatch.setattr(module, "SMALLEST", 2)
+    monkeypatch.setattr(Provenance, "smallest", 2)
 
 
 def same(got: Any, expected: Any) -> None:

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from kernels import convert, saved_bytes
 from kernels.conversion import Report
-from kernels.eager import mode, provenance
+from kernels.eager import mode
 from kernels.eager.encoded import Groups
+from kernels.eager.provenance import Provenance
 from kernels.methods.every_tensor import EveryTensor
 from tests.kernels.eager.architectures import Sizes
 from tests.kernels.eager.of_images import OF_IMAGES
@@ -57,8 +58,7 @@ class Full:
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Small tensors take part. To count them collects garbage: all that transformers imports is set aside."""
-    monkeypatch.setattr(mode, "SMALLEST", 64)
-    monkeypatch.setattr(provenance, "SMALLEST", 64)
+    monkeypatch.setattr(Provenance, "smallest", 64)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     gc.collect()

@@ -1,0 +1,204 @@
+"""convert with a budget, and with a plan."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses import FakeTensor
+
+from kernels import KernelError, convert, saved_bytes
+from kernels.memory.step import peak_bytes
+from kernels.planning import make_plan
+from kernels.planning.batches import Call, parts
+from kernels.planning.sensitivity import Gradients, Trials
+from tests.kernels.planning.nets import NETS, gradient, text
+
+
+@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("share", [0.3, 0.15])
+def test_a_share_of_what_is_kept(name: str, share: float) -> None:
+    model, inputs = NETS[name]()
+    before = saved_bytes(model, *inputs)
+    report = convert(model, inputs=inputs, budget=share)
+    assert report.plan is not None
+    assert report.after is not None
+    assert report.before == before
+    assert report.after.total <= share * before.total
+    assert report.plan.errors.measured <= report.plan.uniform_error
+    gradient(model, inputs)
+    report.revert()
+    assert saved_bytes(model, *inputs) == before
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_bytes_at_the_peak(name: str) -> None:
+    model, inputs = NETS[name]()
+    stock = peak_bytes(model, *inputs)
+    least = make_plan(model, inputs, 0.15).planned.peak
+    budget = (least + stock) // 2
+    report = convert(model, inputs=inputs, budget=budget)
+    assert report.plan is not None
+    assert peak_bytes(model, *inputs) <= report.plan.planned.peak <= budget
+    assert report.plan.stock.peak == stock
+
+
+def test_what_is_predicted_is_measured() -> None:
+    """Within half as much again, on samples that it was not planned by."""
+    model, inputs = text(2)
+    errors = make_plan(model, inputs, 0.15).errors
+    assert 1 / 1.5 < errors.measured / errors.predicted < 1.5
+
+
+def test_forward_is_that_of_the_model() -> None:
+    model, inputs = text(2)
+    before = model(*inputs)
+    convert(model, inputs=inputs, budget=0.2)
+    assert torch.equal(model(*inputs), before)
+
+
+def test_a_budget_that_the_model_is_within() -> None:
+    model, inputs = text(1)
+    report = convert(model, inputs=inputs, budget="1GiB")
+    assert not report.converted
+    assert "forward" not in vars(model)
+    assert "needs no plan" in str(report)
+    assert "within the budget as it is" in str(report)
+
+
+def test_a_plan_in_another_process(tmp_path: Path) -> None:
+    """Gives the same gradient there, bit by bit."""
+    model, inputs = text(1)
+    report = convert(model, inputs=inputs, budget=0.2)
+    assert report.plan is not None
+    report.plan.save(tmp_path / "plan.json")
+    torch.save(gradient(model, inputs), tmp_path / "gradient.pt")
+    code = (
+        "import sys, torch; from kernels import convert; from tests.kernels.planning.nets import gradient, text;"
+        " model, inputs = text(1); convert(model, plan=sys.argv[1] + '/plan.json');"
+        " same = map(torch.equal, gradient(model, inputs), torch.load(sys.argv[1] + '/gradient.pt'));"
+        " sys.exit(not all(same))"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+
+
+def test_a_plan_is_converted_by_at_once() -> None:
+    model, inputs = text(1)
+    plan = make_plan(model, inputs, 0.2)
+    report = convert(model, plan=plan)
+    assert report.plan == plan
+    assert "as planned" in str(report)
+    assert saved_bytes(model, *inputs).total == plan.planned.kept
+    with pytest.raises(KernelError, match="plan must be of this model"):
+        convert(NETS["mlp"]()[0], plan=plan)
+
+
+def test_modes_random_numbers_and_buffers_stay() -> None:
+    model, inputs = NETS["image"]()
+    model.eval()
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    torch.manual_seed(3)
+    make_plan(model, inputs, 0.3)
+    drawn = torch.rand(4)
+    torch.manual_seed(3)
+    assert torch.equal(drawn, torch.rand(4))
+    assert not model.training
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert all(weight.grad is None for weight in model.parameters())
+
+
+def test_a_model_that_stands_in() -> None:
+    model, inputs = text(2)
+    with torch.device("meta"):
+        large, _ = text(2)
+    given = torch.randn(4, 64, 32, device="meta")
+    with pytest.raises(KernelError, match="stand_in=") as caught:
+        make_plan(large, given, 0.2)
+    assert "fake tensors" in str(caught.value)
+    plan = make_plan(large, given, 0.2, stand_in=(model, inputs))
+    assert "stands in" in plan.measured_on
+    assert "stands in" in str(plan)
+    convert(model, plan=plan)
+
+
+class Sometimes(nn.Module):
+    """Runs a layer the first time alone, which is that with fake tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        x = self.first(x).sin()
+        return self.second(x).sin() if isinstance(x, FakeTensor) else x
+
+
+def test_a_model_that_saves_other_tensors_in_each_step() -> None:
+    with pytest.raises(KernelError, match="must save the same tensors in each step, got none at ': sin 2'"):
+        make_plan(Sometimes(), torch.randn(128, 64), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"budget": 0.2}, "inputs must be given with budget"),
+        ({"budget": 0.2, "method": "compress"}, "method must be left out with budget"),
+        ({"plan": "x.json", "method": "fewbit"}, "method must be left out with plan"),
+        ({"budget": 0.2, "plan": "x.json"}, "budget must be left out with plan"),
+        ({"budget": 0.2, "bits": 4}, "bits must be left out with budget"),
+        ({"plan": "x.json", "rounding": "nearest"}, "rounding must be left out with plan"),
+        ({"budget": 0.2, "include": "0"}, "include must be left out with budget"),
+        ({"budget": 0.2, "max_derivative_error": 0.1}, "max_derivative_error must be left out"),
+        ({"budget": "10XB"}, "budget must be bytes"),
+        ({"loss": len}, "loss must be a function of the model's output, and go with budget"),
+        ({"budget": 0.2, "loss": 3}, "loss must be a function"),
+        ({"plan": 3}, "plan must be a plan or the path of one"),
+        ({"plan": "none.json"}, "plan must be a file that can be read"),
+    ],
+)
+def test_arguments_that_do_not_go_together(arguments: dict[str, Any], message: str) -> None:
+    model, _ = text(1)
+    with pytest.raises(KernelError, match=message):
+        convert(model, **arguments)
+    assert "forward" not in vars(model)
+
+
+def test_stochastic_codes() -> None:
+    model, inputs = text(1)
+    report = convert(model, inputs=inputs, budget=0.2, rounding="stochastic")
+    assert report.plan is not None
+    assert report.plan.rounding == "stochastic"
+    first, second = gradient(model, inputs), gradient(model, inputs)
+    assert not all(map(torch.equal, first, second))
+
+
+def test_samples_to_plan_by_and_samples_to_check_by() -> None:
+    x, mask = torch.arange(10), torch.ones(10, 3)
+    first, second, share = parts(Call((x,), {"mask": mask, "flag": True}), 2)
+    assert share == 0.2
+    assert first.args[0].tolist() == [0, 1]
+    assert second.args[0].tolist() == [2, 3]
+    assert first.kwargs["mask"].shape == (2, 3)
+    assert first.kwargs["flag"] is True
+    for call in (Call((x, torch.ones(3)), {}), Call((torch.ones(1, 3),), {}), Call((torch.ones(()),), {})):
+        assert parts(call, 2) == (call, call, 1.0)
+
+
+def test_codes_that_are_worse_than_uniform_ones_are_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of sensitivities that say the opposite of what is."""
+    model, inputs = text(2)
+    right = Gradients.error
+    monkeypatch.setattr(
+        "kernels.planning.make.sensitivities",
+        lambda gradients, names, passes: {
+            name: {bits: 2.0**-bits * 1e6 if "silu" in name else 2.0**-bits for bits in range(2, 9)} for name in names
+        },
+    )
+    plan = make_plan(model, inputs, 0.15)
+    assert plan.errors.measured <= plan.uniform_error
+    trials = Trials()
+    gradients = Gradients(model, inputs, {}, None, trials)
+    assert right(gradients, {site.name: site.bits for site in plan.sites}) > 0

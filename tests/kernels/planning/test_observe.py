@@ -1,0 +1,71 @@
+"""What a step is expected to take with other bits is what it takes."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from kernels import KernelError, convert, saved_bytes
+from kernels.conversion.every_tensor import convert_modules
+from kernels.memory.step import peak_bytes
+from kernels.methods.planned import WIDTHS, Planned
+from kernels.planning.observe import observe
+from tests.kernels.planning.nets import NETS, text
+
+
+@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("bits", [2, 3, 8])
+def test_bytes_of_uniform_codes(name: str, bits: int) -> None:
+    model, inputs = NETS[name]()
+    step = observe(model, inputs, {})
+    everywhere = dict.fromkeys([site.name for site in step.sites], bits)
+    convert(model, "compress", bits=bits)
+    saved = saved_bytes(model, *inputs)
+    assert step.kept_with(everywhere) == saved.total + saved.copies  # of buffers, which are alive, too
+    assert step.peak_with(everywhere) == peak_bytes(model, *inputs)
+
+
+@settings(max_examples=10, deadline=None)
+@given(data=st.data())
+def test_bytes_of_any_codes(data: st.DataObject) -> None:
+    """Whole tensors count twice from when their codes would be made until they would be freed anyhow."""
+    model, inputs = text(1)
+    step = observe(model, inputs, {})
+    bits = {site.name: data.draw(st.sampled_from([*WIDTHS, None]), label=site.name) for site in step.sites}
+    convert_modules(model, Planned(8, "nearest", bits), None, None, None)
+    kept, peak = saved_bytes(model, *inputs).total, peak_bytes(model, *inputs)
+    assert kept <= step.kept_with(bits)
+    assert peak <= step.peak_with(bits)
+    if None not in bits.values():
+        assert (kept, peak) == (step.kept_with(bits), step.peak_with(bits))
+
+
+def test_sites_live_from_when_they_are_saved_until_backward_has_used_them() -> None:
+    model, inputs = text(2)
+    step = observe(model, inputs, {})
+    assert [site.born for site in step.sites] == sorted(site.born for site in step.sites)
+    assert all(site.born < step.backward < site.dead <= len(step.peaks) for site in step.sites)
+    assert step.sites[0].dead == max(site.dead for site in step.sites)
+
+
+def test_the_model_stays_as_it_was() -> None:
+    model, inputs = NETS["image"]()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    observe(model, inputs, {})
+    assert "forward" not in vars(model)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_training_counts_what_training_saves() -> None:
+    model, inputs = text(1, dropout=0.1)
+
+    model.eval()
+    assert observe(model, inputs, {}, training=True).kept > observe(model, inputs, {}).kept
+    assert not model.training
+
+
+def test_a_model_without_a_gradient_is_refused() -> None:
+    model = nn.Linear(64, 64).requires_grad_(False)
+    with pytest.raises(KernelError, match="a tensor with a gradient"):
+        observe(model, (torch.randn(128, 64),), {})

@@ -1,0 +1,129 @@
+"""Plans as values and as files, and budgets as they are written."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernels import KernelError
+from kernels.methods.planned import Planned
+from kernels.planning import Plan
+from kernels.planning.budget import check, limits
+from kernels.planning.plan import Bytes, Errors, PlannedSite
+from kernels.planning.solve import Limits
+from tests.kernels.planning.nets import mlp, text
+
+SITES = (PlannedSite("0: silu", 3, 4096, 500, 1e-4), PlannedSite("0.out: linear", None, 4096, 4096, 0.0))
+PLAN = Plan("Net", "0.2", "nearest", SITES, Bytes(8192, 9000), Bytes(4596, 5000), Errors(0.01, 0.011), 3, 0.02, 0.0)
+
+
+def test_a_file_gives_the_plan_again(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    PLAN.save(path)
+    assert Plan.load(path) == Plan.load(str(path)) == PLAN
+    assert [entry.name for entry in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_the_method_of_a_plan() -> None:
+    method = PLAN.method
+    assert isinstance(method, Planned)
+    silu, other = method.at("0: silu"), method.at("unknown: f")
+    assert method.at("0.out: linear") is None
+    assert silu is not None
+    assert silu.bits == 3
+    assert other is not None
+    assert other.bits == 3
+
+
+def change(name: str, value: Any, site: bool = False) -> dict[str, Any]:
+    return {"name": name, "value": value, "site": site}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (change("format", "other"), "format and version"),
+        (change("version", 2), "format and version"),
+        (change("rounding", "up"), "rounding must be one of nearest, stochastic"),
+        (change("sites", 3), "not iterable"),
+        (change("extra", 1), "extra"),
+        (change("bits", 9, site=True), "bits must be 2 to 8 or null, got 9"),
+        (change("bits", True, site=True), "bits must be 2 to 8 or null, got True"),
+        (change("bits", 2.5, site=True), "bits must be 2 to 8"),
+        (change("name", "silu", site=True), 'a name must be "module: function"'),
+        (change("bytes", None, site=True), "must have numbers of bytes"),
+    ],
+)
+def test_a_file_that_is_no_plan(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    path = tmp_path / "plan.json"
+    PLAN.save(path)
+    document = json.loads(path.read_text())
+    (document["sites"][0] if changed["site"] else document)[changed["name"]] = changed["value"]
+    path.write_text(json.dumps(document))
+    with pytest.raises(KernelError, match=f"plan must be a file that Plan.save wrote.*{message}"):
+        Plan.load(path)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "3", "null", "{", '{"format": "actfit plan", "version": 1}'])
+def test_a_file_of_something_else(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises(KernelError, match=r"plan must be a file that Plan\.save wrote"):
+        Plan.load(path)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(KernelError, match="plan must be a file that can be read"):
+        Plan.load(tmp_path / "none.json")
+
+
+def test_a_plan_of_another_model() -> None:
+    PLAN.check_model(text(1)[0])
+    with pytest.raises(KernelError, match=r"plan must be of this model, got one of a Net with '0\.out'"):
+        PLAN.check_model(mlp()[0])
+
+
+def test_what_a_plan_says() -> None:
+    said = str(PLAN)
+    assert "kept for backward 8.0 KiB before, 4.5 KiB planned" in said
+    assert "1.10% measured, 1.00% predicted; with 3 bits everywhere 2.00%" in said
+    assert "| *: silu | 1 | 3 |" in said
+    assert "| *.out: linear | 1 | whole |" in said
+    assert "needs no plan" in str(replace(PLAN, sites=(), planned=PLAN.stock))
+
+
+@pytest.mark.parametrize(
+    ("budget", "number"),
+    [
+        ("24GiB", 24 * 2**30),
+        ("24 gib", 24 * 2**30),
+        ("1.5kB", 1500),
+        ("10 MB", 10_000_000),
+        ("4096", 4096),
+        ("4096 B", 4096),
+        (4096, 4096),
+        (1e9, 10**9),
+        (0.2, 0.2),
+        ("0.2", 0.2),
+        (".25", 0.25),
+    ],
+)
+def test_budgets(budget: Any, number: float) -> None:
+    found = check(budget)
+    assert found == number
+    assert type(found) is type(number)
+
+
+@pytest.mark.parametrize(
+    "budget", ["", "24XB", "GiB", "-1GiB", "0", 0, 0.0, 1.5, -3, True, None, [1], "1e9", "inf", float("nan"), "0.2GiBB"]
+)
+def test_what_is_no_budget(budget: Any) -> None:
+    with pytest.raises(KernelError, match="budget must be bytes at the peak of a step"):
+        check(budget)
+
+
+def test_limits_of_budgets() -> None:
+    assert limits("1KiB", 5000) == Limits(peak=1024)
+    assert limits(0.2, 5000) == Limits(kept=1000)

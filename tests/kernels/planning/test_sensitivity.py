@@ -1,0 +1,133 @@
+"""Errors that are measured over one graph are those of a model whose tensors have these codes."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kernels import KernelError
+from kernels.conversion.every_tensor import convert_modules
+from kernels.methods.planned import WIDTHS, Planned
+from kernels.planning.sensitivity import MEASURED, Gradients, Trials, like_site, sensitivities
+from tests.kernels.planning.nets import NETS, gradient, text
+
+
+def weighted(output: Tensor) -> Tensor:
+    weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(1))
+    return (output * weights).sum()
+
+
+def squared_error(found: list[Tensor], exact: list[Tensor]) -> float:
+    off, whole = (
+        sum(float(part.double().square().sum()) for part in parts)
+        for parts in ([a.double() - b.double() for a, b in zip(found, exact, strict=True)], exact)
+    )
+    return off / whole
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_trials_see_what_codes_would_give(name: str) -> None:
+    """Bit by bit: the same operations run on the same decoded numbers."""
+    model, inputs = NETS[name]()
+    trials = Trials()
+    gradients = Gradients(model, inputs, {}, weighted, trials)
+    bits = {site: WIDTHS[place % len(WIDTHS)] for place, site in enumerate(trials.sites)}
+    bits[next(iter(bits))] = None
+    exact = gradient(model, inputs)
+    convert_modules(model, Planned(8, "nearest", bits), None, None, None)
+    assert gradients.error(bits) == pytest.approx(squared_error(gradient(model, inputs), exact), rel=1e-12)
+
+
+def test_without_codes_there_is_no_error() -> None:
+    model, inputs = text(1)
+    trials = Trials()
+    gradients = Gradients(model, inputs, {}, None, trials)
+    assert gradients.error({}) == 0.0 == gradients.error(dict.fromkeys(trials.sites))
+
+
+def test_each_pass_sees_its_own_codes() -> None:
+    model, inputs = text(1)
+    trials = Trials()
+    gradients = Gradients(model, inputs, {}, None, trials)
+    site = next(name for name in trials.sites if "silu" in name)
+    first = [gradients.error({site: bits}) for bits in (2, 8, 4)]
+    assert first[0] > first[2] > first[1] > 0
+    assert [gradients.error({site: bits}) for bits in (2, 8, 4)] == first
+    assert gradients.passes == 7
+
+
+def test_stochastic_codes_differ_from_pass_to_pass() -> None:
+    model, inputs = text(1)
+    trials = Trials("stochastic")
+    gradients = Gradients(model, inputs, {}, None, trials)
+    everywhere = dict.fromkeys(trials.sites, 3)
+    assert gradients.error(everywhere) != gradients.error(everywhere)
+
+
+def test_errors_of_sites_add_up() -> None:
+    """Roundings of thousands of elements each are all but orthogonal: of cosines of that size the sum is small."""
+    model, inputs = text(2)
+    trials = Trials()
+    gradients = Gradients(model, inputs, {}, None, trials)
+    alone = sum(gradients.error({site: 4}) for site in trials.sites)
+    assert gradients.error(dict.fromkeys(trials.sites, 4)) == pytest.approx(alone, rel=0.25)
+
+
+@pytest.mark.parametrize("passes", [0, 64])
+def test_sensitivities_of_all_widths(passes: int) -> None:
+    model, inputs = text(2)
+    trials = Trials()
+    gradients = Gradients(model, inputs, {}, None, trials)
+    found = sensitivities(gradients, list(trials.sites), passes)
+    roles = {like_site(site) for site in trials.sites}
+    assert found.keys() == trials.sites.keys()
+    assert all(
+        errors.keys() == set(WIDTHS) and sorted(errors.values())[::-1] == list(errors.values())
+        for errors in found.values()
+    )
+    assert gradients.passes - 1 <= max(passes, len(MEASURED) * len(roles))
+    for role in roles:  # what was measured together is what it is said to be together
+        group = [site for site in trials.sites if like_site(site) == role]
+        together = gradients.error(dict.fromkeys(group, 2))
+        assert sum(found[site][2] for site in group) == pytest.approx(together)
+    alike = {tuple(errors.values()) for site, errors in found.items() if "silu" in site}
+    assert len(alike) == (1 if passes == 0 else 2)
+
+
+class Output:
+    """As models of transformers give it."""
+
+    def __init__(self, loss: Any, logits: Tensor) -> None:
+        self.loss, self.logits = loss, logits
+
+
+class WithLoss(nn.Module):
+    def __init__(self, loss: Any) -> None:
+        super().__init__()
+        self.layer, self.loss = nn.Linear(64, 64), loss
+
+    def forward(self, x: Tensor) -> Output:
+        y = self.layer(x).sin()
+        return Output(self.loss(y), y)
+
+
+def test_the_loss_of_the_output() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(128, 64)
+    model = WithLoss(lambda y: y.square().mean())
+    own = Gradients(model, (x,), {}, None, Trials())
+    given = Gradients(model, (x,), {}, lambda output: output.logits.square().mean(), Trials())
+    everywhere = {": sin": 2, "layer: sin": 2}
+    assert own.error(everywhere) == given.error(everywhere) > 0
+
+
+def test_a_loss_that_is_none() -> None:
+    x = torch.randn(128, 64)
+    with pytest.raises(KernelError, match="loss must be a tensor of one number with a gradient"):
+        Gradients(WithLoss(lambda y: y), (x,), {}, None, Trials())
+    with pytest.raises(KernelError, match="loss must be a tensor of one number"):
+        Gradients(WithLoss(lambda y: None), (x,), {}, lambda output: 3.0, Trials())
+    frozen = nn.Linear(64, 64).requires_grad_(False)
+    with pytest.raises(KernelError, match="a tensor with a gradient"):
+        Gradients(frozen, (x,), {}, None, Trials())

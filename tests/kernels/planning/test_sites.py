@@ -1,0 +1,89 @@
+"""Names of what is saved: the same in each pass, and of the module that saves."""
+
+import contextlib
+import copy
+import pickle
+
+import torch
+from torch import Tensor, nn
+
+from kernels.eager.forward import InFewBits
+from kernels.eager.sites import Sites
+from kernels.methods.planned import Planned
+from kernels.planning.observe import observe
+from tests.kernels.planning.nets import text
+
+
+class Twice(nn.Module):
+    """Calls one layer two times, and multiplies itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(self.layer(x).sin()).exp() * x.cos()
+
+
+def names(model: nn.Module, *inputs: Tensor) -> list[str]:
+    return [site.name for site in observe(model, inputs, {}).sites]
+
+
+def test_a_site_is_a_module_and_a_function() -> None:
+    model, inputs = text(1)
+    found = names(model, *inputs)
+    assert "0: silu" in found
+    assert "0.out: linear" in found
+    attention = [name for name in found if "attention" in name]
+    assert attention == [f"0: scaled_dot_product_attention{number}" for number in ("", " 2", " 3")]
+
+
+def test_a_second_call_has_a_number_of_its_own() -> None:
+    found = names(Twice(), torch.randn(128, 64, requires_grad=True))
+    assert len(found) == len(set(found))
+    assert all(name.startswith((": ", "layer: ")) for name in found)
+
+
+def test_names_are_those_of_the_pass_before() -> None:
+    model, inputs = text(2)
+    assert names(model, *inputs) == names(model, *inputs) == names(copy.deepcopy(model), *inputs)
+
+
+def test_modules_that_are_not_named_are_part_of_those_that_call_them() -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2)), nn.ReLU())
+    with Sites({model[0]: "outer"}) as sites:
+        seen = []
+        model[0][0].register_forward_hook(lambda *_: seen.append(sites.name("linear")))
+        model(torch.ones(2))
+        assert seen == ["outer: linear"]
+        assert sites.name("end") == ": end"
+
+
+def test_an_error_in_a_module_leaves_the_names_right() -> None:
+    class Fails(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise ValueError("on purpose")
+
+    failing = Fails()
+    with Sites({failing: "failing"}) as sites:
+        with contextlib.suppress(ValueError):
+            failing(torch.ones(2))
+        assert sites.name("f") == ": f"
+
+
+def test_no_hooks_are_left() -> None:
+    before = (
+        dict(torch.nn.modules.module._global_forward_pre_hooks),
+        dict(torch.nn.modules.module._global_forward_hooks),
+    )
+    model, inputs = text(1)
+    names(model, *inputs)
+    after = dict(torch.nn.modules.module._global_forward_pre_hooks), dict(torch.nn.modules.module._global_forward_hooks)
+    assert before == after
+
+
+def test_a_model_with_a_plan_can_be_pickled() -> None:
+    model, inputs = text(1)
+    InFewBits(model, Planned(8, "nearest", {"0: silu": 2})).install()
+    again = pickle.loads(pickle.dumps(model))
+    assert torch.equal(again(*inputs), model(*inputs))

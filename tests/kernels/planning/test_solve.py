@@ -1,0 +1,90 @@
+"""The solver against all plans there are, of small steps."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernels import KernelError
+from kernels.methods.planned import WIDTHS
+from kernels.planning.observe import SavedSite, Step
+from kernels.planning.solve import CHOICES, GAP, Limits, solve, widest
+
+BITS = 4
+
+
+@st.composite
+def steps(draw: st.DrawFn, most: int = 3) -> Step:
+    """With codes of 4 bits; sites are saved one after another and freed in any order."""
+    count = draw(st.integers(1, most))
+    freed = draw(st.permutations(range(count)))
+    sites = []
+    for place in range(count):
+        elements = 8 * draw(st.integers(1, 40))
+        sites.append(SavedSite(f"{place}: f", 4 * elements, elements // 8, 4, place + 1, count + 2 + freed[place]))
+    rest = draw(st.lists(st.integers(0, 2000), min_size=2 * count + 2, max_size=2 * count + 2))
+    alive = [
+        sum(site.bytes(BITS) for site in sites if site.born <= segment < site.dead) for segment in range(len(rest))
+    ]
+    peaks = [more + now for more, now in zip(rest, alive, strict=True)]
+    return Step(sites, BITS, peaks, count + 1, sum(site.bytes(BITS) for site in sites))
+
+
+@st.composite
+def errors_of(draw: st.DrawFn, step: Step) -> dict[str, dict[int, float]]:
+    scales = {site.name: 10.0 ** draw(st.integers(-6, 0)) * draw(st.integers(1, 9)) for site in step.sites}
+    return {name: {bits: scale / (2**bits - 1) ** 2 for bits in WIDTHS} for name, scale in scales.items()}
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_least_error_of_all_plans(data: st.DataObject) -> None:
+    step = data.draw(steps())
+    errors = data.draw(errors_of(step))
+    names = [site.name for site in step.sites]
+    low, high = (
+        (step.peak_with(dict.fromkeys(names, bits)), step.kept_with(dict.fromkeys(names, bits))) for bits in (2, None)
+    )
+    share = data.draw(st.floats(0, 1))
+    peak, kept = (int(least + share * (most - least)) for least, most in zip(low, high, strict=True))
+    limits = Limits(peak=peak) if data.draw(st.booleans()) else Limits(kept=kept)
+    found = solve(step, errors, limits)
+    assert limits.hold(step, found.bits)
+
+    def cost(plan: tuple[int | None, ...]) -> float:
+        return sum(0.0 if bits is None else errors[name][bits] for name, bits in zip(names, plan, strict=True))
+
+    plans = itertools.product(CHOICES, repeat=len(names))
+    least = min(cost(plan) for plan in plans if limits.hold(step, dict(zip(names, plan, strict=True))))
+    assert found.error == pytest.approx(cost(tuple(found.bits.values())))
+    # HiGHS stops within GAP of the least; and its own feasibility tolerance of 1e-6 is of errors scaled to at most 1.
+    largest = max(errors[name][2] for name in names)
+    assert least <= found.error * (1 + 1e-12)
+    assert found.error <= least / (1 - GAP) + 1e-6 * largest
+
+
+@settings(max_examples=30, deadline=None)
+@given(step=steps(most=6))
+def test_the_widest_codes_that_fit(step: Step) -> None:
+    names = [site.name for site in step.sites]
+    for bits in WIDTHS:
+        everywhere = dict.fromkeys(names, bits)
+        limits = Limits(kept=step.kept_with(everywhere))
+        assert widest(step, limits) == everywhere
+        assert limits.hold(step, everywhere)
+        assert not Limits(kept=step.kept_with(everywhere) - 1).hold(step, everywhere)
+
+
+def test_a_budget_below_all_plans() -> None:
+    step = Step([SavedSite("a: f", 4096, 128, 64, 1, 3)], BITS, [100, 700, 700, 100], 2, 576)
+    for limits in (Limits(peak=10), Limits(kept=10)):
+        with pytest.raises(KernelError, match=r"budget must be at least .* got 10 B: with 2 bits everywhere"):
+            solve(step, {"a: f": dict.fromkeys(WIDTHS, 1.0)}, limits)
+        with pytest.raises(KernelError, match="budget must be at least"):
+            widest(step, limits)
+
+
+def test_without_limits_all_stays_whole() -> None:
+    step = Step([SavedSite("a: f", 4096, 128, 64, 1, 3)], BITS, [100, 700, 700, 100], 2, 576)
+    assert solve(step, {"a: f": dict.fromkeys(WIDTHS, 1.0)}, Limits()).bits == {"a: f": None}
