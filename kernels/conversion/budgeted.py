@@ -15,12 +15,16 @@ from kernels.planning.plan import Plan
 Loss = Callable[[Any], Tensor]
 
 
-def check_arguments(budget: Any, loss: Any, plan: Any, inputs: Any, method: Any, others: Mapping[str, Any]) -> None:
+def check_arguments(
+    budget: Any, loss: Any, bound: Any, plan: Any, inputs: Any, method: Any, others: Mapping[str, Any]
+) -> None:
     """Raise KernelError for arguments of `convert` that do not go together; `others` go with methods alone."""
     if budget is not None and plan is not None:
         raise KernelError("budget must be left out with plan, which was made for one, got both")
     if loss is not None and (budget is None or not callable(loss)):
         raise KernelError(f"loss must be a function of the model's output, and go with budget, got {shown(loss)}")
+    if bound is not None and budget is None:
+        raise KernelError(f"max_gradient_error must go with budget, got {shown(bound)}")
     if budget is None and plan is None:
         return
     given = "plan" if budget is None else "budget"
@@ -44,10 +48,18 @@ def planned(
     loss: Loss | None,
     plan: Plan | str | PathLike[str] | None,
     rounding: str | None,
+    max_gradient_error: float | None,
 ) -> Plan | None:
     """The plan to convert by, if there is to be one; raises KernelError as `make_plan` and `Plan.load` do."""
     if budget is not None:
-        return make_plan(model, inputs, budget, loss=loss, rounding=rounding or "nearest")
+        return make_plan(
+            model,
+            inputs,
+            budget,
+            loss=loss,
+            max_gradient_error=max_gradient_error,
+            rounding=rounding or "nearest",
+        )
     if plan is None:
         return None
     found = plan if isinstance(plan, Plan) else Plan.load(plan)

@@ -11,7 +11,7 @@ from kernels.conversion.measurement import Run
 from kernels.conversion.recognise import describe
 from kernels.conversion.report import Converted, Report, revertible
 from kernels.conversion.sites import LayerSite, Site, select_sites, within
-from kernels.eager import InFewBits, Untouched, watching
+from kernels.eager import InFewBits, Recomputed, Untouched, watching
 from kernels.forwarding import Forwarding, standing
 from kernels.memory.measure import has_forward
 from kernels.methods.every_tensor import EveryTensor
@@ -51,6 +51,9 @@ def convert_modules(
     changes: list[Change] = []
     before = None if run is None else run({})
     try:
+        for name in () if plan is None else plan.recomputed:
+            block = model.get_submodule(name)
+            _install(LayerSite((name,), describe(block), None, block), Recomputed(block), changes)
         rows = [_converted(site, method, reasons[site], changes) for site in chosen]
         for site in left:
             _install(site, Untouched(site.original), changes)

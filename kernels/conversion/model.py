@@ -49,6 +49,7 @@ def convert(
     accounting: str = "as-run",
     budget: str | float | None = None,
     loss: Loss | None = None,
+    max_gradient_error: float | None = None,
     plan: Plan | str | PathLike[str] | None = None,
 ) -> Report:
     """Make a model's activations save less for backward, in place; `report.revert()` undoes it.
@@ -79,9 +80,10 @@ def convert(
         the floor that the output's dtype sets.
     accounting
         As `saved_bytes` has it.
-    budget, loss
+    budget, loss, max_gradient_error
         In place of a method: bytes at the peak of a step, as "24GiB", or a share of what the model keeps now, as 0.2.
-        Each saved tensor gets bits of its own, so that the gradient's error is least: `kernels.planning.make_plan`.
+        Each saved tensor gets bits of its own, so that the gradient's error is least, and blocks are computed again
+        where that is not enough: see `kernels.planning.make_plan`.
         `report.plan` is what was found.
     plan
         In place of a method: a plan that was found before, or the file that it was saved to.
@@ -98,16 +100,16 @@ def convert(
     """
     options = {"bits": bits, "scheme": scheme, "rounding": rounding, "coefficients": coefficients}
     bound = {"max_derivative_error": max_derivative_error}
-    if budget is not None or loss is not None or plan is not None:
+    if any(given is not None for given in (budget, loss, max_gradient_error, plan)):
         of_methods = {**options, **bound, "rounding": None if plan is None else rounding}
         parts = {"include": include, "exclude": exclude}
-        check_arguments(budget, loss, plan, inputs, method, {**of_methods, **parts})
+        check_arguments(budget, loss, max_gradient_error, plan, inputs, method, {**of_methods, **parts})
         method = EveryTensor.name
     asked = validated_method(model, method, inputs, accounting, **bound, **options)
     model = _unwrapped(model)
     run = None if inputs is None else runner(model, inputs, accounting)
     if isinstance(asked, EveryTensor):
-        found = planned(model, inputs, budget, loss, plan, rounding)
+        found = planned(model, inputs, budget, loss, plan, rounding, max_gradient_error)
         return convert_modules(model, asked, patterns(include), patterns(exclude), run, found)
     sites = _find(model, asked, run)
     reasons = select_sites(sites, patterns(include), patterns(exclude))

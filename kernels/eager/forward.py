@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
 
 from kernels.eager.around import hooks_around
 from kernels.eager.mode import Compressing
@@ -38,6 +39,17 @@ class InFewBits(Forwarding):
         if not self.options.method.by_site:
             return {}
         return {module: name for name, module in self.module.named_modules(prefix=self.options.name)}
+
+
+class Recomputed(Forwarding):
+    """Stands for the forward of a module that backward runs again: of it, only what it is given is saved."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return self.original(*args, **kwargs)
+        if torch._C._are_functorch_transforms_active():
+            return self.original(*args, **kwargs)
+        return checkpoint(self.original, *args, use_reentrant=False, **kwargs)
 
 
 class Untouched(Forwarding):

@@ -1,27 +1,27 @@
 """Planning: observe a step, measure what codes do to the gradient, solve, and check on other samples."""
 
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Mapping
+from math import inf
+from typing import Any, NamedTuple
 
-import torch
 from torch import nn
-from torch._subclasses import FakeTensor
 
-from kernels.errors import KernelError
-from kernels.memory.isolated import on_copies, train
+from kernels.errors import KernelError, shown
 from kernels.memory.measure import trial
 from kernels.memory.step import Living, run_step
-from kernels.methods.every_tensor import SMALLEST, SMALLEST_GROUP
-from kernels.planning.batches import Call, call_of, parts
+from kernels.methods.planned import WIDTHS
+from kernels.planning.batches import call_of
+from kernels.planning.blocks import repeated_blocks
 from kernels.planning.budget import limits
-from kernels.planning.observe import Step, observe
+from kernels.planning.observe import Step
 from kernels.planning.plan import Bytes, Errors, Plan, PlannedSite
-from kernels.planning.sensitivity import Bits, Gradients, Loss, Trials, sensitivities
-from kernels.planning.solve import Limits, Solution, solve, widest
+from kernels.planning.sensitivity import Bits, Loss
+from kernels.planning.solve import InfeasibleError, Limits, Solution, everywhere, solve, widest
+from kernels.planning.task import Blocks, Task, completed
 
 SAMPLES = 2  # by which errors are measured
 PASSES = 64  # of backward, as many as are allowed for it
+USUAL = 4  # bits: with these everywhere networks train as without codes, see docs/training.md
 
 
 def make_plan(
@@ -30,12 +30,16 @@ def make_plan(
     budget: str | float,
     *,
     loss: Loss | None = None,
+    max_gradient_error: float | None = None,
     rounding: str = "nearest",
     samples: int = SAMPLES,
     passes: int = PASSES,
     stand_in: tuple[nn.Module, Any] | None = None,
 ) -> Plan:
     """The plan of least error of the gradient for a budget of memory; the model is left as it was.
+
+    If codes alone do not fit, or only with too large an error, blocks are computed again in backward, the fewest that
+    do: the first ones, whose backward passes come last, when the rest of the memory is free again.
 
     Parameters
     ----------
@@ -49,6 +53,9 @@ def make_plan(
     loss
         Makes the loss of the model's output. By default the output's own, as models of transformers give with labels,
         or else random linear functions.
+    max_gradient_error
+        Bound on ||g' - g|| / ||g|| of the gradient, above which blocks are computed again. By default what 4 bits
+        everywhere would do; then a larger one is taken where nothing else fits.
     rounding
         "nearest" or "stochastic".
     samples
@@ -69,67 +76,83 @@ def make_plan(
     KernelError
         For a budget that cannot be held, with the least that can; for a model that does not run on fake tensors.
     """
-    call = call_of(inputs)
-    training, living = not model.training, Living()  # it comes from a file, then; else modes are as the user has them
-    step = observe(model, *call, training=training)
-    run_step(living, model, *call, training=training)
-    stock = Bytes(trial(model, *call, training=training).total, living.peak)
+    _check(max_gradient_error)
+    task = Task(model, call_of(inputs), loss, rounding, samples, passes, stand_in)
+    living, name = Living(), type(model).__name__
+    run_step(living, model, *task.call, training=task.training)
+    stock = Bytes(trial(model, *task.call, training=task.training).total, living.peak)
     limit = limits(budget, stock.kept)
-    name = type(model).__name__
-    if _within(stock, limit):
-        return Plan(name, str(budget), rounding, (), stock, stock, Errors(0.0, 0.0), 0, 0.0, 0.0)
-    uniform = widest(step, limit)
-    measured, given = (model, call) if stand_in is None else (stand_in[0], call_of(stand_in[1]))
-    few = parts(given, samples)
-    trials = Trials(rounding, smallest=int(SMALLEST * few.share) if stand_in is None else SMALLEST_GROUP)
-    names = [site.name for site in step.sites]
-    with _gradients(measured, few.to_plan, loss, trials, names) as gradients:
-        errors = sensitivities(gradients, names, passes)
-    solution = solve(step, errors, limit)
-    with _gradients(measured, few.to_check, loss, trials, names) as gradients:
-        of_plan, of_uniform = gradients.error(solution.bits), gradients.error(uniform)
+    if limit.include(stock.kept, stock.peak):
+        return Plan(name, str(budget), rounding, (), (), stock, stock, Errors(0.0, 0.0), 0, 0.0, 0.0)
+    found = _searched(task, limit, max_gradient_error)
+    uniform = widest(found.step, limit)
+    of_plan, of_uniform = task.checked(found.blocks, [found.solution.bits, uniform])
+    solution = found.solution
     if of_plan > of_uniform:
-        total = sum(errors[site][bits] for site, bits in uniform.items() if bits is not None)
-        solution, of_plan = Solution(uniform, total, solution.gap), of_uniform
+        solution = Solution(uniform, sum(found.errors[site][bits] for site, bits in uniform.items()), solution.gap)
+        of_plan = of_uniform
     return Plan(
         name,
         str(budget),
         rounding,
-        _sites(step, solution.bits, errors),
+        tuple(found.blocks),
+        _sites(found.step, solution.bits, found.errors),
         stock,
-        Bytes(step.kept_with(solution.bits), step.peak_with(solution.bits)),
+        Bytes(found.step.kept_with(solution.bits), found.step.peak_with(solution.bits)),
         Errors(solution.error**0.5, of_plan**0.5),
-        next(bits for bits in uniform.values() if bits is not None),
+        next(iter(uniform.values()), 0),
         of_uniform**0.5,
         solution.gap,
         "" if stand_in is None else f"a {type(stand_in[0]).__name__} that stands in for it",
     )
 
 
-def _within(stock: Bytes, limit: Limits) -> bool:
-    return (limit.peak is None or stock.peak <= limit.peak) and (limit.kept is None or stock.kept <= limit.kept)
+class _Found(NamedTuple):
+    """A solution with some blocks computed again, and what it was found by."""
+
+    blocks: Blocks
+    step: Step
+    errors: Mapping[str, Mapping[int, float]]
+    solution: Solution
 
 
-@contextmanager
-def _gradients(
-    model: nn.Module, call: Call, loss: Loss | None, trials: Trials, names: Collection[str]
-) -> Iterator[Gradients]:
-    if any(isinstance(weight, FakeTensor) or weight.is_meta for weight in model.parameters()):
+def _searched(task: Task, limit: Limits, bound: float | None) -> _Found:
+    """The solution with the fewest blocks computed again whose error is within the bound; else of the least error."""
+    blocks = repeated_blocks(task.model)
+    step, every = task.step(()), task.step(blocks)
+    if not limit.hold(step, everywhere(step, WIDTHS[0])):
+        widest(every, limit)  # before it takes time
+    errors = task.errors((), step)
+    most = bound**2 if bound is not None else sum(by_bits[USUAL] for by_bits in errors.values())
+
+    def guessed(count: int) -> float:
+        """The error with so many blocks computed again, infinite where they do not fit."""
+        some = step if count == 0 else task.step(blocks[:count])
+        try:
+            return solve(some, completed(errors, some), limit).error
+        except InfeasibleError:
+            return inf
+
+    count = 0
+    if guessed(0) > most and blocks:
+        low, count = 0, len(blocks)
+        while count - low > 1:
+            middle = (low + count) // 2
+            low, count = (low, middle) if guessed(middle) <= most else (middle, count)
+    some = step if count == 0 else every if count == len(blocks) else task.step(blocks[:count])
+    errors = task.errors(blocks[:count], some) if count else errors
+    found = _Found(blocks[:count], some, errors, solve(some, errors, limit))
+    if bound is not None and found.solution.error > most:
         raise KernelError(
-            "model must have numbers for its errors to be measured, got one of fake tensors; give"
-            " stand_in=(model, inputs): a narrow one with modules of the same names"
+            f"max_gradient_error must be at least {found.solution.error**0.5:.3g} for this budget, got {bound:g}; or"
+            " give a larger budget"
         )
-    with on_copies(model), torch.compiler.set_stance("force_eager"):
-        if not model.training:
-            train(model)
-        gradients = Gradients(model, *call, loss, trials)
-        missing = set(names) - trials.sites.keys()
-        if missing:
-            raise KernelError(
-                f"model must save the same tensors in each step, got none at {min(missing)!r} with"
-                f" {len(names) - len(missing)} others; its forward depends on numbers, which a plan cannot know"
-            )
-        yield gradients
+    return found
+
+
+def _check(bound: Any) -> None:
+    if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int | float) or not 0 < bound < inf):
+        raise KernelError(f"max_gradient_error must be a number above 0, got {shown(bound)}")
 
 
 def _sites(step: Step, bits: Bits, errors: Mapping[str, Mapping[int, float]]) -> tuple[PlannedSite, ...]:

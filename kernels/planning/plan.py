@@ -71,6 +71,8 @@ class Plan:
         As it was given.
     rounding
         Of all codes.
+    recomputed
+        Names of blocks that backward computes again.
     sites
         In the order in which they are saved.
     stock, planned
@@ -88,6 +90,7 @@ class Plan:
     model: str
     budget: str
     rounding: str
+    recomputed: tuple[str, ...]
     sites: tuple[PlannedSite, ...]
     stock: Bytes
     planned: Bytes
@@ -100,7 +103,7 @@ class Plan:
     @property
     def needed(self) -> bool:
         """Whether anything has to be changed for the budget."""
-        return bool(self.sites)
+        return bool(self.sites or self.recomputed)
 
     @property
     def method(self) -> Planned:
@@ -112,8 +115,7 @@ class Plan:
     def check_model(self, model: nn.Module) -> None:
         """Raise KernelError for a model without the modules of the plan."""
         names = {name for name, _ in model.named_modules()}
-        for site in self.sites:
-            module = site.name.partition(": ")[0]
+        for module in (*self.recomputed, *(site.name.partition(": ")[0] for site in self.sites)):
             if module not in names:
                 raise KernelError(
                     f"plan must be of this model, got one of a {self.model} with {module!r}, which"
@@ -153,11 +155,13 @@ class Plan:
             f" {size(self.planned.peak)} planned",
             f"error of the gradient: {self.errors.measured:.2%} measured, {self.errors.predicted:.2%} predicted;"
             f" with {self.uniform} bits everywhere {self.uniform_error:.2%}{on}",
+            *([f"computed again in backward: {_blocks(self.recomputed)}"] if self.recomputed else []),
             "",
             "| saved tensor | number | bits | before | planned | share of the error |",
             "|---|---:|---|---:|---:|---:|",
         ]
-        return "\n".join([*lines, *self._rows()])
+        more = f"The predicted error may be up to {1 / (1 - self.gap) ** 0.5 - 1:.1%} above the least there is."
+        return "\n".join([*lines, *self._rows(), *([more] if self.gap else [])])
 
     def _rows(self) -> list[str]:
         groups: dict[str, list[PlannedSite]] = {}
@@ -169,6 +173,10 @@ class Plan:
             f" | {size(sum(site.bytes for site in group))} | {sum(site.error for site in group) / total:.0%} |"
             for name, group in groups.items()
         ]
+
+
+def _blocks(names: tuple[str, ...]) -> str:
+    return names[0] if len(names) == 1 else f"{len(names)} blocks, {names[0]} to {names[-1]}"
 
 
 def _widths(group: list[PlannedSite]) -> str:
@@ -190,6 +198,9 @@ def _plan(document: Mapping[str, Any]) -> Plan:
             raise ValueError(f"{site.name} must have numbers of bytes and an error, got {shown(site)}")
         if not isinstance(site.name, str) or ": " not in site.name:
             raise ValueError(f'a name must be "module: function", got {shown(site.name)}')
+    fields["recomputed"] = tuple(fields["recomputed"])
+    if not all(isinstance(block, str) for block in fields["recomputed"]):
+        raise ValueError(f"recomputed must be names of modules, got {shown(fields['recomputed'])}")
     if fields["rounding"] not in ROUNDINGS:
         raise ValueError(f"rounding must be one of {', '.join(ROUNDINGS)}, got {shown(fields['rounding'])}")
     fields |= {name: Bytes(**fields[name]) for name in ("stock", "planned")}

@@ -16,7 +16,7 @@ from kernels.methods.planned import WIDTHS
 from kernels.planning.observe import SavedSite, Step
 
 CHOICES: tuple[int | None, ...] = (*WIDTHS, None)
-GAP, SECONDS = 1e-3, 30.0  # of the least error: where the search for less may end; and its time
+GAP, SECONDS = 1e-2, 5.0  # of the least error's square: where the search for less may end; and its time
 Errors = Mapping[str, Mapping[int, float]]  # by site and bits: ||g' - g||² / ||g||² of these codes alone
 
 
@@ -35,10 +35,17 @@ class Limits:
     peak: int | None = None
     kept: int | None = None
 
+    def include(self, kept: int, peak: int) -> bool:
+        """Whether these bytes are within them."""
+        return (self.peak is None or peak <= self.peak) and (self.kept is None or kept <= self.kept)
+
     def hold(self, step: Step, bits: Mapping[str, int | None]) -> bool:
         """Whether a step stays within them."""
-        peak = self.peak is None or step.peak_with(bits) <= self.peak
-        return peak and (self.kept is None or step.kept_with(bits) <= self.kept)
+        return self.include(step.kept_with(bits), step.peak_with(bits))
+
+
+class InfeasibleError(KernelError):
+    """Not even the narrowest codes are within the limits."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +62,14 @@ def solve(step: Step, errors: Errors, limits: Limits) -> Solution:
 
     Raises
     ------
-    KernelError
+    InfeasibleError
         If the limits cannot be held: with the least that can be, and what takes it.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
-    least: dict[str, int | None] = dict.fromkeys([site.name for site in step.sites], WIDTHS[0])
-    if not limits.hold(step, least):
-        raise KernelError(infeasible(step, limits, least))
+    if not limits.hold(step, everywhere(step, WIDTHS[0])):
+        raise InfeasibleError(infeasible(step, limits))
     cost = np.array([_error(errors, site, bits) for site in step.sites for bits in CHOICES])
     scale = cost.max(initial=0.0) or 1.0
     rows, bounds = _memory(step, limits)
@@ -86,8 +92,14 @@ def solve(step: Step, errors: Errors, limits: Limits) -> Solution:
     return Solution(bits, total, float(found.mip_gap or 0.0))
 
 
-def infeasible(step: Step, limits: Limits, least: Mapping[str, int | None]) -> str:
+def everywhere(step: Step, bits: int) -> dict[str, int]:
+    """The same bits at every site."""
+    return dict.fromkeys([site.name for site in step.sites], bits)
+
+
+def infeasible(step: Step, limits: Limits) -> str:
     """Why limits cannot be held."""
+    least = everywhere(step, WIDTHS[0])
     codes = f"with {WIDTHS[0]} bits everywhere codes take {size(sum(site.bytes(WIDTHS[0]) for site in step.sites))}"
     kept, peak = step.kept_with(least), step.peak_with(least)
     if limits.kept is not None and kept > limits.kept:
@@ -126,10 +138,10 @@ def _memory(step: Step, limits: Limits) -> tuple[NDArray[np.float64], NDArray[np
     return np.array(rows).reshape(-1, choices.size), np.array(bounds)
 
 
-def widest(step: Step, limits: Limits, widths: Sequence[int] = WIDTHS) -> dict[str, int | None]:
+def widest(step: Step, limits: Limits, widths: Sequence[int] = WIDTHS) -> dict[str, int]:
     """The widest codes, the same at every site, with which the limits are held; raises KernelError as `solve` does."""
     for bits in reversed(widths):
-        uniform: dict[str, int | None] = dict.fromkeys([site.name for site in step.sites], bits)
+        uniform = everywhere(step, bits)
         if limits.hold(step, uniform):
             return uniform
-    raise KernelError(infeasible(step, limits, uniform))
+    raise InfeasibleError(infeasible(step, limits))

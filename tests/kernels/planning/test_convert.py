@@ -192,7 +192,7 @@ def test_codes_that_are_worse_than_uniform_ones_are_not_planned(monkeypatch: pyt
     model, inputs = text(2)
     right = Gradients.error
     monkeypatch.setattr(
-        "kernels.planning.make.sensitivities",
+        "kernels.planning.task.sensitivities",
         lambda gradients, names, passes: {
             name: {bits: 2.0**-bits * 1e6 if "silu" in name else 2.0**-bits for bits in range(2, 9)} for name in names
         },

@@ -16,7 +16,9 @@ from kernels.planning.solve import Limits
 from tests.kernels.planning.nets import mlp, text
 
 SITES = (PlannedSite("0: silu", 3, 4096, 500, 1e-4), PlannedSite("0.out: linear", None, 4096, 4096, 0.0))
-PLAN = Plan("Net", "0.2", "nearest", SITES, Bytes(8192, 9000), Bytes(4596, 5000), Errors(0.01, 0.011), 3, 0.02, 0.0)
+PLAN = Plan(
+    "Net", "0.2", "nearest", ("0",), SITES, Bytes(8192, 9000), Bytes(4596, 5000), Errors(0.01, 0.011), 3, 0.02, 0.0
+)
 
 
 def test_a_file_gives_the_plan_again(tmp_path: Path) -> None:
@@ -48,6 +50,7 @@ def change(name: str, value: Any, site: bool = False) -> dict[str, Any]:
         (change("version", 2), "format and version"),
         (change("rounding", "up"), "rounding must be one of nearest, stochastic"),
         (change("sites", 3), "not iterable"),
+        (change("recomputed", [3]), "recomputed must be names of modules"),
         (change("extra", 1), "extra"),
         (change("bits", 9, site=True), "bits must be 2 to 8 or null, got 9"),
         (change("bits", True, site=True), "bits must be 2 to 8 or null, got True"),
@@ -91,7 +94,7 @@ def test_what_a_plan_says() -> None:
     assert "1.10% measured, 1.00% predicted; with 3 bits everywhere 2.00%" in said
     assert "| *: silu | 1 | 3 |" in said
     assert "| *.out: linear | 1 | whole |" in said
-    assert "needs no plan" in str(replace(PLAN, sites=(), planned=PLAN.stock))
+    assert "needs no plan" in str(replace(PLAN, sites=(), recomputed=(), planned=PLAN.stock))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,95 @@
+"""Blocks that backward computes again, where codes alone do not fit or do too much."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kernels import KernelError, convert, saved_bytes
+from kernels.eager.forward import Recomputed
+from kernels.memory.step import peak_bytes
+from kernels.planning import make_plan
+from kernels.planning.blocks import recomputing, repeated_blocks
+from kernels.planning.sensitivity import Gradients, Trials
+from tests.kernels.planning.nets import NETS, gradient, text
+
+
+class Listed(nn.Module):
+    """Blocks in a list, and another list within each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)) for _ in range(3))
+        self.first = nn.ModuleList([nn.Linear(8, 8)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_blocks_are_the_outermost_that_repeat() -> None:
+    assert repeated_blocks(Listed()) == ["layers.0", "layers.1", "layers.2"]
+    assert repeated_blocks(text(2)[0]) == ["0", "1"]
+    assert repeated_blocks(NETS["mlp"]()[0]) == []  # single layers
+
+
+def test_running_statistics_must_not_count_twice() -> None:
+    blocks = [nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)) for _ in range(2)]
+    assert repeated_blocks(nn.Sequential(*blocks)) == []
+    still = [nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3, track_running_stats=False)) for _ in range(2)]
+    assert repeated_blocks(nn.Sequential(*still)) == ["0", "1"]
+
+
+def test_the_gradient_of_whole_tensors_is_exact() -> None:
+    model, inputs = text(2, dropout=0.1)
+    torch.manual_seed(1)
+    exact = gradient(model, inputs)
+    with recomputing(model, ["0", "1"]):
+        torch.manual_seed(1)
+        assert all(map(torch.equal, gradient(model, inputs), exact))
+        trials = Trials()
+        gradients = Gradients(model, inputs, {}, None, trials)
+        assert any("checkpoint" in site for site in trials.sites)
+        assert gradients.error(dict.fromkeys(trials.sites, 2)) > gradients.error(dict.fromkeys(trials.sites, 8)) > 0
+    assert all("forward" not in vars(module) for module in model.modules())
+
+
+@pytest.mark.slow
+def test_few_blocks_are_computed_again_where_codes_do_not_fit() -> None:
+    model, inputs = text(6)
+    kept = saved_bytes(model, *inputs).total
+    assert not make_plan(model, inputs, 0.2).recomputed
+    report = convert(model, inputs=inputs, budget=0.05)
+    plan = report.plan
+    assert plan is not None
+    assert report.after is not None
+    assert list(plan.recomputed) == [str(place) for place in range(len(plan.recomputed))]
+    assert 0 < len(plan.recomputed) < 6
+    assert report.after.total == plan.planned.kept <= 0.05 * kept
+    assert peak_bytes(model, *inputs) == plan.planned.peak
+    assert "computed again in backward" in str(report)
+    gradient(model, inputs)
+    stands = [module for module in model.modules() if isinstance(vars(module).get("forward"), Recomputed)]
+    assert len(stands) == len(plan.recomputed)
+    report.revert()
+    assert all("forward" not in vars(module) for module in model.modules())
+
+
+def test_a_bound_on_the_error() -> None:
+    model, inputs = text(3)
+    loose = make_plan(model, inputs, 0.1, max_gradient_error=0.9)
+    tight = make_plan(model, inputs, 0.1, max_gradient_error=loose.errors.predicted * 0.7)
+    assert not loose.recomputed
+    assert tight.recomputed
+    assert tight.errors.predicted <= loose.errors.predicted * 0.7
+    with pytest.raises(KernelError, match=r"max_gradient_error must be at least .* for this budget"):
+        make_plan(model, inputs, 0.04, max_gradient_error=1e-6)
+
+
+@pytest.mark.parametrize("bound", [0, -1.0, True, "0.1", float("inf"), float("nan")])
+def test_what_is_no_bound(bound: object) -> None:
+    model, inputs = text(1)
+    with pytest.raises(KernelError, match="max_gradient_error must be a number above 0"):
+        make_plan(model, inputs, 0.2, max_gradient_error=bound)  # type: ignore[arg-type]
+    with pytest.raises(KernelError, match="max_gradient_error must go with budget"):
+        convert(model, max_gradient_error=0.1)
