@@ -53,12 +53,11 @@ class _ActLinear(torch.autograd.Function):
         dx = dweight = dbias = None
         rows = grad.flatten(0, -2) if grad.dim() > 1 else grad[None]
         if ctx.needs_input_grad[1]:
-            if ctx.outputs:  # what a code stands for, times 1
-                ones = rows.new_ones(rows.shape[0], weight.shape[1])
-                y = torch.ops.actfit.backward(ones, None, saved, ctx.outputs, [])
+            if ctx.outputs:
+                y = torch.ops.actfit.levels(saved, ctx.outputs, rows.shape[0] * weight.shape[1], rows.dtype)
             else:
-                y = saved.abs().add_(ctx.minimum).view(rows.shape[0], weight.shape[1])
-            dweight = rows.T @ y
+                y = saved.abs().add_(ctx.minimum)
+            dweight = rows.T @ y.view(rows.shape[0], weight.shape[1])
         if ctx.needs_input_grad[0]:
             dy = (grad @ weight).contiguous()
             dx = torch.ops.actfit.backward(dy, None, saved, ctx.kernel, [])

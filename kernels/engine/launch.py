@@ -70,6 +70,18 @@ def backward(spec: KernelSpec, grad: Tensor, y: Tensor | None, saved: Tensor, pa
     return dx
 
 
+def levels(spec: KernelSpec, saved: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    """What the packed codes of a table in memory stand for: `count` numbers of the dtype, flat."""
+    values = saved.new_empty(count, dtype=dtype)
+    if count:
+        with device_of(saved):
+            _template().levels_kernel[_grid(count)](
+                saved, device_table(spec.key, saved.device), values, count,
+                BITS=spec.stored_bits, STEPS=table_of(spec).steps, ROWS=rows_a_program(count), num_warps=WARPS,
+            )  # fmt: skip
+    return values
+
+
 def _exact_elements(function: str, dtype: torch.dtype) -> tuple[Any, Any]:
     """f and f' of one element."""
     run, derivative, _ = triton_elements(EXACT[function], dtype)

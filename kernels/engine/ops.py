@@ -2,6 +2,7 @@
 what forward saves is what is kept.
 
     forward, backward                  a function of the catalogue by a method
+    levels                             what the codes of a table stand for
     gated, gated_backward              f(a) * b
     fused_forward, fused_backward      a function that a user wrote
     ends, encode, decode               K-bit codes of tensors, by groups or on a fixed range
@@ -46,6 +47,11 @@ def _forward_fake(x: Tensor, kernel: str, params: Sequence[float], order: Sequen
 def _backward(grad: Tensor, y: Tensor | None, saved: Tensor, kernel: str, params: Sequence[float]) -> Tensor:
     run = launch.backward if runs_triton(grad) else reference.backward
     return run(spec_of(kernel), grad, y, saved, params)
+
+
+def _levels(saved: Tensor, kernel: str, count: int, dtype: torch.dtype) -> Tensor:
+    run = launch.levels if runs_triton(saved) and dtype != torch.float64 else reference.levels
+    return run(spec_of(kernel), saved, count, dtype)
 
 
 def _gated(a: Tensor, b: Tensor, function: str) -> Tensor:
@@ -107,6 +113,11 @@ _OPS: dict[str, Op] = {
         "(Tensor grad, Tensor? y, Tensor saved, str kernel, float[] params) -> Tensor",
         _backward,
         lambda grad, *_: torch.empty_like(grad),
+    ),
+    "levels": (
+        "(Tensor saved, str kernel, SymInt count, ScalarType dtype) -> Tensor",
+        _levels,
+        lambda saved, _, count, dtype: saved.new_empty(count, dtype=dtype),
     ),
     "gated": ("(Tensor a, Tensor b, str function) -> Tensor", _gated, lambda a, *_: torch.empty_like(a)),
     "gated_backward": (

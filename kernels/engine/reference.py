@@ -158,6 +158,15 @@ def _derivative(
     raise RuntimeError(f"{spec.key} needs y")
 
 
+def levels(spec: KernelSpec, saved: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    """What the packed codes stand for: `count` numbers of the dtype, flat."""
+    values = saved.new_empty(count, dtype=dtype)
+    for piece in pieces(count):
+        packed = saved[:, bytes_of(piece)]
+        values[piece] = _levels(spec.key, computed(dtype), saved.device, packed)[: piece.stop - piece.start]
+    return values
+
+
 def _levels(kernel: str, wide: torch.dtype, device: torch.device, packed: Tensor) -> Tensor:
     """The levels of all codes in whole bytes. Two are looked up at once, as a complex number."""
     neighbours = unpack(packed, 8 * packed.shape[1]).view(torch.uint16).to(torch.int32)

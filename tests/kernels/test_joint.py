@@ -23,6 +23,7 @@ from fitting.joint.solve import fit_joint
 from fitting.weights import from_samples
 from kernels import ActLinear, KernelError
 from kernels.engine import launch, reference
+from kernels.memory.step import Living
 from kernels.validate import joint_kernels
 from tests.kernels.saved import bytes_allocated
 
@@ -97,6 +98,18 @@ def test_triton_gives_what_plain_pytorch_gives(bits: int, dtype: torch.dtype, de
         here = reference.backward(spec, ones, None, saved, ())
         there = launch.backward(spec, ones.to(device), None, planes, ())
         assert torch.equal(here, there.cpu())
+        assert torch.equal(here, reference.levels(spec, saved, len(x), dtype))
+        assert torch.equal(here, launch.levels(spec, planes, len(x), dtype).cpu())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_weights_gradient_needs_no_tensor_beside_the_looked_up_output(dtype: torch.dtype) -> None:
+    linear, x = nn.Linear(256, 16, bias=False).to(dtype), torch.randn(1024, 256).to(dtype)
+    out = ActLinear("gelu", linear, bits=5)(x)
+    grad = torch.ones_like(out)
+    with Living() as living:
+        torch.autograd.grad(out, linear.weight, grad)
+    assert living.peak == x.nbytes + linear.weight.nbytes
 
 
 @pytest.mark.parametrize("bits", [2, 5, 8])

@@ -48,6 +48,14 @@ def test_opcheck_of_forward_and_backward(key: str, count: int) -> None:
     assert set(checked(ops.backward.default, grad, y, saved, key, []).values()) == {"SUCCESS"}
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("count", [40, 41])
+def test_opcheck_of_levels(count: int, dtype: torch.dtype) -> None:
+    key = spec("gelu", "fewbit", 6).key
+    _, saved = ops.forward(torch.randn(count), key, [])
+    assert set(checked(ops.levels.default, saved, key, count, dtype).values()) == {"SUCCESS"}
+
+
 def test_opcheck_of_gated() -> None:
     a, b, grad = (torch.randn(5, 8) for _ in range(3))
     assert set(checked(ops.gated.default, a, b, "silu").values()) == {"SUCCESS"}

@@ -104,6 +104,18 @@ def backward_kernel(
 
 
 @triton.jit
+def levels_kernel(
+    saved_ptr, table_ptr, values_ptr, n, BITS: tl.constexpr, STEPS: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
+    """The levels of n codes of a table in memory."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    k = tl.arange(0, 8)[None, :]
+    at = row[:, None] * 8 + k
+    level = tl.load(table_ptr + (2 << STEPS) + load_planes(saved_ptr, row, k, n, BITS))
+    tl.store(values_ptr + at, level, mask=at < n)
+
+
+@triton.jit
 def gated_kernel(
     a_ptr, b_ptr, h_ptr, params, n, FORWARD: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
