@@ -18,7 +18,7 @@ from fitting.weights import Weight
 CONVERGED = 1e-15  # the doubt about one cell, relative to the whole integral, that is as good as none
 NARROWEST = 2.0**-46  # of |x|: below it a cell is not split again
 TINIEST = 2.0**-80  # of the domain: below it the search for a bound of f' is given up
-MAX_CELLS = 200_000
+MAX_CELLS = 300_000
 TOO_ROUGH = 1e-3  # of the mass, unaccounted for: as much as the gap that a fit is to prove
 GOLDEN = (3 - math.sqrt(5)) / 2  # no halving of a cell comes upon a cell cut there
 

@@ -3,17 +3,17 @@
 from collections.abc import Generator
 
 from fitting.activations import get, names
+from fitting.fewbit.rules import MAX_BITS
 from fitting.fewbit.solve import Fit, fit
 from fitting.sweep import run
 from fitting.weights import Weight
 
-SHIPPED_BITS = (1, 2, 3, 4)
-SHIPPED_MORE = {"gelu": (5, 6, 7, 8), "silu": (5, 6, 7, 8)}
+SHIPPED_BITS = range(1, MAX_BITS + 1)
 
 
 def shipped() -> list[tuple[str, int]]:
     """(function, bits) of every table that the project ships."""
-    return [(name, bits) for name in names() for bits in (*SHIPPED_BITS, *SHIPPED_MORE.get(name, ()))]
+    return [(name, bits) for name in names() for bits in SHIPPED_BITS]
 
 
 def sweep(

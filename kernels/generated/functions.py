@@ -16,7 +16,7 @@ FUNCTIONS = {
         branches=1,
         minimum=0.0,
         bounded_derivative=True,
-        tables={1: 1, 2: 1, 3: 1, 4: 1},
+        tables={1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1, 8: 1},
         elements=frozenset({
             'forward',
             'derivative',
@@ -40,7 +40,7 @@ FUNCTIONS = {
         branches=1,
         minimum=None,
         bounded_derivative=True,
-        tables={1: 1, 2: 1, 3: 1, 4: 1},
+        tables={1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1, 8: 1},
         elements=frozenset({
             'forward',
             'derivative',
@@ -64,7 +64,7 @@ FUNCTIONS = {
         branches=1,
         minimum=0.0,
         bounded_derivative=True,
-        tables={1: 1, 2: 1, 3: 1, 4: 1},
+        tables={1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1, 8: 1},
         elements=frozenset({
             'forward',
             'derivative',
@@ -88,7 +88,7 @@ FUNCTIONS = {
         branches=2,
         minimum=0.1,
         bounded_derivative=True,
-        tables={1: 1, 2: 1, 3: 1, 4: 1},
+        tables={1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1, 8: 1},
         elements=frozenset({
             'forward',
             'derivative',
@@ -113,7 +113,7 @@ FUNCTIONS = {
         branches=1,
         minimum=-1.0,
         bounded_derivative=True,
-        tables={1: 1, 2: 1, 3: 1, 4: 1},
+        tables={1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1, 8: 1},
         elements=frozenset({
             'forward',
             'derivative',
@@ -137,7 +137,7 @@ FUNCTIONS = {
         branches=1,
         minimum=0.0,
         bounded_derivative=True,
-        tables={1: 1, 2: 1, 3: 1, 4: 1},
+        tables={1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1, 8: 1},
         elements=frozenset({
             'forward',
             'derivative',
@@ -161,7 +161,7 @@ FUNCTIONS = {
         branches=1,
         minimum=None,
         bounded_derivative=True,
-        tables={1: 1, 2: 1, 3: 1, 4: 1},
+        tables={1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1, 8: 1},
         elements=frozenset({
             'forward',
             'derivative',
@@ -185,7 +185,7 @@ FUNCTIONS = {
         branches=1,
         minimum=None,
         bounded_derivative=True,
-        tables={1: 1, 2: 1, 3: 1, 4: 1},
+        tables={1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1, 8: 1},
         elements=frozenset({
             'forward',
             'derivative',
@@ -209,7 +209,7 @@ FUNCTIONS = {
         branches=1,
         minimum=0.0,
         bounded_derivative=False,
-        tables={1: 1, 2: 2, 3: 3, 4: 4},
+        tables={1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6, 7: 7, 8: 8},
         elements=frozenset({
             'forward',
             'derivative',
@@ -233,7 +233,7 @@ FUNCTIONS = {
         branches=2,
         minimum=-0.375,
         bounded_derivative=True,
-        tables={1: 1, 2: 2, 3: 3, 4: 4},
+        tables={1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6, 7: 7, 8: 8},
         elements=frozenset({
             'forward',
             'derivative',
@@ -259,7 +259,7 @@ FUNCTIONS = {
         branches=1,
         minimum=0.0,
         bounded_derivative=True,
-        tables={1: 1, 2: 2, 3: 3, 4: 4},
+        tables={1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6, 7: 7, 8: 8},
         elements=frozenset({
             'forward_16bit',
             'forward_float32',
@@ -285,7 +285,7 @@ FUNCTIONS = {
         branches=1,
         minimum=-1.0,
         bounded_derivative=True,
-        tables={1: 1, 2: 2, 3: 3, 4: 4},
+        tables={1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6, 7: 7, 8: 8},
         elements=frozenset({
             'forward_bfloat16',
             'forward_float16',
@@ -312,7 +312,7 @@ FUNCTIONS = {
         branches=1,
         minimum=0.0,
         bounded_derivative=True,
-        tables={1: 1, 2: 2, 3: 3, 4: 4},
+        tables={1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6, 7: 7, 8: 8},
         elements=frozenset({
             'forward_bfloat16',
             'forward_float16',
@@ -341,7 +341,7 @@ FUNCTIONS = {
         branches=1,
         minimum=-1.0,
         bounded_derivative=True,
-        tables={1: 1, 2: 2, 3: 3, 4: 4},
+        tables={1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6, 7: 7, 8: 8},
         elements=frozenset({
             'forward_16bit',
             'forward_float32',
@@ -366,7 +366,7 @@ FUNCTIONS = {
         branches=1,
         minimum=None,
         bounded_derivative=True,
-        tables={1: 1, 2: 2, 3: 3, 4: 4},
+        tables={1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6, 7: 7, 8: 8},
         elements=frozenset({
             'forward_bfloat16',
             'forward_float16',
@@ -395,7 +395,7 @@ FUNCTIONS = {
         branches=1,
         minimum=None,
         bounded_derivative=True,
-        tables={1: 1, 2: 2, 3: 3, 4: 4},
+        tables={1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6, 7: 7, 8: 8},
         elements=frozenset({
             'forward_bfloat16',
             'forward_float16',
@@ -425,7 +425,7 @@ FUNCTIONS = {
         branches=1,
         minimum=-1.0,
         bounded_derivative=True,
-        tables={1: 1, 2: 2, 3: 3, 4: 4},
+        tables={1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6, 7: 7, 8: 8},
         elements=frozenset({
             'forward_bfloat16',
             'forward_float16',
@@ -452,7 +452,7 @@ FUNCTIONS = {
         branches=1,
         minimum=-1.0,
         bounded_derivative=True,
-        tables={1: 1, 2: 2, 3: 3, 4: 4},
+        tables={1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6, 7: 7, 8: 8},
         elements=frozenset({
             'forward_bfloat16',
             'forward_float16',
@@ -479,7 +479,7 @@ FUNCTIONS = {
         branches=1,
         minimum=-1.7580993408473768,
         bounded_derivative=True,
-        tables={1: 1, 2: 2, 3: 3, 4: 4},
+        tables={1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6, 7: 7, 8: 8},
         elements=frozenset({
             'forward_bfloat16',
             'forward_float16',
@@ -538,7 +538,7 @@ FUNCTIONS = {
         branches=2,
         minimum=-0.17004075057125403,
         bounded_derivative=True,
-        tables={1: 1, 2: 2, 3: 3, 4: 4},
+        tables={1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6, 7: 7, 8: 8},
         elements=frozenset({
             'forward_16bit',
             'forward_float32',
@@ -569,7 +569,7 @@ FUNCTIONS = {
         branches=2,
         minimum=-0.1636101896363536,
         bounded_derivative=True,
-        tables={1: 1, 2: 2, 3: 3, 4: 4},
+        tables={1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6, 7: 7, 8: 8},
         elements=frozenset({
             'forward_16bit',
             'forward_float32',
@@ -631,7 +631,7 @@ FUNCTIONS = {
         branches=2,
         minimum=-0.30884341301725043,
         bounded_derivative=True,
-        tables={1: 1, 2: 2, 3: 3, 4: 4},
+        tables={1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6, 7: 7, 8: 8},
         elements=frozenset({
             'forward_16bit',
             'forward_float32',
