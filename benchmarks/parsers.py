@@ -54,6 +54,7 @@ GPU_TRAINING_WAYS = (
     "coded 4 bits",
 )
 SLOTS_QUICK = ("gelu", "relu")
+RECORDED_TASKS = ("text", "vit")
 
 
 def plain(module: str, doc: str | None) -> command.Parser:
@@ -228,6 +229,15 @@ def package(doc: str | None) -> command.Parser:
     parser = measuring("package", doc, _file("package"))
     parser.add_argument("--runs", metavar="N", help=f"of each (default: {PACKAGE_RUNS})")
     parser.add_argument("--quick", action="store_true", help="one run of each: to see that all of it runs")
+    return parser
+
+
+def recorded(doc: str | None) -> command.Parser:
+    parser = measuring("recorded", doc, _file("recorded"))
+    parser.add_argument("--task", metavar="T,...", help=f"default: {','.join(RECORDED_TASKS)}")
+    parser.add_argument("--seeds", metavar="N", help="trainings of each (default: 3)")
+    parser.add_argument("--threads", type=command.whole, default=1, help="of torch (default: 1)")
+    parser.add_argument("--quick", action="store_true", help="tiny models, 2 bits: to see that all of it runs")
     return parser
 
 

@@ -87,14 +87,14 @@ def train(settings: Settings, variant: str, seed: int) -> tuple[nn.Module, dict[
         model, data_of = start(settings, variant, seed), of(settings)
         run = variants.runner(model, variant)
         sizes = _tried(settings, model, run, seed) if settings.task in variants.CODED else {}
-        optimiser = _optimiser(settings, model)
+        optimiser = optimiser_of(settings, model)
         batches = torch.Generator().manual_seed(seed)
         curve, losses, seconds = [], [], 0.0
         for step in range(settings.steps):
             begun = _clock(settings)
             x, target = data_of.batch(settings.batch, batches)
             for group in optimiser.param_groups:
-                group["lr"] = settings.rate * _share(step, settings.steps)
+                group["lr"] = settings.rate * share_of_rate(step, settings.steps)
             optimiser.zero_grad(set_to_none=True)
             if not sizes:
                 value, sizes["kept"] = counted(lambda x=x, target=target: forward(settings, run, x, target), model)
@@ -172,14 +172,14 @@ def conditions(settings: Settings) -> Iterator[None]:
         torch.use_deterministic_algorithms(deterministic)
 
 
-def _optimiser(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:
+def optimiser_of(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:
     """The usual optimiser: AdamW for a transformer, SGD with momentum for a ResNet."""
     if settings.task in (*TEXTS, "vit"):
         return torch.optim.AdamW(model.parameters(), lr=settings.rate, weight_decay=0.01)
     return torch.optim.SGD(model.parameters(), lr=settings.rate, momentum=0.9, weight_decay=5e-4)
 
 
-def _share(step: int, steps: int) -> float:
+def share_of_rate(step: int, steps: int) -> float:
     """The share of the highest rate at a step."""
     begin = max(1, round(WARM_UP * steps))
     if step < begin:
