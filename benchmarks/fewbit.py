@@ -3,15 +3,17 @@
 1. n = 4096 cells of GELU' and K = 32 levels: the published dense dynamic programme, ours on the same cells,
    and the whole of `fit` (cells, search, refinement, certificate, exact polish).
 2. Time and memory of the search for growing n at K = 256: shared up to n = 10^6, contiguous up to 10^5.
+3. The search for joint codes, whose cells have two numbers, f' and f, beside that for contiguous levels of f' alone.
+4. Tables for all functions of the catalogue: seconds, peak memory and bytes of the files, for each number of bits.
 
-Writes rows and a plot under benchmarks/results/<device>/. Takes some minutes.
+Writes rows and a plot under benchmarks/results/<device>/. Takes some fifteen minutes; --what asks for a part.
 """
 
 from benchmarks import parsers
 from coefficients import command
 
 if __name__ == "__main__":  # before the imports, which take most of the time
-    command.early("fewbit", lambda: parsers.fewbit(__doc__).parse_args())
+    command.early("fewbit", lambda: parsers.fewbit(__doc__))
 
 import json
 import subprocess
@@ -27,9 +29,12 @@ from tqdm import tqdm
 
 from benchmarks.baselines.published import dense_dp
 from benchmarks.rows import Row, save, summary
-from fitting.activations import get
+from coefficients.document import dumps, seal
+from fitting.activations import get, names
 from fitting.fewbit import judge
+from fitting.fewbit.document import to_document
 from fitting.fewbit.dp import partition
+from fitting.fewbit.rules import MAX_BITS
 from fitting.fewbit.solve import fit
 from fitting.fewbit.steps import Steps
 from fitting.weights import uniform
@@ -37,12 +42,17 @@ from fitting.weights import uniform
 SHARED_SIZES = (1_000, 3_162, 10_000, 31_623, 100_000, 316_228, 1_000_000)
 CONTIGUOUS_SIZES = (1_000, 3_162, 10_000, 31_623, 100_000)
 LEVELS = 256
+JOINT_SIZES = ((10_000, 16), (100_000, 16), (10_000, 256))  # cells, codes
 
 
 def cells(n: int) -> tuple[np.ndarray, np.ndarray]:
     """GELU' in the middles of n equal cells of [-10, 10], and the cells' masses."""
     width = 20.0 / n
-    return get("gelu").df(-10 + width * (np.arange(n) + 0.5)), np.full(n, width)
+    return get("gelu").df(_middles(n)), np.full(n, width)
+
+
+def _middles(n: int) -> np.ndarray:
+    return -10 + 20.0 / n * (np.arange(n) + 0.5)
 
 
 def timed(call: Callable[[], Any], runs: int) -> tuple[list[float], Any]:
@@ -85,16 +95,18 @@ def against_published(n: int = 4096, k: int = 32) -> list[Row]:
 
 
 def measure_one(kind: str, n: int, k: int) -> dict[str, float]:
-    """Seconds and additional peak memory (MB) of one search, in this process."""
+    """Seconds of the processor and additional peak memory (MB) of one search, in this process."""
     values, masses = cells(n)
     if kind == "shared":
         values = np.sort(values)
+    if kind == "joint":
+        values = np.stack([values, get("gelu").f(_middles(n))], axis=1)
     partition(values[:: max(1, n // 100)], masses[:: max(1, n // 100)], 4)  # compile
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # Linux: the peak begins anew
     before = peak_memory()
-    start = time.perf_counter()
+    start = time.process_time()
     partition(values, masses, k)
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     return {"seconds": seconds, "megabytes": (peak_memory() - before) / 1024}
 
 
@@ -105,16 +117,52 @@ def peak_memory() -> int:
 
 
 def growth(runs: int) -> list[Row]:
-    """Each size in processes of its own, so that one's memory does not hide another's."""
+    """The search for growing n."""
     plan = [("shared", n) for n in SHARED_SIZES] + [("contiguous", n) for n in CONTIGUOUS_SIZES]
+    return _searches("fewbit search", [(kind, n, LEVELS) for kind, n in plan], runs)
+
+
+def joint(runs: int) -> list[Row]:
+    """The search for joint codes beside that for contiguous levels."""
+    return _searches("joint search", [(kind, *size) for size in JOINT_SIZES for kind in ("contiguous", "joint")], runs)
+
+
+def _searches(what: str, plan: list[tuple[str, int, int]], runs: int) -> list[Row]:
     rows = []
-    for kind, n in tqdm(plan, unit="size", disable=None):
-        command = [sys.executable, "-m", "benchmarks.fewbit", "--one", kind, str(n), str(LEVELS)]
-        runs_of = [json.loads(subprocess.run(command, capture_output=True, check=True).stdout) for _ in range(runs)]
+    for kind, n, k in tqdm(plan, unit="size", disable=None):
+        results = [_apart("--one", kind, str(n), str(k)) for _ in range(runs)]
         for unit, key in (("s", "seconds"), ("MB", "megabytes")):
-            values = summary([result[key] for result in runs_of])
-            size = {"n": n, "levels": LEVELS}
-            rows.append(Row("fewbit search", "actfit partition", kind, size, "float64", unit, **values))  # type: ignore[arg-type]
+            values = summary([result[key] for result in results])
+            rows.append(Row(what, "actfit partition", kind, {"n": n, "levels": k}, "float64", unit, **values))  # type: ignore[arg-type]
+    return rows
+
+
+def _apart(*words: str) -> dict[str, float]:
+    """What this command prints, in a process of its own, so that one's memory does not hide another's."""
+    command = [sys.executable, "-m", "benchmarks.fewbit", *words]
+    result: dict[str, float] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    return result
+
+
+def fit_all(bits: int) -> dict[str, float]:
+    """Fitting all functions in this process: seconds, its peak memory (MB), bytes of the files, the largest gap."""
+    start, size, gap = time.process_time(), 0, 0.0
+    for name in names():
+        result = fit(get(name), bits)
+        size += len(dumps(seal(to_document(result), 1)).encode())
+        gap = max(gap, result.error.gap)
+    return {"s": time.process_time() - start, "MB": peak_memory() / 1024, "B": size, "gap": gap}
+
+
+def catalogue() -> list[Row]:
+    """The tables of all functions, for each number of bits."""
+    rows = []
+    for bits in tqdm(range(1, MAX_BITS + 1), unit="bits", disable=None):
+        common = {"size": {"bits": bits, "functions": len(names())}, "dtype": "float64", "mode": "best"}
+        rows += [
+            Row("fewbit catalogue", "actfit fit with certificate", unit=unit, **common, **summary([value]))  # type: ignore[arg-type]
+            for unit, value in _apart("--catalogue", str(bits)).items()
+        ]
     return rows
 
 
@@ -137,16 +185,27 @@ def plot(rows: list[Row]) -> Figure:
 
 
 def main() -> None:
-    options = parsers.fewbit(__doc__).parse_args()
+    options = parsers.fewbit(__doc__)
     if options.one:
         kind, n, k = options.one
         print(json.dumps(measure_one(kind, int(n), int(k))))
         return
-    versus, grown = against_published(), growth(options.runs)
-    path = save([*versus, *grown], "fewbit")
-    plot(grown).savefig(path.with_name("fewbit-growth.png"), dpi=150)
-    for row in versus:
-        print(f"{row.implementation:30} {row.median:.4g} {row.unit}")
+    if options.catalogue:
+        print(json.dumps(fit_all(options.catalogue)))
+        return
+    rows: list[Row] = []
+    if "search" in options.what:
+        versus, grown = against_published(), growth(options.runs)
+        rows += [*versus, *grown]
+        for row in versus:
+            print(f"{row.implementation:30} {row.median:.4g} {row.unit}")
+    if "joint" in options.what:
+        rows += joint(options.runs)
+    if "catalogue" in options.what:
+        rows += catalogue()
+    path = save(rows, "fewbit", partial=True)
+    if "search" in options.what:
+        plot(grown).savefig(path.with_name("fewbit-growth.png"), dpi=150)
     print(f"wrote {path}")
 
 

@@ -13,6 +13,7 @@ Words = Sequence[str]
 FILES = "files in benchmarks/results/<device>/"
 QUICK_FUNCTIONS = ("gelu", "tanh")
 PACKAGE_RUNS = 5
+FEWBIT_WHATS = ("search", "joint", "catalogue")
 FORWARD_AD_KINDS, FORWARD_AD_RUNS = ("chains", "models", "times"), 41
 APPROX_KINDS, APPROX_RUNS, APPROX_MEMORY = ("layers", "models", "batches", "times"), 21, 11  # GiB, of a GTX 1080 Ti
 RIVAL_WHATS = ("memory", "accuracy", "speed")
@@ -111,11 +112,16 @@ def compression(doc: str | None) -> command.Parser:
     return parser
 
 
-def fewbit(doc: str | None) -> command.Parser:
+def fewbit(doc: str | None, words: Words | None = None) -> argparse.Namespace:
+    """Its options, checked; what: a list."""
     parser = plain("fewbit", doc)
+    parser.add_argument("--what", metavar="W,...", help=f"default: {','.join(FEWBIT_WHATS)}")
+    parser.add_argument("--catalogue", metavar="B", type=command.whole, help=argparse.SUPPRESS)
     parser.add_argument("--one", nargs=3, metavar=("KIND", "N", "K"), help=argparse.SUPPRESS)
     parser.add_argument("--runs", type=command.whole, default=3, help="of each size (default: 3)")
-    return parser
+    options = parser.parse_args(words)
+    options.what = names("what", options.what, FEWBIT_WHATS)
+    return options
 
 
 def forward_ad(doc: str | None) -> command.Parser:

@@ -73,5 +73,5 @@ def methods_within(function: Function, dtype: torch.dtype, bound: float | None) 
 def _meets(function: Function, dtype: torch.dtype, method: Method, limit: float) -> bool:
     try:
         return error_of(function, dtype, method) <= limit
-    except KernelError:  # there is no such table, or parameters do not allow it
+    except KernelError:  # parameters, or an f' without a bound, do not allow a table
         return False

@@ -61,20 +61,16 @@ def decide_by_bits(site: Site, method: Compressed) -> Method | str:
     if function is None or (function.name in ("relu", "leaky_relu") and not is_module):
         return method
     bits = _table_bits(function, method.bits)
-    if not is_module and function.name == "gelu":  # by one name in torch: what is called may be gelu_tanh
-        bits = min(bits, _table_bits(Function("gelu_tanh"), method.bits))
+    if bits > 1 and not is_module and function.parameters:  # a call may have others than those of the table
+        bits = 0
     if method.exact and bits != 1:
         return "its derivative in few bits is not exact, as all is by fused"
     return FewBit(bits) if bits else replace(method, scheme="group", clip=None)
 
 
 def _table_bits(function: Function, bits: int) -> int:
-    """Bits of a few-bit table that is as good as was asked for; 0 where f' is to be saved by groups.
-
-    That is one for just as many bits, or one that tells all values f' has in fewer, where there are no more than that.
-    """
+    """Bits that a few-bit table stores, as many as were asked for or all that f' needs; 0: f' is saved by groups."""
     info = function_info(function.name)
     if not info.bounded_derivative or dict(function.parameters) != DEFAULTS[function.name]:
         return 0
-    most = max(info.tables)
-    return info.tables[bits] if bits in info.tables else info.tables[most] * (info.tables[most] < most)
+    return info.tables[bits]

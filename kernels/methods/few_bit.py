@@ -83,20 +83,12 @@ class FewBit(Method):
         return ", ".join([self.name, *bits, *([self.coefficients] if self.coefficients else [])])
 
     def _packaged(self, function: FunctionInfo, parameters: Mapping[str, float]) -> "FewBit":
-        asked = self.bits or 0
         if parameters != function.parameters:
             given = ", ".join(f"{name}={value:g}" for name, value in parameters.items())
             flags = " ".join(f"--param {name}={value!r}" for name, value in parameters.items())
             raise KernelError(
                 f"method='fewbit' has tables for the default parameters of {function.name}, got {given}; make one:"
-                f" python -m fitting.fewbit --fn {function.name} {flags} --bits {asked} --out mine.json, and give"
-                " coefficients='mine.json'"
-            )
-        if asked not in function.tables:
-            there = ", ".join(map(str, function.tables))
-            raise KernelError(
-                f"bits must be one that {function.name} has a table for ({there}), got {asked}; make one: python -m"
-                f" fitting.fewbit --fn {function.name} --bits {asked} --out mine.json, and give"
+                f" python -m fitting.fewbit --fn {function.name} {flags} --bits {self.bits} --out mine.json, and give"
                 " coefficients='mine.json'"
             )
         return self

@@ -112,7 +112,7 @@ def test_smooth_functions_keep_their_derivative_in_few_bits() -> None:
     net = nn.Sequential(nn.Linear(8, 8), nn.Mish(), nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8), nn.LeakyReLU(0.3))
     report = convert(net, METHOD, bits=8)
     now = {site.was: site.now for site in report.converted}
-    assert now["Mish"] == "approx-backprop, 8 bits, group"  # there are tables up to 4 bits
+    assert now["Mish"] == "fewbit, 8 bits"
     assert now["GELU"] == "fewbit, 8 bits"
     assert now["LeakyReLU"] == "approx-backprop, 8 bits, robust"
 
