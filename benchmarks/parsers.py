@@ -241,7 +241,7 @@ def package(doc: str | None) -> command.Parser:
 def recorded(doc: str | None) -> command.Parser:
     parser = measuring("recorded", doc, _file("recorded"))
     parser.add_argument("--task", metavar="T,...", help=f"default: {','.join(RECORDED_TASKS)}")
-    parser.add_argument("--seeds", metavar="N", help="trainings of each (default: 3)")
+    parser.add_argument("--seeds", metavar="N", help="trainings of each (default: 2)")
     parser.add_argument("--threads", type=command.whole, default=1, help="of torch (default: 1)")
     parser.add_argument("--quick", action="store_true", help="tiny models, 2 bits: to see that all of it runs")
     return parser

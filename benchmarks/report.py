@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import package
+from benchmarks import fewbit_page, package
 from benchmarks.accuracy import page as accuracy
 from benchmarks.approx_backprop import page as approx_backprop
 from benchmarks.baselines.papers import INVACT_SAVINGS
@@ -23,7 +23,8 @@ from benchmarks.gpu import notes
 from benchmarks.gpu import page as gpu
 from benchmarks.kernels import page as kernel_times
 from benchmarks.memory import ACTS, COMPRESSED, CONVERSIONS, HALVED, MODELS, MODES
-from benchmarks.pages import Rows, line, of_any, read, table
+from benchmarks.pages import line, of_any, read, table
+from benchmarks.recorded import page as recorded
 from benchmarks.rivals import page as rivals
 from codegen.inspect import DIRECTIONS, kernel
 from codegen.machine import GPUS
@@ -37,43 +38,6 @@ from kernels.methods.from_output import FromOutput
 
 APPROXIMATE = "approx-backprop-models"
 ROOT = Path(__file__).parents[1]
-
-
-def fewbit_section() -> str:
-    """The search beside the published one, of each device."""
-    return "\n".join(_search(rows, device) for device, rows in read("fewbit").items())
-
-
-def _search(rows: Rows, folder: str) -> str:
-    def median(what: str, implementation: str, unit: str, mode: str = "contiguous", n: int | None = None) -> float:
-        key_of = (what, implementation, unit, mode, n)
-        keys = ((row["what"], row["implementation"], row["unit"], row["mode"], row["size"].get("n")) for row in rows)
-        return float(next(row["median"] for row, key in zip(rows, keys, strict=True) if key == key_of))
-
-    def search(unit: str, mode: str = "contiguous", n: int = 4096) -> float:
-        return median("fewbit search", "actfit partition", unit, mode, n)
-
-    published, fit = "published (dense numpy)", "actfit fit with certificate"
-    ratio = median("fewbit search", "published / actfit", "ratio", n=4096)
-    slow = median("fewbit search", published, "s", n=4096)
-    errors = [median("fewbit error", name, "l2_squared") for name in (published, fit)]
-    shared = f"{search('s', 'shared', 1_000_000):.0f} s and {search('MB', 'shared', 1_000_000):.0f} MB"
-    contiguous = f"{search('s', n=100_000):.1f} s and {search('MB', n=100_000):.0f} MB"
-    lines = [
-        f"GELU' in 32 contiguous levels, on {rows[0]['device']}:",
-        "",
-        "| | time | error |",
-        "|---|---|---|",
-        f"| the paper's algorithm, dense in NumPy, 4096 cells | {slow:.2f} s | {errors[0]:.6g} |",
-        f"| our search on the same cells: **{ratio:.0f}× faster** | {1000 * search('s'):.1f} ms | the same |",
-        f"| our whole fit, refined and certified | {median('fewbit fit', fit, 's'):.2f} s | {errors[1]:.6g} |",
-        "",
-        f"With 256 levels the search takes {shared} for a million cells (shared levels),",
-        f"{contiguous} for a hundred thousand (contiguous):",
-        "",
-        f"![Time and memory against the number of cells](../benchmarks/results/{folder}/fewbit-growth.png)",
-    ]
-    return "\n".join(lines) + "\n"
 
 
 INVACT_FILES = ("bfloat16-published", "bfloat16", "bfloat16-2bit", "float16", "float16-2bit", "float32")
@@ -191,7 +155,12 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "rivals": rivals.section,
         "gpu-note": notes.readme,
     },
-    "docs/fewbit.md": {"fewbit": fewbit_section},
+    "docs/fewbit.md": {
+        "fewbit": fewbit_page.search_section,
+        "fewbit-catalogue": fewbit_page.catalogue_section,
+        "recorded": recorded.section,
+    },
+    "docs/joint.md": {"joint-search": fewbit_page.joint_section},
     "docs/invact.md": {"invact": invact_section},
     "docs/kernels.md": {"kernel-times": kernel_times.section},
     "docs/performance.md": {

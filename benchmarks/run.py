@@ -4,7 +4,8 @@
     memory     what is kept for backward: of blocks by every rival, of models, of chains, of approximate backprop
     speed      seconds of kernels, blocks and nets beside eager, torch.compile and checkpoint; instructions of kernels;
                imports and commands
-    fit        time, memory and error of the searches and the engines; the prices of instructions
+    fit        time, memory and error of the searches and the engines; the prices of instructions; what tables of a
+               network's own numbers do to its gradient
     training   does a training change? two and a half hours on two cores
 
 Nothing is counted or timed while its tests fail. Each step is a command of its own, `python -m
@@ -72,6 +73,7 @@ SUITES = {
         Step("fewbit", placed=False, brief=False),
         Step("invact", placed=False, brief=False),
         Step("price", placed=False, brief=False),
+        Step("recorded", placed=False),
     ),
     "training": (Step("training"),),
 }

@@ -7,9 +7,12 @@ in benchmarks/results/<device>/recorded.jsonl:
 
     recorded gradient  "of the gradient": |a - g| / |g| of a batch, g being stock's gradient of all weights together and
                        a the one by tables; median over batches and seeds. implementation: uniform, the tables that come
-                       with this package; normal, tables for N(0, 1); recorded, a table for each activation; together,
+                       with this package; normal, tables for N(0, 1); recorded, a table for each activation; level,
+                       those with their levels moved so that the error of f' has no part proportional to x; together,
                        one for all, of their summed histograms. mode: the task. size: bits; used, the steps done where
                        the table is used; recorded, those done where its inputs were recorded
+    recorded derivative  the error d of f' over the inputs where the tables are used: "rms", its root mean square, and
+                       "slope", mean x d / mean x^2
     recorded inputs    "rms": the root mean square of what all activations are given. size: used
 
 Some twenty minutes on two cores. --quick writes to --out only.
@@ -40,18 +43,22 @@ from benchmarks.training.runs import Settings
 
 PROG = "recorded"
 BITS = (1, 2, 3, 4)
-SEEDS, MOST_SEEDS = 3, 100
+SEEDS, MOST_SEEDS = 2, 100
 
-Place = tuple[str, tuple[tuple[str, int], ...]]  # what, of which size: where numbers of several seeds come together
+Place = tuple[str, str, str, tuple[tuple[str, int], ...]]  # what, unit, implementation, size: where seeds come together
 
 
-def sources(found: Sequence[Stage], bits: int, folder: Path) -> Iterator[tuple[str, dict[str, int], Tables | None]]:
+def sources(
+    found: Sequence[Stage], used: Stage, bits: int, folder: Path
+) -> Iterator[tuple[str, dict[str, int], Tables | None]]:
     """Implementation, the steps done where inputs were recorded, and the tables."""
     yield "uniform", {}, None
     yield "normal", {}, {"": study.usual_table(bits, folder)}
     for stage in found:
         yield "recorded", {"recorded": stage.steps}, study.recorded_tables(stage, bits, folder)
-        yield "together", {"recorded": stage.steps}, {"": study.common_table(stage, bits, folder)}
+        yield "level", {"recorded": stage.steps}, study.recorded_tables(stage, bits, folder, level=True)
+        if stage is used:
+            yield "together", {"recorded": stage.steps}, {"": study.common_table(stage, bits, folder)}
 
 
 def of_seed(settings: Settings, seed: int, widths: Sequence[int]) -> Iterator[tuple[Place, list[float]]]:
@@ -60,12 +67,16 @@ def of_seed(settings: Settings, seed: int, widths: Sequence[int]) -> Iterator[tu
     with tempfile.TemporaryDirectory() as folder:
         for stage in found:
             used = {"used": stage.steps}
-            yield ("", tuple(used.items())), [stage.size()]
+            yield ("recorded inputs", "rms", "stock", tuple(used.items())), [stage.size()]
             exact = study.stock_gradients(settings, stage, seed)
             for bits in widths:
-                for name, when, tables in sources(found, bits, Path(folder)):
+                for name, when, tables in sources(found, stage, bits, Path(folder)):
                     size = tuple({"bits": bits, **used, **when}.items())
-                    yield (name, size), study.errors(settings, stage, bits, tables, exact, seed)
+                    rms, slope = study.derivative_errors(stage, bits, tables)
+                    yield ("recorded derivative", "rms", name, size), [rms]
+                    yield ("recorded derivative", "slope", name, size), [slope]
+                    errors = study.errors(settings, stage, bits, tables, exact, seed)
+                    yield ("recorded gradient", "of the gradient", name, size), errors
 
 
 def rows(settings: Settings, seeds: int, widths: Sequence[int]) -> list[Row]:
@@ -77,16 +88,16 @@ def rows(settings: Settings, seeds: int, widths: Sequence[int]) -> list[Row]:
     where = origin(torch.device(settings.device))
     return [
         Row(
-            what="recorded gradient" if name else "recorded inputs",
-            implementation=name or "stock",
+            what=what,
+            implementation=name,
             mode=settings.task,
             size=dict(size),
             dtype="float32",
-            unit="of the gradient" if name else "rms",
+            unit=unit,
             **summary(numbers),  # type: ignore[arg-type]
             **where,
         )
-        for (name, size), numbers in values.items()
+        for (what, unit, name, size), numbers in values.items()
     ]
 
 

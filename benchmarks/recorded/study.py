@@ -1,31 +1,35 @@
 """A training whose activations' inputs are recorded on the way, tables of them, and the errors of their gradients."""
 
 import copy
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache, reduce
+from dataclasses import dataclass, replace
+from functools import lru_cache, reduce
 from operator import add
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from benchmarks.training.runs import Settings, conditions, forward, of, optimiser_of, share_of_rate, start
 from benchmarks.training.variants import STOCK
+from coefficients import load
 from coefficients.document import dumps, seal
 from coefficients.files import write_text
 from fitting.activations import get
+from fitting.fewbit import judge
+from fitting.fewbit.curve import Curve
 from fitting.fewbit.document import to_document
-from fitting.fewbit.solve import fit
-from fitting.weights import Weight, from_distribution, from_samples
+from fitting.fewbit.solve import Errors, Fit, fit
+from fitting.weights import from_distribution, from_samples
 from kernels import convert
 from kernels.record import Histogram, recorded
 
 FUNCTION = "gelu"
 EARLY = 100  # steps
 RECORDED = 8  # batches that a histogram counts
-JUDGED = 16  # batches whose gradients are compared
+SAMPLES = 1 << 12  # that stand for a histogram
+JUDGED = 8  # batches whose gradients are compared
 OTHERS = {"recorded": 2_000_003, "judged": 1_000_003}  # added to the seed: batches that the training did not see so
 
 Tables = Mapping[str, str | Path]  # by the names of sites; a single "" for all of them
@@ -92,35 +96,72 @@ def _stage(settings: Settings, step: int, model: nn.Module, seed: int) -> Stage:
 
 def usual_table(bits: int, folder: Path) -> Path:
     """The table for N(0, 1), which every network could take without looking at anything."""
-    return _table(bits, _normal(), folder / f"normal-{bits}.json")
+    return _written(fitted(bits), folder / f"normal-{bits}.json")
 
 
-def recorded_tables(stage: Stage, bits: int, folder: Path) -> dict[str, Path]:
-    """A table for each activation, from its own histogram."""
-    return {
-        name: _table(bits, from_samples(histogram.samples()), folder / f"{_file(name)}-{stage.steps}-{bits}.json")
-        for name, histogram in stage.histograms.items()
-    }
+def recorded_tables(stage: Stage, bits: int, folder: Path, level: bool = False) -> dict[str, Path]:
+    """A table for each activation, from its own histogram. level: see `levelled`."""
+    found = {}
+    for name, histogram in stage.histograms.items():
+        path = folder / f"{name}-{stage.steps}-{bits}{'-level' * level}.json"
+        made = fitted(bits, tuple(histogram.samples(SAMPLES)))
+        found[name] = _written(levelled(made) if level else made, path)
+    return found
 
 
 def common_table(stage: Stage, bits: int, folder: Path) -> Path:
     """One table for all activations, from the sum of their histograms."""
-    return _table(bits, from_samples(stage.together().samples()), folder / f"together-{stage.steps}-{bits}.json")
+    made = fitted(bits, tuple(stage.together().samples(SAMPLES)))
+    return _written(made, folder / f"together-{stage.steps}-{bits}.json")
 
 
-@cache
-def _normal() -> Weight:
-    return from_distribution("norm")
+@lru_cache(256)
+def fitted(bits: int, samples: tuple[float, ...] = ()) -> Fit:
+    """The best table for samples, or for N(0, 1)."""
+    return fit(get(FUNCTION), bits, weight=from_samples(samples) if samples else from_distribution("norm"))
 
 
-def _table(bits: int, weight: Weight, path: Path) -> Path:
+def levelled(made: Fit) -> Fit:
+    """The table of the same codes whose error d has no part that is constant or proportional to x.
+
+    Mean d and mean x d are 0. Of all such levels, those next to the best: each moves by a + b times its code's mean x.
+    """
+    x = made.weight.samples
+    if x is None:
+        raise ValueError("only tables of samples can be levelled")
+    steps, exact = made.steps, made.activation.df(x)
+    codes = steps.codes[np.searchsorted(steps.borders, x, side="left")]
+    counts = np.bincount(codes, minlength=len(steps.levels))
+    middles = np.bincount(codes, x, minlength=len(steps.levels)) / np.maximum(counts, 1)
+    moved = np.stack([np.ones(len(x)), middles[codes]])
+    missed = exact - steps.levels[codes]
+    a, b = np.linalg.lstsq(np.stack([np.ones(len(x)), x]) @ moved.T, np.stack([np.ones(len(x)), x]) @ missed, None)[0]
+    levels = steps.levels + a + b * middles
+    error = levels[codes] - exact
+    l2, bound, moved_steps = float(np.mean(error**2)), made.error.lower_bound, replace(steps, levels=levels)
+    largest, at = judge.linf(Curve(made.activation, *made.domain), moved_steps)
+    return replace(made, steps=moved_steps, error=Errors(l2, largest, at, bound, (l2 - bound) / l2 if l2 else 0.0))
+
+
+def derivative_errors(stage: Stage, bits: int, tables: Tables | None) -> tuple[float, float]:
+    """Of the error d of f' by the tables, over what is recorded at the stage: its root mean square, and mean x d / mean
+    x^2, the part of it that is proportional to x."""
+    missed, inputs = [], []
+    for name, histogram in stage.histograms.items():
+        path = None if tables is None else tables.get(name, tables.get(""))
+        solution = (load(FUNCTION, f"fewbit-{bits}bit") if path is None else load(str(path)))["solution"]
+        x = histogram.samples(SAMPLES)
+        codes = np.array(solution["codes"])[np.searchsorted(solution["borders"], x, side="left")]
+        missed.append(np.array(solution["levels"])[codes] - get(FUNCTION).df(x))
+        inputs.append(x)
+    d, x = np.concatenate(missed), np.concatenate(inputs)
+    return float(np.sqrt(np.mean(d**2))), float(np.mean(x * d) / np.mean(x**2))
+
+
+def _written(made: Fit, path: Path) -> Path:
     if not path.exists():
-        write_text(path, dumps(seal(to_document(fit(get(FUNCTION), bits, weight=weight)), 1)))
+        write_text(path, dumps(seal(to_document(made), 1)))
     return path
-
-
-def _file(name: str) -> str:
-    return re.sub(r"\W", "_", name)
 
 
 def stock_gradients(settings: Settings, stage: Stage, seed: int) -> list[Gradient]:
@@ -137,9 +178,8 @@ def errors(
     tables: None for the one that comes with the package.
     """
     model = copy.deepcopy(stage.model)
-    for site in ("",) if tables is None else tables:
-        path = None if tables is None else tables[site]
-        convert(model, "fewbit", bits=bits, coefficients=path, include=[site] if site else None)
+    files = {name: tables.get(name, tables.get("")) for name in stage.histograms} if tables is not None else None
+    convert(model, "fewbit", bits=bits, coefficients=files)
     with conditions(settings):
         found = _gradients(settings, model, seed)
         return [_distance(own, stock) for own, stock in zip(found, exact, strict=True)]
