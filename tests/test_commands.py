@@ -46,7 +46,7 @@ BAD = {
                 "package",
                 "price",
             ),
-            *("report", "rivals", "run", "slack", "training"),
+            *("recorded", "report", "rivals", "run", "slack", "training"),
         )
     },
 }

@@ -1,12 +1,13 @@
 """What `convert` may be given."""
 
 from collections.abc import Iterable, Mapping
+from os import PathLike, fspath
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from kernels.errors import KernelError
+from kernels.errors import KernelError, shown
 from kernels.memory.measure import has_forward
 from kernels.methods.auto import Auto
 from kernels.methods.method import Method
@@ -34,7 +35,10 @@ def validated_method(model: Any, name: Any, inputs: Any, accounting: Any, **opti
     if not isinstance(name, str):
         hint = "; give inputs by name, as convert(model, inputs=x)"
         raise KernelError(f"method must be one of {', '.join(methods)}, got a {type(name).__name__}{hint}")
-    method = make(name, methods, **{**options, "coefficients": resolved(options["coefficients"])})
+    files = options["coefficients"]
+    if isinstance(files, Mapping):
+        files = next(iter(methods_by_pattern(name, options).values())).arguments()["coefficients"]
+    method = make(name, methods, **{**options, "coefficients": resolved(files)})
     if not isinstance(inputs, Tensor | tuple | list | Mapping | None):
         raise KernelError(f"inputs must be a tensor, a tuple or a mapping, got {type(inputs).__name__}")
     if isinstance(inputs, Mapping) and not all(isinstance(name, str) for name in inputs):
@@ -45,6 +49,20 @@ def validated_method(model: Any, name: Any, inputs: Any, accounting: Any, **opti
             " method, as convert(model, 'invact')"
         )
     return method
+
+
+def methods_by_pattern(name: str, options: Mapping[str, Any]) -> dict[str, Method]:
+    """The methods that a mapping of names or patterns to files asks for. Raises KernelError for one that is wrong."""
+    files = options["coefficients"]
+    if not files:
+        raise KernelError("coefficients must name a site or more, each with a file, got an empty mapping")
+    for pattern, file in files.items():
+        if not isinstance(pattern, str):
+            raise KernelError(f"coefficients must map sites, or patterns with *, to files, got {shown(pattern)}")
+        if not isinstance(file, str | PathLike) or not fspath(file):
+            raise KernelError(f"coefficients must map {pattern!r} to the path of a file, got {shown(file)}")
+    known = of_models()
+    return {key: make(name, known, **{**options, "coefficients": resolved(file)}) for key, file in files.items()}
 
 
 def patterns(given: str | Iterable[str] | None) -> list[str] | None:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from torch._dynamo.eval_frame import OptimizedModule
 
-from kernels.conversion.arguments import patterns, validated_method
+from kernels.conversion.arguments import methods_by_pattern, patterns, validated_method
 from kernels.conversion.budgeted import Loss, check_arguments, planned
 from kernels.conversion.changes import Change, Decision, Outcomes, apply_decisions, undo
 from kernels.conversion.check import check
@@ -20,7 +20,7 @@ from kernels.conversion.layers import decide_by_bits, with_layers
 from kernels.conversion.measurement import Measurement, Run, measure, measure_stock, measure_with, runner
 from kernels.conversion.report import Report, revertible
 from kernels.conversion.rows import rows_of
-from kernels.conversion.sites import NestedSite, Site, select_sites
+from kernels.conversion.sites import NestedSite, Site, select_sites, share_out
 from kernels.errors import KernelError
 from kernels.methods.auto import Auto
 from kernels.methods.compressed import Compressed
@@ -31,6 +31,7 @@ from kernels.planning.plan import Plan
 from kernels.stock import KEEPS_OUTPUT
 
 WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, OptimizedModule)
+WITHOUT_FILE = "coefficients names no file for it"
 STOCK_KEEPS_OUTPUT = "the stock function saves no more than its output"
 
 
@@ -42,7 +43,7 @@ def convert(
     bits: int | None = None,
     scheme: str | None = None,
     rounding: str | None = None,
-    coefficients: str | PathLike[str] | None = None,
+    coefficients: str | PathLike[str] | Mapping[str, str | PathLike[str]] | None = None,
     include: str | Iterable[str] | None = None,
     exclude: str | Iterable[str] | None = None,
     max_derivative_error: float | None = None,
@@ -72,7 +73,8 @@ def convert(
     rounding
         Of compress, and of approx-backprop by scheme="group": "nearest", or "stochastic", whose mean is right.
     coefficients
-        Of fewbit: a file of your own.
+        Of fewbit: a file of your own; or a mapping of names of sites or modules, or patterns with *, to files, of which
+        a site takes the first that fits, and others are left alone.
     include, exclude
         Names of sites or modules, or patterns with *; of compress, of modules.
     max_derivative_error
@@ -115,9 +117,24 @@ def convert(
     reasons = select_sites(sites, patterns(include), patterns(exclude))
     reasons |= reasons_in_place(model, [site for site in sites if not reasons[site]], run)
     selected = [site for site in sites if not reasons[site]]
+    fitted = [] if coefficients is None else [(asked, selected)]
+    if isinstance(coefficients, Mapping):
+        fitted = _of_files(methods_by_pattern(method, options), selected, sites)
+        selected = [site for _, share in fitted for site in share]
+        reasons = {site: reason or ("" if site in selected else WITHOUT_FILE) for site, reason in reasons.items()}
     before = None if run is None else measure_stock(selected, sites, run)
     decided = _decide(selected, sites, asked, before, run)
-    return _applied({**reasons, **decided}, [] if coefficients is None else selected, before, run)
+    for own, share in fitted:
+        decided |= {site: Decision(own) for site in share if isinstance(decided[site], Decision)}
+    return _applied({**reasons, **decided}, [share for _, share in fitted], before, run)
+
+
+def _of_files(
+    methods: Mapping[str, Method], selected: Collection[Site], sites: Collection[Site]
+) -> list[tuple[Method, list[Site]]]:
+    """The method of each file with the selected sites that it is for."""
+    shares = share_out(sites, methods)
+    return [(method, [site for site in shares[name] if site in selected]) for name, method in methods.items()]
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
@@ -126,14 +143,18 @@ def _unwrapped(model: nn.Module) -> nn.Module:
     return model
 
 
-def _applied(outcomes: Outcomes, fitted: Sequence[Site], before: Measurement | None, run: Run | None) -> Report:
-    """The model changed as decided, checked by a run; undone if anything is raised. A file must fit one of `fitted`."""
+def _applied(outcomes: Outcomes, fitted: Sequence[list[Site]], before: Measurement | None, run: Run | None) -> Report:
+    """The model changed as decided, checked by a run; undone if anything is raised.
+
+    fitted: the sites of each file, which must fit one of them.
+    """
     changes: list[Change] = []
     try:
         outcomes = apply_decisions(outcomes, changes)
-        if fitted and all(isinstance(outcomes[site], str) for site in fitted):
-            first = fitted[0]
-            raise KernelError(f"coefficients must fit an activation of the model: {first.name}: {outcomes[first]}")
+        for share in fitted:
+            if share and all(isinstance(outcomes[site], str) for site in share):
+                reason = outcomes[share[0]]
+                raise KernelError(f"coefficients must fit an activation of the model: {share[0].name}: {reason}")
         after = None
         if before is not None and run is not None:
             after, outcomes = check(outcomes, before, run, changes)

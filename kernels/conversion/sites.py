@@ -1,7 +1,7 @@
 """What stands where in a model: the layers and activations that `convert` reports, and which of them users select."""
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -39,6 +39,12 @@ class Site:
     def function_name(self) -> str:
         """The catalogue's, or ""."""
         return self.function.name if self.function else ""
+
+    @property
+    def recorded_names(self) -> set[str]:
+        """As `kernels.record` names what the site is given: the module, and the function that it calls."""
+        called = f".{self.function_name}"
+        return {name.removesuffix("()") if name.endswith("()") else name + called for name in self.names}
 
     def fits(self, pattern: str) -> bool:
         """Whether one of its names, or of the modules around it, fits a pattern with *."""
@@ -87,11 +93,31 @@ def select_sites(
     for argument, patterns in (("include", include), ("exclude", exclude)):
         for pattern in patterns or ():
             if not any(site.fits(pattern) for site in sites):
-                names = [name for site in sites for name in site.names if name]
-                near = difflib.get_close_matches(pattern, names, 3) or names[:3]
-                others = f"; there are {', '.join(near)}{', ...' * (len(names) > len(near))}" if names else ""
-                raise KernelError(f"{argument} must name activations or modules of the model, got {pattern!r}{others}")
+                raise _fits_none(argument, pattern, sites)
     return {site: reason or _not_selected(site, include, exclude) for site, reason in sites.items()}
+
+
+def share_out(sites: Collection[Site], patterns: Iterable[str]) -> dict[str, list[Site]]:
+    """The sites of each pattern; one that fits several goes to the first. Names as `kernels.record` has them fit too.
+
+    Raises KernelError for a pattern that fits none.
+    """
+    shares: dict[str, list[Site]] = {}
+    taken: set[Site] = set()
+    for pattern in patterns:
+        fitting = [site for site in sites if site.fits(pattern) or pattern in site.recorded_names]
+        if not fitting:
+            raise _fits_none("coefficients", pattern, sites)
+        shares[pattern] = [site for site in fitting if site not in taken]
+        taken.update(fitting)
+    return shares
+
+
+def _fits_none(argument: str, pattern: str, sites: Iterable[Site]) -> KernelError:
+    names = [name for site in sites for name in site.names if name]
+    near = difflib.get_close_matches(pattern, names, 3) or names[:3]
+    others = f"; there are {', '.join(near)}{', ...' * (len(names) > len(near))}" if names else ""
+    return KernelError(f"{argument} must name activations or modules of the model, got {pattern!r}{others}")
 
 
 def _not_selected(site: Site, include: Iterable[str] | None, exclude: Iterable[str] | None) -> str:
