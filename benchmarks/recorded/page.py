@@ -3,52 +3,66 @@
 from typing import Any
 
 from benchmarks.pages import Rows, read, table
+from benchmarks.recorded.study import JUDGED
 
-TASKS = {"text": "the GPT on the text", "vit": "the ViT on the digits"}
+TASKS = {"text": "GPT on the text", "vit": "ViT on the digits"}
 BASE = "uniform"
+Line = tuple[str, str, int | None]  # label, implementation, steps done where inputs were recorded
 
 
 def section() -> str:
-    """Of each task: the error of the gradient at each stage by each table, and how it differs from the usual one's."""
+    """Of each task: the errors of the gradient, and of f', by each table at each stage."""
     lines: list[str] = []
     for device, rows in read("recorded").items():
         runs = next(row["runs"] for row in rows if row["what"] == "recorded inputs")
         lines += [
             "",
-            "Error of the gradient of all weights together, in % of it, and the change against the tables that come"
-            f" with the package (uniform on [-10, 10]): median over 16 batches of each of {runs} trainings, on"
-            f" {device}.",
+            "Error of the gradient of all weights together, in % of it, and in brackets its change against the tables"
+            f" that come with the package, for x even on [-10, 10]: median of {JUDGED} batches of each of {runs}"
+            f" trainings, on {device}.",
         ]
         for task, name in TASKS.items():
-            lines += ["", *_of_task([row for row in rows if row["mode"] == task], name)]
+            lines += ["", *_gradients([row for row in rows if row["mode"] == task], name)]
+        lines += ["", "Error of f' over the same inputs: its root mean square, and its slope, mean x·d / mean x²."]
+        for task, name in TASKS.items():
+            lines += ["", *_derivatives([row for row in rows if row["mode"] == task], name)]
     return "\n".join(lines[1:]) + "\n"
 
 
-def _of_task(rows: Rows, name: str) -> list[str]:
-    inputs = {row["size"]["used"]: row["median"] for row in rows if row["what"] == "recorded inputs"}
-    gradients = {_key(row): row for row in rows if row["what"] == "recorded gradient"}
-    widths = sorted({row["size"]["bits"] for row in gradients.values()})
+def _gradients(rows: Rows, name: str) -> list[str]:
+    found = _medians(rows, "recorded gradient", "of the gradient")
+    stages, widths = _stages(rows), sorted({bits for *_, bits in found})
     cells = []
-    for used, size in inputs.items():
-        for label, implementation, recorded in _sources(used, list(inputs)):
-            found = [gradients[implementation, recorded, used, bits]["median"] for bits in widths]
-            usual = [gradients[BASE, None, used, bits]["median"] for bits in widths]
-            stage = f"{used} steps, x of size {size:.2f}" if implementation == BASE else ""
-            shown = [_cell(own, base, implementation) for own, base in zip(found, usual, strict=True)]
+    for used, size in stages.items():
+        for label, implementation, recorded in _lines(used, list(stages)):
+            own = [found[implementation, recorded, used, bits] for bits in widths]
+            usual = [found[BASE, None, used, bits] for bits in widths]
+            stage = f"{used} steps; x of size {size:.2f}" if implementation == BASE else ""
+            shown = [_cell(mine, base, implementation) for mine, base in zip(own, usual, strict=True)]
             cells.append([stage, label, *shown])
-    heads = [f"{bits} bit{'s' * (bits > 1)}" for bits in widths]
-    return table([f"{name}, used after", "tables", *heads], cells)
+    return table([f"{name}, used after", "tables", *_heads(widths)], cells)
 
 
-def _sources(used: int, stages: list[int]) -> list[tuple[str, str, int | None]]:
-    """The label, the implementation and the steps of recording of each line."""
-    recorded = [(f"recorded after {steps}", "recorded", steps) for steps in stages]
-    return [
-        ("usual", BASE, None),
-        ("N(0, 1)", "normal", None),
-        *(("**recorded there**" if steps == used else label, name, steps) for label, name, steps in recorded),
-        ("recorded there, one for all", "together", used),
-    ]
+def _derivatives(rows: Rows, name: str) -> list[str]:
+    errors, slopes = (_medians(rows, "recorded derivative", unit) for unit in ("rms", "slope"))
+    stages, widths = _stages(rows), sorted({bits for *_, bits in errors})
+    cells = []
+    for used in stages:
+        for label, implementation, recorded in _lines(used, [used])[:-1]:
+            keys = [(implementation, recorded, used, bits) for bits in widths]
+            stage = f"{used} steps" if implementation == BASE else ""
+            cells.append([stage, label, *(f"{errors[key]:.2g}, {slopes[key]:+z.3f}" for key in keys)])
+    return table([f"{name}, used after", "tables", *_heads(widths)], cells)
+
+
+def _stages(rows: Rows) -> dict[int, float]:
+    """The size of inputs, by the steps done."""
+    return {row["size"]["used"]: row["median"] for row in rows if row["what"] == "recorded inputs"}
+
+
+def _medians(rows: Rows, what: str, unit: str) -> dict[tuple[str, int | None, int, int], float]:
+    """By implementation, steps done where inputs were recorded and where the tables are used, and bits."""
+    return {_key(row): row["median"] for row in rows if (row["what"], row["unit"]) == (what, unit)}
 
 
 def _key(row: dict[str, Any]) -> tuple[str, int | None, int, int]:
@@ -56,6 +70,23 @@ def _key(row: dict[str, Any]) -> tuple[str, int | None, int, int]:
     return row["implementation"], size.get("recorded"), size["used"], size["bits"]
 
 
+def _lines(used: int, stages: list[int]) -> list[Line]:
+    recorded: list[Line] = [
+        ("recorded there" if steps == used else f"recorded after {steps}", "recorded", steps) for steps in stages
+    ]
+    return [
+        ("usual", BASE, None),
+        ("N(0, 1)", "normal", None),
+        *recorded,
+        ("recorded there, without slope", "level", used),
+        ("recorded there, one for all", "together", used),
+    ]
+
+
+def _heads(widths: list[int]) -> list[str]:
+    return [f"{bits} bit{'s' * (bits > 1)}" for bits in widths]
+
+
 def _cell(own: float, base: float, implementation: str) -> str:
     shown = f"{100 * own:.2g}"
-    return shown if implementation == BASE else f"{shown} ({100 * (own / base - 1):+.0f} %)"
+    return shown if implementation == BASE else f"{shown} ({100 * (own / base - 1):+z.0f} %)"
