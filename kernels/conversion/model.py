@@ -85,8 +85,7 @@ def convert(
     budget, loss, max_gradient_error
         In place of a method: bytes at the peak of a step, as "24GiB", or a share of what the model keeps now, as 0.2.
         Each saved tensor gets bits of its own, so that the gradient's error is least, and blocks are computed again
-        where that is not enough: see `kernels.planning.make_plan`.
-        `report.plan` is what was found.
+        where that is not enough: see `kernels.planning.make_plan`. `report.plan` is what was found.
     plan
         In place of a method: a plan that was found before, or the file that it was saved to.
 
@@ -104,7 +103,7 @@ def convert(
     bound = {"max_derivative_error": max_derivative_error}
     if any(given is not None for given in (budget, loss, max_gradient_error, plan)):
         of_methods = {**options, **bound, "rounding": None if plan is None else rounding}
-        parts = {"include": include, "exclude": exclude}
+        parts = {"include": include, "exclude": exclude, "accounting": None if accounting == "as-run" else accounting}
         check_arguments(budget, loss, max_gradient_error, plan, inputs, method, {**of_methods, **parts})
         method = EveryTensor.name
     asked = validated_method(model, method, inputs, accounting, **bound, **options)

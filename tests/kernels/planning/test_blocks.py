@@ -83,7 +83,7 @@ def test_a_bound_on_the_error() -> None:
     assert tight.recomputed
     assert tight.errors.predicted <= loose.errors.predicted * 0.7
     with pytest.raises(KernelError, match=r"max_gradient_error must be at least .* for this budget"):
-        make_plan(model, inputs, 0.04, max_gradient_error=1e-6)
+        make_plan(model, inputs, 0.03, max_gradient_error=1e-6)
 
 
 @pytest.mark.parametrize("bound", [0, -1.0, True, "0.1", float("inf"), float("nan")])

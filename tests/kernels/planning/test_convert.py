@@ -152,6 +152,7 @@ def test_a_model_that_saves_other_tensors_in_each_step() -> None:
         ({"plan": "x.json", "rounding": "nearest"}, "rounding must be left out with plan"),
         ({"budget": 0.2, "include": "0"}, "include must be left out with budget"),
         ({"budget": 0.2, "max_derivative_error": 0.1}, "max_derivative_error must be left out"),
+        ({"budget": 0.2, "accounting": "cuda"}, "accounting must be left out with budget"),
         ({"budget": "10XB"}, "budget must be bytes"),
         ({"loss": len}, "loss must be a function of the model's output, and go with budget"),
         ({"budget": 0.2, "loss": 3}, "loss must be a function"),
