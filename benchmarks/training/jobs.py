@@ -14,11 +14,11 @@ from benchmarks.training.data import digest
 from benchmarks.training.gradients import NOISE, STATES
 from benchmarks.training.rows import GRADIENTS, RUN, Row
 from benchmarks.training.runs import Settings
-from benchmarks.training.variants import STOCK, compared_by_gradient
+from benchmarks.training.variants import SMALL_VIT, STOCK, compared_by_gradient
 
 TASKS = {  # and what activates them
     **{"text": "gelu", "digits": "silu"},
-    **{"gpt": "gelu", "llama": "silu", "resnet": "silu"},
+    **{"gpt": "gelu", "llama": "silu", "resnet": "silu", SMALL_VIT: "gelu"},
     **{"resnet20": "relu", "resnet56": "relu", "resnet164": "relu", "vit": "gelu"},
 }
 RESNETS = {"resnet20": 2, "resnet56": 6, "resnet164": 18}  # and the blocks of a stage
@@ -40,6 +40,7 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
         "digits": {"width": 4, "layers": 1, "context": 0, "batch": 16, "steps": 4, "rate": 0.1},
         **_coded(width=16, layers=1, context=16, batch=16, steps=4, rate=3e-3),
         "resnet": {"width": 4, "layers": 1, "context": 0, "batch": 64, "steps": 4, "rate": 0.1},
+        SMALL_VIT: {"width": 16, "layers": 1, "context": 0, "batch": 64, "steps": 4, "rate": 1e-3},
         **_resnets(width=4, batch=16, steps=4, blocks=1),
         "vit": {"width": 16, "layers": 1, "context": 0, "batch": 16, "steps": 4, "rate": 1e-3},
     },
@@ -48,6 +49,7 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
         "digits": {"width": 16, "layers": 1, "context": 0, "batch": 64, "steps": 400, "rate": 0.1},
         **_coded(width=64, layers=2, context=64, batch=16, steps=400, rate=3e-3),
         "resnet": {"width": 16, "layers": 1, "context": 0, "batch": 64, "steps": 300, "rate": 0.1},
+        SMALL_VIT: {"width": 64, "layers": 2, "context": 0, "batch": 64, "steps": 400, "rate": 1e-3},
         **_resnets(width=8, batch=64, steps=400),
         "vit": {"width": 64, "layers": 6, "context": 0, "batch": 64, "steps": 400, "rate": 1e-3},
     },
@@ -56,6 +58,7 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
         "digits": {"width": 64, "layers": 3, "context": 0, "batch": 128, "steps": 2000, "rate": 0.1},
         **_coded(width=384, layers=6, context=256, batch=64, steps=1000, rate=1e-3),
         "resnet": {"width": 64, "layers": 3, "context": 0, "batch": 128, "steps": 2000, "rate": 0.1},
+        SMALL_VIT: {"width": 128, "layers": 6, "context": 0, "batch": 128, "steps": 2000, "rate": 1e-3},
         **_resnets(width=16, batch=128, steps=2000),
         "vit": {"width": 128, "layers": 12, "context": 0, "batch": 128, "steps": 2000, "rate": 1e-3},
     },
@@ -67,6 +70,7 @@ SEEDS = {
     "gpt": 5,
     "llama": 5,
     "resnet": 5,
+    SMALL_VIT: 5,
     "resnet20": 3,
     "resnet56": 3,
     "resnet164": 3,

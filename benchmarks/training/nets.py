@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.training.models import Layer
+from benchmarks.training.models import Call, Layer, plainly
 
 Norm = Callable[[int], nn.Module]  # of a number of channels
 STAGES = 3  # of a ResNet: each has twice the channels of the one before, and half the height and width
@@ -70,17 +70,18 @@ class PreActivated(nn.Module):
 class ViT(nn.Module):
     """A transformer of `layers` layers over patches of the image, all of which see each other."""
 
-    def __init__(self, classes: int, width: int, layers: int) -> None:
+    def __init__(self, classes: int, width: int, layers: int, call: Call = plainly) -> None:
         super().__init__()
         self.patches = nn.Conv2d(1, width, PATCH, stride=PATCH)
         self.places = nn.Parameter(0.5 * torch.randn(PLACES, width))
         self.blocks = nn.ModuleList(Layer(width, nn.GELU, causal=False) for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+        self.call = call
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.patches(images).flatten(2).transpose(1, 2) + self.places
         for block in self.blocks:
-            x = block(x)
+            x = self.call(block, x)
         logits: Tensor = self.head(self.norm(x).mean(1))
         return logits
 

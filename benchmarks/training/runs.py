@@ -174,7 +174,7 @@ def conditions(settings: Settings) -> Iterator[None]:
 
 def optimiser_of(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:
     """The usual optimiser: AdamW for a transformer, SGD with momentum for a ResNet."""
-    if settings.task in (*TEXTS, "vit"):
+    if settings.task in (*TEXTS, "vit", variants.SMALL_VIT):
         return torch.optim.AdamW(model.parameters(), lr=settings.rate, weight_decay=0.01)
     return torch.optim.SGD(model.parameters(), lr=settings.rate, momentum=0.9, weight_decay=5e-4)
 

@@ -28,7 +28,8 @@ from kernels import compression, convert
 Run = Callable[[Tensor], Tensor]
 STOCK, RECOMPUTE, COMPILED = "stock", "recompute", "compiled"
 VARIANTS = parsers.ACTIVATION_VARIANTS
-CODED = ("gpt", "llama", "resnet")
+SMALL_VIT = "small-vit"
+CODED = ("gpt", "llama", "resnet", SMALL_VIT)
 NETS = ("resnet20", "resnet56", "resnet164", "vit")
 NARROW, FUSED, QUARTER = "narrow", "fused", 4
 APPROXIMATE = (STOCK, *parsers.NET_VARIANTS)
@@ -36,6 +37,11 @@ APPROXIMATE = (STOCK, *parsers.NET_VARIANTS)
 VARIANTS_OF = {
     **dict.fromkeys(("text", "digits"), VARIANTS),
     **dict.fromkeys(CODED, (STOCK, RECOMPUTE, *parsers.CODED_VARIANTS)),
+    # In eager mode: transformers compiled are there twice.
+    SMALL_VIT: (
+        *(STOCK, RECOMPUTE),
+        *(variant for variant in parsers.CODED_VARIANTS if not variant.startswith(("compiled", "coded"))),
+    ),
     **dict.fromkeys(NETS, APPROXIMATE),
     "resnet164": tuple(
         variant for variant in APPROXIMATE if variant != "paper-4"
@@ -65,6 +71,8 @@ def model(data: Data, task: str, name: str, width: int, layers: int, variant: st
     call = again if variant == RECOMPUTE else plainly
     if task == "llama":
         return Llama(data.classes, width, layers, call)
+    if task == SMALL_VIT:
+        return ViT(data.classes, width, layers, call)
     make = partial(activation, name, STOCK if task in CODED else variant)
     if isinstance(data, Text):
         return GPT(data.classes, data.context, width, layers, make, call)
