@@ -32,7 +32,7 @@ KERNEL_OURS = ("forward-ad", *(f"fewbit-{bits}" for bits in (1, 2, 3, 4)), "inva
 ACT_LINEAR = "act-linear"  # an activation and the Linear after it, as one: in an MLP only
 KERNEL_METHODS = (*KERNEL_RIVALS, *KERNEL_OURS, ACT_LINEAR)
 KERNEL_WHATS = ("activation", "linear", "mlp")
-TASKS = ("text", "digits", "gpt", "llama", "resnet", "resnet20", "resnet56", "resnet164", "vit")
+TASKS = ("text", "digits", "gpt", "llama", "resnet", "small-vit", "resnet20", "resnet56", "resnet164", "vit")
 ACTIVATION_VARIANTS = (
     *("stock", "invact", "forward-ad", "fewbit-4", "fewbit-3", "fewbit-2", "fewbit-1"),
     *("actnn-4", "actnn-2", "actnn-1", "recompute"),

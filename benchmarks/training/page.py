@@ -22,7 +22,9 @@ BEGIN, END = "<!-- training:begin -->\n", "<!-- training:end -->\n"
 CODED_BEGIN, CODED_END = "<!-- coded:begin -->\n", "<!-- coded:end -->\n"
 ROWS = "*/training.jsonl"
 SIZES = ("kept", "peak")  # bytes in a row's results; not all have the second
-CODED_PICTURES = {"peaks": "Peak of a step across, final loss less stock's up"}
+CODED_PICTURES = {
+    "peaks": "Peak of a step across, final loss less stock's up; shape: method, number: bits, colour: time"
+}
 PICTURES = {
     "curves": "Loss on what is held out, and the distance from stock",
     "final": "Final losses less stock's",
@@ -93,7 +95,6 @@ def table(rows: Sequence[Row], task: str) -> list[str]:
     head = ["variant", *sizes, "final loss", *(["right"] if accurate else [])]
     head += ["difference from stock / margin, 95 %", "p", "verdict", "time"]
     lines = [line(head), line(["---", *["---:"] * (len(head) - 3), "---", "---:"])]
-    stock = by_variant[STOCK]
     for variant, by_seed in by_variant.items():
         results = [row.found for row in by_seed.values()]
         cells = [
@@ -102,8 +103,8 @@ def table(rows: Sequence[Row], task: str) -> list[str]:
             f"{kept.mean(result['loss'] for result in results):.4f}",
         ]
         cells += [f"{100 * kept.mean(result['accuracy'] for result in results):.2f} %"] if accurate else []
-        times = [row.found["seconds"] / stock[seed].found["seconds"] for seed, row in by_seed.items() if seed in stock]
-        cells += [*_compared(compared.get(variant)), f"{statistics.median(times):.2f}×" if times else "–"]
+        time = kept.time_ratio(by_variant, variant)
+        cells += [*_compared(compared.get(variant)), "–" if math.isnan(time) else f"{time:.2f}×"]
         lines.append(line(cells))
     return lines
 

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from PIL import Image
 
 from benchmarks.training import approx_page as training_approx_page
@@ -155,31 +158,51 @@ def gradients(rows: Sequence[Row]) -> Figure | None:
     return figure
 
 
-CODED_STYLES = {"compiled": "k", "recompute": "C4", "hook": "C1", "coded": "C0", "compress": "C2", "stochastic": "C3"}
+TIMES = (0.75, 3.75)  # of stock's, the ends of the scale of colours
+MARKERS = {"compiled": "P", "recompute": "X", "hook": "v", "coded": "s", "compress": "o", "stochastic": "D"}
 
 
 def peaks(rows: Sequence[Row]) -> Figure | None:
-    """Of models of which all that is saved is in few bits: peak of a step across, final loss less stock's up."""
+    """Of models of which all that is saved is in few bits: peak of a step across, final loss less stock's up.
+
+    The shape of a point is its method, the number beside it the bits, the colour its time.
+    """
     tasks = kept.coded(rows)
     if not tasks:
         return None
-    figure = Figure(figsize=(4.2 * len(tasks), 3.8), layout="constrained")
-    for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
-        by_variant, compared = kept.runs(rows, task), kept.compared(rows, task)
-        whole = next(iter(by_variant[STOCK].values())).found["peak"]
-        axes.axhspan(-1, 1, color="0.9", zorder=0, label="margin: ± stock's standard deviation between seeds")
-        for variant, comparison in compared.items():
-            peak = next(iter(by_variant[variant].values())).found["peak"] / whole
-            margin = comparison.margin or float("nan")
-            value, half = comparison.difference / margin, (comparison.high - comparison.difference) / margin
-            if isnan(value):
-                axes.annotate(f"{variant}: diverged", (peak, 0.95), xycoords=("data", "axes fraction"), fontsize=7)
-                continue
-            axes.errorbar(peak, value, yerr=half, fmt="o", color=CODED_STYLES[variant.partition("-")[0]], markersize=4)
-            axes.annotate(variant, (peak, value), textcoords="offset points", xytext=(4, 4), fontsize=7, rotation=30)
-        axes.set(title=task, xlabel="peak of a step, × stock")
-        axes.set_xlim(0, 1.2 * axes.get_xlim()[1])  # room for the names
-        axes.set_yscale("symlog", linthresh=1)  # the margin, and what is far outside
-    figure.axes[0].set_ylabel("final loss less stock's, in margins")
-    figure.axes[0].legend(frameon=False, fontsize=7)
+    columns = min(2, len(tasks))
+    figure = Figure(figsize=(5.2 * columns, 4.2 * -(-len(tasks) // columns)), layout="constrained")
+    grid = figure.subplots(-(-len(tasks) // columns), columns, squeeze=False)
+    methods = dict.fromkeys(variant.partition("-")[0] for task in tasks for variant in kept.compared(rows, task))
+    for axes, task in zip(grid.flat, tasks, strict=False):
+        _peaks(axes, rows, task)
+    for axes in grid.flat[len(tasks) :]:
+        axes.remove()
+    for axes in grid[:, 0]:
+        axes.set_ylabel("final loss less stock's, in margins (grey: within)")
+    times = ScalarMappable(Normalize(*TIMES), "viridis")
+    figure.colorbar(times, ax=figure.axes, label="time of a training, × stock", extend="both", shrink=0.6)
+    shapes = [Line2D([], [], marker=MARKERS[method], color="0.5", linestyle="", label=method) for method in methods]
+    figure.legend(handles=shapes, loc="outside lower center", frameon=False, fontsize=8, ncols=len(MARKERS))
     return figure
+
+
+def _peaks(axes: Axes, rows: Sequence[Row], task: str) -> None:
+    by_variant, compared = kept.runs(rows, task), kept.compared(rows, task)
+    whole = next(iter(by_variant[STOCK].values())).found["peak"]
+    axes.axhspan(-1, 1, color="0.9", zorder=0)
+    for variant, comparison in compared.items():
+        peak = next(iter(by_variant[variant].values())).found["peak"] / whole
+        margin = comparison.margin or float("nan")
+        value, half = comparison.difference / margin, (comparison.high - comparison.difference) / margin
+        if isnan(value):
+            axes.annotate(f"{variant}: diverged", (peak, 0.95), xycoords=("data", "axes fraction"), fontsize=7)
+            continue
+        method, _, bits = variant.partition("-")
+        axes.errorbar(peak, value, yerr=half, fmt="none", ecolor="0.5", linewidth=1)
+        time = kept.time_ratio(by_variant, variant)
+        shape = {"marker": MARKERS[method], "edgecolors": "black", "linewidths": 0.5, "zorder": 3}
+        axes.scatter([peak], [value], c=[time], vmin=TIMES[0], vmax=TIMES[1], cmap="viridis", **shape)
+        axes.annotate(bits, (peak, value), textcoords="offset points", xytext=(5, 4), fontsize=8)
+    axes.set(title=task, xlabel="peak of a step, × stock", xlim=(0, 1.1))
+    axes.set_yscale("symlog", linthresh=1)  # the margin, and what is far outside

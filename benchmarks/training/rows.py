@@ -2,6 +2,7 @@
 
 import json
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -130,6 +131,14 @@ def gradients(rows: Iterable[Row], task: str, state: str) -> dict[str, dict[str,
 def losses(by_seed: dict[int, Row]) -> dict[int, float | None]:
     """Final losses by seed."""
     return {seed: row.found["loss"] for seed, row in by_seed.items()}
+
+
+def time_ratio(by_variant: dict[str, dict[int, Row]], variant: str) -> float:
+    """The time of a variant's training over that of stock with the same seed: the median of the seeds, NaN without."""
+    stock = by_variant["stock"]
+    shared = [(row, stock[seed]) for seed, row in by_variant[variant].items() if seed in stock]
+    ratios = [row.found["seconds"] / exact.found["seconds"] for row, exact in shared]
+    return statistics.median(ratios) if ratios else math.nan
 
 
 def compared(rows: Iterable[Row], task: str) -> dict[str, Comparison]:

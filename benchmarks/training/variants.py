@@ -37,7 +37,7 @@ APPROXIMATE = (STOCK, *parsers.NET_VARIANTS)
 VARIANTS_OF = {
     **dict.fromkeys(("text", "digits"), VARIANTS),
     **dict.fromkeys(CODED, (STOCK, RECOMPUTE, *parsers.CODED_VARIANTS)),
-    # In eager mode: transformers compiled are there twice.
+    # In eager mode only: two transformers are compiled already.
     SMALL_VIT: (
         *(STOCK, RECOMPUTE),
         *(variant for variant in parsers.CODED_VARIANTS if not variant.startswith(("compiled", "coded"))),

@@ -116,7 +116,7 @@ def test_quick_writes_nothing_by_itself(capsys):
     [
         (
             ("--task", "speech"),
-            "task must be of text, digits, gpt, llama, resnet, resnet20, resnet56, resnet164, vit, got 'speech'",
+            "task must be of text, digits, gpt, llama, resnet, small-vit, resnet20, resnet56, resnet164, vit, got 'sp",
         ),
         (("--arms", "invact,"), "got ''"),
         (("--task", "vit", "--arms", "fewbit-3"), "arms of vit must be of stock, approx-8, approx-4, narrow, got 'few"),
@@ -196,6 +196,12 @@ def test_models_in_few_bits_have_a_section_of_their_own(tmp_path):
         for variant, peak in {"stock": 4e6, "coded-4": 1e6}.items()
         for seed in range(3)
     ]
+    (axes, bar) = training_plots.peaks(rows).axes
+    (_, point) = axes.collections  # the interval, and the point
+    assert point.get_offsets().tolist() == [[0.25, 0.0]]  # of the peak; the losses are the same
+    assert point.get_array().tolist() == [2.0]  # the time, which is the colour
+    assert bar.get_ylabel() == "time of a training, × stock"
+    assert [text.get_text() for text in axes.texts] == ["4"]
     (tmp_path / "machine").mkdir()
     path = tmp_path / "machine" / "training.jsonl"
     training_rows.save(rows, path)

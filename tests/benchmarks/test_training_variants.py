@@ -129,7 +129,7 @@ def test_rotary_positions_are_transformers():
     assert torch.allclose(rotated(q), wanted, rtol=0, atol=16 * 2.0**-24 * float(q.abs().max()))
 
 
-@pytest.mark.parametrize("task", ["text", "digits", "llama"])
+@pytest.mark.parametrize("task", ["text", "digits", "llama", "small-vit"])
 def test_recomputing_changes_no_bit(task):
     settings = quick(task)
     (stock, of_stock), (again, of_again) = (
