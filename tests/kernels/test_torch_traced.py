@@ -136,7 +136,7 @@ def shapes() -> Iterator[Tensor]:
 
 
 @pytest.mark.slow
-@each_traced
+@pytest.mark.parametrize("how", [TRACED["invact"], TRACED["fewbit-3"], TRACED["forward-ad"]])
 def test_any_shape_and_strides(how: dict) -> None:
     net = kernels.GELU(**how)
     for x in shapes():

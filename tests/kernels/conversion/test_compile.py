@@ -12,27 +12,28 @@ from tests.kernels.conversion.torch_models import (
     ROUNDING,
     batch,
     build,
-    each_method,
     each_model,
     equal,
     gradients,
     near,
 )
+from tests.kernels.saved import METHODS
 
 pytestmark = pytest.mark.usefixtures("afresh")
 
-# What is captured depends on the model and the order, which aot_eager shows; inductor takes long.
+# What is captured depends on the model and the order, which aot_eager shows. Inductor takes long; what it makes of each
+# method is in test_torch_compile.
 COMPILED = [
-    *itertools.product(["aot_eager"], ["before", "after"], MODELS),
-    *(("inductor", "before", "modules"), ("inductor", "after", "calls")),
+    *itertools.product(METHODS, ["aot_eager"], ["before", "after"], MODELS),
+    *(("fewbit", "inductor", "before", "modules"), ("invact", "inductor", "after", "calls")),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("backend", "order", "kind"), COMPILED)
-@each_method
-def test_compile(how: dict[str, Any], backend: str, order: str, kind: str) -> None:
+@pytest.mark.parametrize(("method", "backend", "order", "kind"), COMPILED)
+def test_compile(method: str, backend: str, order: str, kind: str) -> None:
     """In one graph, with the gradients of eager, keeping what eager keeps."""
+    how: dict[str, Any] = METHODS[method]
     model, eager = build(kind), build(kind)
     compiled = torch.compile(model, backend=backend, fullgraph=True)
     stock = gradients(compiled, model) if order == "after" else None  # so there is code, which must not be run again
@@ -72,13 +73,17 @@ def test_module_compile() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strict", [True, False])
-@each_model
-@each_method
-def test_export(how: dict[str, Any], kind: str, strict: bool) -> None:
+@pytest.mark.parametrize(
+    ("method", "kind", "strict"),
+    [
+        *itertools.product(["invact"], MODELS, [True, False]),
+        *itertools.product(sorted(METHODS.keys() - {"invact"}), ["calls"], [True]),
+    ],
+)
+def test_export(method: str, kind: str, strict: bool) -> None:
     """What is exported is the stock model."""
     model = build(kind)
-    convert(model, **how)
+    convert(model, **METHODS[method])
     exported = torch.export.export(model, (batch(),), strict=strict)
     called = {str(node.target) for node in exported.graph.nodes if node.op == "call_function"}
     assert "aten.gelu.default" in called
