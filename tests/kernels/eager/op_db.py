@@ -46,7 +46,10 @@ def samples(info: OpInfo, most: int, dtype: torch.dtype = torch.float32) -> list
 def large_samples(info: OpInfo, most: int) -> Iterator[SampleInput]:
     """As `samples`; of functions that go element by element, with 4096 from all of the domain, and from near 0."""
     make = {"device": "cpu", "dtype": torch.float32, "requires_grad": True}
-    for sample in samples(info, most):
+    found = samples(info, most)
+    if isinstance(info, UnaryUfuncInfo | BinaryUfuncInfo):  # of the sample, only further arguments are taken
+        found = list({str((one.args[isinstance(info, BinaryUfuncInfo) :], one.kwargs)): one for one in found}.values())
+    for sample in found:
         if isinstance(info, UnaryUfuncInfo):
             low, high = info.domain
             near = -2 if low is None else low

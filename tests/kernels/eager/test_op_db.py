@@ -124,7 +124,7 @@ def sharp(shaken: Shaken, call: op_db.Call, sample: SampleInput) -> tuple[float,
     if stock is None:
         return None
     numbers = sum(gradient.numel() for gradient in stock[1] if gradient is not None)
-    for seed in range(2 if numbers > 1024 else 10):  # of few numbers none may lie near a jump or a pole
+    for seed in range(2 if numbers > 1024 else 4):  # of few numbers none may lie near a jump or a pole
         found = []
         for step in STEPS:
             shaken.generator.manual_seed(seed)
