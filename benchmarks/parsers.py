@@ -25,6 +25,8 @@ COMPRESSION_WAYS = (
     *(f"compress {bits} bits" for bits in (8, 4, 2)),
     *(f"coded {bits} bits" for bits in (8, 4, 3, 2)),
 )
+PLANNING_WHATS, PLANNING_RUNS, PLANNING_SEEDS = ("errors", "bytes", "times"), 9, 3
+PLANNING_MODELS = ("BERT", "GPT-2", "ViT", "Llama", "Mixtral", "ResNet", "EfficientNet")
 SUITES = ("accuracy", "memory", "speed", "fit", "training")
 KERNEL_FUNCTIONS, KERNEL_DTYPES = ("gelu", "silu"), ("bfloat16", "float16", "float32")
 KERNEL_RIVALS = ("eager", "compile")
@@ -244,6 +246,16 @@ def recorded(doc: str | None) -> command.Parser:
     parser.add_argument("--seeds", metavar="N", help="trainings of each (default: 2)")
     parser.add_argument("--threads", type=command.whole, default=1, help="of torch (default: 1)")
     parser.add_argument("--quick", action="store_true", help="tiny models, 2 bits: to see that all of it runs")
+    return parser
+
+
+def planning(doc: str | None) -> command.Parser:
+    parser = measuring("planning", doc, _file("planning"))
+    parser.add_argument("--what", metavar="W,...", help=f"default: {','.join(PLANNING_WHATS)}")
+    parser.add_argument("--models", metavar="M,...", help="default: all")
+    parser.add_argument("--seeds", metavar="N", help=f"how many, from 0 (default: {PLANNING_SEEDS})")
+    parser.add_argument("--runs", metavar="N", help=f"rounds of times (default: {PLANNING_RUNS})")
+    parser.add_argument("--quick", action="store_true", help="tiny networks, one seed: to see that all of it runs")
     return parser
 
 

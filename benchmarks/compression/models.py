@@ -119,9 +119,9 @@ LARGE = {  # for a GPU of 80 GB, on which all ways are there at once while they 
 TINY = {name: Size(2, 64, 1, 64) if name == "GELU MLP" else Size(2, 4, 64, 64) for name in NORMAL}
 
 
-def build(name: str, size: Size, dtype: torch.dtype, device: torch.device) -> Net:
-    """A network by its name in NORMAL, in training mode, its weights and inputs the same each time."""
-    torch.manual_seed(SEED)
+def build(name: str, size: Size, dtype: torch.dtype, device: torch.device, seed: int = SEED) -> Net:
+    """A network by its name in NORMAL, in training mode, its weights and inputs the same for a seed."""
+    torch.manual_seed(seed)
     with device:
         net = _stack(name, size) if name in ("GELU MLP", "Llama-like") else _of_zoo(name, size)
     net.module.train()
