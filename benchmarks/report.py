@@ -25,6 +25,8 @@ from benchmarks.kernels import page as kernel_times
 from benchmarks.memory import ACTS, COMPRESSED, CONVERSIONS, HALVED, MODELS, MODES
 from benchmarks.pages import line, of_any, read, table
 from benchmarks.recorded import page as recorded
+from benchmarks.pages import Rows, line, of_any, read, table
+from benchmarks.planning import page as planning
 from benchmarks.rivals import page as rivals
 from codegen.inspect import DIRECTIONS, kernel
 from codegen.machine import GPUS
@@ -167,6 +169,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "gpu-note": notes.performance,
         "kernels": kernels_section,
         "rivals": rivals.every_section,
+        "planning": planning.section,
         "gpu-speed": gpu.speed_section,
         "package": package.section,
     },

@@ -59,6 +59,7 @@ SUITES = {
         Step("forward_ad", ("--what", "chains,models")),
         Step("approx_backprop", ("--what", "layers,models,batches")),
         Step("compression", ("--what", "bytes")),
+        Step("planning", ("--what", "errors,bytes"), placed=False),
     ),
     "speed": (
         Step("kernels"),
@@ -66,6 +67,7 @@ SUITES = {
         Step("forward_ad", ("--what", "times")),
         Step("approx_backprop", ("--what", "times")),
         Step("compression", ("--what", "times")),
+        Step("planning", ("--what", "times"), placed=False),
         Step("slack", placed=False, brief=False),
         Step("package", placed=False),
     ),

@@ -44,6 +44,7 @@ BAD = {
                 "kernels",
                 "memory",
                 "package",
+                "planning",
                 "price",
             ),
             *("recorded", "report", "rivals", "run", "slack", "training"),
