@@ -81,7 +81,7 @@ def _summary(rows: Rows) -> str:
         return [row for row in of_name if (widths[row["mode"], row["what"]] == WIDTHS[-1]) == widest]
 
     parts = []
-    for widest, where in ((False, "Where fewer bits than 8 fit everywhere"), (True, "Where 8 bits fit everywhere")):
+    for widest, where in ((False, "Where 8 bits do not fit"), (True, "Where 8 bits fit everywhere")):
         for way in (BETWEEN, GACT):
             if of_way := ratios(f"{way} / {PLAN}", widest):
                 parts.append(f"{where}, the error by {way} is {_spread(of_way)}.")
@@ -89,8 +89,8 @@ def _summary(rows: Rows) -> str:
     good = sum(1 / 1.5 <= value <= 1.5 for value in off)
     mended = sum(any(row["quantiles"]) for row in asked if row["unit"] == MENDED)
     parts.append(
-        "GACT's rule has no choice there, as it gives 8 bits at most. It is measured at 2 bits here, not at 1, which helps"
-        f" it. The prediction is {min(off):.2f} to {max(off):.2f} of what was measured, within 1.5 times in {good} of"
+        "GACT's rule has no choice there, as it gives 8 bits at most. It is measured at 2 bits here, not at 1: our"
+        f" codes have no fewer. The prediction is {min(off):.2f} to {max(off):.2f} of what was measured, within 1.5 times in {good} of"
         f" {len(off)}. Plans mended to uniform bits: in {mended} of {len(widths)}."
     )
     return " ".join(parts)
@@ -120,7 +120,7 @@ def _peaks(rows: Rows) -> Iterator[str]:
         yield from ("", *table([*head, "seconds to plan"], cells), "")
         yield (
             "By accounting, on fake tensors; the budget is the middle of stock's peak and that of 2 bits everywhere."
-            f" Checkpoints of all blocks, which are exact, have a lower peak than these plans in {smaller} of {len(cells)}."
+            f" Checkpoints of all blocks, which are exact, have lower peaks in {smaller} of {len(cells)}."
         )
 
 
