@@ -90,8 +90,8 @@ def _summary(rows: Rows) -> str:
     mended = sum(any(row["quantiles"]) for row in asked if row["unit"] == MENDED)
     parts.append(
         "GACT's rule has no choice there, as it gives 8 bits at most. It is measured at 2 bits here, not at 1: our"
-        f" codes have no fewer. The prediction is {min(off):.2f} to {max(off):.2f} of what was measured, within 1.5 times in {good} of"
-        f" {len(off)}. Plans mended to uniform bits: in {mended} of {len(widths)}."
+        f" codes have no fewer. The prediction is {min(off):.2f} to {max(off):.2f} of what was"
+        f" measured, within 1.5 times in {good} of {len(off)}. Plans mended to uniform bits: in {mended} of {len(widths)}."
     )
     return " ".join(parts)
 
