@@ -91,7 +91,7 @@ def _summary(rows: Rows) -> str:
     parts.append(
         "GACT's rule has no choice there, as it gives 8 bits at most. It is measured at 2 bits here, not at 1: our"
         f" codes have no fewer. The prediction is {min(off):.2f} to {max(off):.2f} of what was"
-        f" measured, within 1.5 times in {good} of {len(off)}. Plans mended to uniform bits: in {mended} of {len(widths)}."
+        f" measured, within 1.5 times in {good} of {len(off)}. Mended to uniform bits: {mended} of {len(widths)}."
     )
     return " ".join(parts)
 
