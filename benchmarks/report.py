@@ -24,9 +24,8 @@ from benchmarks.gpu import page as gpu
 from benchmarks.kernels import page as kernel_times
 from benchmarks.memory import ACTS, COMPRESSED, CONVERSIONS, HALVED, MODELS, MODES
 from benchmarks.pages import line, of_any, read, table
-from benchmarks.recorded import page as recorded
-from benchmarks.pages import Rows, line, of_any, read, table
 from benchmarks.planning import page as planning
+from benchmarks.recorded import page as recorded
 from benchmarks.rivals import page as rivals
 from codegen.inspect import DIRECTIONS, kernel
 from codegen.machine import GPUS
