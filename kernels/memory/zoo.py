@@ -101,8 +101,8 @@ def narrow(
 ) -> Built:
     """A narrow copy of a model: modules of the same names, few elements, a batch of four; options as of `build`.
 
-    It runs for real in a moment, and stands in for the model where numbers are needed. A function of the user's has none:
-    its own model is built.
+    It runs for real in a moment, and stands in for the model where numbers are needed. A function of the user's has no
+    narrow copy: its own model is built.
     """
     if name not in RECIPES:
         return build(name, dtype=dtype, attention=attention, act=act)
