@@ -21,7 +21,7 @@ from tqdm import tqdm
 from coefficients.document import dumps, seal
 from coefficients.functions import names
 from fitting import options as shared
-from fitting import progress
+from coefficients import progress
 from fitting.activations import Activation
 from fitting.fewbit import document, report
 from fitting.fewbit.solve import Fit, fit, fit_to_error

@@ -10,7 +10,8 @@ from coefficients import command
 from coefficients.document import dumps, seal
 from coefficients.functions import names
 from fitting import options as shared
-from fitting import progress, sweep
+from coefficients import progress
+from fitting import sweep
 from fitting.activations import get
 from fitting.fewbit.options import bits, domain, output_weight
 from fitting.fewbit.report import encodable

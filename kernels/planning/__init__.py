@@ -1,6 +1,15 @@
 """A budget of memory in, a plan out: how many bits each saved tensor of a model gets."""
 
-from kernels.planning.make import make_plan
-from kernels.planning.plan import Plan
+from typing import TYPE_CHECKING
 
-__all__ = ["Plan", "make_plan"]
+from coefficients.lazy import lazily
+
+if TYPE_CHECKING:
+    from kernels.planning.front import Front, front
+    from kernels.planning.make import make_plan
+    from kernels.planning.plan import Plan
+
+__all__ = ["Front", "Plan", "front", "make_plan"]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazily(__name__, __all__, ("make", "plan", "front"))

@@ -1,26 +1,23 @@
 """Planning: observe a step, measure what codes do to the gradient, solve, and check on other samples."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any, NamedTuple
 
 from torch import nn
 
 from kernels.errors import KernelError, shown
-from kernels.memory.measure import trial
-from kernels.memory.step import Living, run_step
 from kernels.methods.planned import WIDTHS
 from kernels.planning.batches import call_of
 from kernels.planning.blocks import repeated_blocks
-from kernels.planning.budget import limits
+from kernels.planning.budget import check, limits
 from kernels.planning.observe import Step
 from kernels.planning.plan import Bytes, Errors, Plan, PlannedSite
 from kernels.planning.sensitivity import Bits, Loss
-from kernels.planning.solve import InfeasibleError, Limits, Solution, everywhere, solve, widest
-from kernels.planning.task import Blocks, Task, completed
+from kernels.planning.limits import Limits
+from kernels.planning.solve import InfeasibleError, Solution, everywhere, solve, widest
+from kernels.planning.task import PASSES, SAMPLES, Blocks, Task, completed
 
-SAMPLES = 2  # by which errors are measured
-PASSES = 64  # of backward, as many as are allowed for it
 USUAL = 4  # bits: with these everywhere networks train as without codes, see docs/training.md
 
 
@@ -35,6 +32,7 @@ def make_plan(
     samples: int = SAMPLES,
     passes: int = PASSES,
     stand_in: tuple[nn.Module, Any] | None = None,
+    progress: Callable[[str], object] = lambda doing: None,
 ) -> Plan:
     """The plan of least error of the gradient for a budget of memory; the model is left as it was.
 
@@ -65,6 +63,8 @@ def make_plan(
     stand_in
         Another model with modules of the same names, and its inputs, to measure errors on: a narrow one of one that is
         too large.
+    progress
+        Is given a text of what is being done, now and then.
 
     Returns
     -------
@@ -77,10 +77,14 @@ def make_plan(
         For a budget that cannot be held, with the least that can; for a model that does not run on fake tensors.
     """
     _check(max_gradient_error)
-    task = Task(model, call_of(inputs), loss, rounding, samples, passes, stand_in)
-    living, name = Living(), type(model).__name__
-    run_step(living, model, *task.call, training=task.training)
-    stock = Bytes(trial(model, *task.call, training=task.training).total, living.peak)
+    task = Task(model, call_of(inputs), loss, rounding, samples, passes, stand_in, progress)
+    return plan_of(task, budget, max_gradient_error)
+
+
+def plan_of(task: Task, budget: str | float, max_gradient_error: float | None = None) -> Plan:
+    """As `make_plan`, of a task."""
+    check(budget)
+    name, stock, rounding = type(task.model).__name__, task.stock, task.rounding
     limit = limits(budget, stock.kept)
     if limit.include(stock.kept, stock.peak):
         return Plan(name, str(budget), rounding, (), (), stock, stock, Errors(0.0, 0.0), 0, 0.0, 0.0)
@@ -103,7 +107,7 @@ def make_plan(
         next(iter(uniform.values()), 0),
         of_uniform**0.5,
         solution.gap,
-        "" if stand_in is None else f"a {type(stand_in[0]).__name__} that stands in for it",
+        task.measured_on,
     )
 
 

@@ -110,8 +110,16 @@ class _Tried(InFewBits):
 class Gradients:
     """The gradient of one batch, with any codes: one forward pass, and as many backward passes as are asked for."""
 
-    def __init__(self, model: nn.Module, args: Any, kwargs: Any, loss: Loss | None, trials: Trials) -> None:
-        self.passes, self._trials = 0, trials
+    def __init__(
+        self,
+        model: nn.Module,
+        args: Any,
+        kwargs: Any,
+        loss: Loss | None,
+        trials: Trials,
+        progress: Callable[[str], object] | None = None,
+    ) -> None:
+        self.passes, self._trials, self._progress = 0, trials, progress
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
         self._stand = _Tried(model, trials).install()
         try:
@@ -130,6 +138,8 @@ class Gradients:
 
     def _gradient(self, bits: Bits) -> list[Tensor | None]:
         self.passes += 1
+        if self._progress is not None:
+            self._progress(f"backward pass {self.passes} of samples")
         self._trials.bits = bits
         self._stand.forget()
         found = torch.autograd.grad(self._losses, self._weights, self._outer, retain_graph=True, allow_unused=True)

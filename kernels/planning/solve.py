@@ -13,35 +13,12 @@ from numpy.typing import NDArray
 from kernels.errors import KernelError
 from kernels.memory.saved import size
 from kernels.methods.planned import WIDTHS
+from kernels.planning.limits import Limits
 from kernels.planning.observe import SavedSite, Step
 
 CHOICES: tuple[int | None, ...] = (*WIDTHS, None)
 GAP, SECONDS = 1e-2, 5.0  # of the least error's square: where the search for less may end; and its time
 Errors = Mapping[str, Mapping[int, float]]  # by site and bits: ||g' - g||² / ||g||² of these codes alone
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Bytes that a step must stay within; None: no limit.
-
-    Attributes
-    ----------
-    peak
-        Alive at once, over what is there before the step.
-    kept
-        When the backward pass begins.
-    """
-
-    peak: int | None = None
-    kept: int | None = None
-
-    def include(self, kept: int, peak: int) -> bool:
-        """Whether these bytes are within them."""
-        return (self.peak is None or peak <= self.peak) and (self.kept is None or kept <= self.kept)
-
-    def hold(self, step: Step, bits: Mapping[str, int | None]) -> bool:
-        """Whether a step stays within them."""
-        return self.include(step.kept_with(bits), step.peak_with(bits))
 
 
 class InfeasibleError(KernelError):

@@ -1,8 +1,9 @@
 """What planning asks of a model, with some of its blocks computed again in backward: bytes of a step, and errors."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,42 +12,81 @@ from torch._subclasses import FakeTensor
 
 from kernels.errors import KernelError
 from kernels.memory.isolated import on_copies, train
+from kernels.memory.measure import trial
+from kernels.memory.step import Living, run_step
 from kernels.methods.every_tensor import SMALLEST, SMALLEST_GROUP
 from kernels.planning.batches import Call, call_of, parts
 from kernels.planning.blocks import recomputing
 from kernels.planning.observe import Step, observe
+from kernels.planning.plan import Bytes
 from kernels.planning.sensitivity import Bits, Gradients, Loss, Trials, sensitivities
 
 Blocks = Sequence[str]  # names of those that are computed again
+Errors = dict[str, dict[int, float]]  # by site and bits
+SAMPLES = 2  # by which errors are measured
+PASSES = 64  # of backward, as many as are allowed for it
+
+
+def _silent(doing: str) -> None:
+    """Nobody wants to know what is being done."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A model in training, and what its errors are measured on, as `make_plan` has them."""
+    """A model in training, and what its errors are measured on, as `make_plan` has them.
+
+    What is asked for twice is observed and measured once.
+    """
 
     model: nn.Module
     call: Call
-    loss: Loss | None
-    rounding: str
-    samples: int
-    passes: int
-    stand_in: tuple[nn.Module, Any] | None
+    loss: Loss | None = None
+    rounding: str = "nearest"
+    samples: int = SAMPLES
+    passes: int = PASSES
+    stand_in: tuple[nn.Module, Any] | None = None
+    progress: Callable[[str], object] = _silent
+    _steps: dict[tuple[str, ...], Step] = field(default_factory=dict, repr=False)
+    _errors: dict[tuple[str, ...], Errors] = field(default_factory=dict, repr=False)
 
     @property
     def training(self) -> bool:
         """Whether to put the model into training mode: it comes from a file, then; else modes are the user's."""
         return not self.model.training
 
+    @property
+    def measured_on(self) -> str:
+        """What errors are measured on: "" for the model itself, or a description."""
+        return "" if self.stand_in is None else f"a {type(self.stand_in[0]).__name__} that stands in for it"
+
+    @cached_property
+    def stock(self) -> Bytes:
+        """Of a step of the model as it is."""
+        self.progress("a step as it is")
+        return self.bytes(())
+
+    def bytes(self, blocks: Blocks) -> Bytes:
+        """Of a step without codes."""
+        living = Living()
+        with recomputing(self.model, blocks):
+            run_step(living, self.model, *self.call, training=self.training)
+            return Bytes(trial(self.model, *self.call, training=self.training).total, living.peak)
+
     def step(self, blocks: Blocks) -> Step:
         """A step of the whole batch."""
-        with recomputing(self.model, blocks):
-            return observe(self.model, *self.call, training=self.training)
+        if tuple(blocks) not in self._steps:
+            self.progress("a step with codes" + f", {len(blocks)} blocks computed again" * bool(blocks))
+            with recomputing(self.model, blocks):
+                self._steps[tuple(blocks)] = observe(self.model, *self.call, training=self.training)
+        return self._steps[tuple(blocks)]
 
-    def errors(self, blocks: Blocks, step: Step) -> dict[str, dict[int, float]]:
+    def errors(self, blocks: Blocks, step: Step) -> Errors:
         """Of the step's sites, as `sensitivities` has them."""
-        names = [site.name for site in step.sites]
-        with self._gradients(blocks, names, check=False) as gradients:
-            return sensitivities(gradients, names, self.passes)
+        if tuple(blocks) not in self._errors:
+            names = [site.name for site in step.sites]
+            with self._gradients(blocks, names, check=False) as gradients:
+                self._errors[tuple(blocks)] = sensitivities(gradients, names, self.passes)
+        return self._errors[tuple(blocks)]
 
     def checked(self, blocks: Blocks, plans: Sequence[Bits]) -> list[float]:
         """||g' - g||² / ||g||² with each of these bits, on other samples than errors are measured on."""
@@ -69,7 +109,8 @@ class Task:
         with on_copies(model), recomputing(model, blocks), torch.compiler.set_stance("force_eager"):
             if not model.training:
                 train(model)
-            gradients = Gradients(model, *(few.to_check if check else few.to_plan), self.loss, trials)
+            self.progress("a forward pass of samples")
+            gradients = Gradients(model, *(few.to_check if check else few.to_plan), self.loss, trials, self.progress)
             missing = set(names) - trials.sites.keys()
             if missing:
                 raise KernelError(

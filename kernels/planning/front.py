@@ -1,0 +1,212 @@
+"""The Pareto front: bytes of a step against the error of its gradient, with what else one could do beside it."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from torch import nn
+
+from coefficients.pictures import SALT, undated
+from kernels.errors import KernelError, shown
+from kernels.memory.saved import UNITS, picture, size
+from kernels.methods.planned import WIDTHS
+from kernels.planning.batches import call_of
+from kernels.planning.blocks import repeated_blocks
+from kernels.planning.limits import Limits
+from kernels.planning.observe import Step
+from kernels.planning.plan import Bytes, Plan
+from kernels.planning.sensitivity import Loss
+from kernels.planning.solve import everywhere, solve
+from kernels.planning.task import PASSES, SAMPLES, Task
+
+By = Literal["kept", "peak"]
+COUNT = 12  # budgets that are solved for
+UNIFORM = (8, 4, 2)  # bits of the named points
+NAMES = {"kept": "kept for backward", "peak": "at the peak of a step"}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One way to train.
+
+    Attributes
+    ----------
+    name
+        Of a way that has one; "" for a solution.
+    bytes
+        Of a step.
+    error
+        ||g' - g|| / ||g|| of the gradient, predicted.
+    """
+
+    name: str
+    bytes: Bytes
+    error: float
+
+
+@dataclass(frozen=True)
+class Front:
+    """Solutions for several budgets, and named ways beside them. `str(front)` is a table.
+
+    Attributes
+    ----------
+    model
+        Name of the class.
+    by
+        Which bytes were limited: "kept" for backward, or at the "peak".
+    points
+        Solutions of codes alone, by bytes.
+    named
+        The model as it is, all repeated blocks computed again, the same bits everywhere, and the plan.
+    measured_on
+        As of a plan.
+    """
+
+    model: str
+    by: By
+    points: tuple[Point, ...]
+    named: tuple[Point, ...]
+    measured_on: str = ""
+
+    def __str__(self) -> str:
+        lines = [f"| {self.model} | kept | peak | error of the gradient |", "|---|---:|---:|---:|"]
+        lines += [
+            f"| {point.name or 'solved'} | {size(point.bytes.kept)} | {size(point.bytes.peak)} | {point.error:.2%} |"
+            for point in (*self.named, *self.points)
+        ]
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """All of it."""
+        return json.dumps(asdict(self), indent=1) + "\n"
+
+    def plot(self, path: str | PathLike[str]) -> None:
+        """Draw it.
+
+        Parameters
+        ----------
+        path
+            The file to write, in the format of its ending, whole or not at all, and without a date.
+
+        Raises
+        ------
+        KernelError
+            For an ending that no picture has.
+        OSError
+            Where it cannot be written.
+        """
+        picture(path)
+        from matplotlib import rc_context
+
+        with undated(Path(path)) as (partial, metadata), rc_context(SALT):
+            self.figure().savefig(partial, metadata=metadata)
+
+    def figure(self) -> Any:
+        """The picture, as a `Figure` of matplotlib."""
+        figure = picture("front.svg")(figsize=(7, 4.5), layout="constrained")
+        axes = figure.add_subplot()
+        every = (*self.points, *self.named)
+        power = max(0, min(int(np.log2(max(map(self._bytes, every), default=1) or 1) // 10), len(UNITS) - 1))
+
+        def places(points: tuple[Point, ...]) -> tuple[list[float], list[float]]:
+            return [self._bytes(point) / 1024**power for point in points], [point.error for point in points]
+
+        axes.plot(*places(self.points), ".-", color="0.5", label="solved: codes alone")
+        for number, point in enumerate(self.named):
+            axes.plot(*places((point,)), "*" if point.name == "plan" else "o", color=f"C{number}", label=point.name)
+        least = min((point.error for point in every if point.error > 0), default=1e-3)
+        axes.set_yscale("symlog", linthresh=least / 2, linscale=0.3)
+        axes.set_ylim(bottom=-least / 8)
+        axes.set_xlim(left=0)
+        axes.set_xlabel(f"{UNITS[power]} {NAMES[self.by]}")
+        axes.set_ylabel("‖g' − g‖ / ‖g‖, predicted")
+        axes.set_title(self.model + f" (errors of {self.measured_on})" * bool(self.measured_on), fontsize="medium")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
+        return figure
+
+    def _bytes(self, point: Point) -> int:
+        return point.bytes.kept if self.by == "kept" else point.bytes.peak
+
+
+def front(
+    model: nn.Module,
+    inputs: Any,
+    *,
+    plan: Plan | None = None,
+    by: By = "kept",
+    count: int = COUNT,
+    loss: Loss | None = None,
+    rounding: str = "nearest",
+    samples: int = SAMPLES,
+    passes: int = PASSES,
+    stand_in: tuple[nn.Module, Any] | None = None,
+    progress: Callable[[str], object] = lambda doing: None,
+) -> Front:
+    """What each budget costs in error.
+
+    Parameters
+    ----------
+    model, inputs, loss, rounding, samples, passes, stand_in, progress
+        As of `make_plan`.
+    plan
+        One of this model, to be among the named points.
+    by
+        Which bytes are limited: "kept" for backward, or at the "peak" of a step.
+    count
+        How many budgets, between the least that codes alone can hold and what the model takes now.
+
+    Raises
+    ------
+    KernelError
+        As `make_plan` does; for a count below 2, and for other bytes.
+    """
+    task = Task(model, call_of(inputs), loss, rounding, samples, passes, stand_in, progress)
+    return front_of(task, plan, by, count)
+
+
+def front_of(task: Task, plan: Plan | None = None, by: By = "kept", count: int = COUNT) -> Front:
+    """As `front`, of a task."""
+    if by not in NAMES:
+        raise KernelError(f"by must be one of {', '.join(NAMES)}, got {shown(by)}")
+    if not isinstance(count, int) or isinstance(count, bool) or count < 2:
+        raise KernelError(f"count must be a whole number of 2 or more, got {shown(count)}")
+    step, blocks = task.step(()), repeated_blocks(task.model)
+    errors = task.errors((), step) if step.sites else {}
+    named = [Point("stock", task.stock, 0.0)]
+    if blocks:
+        task.progress("a step with all blocks computed again")
+        named.append(Point("checkpoint", task.bytes(blocks), 0.0))
+    named += [_point(step, errors, everywhere(step, bits), f"{bits} bits") for bits in UNIFORM if step.sites]
+    if plan is not None and plan.needed:
+        named.append(Point("plan", plan.planned, plan.errors.predicted))
+    return Front(
+        type(task.model).__name__,
+        by,
+        tuple(_solutions(task, step, errors, by, count)) if step.sites else (),
+        tuple(named),
+        task.measured_on,
+    )
+
+
+def _solutions(task: Task, step: Step, errors: Mapping[str, Mapping[int, float]], by: By, count: int) -> list[Point]:
+    """The solutions of limits by equal factors, from the least that codes can hold to that of whole tensors."""
+    of = step.kept_with if by == "kept" else step.peak_with
+    ends = of(everywhere(step, WIDTHS[0])), of(dict.fromkeys([site.name for site in step.sites], None))
+    found = []
+    for number, limit in enumerate(np.geomspace(*ends, count)):
+        task.progress(f"solving for budget {number + 1} of {count}")
+        most = int(np.ceil(limit)) if number else ends[0]
+        found.append(_point(step, errors, solve(step, errors, Limits(**{by: most})).bits))
+    return found
+
+
+def _point(
+    step: Step, errors: Mapping[str, Mapping[int, float]], bits: Mapping[str, int | None], name: str = ""
+) -> Point:
+    total = sum(errors[site][width] for site, width in bits.items() if width is not None)
+    return Point(name, Bytes(step.kept_with(bits), step.peak_with(bits)), total**0.5)

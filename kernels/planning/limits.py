@@ -1,0 +1,32 @@
+"""Bytes that a step of training must stay within."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernels.planning.observe import Step
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bytes that a step must stay within; None: no limit.
+
+    Attributes
+    ----------
+    peak
+        Alive at once, over what is there before the step.
+    kept
+        When the backward pass begins.
+    """
+
+    peak: int | None = None
+    kept: int | None = None
+
+    def include(self, kept: int, peak: int) -> bool:
+        """Whether these bytes are within them."""
+        return (self.peak is None or peak <= self.peak) and (self.kept is None or kept <= self.kept)
+
+    def hold(self, step: "Step", bits: Mapping[str, int | None]) -> bool:
+        """Whether a step stays within them."""
+        return self.include(step.kept_with(bits), step.peak_with(bits))
