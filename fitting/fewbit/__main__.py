@@ -18,10 +18,10 @@ from contextlib import closing
 
 from tqdm import tqdm
 
+from coefficients import progress
 from coefficients.document import dumps, seal
 from coefficients.functions import names
 from fitting import options as shared
-from coefficients import progress
 from fitting.activations import Activation
 from fitting.fewbit import document, report
 from fitting.fewbit.solve import Fit, fit, fit_to_error

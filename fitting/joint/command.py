@@ -6,11 +6,10 @@ from contextlib import closing
 
 from tqdm import tqdm
 
-from coefficients import command
+from coefficients import command, progress
 from coefficients.document import dumps, seal
 from coefficients.functions import names
 from fitting import options as shared
-from coefficients import progress
 from fitting import sweep
 from fitting.activations import get
 from fitting.fewbit.options import bits, domain, output_weight

@@ -16,32 +16,40 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
+from coefficients import progress
 from kernels.conversion import Report, convert
 from kernels.memory import zoo
 from kernels.memory.making import line
 from kernels.memory.measure import saved_bytes
+from kernels.memory.planned import Planned, planned
 from kernels.memory.saved import Saved, picture, size
 from kernels.memory.step import peak_bytes
 from kernels.methods.auto import Auto
 from kernels.methods.from_output import FromOutput
 from kernels.methods.registry import of_models
+from kernels.planning.plan import Plan
 
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in zoo.DTYPES}
 PEAK = (
     "Peak: alive at once in forward and backward, over what is there before, by births and deaths of tensors as this"
     " machine runs the model; the gradient of its output counts, what operations take for themselves does not."
 )
+NARROW = (
+    "Errors are those of a narrow copy of the model with random weights, on few and short samples; train with what"
+    " convert(model, inputs=..., budget=...) measures on your own."
+)
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a model saves, by one method; without a report, as it is."""
+    """What a model saves, by one method or a plan; without a report, as it is."""
 
     activations: str
     saved: Saved
@@ -57,19 +65,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plot = command.output_path("--plot", options.plot) if options.plot is not None else None
     if plot is not None:
         picture(plot)
+    save = command.output_path("--save", options.save) if options.save is not None else None
+    options.accounting = options.accounting or ("cuda" if options.budget is None else "as-run")
+    model, args, kwargs, results, found = _measured(options)
+    if save is not None and found is not None:
+        found.plan.save(save)
+    if plot is not None:
+        drawn = results[0].saved if found is None or found.front is None else found.front
+        drawn.plot(plot)
+    show = _table if options.format == "table" else _json
+    print(show(_title(options, model, args, kwargs), results, rows, found.plan if found else None))
+    return command.GOOD
+
+
+def _conversions(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The arguments of `convert`, of each method."""
     bound = number("max-derivative-error", options.max_derivative_error)
     methods = asked(options)
     width, takers = bits(options.bits, methods), with_bits(methods)
     given = {"scheme": options.scheme, "max_derivative_error": bound}
-    conversions = [
-        _arguments(name, {**given, "bits": width if of_models()[name] in takers else None}) for name in methods
-    ]
-    model, args, kwargs, results = _measured(options, conversions)
-    if plot is not None:
-        results[0].saved.plot(plot)
-    show = _table if options.format == "table" else _json
-    print(show(_title(options, model, args, kwargs), results, rows))
-    return command.GOOD
+    return [_arguments(name, {**given, "bits": width if of_models()[name] in takers else None}) for name in methods]
 
 
 def _arguments(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,21 +95,27 @@ def _arguments(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return {"method": name, **default, **takes}
 
 
-def _measured(options: argparse.Namespace, conversions: list[dict[str, Any]]) -> tuple[Any, Any, Any, list[Result]]:
-    """The model, what it is called with, and what it saves by each method and as it is."""
-    batch, seq = whole("batch", options.batch), whole("seq", options.seq)
+def _measured(options: argparse.Namespace) -> tuple[Any, Any, Any, list[Result], Planned | None]:
+    """The model, what it is called with, what it saves by each method and as it is, and the plan if one is wanted."""
+    batch, seq, dtype = whole("batch", options.batch), whole("seq", options.seq), DTYPES.get(options.dtype)
+    numbers = options.budget is not None and options.model not in zoo.names()  # errors are measured on it itself
+    found: Planned | None = None
     try:
-        with command.ended_by_interrupt():
-            with FakeTensorMode(allow_non_fake_inputs=True):
+        with command.ended_by_interrupt(), progress.shown() as doing:
+            with nullcontext() if numbers else FakeTensorMode(allow_non_fake_inputs=True):
                 model, args, kwargs = zoo.build(
                     options.model,
                     batch=batch,
                     seq=seq,
-                    dtype=DTYPES.get(options.dtype),
+                    dtype=dtype,
                     attention=options.attention,
                     act=options.act,
                 )
-            return model, args, kwargs, _results(model, args, kwargs, conversions, options)
+            if options.budget is not None:
+                found = planned(options, model, args, kwargs, dtype, doing or (lambda text: None))
+                options.peak = True
+            conversions = _conversions(options) if found is None else [{"plan": found.plan}]
+            return model, args, kwargs, _results(model, args, kwargs, conversions, options), found
     except KernelError:
         raise
     except Exception as error:
@@ -118,8 +139,9 @@ def _results(
     results = [result("as it is")]
     in_place = any(getattr(module, "inplace", False) for module in model.modules())
     for arguments in conversions:
-        name, width, scheme = (arguments.get(key) for key in ("method", "bits", "scheme"))
-        if name == Auto.name or in_place:  # convert looks whether what is changed in place is read again
+        width, scheme, plan = (arguments.get(key) for key in ("bits", "scheme", "plan"))
+        name = "plan" if plan else arguments["method"]
+        if name == Auto.name or (in_place and not plan):  # convert looks whether what is changed in place is read again
             arguments = {**arguments, "inputs": kwargs or args}
         report = convert(model, **arguments)
         name = f"{name}{f', {width} bit' if width else ''}{'s' * ((width or 0) > 1)}{f', {scheme}' if scheme else ''}"
@@ -142,7 +164,7 @@ def _title(options: argparse.Namespace, model: nn.Module, args: Any, kwargs: Any
     }
 
 
-def _table(title: dict[str, Any], results: list[Result], rows: int) -> str:
+def _table(title: dict[str, Any], results: list[Result], rows: int, plan: Plan | None) -> str:
     stock, stock_peak = results[0].saved, results[0].peak
     fed = ", ".join("×".join(map(str, shape)) for shape in title["inputs"].values())
     counted = "as CUDA keeps it" if title["accounting"] == "cuda" else "as this machine runs it"
@@ -155,15 +177,23 @@ def _table(title: dict[str, Any], results: list[Result], rows: int) -> str:
     for result in results:
         saved, report = result.saved, result.report
         less = f"{1 - saved.total / stock.total:.2%}" if stock.total and report else ""
-        changed = f"{len(report.converted)} of {len(report.sites)}" if report else ""
+        done = (
+            (report.converted if report else [])
+            if plan is None
+            else [site for site in plan.sites if site.bits is not None]
+        )
+        changed = f"{len(done)} of {len(report.sites if plan is None else plan.sites)}" if report else ""
         peak = f" {size(result.peak)}, {result.peak / stock_peak:.2f}× |" if result.peak and stock_peak else ""
         lines.append(f"| {result.activations} | {size(saved.total)} | {less} | {changed} |{peak}")
     if stock_peak:
         lines += ["", PEAK]
+    if plan is not None:
+        lines += ["", str(plan)]
+        lines += ["", NARROW] if plan.measured_on else []
     return "\n".join([*lines, "", "As it is, by who keeps it:", "", stock.table(rows), "", stock.besides()])
 
 
-def _json(title: dict[str, Any], results: list[Result], rows: int) -> str:
+def _json(title: dict[str, Any], results: list[Result], rows: int, plan: Plan | None) -> str:
     entries = []
     for result in results:
         entry: dict[str, Any] = {"activations": result.activations, **json.loads(result.saved.to_json())}
@@ -172,7 +202,7 @@ def _json(title: dict[str, Any], results: list[Result], rows: int) -> str:
         if result.report is not None:
             entry["sites"] = json.loads(result.report.to_json())["sites"]
         entries.append(entry)
-    return json.dumps({**title, "results": entries}, indent=1)
+    return json.dumps({**title, "results": entries, **({"plan": asdict(plan)} if plan else {})}, indent=1)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from kernels.methods.from_output import FromOutput
 from kernels.methods.method import Method
 from kernels.methods.registry import of_models
 from kernels.names import ACCOUNTINGS, ATTENTION, DTYPES, MODELS
+from kernels.planning.budget import check as check_budget
 
 PROG = "python -m kernels.memory"
 FORMATS = ("table", "json")
@@ -59,15 +60,23 @@ def parser() -> command.Parser:
     parser.add_argument(
         "--accounting",
         metavar="A",
-        default="cuda",
-        help="cuda: what CUDA keeps; as-run: what the CPU does (default: cuda)",
+        help="cuda: what CUDA keeps; as-run: what the CPU does (default: cuda; with --budget: as-run)",
     )
     parser.add_argument(
         "--peak", action="store_true", help="count the most bytes that are alive in forward and backward, too"
     )
+    parser.add_argument(
+        "--budget",
+        metavar="SIZE",
+        help="in place of methods, plan the bits of each saved tensor: bytes at the peak of a step, as 24GiB, or a"
+        " share of what is kept now, as 0.2",
+    )
+    parser.add_argument("--save", metavar="FILE", help="write the plan, for convert(model, plan=FILE)")
     parser.add_argument("--format", metavar="F", default="table", help=f"{', '.join(FORMATS)} (default: table)")
     parser.add_argument("--rows", metavar="N", default="12", help="rows of the per-module table (default: 12)")
-    parser.add_argument("--plot", metavar="FILE", help="draw who keeps what in the model as it is")
+    parser.add_argument(
+        "--plot", metavar="FILE", help="draw who keeps what in the model as it is; with --budget bytes against error"
+    )
     return parser
 
 
@@ -75,7 +84,7 @@ def check(options: argparse.Namespace) -> None:
     """Raise KernelError for values that are none, and for an option that none of the methods takes."""
     for name, value, allowed in (
         ("format", options.format, FORMATS),
-        ("accounting", options.accounting, ACCOUNTINGS),
+        ("accounting", options.accounting, (None, *ACCOUNTINGS)),
         ("dtype", options.dtype, (None, *DTYPES)),
     ):
         if value not in allowed:
@@ -83,12 +92,29 @@ def check(options: argparse.Namespace) -> None:
     for name in ("rows", "batch", "seq"):
         whole(name, getattr(options, name))
     number("max-derivative-error", options.max_derivative_error)
+    if options.save is not None and options.budget is None:
+        raise KernelError(f"save must go with --budget, whose plan it writes, got {options.save!r}")
+    if options.budget is not None:
+        _check_planned(options)
+        return
     methods = asked(options)
     for method in methods:
         if method not in of_models():
             raise KernelError(f"method must be one of {', '.join(of_models())}, got {method!r}")
     _check_goes_with(options, methods)
     bits(options.bits, methods)
+
+
+def _check_planned(options: argparse.Namespace) -> None:
+    """Raise KernelError for a budget that is none, and for what does not go with one."""
+    check_budget(options.budget)
+    for name in ("method", "bits", "scheme", "max_derivative_error"):
+        given = getattr(options, name)
+        if given is not None:
+            got = ", ".join(given) if isinstance(given, list) else given
+            raise KernelError(f"{name.replace('_', '-')} must be left out with --budget, which decides it, got {got!r}")
+    if options.accounting == "cuda":
+        raise KernelError("accounting must be as-run with --budget, whose step runs backward too, got 'cuda'")
 
 
 def asked(options: argparse.Namespace) -> list[str]:

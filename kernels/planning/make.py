@@ -11,10 +11,10 @@ from kernels.methods.planned import WIDTHS
 from kernels.planning.batches import call_of
 from kernels.planning.blocks import repeated_blocks
 from kernels.planning.budget import check, limits
+from kernels.planning.limits import Limits
 from kernels.planning.observe import Step
 from kernels.planning.plan import Bytes, Errors, Plan, PlannedSite
 from kernels.planning.sensitivity import Bits, Loss
-from kernels.planning.limits import Limits
 from kernels.planning.solve import InfeasibleError, Solution, everywhere, solve, widest
 from kernels.planning.task import PASSES, SAMPLES, Blocks, Task, completed
 

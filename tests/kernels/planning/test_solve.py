@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from kernels import KernelError
 from kernels.methods.planned import WIDTHS
-from kernels.planning.observe import SavedSite, Step
 from kernels.planning.limits import Limits
+from kernels.planning.observe import SavedSite, Step
 from kernels.planning.solve import CHOICES, GAP, solve, widest
 
 BITS = 4
