@@ -112,7 +112,7 @@ def _measured(options: argparse.Namespace) -> tuple[Any, Any, Any, list[Result],
                     act=options.act,
                 )
             if options.budget is not None:
-                found = planned(options, model, args, kwargs, dtype, doing or (lambda text: None))
+                found = planned(options, model, args, kwargs, doing or (lambda text: None))
                 options.peak = True
             conversions = _conversions(options) if found is None else [{"plan": found.plan}]
             return model, args, kwargs, _results(model, args, kwargs, conversions, options), found

@@ -1,7 +1,8 @@
 """The command's plan for a budget: of a model on fake tensors, by errors of a narrow copy that runs for real."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,18 +33,39 @@ def planned(
     model: nn.Module,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    dtype: torch.dtype | None,
     progress: Callable[[str], object],
 ) -> Planned:
     """The plan for `options.budget`; raises KernelError as `make_plan` does."""
-    stand_in = None
     torch.manual_seed(SEED)
+    stand_in = None
     if options.model in zoo.names():
         progress("building a narrow copy")
-        narrow, positional, named = zoo.narrow(options.model, dtype=dtype, attention=options.attention, act=options.act)
-        stand_in = narrow, named or positional
+        stand_in = _narrow(options)
     task = Task(model, call_of(kwargs or args), stand_in=stand_in, progress=progress)
-    plan = plan_of(task, options.budget)
-    if options.plot is None:
-        return Planned(plan, None)
-    return Planned(plan, front_of(task, plan, "peak" if isinstance(check(options.budget), int) else "kept"))
+    with nullcontext() if stand_in is None else _one_thread():
+        plan = plan_of(task, options.budget)
+        if options.plot is None:
+            return Planned(plan, None)
+        return Planned(plan, front_of(task, plan, "peak" if isinstance(check(options.budget), int) else "kept"))
+
+
+def _narrow(options: argparse.Namespace) -> tuple[nn.Module, Any]:
+    """A copy to measure errors on, and its inputs.
+
+    Its numbers are of 32 bits or more whatever the model's are: in 16 bits any change rounds the whole gradient anew, by
+    which errors of single groups of tensors would come out as large as those of all together.
+    """
+    dtype = torch.float64 if options.dtype == "float64" else torch.float32
+    model, args, kwargs = zoo.narrow(options.model, dtype=dtype, attention=options.attention, act=options.act)
+    return model, kwargs or args
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Tensors of a narrow copy are so small that threads mostly wait for each other, on a busy machine for long."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
