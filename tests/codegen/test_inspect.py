@@ -151,10 +151,6 @@ def test_the_interpreter_is_refused(monkeypatch):
         (("gelu", "exact", 0, "bfloat16", "sm_90"), r"method must be one of forward-ad, .*, got 'exact'"),
         (("gelu", "invact", 0, "float64", "sm_90"), r"dtype must be one of bfloat16, .*, got 'float64'"),
         (("gelu", "invact", 0, "bfloat16", "sm_42"), r"arch must be one of sm_80, .*, got 'sm_42'"),
-        (
-            ("relu", "fewbit", 7, "bfloat16", "sm_90"),
-            r"bits must be one that relu has a table for \(1, 2, 3, 4\), got 7",
-        ),
         (("gelu", "fewbit", 9, "bfloat16", "sm_90"), r"bits must be a whole number from 1 to 8, got 9"),
         (("gelu", "invact", 3, "bfloat16", "sm_90"), r"bits must be 1 or 2 for method='invact', got 3"),
         (("gelu", "invact", 2, "float32", "sm_90"), r"bits must be 1 for gelu in float32 with method='invact', got 2"),
