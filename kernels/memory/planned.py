@@ -12,7 +12,7 @@ from torch import nn
 from kernels.memory import zoo
 from kernels.planning.batches import call_of
 from kernels.planning.budget import check
-from kernels.planning.front import Front, front_of
+from kernels.planning.fronts import Front, front_of
 from kernels.planning.make import plan_of
 from kernels.planning.plan import Plan
 from kernels.planning.task import Task
@@ -52,8 +52,8 @@ def planned(
 def _narrow(options: argparse.Namespace) -> tuple[nn.Module, Any]:
     """A copy to measure errors on, and its inputs.
 
-    Its numbers are of 32 bits or more whatever the model's are: in 16 bits any change rounds the whole gradient anew, by
-    which errors of single groups of tensors would come out as large as those of all together.
+    Its numbers are of 32 bits or more whatever the model's are: in 16 bits any change rounds the whole gradient anew,
+    by which errors of single groups of tensors would come out as large as those of all together.
     """
     dtype = torch.float64 if options.dtype == "float64" else torch.float32
     model, args, kwargs = zoo.narrow(options.model, dtype=dtype, attention=options.attention, act=options.act)

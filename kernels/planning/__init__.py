@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from coefficients.lazy import lazily
 
 if TYPE_CHECKING:
-    from kernels.planning.front import Front, front
+    from kernels.planning.fronts import Front, front
     from kernels.planning.make import make_plan
     from kernels.planning.plan import Plan
 
 __all__ = ["Front", "Plan", "front", "make_plan"]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazily(__name__, __all__, ("make", "plan", "front"))
+    __getattr__, __dir__ = lazily(__name__, __all__, ("make", "plan", "fronts"))

@@ -1,0 +1,148 @@
+"""`python -m kernels.memory --budget`: plans of models by name, and of the user's own."""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+
+from coefficients import command
+from kernels import KernelError, convert
+from kernels.memory import peak_bytes, zoo
+from kernels.memory.__main__ import NARROW, main
+from kernels.planning import Plan
+from kernels.planning.observe import observe
+
+TRANSFORMERS = find_spec("transformers") is not None
+BLOCK = "--model block --batch 1 --seq 256"
+OWN = "--model tests.kernels.planning.nets:text --budget 0.3"
+
+
+def ran(line: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(line.split()) == command.GOOD
+    out, err = capsys.readouterr()
+    assert err == ""  # stderr is no terminal here
+    return out
+
+
+def test_the_plan_stands_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ran(f"{BLOCK} --budget 0.3 --rows 2", capsys).splitlines()
+    assert lines[0] == "block (Block), bfloat16, input 1×256×1024; as this machine runs it"
+    assert [line.split(" | ")[0] for line in lines[4:6]] == ["| as it is", "| plan"]
+    assert "| 7 of 7 |" in lines[5]
+    assert any(line.startswith("Block, budget 0.3: kept for backward ") for line in lines)
+    assert any(line.endswith("(measured on a Block that stands in for it)") for line in lines)
+    assert NARROW in lines
+    assert lines[-1].startswith("kept besides: inputs ")
+
+
+def test_the_same_command_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    line = f"{BLOCK} --budget 0.3"
+    assert ran(line, capsys) == ran(line, capsys)
+
+
+def test_json_has_the_plan_and_what_it_takes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    document = json.loads(ran(f"{BLOCK} --budget 20MiB --format json --save {tmp_path}/plan.json", capsys))
+    assert document["accounting"] == "as-run"
+    stock, planned = document["results"]
+    assert (stock["activations"], planned["activations"]) == ("as it is", "plan")
+    plan = Plan.load(tmp_path / "plan.json")
+    assert document["plan"]["sites"][0]["name"] == plan.sites[0].name
+    assert stock["total"] == plan.stock.kept
+    assert planned["peak"] == plan.planned.peak <= 20 * 2**20 < plan.stock.peak == stock["peak"]
+
+
+def test_a_saved_plan_does_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ran(f"{BLOCK} --budget 0.3 --save {tmp_path}/plan.json", capsys)
+    plan = Plan.load(tmp_path / "plan.json")
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model, args, kwargs = zoo.build("block", batch=1, seq=256)
+    convert(model, plan=tmp_path / "plan.json")
+    assert peak_bytes(model, *args, **kwargs) == plan.planned.peak
+
+
+def test_a_picture_of_the_front(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ran(f"{BLOCK} --budget 0.3 --plot {tmp_path}/front.svg", capsys)
+    drawn = (tmp_path / "front.svg").read_text("utf-8")
+    assert "kept for backward" in drawn
+    assert "4 bits" in drawn
+    assert [path.name for path in tmp_path.iterdir()] == ["front.svg"]
+
+
+def test_ones_own_model_is_measured_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    out = ran(OWN, capsys)
+    assert "stands in" not in out
+    assert NARROW not in out
+    assert "| 0.self_attn" not in out
+    assert "\n| *.first: layer_norm" in out
+
+
+def test_a_budget_that_is_there_anyway(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Block needs no plan for a budget of 10GiB" in ran(f"{BLOCK} --budget 10GiB", capsys)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--budget 10XB", r'budget must be bytes at the peak of a step, as "24GiB" or .*, got \'10XB\''),
+        ("--budget 1MiB", r"budget must be at least [0-9.]+ MiB at the peak of a step, got 1.0 MiB"),
+        ("--budget 0.2 --method fewbit", "method must be left out with --budget, which decides it, got 'fewbit'"),
+        ("--budget 0.2 --bits 4", "bits must be left out with --budget, which decides it, got '4'"),
+        ("--budget 0.2 --accounting cuda", "accounting must be as-run with --budget"),
+        ("--save plan.json", "save must go with --budget, whose plan it writes, got 'plan.json'"),
+    ],
+)
+def test_bad_input(line: str, said: str) -> None:
+    with pytest.raises(KernelError, match=said):
+        main([*BLOCK.split(), *line.split()])
+
+
+def test_a_plan_in_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(command.Misuse, match="--save must be in a folder that exists"):
+        main([*BLOCK.split(), "--budget", "0.2", "--save", str(tmp_path / "none" / "plan.json")])
+
+
+def test_threads_are_as_before(capsys: pytest.CaptureFixture[str]) -> None:
+    before = torch.get_num_threads()
+    ran(f"{BLOCK} --budget 0.3", capsys)
+    assert torch.get_num_threads() == before
+
+
+# Narrow copies.
+
+
+def names_of(built: Any) -> list[str]:
+    return [name for name, _ in built[0].named_modules()]
+
+
+@pytest.mark.parametrize("name", ["mlp", "block", "vgg11"])
+def test_narrow_copies_have_the_same_modules(name: str) -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert names_of(zoo.narrow(name)) == names_of(zoo.build(name))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not TRANSFORMERS, reason="transformers is not installed")
+@pytest.mark.parametrize("name", sorted(set(zoo.names()) - {"mlp", "block", "vgg11"}))
+def test_narrow_copies_have_the_same_modules_and_heads(name: str) -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        narrow, published = zoo.narrow(name), zoo.build(name)
+    assert names_of(narrow) == names_of(published)
+    assert sum(x.numel() for x in narrow[0].parameters()) <= sum(x.numel() for x in published[0].parameters())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not TRANSFORMERS, reason="transformers is not installed")
+@pytest.mark.parametrize(("name", "act"), [("bert", None), ("resnet18", None), ("vit", "silu")])
+def test_every_saved_tensor_is_in_the_narrow_copy(
+    name: str, act: str | None, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The plan would raise otherwise; and it has the sites of the published model."""
+    ran(f"--model {name} --budget 0.5 --save {tmp_path}/plan.json" + (f" --act {act}" if act else ""), capsys)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model, args, kwargs = zoo.build(name, act=act)
+    sites = [site.name for site in observe(model, args, kwargs).sites]
+    assert [site.name for site in Plan.load(tmp_path / "plan.json").sites] == sites

@@ -1,0 +1,143 @@
+"""The front of bytes against error: what its points are, and how it is drawn."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernels import KernelError
+from kernels.memory.saved import UNITS
+from kernels.memory.step import peak_bytes
+from kernels.planning import Front, front
+from kernels.planning.batches import Call
+from kernels.planning.blocks import recomputing, repeated_blocks
+from kernels.planning.fronts import UNIFORM, front_of
+from kernels.planning.limits import Limits
+from kernels.planning.make import plan_of
+from kernels.planning.solve import GAP, everywhere, solve
+from kernels.planning.task import Task
+from tests.kernels.planning.nets import mlp, text
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    model, inputs = text()
+    return Task(model, Call(inputs, {}))
+
+
+@pytest.fixture(scope="module")
+def found(task: Task) -> Front:
+    return front_of(task, count=6)
+
+
+def test_bytes_rise_and_errors_fall(found: Front) -> None:
+    kept, errors = [point.bytes.kept for point in found.points], [point.error for point in found.points]
+    assert len(found.points) == 6
+    assert kept == sorted(kept)
+    # The solver stops within GAP of the least square: so much may an error be above that of the budget before.
+    assert all(after <= before * (1 + GAP) ** 0.5 for before, after in pairwise(errors))
+    assert errors[0] > errors[-1] == 0.0
+
+
+def test_ends_are_the_narrowest_codes_and_whole_tensors(task: Task, found: Front) -> None:
+    step = task.step(())
+    assert found.points[0].bytes.kept == step.kept_with(everywhere(step, 2))
+    assert found.points[-1].bytes.kept == step.kept_with(dict.fromkeys([site.name for site in step.sites], None))
+
+
+def test_named_points(task: Task, found: Front) -> None:
+    named = {point.name: point for point in found.named}
+    assert list(named) == ["stock", "checkpoint", *(f"{bits} bits" for bits in UNIFORM)]
+    assert named["stock"].error == named["checkpoint"].error == 0.0
+    assert named["stock"].bytes.peak == peak_bytes(task.model, *task.call.args)
+    with recomputing(task.model, repeated_blocks(task.model)):
+        assert named["checkpoint"].bytes.peak == peak_bytes(task.model, *task.call.args)
+    assert named["checkpoint"].bytes.kept < named["8 bits"].bytes.kept < named["stock"].bytes.kept
+    assert named["8 bits"].error < named["4 bits"].error < named["2 bits"].error
+
+
+@pytest.mark.parametrize("bits", UNIFORM)
+def test_no_uniform_point_is_below_the_front(task: Task, found: Front, bits: int) -> None:
+    step = task.step(())
+    uniform = next(point for point in found.named if point.name == f"{bits} bits")
+    solved = solve(step, task.errors((), step), Limits(kept=uniform.bytes.kept))
+    assert solved.error**0.5 <= uniform.error * (1 + GAP) ** 0.5
+
+
+def test_the_plan_is_on_it(task: Task) -> None:
+    plan = plan_of(task, 0.3)
+    point = front_of(task, plan, count=2).named[-1]
+    assert (point.name, point.bytes, point.error) == ("plan", plan.planned, plan.errors.predicted)
+
+
+def test_nothing_is_measured_twice() -> None:
+    model, inputs = mlp()
+    doing: list[str] = []
+    task = Task(model, Call(inputs, {}), passes=1, progress=doing.append)
+    plan_of(task, 0.5)
+    assert any(words.startswith("backward pass") for words in doing)
+    doing.clear()
+    front_of(task, count=2)
+    assert doing == ["solving for budget 1 of 2", "solving for budget 2 of 2"]
+
+
+def test_a_model_without_blocks_has_no_checkpoint() -> None:
+    model, inputs = mlp()
+    assert "checkpoint" not in [point.name for point in front(model, inputs, count=2, by="peak", passes=1).named]
+
+
+def test_a_peak_is_limited(task: Task) -> None:
+    found = front_of(task, by="peak", count=3)
+    peaks = [point.bytes.peak for point in found.points]
+    assert peaks == sorted(peaks)
+    assert peaks[0] <= task.step(()).peak_with(everywhere(task.step(()), 2))
+
+
+def test_table_and_json_have_all_points(found: Front) -> None:
+    assert len(str(found).splitlines()) == 2 + len(found.named) + len(found.points)
+    document = json.loads(found.to_json())
+    assert [point["name"] for point in document["named"]] == [point.name for point in found.named]
+    assert [point["error"] for point in document["points"]] == [point.error for point in found.points]
+
+
+def test_the_picture_has_the_points(found: Front) -> None:
+    (axes,) = found.figure().axes
+    front_line, *named = axes.lines
+    assert list(front_line.get_ydata()) == [point.error for point in found.points]
+    assert [line.get_label() for line in named] == [point.name for point in found.named]
+    unit = 1024 ** UNITS.index(axes.get_xlabel().split()[0])
+    assert [line.get_xdata()[0] * unit for line in named] == [point.bytes.kept for point in found.named]
+
+
+def test_a_model_measured_by_another_says_so(found: Front) -> None:
+    assert "stands in" in replace(found, measured_on="a Net that stands in for it").figure().axes[0].get_title()
+
+
+@pytest.mark.parametrize("ending", [".svg", ".png"])
+def test_the_same_front_gives_the_same_bytes(found: Front, tmp_path: Path, ending: str) -> None:
+    paths = [tmp_path / f"{name}{ending}" for name in "ab"]
+    for path in paths:
+        found.plot(path)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"by": "time"}, "by must be one of kept, peak, got 'time'"),
+        ({"count": 1}, "count must be a whole number of 2 or more, got 1"),
+        ({"count": True}, "count must be a whole number of 2 or more, got True"),
+    ],
+)
+def test_bad_arguments(task: Task, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(KernelError, match=said):
+        front_of(task, **given)
+
+
+def test_a_bad_ending(found: Front, tmp_path: Path) -> None:
+    with pytest.raises(KernelError, match=r"plot must be a file that ends in one of .png, .svg"):
+        found.plot(tmp_path / "front.txt")
