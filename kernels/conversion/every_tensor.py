@@ -12,6 +12,7 @@ from kernels.conversion.recognise import describe
 from kernels.conversion.report import Converted, Report, revertible
 from kernels.conversion.sites import LayerSite, Site, select_sites, within
 from kernels.eager import InFewBits, Recomputed, Untouched, watching
+from kernels.errors import KernelError
 from kernels.forwarding import Forwarding, standing
 from kernels.memory.measure import has_forward
 from kernels.methods.every_tensor import EveryTensor
@@ -49,6 +50,8 @@ def convert_modules(
     if plan is not None:
         method, reasons = plan.method, reasons if plan.needed else dict.fromkeys(reasons, WITHIN)
     changes: list[Change] = []
+    if plan is not None and any(isinstance(forward, InFewBits) for forward in standing(model)[0]):
+        raise KernelError(f"model must be converted once, got one for which {TWICE}")
     before = None if run is None else run({})
     try:
         for name in () if plan is None else plan.recomputed:

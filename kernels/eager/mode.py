@@ -24,7 +24,7 @@ from kernels.eager.intervals import Interval
 from kernels.eager.provenance import ALIVE, Provenance, Running
 from kernels.eager.rules import OPENED, attention_again, dropout_scale, dropped
 from kernels.eager.sites import Sites
-from kernels.eager.tensors import Place, flat, group_of, is_dense, is_plain, tensors
+from kernels.eager.tensors import Place, flat, group_of, is_dense, is_part, is_plain, tensors
 from kernels.eager.values import Constant, Kept, Recent, Value
 from kernels.eager.watched import watch
 from kernels.eager.whole import OWN, is_given, why_whole
@@ -205,6 +205,8 @@ class Compressing(WithinHooks):
         """Of floating-point numbers."""
         method = self.method.at(site)
         if method is None:
+            if is_part(x) or CHECKPOINT in site:  # all of its storage would stay; a block may change what it is given
+                return Same(flat(x).clone(), counted=False)
             return Same(flat(x), self.around is None)
         return kind(flat(x), method, group_of(x), self._drawn)
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
+from threading import get_ident
 from typing import Any, Self
 
 from torch import nn
@@ -27,6 +28,7 @@ class Sites:
         self._hooks = ExitStack()
 
     def __enter__(self) -> Self:
+        self._thread = get_ident()  # hooks of all modules see those that run in other threads, too
         self._hooks.callback(register_module_forward_pre_hook(self._begins).remove)
         self._hooks.callback(register_module_forward_hook(self._ends, always_call=True).remove)
         return self
@@ -41,7 +43,9 @@ class Sites:
         return site if self._counts[site] == 1 else f"{site} {self._counts[site]}"
 
     def _begins(self, module: nn.Module, *_: Any) -> None:
-        self._running.append(self._names.get(module, self._running[-1]))
+        if get_ident() == self._thread:
+            self._running.append(self._names.get(module, self._running[-1]))
 
     def _ends(self, module: nn.Module, *_: Any) -> None:
-        self._running.pop()
+        if get_ident() == self._thread:
+            self._running.pop()

@@ -17,6 +17,8 @@ def why_whole(x: Tensor, saver: Running, provenance: Provenance) -> str:
     """Why a tensor that a call saves is kept as it is, or ""."""
     if not is_plain(x) or saver.name == OWN:
         return "no plain tensor"
+    if x.numel() == 0:
+        return "no elements"
     if not x.is_floating_point() and x.dtype != torch.bool and (saver.coding is None or not covers(x)):
         return "integers"
     if x.is_floating_point() and x.dtype not in CODED:

@@ -16,12 +16,15 @@ def repeated_blocks(model: nn.Module) -> list[str]:
     Not those that count something in forward, as batch norms do their running statistics: it would count twice.
     """
     found: list[str] = []
+    seen: set[nn.Module] = set()  # those blocks, and what is in them: a module may have several names
     for name, module in model.named_modules():
-        if not isinstance(module, nn.ModuleList | nn.Sequential) or any(_within(name, block) for block in found):
+        if not isinstance(module, nn.ModuleList | nn.Sequential) or module in seen:
             continue
         kinds = [type(child) for child in module]
         for key, child in module.named_children():
-            if kinds.count(type(child)) > 1 and any(True for _ in child.children()) and may_run_again(child):
+            is_block = kinds.count(type(child)) > 1 and any(True for _ in child.children()) and may_run_again(child)
+            if is_block and seen.isdisjoint(child.modules()):
+                seen.update(child.modules())
                 found.append(f"{name}.{key}" if name else key)
     return found
 
@@ -43,7 +46,3 @@ def recomputing(model: nn.Module, blocks: Sequence[str]) -> Iterator[None]:
     finally:
         for name, stand in zip(reversed(blocks), reversed(stands), strict=True):
             stand.remove(name)
-
-
-def _within(name: str, block: str) -> bool:
-    return name == block or name.startswith(f"{block}.")

@@ -1,6 +1,7 @@
 """A budget of memory, as users write it."""
 
 import re
+from math import inf
 from typing import Any
 
 from kernels.errors import KernelError, shown
@@ -31,7 +32,9 @@ def check(budget: Any) -> int | float:
             return int(number * unit)
     elif isinstance(budget, float) and 0 < budget < 1:
         return budget
-    elif isinstance(budget, int | float) and not isinstance(budget, bool) and budget >= 1 and budget == int(budget):
+    elif (
+        isinstance(budget, int | float) and not isinstance(budget, bool) and 1 <= budget < inf and budget == int(budget)
+    ):
         return int(budget)
     raise KernelError(f"{RULE}, got {shown(budget)}")
 

@@ -123,9 +123,9 @@ class _Found(NamedTuple):
 def _searched(task: Task, limit: Limits, bound: float | None) -> _Found:
     """The solution with the fewest blocks computed again whose error is within the bound; else of the least error."""
     blocks = repeated_blocks(task.model)
-    step, every = task.step(()), task.step(blocks)
+    step = task.step(())
     if not limit.hold(step, everywhere(step, WIDTHS[0])):
-        widest(every, limit)  # before it takes time
+        widest(_with_all(task, blocks, step), limit)  # before it takes time
     errors = task.errors((), step)
     most = bound**2 if bound is not None else sum(by_bits[USUAL] for by_bits in errors.values())
 
@@ -138,20 +138,42 @@ def _searched(task: Task, limit: Limits, bound: float | None) -> _Found:
             return inf
 
     count = 0
-    if guessed(0) > most and blocks:
+    if blocks and guessed(0) > most and _can_run_again(task, blocks):
         low, count = 0, len(blocks)
         while count - low > 1:
             middle = (low + count) // 2
             low, count = (low, middle) if guessed(middle) <= most else (middle, count)
-    some = step if count == 0 else every if count == len(blocks) else task.step(blocks[:count])
-    errors = task.errors(blocks[:count], some) if count else errors
-    found = _Found(blocks[:count], some, errors, solve(some, errors, limit))
+    found = _measured(task, blocks[:count], limit)
+    while found.solution.error > most and 0 < count < len(blocks):  # what was guessed was too little
+        count += 1
+        found = _measured(task, blocks[:count], limit)
     if bound is not None and found.solution.error > most:
         raise KernelError(
             f"max_gradient_error must be at least {found.solution.error**0.5:.3g} for this budget, got {bound:g}; or"
             " give a larger budget"
         )
     return found
+
+
+def _measured(task: Task, blocks: Blocks, limit: Limits) -> _Found:
+    """The solution with these blocks computed again; raises InfeasibleError."""
+    step = task.step(blocks)
+    errors = task.errors(blocks, step)
+    return _Found(blocks, step, errors, solve(step, errors, limit))
+
+
+def _with_all(task: Task, blocks: Blocks, step: Step) -> Step:
+    """A step with all blocks computed again, or the one without, if that cannot be."""
+    return task.step(blocks) if _can_run_again(task, blocks) else step
+
+
+def _can_run_again(task: Task, blocks: Blocks) -> bool:
+    """Whether backward can run all blocks again: not where they fill a cache, or change in place what they are given."""
+    try:
+        task.step(blocks)
+    except KernelError:  # as the model raises it in its second run
+        return False
+    return True
 
 
 def _check(bound: Any) -> None:

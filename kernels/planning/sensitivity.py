@@ -10,6 +10,7 @@ output, of whose gradients the mean square is that of the Jacobian's columns.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,8 @@ class Gradients:
     ) -> None:
         self.passes, self._trials, self._progress = 0, trials, progress
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
+        if not self._weights:
+            raise KernelError("model must have parameters that want a gradient for errors to be measured, got none")
         self._stand = _Tried(model, trials).install()
         try:
             with torch.enable_grad():
@@ -129,6 +132,8 @@ class Gradients:
             self._stand.remove("the model")
         self._exact = self._gradient({})
         self._norm = _norm(self._exact)
+        if not isfinite(self._norm):
+            raise KernelError("the gradient must be finite for errors to be measured, got one with NaN or infinities")
 
     def error(self, bits: Bits) -> float:
         """||g' - g||² / ||g||² for the gradient g' with these codes, where g is the exact one."""

@@ -17,6 +17,7 @@ from kernels.planning.limits import Limits
 from kernels.planning.observe import SavedSite, Step
 
 CHOICES: tuple[int | None, ...] = (*WIDTHS, None)
+FLOOR, FLOOR_BITS = 1e-3, 4  # a share of the mean error at so many bits, see `_floor`
 GAP, SECONDS = 1e-2, 5.0  # of the least error's square: where the search for less may end; and its time
 Errors = Mapping[str, Mapping[int, float]]  # by site and bits: ||g' - g||² / ||g||² of these codes alone
 
@@ -47,7 +48,9 @@ def solve(step: Step, errors: Errors, limits: Limits) -> Solution:
 
     if not limits.hold(step, everywhere(step, WIDTHS[0])):
         raise InfeasibleError(infeasible(step, limits))
-    cost = np.array([_error(errors, site, bits) for site in step.sites for bits in CHOICES])
+    if not step.sites:
+        return Solution({}, 0.0, 0.0)
+    cost = np.array([_error(errors, site, bits) for site in step.sites for bits in CHOICES]) + _floor(step, errors)
     scale = cost.max(initial=0.0) or 1.0
     rows, bounds = _memory(step, limits)
     one = np.kron(np.eye(len(step.sites)), np.ones(len(CHOICES)))
@@ -62,11 +65,24 @@ def solve(step: Step, errors: Errors, limits: Limits) -> Solution:
         options={"mip_rel_gap": GAP, "time_limit": SECONDS},
     )
     if found.x is None:
-        raise KernelError(f"the solver found no plan in {SECONDS:g} seconds; give a larger budget ({found.message})")
+        uniform = widest(step, limits)
+        return Solution(uniform, sum(_error(errors, site, uniform[site.name]) for site in step.sites), 1.0)
     picked = found.x.reshape(len(step.sites), len(CHOICES)).argmax(1)
     bits = {site.name: CHOICES[place] for site, place in zip(step.sites, picked, strict=True)}
     total = sum(_error(errors, site, bits[site.name]) for site in step.sites)
     return Solution(bits, total, float(found.mip_gap or 0.0))
+
+
+def _floor(step: Step, errors: Errors) -> NDArray[np.float64]:
+    """A cost of each choice at each site that is small beside the mean one, and falls with bits as errors do.
+
+    So memory that is left is used, and tensors that do nothing yet, as before layers whose weights begin at 0, do not
+    get the narrowest codes at once.
+    """
+    typical = float(np.mean([errors[site.name][FLOOR_BITS] for site in step.sites])) or 1.0
+    whole = np.array([site.whole for site in step.sites], dtype=np.float64)
+    falling = np.array([0.0 if bits is None else 4.0 ** (FLOOR_BITS - bits) for bits in CHOICES])
+    return np.outer(FLOOR * typical * whole / whole.mean(), falling).ravel()
 
 
 def everywhere(step: Step, bits: int) -> dict[str, int]:

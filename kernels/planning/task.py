@@ -110,7 +110,7 @@ class Task:
             if not model.training:
                 train(model)
             self.progress("a forward pass of samples")
-            gradients = Gradients(model, *(few.to_check if check else few.to_plan), self.loss, trials, self.progress)
+            gradients = self._of_samples(model, call, few.to_check if check else few.to_plan, trials)
             missing = set(names) - trials.sites.keys()
             if missing:
                 raise KernelError(
@@ -119,8 +119,18 @@ class Task:
                 )
             yield gradients
 
+    def _of_samples(self, model: nn.Module, call: Call, few: Call, trials: Trials) -> Gradients:
+        """Of few samples; of the whole batch, if the model or the loss does not take less."""
+        try:
+            return Gradients(model, *few, self.loss, trials, self.progress)
+        except (KernelError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception:  # of any kind, as the model or the loss raises it; it comes again if it was not for the cut
+            trials.smallest, trials.sites = SMALLEST, {}
+            return Gradients(model, *call, self.loss, trials, self.progress)
+
 
 def completed(errors: Mapping[str, Mapping[int, float]], step: Step) -> dict[str, Mapping[int, float]]:
     """A guess at the errors of all sites of a step, where some were measured: the others' are those of the worst."""
-    worst = max(errors.values(), key=lambda by_bits: max(by_bits.values()))
+    worst = max(errors.values(), key=lambda by_bits: max(by_bits.values()), default={})
     return {site.name: errors.get(site.name, worst) for site in step.sites}

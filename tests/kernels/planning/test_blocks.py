@@ -10,7 +10,7 @@ from kernels.memory.step import peak_bytes
 from kernels.planning import make_plan
 from kernels.planning.blocks import recomputing, repeated_blocks
 from kernels.planning.sensitivity import Gradients, Trials
-from tests.kernels.planning.nets import NETS, gradient, text
+from tests.kernels.planning.nets import NETS, Attending, gradient, text
 
 
 class Listed(nn.Module):
@@ -93,3 +93,53 @@ def test_what_is_no_bound(bound: object) -> None:
         make_plan(model, inputs, 0.2, max_gradient_error=bound)  # type: ignore[arg-type]
     with pytest.raises(KernelError, match="max_gradient_error must go with budget"):
         convert(model, max_gradient_error=0.1)
+
+
+class Counting(nn.Module):
+    """A layer that cannot run twice: it says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.runs = Attending(), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.runs += 1
+        if self.runs > 1 and torch._C._current_graph_task_id() != -1:
+            raise ValueError("a cache is full")
+        result: Tensor = self.inner(x)
+        return result
+
+
+def test_blocks_that_cannot_run_again() -> None:
+    """As those with a cache: codes alone are planned, or nothing."""
+    torch.manual_seed(0)
+    model = nn.Sequential(Counting(), Counting())
+    inputs = (torch.randn(4, 64, 32),)
+    assert not make_plan(model, inputs, 0.2).recomputed
+    assert not make_plan(model, inputs, 0.1, max_gradient_error=0.9).recomputed
+    with pytest.raises(KernelError, match="budget must be at least"):
+        make_plan(model, inputs, 0.02)
+
+
+class Shared(nn.Module):
+    """Blocks that are in two lists."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.ModuleList(Attending() for _ in range(2))
+        self.second = nn.ModuleList(self.first)
+
+
+def test_a_block_with_two_names_is_one() -> None:
+    assert repeated_blocks(Shared()) == ["first.0", "first.1"]
+
+
+def test_blocks_that_change_what_they_are_given() -> None:
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.ReLU(inplace=True), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)) for _ in range(4)]
+    model, inputs = nn.Sequential(nn.Linear(64, 64), *blocks), (torch.randn(256, 64),)
+    exact = gradient(model, inputs)
+    report = convert(model, inputs=inputs, budget=0.5, max_gradient_error=1e-6)
+    assert report.plan is not None
+    assert report.plan.recomputed
+    assert all(torch.allclose(a, b) for a, b in zip(gradient(model, inputs), exact, strict=True))

@@ -203,3 +203,57 @@ def test_codes_that_are_worse_than_uniform_ones_are_not_planned(monkeypatch: pyt
     trials = Trials()
     gradients = Gradients(model, inputs, {}, None, trials)
     assert right(gradients, {site.name: site.bits for site in plan.sites}) > 0
+
+
+def test_a_loss_with_labels_of_the_whole_batch() -> None:
+    """It does not take the output of two samples: all are taken."""
+    model, inputs = NETS["mlp"]()
+    labels = torch.randint(64, (128,))
+    plan = make_plan(model, inputs, 0.2, loss=lambda output: torch.nn.functional.cross_entropy(output, labels))
+    assert plan.errors.measured > 0
+
+
+def test_gradients_that_are_no_numbers() -> None:
+    model, _ = NETS["mlp"]()
+    with pytest.raises(KernelError, match="the gradient must be finite"):
+        make_plan(model, torch.full((128, 64), float("nan")), 0.2)
+
+
+def test_a_plan_of_what_does_nothing_yet() -> None:
+    """Codes there do no harm now; but all of the budget is used, not the narrowest codes."""
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.scale = NETS["mlp"]()[0], nn.Parameter(torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.scale * self.inner(x)
+
+    plan = make_plan(Scaled(), torch.randn(128, 64), 0.25)
+    assert all(site.bits is None or site.bits > 3 for site in plan.sites)
+
+
+def test_a_model_is_converted_once() -> None:
+    model, inputs = text(1)
+    plan = make_plan(model, inputs, 0.2)
+    convert(model, plan=plan)
+    with pytest.raises(KernelError, match="model must be converted once"):
+        convert(model, plan=plan)
+
+
+def test_a_part_of_a_storage_that_stays_whole() -> None:
+    class Part(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.scale = nn.Linear(64, 64), nn.Parameter(torch.ones(64))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = self.layer(x) + self.scale
+            return h[:128].sin().cos()
+
+    model, inputs = Part(), (torch.randn(1024, 64),)
+    report = convert(model, inputs=inputs, budget=0.9)
+    assert report.plan is not None
+    assert report.after is not None
+    assert report.after.total <= report.plan.planned.kept or not report.plan.needed

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import pickle
+from threading import Thread
 
 import torch
 from torch import Tensor, nn
@@ -87,3 +88,17 @@ def test_a_model_with_a_plan_can_be_pickled() -> None:
     InFewBits(model, Planned(8, "nearest", {"0: silu": 2})).install()
     again = pickle.loads(pickle.dumps(model))
     assert torch.equal(again(*inputs), model(*inputs))
+
+
+def test_other_threads_do_not_count() -> None:
+    """As one that loads data and runs a model of its own."""
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2)), nn.ReLU())
+    with Sites({model[0]: "mine"}) as sites:
+        seen = []
+        model[0][0].register_forward_hook(lambda *_: seen.append(sites.name("linear")))
+        thread = Thread(target=model, args=(torch.ones(2),))
+        thread.start()
+        thread.join()
+        assert seen == [": linear"]
+        model(torch.ones(2))
+        assert seen == [": linear", "mine: linear"]
