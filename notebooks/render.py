@@ -15,7 +15,7 @@ from notebooks.folder import ready
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-NAMES = ("error_curves", "bits_against_error", "joint_codes", "fitting_slopes", "memory")
+NAMES = ("error_curves", "bits_against_error", "joint_codes", "fitting_slopes", "memory", "budget")
 NEEDED = ("torch", "ipykernel", "ipywidgets", "nbclient", "nbconvert")  # beside what this package brings
 DEFAULT = Path("build", "notebooks")
 TIMEOUT = 600  # seconds for a cell

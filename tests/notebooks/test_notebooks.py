@@ -248,3 +248,15 @@ def test_misuse_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
         render.main(["--output", "x"])
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith("render: unrecognized arguments: --output x")
+
+
+@pytest.mark.slow
+def test_budget() -> None:
+    page, seen = run("budget", 'controls["budget"].value = 0.4', 'controls["by"].value = "peak"')
+    pictures = [one for one, _ in seen]
+    assert [len(one) for one in pictures] == [1, 1, 1]
+    assert len({one[0] for one in pictures}) == 3
+    budgets = [re.search(r"budget ([0-9.]+): kept for backward", text)[1] for _, text in seen]
+    assert budgets == ["0.2", "0.4", "0.4"]
+    assert all("error of the gradient: " in text for _, text in seen)
+    check_page(page, pictures[0], "budget: 0.2 · bytes: kept for backward")

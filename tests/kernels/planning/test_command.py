@@ -45,14 +45,14 @@ def test_the_same_command_says_the_same(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_json_has_the_plan_and_what_it_takes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    document = json.loads(ran(f"{BLOCK} --budget 20MiB --format json --save {tmp_path}/plan.json", capsys))
+    document = json.loads(ran(f"{BLOCK} --budget 17MiB --format json --save {tmp_path}/plan.json", capsys))
     assert document["accounting"] == "as-run"
     stock, planned = document["results"]
     assert (stock["activations"], planned["activations"]) == ("as it is", "plan")
     plan = Plan.load(tmp_path / "plan.json")
     assert document["plan"]["sites"][0]["name"] == plan.sites[0].name
     assert stock["total"] == plan.stock.kept
-    assert planned["peak"] == plan.planned.peak <= 20 * 2**20 < plan.stock.peak == stock["peak"]
+    assert planned["peak"] == plan.planned.peak <= 17 * 2**20 < plan.stock.peak == stock["peak"]
 
 
 def test_a_saved_plan_does_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,6 +72,7 @@ def test_a_picture_of_the_front(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert [path.name for path in tmp_path.iterdir()] == ["front.svg"]
 
 
+@pytest.mark.slow
 def test_ones_own_model_is_measured_itself(capsys: pytest.CaptureFixture[str]) -> None:
     out = ran(OWN, capsys)
     assert "stands in" not in out

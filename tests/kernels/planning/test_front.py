@@ -25,7 +25,7 @@ from tests.kernels.planning.nets import mlp, text
 @pytest.fixture(scope="module")
 def task() -> Task:
     model, inputs = text()
-    return Task(model, Call(inputs, {}))
+    return Task(model, Call(inputs, {}), passes=1)
 
 
 @pytest.fixture(scope="module")
