@@ -168,7 +168,7 @@ def _with_all(task: Task, blocks: Blocks, step: Step) -> Step:
 
 
 def _can_run_again(task: Task, blocks: Blocks) -> bool:
-    """Whether backward can run all blocks again: not where they fill a cache, or change in place what they are given."""
+    """Whether backward can run all blocks again: not, for one, where they fill a cache."""
     try:
         task.step(blocks)
     except KernelError:  # as the model raises it in its second run
