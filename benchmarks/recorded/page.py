@@ -3,7 +3,7 @@
 from typing import Any
 
 from benchmarks.pages import Rows, read, table
-from benchmarks.recorded.study import JUDGED
+from benchmarks.recorded import JUDGED
 
 TASKS = {"text": "GPT on the text", "vit": "ViT on the digits"}
 BASE = "uniform"

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.recorded import JUDGED
 from benchmarks.training.runs import Settings, conditions, forward, of, optimiser_of, share_of_rate, start
 from benchmarks.training.variants import STOCK
 from coefficients import load
@@ -29,7 +30,6 @@ FUNCTION = "gelu"
 EARLY = 100  # steps
 RECORDED = 8  # batches that a histogram counts
 SAMPLES = 1 << 12  # that stand for a histogram
-JUDGED = 8  # batches whose gradients are compared
 OTHERS = {"recorded": 2_000_003, "judged": 1_000_003}  # added to the seed: batches that the training did not see so
 
 Tables = Mapping[str, str | Path]  # by the names of sites; a single "" for all of them

@@ -10,10 +10,10 @@ from fitting.activations import Activation
 from fitting.activations.catalogue import CATALOGUE
 from fitting.invact.engines.papers import ENGINE as PUBLISHED
 from fitting.provenance import own_params, stored_function
-from notebooks.gallery.fits import FewBit, Fit, InvAct, Joint, Published
+from notebooks.gallery.fits import Coded, FewBit, Fit, InvAct, Joint, Published
 
-# Of joint codes that the page shows. Texts to copy have a line for each interval, up to 256: those of 5 to 8 bits would
-# be a fifth of a page that a phone is to load. They stay in the files, where programs read them.
+# Of tables and joint codes that the page shows. Texts to copy have a line for each interval, up to 512: those of 5 to 8
+# bits would be two thirds of a page that a phone is to load. They stay in the files, where programs read them.
 MOST_BITS = 4
 
 
@@ -61,15 +61,16 @@ class Shelf:
 def shelves(root: Path | None = None) -> list[Shelf]:
     """The fits below root (default: the packaged ones), function by function, each with its parameters by itself.
 
-    By name, but last come those whose f' is a step function, which few bits hold exactly. Joint codes of more than
-    `MOST_BITS` bits are left out.
+    By name, but last come those whose f' is a step function, which few bits hold exactly. Tables and joint codes of
+    more than `MOST_BITS` bits are left out.
 
     Raises `CoefficientError` or `InputError` for a file that is not valid, OSError for one that cannot be read.
     """
     by_function: dict[str, dict[tuple[Any, ...], list[Fit]]] = {}
     for entry in available(root):
         document = load(entry.path)
-        if document["method"] == "joint" and document["options"]["bits"] > MOST_BITS:
+        kind = _class(document)
+        if issubclass(kind, Coded) and document["options"]["bits"] > MOST_BITS:
             continue
         function = document["function"]
         shelf = by_function.setdefault(entry.function, {}).setdefault(
@@ -77,7 +78,7 @@ def shelves(root: Path | None = None) -> list[Shelf]:
         )
         activation = shelf[0].activation if shelf else stored_function(function)
         text = entry.path.read_text(encoding="utf-8")
-        shelf.append(_class(document)(entry, text, document, activation))
+        shelf.append(kind(entry, text, document, activation))
     # Further shelves of a function: minus signs are in no function's name.
     made = [
         Shelf(f"{name}-{i}" if i > 1 else name, _arranged(fits))

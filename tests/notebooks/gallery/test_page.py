@@ -109,17 +109,17 @@ def test_small_enough_for_a_phone(gallery):
     assert gallery.stat().st_size < 3_000_000
 
 
-def test_only_joint_codes_of_many_bits_are_left_out(html):
+def test_only_codes_of_many_bits_are_left_out(html):
     left_out = [entry for entry in available() if entry not in shown_entries()]
     assert {(load(entry.path)["method"], load(entry.path)["options"]["bits"]) for entry in left_out} == {
-        ("joint", bits) for bits in range(5, 9)
+        (method, bits) for method in ("fewbit", "joint") for bits in range(5, 9)
     }
-    assert "Joint codes of more than 4 bits are in files only." in html
+    assert "Tables and joint codes of more than 4 bits are in files only." in html
 
 
 def shown_entries() -> list[Entry]:
     """The files that are to be on the page."""
-    return [entry for entry in available() if entry.name not in [f"joint-{bits}bit" for bits in range(5, 9)]]
+    return [entry for entry in available() if not re.fullmatch("(fewbit|joint)-[5-8]bit", entry.name)]
 
 
 def test_every_file_is_there_to_the_letter(read):

@@ -109,7 +109,7 @@ def test_the_whole_catalogue_on_a_budget(fewbit: Command, monkeypatch: pytest.Mo
 def test_a_terminal_is_told_what_takes_long(
     fewbit: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    progress = sys.modules["fitting.progress"]
+    progress = sys.modules["coefficients.progress"]
     monkeypatch.setattr(progress, "PATIENCE", 1e-3)
     monkeypatch.setattr(progress, "PERIOD", 1e-3)
     assert fewbit(*LONG, "--out", "x.json")[2] == ""  # stderr is no terminal
