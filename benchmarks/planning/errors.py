@@ -20,7 +20,7 @@ from kernels.planning.batches import Call
 from kernels.planning.make import PASSES
 from kernels.planning.observe import Step
 from kernels.planning.sensitivity import Bits, Gradients, Trials, sensitivities
-from kernels.planning.solve import Limits, Solution, solve, widest
+from kernels.planning.solve import Limits, Solution, error_of, everywhere, solve, widest
 
 LESS = (12, 8, 5, 3)  # times less than stock
 PLAN, UNIFORM, BETWEEN, GACT = "plan", "uniform", "uniform, interpolated", "GACT"
@@ -66,7 +66,7 @@ def of_seed(case: Case, step: Step, stock: int) -> Values:
     with gradients(case, to_plan, Draws, "stochastic") as drawn:
         sensitive = gact.sensitivities(drawn.variance, names, WIDTHS[0])
     limits = {times: Limits(kept=stock // times) for times in LESS}
-    limits = {times: limit for times, limit in limits.items() if limit.hold(step, dict.fromkeys(names, WIDTHS[0]))}
+    limits = {times: limit for times, limit in limits.items() if limit.hold(step, everywhere(step, WIDTHS[0]))}
     found: Values = {}
     with gradients(case, to_check) as checking:
         plans = {times: _checked(checking, step, alone, limit) for times, limit in limits.items()}
@@ -84,7 +84,7 @@ def _checked(
     plan, uniform = solve(step, alone, limit), widest(step, limit)
     if checking.error(plan.bits) <= checking.error(uniform):
         return plan, False
-    return Solution(uniform, sum(alone[site][bits] for site, bits in uniform.items() if bits), plan.gap), True
+    return Solution(uniform, error_of(alone, uniform), plan.gap), True
 
 
 def _points(held: Gradients, step: Step, names: Sequence[str]) -> list[tuple[int, float]]:

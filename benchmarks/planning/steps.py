@@ -21,6 +21,7 @@ from kernels.methods.planned import WIDTHS
 from kernels.planning import Plan, make_plan
 from kernels.planning.batches import Call
 from kernels.planning.observe import observe
+from kernels.planning.solve import everywhere
 
 STOCK, PLAN, UNIFORM, CHECKPOINT, BUDGET = "stock", "plan", "uniform", "checkpoint", "budget"
 COMPILED = "compiled with budget 0.1"
@@ -37,7 +38,7 @@ def counted(name: str, size: Size) -> Values:
     call = case.batches[0]
     step = observe(case.module, *call)
     kept, peak = trial(case.module, *call).total, peak_bytes(case.module, *call.args, **call.kwargs)
-    least = step.peak_with(dict.fromkeys([site.name for site in step.sites], WIDTHS[0]))
+    least = step.peak_with(everywhere(step, WIDTHS[0]))
     budget = (least + peak) // 2
     begun = time.perf_counter()
     plan = make_plan(case.module, _inputs(call), budget)

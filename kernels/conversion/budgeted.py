@@ -1,18 +1,17 @@
 """What `convert` is given in place of a method: a budget, for which a plan is made, or a plan."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from os import PathLike
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from kernels.errors import KernelError, shown
 from kernels.methods.auto import Auto
 from kernels.planning.budget import check
 from kernels.planning.make import make_plan
 from kernels.planning.plan import Plan
-
-Loss = Callable[[Any], Tensor]
+from kernels.planning.sensitivity import Loss
 
 
 def check_arguments(

@@ -8,7 +8,7 @@ from torch import nn
 from torch._dynamo.eval_frame import OptimizedModule
 
 from kernels.conversion.arguments import methods_by_pattern, patterns, validated_method
-from kernels.conversion.budgeted import Loss, check_arguments, planned
+from kernels.conversion.budgeted import check_arguments, planned
 from kernels.conversion.changes import Change, Decision, Outcomes, apply_decisions, undo
 from kernels.conversion.check import check
 from kernels.conversion.decide import decide_by_measuring
@@ -28,6 +28,7 @@ from kernels.methods.every_tensor import EveryTensor
 from kernels.methods.functions import function_info
 from kernels.methods.method import Method
 from kernels.planning.plan import Plan
+from kernels.planning.sensitivity import Loss
 from kernels.stock import KEEPS_OUTPUT
 
 WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, OptimizedModule)

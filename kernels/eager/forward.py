@@ -21,9 +21,7 @@ class InFewBits(Forwarding):
         super().__init__(module, method=method, name=name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
-            return self.original(*args, **kwargs)
-        if torch._C._are_functorch_transforms_active():
+        if _saves_as_it_is():
             return self.original(*args, **kwargs)
         own = chain(self.module.parameters(), self.module.buffers())
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
@@ -45,9 +43,7 @@ class Recomputed(Forwarding):
     """Stands for the forward of a module that backward runs again: of it, only what it is given is saved."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
-            return self.original(*args, **kwargs)
-        if torch._C._are_functorch_transforms_active():
+        if _saves_as_it_is():
             return self.original(*args, **kwargs)
         return checkpoint(self.original, *args, use_reentrant=False, **kwargs)
 
@@ -60,6 +56,13 @@ class Untouched(Forwarding):
             return self.original(*args, **kwargs)
         with torch.autograd.graph.saved_tensors_hooks(*(hooks_around() or (_same, _same))):
             return self.original(*args, **kwargs)
+
+
+def _saves_as_it_is() -> bool:
+    """Whether nothing is saved here, or compiled code or functorch's transforms save it."""
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return True
+    return bool(torch._C._are_functorch_transforms_active())
 
 
 def _same(x: Tensor) -> Tensor:

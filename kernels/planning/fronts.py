@@ -20,7 +20,7 @@ from kernels.planning.limits import Limits
 from kernels.planning.observe import Step
 from kernels.planning.plan import Bytes, Plan
 from kernels.planning.sensitivity import Loss
-from kernels.planning.solve import everywhere, solve
+from kernels.planning.solve import error_of, everywhere, solve
 from kernels.planning.task import PASSES, SAMPLES, Task
 
 By = Literal["kept", "peak"]
@@ -208,5 +208,4 @@ def _solutions(task: Task, step: Step, errors: Mapping[str, Mapping[int, float]]
 def _point(
     step: Step, errors: Mapping[str, Mapping[int, float]], bits: Mapping[str, int | None], name: str = ""
 ) -> Point:
-    total = sum(errors[site][width] for site, width in bits.items() if width is not None)
-    return Point(name, Bytes(step.kept_with(bits), step.peak_with(bits)), total**0.5)
+    return Point(name, Bytes(step.kept_with(bits), step.peak_with(bits)), error_of(errors, bits) ** 0.5)

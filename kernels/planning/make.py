@@ -15,7 +15,7 @@ from kernels.planning.limits import Limits
 from kernels.planning.observe import Step
 from kernels.planning.plan import Bytes, Errors, Plan, PlannedSite
 from kernels.planning.sensitivity import Bits, Loss
-from kernels.planning.solve import InfeasibleError, Solution, everywhere, solve, widest
+from kernels.planning.solve import InfeasibleError, Solution, error_of, everywhere, solve, widest
 from kernels.planning.task import PASSES, SAMPLES, Blocks, Task, completed
 
 USUAL = 4  # bits: with these everywhere networks train as without codes, see docs/training.md
@@ -93,7 +93,7 @@ def plan_of(task: Task, budget: str | float, max_gradient_error: float | None = 
     of_plan, of_uniform = task.checked(found.blocks, [found.solution.bits, uniform])
     solution = found.solution
     if of_plan > of_uniform:
-        solution = Solution(uniform, sum(found.errors[site][bits] for site, bits in uniform.items()), solution.gap)
+        solution = Solution(uniform, error_of(found.errors, uniform), solution.gap)
         of_plan = of_uniform
     return Plan(
         name,

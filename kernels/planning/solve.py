@@ -66,11 +66,10 @@ def solve(step: Step, errors: Errors, limits: Limits) -> Solution:
     )
     if found.x is None:
         uniform = widest(step, limits)
-        return Solution(uniform, sum(_error(errors, site, uniform[site.name]) for site in step.sites), 1.0)
+        return Solution(uniform, error_of(errors, uniform), 1.0)
     picked = found.x.reshape(len(step.sites), len(CHOICES)).argmax(1)
     bits = {site.name: CHOICES[place] for site, place in zip(step.sites, picked, strict=True)}
-    total = sum(_error(errors, site, bits[site.name]) for site in step.sites)
-    return Solution(bits, total, float(found.mip_gap or 0.0))
+    return Solution(bits, error_of(errors, bits), float(found.mip_gap or 0.0))
 
 
 def _floor(step: Step, errors: Errors) -> NDArray[np.float64]:
@@ -83,6 +82,11 @@ def _floor(step: Step, errors: Errors) -> NDArray[np.float64]:
     whole = np.array([site.whole for site in step.sites], dtype=np.float64)
     falling = np.array([0.0 if bits is None else 4.0 ** (FLOOR_BITS - bits) for bits in CHOICES])
     return np.outer(FLOOR * typical * whole / whole.mean(), falling).ravel()
+
+
+def error_of(errors: Errors, bits: Mapping[str, int | None]) -> float:
+    """The sum of what codes of these bits do at all sites."""
+    return sum(errors[site][width] for site, width in bits.items() if width is not None)
 
 
 def everywhere(step: Step, bits: int) -> dict[str, int]:
