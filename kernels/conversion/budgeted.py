@@ -7,21 +7,23 @@ from typing import Any
 from torch import nn
 
 from kernels.errors import KernelError, shown
+from kernels.memory.step import Loss
 from kernels.methods.auto import Auto
 from kernels.planning.budget import check
 from kernels.planning.make import make_plan
 from kernels.planning.plan import Plan
-from kernels.planning.sensitivity import Loss
 
 
 def check_arguments(
-    budget: Any, loss: Any, bound: Any, plan: Any, inputs: Any, method: Any, others: Mapping[str, Any]
+    budget: Any, loss: Any, targets: Any, bound: Any, plan: Any, inputs: Any, method: Any, others: Mapping[str, Any]
 ) -> None:
     """Raise KernelError for arguments of `convert` that do not go together; `others` go with methods alone."""
     if budget is not None and plan is not None:
         raise KernelError("budget must be left out with plan, which was made for one, got both")
     if loss is not None and (budget is None or not callable(loss)):
         raise KernelError(f"loss must be a function of the model's output, and go with budget, got {shown(loss)}")
+    if targets is not None and loss is None:
+        raise KernelError("targets must go with loss, which is given them after the output, got no loss")
     if bound is not None and budget is None:
         raise KernelError(f"max_gradient_error must go with budget, got {shown(bound)}")
     if budget is None and plan is None:
@@ -45,6 +47,7 @@ def planned(
     inputs: Any,
     budget: str | float | None,
     loss: Loss | None,
+    targets: Any,
     plan: Plan | str | PathLike[str] | None,
     rounding: str | None,
     max_gradient_error: float | None,
@@ -56,6 +59,7 @@ def planned(
             inputs,
             budget,
             loss=loss,
+            targets=targets,
             max_gradient_error=max_gradient_error,
             rounding=rounding or "nearest",
         )

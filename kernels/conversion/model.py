@@ -22,13 +22,13 @@ from kernels.conversion.report import Report, revertible
 from kernels.conversion.rows import rows_of
 from kernels.conversion.sites import NestedSite, Site, select_sites, share_out
 from kernels.errors import KernelError
+from kernels.memory.step import Loss
 from kernels.methods.auto import Auto
 from kernels.methods.compressed import Compressed
 from kernels.methods.every_tensor import EveryTensor
 from kernels.methods.functions import function_info
 from kernels.methods.method import Method
 from kernels.planning.plan import Plan
-from kernels.planning.sensitivity import Loss
 from kernels.stock import KEEPS_OUTPUT
 
 WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, OptimizedModule)
@@ -51,6 +51,7 @@ def convert(
     accounting: str = "as-run",
     budget: str | float | None = None,
     loss: Loss | None = None,
+    targets: Any = None,
     max_gradient_error: float | None = None,
     plan: Plan | str | PathLike[str] | None = None,
 ) -> Report:
@@ -83,7 +84,7 @@ def convert(
         the floor that the output's dtype sets.
     accounting
         As `saved_bytes` has it.
-    budget, loss, max_gradient_error
+    budget, loss, targets, max_gradient_error
         In place of a method: bytes at the peak of a step, as "24GiB", or a share of what the model keeps now, as 0.2.
         Each saved tensor gets bits of its own, so that the gradient's error is least, and blocks are computed again
         where that is not enough: see `kernels.planning.make_plan`. `report.plan` is what was found.
@@ -102,16 +103,16 @@ def convert(
     """
     options = {"bits": bits, "scheme": scheme, "rounding": rounding, "coefficients": coefficients}
     bound = {"max_derivative_error": max_derivative_error}
-    if any(given is not None for given in (budget, loss, max_gradient_error, plan)):
+    if any(given is not None for given in (budget, loss, targets, max_gradient_error, plan)):
         of_methods = {**options, **bound, "rounding": None if plan is None else rounding}
         parts = {"include": include, "exclude": exclude, "accounting": None if accounting == "as-run" else accounting}
-        check_arguments(budget, loss, max_gradient_error, plan, inputs, method, {**of_methods, **parts})
+        check_arguments(budget, loss, targets, max_gradient_error, plan, inputs, method, {**of_methods, **parts})
         method = EveryTensor.name
     asked = validated_method(model, method, inputs, accounting, **bound, **options)
     model = _unwrapped(model)
     run = None if inputs is None else runner(model, inputs, accounting)
     if isinstance(asked, EveryTensor):
-        found = planned(model, inputs, budget, loss, plan, rounding, max_gradient_error)
+        found = planned(model, inputs, budget, loss, targets, plan, rounding, max_gradient_error)
         return convert_modules(model, asked, patterns(include), patterns(exclude), run, found)
     sites = _find(model, asked, run)
     reasons = select_sites(sites, patterns(include), patterns(exclude))

@@ -45,7 +45,12 @@ class Recomputed(Forwarding):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if _saves_as_it_is():
             return self.original(*args, **kwargs)
-        return checkpoint(self.original, *args, use_reentrant=False, **kwargs)
+        # All by position: checkpoint has only those saved as autograd does, by what may be codes.
+        return checkpoint(self._again, tuple(kwargs), *args, *kwargs.values(), use_reentrant=False)
+
+    def _again(self, names: tuple[str, ...], *given: Any) -> Any:
+        positional = len(given) - len(names)
+        return self.original(*given[:positional], **dict(zip(names, given[positional:], strict=True)))
 
 
 class Untouched(Forwarding):

@@ -2,17 +2,20 @@
 
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernels.errors import KernelError
+from kernels.errors import KernelError, shown
 from kernels.memory.isolated import forget_fakes, on_fakes, train
 from kernels.memory.making import line
 from kernels.memory.storages import operand_storages, tensors
+
+Loss = Callable[..., Tensor]
 
 
 class Living(TorchDispatchMode):
@@ -78,15 +81,17 @@ def run_step(
     args: Any,
     kwargs: Any,
     *,
+    loss: Loss | None = None,
+    targets: Any = None,
     training: bool = False,
     prepare: Callable[[nn.Module], object] = lambda copied: None,
     between: Callable[[list[Tensor]], object] = lambda results: None,
 ) -> None:
     """Count what lives in forward and backward of a copy of the model on fake tensors.
 
-    Backward is that of all that is differentiable in the model's output, as the loss's arguments. Gradients of
-    parameters are there before and are added to. Operations are those of the device that the model is on; what one of
-    them takes for itself while it runs is not seen, nor what an allocator wastes.
+    Backward is that of what `differentiated` says. Gradients of parameters are there before and are added to.
+    Operations are those of the device that the model is on; what one of them takes for itself while it runs is not
+    seen, nor what an allocator wastes.
 
     Parameters
     ----------
@@ -94,12 +99,14 @@ def run_step(
         Counts.
     model, args, kwargs
         The model, and what it is called with.
+    loss, targets
+        As of `differentiated`.
     training
         Whether to run all modules in training mode.
     prepare
         Is given the copy before it runs.
     between
-        Is given the results between forward and backward.
+        Is given what is differentiable in the model's output, before the loss is made of it.
 
     Raises
     ------
@@ -107,7 +114,7 @@ def run_step(
         For a model that cannot run on fake tensors, or whose output has no gradient.
     """
     try:
-        with on_fakes(model, args, kwargs) as (copied, given, named):
+        with on_fakes(model, args, kwargs, targets) as (copied, given, named, wanted):
             if training:
                 train(copied)
             for weight in copied.parameters():
@@ -115,8 +122,8 @@ def run_step(
                     weight.grad = torch.zeros_like(weight)
             prepare(copied)
             with living:
-                _step(copied, given, named, between)
-        del copied, given, named
+                _step(copied, given, named, between, partial(differentiated, loss=loss, targets=wanted))
+        del copied, given, named, wanted
     except KernelError:
         raise
     except Exception as error:  # of any kind, as the model raises it
@@ -126,11 +133,47 @@ def run_step(
         forget_fakes(lambda: living.now > 0)
 
 
-def _step(model: nn.Module, args: Any, kwargs: Any, between: Callable[[list[Tensor]], object]) -> None:
+def _step(
+    model: nn.Module,
+    args: Any,
+    kwargs: Any,
+    between: Callable[[list[Tensor]], object],
+    ends: Callable[[Any], list[Tensor]],
+) -> None:
     with torch.enable_grad():
-        results = [x for x in tensors(model(*args, **kwargs)) if x.requires_grad]
+        output = model(*args, **kwargs)
+        between([x for x in tensors(output) if x.requires_grad])
+        results = ends(output)
+    torch.autograd.backward(results, [torch.ones_like(x) for x in results])
+
+
+def differentiated(output: Any, loss: Loss | None = None, targets: Any = None) -> list[Tensor]:
+    """What a step takes the gradient of: the loss, or else all that is differentiable in the model's output.
+
+    Parameters
+    ----------
+    output
+        The model's.
+    loss
+        Makes the loss of the output, and of `targets` where there are any. None: the output's own, as models of
+        transformers give with labels, if it has one.
+    targets
+        The loss's second argument; None: it has none.
+
+    Raises
+    ------
+    KernelError
+        For a loss that is not one number with a gradient, and for an output without a gradient.
+    """
+    if loss is not None:
+        value = loss(output) if targets is None else loss(output, targets)
+    else:
+        value = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if value is not None:
+        if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
+            raise KernelError(f"loss must be a tensor of one number with a gradient, got {shown(value)}")
+        return [value]
+    results = [x for x in tensors(output) if x.requires_grad]
     if not results:
         raise KernelError("model must give a tensor with a gradient to take a step, got none")
-    between(results)
-    gradients = [torch.ones_like(x) for x in results]
-    torch.autograd.backward(results, gradients)
+    return results

@@ -13,15 +13,15 @@ from torch import nn
 from coefficients.pictures import SALT, undated
 from kernels.errors import KernelError, shown
 from kernels.memory.saved import UNITS, picture, size
+from kernels.memory.step import Loss
 from kernels.methods.planned import WIDTHS
 from kernels.planning.batches import call_of
 from kernels.planning.blocks import repeated_blocks
 from kernels.planning.limits import Limits
 from kernels.planning.observe import Step
 from kernels.planning.plan import Bytes, Plan
-from kernels.planning.sensitivity import Loss
 from kernels.planning.solve import error_of, everywhere, solve
-from kernels.planning.task import PASSES, SAMPLES, Task
+from kernels.planning.task import PASSES, SAMPLES, StandIn, Task
 
 By = Literal["kept", "peak"]
 COUNT = 12  # budgets that are solved for
@@ -141,17 +141,18 @@ def front(
     by: By = "kept",
     count: int = COUNT,
     loss: Loss | None = None,
+    targets: Any = None,
     rounding: str = "nearest",
     samples: int = SAMPLES,
     passes: int = PASSES,
-    stand_in: tuple[nn.Module, Any] | None = None,
+    stand_in: StandIn | None = None,
     progress: Callable[[str], object] = lambda doing: None,
 ) -> Front:
     """What each budget costs in error.
 
     Parameters
     ----------
-    model, inputs, loss, rounding, samples, passes, stand_in, progress
+    model, inputs, loss, targets, rounding, samples, passes, stand_in, progress
         As of `make_plan`.
     plan
         One of this model, to be among the named points.
@@ -165,7 +166,7 @@ def front(
     KernelError
         As `make_plan` does; for a count below 2, and for other bytes.
     """
-    task = Task(model, call_of(inputs), loss, rounding, samples, passes, stand_in, progress)
+    task = Task(model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in, progress)
     return front_of(task, plan, by, count)
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from kernels.errors import KernelError, shown
+from kernels.memory.step import Loss
 from kernels.methods.planned import WIDTHS
 from kernels.planning.batches import call_of
 from kernels.planning.blocks import repeated_blocks
@@ -14,9 +15,9 @@ from kernels.planning.budget import check, limits
 from kernels.planning.limits import Limits
 from kernels.planning.observe import Step
 from kernels.planning.plan import Bytes, Errors, Plan, PlannedSite
-from kernels.planning.sensitivity import Bits, Loss
+from kernels.planning.sensitivity import Bits
 from kernels.planning.solve import InfeasibleError, Solution, error_of, everywhere, solve, widest
-from kernels.planning.task import PASSES, SAMPLES, Blocks, Task, completed
+from kernels.planning.task import PASSES, SAMPLES, Blocks, StandIn, Task, completed
 
 USUAL = 4  # bits: with these everywhere networks train as without codes, see docs/training.md
 
@@ -27,11 +28,12 @@ def make_plan(
     budget: str | float,
     *,
     loss: Loss | None = None,
+    targets: Any = None,
     max_gradient_error: float | None = None,
     rounding: str = "nearest",
     samples: int = SAMPLES,
     passes: int = PASSES,
-    stand_in: tuple[nn.Module, Any] | None = None,
+    stand_in: StandIn | None = None,
     progress: Callable[[str], object] = lambda doing: None,
 ) -> Plan:
     """The plan of least error of the gradient for a budget of memory; the model is left as it was.
@@ -49,8 +51,10 @@ def make_plan(
         Bytes at the peak of forward and backward, over what is there before them (parameters, gradients, the
         optimizer's state), as "24GiB"; or, between 0 and 1, a share of the bytes that the model keeps for backward now.
     loss
-        Makes the loss of the model's output. By default the output's own, as models of transformers give with labels,
-        or else random linear functions.
+        Makes the loss of the model's output, and of the targets if there are any. By default the output's own, as
+        models of transformers give with labels, or else random linear functions.
+    targets
+        The loss's second argument: of a batch, as the inputs are.
     max_gradient_error
         Bound on ||g' - g|| / ||g|| of the gradient, above which blocks are computed again. By default what 4 bits
         everywhere would do; then a larger one is taken where nothing else fits.
@@ -61,8 +65,8 @@ def make_plan(
     passes
         Backward passes over those samples; three for each kind of saved tensor are needed.
     stand_in
-        Another model with modules of the same names, and its inputs, to measure errors on: a narrow one of one that is
-        too large.
+        Another model with modules of the same names, its inputs, and its targets if the loss takes any, to measure
+        errors on: a narrow one of one that is too large.
     progress
         Is given a text of what is being done, now and then.
 
@@ -77,7 +81,7 @@ def make_plan(
         For a budget that cannot be held, with the least that can; for a model that does not run on fake tensors.
     """
     _check(max_gradient_error)
-    task = Task(model, call_of(inputs), loss, rounding, samples, passes, stand_in, progress)
+    task = Task(model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in, progress)
     return plan_of(task, budget, max_gradient_error)
 
 

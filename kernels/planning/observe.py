@@ -16,7 +16,7 @@ from kernels.eager.forward import InFewBits
 from kernels.eager.mode import Compressing
 from kernels.eager.tensors import flat
 from kernels.errors import KernelError
-from kernels.memory.step import Living, run_step
+from kernels.memory.step import Living, Loss, run_step
 from kernels.memory.storages import storages
 from kernels.methods.planned import Planned
 
@@ -63,9 +63,9 @@ class Step:
         The most bytes that are alive over what was there before, in each segment of the step; a segment ends where a
         site is saved or freed.
     backward
-        The first segment of the backward pass.
+        The first segment after the model's forward pass: of the loss, and then of the backward pass.
     kept
-        Bytes that are alive when the backward pass begins, without the model's output.
+        Bytes that are alive when the model's forward pass ends, without its output.
     """
 
     sites: Sequence[SavedSite]
@@ -154,13 +154,24 @@ class _Noted(InFewBits):
         return noting
 
 
-def observe(model: nn.Module, args: Any, kwargs: Any, *, bits: int = 4, training: bool = False) -> Step:
+def observe(
+    model: nn.Module,
+    args: Any,
+    kwargs: Any,
+    *,
+    loss: Loss | None = None,
+    targets: Any = None,
+    bits: int = 4,
+    training: bool = False,
+) -> Step:
     """A step of the model, which is left as it was.
 
     Parameters
     ----------
     model, args, kwargs
         The model, and what it is called with.
+    loss, targets
+        As of `kernels.memory.step.differentiated`.
     bits
         Of the codes.
     training
@@ -182,8 +193,11 @@ def observe(model: nn.Module, args: Any, kwargs: Any, *, bits: int = 4, training
         model,
         args,
         kwargs,
+        loss=loss,
+        targets=targets,
         training=training,
         prepare=lambda copied: _Noted(copied, bits, history).install(),
         between=half,
     )
+    history.event()  # ends the last segment
     return Step(history.sites(), bits, tuple(history.peaks), *halves[0])

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -18,6 +19,7 @@ from kernels.planning.sensitivity import like_site
 
 FORMAT = "actfit plan"
 VERSION = 1
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -186,26 +188,37 @@ def _widths(group: list[PlannedSite]) -> str:
 
 
 def _plan(document: Mapping[str, Any]) -> Plan:
-    fields = dict(document)
-    found = fields.pop("format", None), fields.pop("version", None)
+    given = dict(document)
+    found = given.pop("format", None), given.pop("version", None)
     if found != (FORMAT, VERSION):
         raise ValueError(f"format and version must be {(FORMAT, VERSION)}, got {found}")
-    sites = tuple(PlannedSite(**site) for site in fields.pop("sites"))
-    for site in sites:
-        if site.bits is not None and (isinstance(site.bits, bool) or site.bits not in WIDTHS):
+    given |= {"recomputed": tuple(given["recomputed"]), "errors": _made(Errors, given["errors"])}
+    given |= {name: _made(Bytes, given[name]) for name in ("stock", "planned")}
+    given |= {"sites": tuple(_made(PlannedSite, site) for site in given["sites"])}
+    plan = _made(Plan, given)
+    for site in plan.sites:
+        if site.bits is not None and site.bits not in WIDTHS:
             raise ValueError(f"bits must be {WIDTHS[0]} to {WIDTHS[-1]} or null, got {shown(site.bits)}")
-        if not all(isinstance(number, int | float) for number in (site.whole, site.bytes, site.error)):
-            raise ValueError(f"{site.name} must have numbers of bytes and an error, got {shown(site)}")
-        if not isinstance(site.name, str) or ": " not in site.name:
+        if ": " not in site.name:
             raise ValueError(f'a name must be "module: function", got {shown(site.name)}')
-    fields["recomputed"] = tuple(fields["recomputed"])
-    if not all(isinstance(block, str) for block in fields["recomputed"]):
-        raise ValueError(f"recomputed must be names of modules, got {shown(fields['recomputed'])}")
-    if fields["rounding"] not in ROUNDINGS:
-        raise ValueError(f"rounding must be one of {', '.join(ROUNDINGS)}, got {shown(fields['rounding'])}")
-    fields |= {name: Bytes(**fields[name]) for name in ("stock", "planned")}
-    fields |= {"errors": Errors(**fields["errors"]), "sites": sites}
-    return Plan(**fields)
+    if not all(isinstance(block, str) for block in plan.recomputed):
+        raise ValueError(f"recomputed must be names of modules, got {shown(plan.recomputed)}")
+    if plan.rounding not in ROUNDINGS:
+        raise ValueError(f"rounding must be one of {', '.join(ROUNDINGS)}, got {shown(plan.rounding)}")
+    return plan
+
+
+def _made(kind: type[T], values: Mapping[str, Any]) -> T:
+    """A dataclass, whose simple fields are of the types that it says."""
+    made = kind(**values)
+    for column in fields(kind):  # type: ignore[arg-type]
+        asked: Any = int | float if column.type is float else column.type
+        value = getattr(made, column.name)
+        if isinstance(asked, type | UnionType) and (isinstance(value, bool) or not isinstance(value, asked)):
+            raise ValueError(
+                f"{column.name} must be of type {getattr(column.type, '__name__', asked)}, got {shown(value)}"
+            )
+    return made
 
 
 def _line(error: Exception) -> str:

@@ -21,13 +21,12 @@ from kernels.eager.encoded import Drawn, Encoded, Groups, Logarithms
 from kernels.eager.forward import InFewBits
 from kernels.eager.mode import Compressing
 from kernels.eager.tensors import flat, group_of
-from kernels.errors import KernelError, shown
+from kernels.errors import KernelError
 from kernels.memory.saved import like
-from kernels.memory.storages import tensors
+from kernels.memory.step import Loss, differentiated
 from kernels.methods.every_tensor import SMALLEST
 from kernels.methods.planned import WIDTHS, Planned
 
-Loss = Callable[[Any], Tensor]
 Bits = Mapping[str, int | None]  # by site
 
 
@@ -118,6 +117,7 @@ class Gradients:
         kwargs: Any,
         loss: Loss | None,
         trials: Trials,
+        targets: Any = None,
         progress: Callable[[str], object] | None = None,
     ) -> None:
         self.passes, self._trials, self._progress = 0, trials, progress
@@ -127,9 +127,11 @@ class Gradients:
         self._stand = _Tried(model, trials).install()
         try:
             with torch.enable_grad():
-                self._losses, self._outer = _scalars(model(*args, **kwargs), loss)
+                self._losses = differentiated(model(*args, **kwargs), loss, targets)
         finally:
             self._stand.remove("the model")
+        # Of numbers, as a loss is, their own gradient; of others that of a random linear function.
+        self._outer = [torch.randn_like(x) / x.numel() ** 0.5 if x.dim() else torch.ones_like(x) for x in self._losses]
         self._exact = self._gradient({})
         self._norm = _norm(self._exact)
         if not isfinite(self._norm):
@@ -153,22 +155,6 @@ class Gradients:
 
 def _norm(gradient: Iterable[Tensor | None]) -> float:
     return sum(float(part.double().square().sum()) for part in gradient if part is not None)
-
-
-def _scalars(output: Any, loss: Loss | None) -> tuple[list[Tensor], list[Tensor]]:
-    """What to differentiate, and the gradients of it."""
-    if loss is not None:
-        value = loss(output)
-    else:
-        value = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-    if value is not None:
-        if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
-            raise KernelError(f"loss must be a tensor of one number with a gradient, got {shown(value)}")
-        return [value], [torch.ones_like(value)]
-    results = [x for x in tensors(output) if x.requires_grad]
-    if not results:
-        raise KernelError("model must give a tensor with a gradient to take a step, got none")
-    return results, [torch.randn_like(x) / x.numel() ** 0.5 for x in results]
 
 
 MEASURED = (2, 4, 8)  # bits; those between and beside follow by the size of a step

@@ -13,16 +13,17 @@ from torch._subclasses import FakeTensor
 from kernels.errors import KernelError
 from kernels.memory.isolated import on_copies, train
 from kernels.memory.measure import trial
-from kernels.memory.step import Living, run_step
+from kernels.memory.step import Living, Loss, run_step
 from kernels.methods.every_tensor import SMALLEST, SMALLEST_GROUP
 from kernels.planning.batches import Call, call_of, parts
 from kernels.planning.blocks import recomputing
 from kernels.planning.observe import Step, observe
 from kernels.planning.plan import Bytes
-from kernels.planning.sensitivity import Bits, Gradients, Loss, Trials, sensitivities
+from kernels.planning.sensitivity import Bits, Gradients, Trials, sensitivities
 
 Blocks = Sequence[str]  # names of those that are computed again
 Errors = dict[str, dict[int, float]]  # by site and bits
+StandIn = tuple[nn.Module, Any] | tuple[nn.Module, Any, Any]  # a model, its inputs, and the loss's targets
 SAMPLES = 2  # by which errors are measured
 PASSES = 64  # of backward, as many as are allowed for it
 
@@ -41,10 +42,11 @@ class Task:
     model: nn.Module
     call: Call
     loss: Loss | None = None
+    targets: Any = None
     rounding: str = "nearest"
     samples: int = SAMPLES
     passes: int = PASSES
-    stand_in: tuple[nn.Module, Any] | None = None
+    stand_in: StandIn | None = None
     progress: Callable[[str], object] = _silent
     _steps: dict[tuple[str, ...], Step] = field(default_factory=dict, repr=False)
     _errors: dict[tuple[str, ...], Errors] = field(default_factory=dict, repr=False)
@@ -69,15 +71,20 @@ class Task:
         """Of a step without codes."""
         living = Living()
         with recomputing(self.model, blocks):
-            run_step(living, self.model, *self.call, training=self.training)
+            run_step(living, self.model, *self.call, **self._ends)
             return Bytes(trial(self.model, *self.call, training=self.training).total, living.peak)
+
+    @property
+    def _ends(self) -> dict[str, Any]:
+        """What a step ends with, and its mode, as `run_step` and `observe` take them."""
+        return {"loss": self.loss, "targets": self.targets, "training": self.training}
 
     def step(self, blocks: Blocks) -> Step:
         """A step of the whole batch."""
         if tuple(blocks) not in self._steps:
             self.progress("a step with codes" + f", {len(blocks)} blocks computed again" * bool(blocks))
             with recomputing(self.model, blocks):
-                self._steps[tuple(blocks)] = observe(self.model, *self.call, training=self.training)
+                self._steps[tuple(blocks)] = observe(self.model, *self.call, **self._ends)
         return self._steps[tuple(blocks)]
 
     def errors(self, blocks: Blocks, step: Step) -> Errors:
@@ -95,22 +102,30 @@ class Task:
 
     @contextmanager
     def _gradients(self, blocks: Blocks, names: Sequence[str] | Bits, check: bool) -> Iterator[Gradients]:
-        model, call = (
-            (self.model, self.call) if self.stand_in is None else (self.stand_in[0], call_of(self.stand_in[1]))
-        )
+        model, call, targets = self.model, self.call, self.targets
+        if self.stand_in is not None:
+            model, inputs, targets = (*self.stand_in, None)[:3]
+            call = call_of(inputs)
         if any(isinstance(weight, FakeTensor) or weight.is_meta for weight in model.parameters()):
             raise KernelError(
                 "model must have numbers for its errors to be measured, got one of fake tensors; give"
                 " stand_in=(model, inputs): a narrow one with modules of the same names"
             )
-        few = parts(call, self.samples)
+        few = parts((call, targets), self.samples)
         trials = Trials(self.rounding)
         trials.smallest = int(SMALLEST * few.share) if self.stand_in is None else SMALLEST_GROUP
         with on_copies(model), recomputing(model, blocks), torch.compiler.set_stance("force_eager"):
             if not model.training:
                 train(model)
             self.progress("a forward pass of samples")
-            gradients = self._of_samples(model, call, few.to_check if check else few.to_plan, trials)
+            samples = few.to_check if check else few.to_plan
+            try:
+                gradients = self._of(model, *samples, trials)
+            except (KernelError, MemoryError, torch.OutOfMemoryError):
+                raise
+            except Exception:  # of any kind: the model or the loss may take the whole batch alone; or it comes again
+                trials.smallest, trials.sites = SMALLEST, {}
+                gradients = self._of(model, call, targets, trials)
             missing = set(names) - trials.sites.keys()
             if missing:
                 raise KernelError(
@@ -119,15 +134,8 @@ class Task:
                 )
             yield gradients
 
-    def _of_samples(self, model: nn.Module, call: Call, few: Call, trials: Trials) -> Gradients:
-        """Of few samples; of the whole batch, if the model or the loss does not take less."""
-        try:
-            return Gradients(model, *few, self.loss, trials, self.progress)
-        except (KernelError, MemoryError, torch.OutOfMemoryError):
-            raise
-        except Exception:  # of any kind, as the model or the loss raises it; it comes again if it was not for the cut
-            trials.smallest, trials.sites = SMALLEST, {}
-            return Gradients(model, *call, self.loss, trials, self.progress)
+    def _of(self, model: nn.Module, call: Call, targets: Any, trials: Trials) -> Gradients:
+        return Gradients(model, *call, self.loss, trials, targets, self.progress)
 
 
 def completed(errors: Mapping[str, Mapping[int, float]], step: Step) -> dict[str, Mapping[int, float]]:

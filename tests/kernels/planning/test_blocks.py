@@ -9,7 +9,9 @@ from kernels.eager.forward import Recomputed
 from kernels.memory.step import peak_bytes
 from kernels.planning import make_plan
 from kernels.planning.blocks import recomputing, repeated_blocks
+from kernels.planning.observe import observe
 from kernels.planning.sensitivity import Gradients, Trials
+from kernels.planning.solve import everywhere
 from tests.kernels.planning.nets import NETS, Attending, gradient, text
 
 
@@ -143,3 +145,32 @@ def test_blocks_that_change_what_they_are_given() -> None:
     assert report.plan is not None
     assert report.plan.recomputed
     assert all(torch.allclose(a, b) for a, b in zip(gradient(model, inputs), exact, strict=True))
+
+
+def test_what_blocks_are_given_by_keyword_is_coded_too() -> None:
+    """It is twice as long as what a block gives, so it was kept whole where it counted."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wide, self.narrow = nn.Linear(128, 128), nn.Linear(128, 64)
+
+        def forward(self, x: Tensor, *, beside: Tensor) -> Tensor:
+            y: Tensor = x + self.narrow(nn.functional.gelu(self.wide(beside)))
+            return y
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(Block() for _ in range(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            for block in self.blocks:
+                x = block(x, beside=torch.cat([x, x.sin()], -1))
+            return x
+
+    model, x = Net(), torch.randn(256, 64)
+    whole = 4 * 256 * 128 * 4  # bytes of all that blocks are given by keyword
+    with recomputing(model, repeated_blocks(model)):
+        step = observe(model, (x,), {})
+    assert step.kept_with(everywhere(step, 2)) < whole

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
 from kernels import KernelError, convert, saved_bytes
@@ -156,6 +156,7 @@ def test_a_model_that_saves_other_tensors_in_each_step() -> None:
         ({"budget": "10XB"}, "budget must be bytes"),
         ({"loss": len}, "loss must be a function of the model's output, and go with budget"),
         ({"budget": 0.2, "loss": 3}, "loss must be a function"),
+        ({"budget": 0.2, "targets": torch.ones(2)}, "targets must go with loss"),
         ({"plan": 3}, "plan must be a plan or the path of one"),
         ({"plan": "none.json"}, "plan must be a file that can be read"),
     ],
@@ -211,6 +212,23 @@ def test_a_loss_with_labels_of_the_whole_batch() -> None:
     labels = torch.randint(64, (128,))
     plan = make_plan(model, inputs, 0.2, loss=lambda output: torch.nn.functional.cross_entropy(output, labels))
     assert plan.errors.measured > 0
+
+
+def test_a_loss_with_targets() -> None:
+    """They are cut to samples with the inputs; what the loss takes counts."""
+    model, inputs = NETS["mlp"]()
+    labels, seen = torch.randint(64, (128,)), set()
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        seen.add((len(output), len(target)))
+        return torch.nn.functional.cross_entropy(output, target)
+
+    without = make_plan(model, inputs, 0.2)
+    report = convert(model, inputs=inputs[0], budget=0.2, loss=loss, targets=labels)
+    assert seen == {(128, 128), (2, 2)}
+    assert report.plan is not None
+    assert report.plan.stock.kept == without.stock.kept
+    assert report.plan.stock.peak != without.stock.peak
 
 
 def test_gradients_that_are_no_numbers() -> None:

@@ -4,11 +4,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from kernels import KernelError, convert, saved_bytes
 from kernels.conversion.every_tensor import convert_modules
-from kernels.memory.step import peak_bytes
+from kernels.memory.step import differentiated, peak_bytes
 from kernels.methods.planned import WIDTHS, Planned
 from kernels.planning.observe import observe
 from tests.kernels.planning.nets import NETS, text
@@ -69,3 +69,35 @@ def test_a_model_without_a_gradient_is_refused() -> None:
     model = nn.Linear(64, 64).requires_grad_(False)
     with pytest.raises(KernelError, match="a tensor with a gradient"):
         observe(model, (torch.randn(128, 64),), {})
+
+
+def test_the_loss_counts() -> None:
+    """As if it were within the model."""
+    model, x, target = NETS["mlp"]()[0], torch.randn(512, 64), torch.randn(512, 64)
+
+    def loss(y: Tensor, target: Tensor) -> Tensor:
+        return (y @ target.T).square().sum()  # larger than all that the model makes
+
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: Tensor, target: Tensor) -> dict[str, Tensor]:
+            y = self.model(x)
+            return {"logits": y, "loss": loss(y, target)}
+
+    step, without = (observe(model, (x,), {}, loss=given, targets=target) for given in (loss, None))
+    convert(model, "compress", bits=4)
+    assert step.peak_with({}) == peak_bytes(Whole(), x, target) > without.peak_with({})
+    assert step.kept == without.kept  # by the model
+
+
+def test_the_gradient_is_of_the_loss_alone() -> None:
+    logits = torch.randn(3, requires_grad=True)
+    own = logits.sum()
+    assert differentiated({"loss": own, "logits": logits}) == [own]
+    (only,) = differentiated({"loss": None, "logits": logits, "counts": torch.ones(3)})
+    assert only is logits
+    (mine,) = differentiated({"loss": own, "logits": logits}, lambda y, t: (y["logits"] * t).sum(), torch.arange(3.0))
+    assert mine == (logits * torch.arange(3.0)).sum()

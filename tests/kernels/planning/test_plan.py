@@ -53,10 +53,14 @@ def change(name: str, value: Any, site: bool = False) -> dict[str, Any]:
         (change("recomputed", [3]), "recomputed must be names of modules"),
         (change("extra", 1), "extra"),
         (change("bits", 9, site=True), "bits must be 2 to 8 or null, got 9"),
-        (change("bits", True, site=True), "bits must be 2 to 8 or null, got True"),
-        (change("bits", 2.5, site=True), "bits must be 2 to 8"),
+        (change("bits", True, site=True), r"bits must be of type int \| None, got True"),
+        (change("bits", 2.5, site=True), "bits must be of type"),
         (change("name", "silu", site=True), 'a name must be "module: function"'),
-        (change("bytes", None, site=True), "must have numbers of bytes"),
+        (change("bytes", None, site=True), "bytes must be of type int, got None"),
+        (change("error", "large", site=True), "error must be of type float, got 'large'"),
+        (change("model", 3), "model must be of type str, got 3"),
+        (change("stock", {"kept": "1", "peak": 2}), "kept must be of type int, got '1'"),
+        (change("errors", {"predicted": None, "measured": 0.1}), "predicted must be of type float"),
     ],
 )
 def test_a_file_that_is_no_plan(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
