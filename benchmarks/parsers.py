@@ -43,6 +43,7 @@ NET_VARIANTS = ("approx-8", "approx-4", "paper-4", "naive-8", "naive-4", "narrow
 CODED_VARIANTS = (
     *("compiled", "hook-4", "hook-2", "coded-8", "coded-4", "coded-3", "coded-2"),
     *("compress-8", "compress-4", "compress-3", "compress-2", "stochastic-4", "stochastic-2"),
+    *("plan-3", "plan-5", "plan-8", "plan-12"),
 )
 VARIANTS = (*ACTIVATION_VARIANTS, *CODED_VARIANTS, *NET_VARIANTS)
 DAY = 86_400

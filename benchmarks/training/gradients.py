@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.training.runs import Settings, conditions, counted, forward, of, start, train
+from benchmarks.training.runs import Settings, autocast, conditions, counted, first_batch, forward, of, start, train
 from benchmarks.training.variants import CODED, NETS, STOCK, runner
 
 BATCHES = {"quick": 4, "small": 32, "large": 32}
@@ -84,7 +84,9 @@ def _model(settings: Settings, variant: str, seed: int, weights: dict[str, Tenso
 
 def _all(settings: Settings, model: nn.Module, variant: str, seed: int) -> Iterator[Gradients]:
     """The gradients of each batch, the same batches for all models."""
-    run, drawn, data_of = runner(model, variant), torch.Generator().manual_seed(seed + OTHER), of(settings)
+    drawn, data_of = torch.Generator().manual_seed(seed + OTHER), of(settings)
+    with autocast(settings):
+        run = runner(model, variant, first_batch(settings, seed))
     for _ in range(BATCHES[settings.size]):
         value = forward(settings, run, *data_of.batch(settings.batch, drawn))
         yield list(torch.autograd.grad(value, [tensor for _, tensor in _tensors(settings, model)]))

@@ -23,7 +23,7 @@ CODED_BEGIN, CODED_END = "<!-- coded:begin -->\n", "<!-- coded:end -->\n"
 ROWS = "*/training.jsonl"
 SIZES = ("kept", "peak")  # bytes in a row's results; not all have the second
 CODED_PICTURES = {
-    "peaks": "Peak of a step across, final loss less stock's up; shape: method, number: bits, colour: time"
+    "peaks": "Peak of a step across, final loss less stock's up; shape: method, number: bits or share, colour: time"
 }
 PICTURES = {
     "curves": "Loss on what is held out, and the distance from stock",

@@ -20,7 +20,7 @@ from benchmarks.training import rows as kept
 from benchmarks.training.gradients import NOISE, STATES
 from benchmarks.training.rows import Row
 from benchmarks.training.runs import SHARE
-from benchmarks.training.variants import STOCK, VARIANTS
+from benchmarks.training.variants import PLAN, STOCK, VARIANTS
 
 DPI, COLOURS = 100, 255
 BAND: dict[str, Any] = {"color": "0.85", "zorder": 0, "label": "stock ± standard deviation between seeds"}
@@ -159,13 +159,23 @@ def gradients(rows: Sequence[Row]) -> Figure | None:
 
 
 TIMES = (0.75, 3.75)  # of stock's, the ends of the scale of colours
-MARKERS = {"compiled": "P", "recompute": "X", "hook": "v", "coded": "s", "compress": "o", "stochastic": "D"}
+BESIDE: dict[str, Any] = {"textcoords": "offset points", "xytext": (5, 4), "fontsize": 8}
+MARKERS = {
+    "compiled": "P",
+    "recompute": "X",
+    "hook": "v",
+    "coded": "s",
+    "compress": "o",
+    "stochastic": "D",
+    PLAN: "*",
+}
 
 
 def peaks(rows: Sequence[Row]) -> Figure | None:
     """Of models of which all that is saved is in few bits: peak of a step across, final loss less stock's up.
 
-    The shape of a point is its method, the number beside it the bits, the colour its time.
+    The shape of a point is its method, the number beside it the bits, or the share that a plan is to keep, the colour
+    its time.
     """
     tasks = kept.coded(rows)
     if not tasks:
@@ -203,6 +213,6 @@ def _peaks(axes: Axes, rows: Sequence[Row], task: str) -> None:
         time = kept.time_ratio(by_variant, variant)
         shape = {"marker": MARKERS[method], "edgecolors": "black", "linewidths": 0.5, "zorder": 3}
         axes.scatter([peak], [value], c=[time], vmin=TIMES[0], vmax=TIMES[1], cmap="viridis", **shape)
-        axes.annotate(bits, (peak, value), textcoords="offset points", xytext=(5, 4), fontsize=8)
+        axes.annotate(f"1/{bits}" if method == PLAN else bits, (peak, value), **BESIDE)
     axes.set(title=task, xlabel="peak of a step, × stock", xlim=(0, 1.1))
     axes.set_yscale("symlog", linthresh=1)  # the margin, and what is far outside

@@ -85,8 +85,10 @@ def train(settings: Settings, variant: str, seed: int) -> tuple[nn.Module, dict[
     """
     with conditions(settings):
         model, data_of = start(settings, variant, seed), of(settings)
-        run = variants.runner(model, variant)
-        sizes = _tried(settings, model, run, seed) if settings.task in variants.CODED else {}
+        first = first_batch(settings, seed)
+        with autocast(settings):
+            run = variants.runner(model, variant, first)
+        sizes = _tried(settings, model, run, first) if settings.task in variants.CODED else {}
         optimiser = optimiser_of(settings, model)
         batches = torch.Generator().manual_seed(seed)
         curve, losses, seconds = [], [], 0.0
@@ -114,10 +116,14 @@ def train(settings: Settings, variant: str, seed: int) -> tuple[nn.Module, dict[
     return model, {**results, "seconds": seconds, "curve": curve}
 
 
-def _tried(settings: Settings, model: nn.Module, run: variants.Run, seed: int) -> dict[str, int]:
+def first_batch(settings: Settings, seed: int) -> tuple[Tensor, Tensor]:
+    """Inputs and targets that the training of a seed begins with."""
+    return of(settings).batch(settings.batch, torch.Generator().manual_seed(seed))
+
+
+def _tried(settings: Settings, model: nn.Module, run: variants.Run, batch: tuple[Tensor, Tensor]) -> dict[str, int]:
     """Kept and peak of the first batch, by the allocator, once gradients are there; the model is as it was."""
     before = copy.deepcopy(model.state_dict())  # with the averages of batch norms
-    batch = of(settings).batch(settings.batch, torch.Generator().manual_seed(seed))
     step = partial(forward, settings, run, *batch)
     step().backward()  # compiles
     bytes = measured(step, torch.device(settings.device))
@@ -126,9 +132,14 @@ def _tried(settings: Settings, model: nn.Module, run: variants.Run, seed: int) -
     return bytes._asdict()
 
 
+def autocast(settings: Settings) -> torch.autocast:
+    """A context to compute in bfloat16 in, if that is asked for."""
+    return torch.autocast(settings.device, torch.bfloat16, enabled=settings.amp)
+
+
 def forward(settings: Settings, run: variants.Run, x: Tensor, target: Tensor) -> Tensor:
     """The loss of a batch."""
-    with torch.autocast(settings.device, torch.bfloat16, enabled=settings.amp):
+    with autocast(settings):
         return loss(run(x), target)
 
 
@@ -138,7 +149,7 @@ def judge(settings: Settings, model: nn.Module, share: int = 1) -> tuple[float, 
     model.eval()
     total, correct, count = 0.0, 0.0, 0
     for x, target in zip(*(part.split(JUDGED) for part in of(settings).judged(share)), strict=True):
-        with torch.autocast(settings.device, torch.bfloat16, enabled=settings.amp):
+        with autocast(settings):
             logits = model(x)
         total += float(loss(logits, target)) * len(x)
         correct += right(logits, target) * len(x)

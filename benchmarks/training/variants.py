@@ -4,7 +4,8 @@ Of `text` and `digits`, activations keep less. Of NETS, all layers do: approx-b 
 approx-backprop, paper-b by its paper's own codes, fused as much as that method with exact numbers; naive-b quantises
 forward too, and narrow is exact with a quarter of the features. Of CODED, all that autograd saves is in few bits:
 coded-b compiles the model with `kernels.compression`, compress-b converts it by compress, stochastic-b too, with codes
-rounded at random; hook-b codes in hooks, compiled is torch.compile as it comes.
+rounded at random; hook-b codes in hooks, compiled is torch.compile as it comes. plan-n converts it by the plan for an
+n-th of the bytes that stock keeps, which is made at the first weights, by the loss of the seed's first batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,12 +22,12 @@ from benchmarks.baselines.actnn import ActNN
 from benchmarks.baselines.naive import NaiveNorm
 from benchmarks.kernels.cases import MODULES, how
 from benchmarks.training.data import Data, Text
-from benchmarks.training.models import GPT, Llama, ResNet, plainly
+from benchmarks.training.models import GPT, Llama, ResNet, loss, plainly
 from benchmarks.training.nets import PreActivated, ViT
 from kernels import compression, convert
 
 Run = Callable[[Tensor], Tensor]
-STOCK, RECOMPUTE, COMPILED = "stock", "recompute", "compiled"
+STOCK, RECOMPUTE, COMPILED, PLAN = "stock", "recompute", "compiled", "plan"
 VARIANTS = parsers.ACTIVATION_VARIANTS
 SMALL_VIT = "small-vit"
 CODED = ("gpt", "llama", "resnet", SMALL_VIT)
@@ -79,11 +80,14 @@ def model(data: Data, task: str, name: str, width: int, layers: int, variant: st
     return ResNet(data.classes, width, layers, make, call)
 
 
-def runner(model: nn.Module, variant: str) -> Run:
-    """What training calls in the model's stead. What is compiled is so at the first call."""
+def runner(model: nn.Module, variant: str, batch: tuple[Tensor, Tensor]) -> Run:
+    """What training calls in the model's stead. What is compiled is so at the first call; a plan is of `batch`."""
     method, _, bits = variant.rpartition("-")
     if method == "hook":
         return partial(_hooked, model, int(bits))
+    if method == PLAN:
+        x, targets = batch
+        convert(model, inputs=x, budget=1 / int(bits), loss=loss, targets=targets)
     if method in ROUNDINGS:
         convert(model, method="compress", bits=int(bits), rounding=ROUNDINGS[method])
     if variant == COMPILED or method == "coded":

@@ -216,7 +216,7 @@ def test_trying_a_step_changes_nothing():
     settings = quick("resnet")
     model = training_runs.start(settings, "stock", 0)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    sizes = training_runs._tried(settings, model, model, 0)
+    sizes = training_runs._tried(settings, model, model, training_runs.first_batch(settings, 0))
     assert sizes["peak"] >= sizes["kept"] > 0
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(weight.grad is None for weight in model.parameters())
