@@ -27,7 +27,7 @@ test: .venv/ready-test ## run the quick tests, five minutes; some of them: make 
 test-rest: .venv/ready-test ## run the tests that make test leaves out
 	@$(PYTEST) --tier rest $(ARGS)
 
-test-all: .venv/ready-test ## run all tests, twenty minutes
+test-all: .venv/ready-test ## run all tests, half an hour
 	@$(PYTEST) $(ARGS)
 
 programs: .venv/ready-test ## compare nested forward AD with plain autograd on 10000 random programs

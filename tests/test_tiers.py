@@ -1,4 +1,4 @@
-"""The two tiers hold every test once, and the quick one looks at every package."""
+"""The tiers hold every test once, and the quick one looks at every package."""
 
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -41,7 +41,11 @@ def test_each_test_is_in_one_tier(collected):
     assert quick
     assert rest
     assert not set(quick) & set(rest)
-    assert set(quick) | set(rest) == set(tiers.select(collected, "all")) == set(collected)
+    others = {item for item in collected if tiers.repeats(item)}
+    assert others
+    assert all(item.get_closest_marker("slow") for item in others)
+    assert set(quick) | set(rest) == set(collected) - others
+    assert set(tiers.select(collected, "all")) == set(collected)
 
 
 def test_every_package_has_quick_tests(collected):

@@ -1,7 +1,8 @@
-"""The two tiers of the tests. `make test` runs the quick tier, `make test-rest` the rest, `make test-all` both.
+"""The tiers of the tests. `make test` runs the quick tier, `make test-rest` the rest, `make test-all` all.
 
 A test is in the rest if it is marked `slow`, or if it is one of a function of the catalogue that is not in `HANDFUL`.
 The name of the function then is the first word of a part of the test's case, as in `test_extremes[float32-mish]`.
+What is marked `repeats` shows on one more case what others show: it is in neither, and runs with all.
 """
 
 import re
@@ -27,6 +28,13 @@ def is_quick(item: pytest.Item) -> bool:
     return OTHERS.isdisjoint(re.match(r"\w*", part)[0] for part in parts)
 
 
+def repeats(item: pytest.Item) -> bool:
+    """True if the test belongs to neither the quick tier nor the rest."""
+    return item.get_closest_marker("repeats") is not None
+
+
 def select(items: list[pytest.Item], tier: str) -> list[pytest.Item]:
     """The tests of a tier, in their order."""
-    return [item for item in items if tier == "all" or is_quick(item) == (tier == "quick")]
+    if tier == "all":
+        return list(items)
+    return [item for item in items if not repeats(item) and is_quick(item) == (tier == "quick")]

@@ -25,6 +25,10 @@ pytestmark = pytest.mark.slow
 ARCHITECTURES = {**OF_TEXT, **OF_IMAGES}
 # With fewer elements in a channel, batch norms of many layers make noise of small errors.
 SIZES = defaultdict(Sizes, dict.fromkeys(("mobilenet-v2", "efficientnet"), Sizes(batch=8, image=64)))
+ALIKE = {  # the tensors that they save are those of others here
+    *("roberta", "deberta", "albert", "opt", "mpt", "mistral", "phi3", "gemma", "gemma3", "qwen3", "olmo2", "switch"),
+    *("dinov2", "convnextv2", "swin", "focalnet"),
+}
 REASONS = {"integers", "a statistic", "needs no gradient"}
 EXACT = {"swinv2": {"normalize"}}  # what is divided by, of heads that are narrow
 RATE = 1e-3
@@ -128,7 +132,13 @@ def check_codes_of_full_width(step: Step, stock: Any, monkeypatch: pytest.Monkey
     assert same(exact[1], stock[1])
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_those_that_are_like_others_are_known() -> None:
+    assert ARCHITECTURES.keys() > ALIKE
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.repeats] if name in ALIKE else []) for name in ARCHITECTURES]
+)
 def test_each_architecture(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward is stock's bit for bit, and so are gradients with codes of full width; they are near it with few bits."""
     model, inputs = ARCHITECTURES[name].build(SIZES[name]), ARCHITECTURES[name].batch(SIZES[name])
