@@ -19,7 +19,7 @@ from kernels.methods.planned import WIDTHS
 from kernels.planning.batches import Call
 from kernels.planning.make import PASSES
 from kernels.planning.observe import Step
-from kernels.planning.sensitivity import Bits, Gradients, Trials, sensitivities
+from kernels.planning.sensitivity import Bits, Gradients, SiteErrors, Trials, sensitivities
 from kernels.planning.solve import Limits, Solution, error_of, everywhere, solve, widest
 
 LESS = (12, 8, 5, 3)  # times less than stock
@@ -77,9 +77,7 @@ def of_seed(case: Case, step: Step, stock: int) -> Values:
     return found
 
 
-def _checked(
-    checking: Gradients, step: Step, alone: Mapping[str, Mapping[int, float]], limit: Limits
-) -> tuple[Solution, bool]:
+def _checked(checking: Gradients, step: Step, alone: SiteErrors, limit: Limits) -> tuple[Solution, bool]:
     """The plan, and whether it was mended to uniform bits, as `make_plan` does it."""
     plan, uniform = solve(step, alone, limit), widest(step, limit)
     if checking.error(plan.bits) <= checking.error(uniform):

@@ -16,7 +16,6 @@ from benchmarks.planning.nets import CPU, blocks, build
 from kernels import convert
 from kernels.memory.measure import trial
 from kernels.memory.step import Living, peak_bytes, run_step
-from kernels.memory.storages import storages
 from kernels.methods.planned import WIDTHS
 from kernels.planning import Plan, make_plan
 from kernels.planning.batches import Call
@@ -60,11 +59,9 @@ def checkpointed(module: nn.Module, call: Call) -> tuple[int, int]:
     """Bytes kept for backward and at the peak, where each block is checkpointed; of a copy."""
     living, kept = Living(), list[int]()
 
-    def half(results: list[Tensor]) -> None:
-        outputs = {storage._cdata: storage.nbytes() for x in results for storage in storages(x)}
-        kept.append(living.now - sum(outputs.values()))
-
-    run_step(living, module, *call, prepare=_checkpoint, between=half)
+    run_step(
+        living, module, *call, prepare=_checkpoint, between=lambda results: kept.append(living.now_without(results))
+    )
     return kept[0], living.peak
 
 

@@ -104,7 +104,7 @@ def _kept(settings: Settings, model: nn.Module, seed: int) -> dict[str, int]:
     """Bytes that forward leaves for backward, of a batch; of CODED the trainings tell them."""
     if settings.task in CODED:
         return {}
-    batch = of(settings).batch(settings.batch, torch.Generator().manual_seed(seed + OTHER))
+    batch = first_batch(settings, seed + OTHER)
     return {"kept": counted(lambda: forward(settings, model, *batch), model)[1]}
 
 

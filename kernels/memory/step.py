@@ -2,7 +2,7 @@
 
 import gc
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Self
 
@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernels.errors import KernelError, shown
 from kernels.memory.isolated import forget_fakes, on_fakes, train
 from kernels.memory.making import line
-from kernels.memory.storages import operand_storages, tensors
+from kernels.memory.storages import operand_storages, storages, tensors
 
 Loss = Callable[..., Tensor]
 
@@ -39,6 +39,11 @@ class Living(TorchDispatchMode):
         """Count a storage, as long as it lives."""
         if storage._cdata not in self._known:
             self._know(storage, storage.nbytes())
+
+    def now_without(self, results: Iterable[Tensor]) -> int:
+        """Bytes that are alive but for those of these tensors."""
+        theirs: dict[int, int] = {storage._cdata: storage.nbytes() for x in results for storage in storages(x)}
+        return self.now - sum(theirs.values())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for storage in operand_storages((args, kwargs)):

@@ -1,7 +1,7 @@
 """The Pareto front: bytes of a step against the error of its gradient, with what else one could do beside it."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
@@ -20,6 +20,7 @@ from kernels.planning.blocks import repeated_blocks
 from kernels.planning.limits import Limits
 from kernels.planning.observe import Step
 from kernels.planning.plan import Bytes, Plan
+from kernels.planning.sensitivity import Bits, SiteErrors
 from kernels.planning.solve import error_of, everywhere, solve
 from kernels.planning.task import PASSES, SAMPLES, StandIn, Task
 
@@ -194,7 +195,7 @@ def front_of(task: Task, plan: Plan | None = None, by: By = "kept", count: int =
     )
 
 
-def _solutions(task: Task, step: Step, errors: Mapping[str, Mapping[int, float]], by: By, count: int) -> list[Point]:
+def _solutions(task: Task, step: Step, errors: SiteErrors, by: By, count: int) -> list[Point]:
     """The solutions of limits by equal factors, from the least that codes can hold to that of whole tensors."""
     of = step.kept_with if by == "kept" else step.peak_with
     ends = of(everywhere(step, WIDTHS[0])), of(dict.fromkeys([site.name for site in step.sites], None))
@@ -206,7 +207,5 @@ def _solutions(task: Task, step: Step, errors: Mapping[str, Mapping[int, float]]
     return found
 
 
-def _point(
-    step: Step, errors: Mapping[str, Mapping[int, float]], bits: Mapping[str, int | None], name: str = ""
-) -> Point:
+def _point(step: Step, errors: SiteErrors, bits: Bits, name: str = "") -> Point:
     return Point(name, Bytes(step.kept_with(bits), step.peak_with(bits)), error_of(errors, bits) ** 0.5)

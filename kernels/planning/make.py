@@ -1,6 +1,6 @@
 """Planning: observe a step, measure what codes do to the gradient, solve, and check on other samples."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import inf
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from kernels.planning.budget import check, limits
 from kernels.planning.limits import Limits
 from kernels.planning.observe import Step
 from kernels.planning.plan import Bytes, Errors, Plan, PlannedSite
-from kernels.planning.sensitivity import Bits
+from kernels.planning.sensitivity import Bits, SiteErrors
 from kernels.planning.solve import InfeasibleError, Solution, error_of, everywhere, solve, widest
 from kernels.planning.task import PASSES, SAMPLES, Blocks, StandIn, Task, completed
 
@@ -120,7 +120,7 @@ class _Found(NamedTuple):
 
     blocks: Blocks
     step: Step
-    errors: Mapping[str, Mapping[int, float]]
+    errors: SiteErrors
     solution: Solution
 
 
@@ -185,9 +185,9 @@ def _check(bound: Any) -> None:
         raise KernelError(f"max_gradient_error must be a number above 0, got {shown(bound)}")
 
 
-def _sites(step: Step, bits: Bits, errors: Mapping[str, Mapping[int, float]]) -> tuple[PlannedSite, ...]:
+def _sites(step: Step, bits: Bits, errors: SiteErrors) -> tuple[PlannedSite, ...]:
     return tuple(
-        PlannedSite(site.name, width, site.whole, site.bytes(width), 0.0 if width is None else errors[site.name][width])
+        PlannedSite(site.name, width, site.whole, site.bytes(width), error_of(errors, {site.name: width}))
         for site in step.sites
         for width in (bits[site.name],)
     )

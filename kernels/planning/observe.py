@@ -17,7 +17,6 @@ from kernels.eager.mode import Compressing
 from kernels.eager.tensors import flat
 from kernels.errors import KernelError
 from kernels.memory.step import Living, Loss, run_step
-from kernels.memory.storages import storages
 from kernels.methods.planned import Planned
 
 
@@ -185,8 +184,7 @@ def observe(
     history, halves = _History(), list[tuple[int, int]]()
 
     def half(results: list[Tensor]) -> None:
-        outputs = {storage._cdata: storage.nbytes() for x in results for storage in storages(x)}
-        halves.append((history.event(), history.now - sum(outputs.values())))
+        halves.append((history.event(), history.now_without(results)))
 
     run_step(
         history,

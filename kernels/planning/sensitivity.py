@@ -28,6 +28,7 @@ from kernels.methods.every_tensor import SMALLEST
 from kernels.methods.planned import WIDTHS, Planned
 
 Bits = Mapping[str, int | None]  # by site
+SiteErrors = Mapping[str, Mapping[int, float]]  # by site and bits: ||g' - g||² / ||g||² of these codes alone
 
 
 class _Trial(Groups):

@@ -14,12 +14,12 @@ from kernels.errors import KernelError
 from kernels.memory.saved import size
 from kernels.methods.planned import WIDTHS
 from kernels.planning.limits import Limits
-from kernels.planning.observe import SavedSite, Step
+from kernels.planning.observe import Step
+from kernels.planning.sensitivity import Bits, SiteErrors
 
 CHOICES: tuple[int | None, ...] = (*WIDTHS, None)
 FLOOR, FLOOR_BITS = 1e-3, 4  # a share of the mean error at so many bits, see `_floor`
 GAP, SECONDS = 1e-2, 5.0  # of the least error's square: where the search for less may end; and its time
-Errors = Mapping[str, Mapping[int, float]]  # by site and bits: ||g' - g||² / ||g||² of these codes alone
 
 
 class InfeasibleError(KernelError):
@@ -35,7 +35,7 @@ class Solution:
     gap: float
 
 
-def solve(step: Step, errors: Errors, limits: Limits) -> Solution:
+def solve(step: Step, errors: SiteErrors, limits: Limits) -> Solution:
     """The plan of least error.
 
     Raises
@@ -50,7 +50,8 @@ def solve(step: Step, errors: Errors, limits: Limits) -> Solution:
         raise InfeasibleError(infeasible(step, limits))
     if not step.sites:
         return Solution({}, 0.0, 0.0)
-    cost = np.array([_error(errors, site, bits) for site in step.sites for bits in CHOICES]) + _floor(step, errors)
+    alone = np.array([error_of(errors, {site.name: bits}) for site in step.sites for bits in CHOICES])
+    cost = alone + _floor(step, errors)
     scale = cost.max(initial=0.0) or 1.0
     rows, bounds = _memory(step, limits)
     one = np.kron(np.eye(len(step.sites)), np.ones(len(CHOICES)))
@@ -72,7 +73,7 @@ def solve(step: Step, errors: Errors, limits: Limits) -> Solution:
     return Solution(bits, error_of(errors, bits), float(found.mip_gap or 0.0))
 
 
-def _floor(step: Step, errors: Errors) -> NDArray[np.float64]:
+def _floor(step: Step, errors: SiteErrors) -> NDArray[np.float64]:
     """A cost of each choice at each site that is small beside the mean one, and falls with bits as errors do.
 
     So memory that is left is used, and tensors that do nothing yet, as before layers whose weights begin at 0, do not
@@ -84,7 +85,7 @@ def _floor(step: Step, errors: Errors) -> NDArray[np.float64]:
     return np.outer(FLOOR * typical * whole / whole.mean(), falling).ravel()
 
 
-def error_of(errors: Errors, bits: Mapping[str, int | None]) -> float:
+def error_of(errors: SiteErrors, bits: Bits) -> float:
     """The sum of what codes of these bits do at all sites."""
     return sum(errors[site][width] for site, width in bits.items() if width is not None)
 
@@ -108,10 +109,6 @@ def infeasible(step: Step, limits: Limits) -> str:
         f"budget must be at least {size(peak)} at the peak of a step, got {size(limits.peak or 0)}: {codes}, and"
         " tensors that operations work on the rest; take fewer samples at once"
     )
-
-
-def _error(errors: Errors, site: SavedSite, bits: int | None) -> float:
-    return 0.0 if bits is None else errors[site.name][bits]
 
 
 def _memory(step: Step, limits: Limits) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -19,10 +19,9 @@ from kernels.planning.batches import Call, call_of, parts
 from kernels.planning.blocks import recomputing
 from kernels.planning.observe import Step, observe
 from kernels.planning.plan import Bytes
-from kernels.planning.sensitivity import Bits, Gradients, Trials, sensitivities
+from kernels.planning.sensitivity import Bits, Gradients, SiteErrors, Trials, sensitivities
 
 Blocks = Sequence[str]  # names of those that are computed again
-Errors = dict[str, dict[int, float]]  # by site and bits
 StandIn = tuple[nn.Module, Any] | tuple[nn.Module, Any, Any]  # a model, its inputs, and the loss's targets
 SAMPLES = 2  # by which errors are measured
 PASSES = 64  # of backward, as many as are allowed for it
@@ -49,7 +48,7 @@ class Task:
     stand_in: StandIn | None = None
     progress: Callable[[str], object] = _silent
     _steps: dict[tuple[str, ...], Step] = field(default_factory=dict, repr=False)
-    _errors: dict[tuple[str, ...], Errors] = field(default_factory=dict, repr=False)
+    _errors: dict[tuple[str, ...], SiteErrors] = field(default_factory=dict, repr=False)
 
     @property
     def training(self) -> bool:
@@ -87,7 +86,7 @@ class Task:
                 self._steps[tuple(blocks)] = observe(self.model, *self.call, **self._ends)
         return self._steps[tuple(blocks)]
 
-    def errors(self, blocks: Blocks, step: Step) -> Errors:
+    def errors(self, blocks: Blocks, step: Step) -> SiteErrors:
         """Of the step's sites, as `sensitivities` has them."""
         if tuple(blocks) not in self._errors:
             names = [site.name for site in step.sites]
@@ -138,7 +137,7 @@ class Task:
         return Gradients(model, *call, self.loss, trials, targets, self.progress)
 
 
-def completed(errors: Mapping[str, Mapping[int, float]], step: Step) -> dict[str, Mapping[int, float]]:
+def completed(errors: SiteErrors, step: Step) -> dict[str, Mapping[int, float]]:
     """A guess at the errors of all sites of a step, where some were measured: the others' are those of the worst."""
     worst = max(errors.values(), key=lambda by_bits: max(by_bits.values()), default={})
     return {site.name: errors.get(site.name, worst) for site in step.sites}
