@@ -25,6 +25,8 @@ class Crossing:
         Bytes.
     error
         Expected of the decoded tensor, in the root mean square, relative: of normally distributed values. 0 if exact.
+    site
+        By what name a plan chooses its bits, see `kernels.compression.cut.Cut`; "" if none does.
     """
 
     module: str
@@ -36,6 +38,7 @@ class Crossing:
     before: int
     after: int
     error: float
+    site: str = ""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from kernels.methods.every_tensor import STATISTIC
 
 aten = torch.ops.aten
 
-FEWEST, MOST = 2, 8  # bits of an element
+MOST = 8  # bits of an element
 HEADER = 4  # bytes of a group: its minimum and its step
 
 LOG_SUM_EXPS = ("logsumexp", "softmax_lse", "lse")  # as operations of PyTorch and of FlashAttention name them
@@ -49,14 +49,6 @@ AWAY = 2.0**-4
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What decides the codes: bits of an element, and how it is rounded: "nearest" or "stochastic"."""
-
-    bits: int
-    rounding: str = "nearest"
-
-
-@dataclass(frozen=True)
 class Whole:
     """The tensor itself."""
 
@@ -86,15 +78,18 @@ class Again:
 Form = Whole | Bits | Groups | Again
 
 
-def form_of(node: fx.Node, placeholder: fx.Node, bits: int) -> Form:
-    """The form of the tensor that `node` of the forward graph gives to `placeholder` of the backward graph."""
+def form_of(node: fx.Node, placeholder: fx.Node, bits: int, smallest: int) -> Form:
+    """The form of the tensor that `node` of the forward graph gives to `placeholder` of the backward graph.
+
+    Below `smallest` elements it is whole.
+    """
     value: Tensor = node.meta["val"]
     if value.dtype != torch.bool and not value.is_floating_point():
         return Whole("integers")
     if value.is_floating_point() and value.element_size() == 1:
         return Whole("8 bits already")
-    if hint(value.numel()) < SMALLEST:
-        return Whole(f"fewer than {SMALLEST} elements")
+    if hint(value.numel()) < smallest:
+        return Whole(f"fewer than {smallest} elements")
     if _must_be_exact(placeholder):
         return Whole("backward needs it exactly")
     if _is_statistic(node):

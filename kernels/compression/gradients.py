@@ -125,7 +125,7 @@ def _check(compiled: Any) -> None:
 
 
 def _draws_as_eager_mode(config: Mapping[str, Any]) -> bool:
-    return bool(config.get("fallback_random")) and config["custom_partitioner_fn"].settings.rounding == "nearest"
+    return bool(config.get("fallback_random")) and config["custom_partitioner_fn"].method.rounding == "nearest"
 
 
 def _gradient(loss: Tensor, weights: Sequence[Tensor]) -> list[Tensor | None]:

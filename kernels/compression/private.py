@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch._functorch import config as functorch_config
+from torch._functorch.aot_autograd import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor import config as inductor_config
 from torch._inductor import inductor_prims
@@ -20,6 +21,7 @@ __all__ = [
     "CustomPartitionerFn",
     "HigherOrderOperator",
     "in_memory",
+    "interpreted",
     "module_name",
     "partition",
     "trace",
@@ -33,6 +35,36 @@ def partition(joint: fx.GraphModule, inputs: Sequence[object], **options: Any) -
     with functorch_config.patch(ban_recompute_materialized_backward=False, recompute_views=True):
         forward, backward = min_cut_rematerialization_partition(joint, inputs, **options)
     return forward, backward
+
+
+def interpreted(
+    cut: CustomPartitionerFn, watch: Callable[[], Callable[[], object]] = lambda: lambda: None
+) -> Callable[..., Any]:
+    """A backend of torch.compile: Inductor up to where it generates code; then graphs run operation by operation.
+
+    Backward may run again and again. `watch` is called for each forward graph right after it was cut, and what it gives
+    each time that the graph runs.
+    """
+    from torch._inductor.compile_fx import compile_fx  # which takes a second, and warns of what is its own
+
+    settings = {"custom_partitioner_fn": cut, "force_disable_caches": True}
+
+    def run(graph: fx.GraphModule, *_: Any, **told: Any) -> Any:
+        if told.get("is_backward") or told.get("is_inference"):
+            return make_boxed_func(graph)
+        runs = watch()
+
+        def forward(*given: Any) -> Any:
+            runs()
+            return graph(*given)
+
+        return make_boxed_func(forward)
+
+    def compiled(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        with functorch_config.patch(donated_buffer=False):
+            return compile_fx(graph, inputs, inner_compile=run, config_patches=settings)
+
+    return compiled
 
 
 def trace(function: Callable[..., Any], *values: Tensor) -> fx.GraphModule:
@@ -64,6 +96,6 @@ def vector(device: torch.device) -> int:
 
 
 def module_name(path: str) -> str:
-    """Of Dynamo's path to a module, as L['self'].layers.0: the part that is a name in the model."""
-    path = re.sub(r"^L\['\w+'\](\._orig_mod)?", "", path)
+    """Of Dynamo's path to a module, as L['self'].layers.0 or G['model'].layers.0: the part that is a name in it."""
+    path = re.sub(r"^[LG]\['\w+'\](\._orig_mod)?", "", path)
     return re.sub(r"\._modules\['(\w+)'\]", r".\1", path).lstrip(".")

@@ -29,6 +29,7 @@ from kernels.methods.every_tensor import EveryTensor
 from kernels.methods.functions import function_info
 from kernels.methods.method import Method
 from kernels.planning.plan import Plan
+from kernels.planning.task import not_compiled
 from kernels.stock import KEEPS_OUTPUT
 
 WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, OptimizedModule)
@@ -104,6 +105,7 @@ def convert(
     options = {"bits": bits, "scheme": scheme, "rounding": rounding, "coefficients": coefficients}
     bound = {"max_derivative_error": max_derivative_error}
     if any(given is not None for given in (budget, loss, targets, max_gradient_error, plan)):
+        not_compiled(model)
         of_methods = {**options, **bound, "rounding": None if plan is None else rounding}
         parts = {"include": include, "exclude": exclude, "accounting": None if accounting == "as-run" else accounting}
         check_arguments(budget, loss, targets, max_gradient_error, plan, inputs, method, {**of_methods, **parts})

@@ -114,7 +114,7 @@ def _measured(options: argparse.Namespace) -> tuple[Any, Any, Any, list[Result],
             if options.budget is not None:
                 found = planned(options, model, args, kwargs, doing or (lambda text: None))
                 options.peak = True
-            conversions = _conversions(options) if found is None else [{"plan": found.plan}]
+            conversions = _conversions(options) if found is None else [{"plan": found.plan}] * (not options.compiled)
             return model, args, kwargs, _results(model, args, kwargs, conversions, options), found
     except KernelError:
         raise

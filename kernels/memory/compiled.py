@@ -37,7 +37,7 @@ def saved_by_compiled(model: Callable[..., Any], args: Any, kwargs: Any) -> Save
     besides, saved = {"inputs": 0, "parameters": 0}, []
     seen = set()
     for node in nodes(output):
-        for tensor in _of_node(node):
+        for tensor in saved_of(node):
             for storage in storages(tensor):
                 if storage._cdata in seen:
                     continue
@@ -69,7 +69,8 @@ def nodes(output: Any) -> Iterator[Node]:
             waiting += [following for following, _ in node.next_functions]
 
 
-def _of_node(node: Node) -> Iterator[Tensor]:
+def saved_of(node: Node) -> Iterator[Tensor]:
+    """What a node of autograd's graph keeps."""
     names = [name for name in dir(node) if name.startswith("_saved_")]
     for name in [*names, "saved_tensors"]:
         yield from tensors(getattr(node, name, None))

@@ -6,7 +6,7 @@ import logging
 import random
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import _lru_cache_wrapper
 from typing import Any
 
@@ -20,11 +20,13 @@ _CONTAINERS = ("_parameters", "_buffers", "_modules")
 
 
 @contextmanager
-def on_fakes(model: nn.Module, *more: Any) -> Iterator[tuple[Any, ...]]:
+def on_fakes(model: nn.Module, *more: Any, compiled: bool = False) -> Iterator[tuple[Any, ...]]:
     """A deep copy of the model and of `more`, in which tensors are fake: they have no memory.
 
     So what forward leaves in attributes, lists and objects goes with the copy. Tensors on "meta" become fake ones on
     the CPU: operations take other paths there.
+
+    With `compiled`, the copy will be run by torch.compile, whose graphs ask no tensor for its numbers.
     """
     given = [leaf for leaf in tree_leaves(more) if isinstance(leaf, Tensor)]
     real = [*model.parameters(), *model.buffers(), *given]
@@ -33,7 +35,7 @@ def on_fakes(model: nn.Module, *more: Any) -> Iterator[tuple[Any, ...]]:
     with _random_numbers(), _quiet():
         with FakeCopyMode(mode):
             copied = copy.deepcopy((model, *more), memo)
-        with mode, unpacked():
+        with mode, nullcontext() if compiled else unpacked():
             yield copied
 
 

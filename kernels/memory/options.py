@@ -71,7 +71,10 @@ def parser() -> command.Parser:
         help="in place of methods, plan the bits of each saved tensor: bytes at the peak of a step, as 24GiB, or a"
         " share of what is kept now, as 0.2",
     )
-    parser.add_argument("--save", metavar="FILE", help="write the plan, for convert(model, plan=FILE)")
+    parser.add_argument("--compiled", action="store_true", help="with --budget, a share: plan for torch.compile")
+    parser.add_argument(
+        "--save", metavar="FILE", help="write the plan, for convert(model, plan=FILE) or compression.options(plan=FILE)"
+    )
     parser.add_argument("--format", metavar="F", default="table", help=f"{', '.join(FORMATS)} (default: table)")
     parser.add_argument("--rows", metavar="N", default="12", help="rows of the per-module table (default: 12)")
     parser.add_argument(
@@ -94,6 +97,8 @@ def check(options: argparse.Namespace) -> None:
     number("max-derivative-error", options.max_derivative_error)
     if options.save is not None and options.budget is None:
         raise KernelError(f"save must go with --budget, whose plan it writes, got {options.save!r}")
+    if options.compiled and options.budget is None:
+        raise KernelError("compiled must go with --budget, whose plan it is of, got no budget")
     if options.budget is not None:
         _check_planned(options)
         return

@@ -13,9 +13,8 @@ from kernels.memory import zoo
 from kernels.planning.batches import call_of
 from kernels.planning.budget import check
 from kernels.planning.fronts import Front, front_of
-from kernels.planning.make import plan_of
+from kernels.planning.make import kind_of, plan_of
 from kernels.planning.plan import Plan
-from kernels.planning.task import Task
 
 SEED = 0  # of the narrow copy's weights and inputs, and of what they are differentiated by
 
@@ -41,7 +40,7 @@ def planned(
     if options.model in zoo.names():
         progress("building a narrow copy")
         stand_in = _narrow(options)
-    task = Task(model, call_of(kwargs or args), stand_in=stand_in, progress=progress)
+    task = kind_of(options.compiled)(model, call_of(kwargs or args), stand_in=stand_in, progress=progress)
     with nullcontext() if stand_in is None else _one_thread():
         plan = plan_of(task, options.budget)
         if options.plot is None:

@@ -46,7 +46,7 @@ class EveryTensor(WithoutKernel):
 
     def __post_init__(self) -> None:
         if not isinstance(self.bits, int) or isinstance(self.bits, bool) or self.bits not in BITS:
-            raise KernelError(f"bits must be a whole number from 2 to 8 for compress, got {shown(self.bits)}")
+            raise KernelError(f"bits must be a whole number from 2 to 8, got {shown(self.bits)}")
         if self.rounding not in ROUNDINGS:
             raise KernelError(f"rounding must be one of {', '.join(ROUNDINGS)}, got {shown(self.rounding)}")
 

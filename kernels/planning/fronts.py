@@ -16,8 +16,8 @@ from kernels.memory.saved import UNITS, picture, size
 from kernels.memory.step import Loss
 from kernels.methods.planned import WIDTHS
 from kernels.planning.batches import call_of
-from kernels.planning.blocks import repeated_blocks
 from kernels.planning.limits import Limits
+from kernels.planning.make import kind_of
 from kernels.planning.observe import Step
 from kernels.planning.plan import Bytes, Plan
 from kernels.planning.sensitivity import Bits, SiteErrors
@@ -76,7 +76,7 @@ class Front:
     def __str__(self) -> str:
         lines = [f"| {self.model} | kept | peak | error of the gradient |", "|---|---:|---:|---:|"]
         lines += [
-            f"| {point.name or 'solved'} | {size(point.bytes.kept)} | {size(point.bytes.peak)} | {point.error:.2%} |"
+            f"| {point.name or 'solved'} | {size(point.bytes.kept)} | {point.bytes.peak_text} | {point.error:.2%} |"
             for point in (*self.named, *self.points)
         ]
         return "\n".join(lines)
@@ -131,7 +131,7 @@ class Front:
         return figure
 
     def _bytes(self, point: Point) -> int:
-        return point.bytes.kept if self.by == "kept" else point.bytes.peak
+        return point.bytes.kept if self.by == "kept" else point.bytes.peak or 0  # known where it is asked for
 
 
 def front(
@@ -147,13 +147,14 @@ def front(
     samples: int = SAMPLES,
     passes: int = PASSES,
     stand_in: StandIn | None = None,
+    compiled: bool = False,
     progress: Callable[[str], object] = lambda doing: None,
 ) -> Front:
     """What each budget costs in error.
 
     Parameters
     ----------
-    model, inputs, loss, targets, rounding, samples, passes, stand_in, progress
+    model, inputs, loss, targets, rounding, samples, passes, stand_in, compiled, progress
         As of `make_plan`.
     plan
         One of this model, to be among the named points.
@@ -165,9 +166,9 @@ def front(
     Raises
     ------
     KernelError
-        As `make_plan` does; for a count below 2, and for other bytes.
+        As `make_plan` does; for a count below 2, and for other bytes: of a compiled model the peak is not known.
     """
-    task = Task(model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in, progress)
+    task = kind_of(compiled)(model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in, progress)
     return front_of(task, plan, by, count)
 
 
@@ -175,9 +176,11 @@ def front_of(task: Task, plan: Plan | None = None, by: By = "kept", count: int =
     """As `front`, of a task."""
     if by not in NAMES:
         raise KernelError(f"by must be one of {', '.join(NAMES)}, got {shown(by)}")
+    if by == "peak" and task.compiled:
+        raise KernelError("by must be 'kept' for a compiled model, whose peak is not known, got 'peak'")
     if not isinstance(count, int) or isinstance(count, bool) or count < 2:
         raise KernelError(f"count must be a whole number of 2 or more, got {shown(count)}")
-    step, blocks = task.step(()), repeated_blocks(task.model)
+    step, blocks = task.step(()), task.blocks
     errors = task.errors((), step) if step.sites else {}
     named = [Point("stock", task.stock, 0.0)]
     if blocks:
@@ -198,7 +201,8 @@ def front_of(task: Task, plan: Plan | None = None, by: By = "kept", count: int =
 def _solutions(task: Task, step: Step, errors: SiteErrors, by: By, count: int) -> list[Point]:
     """The solutions of limits by equal factors, from the least that codes can hold to that of whole tensors."""
     of = step.kept_with if by == "kept" else step.peak_with
-    ends = of(everywhere(step, WIDTHS[0])), of(dict.fromkeys([site.name for site in step.sites], None))
+    whole = dict.fromkeys([site.name for site in step.sites], None)
+    ends = of(everywhere(step, WIDTHS[0])) or 0, of(whole) or 0  # known where they are asked for
     found = []
     for number, limit in enumerate(np.geomspace(*ends, count)):
         task.progress(f"solving for budget {number + 1} of {count}")

@@ -23,9 +23,11 @@ class Limits:
     peak: int | None = None
     kept: int | None = None
 
-    def include(self, kept: int, peak: int) -> bool:
+    def include(self, kept: int, peak: int | None) -> bool:
         """Whether these bytes are within them."""
-        return (self.peak is None or peak <= self.peak) and (self.kept is None or kept <= self.kept)
+        return (self.peak is None or (peak is not None and peak <= self.peak)) and (
+            self.kept is None or kept <= self.kept
+        )
 
     def hold(self, step: "Step", bits: Mapping[str, int | None]) -> bool:
         """Whether a step stays within them."""

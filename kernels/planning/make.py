@@ -10,7 +10,6 @@ from kernels.errors import KernelError, shown
 from kernels.memory.step import Loss
 from kernels.methods.planned import WIDTHS
 from kernels.planning.batches import call_of
-from kernels.planning.blocks import repeated_blocks
 from kernels.planning.budget import check, limits
 from kernels.planning.limits import Limits
 from kernels.planning.observe import Step
@@ -34,6 +33,7 @@ def make_plan(
     samples: int = SAMPLES,
     passes: int = PASSES,
     stand_in: StandIn | None = None,
+    compiled: bool = False,
     progress: Callable[[str], object] = lambda doing: None,
 ) -> Plan:
     """The plan of least error of the gradient for a budget of memory; the model is left as it was.
@@ -67,6 +67,9 @@ def make_plan(
     stand_in
         Another model with modules of the same names, its inputs, and its targets if the loss takes any, to measure
         errors on: a narrow one of one that is too large.
+    compiled
+        Whether the plan is for `torch.compile`, by `compression.options(plan=...)`: of what crosses in the graphs of
+        the whole model. The budget is a share of what the model keeps in eager mode, then.
     progress
         Is given a text of what is being done, now and then.
 
@@ -81,17 +84,31 @@ def make_plan(
         For a budget that cannot be held, with the least that can; for a model that does not run on fake tensors.
     """
     _check(max_gradient_error)
-    task = Task(model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in, progress)
+    task = kind_of(compiled)(model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in, progress)
     return plan_of(task, budget, max_gradient_error)
+
+
+def kind_of(compiled: bool) -> type[Task]:
+    """What asks a model, in eager mode or compiled."""
+    if not compiled:
+        return Task
+    from kernels.compression.planning import CompiledTask  # with Inductor, which takes seconds to import
+
+    return CompiledTask
 
 
 def plan_of(task: Task, budget: str | float, max_gradient_error: float | None = None) -> Plan:
     """As `make_plan`, of a task."""
-    check(budget)
+    number = check(budget)
+    if task.compiled and isinstance(number, int):
+        raise KernelError(
+            "budget must be a share of what the model keeps for a compiled model, as 0.2, whose peak depends on code"
+            f" that is not generated yet, got {shown(budget)}"
+        )
     name, stock, rounding = type(task.model).__name__, task.stock, task.rounding
     limit = limits(budget, stock.kept)
     if limit.include(stock.kept, stock.peak):
-        return Plan(name, str(budget), rounding, (), (), stock, stock, Errors(0.0, 0.0), 0, 0.0, 0.0)
+        return Plan(name, str(budget), rounding, (), (), stock, stock, Errors(0.0, 0.0), 0, 0.0, 0.0, "", task.compiled)
     found = _searched(task, limit, max_gradient_error)
     uniform = widest(found.step, limit)
     of_plan, of_uniform = task.checked(found.blocks, [found.solution.bits, uniform])
@@ -112,6 +129,7 @@ def plan_of(task: Task, budget: str | float, max_gradient_error: float | None = 
         of_uniform**0.5,
         solution.gap,
         task.measured_on,
+        task.compiled,
     )
 
 
@@ -126,7 +144,7 @@ class _Found(NamedTuple):
 
 def _searched(task: Task, limit: Limits, bound: float | None) -> _Found:
     """The solution with the fewest blocks computed again whose error is within the bound; else of the least error."""
-    blocks = repeated_blocks(task.model)
+    blocks = task.blocks
     step = task.step(())
     if not limit.hold(step, everywhere(step, WIDTHS[0])):
         widest(_with_all(task, blocks, step), limit)  # before it takes time

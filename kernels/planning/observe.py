@@ -60,7 +60,7 @@ class Step:
         Of each code.
     peaks
         The most bytes that are alive over what was there before, in each segment of the step; a segment ends where a
-        site is saved or freed.
+        site is saved or freed. None at all: they are not known.
     backward
         The first segment after the model's forward pass: of the loss, and then of the backward pass.
     kept
@@ -77,8 +77,10 @@ class Step:
         """Bytes that are kept for backward with other bits at some sites."""
         return self.kept + sum(self._more(site, bits) for site in self.sites if site.born < self.backward <= site.dead)
 
-    def peak_with(self, bits: Mapping[str, int | None]) -> int:
-        """The most bytes that are alive with other bits at some sites."""
+    def peak_with(self, bits: Mapping[str, int | None]) -> int | None:
+        """The most bytes that are alive with other bits at some sites; None: it is not known."""
+        if not self.peaks:
+            return None
         more = [0] * (len(self.peaks) + 1)
         for site in self.sites:
             change = self._more(site, bits)

@@ -47,10 +47,15 @@ class PlannedSite:
 
 @dataclass(frozen=True)
 class Bytes:
-    """Of one step: kept for backward, and alive at once over what was there before."""
+    """Of one step: kept for backward, and alive at once over what was there before; None: not known."""
 
     kept: int
-    peak: int
+    peak: int | None
+
+    @property
+    def peak_text(self) -> str:
+        """For a table."""
+        return "–" if self.peak is None else size(self.peak)
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,8 @@ class Plan:
         How far below the predicted error's square the least may be, as a share.
     measured_on
         What errors were measured on: "" for the model itself, or a description.
+    compiled
+        Whether it is for `torch.compile`, by `compression.options(plan=...)`.
     """
 
     model: str
@@ -101,6 +108,7 @@ class Plan:
     uniform_error: float
     gap: float
     measured_on: str = ""
+    compiled: bool = False
 
     @property
     def needed(self) -> bool:
@@ -115,7 +123,12 @@ class Plan:
         return Planned(max(known, default=WIDTHS[-1]), self.rounding, bits)
 
     def check_model(self, model: nn.Module) -> None:
-        """Raise KernelError for a model without the modules of the plan."""
+        """Raise KernelError for a model without the modules of the plan, and for a plan for `torch.compile`."""
+        if self.compiled:
+            raise KernelError(
+                "plan must be for eager mode, got one of a compiled model, in which other tensors are saved; give it to"
+                " torch.compile(model, options=compression.options(plan=...))"
+            )
         names = {name for name, _ in model.named_modules()}
         for module in (*self.recomputed, *(site.name.partition(": ")[0] for site in self.sites)):
             if module not in names:
@@ -146,15 +159,18 @@ class Plan:
 
     def __str__(self) -> str:
         if not self.needed:
+            if self.compiled:
+                return f"{self.model} has nothing for codes when it is compiled: it keeps {size(self.planned.kept)}"
             return (
                 f"{self.model} needs no plan for a budget of {self.budget}: it keeps {size(self.stock.kept)} for"
-                f" backward, and its peak is {size(self.stock.peak)}"
+                f" backward, and its peak is {self.stock.peak_text}"
             )
+        before, planned = self.stock.peak_text, self.planned.peak_text
+        peak = "" if self.planned.peak is None else f"; peak of a step {before} before, {planned} planned"
         on = f" (measured on {self.measured_on})" if self.measured_on else ""
         lines = [
             f"{self.model}, budget {self.budget}: kept for backward {size(self.stock.kept)} before,"
-            f" {size(self.planned.kept)} planned; peak of a step {size(self.stock.peak)} before,"
-            f" {size(self.planned.peak)} planned",
+            f" {size(self.planned.kept)} planned{peak}",
             f"error of the gradient: {self.errors.measured:.2%} measured, {self.errors.predicted:.2%} predicted;"
             f" with {self.uniform} bits everywhere {self.uniform_error:.2%}{on}",
             *([f"computed again in backward: {_blocks(self.recomputed)}"] if self.recomputed else []),
@@ -203,6 +219,8 @@ def _plan(document: Mapping[str, Any]) -> Plan:
             raise ValueError(f'a name must be "module: function", got {shown(site.name)}')
     if not all(isinstance(block, str) for block in plan.recomputed):
         raise ValueError(f"recomputed must be names of modules, got {shown(plan.recomputed)}")
+    if plan.compiled and plan.recomputed:
+        raise ValueError(f"recomputed must be empty in a plan of a compiled model, got {shown(plan.recomputed)}")
     if plan.rounding not in ROUNDINGS:
         raise ValueError(f"rounding must be one of {', '.join(ROUNDINGS)}, got {shown(plan.rounding)}")
     return plan
@@ -214,7 +232,9 @@ def _made(kind: type[T], values: Mapping[str, Any]) -> T:
     for column in fields(kind):  # type: ignore[arg-type]
         asked: Any = int | float if column.type is float else column.type
         value = getattr(made, column.name)
-        if isinstance(asked, type | UnionType) and (isinstance(value, bool) or not isinstance(value, asked)):
+        if isinstance(asked, type | UnionType) and not (
+            isinstance(value, asked) and isinstance(value, bool) == (asked is bool)
+        ):
             raise ValueError(
                 f"{column.name} must be of type {getattr(column.type, '__name__', asked)}, got {shown(value)}"
             )

@@ -8,7 +8,7 @@ The gradient is that of the loss, if the model's output has one or one is given;
 output, of whose gradients the mean square is that of the Jacobian's columns.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
@@ -125,12 +125,8 @@ class Gradients:
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
         if not self._weights:
             raise KernelError("model must have parameters that want a gradient for errors to be measured, got none")
-        self._stand = _Tried(model, trials).install()
-        try:
-            with torch.enable_grad():
-                self._losses = differentiated(model(*args, **kwargs), loss, targets)
-        finally:
-            self._stand.remove("the model")
+        with torch.enable_grad():
+            self._losses = differentiated(self._output(model, args, kwargs), loss, targets)
         # Of numbers, as a loss is, their own gradient; of others that of a random linear function.
         self._outer = [torch.randn_like(x) / x.numel() ** 0.5 if x.dim() else torch.ones_like(x) for x in self._losses]
         self._exact = self._gradient({})
@@ -138,18 +134,35 @@ class Gradients:
         if not isfinite(self._norm):
             raise KernelError("the gradient must be finite for errors to be measured, got one with NaN or infinities")
 
+    @property
+    def sites(self) -> Set[str]:
+        """Names of those where tensors were saved."""
+        return self._trials.sites.keys()
+
     def error(self, bits: Bits) -> float:
         """||g' - g||² / ||g||² for the gradient g' with these codes, where g is the exact one."""
         parts = zip(self._gradient(bits), self._exact, strict=True)
         off = sum(float((a.double() - b.double()).square().sum()) for a, b in parts if a is not None and b is not None)
         return off / self._norm if self._norm else 0.0
 
+    def _output(self, model: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Of the model, in whose backward passes codes are tried."""
+        self._stand = _Tried(model, self._trials).install()
+        try:
+            return model(*args, **kwargs)
+        finally:
+            self._stand.remove("the model")
+
+    def _try(self, bits: Bits) -> None:
+        """Let the next backward pass see these codes."""
+        self._trials.bits = bits
+        self._stand.forget()
+
     def _gradient(self, bits: Bits) -> list[Tensor | None]:
         self.passes += 1
         if self._progress is not None:
             self._progress(f"backward pass {self.passes} of samples")
-        self._trials.bits = bits
-        self._stand.forget()
+        self._try(bits)
         found = torch.autograd.grad(self._losses, self._weights, self._outer, retain_graph=True, allow_unused=True)
         return list(found)
 

@@ -106,7 +106,7 @@ def infeasible(step: Step, limits: Limits) -> str:
             " stay exact the rest"
         )
     return (
-        f"budget must be at least {size(peak)} at the peak of a step, got {size(limits.peak or 0)}: {codes}, and"
+        f"budget must be at least {size(peak or 0)} at the peak of a step, got {size(limits.peak or 0)}: {codes}, and"
         " tensors that operations work on the rest; take fewer samples at once"
     )
 

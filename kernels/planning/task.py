@@ -1,13 +1,14 @@
 """What planning asks of a model, with some of its blocks computed again in backward: bytes of a step, and errors."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
+from torch._dynamo.eval_frame import OptimizedModule
 from torch._subclasses import FakeTensor
 
 from kernels.errors import KernelError
@@ -16,7 +17,7 @@ from kernels.memory.measure import trial
 from kernels.memory.step import Living, Loss, run_step
 from kernels.methods.every_tensor import SMALLEST, SMALLEST_GROUP
 from kernels.planning.batches import Call, call_of, parts
-from kernels.planning.blocks import recomputing
+from kernels.planning.blocks import recomputing, repeated_blocks
 from kernels.planning.observe import Step, observe
 from kernels.planning.plan import Bytes
 from kernels.planning.sensitivity import Bits, Gradients, SiteErrors, Trials, sensitivities
@@ -47,8 +48,13 @@ class Task:
     passes: int = PASSES
     stand_in: StandIn | None = None
     progress: Callable[[str], object] = _silent
+    compiled: ClassVar[bool] = False  # whether plans are for torch.compile
+    gradients: ClassVar[type[Gradients]] = Gradients
     _steps: dict[tuple[str, ...], Step] = field(default_factory=dict, repr=False)
     _errors: dict[tuple[str, ...], SiteErrors] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        not_compiled(self.model)
 
     @property
     def training(self) -> bool:
@@ -59,6 +65,11 @@ class Task:
     def measured_on(self) -> str:
         """What errors are measured on: "" for the model itself, or a description."""
         return "" if self.stand_in is None else f"a {type(self.stand_in[0]).__name__} that stands in for it"
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        """Those that could be computed again."""
+        return repeated_blocks(self.model)
 
     @cached_property
     def stock(self) -> Bytes:
@@ -82,21 +93,25 @@ class Task:
         """A step of the whole batch."""
         if tuple(blocks) not in self._steps:
             self.progress("a step with codes" + f", {len(blocks)} blocks computed again" * bool(blocks))
-            with recomputing(self.model, blocks):
-                self._steps[tuple(blocks)] = observe(self.model, *self.call, **self._ends)
+            self._steps[tuple(blocks)] = self._observed(blocks)
         return self._steps[tuple(blocks)]
+
+    def _observed(self, blocks: Blocks) -> Step:
+        with recomputing(self.model, blocks):
+            return observe(self.model, *self.call, **self._ends)
 
     def errors(self, blocks: Blocks, step: Step) -> SiteErrors:
         """Of the step's sites, as `sensitivities` has them."""
         if tuple(blocks) not in self._errors:
             names = [site.name for site in step.sites]
-            with self._gradients(blocks, names, check=False) as gradients:
-                self._errors[tuple(blocks)] = sensitivities(gradients, names, self.passes)
+            with self._gradients(blocks, names, False) as gradients:
+                measured = sensitivities(gradients, [name for name in names if name in gradients.sites], self.passes)
+            self._errors[tuple(blocks)] = completed(measured, step)
         return self._errors[tuple(blocks)]
 
     def checked(self, blocks: Blocks, plans: Sequence[Bits]) -> list[float]:
         """||g' - g||² / ||g||² with each of these bits, on other samples than errors are measured on."""
-        with self._gradients(blocks, plans[0], check=True) as gradients:
+        with self._gradients(blocks, plans[0], True) as gradients:
             return [gradients.error(bits) for bits in plans]
 
     @contextmanager
@@ -125,16 +140,31 @@ class Task:
             except Exception:  # of any kind: the model or the loss may take the whole batch alone; or it comes again
                 trials.smallest, trials.sites = SMALLEST, {}
                 gradients = self._of(model, call, targets, trials)
-            missing = set(names) - trials.sites.keys()
+            missing = set(names) - gradients.sites
             if missing:
-                raise KernelError(
-                    f"model must save the same tensors in each step, got none at {min(missing)!r} with"
-                    f" {len(names) - len(missing)} others; its forward depends on numbers, which a plan cannot know"
-                )
+                self._miss(missing, len(names))
             yield gradients
 
+    def _miss(self, missing: Set[str], of: int) -> None:
+        """Raise KernelError, since a step of samples has not all of the sites of a whole batch."""
+        raise KernelError(
+            f"model must save the same tensors in each step, got none at {min(missing)!r} with {of - len(missing)}"
+            " others; its forward depends on numbers, which a plan cannot know"
+        )
+
     def _of(self, model: nn.Module, call: Call, targets: Any, trials: Trials) -> Gradients:
-        return Gradients(model, *call, self.loss, trials, targets, self.progress)
+        return self.gradients(model, *call, self.loss, trials, targets, self.progress)
+
+
+def not_compiled(model: nn.Module) -> None:
+    """Raise KernelError for what torch.compile gave, also within DDP: a plan cannot change what its graphs save."""
+    while isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        model = model.module
+    if isinstance(model, OptimizedModule):
+        raise KernelError(
+            "model must not be compiled yet for a plan, got what torch.compile gave, whose graphs save what they do;"
+            " give the model itself, and compile it with compression.options(plan=make_plan(..., compiled=True))"
+        )
 
 
 def completed(errors: SiteErrors, step: Step) -> dict[str, Mapping[int, float]]:

@@ -11,14 +11,17 @@ from torch._higher_order_ops.flex_attention import flex_attention, flex_attentio
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from kernels.compression import forms, splice
+from kernels.compression import cut as cuts
+from kernels.compression import forms
 from kernels.compression.attention import beside_a_log_sum_exp, compute_again
 from kernels.compression.codes import decode, encode
 from kernels.compression.crossing import Crossing
-from kernels.compression.forms import Settings, Whole
+from kernels.compression.cut import cut_of
+from kernels.compression.forms import Whole
 from kernels.compression.nodes import arguments_of
 from kernels.compression.places import places_of
-from kernels.compression.splice import crossings
+from kernels.compression.splice import crossings, put_codes
+from kernels.methods.every_tensor import EveryTensor
 from tests.kernels.compression.cuts import full_width
 from tests.kernels.compression.graphs import compiled, error, partitioner, stock
 
@@ -78,8 +81,8 @@ def test_beside_exact_statistics_the_error_would_be_larger(monkeypatch: pytest.M
     q = SHARP * q
     exact = gradients(causal, upstream, q, k, v)
     again = error(gradients(compiled(causal, partitioner(bits=2)), upstream, q, k, v), exact)
-    monkeypatch.setattr(splice, "compute_again", lambda backward, pairs, coded: pairs)
-    monkeypatch.setattr(splice, "beside_a_log_sum_exp", lambda backward, crossing: set())
+    monkeypatch.setattr(cuts, "compute_again", lambda backward, pairs, coded: pairs)
+    monkeypatch.setattr(cuts, "beside_a_log_sum_exp", lambda backward, crossing: set())
     beside = error(gradients(compiled(causal, partitioner(bits=2)), upstream, q, k, v), exact)
     (a, b), (c, d) = ((through_codes(one, 2), one) for one in (q, k))
     logits = float(((a @ c.mT - b @ d.mT) / SHAPE[-1] ** 0.5).std())
@@ -201,7 +204,9 @@ def of_a_gpu(kind: str, dropout: float) -> tuple[list[Crossing], fx.Node, list[f
         last = backward.call_function(backward_pass, (), {name: arguments.get(name) for name in names})
         backward.output(tuple(backward.call_function(operator.getitem, (last, place)) for place in range(3)))
         modules = [fx.GraphModule(nn.Module(), graph) for graph in (forward, backward)]
-        rows = crossings(*modules, 1, frozenset(), Settings(4))
+        cut = cut_of(modules[0].graph, modules[1].graph, 1, frozenset(), EveryTensor(4))
+        put_codes(*modules, cut, "nearest")
+        rows = crossings(cut, "nearest")
     (last,) = modules[1].graph.find_nodes(op="call_function", target=backward_pass)
     return rows, last, list(modules[1].graph.find_nodes(op="call_function", target=attention))
 
@@ -246,4 +251,4 @@ def test_flex_attention_is_not() -> None:
     assert compute_again(backward, pairs, set(tensors[:5])) == pairs
     assert beside_a_log_sum_exp(backward, set(saved)) == set(saved)
     saved[5].meta["val"] = torch.empty(SHAPE)
-    assert forms.form_of(saved[5], saved[5], 4) == Whole("backward needs it exactly")
+    assert forms.form_of(saved[5], saved[5], 4, 64) == Whole("backward needs it exactly")

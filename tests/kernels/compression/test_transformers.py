@@ -4,6 +4,10 @@ import pytest
 import torch
 
 from kernels.compression import forms, private
+from kernels.compression.partitioner import CodedPartitioner
+from kernels.compression.planning import CompiledTask, run
+from kernels.methods.every_tensor import EveryTensor
+from kernels.planning.batches import Call
 from tests.kernels.compression.cuts import Step, allowed, full_width, same
 from tests.kernels.compression.graphs import error, partitioner, stock
 from tests.kernels.conversion.small_transformers import RATE, batch, build, each_family
@@ -41,3 +45,17 @@ def test_each_architecture(family: str) -> None:
     assert off[BITS] < allowed(cut.graphs, BITS)
     # Steps are a 17th as large, 255 by 15; half of that, for what is of higher order.
     assert off[BITS] < off[4] / (17 / 2)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@each_family
+def test_planning_sees_what_the_model_saves(family: str) -> None:
+    """On fake tensors as for real, to the byte and by the same names."""
+    model, inputs = build(family, ACTS[family]).train(), batch(family)
+    step = CompiledTask(model, Call((), inputs)).step(())
+    cut = CodedPartitioner(EveryTensor(step.bits))
+    run(model, cut, (), inputs)
+    assert sum(graph.after for graph in cut.graphs) == step.kept
+    rows = [row for graph in cut.graphs for row in graph.crossings]
+    assert {row.site for row in rows if row.site} == {site.name for site in step.sites}
+    assert step.sites

@@ -58,7 +58,7 @@ def test_errors() -> None:
     for options, message in [
         ({"include": "nothing"}, "nothing"),
         ({"exclude": "nothing"}, "nothing"),
-        ({"bits": 1}, "bits must be a whole number from 2 to 8 for compress, got 1"),
+        ({"bits": 1}, "bits must be a whole number from 2 to 8, got 1"),
         ({"bits": 2.5}, "bits must be"),
         ({"rounding": "up"}, "rounding must be one of nearest, stochastic"),
         ({"scheme": "robust"}, "scheme"),

@@ -10,7 +10,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from coefficients import command
-from kernels import KernelError, convert
+from kernels import KernelError, compression, convert
 from kernels.memory import peak_bytes, zoo
 from kernels.memory.__main__ import NARROW, main
 from kernels.planning import Plan
@@ -72,6 +72,16 @@ def test_a_picture_of_the_front(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert [path.name for path in tmp_path.iterdir()] == ["front.svg"]
 
 
+def test_a_plan_for_a_compiled_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    lines = ran(f"{BLOCK} --budget 0.1 --compiled --save {tmp_path}/plan.json", capsys).splitlines()
+    assert [line.split(" | ")[0] for line in lines[4:6]] == ["| as it is", ""]
+    assert any(line.startswith("| mlp.up: aten.addmm | 1 | ") for line in lines)
+    plan = Plan.load(tmp_path / "plan.json")
+    assert plan.compiled
+    assert plan.planned.kept <= 0.1 * plan.stock.kept
+    assert compression.options(plan=tmp_path / "plan.json")
+
+
 @pytest.mark.slow
 def test_ones_own_model_is_measured_itself(capsys: pytest.CaptureFixture[str]) -> None:
     out = ran(OWN, capsys)
@@ -93,6 +103,8 @@ def test_a_budget_that_is_there_anyway(capsys: pytest.CaptureFixture[str]) -> No
         ("--budget 0.2 --method fewbit", "method must be left out with --budget, which decides it, got 'fewbit'"),
         ("--budget 0.2 --bits 4", "bits must be left out with --budget, which decides it, got '4'"),
         ("--budget 0.2 --accounting cuda", "accounting must be as-run with --budget"),
+        ("--budget 1GiB --compiled", r"budget must be a share of what the model keeps for a compiled model, .*'1GiB'"),
+        ("--compiled", "compiled must go with --budget, whose plan it is of, got no budget"),
         ("--save plan.json", "save must go with --budget, whose plan it writes, got 'plan.json'"),
     ],
 )
