@@ -24,8 +24,9 @@ COMPRESSION_WAYS = (
     *("compiled with fp8", *(f"{way} {bits} bits" for way in ("hook", "convert") for bits in (8, 4, 2))),
     *(f"compress {bits} bits" for bits in (8, 4, 2)),
     *(f"coded {bits} bits" for bits in (8, 4, 3, 2)),
+    *(f"planned {bits} bits" for bits in (4, 3, 2)),
 )
-PLANNING_WHATS, PLANNING_RUNS, PLANNING_SEEDS = ("errors", "bytes", "times"), 9, 3
+PLANNING_WHATS, PLANNING_RUNS, PLANNING_SEEDS = ("errors", "compiled", "bytes", "times"), 9, 3
 PLANNING_MODELS = ("BERT", "GPT-2", "ViT", "Llama", "Mixtral", "ResNet", "EfficientNet")
 SUITES = ("accuracy", "memory", "speed", "fit", "training")
 KERNEL_FUNCTIONS, KERNEL_DTYPES = ("gelu", "silu"), ("bfloat16", "float16", "float32")

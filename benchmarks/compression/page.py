@@ -7,35 +7,46 @@ from benchmarks.compression.ways import CHECKPOINT, COMPILED, COMPILED_CHECKPOIN
 from benchmarks.pages import Rows, by, place, read, spread, table
 from benchmarks.parsers import COMPRESSION_WAYS
 
+ROUNDING = 1e-5  # of sums in float32, in the order that compiled code takes
 HEAD = ("", "kept, × eager", "peak, × eager", "error of the gradient", "time, × eager", "× compiled")
-BRIEF = (COMPILED, CHECKPOINT, COMPILED_CHECKPOINT, "hook 4 bits", "compress 4 bits", "coded 4 bits")
+BRIEF = (COMPILED, CHECKPOINT, COMPILED_CHECKPOINT, "hook 4 bits", "compress 4 bits", "coded 4 bits", "planned 4 bits")
 
 
 def readme() -> str:
-    """Peak and time of a few ways, in the dtype that was timed first, of each device."""
+    """Peak, time and error of a few ways, in the dtype that was timed first, of each device."""
     lines: list[str] = []
     times = {device: by(rows, "dtype", "what") for device, rows in read("compression-times").items()}
     for device, rows in _bytes().items():
         timed = times.get(device, {})
         dtype, _ = next(iter(timed), (rows[0]["dtype"], ""))
         of_nets = by((row for row in rows if row["dtype"] == dtype), "dtype", "what")
-        head = ["", *(f"{name}: {what}" for _, name in of_nets for what in ("peak", "time"))]
+        head = ["", *(f"{name}: {what}" for _, name in of_nets for what in ("peak", "time", "error"))]
         cells = []
         for way in BRIEF:
             line = [f"**ours**, {way}" if way in OURS else way]
             for key, of_net in of_nets.items():
-                peaks = {row["implementation"]: row["median"] for row in of_net if row["mode"] == "peak"}
+                peaks, errors = (
+                    {row["implementation"]: row["median"] for row in of_net if row["mode"] == mode}
+                    for mode in ("peak", "error")
+                )
                 ratios = {row["implementation"]: row["median"] for row in timed.get(key, [])}
                 line.append(f"{peaks[way] / peaks[EAGER]:.2f}" if way in peaks else "–")
                 line.append(f"{ratios[name]:.2f}" if (name := f"{way} / {EAGER}") in ratios else "–")
+                line.append(_percent(errors[way]) if way in errors else "–")
             cells.append(line)
         lines += [
             "",
             *table(head, cells),
             "",
-            f"In {dtype} on {place(rows[0])}, × eager, over what is there before a step.",
+            f"In {dtype} on {place(rows[0])}, × eager, over what is there before a step. Error: of the gradient, with"
+            " random weights. Planned: in no more bytes than coded.",
         ]
     return "\n".join(lines[1:]) + "\n"
+
+
+def _percent(error: float) -> str:
+    """0 for what rounding in another order does."""
+    return "0" if error < ROUNDING else f"{100 * error:.2g} %"
 
 
 def section() -> str:

@@ -13,6 +13,11 @@ from torch.utils.checkpoint import checkpoint
 from benchmarks.baselines.hooked import coded
 from benchmarks.compression.models import Net
 from kernels import compression, convert
+from kernels.compression.planning import CompiledTask
+from kernels.planning.batches import Call
+from kernels.planning.make import plan_of
+from kernels.planning.plan import Plan
+from kernels.planning.solve import everywhere
 
 EAGER, COMPILED = "eager", "compiled"
 CHECKPOINT, COMPILED_CHECKPOINT = "checkpoint", "compiled checkpoint"
@@ -22,7 +27,8 @@ HOOKS = {f"hook {bits} bits": bits for bits in (8, 4, 2)}
 CONVERTED = {f"convert {bits} bits": bits for bits in (8, 4, 2)}
 COMPRESSED = {f"compress {bits} bits": bits for bits in (8, 4, 2)}
 CODED = {f"coded {bits} bits": bits for bits in (8, 4, 3, 2)}
-OURS = {**COMPRESSED, **CODED}
+PLANNED = {f"planned {bits} bits": bits for bits in (4, 3, 2)}  # in no more bytes than coded with as many bits
+OURS = {**COMPRESSED, **CODED, **PLANNED}
 # PyTorch's own pass, of all large tensors that cross. Its forward and its backward have different defaults for
 # use_scaling: without the word gradients are off by a factor of a billion.
 EIGHT_BITS = {
@@ -38,7 +44,7 @@ EIGHT_BITS = {
 
 def is_compiled(way: str) -> bool:
     """Whether it uses torch.compile."""
-    return way.startswith(COMPILED) or way in CODED
+    return way.startswith(COMPILED) or way in CODED or way in PLANNED
 
 
 def prepared(net: Net, way: str) -> Callable[[], torch.Tensor]:
@@ -54,6 +60,8 @@ def prepared(net: Net, way: str) -> Callable[[], torch.Tensor]:
     if is_compiled(way):
         torch.compiler.reset()
         options = compression.options(bits=CODED[way]) if way in CODED else None
+        if way in PLANNED:
+            options = compression.options(plan=_planned(net, PLANNED[way]))
         run = torch.compile(net.module, dynamic=False, options=options)
 
     def loss() -> torch.Tensor:
@@ -61,6 +69,13 @@ def prepared(net: Net, way: str) -> Callable[[], torch.Tensor]:
             return net.loss(run)
 
     return loss
+
+
+def _planned(net: Net, bits: int) -> Plan:
+    """The plan for as many bytes as these bits take everywhere."""
+    task = CompiledTask(net.module, Call(net.args, net.kwargs))
+    step = task.step(())
+    return plan_of(task, (step.kept_with(everywhere(step, bits)) + 1) / task.stock.kept)
 
 
 @contextmanager

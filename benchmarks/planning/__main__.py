@@ -6,6 +6,8 @@ network; implementation: the way. Kinds of rows, by mode:
 
     N × less     by --what errors: the gradient's error where N times less is kept for backward than stock keeps, on a
                  batch that nothing was chosen by; medians over seeds, with the least and largest as quantiles
+    N × less, compiled
+                 by --what compiled: likewise, of the network under torch.compile, where other tensors are saved
     accounting   by --what bytes: B kept and at the peak, on fake tensors, with a plan for a peak; s that planning took
     allocator    by --what times: B kept and at the peak by the process's allocator, with a plan for a fifth of stock's
     time         by --what times: s of forward and backward, in rounds in which all take turns, and ratios to stock's
@@ -21,6 +23,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # before torch: its profiler would write two lines a step
@@ -33,8 +36,7 @@ from benchmarks.planning import errors, steps
 from benchmarks.planning.nets import CPU, SMALL, TIMED, TINY, build
 from benchmarks.rows import Row, described_rows, record, summary
 from kernels import KernelError
-from kernels.memory.measure import trial
-from kernels.planning.observe import observe
+from kernels.planning.make import kind_of
 
 PROG = "planning"
 QUICK_RUNS, QUICK_SEEDS, MOST_SEEDS = 2, 1, 100
@@ -47,14 +49,15 @@ class Bench:
     def __init__(self, sizes: dict[str, Size], timed: dict[str, Size], seeds: int, runs: int) -> None:
         self.sizes, self.timed, self.seeds, self.runs = sizes, timed, seeds, runs
 
-    def errors(self, name: str) -> list[Row]:
+    def errors(self, name: str, compiled: bool = False) -> list[Row]:
         """At equal bytes, over all seeds."""
         size = self.sizes[name]
         case = build(name, size, 0)
-        step, stock = observe(case.module, *case.batches[0]), trial(case.module, *case.batches[0]).total
+        task = kind_of(compiled)(case.module, case.batches[0])
+        step, stock = task.step(()), task.stock.kept
         found: dict[tuple[str, str, str], list[float]] = {}
         for seed in range(self.seeds):
-            for key, value in errors.of_seed(build(name, size, seed), step, stock).items():
+            for key, value in errors.of_seed(build(name, size, seed), step, stock, compiled).items():
                 found.setdefault(key, []).append(value)
             gc.collect()
         base = _base(name, size)
@@ -104,7 +107,13 @@ def described(rows: Sequence[Row]) -> str:
 
 
 def _measured(bench: Bench, kinds: Sequence[str], models: Sequence[str]) -> Iterator[list[Row]]:
-    for kind, measure in (("bytes", bench.bytes), ("errors", bench.errors), ("times", bench.times)):
+    measures = {
+        "bytes": bench.bytes,
+        "errors": bench.errors,
+        "compiled": partial(bench.errors, compiled=True),
+        "times": bench.times,
+    }
+    for kind, measure in measures.items():
         for name in models:
             if kind in kinds and name in (bench.timed if kind == "times" else bench.sizes):
                 yield measure(name)

@@ -1,4 +1,5 @@
-"""The gradient's error by a plan, by uniform bits and by GACT's rule, where all keep equally few bytes.
+"""The gradient's error by a plan, by uniform bits and by GACT's rule, where all keep equally few bytes: of a network in
+eager mode, or compiled.
 
 Of one network, three batches are drawn: one to plan by, one to check plans by as `make_plan` does, and one on which no
 choice was made, for the errors.
@@ -14,6 +15,7 @@ import torch
 
 from benchmarks.baselines import gact
 from benchmarks.planning.nets import Case
+from kernels.compression.planning import TriedGradients
 from kernels.memory.isolated import on_copies
 from kernels.methods.planned import WIDTHS
 from kernels.planning.batches import Call
@@ -27,6 +29,7 @@ PLAN, UNIFORM, BETWEEN, GACT = "plan", "uniform", "uniform, interpolated", "GACT
 RIVALS = (UNIFORM, BETWEEN, GACT)
 ERROR, PREDICTED, RATIO, KEPT, BITS = "error of the gradient", "predicted error", "ratio of errors", "B kept", "bits"
 MENDED = "share mended to uniform"
+COMPILED = ", compiled"  # at the end of a mode
 Values = dict[tuple[str, str, str], float]  # by mode, implementation and unit
 
 
@@ -40,6 +43,10 @@ class Draws(Gradients):
         return apart / 2 / self._norm if self._norm else 0.0
 
 
+class CompiledDraws(Draws, TriedGradients):
+    """Likewise, of the network compiled."""
+
+
 @contextmanager
 def gradients(case: Case, call: Call, kind: type[Gradients] = Gradients, rounding: str = "nearest") -> Iterator[Any]:
     """Of a batch; the network is afterwards as it was."""
@@ -47,7 +54,7 @@ def gradients(case: Case, call: Call, kind: type[Gradients] = Gradients, roundin
         yield kind(case.module, *call, None, Trials(rounding))
 
 
-def of_seed(case: Case, step: Step, stock: int) -> Values:
+def of_seed(case: Case, step: Step, stock: int, compiled: bool = False) -> Values:
     """All errors of one drawn network.
 
     Parameters
@@ -57,23 +64,28 @@ def of_seed(case: Case, step: Step, stock: int) -> Values:
     step
         What a step with a batch saves.
     stock
-        Bytes that it keeps as it is.
+        Bytes that it keeps as it is, in eager mode.
+    compiled
+        Whether the network is compiled.
     """
+    measured, drawing = (TriedGradients, CompiledDraws) if compiled else (Gradients, Draws)
     names = [site.name for site in step.sites]
     to_plan, to_check, held_out = case.batches
-    with gradients(case, to_plan) as planning:
+    with gradients(case, to_plan, measured) as planning:
         alone = sensitivities(planning, names, PASSES)
-    with gradients(case, to_plan, Draws, "stochastic") as drawn:
+    with gradients(case, to_plan, drawing, "stochastic") as drawn:
         sensitive = gact.sensitivities(drawn.variance, names, WIDTHS[0])
     limits = {times: Limits(kept=stock // times) for times in LESS}
     limits = {times: limit for times, limit in limits.items() if limit.hold(step, everywhere(step, WIDTHS[0]))}
     found: Values = {}
-    with gradients(case, to_check) as checking:
+    with gradients(case, to_check, measured) as checking:
         plans = {times: _checked(checking, step, alone, limit) for times, limit in limits.items()}
-    with gradients(case, held_out) as held:
+    with gradients(case, held_out, measured) as held:
         points = _points(held, step, names)
         for times, limit in limits.items():
-            found |= _at(f"{times} × less", held, step, limit, plans[times], points, _narrowed(step, sensitive, limit))
+            mode = f"{times} × less" + COMPILED * compiled
+            narrowed = _narrowed(step, sensitive, limit)
+            found |= _at(mode, held, step, limit, plans[times], points, narrowed)
     return found
 
 

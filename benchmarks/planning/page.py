@@ -1,6 +1,6 @@
 """The section of `docs/performance.md` that is made from the rows of `benchmarks.planning`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
@@ -9,6 +9,7 @@ from benchmarks.planning import steps
 from benchmarks.planning.errors import (
     BETWEEN,
     BITS,
+    COMPILED,
     ERROR,
     GACT,
     KEPT,
@@ -32,7 +33,7 @@ def section() -> str:
     """Errors, peaks, and bytes with times, of each device."""
     lines: list[str] = []
     for rows in read("planning").values():
-        lines += [*_errors(rows), *_peaks(rows), *_times(rows)]
+        lines += [*_errors(rows, MODES), *_compiled(rows), *_peaks(rows), *_times(rows)]
     return "\n".join(lines[1:]) + "\n" if lines else "No rows yet.\n"
 
 
@@ -40,12 +41,12 @@ def _found(rows: Rows) -> Found:
     return {(row["implementation"], row["unit"]): row for row in rows}
 
 
-def _errors(rows: Rows) -> Iterator[str]:
-    of_modes = by((row for row in rows if row["mode"] in MODES), "mode", "what")
+def _errors(rows: Rows, modes: Sequence[str]) -> Iterator[str]:
+    of_modes = by((row for row in rows if row["mode"] in modes), "mode", "what")
     if not of_modes:
         return
     cells = []
-    for mode in MODES:
+    for mode in modes:
         for (_, name), of_case in ((key, value) for key, value in of_modes.items() if key[0] == mode):
             cells.append([mode, name, *_case(_found(of_case))])
     head = ["kept", "", "plan", "predicted", "uniform", BETWEEN, GACT, *(f"{way} ÷ plan" for way in RIVALS)]
@@ -56,7 +57,17 @@ def _errors(rows: Rows) -> Iterator[str]:
         " the least and largest, too. Uniform: the widest codes that fit; interpolated: between them and the next, at"
         " all of the budget. Between 8 bits and whole tensors the square of the error is taken to fall evenly."
     )
-    yield from ("", _summary(rows))
+    yield from ("", _summary([row for row in rows if row["mode"] in modes]))
+
+
+def _compiled(rows: Rows) -> Iterator[str]:
+    modes = [mode + COMPILED for mode in MODES]
+    if table_of := list(_errors(rows, modes)):
+        yield from (
+            "",
+            "The same under `torch.compile`, by plans of what crosses in the graphs; × less than eager mode keeps:",
+        )
+        yield from table_of
 
 
 def _case(found: Found) -> list[str]:
@@ -73,11 +84,10 @@ def _summary(rows: Rows) -> str:
 
     At its widest a rival has bytes to spare, and what is seen is only that a plan may keep tensors whole.
     """
-    asked = [row for row in rows if row["mode"] in MODES]
-    widths = {(row["mode"], row["what"]): row["median"] for row in asked if row["unit"] == BITS}
+    widths = {(row["mode"], row["what"]): row["median"] for row in rows if row["unit"] == BITS}
 
     def ratios(name: str, widest: bool) -> Rows:
-        of_name = (row for row in asked if row["implementation"] == name and row["unit"] == RATIO)
+        of_name = (row for row in rows if row["implementation"] == name and row["unit"] == RATIO)
         return [row for row in of_name if (widths[row["mode"], row["what"]] == WIDTHS[-1]) == widest]
 
     parts = []
@@ -87,7 +97,7 @@ def _summary(rows: Rows) -> str:
                 parts.append(f"{where}, the error by {way} is {_spread(of_way)}.")
     off = [row["median"] for widest in (False, True) for row in ratios(ACCURACY, widest)]
     good = sum(1 / 1.5 <= value <= 1.5 for value in off)
-    mended = sum(any(row["quantiles"]) for row in asked if row["unit"] == MENDED)
+    mended = sum(any(row["quantiles"]) for row in rows if row["unit"] == MENDED)
     parts.append(
         "GACT's rule has no choice there, as it gives 8 bits at most. It is measured at 2 bits here, not at 1: our"
         f" codes have no fewer. The prediction is {min(off):.2f} to {max(off):.2f} of what was"
