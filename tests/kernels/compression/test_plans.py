@@ -232,8 +232,7 @@ class Cached(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer = Llama()
-        self.table = cache(partial(torch.linspace, 0, 1))
+        self.layer, self.table = Llama(), cache(partial(torch.linspace, 0, 1))
         self.not_compiled = torch._dynamo.disable(lambda: self.table(64))
 
     def forward(self, x: Tensor) -> Tensor:
