@@ -117,16 +117,20 @@ def test_quick_rows_and_their_page(tmp_path, capsys, monkeypatch):
     out = tmp_path / "rows.jsonl"
     assert run("--quick", "--out", str(out)) == command.GOOD
     rows = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
-    assert {row["mode"] for row in rows} == {*page.MODES, planning.ACCOUNTING, planning.ALLOCATOR, planning.TIME}
+    compiled = [mode + errors.COMPILED for mode in page.MODES]
+    others = (planning.ACCOUNTING, planning.ALLOCATOR, planning.TIME)
+    assert {row["mode"] for row in rows} == {*page.MODES, *compiled, *others}
     kept = {(row["mode"], row["implementation"]): row["median"] for row in rows if row["unit"] == errors.KEPT}
     stock = kept[planning.ACCOUNTING, "stock"]
-    assert all(kept[mode, "plan"] <= stock / times for mode, times in zip(page.MODES, errors.LESS, strict=True))
+    for modes in (page.MODES, compiled):
+        assert all(kept[mode, "plan"] <= stock / times for mode, times in zip(modes, errors.LESS, strict=True))
     said = capsys.readouterr().out
     assert "BERT: MiB at the peak by accounting: budget" in said
     assert "BERT: error by uniform, interpolated / plan: 12 × less" in said
     monkeypatch.setattr(page, "read", lambda name: {"a-cpu": rows})
     text = page.section()
     assert "| 8 × less | BERT |" in text
+    assert "| 8 × less, compiled | BERT |" in text
     assert "the error by GACT is" in text
     assert "BERT, inputs 2 × 64, with a budget of" in text
 
@@ -140,7 +144,7 @@ def test_no_rows_no_tables(monkeypatch):
     ("words", "message"),
     [
         (("--models", "LSTM"), "models must be of BERT, GPT-2,"),
-        (("--what", "speed"), "what must be of errors, bytes, times, got 'speed'"),
+        (("--what", "speed"), "what must be of errors, compiled, bytes, times, got 'speed'"),
         (("--seeds", "0"), "seeds must be a whole number from 1 to 100, got '0'"),
         (("--runs", "none"), "runs must be a whole number from 1 to 10000, got 'none'"),
     ],

@@ -42,7 +42,7 @@ def test_blocks_that_are_alike_share_what_is_compiled_of_them(name, monkeypatch)
     assert ways.prepare(model, "coded 4 bits", args, kwargs) is not None
     assert len(told) == len(list(ways.blocks(model))) > 1
     assert all(options == told[0] for options in told)  # Dynamo compares them: another partitioner is another backend
-    assert told[0]["options"]["custom_partitioner_fn"].settings.bits == 4
+    assert told[0]["options"]["custom_partitioner_fn"].method.bits == 4
     assert told[0]["dynamic"] is (None if name == "llama" else False)
 
 
