@@ -115,7 +115,7 @@ def coded_bytes(value: Tensor, form: Form) -> int:
     if isinstance(form, Again):
         return 0
     places = form.places
-    row: int = prod(value.shape[dim] for dim in places.order[value.dim() - places.static :])
+    row: int = prod(places.sizes(value))
     groups = hint(value.numel()) // row * ((row + places.filler) // places.group)
     if isinstance(form, Bits):
         return groups * places.group // 8

@@ -14,7 +14,7 @@ class PlannedParts(Planned):
     def at(self, site: str) -> EveryTensor | None:
         """What codes the tensor at a site; None: it stays as it is."""
         found = self.known(site)
-        if site in self.at_site or not found:
+        if not found:
             return super().at(site)
         return None if None in found else EveryTensor(max(bits for bits in found if bits is not None), self.rounding)
 

@@ -34,8 +34,12 @@ class Places(NamedTuple):
             flat = torch.cat([flat, flat[..., -1:].expand(*flat.shape[:-1], self.filler)], -1)
         return flat.unflatten(-1, (-1, self.group, self.lanes))
 
+    def sizes(self, x: Tensor) -> list[int]:
+        """Of the `static` last dimensions of such a tensor in the order of memory."""
+        return [x.shape[dim] for dim in self.order[x.dim() - self.static :]]
+
     def join(self, units: Tensor, sizes: Sequence[int]) -> Tensor:
-        """A tensor of this layout; sizes: of its `static` last dimensions in the order of memory."""
+        """A tensor of this layout, of which `sizes` are known."""
         flat = units.flatten(-3)
         if self.filler:
             flat = flat[..., : flat.shape[-1] - self.filler]

@@ -152,8 +152,7 @@ class Trying(CodedPartitioner):
 
 def _seen(trials: Trials, site: str, form: Groups, value: Tensor) -> Callable[[Tensor], Tensor]:
     """What makes of a tensor that crosses at a site what backward is to see."""
-    places = form.places
-    sizes = [value.shape[dim] for dim in places.order[value.dim() - places.static :]]
+    places, sizes = form.places, form.places.sizes(value)
 
     def seen(x: Tensor) -> Tensor:
         bits = trials.bits.get(site)

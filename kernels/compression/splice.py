@@ -104,8 +104,7 @@ def _graphs(value: Tensor, form: Bits | Groups, rounding: str, traced: Traced) -
 
 def _functions(value: Tensor, form: Bits | Groups, rounding: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Encode and decode, from a list of tensors to a list of tensors."""
-    places = form.places
-    sizes = [value.shape[dim] for dim in places.order[value.dim() - places.static :]]
+    places, sizes = form.places, form.places.sizes(value)
 
     def encode(x: Tensor) -> list[Tensor]:
         if isinstance(form, Bits):
