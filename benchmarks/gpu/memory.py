@@ -31,7 +31,7 @@ from torch.autograd.graph import get_gradient_edge
 
 from benchmarks.clock import origin
 from benchmarks.gpu.device import CountedBooks, books, settle
-from benchmarks.gpu.ways import STOCK, TINY, Model, loss, prepare
+from benchmarks.gpu.ways import STOCK, TINY, Model, broken, loss, prepare
 from benchmarks.options import device as device_of
 from benchmarks.rows import Row, described_rows, record, summary
 from kernels import KernelError, saved_bytes
@@ -41,19 +41,24 @@ from kernels.memory.storages import tensors
 PROG = "gpu.memory"
 WAYS = parsers.GPU_MEMORY_WAYS
 APART = 0.01  # of all that is kept, from which on an operation is listed
-QUICK_WAYS, SEQ = (STOCK, "auto", "4 bits"), 16  # of tiny models
+QUICK_WAYS, SEQ = (STOCK, "auto", "compress 4 bits"), 16  # of tiny models
 ACCOUNTED, RECORDED, ALLOCATED = "accounted", "recorded", "allocated"
 
 
-def models(asked: Sequence[str], ways: Sequence[str], device: torch.device, tiny: bool) -> Iterator[list[Row]]:
-    """The rows of each model."""
+def models(
+    asked: Sequence[str], ways: Sequence[str], device: torch.device, tiny: bool, failed: list[str]
+) -> Iterator[list[Row]]:
+    """The rows of each model; a way that fails is printed and put into `failed`, and the others are measured."""
     for name in asked:
         changed = TINY[name] if tiny else {}
         seq = SEQ if tiny and "max_position_embeddings" in changed else None
         model = Model(name, device, seq=seq, changed=changed)
         rows = []
         for way in ways:
-            rows += _of_way(model, way, origin(device))
+            try:
+                rows += _of_way(model, way, origin(device))
+            except Exception as error:  # whatever stops one way must not stop the others
+                failed.append(broken(PROG, f"{name}, {way}", error))
             settle(device)
         yield rows
 
@@ -138,9 +143,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parsers.gpu_memory(__doc__, arguments)
     device = device_of(options.device)
     ways = [way for way in (QUICK_WAYS if options.quick else WAYS) if way not in options.without]
-    rows = described_rows(models(options.models, ways, device, options.quick), described)
+    failed: list[str] = []
+    rows = described_rows(models(options.models, ways, device, options.quick, failed), described)
     record([("gpu-memory", rows)] if rows else [], options.out, options.quick)
-    return command.GOOD
+    return command.GOOD if rows and not failed else command.BAD
 
 
 if __name__ == "__main__":

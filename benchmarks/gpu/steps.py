@@ -15,8 +15,9 @@ from coefficients import functions
 STEPS = parsers.GPU_STEPS
 TESTS = "gpu-tests"  # the file of rows that say how many tests of each group fail
 START, GRAPH, KERNEL, BANDWIDTH = 12, 4.0, 0.5, 4e12  # seconds: a process, a graph, a Triton kernel; bytes a second
-SHARDS = 8  # processes that share a group of tests
-APPROXIMATE, NESTED = "8 bits,4 bits", "nested forward AD"
+SHARDS = 12  # processes that share a group of tests, at most
+APPROXIMATE, COMPRESSED, CODED = "approx-backprop 4 bits", "compress 4 bits", "coded 4 bits"
+NESTED = "nested forward AD"
 
 
 def _of(*functions: str) -> str:
@@ -120,9 +121,13 @@ def _tests(dry: bool) -> Iterable[Part]:
 
 EXHAUSTIVE = (Rest("exhaustive", ACTIVATIONS), Rest("exhaustive", "test_fused"))
 DEVICE = Rest("device", r"test_on_gpu.*(twice|autocast|agree.*\[(gelu|silu|relu)-)")
-CODED = Rest("device", "coded_partition")
-APPROX = (Rest("kernels", "approx", APPROXIMATE), Rest("device", "approximate_backprop_trains", APPROXIMATE))
-SIZES = (16, 22, 26, 28)  # exponents of 2
+CODES = (
+    Rest("kernels", "approx", APPROXIMATE),
+    Rest("device", "approximate_backprop_trains", APPROXIMATE),
+    Rest("device", "every_tensor", COMPRESSED),
+    Rest("device", "coded_partition", CODED),
+)
+SIZES = (16, 22, 28)  # exponents of 2
 
 
 def _speed(dry: bool) -> Iterable[Part]:
@@ -148,7 +153,7 @@ def _speed(dry: bool) -> Iterable[Part]:
         if not dry or dtype == "float32":
             yield Part("speed", f"rivals-{dtype}", words, _seconds(9 * shapes), "rivals-speed", EXHAUSTIVE)
     seconds = _seconds(STACKED_GRAPHS, besides=20)
-    yield Part("speed", "compression", _stacks("times", dry), seconds, "compression-times", (CODED,))
+    yield Part("speed", "compression", _stacks("times", dry), seconds, "compression-times", CODES[-2:])
 
 
 def _stacks(what: str, dry: bool) -> tuple[str, ...]:
@@ -169,24 +174,25 @@ RIVALS = {"bfloat16": "64x256,8192x1024,16384x4096", "float32": "8192x1024"}  # 
 
 def _memory(dry: bool) -> Iterable[Part]:
     quick = ("--device", "cpu", "--quick") if dry else ("--device", "cuda")
-    rests = (DEVICE, *APPROX, Rest("elementwise", "", NESTED))
+    rests = (DEVICE, *CODES[:-1], Rest("elementwise", "", NESTED))
     # Three runs of each of six ways, once of them on fake tensors; Llama's 7 billion weights take longer.
-    parts = {"bert": 35, "gpt2,vit,clip,ast": 80, "roberta-large": 35, "llama": 60, "resnet50,efficientnet-b0": 45}
+    parts = {"bert,roberta-large,gpt2,vit,clip,ast,resnet50,efficientnet-b0": 158, "llama": 60}
     for models, seconds in {"bert": 20}.items() if dry else parts.items():
         words = ("benchmarks.gpu.memory", *quick, "--models", models)
         yield Part("memory", f"models-{models.partition(',')[0]}", words, seconds, "gpu-memory", rests)
     words = ("benchmarks.rivals", "--what", "memory", *quick)
-    yield Part("memory", "rivals", words, _seconds(9 * 2 // 2), "rivals-memory", EXHAUSTIVE)
-    seconds = _seconds(STACKED_GRAPHS, besides=10)
-    yield Part("memory", "compression", _stacks("bytes", dry), seconds, "compression-bytes", (CODED,))
+    # Inductor's cache on disk has the graphs of the times.
+    yield Part("memory", "rivals", words, _seconds(besides=10), "rivals-memory", EXHAUSTIVE)
+    seconds = _seconds(besides=20)
+    yield Part("memory", "compression", _stacks("bytes", dry), seconds, "compression-bytes", CODES[-2:])
 
 
 def _training(dry: bool) -> Iterable[Part]:
     quick = ("--device", "cpu", "--quick") if dry else ("--device", "cuda")
-    rests = (DEVICE, Rest("exhaustive", TRAINED), *APPROX, Rest("device", CODED.pattern, "coded 4 bits"))
-    # Ten ways of about five seconds each, to build, to take eleven steps and to look for the largest batch; and
+    rests = (DEVICE, Rest("exhaustive", TRAINED), *CODES)
+    # Nine ways of about five seconds each, to build, to take eleven steps and to look for the largest batch; and
     # what torch.compile takes in two of them, for blocks that are alike with one size of batch and with any.
-    each = {"llama": 105, "bert": 105, "vit": 95, "resnet50": 130}
+    each = {"llama,bert": 185, "vit,resnet50": 200}
     for model, seconds in {"llama,resnet50": 40}.items() if dry else each.items():
         words = ("benchmarks.gpu.training", *quick, "--models", model)
         yield Part("training", model.partition(",")[0], words, seconds, "gpu-training", rests)

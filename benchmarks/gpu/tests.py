@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; raises Misuse for bad options."""
     options = parsers.gpu_tests(__doc__, arguments)
     group, out = GROUPS[options.group], options.out
-    shards = 1 if options.dry else max(1, min(SHARDS, (os.cpu_count() or 2) // 2))
+    shards = 1 if options.dry else max(1, min(SHARDS, (os.cpu_count() or 2) - 2))
     logs = [out.with_suffix(f".{shard}.txt") for shard in range(shards)]
 
     def run(shard: int) -> int:

@@ -32,14 +32,14 @@ import torch
 from benchmarks.approx_backprop.batches import largest_that_runs
 from benchmarks.clock import origin
 from benchmarks.gpu.device import books, memory, seconds, settle
-from benchmarks.gpu.ways import CHECKPOINT, COMPILED, STOCK, TINY, Model, alike, loss, prepare
+from benchmarks.gpu.ways import CHECKPOINT, COMPILED, STOCK, TINY, Model, alike, broken, loss, prepare
 from benchmarks.options import device as device_of
 from benchmarks.rows import Row, described_rows, record, summary
 from kernels import KernelError
 
 PROG = "gpu.training"
 WARM_UP, STEPS = 3, 8
-QUICK_WAYS = (STOCK, CHECKPOINT, "4 bits")
+QUICK_WAYS = (STOCK, CHECKPOINT, "compress 4 bits")
 GRAIN = 50  # the largest batch is found to a part of this many
 GROWS, MOST = 1.3, 4096  # times the peak, of twice the batch; samples
 SAFE = 0.95  # of memory, where the looking begins: the allocator wastes some
@@ -218,8 +218,7 @@ def models(
                 for row in measured(of_all[name], way, origin(device), 2 if tiny else STEPS):
                     rows.append(row)  # what was measured before an error counts
             except Exception as error:  # whatever stops one way must not stop the others
-                command.say(PROG, f"{name}, {way}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
-                failed.append(f"{name}, {way}")
+                failed.append(broken(PROG, f"{name}, {way}", error))
             settle(device)
             yield rows
 

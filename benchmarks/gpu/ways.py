@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from coefficients import command
 from kernels import compression, convert
 from kernels.forward_ad import unwrap, wrap
 from kernels.memory import zoo
@@ -20,9 +21,8 @@ CONVERSIONS: dict[str, dict[str, Any]] = {
     "auto": {"method": "auto"},
     "invact": {"method": "invact"},
     "fewbit-3": {"method": "fewbit", "bits": 3},
-    "forward-ad": {"method": "forward-ad"},
-    "8 bits": {"method": "approx-backprop", "bits": 8},
-    "4 bits": {"method": "approx-backprop", "bits": 4},
+    "approx-backprop 4 bits": {"method": "approx-backprop", "bits": 4},
+    "compress 4 bits": {"method": "compress", "bits": 4},
 }
 CODED = {"coded 4 bits": 4}
 COMPILED = (COMPILE, *CODED)
@@ -99,6 +99,12 @@ def _plain(changed: list[nn.Module]) -> None:
     for block in changed:
         vars(block).pop("forward", None)
         block._compiled_call_impl = None
+
+
+def broken(prog: str, what: str, error: Exception) -> str:
+    """Print the first line of what stopped a measurement; returns `what`."""
+    command.say(prog, f"{what}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
+    return what
 
 
 def loss(output: Any) -> Tensor:

@@ -68,7 +68,7 @@ def check_release() -> None:
         first, last = (".".join(map(str, one)) for one in TORCH)
         raise KernelError(
             f"kernels.compression works with torch {first} to {last}, not {torch.__version__}; "
-            'in eager mode, kernels.convert(model, "approx-backprop", bits=4) works with all'
+            'in eager mode, kernels.convert(model, "compress", bits=4) works with all'
         )
 
 

@@ -101,6 +101,13 @@ def test_times_are_of_the_dtypes_that_are_asked_for(tmp_path):
     assert {(row["dtype"], row["unit"]) for row in rows} == {("bfloat16", "s"), ("bfloat16", "ratio of times")}
 
 
+def test_ways_whose_tests_fail_are_left_out(tmp_path):
+    out = tmp_path / "rows.jsonl"
+    asked = ("--quick", "--what", "bytes", "--dtypes", "float32", "--without", "hook 4 bits,coded 4 bits")
+    assert run(*asked, "--out", str(out)) == command.GOOD
+    assert {json.loads(line)["implementation"] for line in out.read_text("utf-8").splitlines()} == {EAGER, CHECKPOINT}
+
+
 def test_what_fails_is_said_and_does_not_stop_the_others(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(HOOKS, "hook 4 bits", "four")
     out = tmp_path / "rows.jsonl"
@@ -114,6 +121,7 @@ def test_what_fails_is_said_and_does_not_stop_the_others(tmp_path, capsys, monke
     [
         (("--models", "LSTM"), "models must be of GELU MLP, "),
         (("--ways", "hook 5 bits"), "ways must be of eager, "),
+        (("--without", "hook 5 bits"), "without must be of eager, "),
         (("--dtypes", "float16"), "dtypes must be float32 or bfloat16, got 'float16'"),
         (("--what", "speed"), "what must be bytes or times, got 'speed'"),
         (("--ways", "checkpoint"), "ways must have eager or compiled, to which times are compared, got 'checkpoint'"),

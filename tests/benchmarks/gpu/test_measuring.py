@@ -49,7 +49,7 @@ def test_blocks_that_are_alike_share_what_is_compiled_of_them(name, monkeypatch)
 @pytest.mark.slow
 def test_what_is_kept_is_what_is_accounted() -> None:
     model = ways.Model("llama", CPU, seq=16, changed=ways.TINY["llama"])
-    for way in (ways.STOCK, "4 bits"):
+    for way in (ways.STOCK, "compress 4 bits"):
         found = {row.what: row.median for row in gpu_memory._of_way(model, way, {"device": "d"})}
         assert found["kept, accounted"] == found["kept, recorded"] == found["kept, allocated"] > 0
         assert not [what for what in found if what.startswith("kept by")]

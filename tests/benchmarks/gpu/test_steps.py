@@ -49,8 +49,8 @@ def test_without_flint_what_needs_it_says_so_in_one_line() -> None:
     )
 
 
-def test_all_is_expected_to_end_in_half_an_hour_and_each_step_in_ten() -> None:
-    assert sum(part.seconds for part in parts(STEPS, False)) < 30 * 60
+def test_all_is_expected_to_end_in_25_minutes_and_each_step_in_ten() -> None:
+    assert sum(part.seconds for part in parts(STEPS, False)) <= 25 * 60
     for step in STEPS:
         assert sum(part.seconds for part in parts([step], False)) < gpu.MOST, step
 
@@ -83,9 +83,11 @@ FAILED = {
     [
         ("exhaustive", "tests/kernels/test_fused.py::test_gated_gradients[torch-swiglu-torch.float32-exact]",
          {"kernels-bfloat16", "kernels-float32", "rivals-bfloat16", "rivals-float32", "rivals"}, {}),
-        ("device", "tests/kernels/test_on_gpu.py::test_approximate_backprop_trains[8]", set(), {"8 bits,4 bits"}),
+        ("device", "tests/kernels/test_on_gpu.py::test_approximate_backprop_trains[8]",
+         set(), {"approx-backprop 4 bits"}),
+        ("device", "tests/kernels/test_on_gpu.py::test_every_tensor_in_few_bits_trains", set(), {"compress 4 bits"}),
         ("device", "tests/kernels/test_on_gpu.py::test_coded_partitions_have_the_right_places",
-         {"compression"}, {"coded 4 bits"}),
+         set(), {"coded 4 bits"}),
         ("elementwise", "tests/kernels/forward_ad/test_elementwise.py::test_random_functions",
          set(), {"nested forward AD"}),
         ("elementwise", "elementwise: pytest ended with -11", set(), {"nested forward AD"}),
