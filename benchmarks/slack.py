@@ -17,6 +17,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,13 +34,14 @@ from fitting.activations import names
 from fitting.errors import InputError
 from kernels.engine import templates
 from kernels.methods.functions import FUNCTIONS
+from kernels.methods.method import Method
 
 ARCHS = ("sm_80", "sm_90")
 PAGE = Path(__file__).parents[1] / "docs" / "slack.md"
 MISSING = "benchmarks.slack needs Triton (Linux) to compile and disassemble: pip install triton"
 UNIT = "instructions per element"
 
-Task = tuple[str, str, int, str, str]
+Task = tuple[str, Method, str, str]  # what `inspect` takes
 
 TEXT = """# What the kernels leave to memory
 
@@ -48,11 +50,10 @@ instructions in the machine code; for a single kernel, `python -m codegen inspec
 {versions}; {count} kernels, forward and backward.
 
 While memory delivers the bytes of one element, a GPU can give out only so many instructions. A kernel that needs
-fewer is bound by memory: it costs what moving the bytes costs, and its arithmetic is free. The tables give the share of
-that time that each kernel's instructions need; what is left to 100 is its slack, in percent. Above 100 (bold),
-arithmetic is what takes the time. A letter names the unit that is busiest where that is not the one that gives out
-instructions: *f* multiplies and adds, *l* compares, selects and handles integers, *s* special functions (exp2, rsqrt,
-...).
+fewer is bound by memory: it costs what moving the bytes costs, and its arithmetic is free. The tables give, in percent,
+the share of that time that a kernel's instructions need. Above 100, arithmetic is what takes the time. A letter names
+the unit that is busiest where that is not the one that gives out instructions: *f* multiplies and adds, *l* compares,
+selects and handles integers, *s* special functions (exp2, rsqrt, ...).
 
 What is assumed of each GPU, per multiprocessor (SM) and clock; sources are in
 [`machine.py`](../codegen/machine.py):
@@ -68,32 +69,23 @@ Two directions of one kernel are never averaged: each must be bound by memory it
 
 ## Kernels whose arithmetic takes the time
 
-On at least one of these GPUs, forward or backward. All other kernels are bound by memory on all four; the counts of all
-kernels are in `benchmarks/results/sm_80/kernels.jsonl` and `sm_90/kernels.jsonl`.
-
-`instructions` are per element, for sm_80 / sm_90; the other columns are percent of the time that memory takes.
+Forward or backward, with the share of the slower of the two. All that is not named here is bound by memory both ways.
+The instructions of every kernel are in `benchmarks/results/sm_80/kernels.jsonl` and `sm_90/kernels.jsonl`.
 
 {tables}"""
 
 
 def tasks() -> list[Task]:
-    """All kernels: function, method, bits, dtype and architecture."""
+    """All kernels there are."""
     made = []
     for function in names():
         for name in METHODS:
             for bits in FUNCTIONS[function].tables if method(name, None).widths else (0,):
-                if not _served(function, name, bits):
-                    continue
-                made += [(function, name, bits, dtype, arch) for dtype in DTYPES for arch in ARCHS]
+                with suppress(InputError):  # no kernel
+                    value = method(name, bits or None)
+                    kernel_of(function, value, DTYPES[0])
+                    made += [(function, value, dtype, arch) for dtype in DTYPES for arch in ARCHS]
     return made
-
-
-def _served(function: str, name: str, bits: int) -> bool:
-    try:
-        kernel_of(function, method(name, bits or None), DTYPES[0])
-    except InputError:
-        return False
-    return True
 
 
 def rows(reports: Iterable[Report]) -> list[Row]:
@@ -152,8 +144,10 @@ def _bound(reports: Sequence[Report]) -> str:
     for gpu in GPUS:
         cells = []
         for dtype in DTYPES:
-            found = [_of(report, gpu.name) for report in reports if (report.arch, report.dtype) == (gpu.arch, dtype)]
-            cells.append(f"{sum(one.memory_bound for one in found)} of {len(found)}")
+            predictions = [
+                _of(report, gpu.name) for report in reports if (report.arch, report.dtype) == (gpu.arch, dtype)
+            ]
+            cells.append(f"{sum(prediction.memory_bound for prediction in predictions)} of {len(predictions)}")
         lines.append(f"| {gpu.name} | {' | '.join(cells)} |")
     spilling = [f"{report.title}, {report.direction}" for report in reports if report.spilled]
     winding = sum(not report.code.straight for report in reports)
@@ -167,28 +161,31 @@ def _of(report: Report, gpu: str) -> Prediction:
 
 
 def _table(by_kernel: dict[Any, Report], dtype: str) -> str:
-    columns = ["instructions", *(gpu.name for gpu in GPUS)]
-    head = ["kernel", *(f"{direction}: {columns[0]}" for direction in DIRECTIONS[:1]), *columns[1:]]
-    head += [f"{DIRECTIONS[1]}: {columns[0]}", *columns[1:]]
-    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
-    for kernel in dict.fromkeys(kernel for kernel, *_ in by_kernel if kernel[3] == dtype):
-        reports = [by_kernel[kernel, arch, direction] for arch in ARCHS for direction in DIRECTIONS]
-        if all(prediction.memory_bound for report in reports for prediction in report.predictions):
-            continue
-        function, method, bits, _ = kernel
-        cells = [f"{function}, {method}{f' {bits}' if bits else ''}"]
-        for direction in DIRECTIONS:
-            by_arch = {arch: by_kernel[kernel, arch, direction] for arch in ARCHS}
-            cells.append(" / ".join(f"{report.instructions:.1f}" for report in by_arch.values()))
-            cells += [_share(_of(by_arch[gpu.arch], gpu.name)) for gpu in GPUS]
-        lines.append("| " + " | ".join(cells) + " |")
+    """By function and GPU: the kernels whose arithmetic takes the time in one of both directions, the slower one."""
+    lines = ["| function | " + " | ".join(gpu.name for gpu in GPUS) + " |", "|---|" + "---|" * len(GPUS)]
+    kernels = list(dict.fromkeys(kernel for kernel, *_ in by_kernel if kernel[3] == dtype))
+    for function in dict.fromkeys(kernel[0] for kernel in kernels):
+        cells = []
+        for gpu in GPUS:
+            slower = {
+                kernel: max(
+                    (_of(by_kernel[kernel, gpu.arch, direction], gpu.name) for direction in DIRECTIONS),
+                    key=lambda prediction: prediction.shares[prediction.tightest],
+                )
+                for kernel in kernels
+                if kernel[0] == function
+            }
+            cells.append(", ".join(_share(*item) for item in slower.items() if not item[1].memory_bound) or "–")
+        if set(cells) != {"–"}:
+            lines.append("| " + " | ".join([function, *cells]) + " |")
     return "\n".join(lines) + "\n"
 
 
-def _share(prediction: Prediction) -> str:
+def _share(kernel: tuple[str, str, int, str], prediction: Prediction) -> str:
+    _, method, bits, _ = kernel
     unit = prediction.tightest
-    text = f"{100 * prediction.shares[unit]:.0f}" + (f" *{unit[0]}*" if unit != "issue" else "")
-    return text if prediction.memory_bound else f"**{text}**"
+    letter = f" *{unit[0]}*" if unit != "issue" else ""
+    return f"{method}{f' {bits}' if bits else ''}: {100 * prediction.shares[unit]:.0f}{letter}"
 
 
 def _sources() -> dict[Path, bytes]:

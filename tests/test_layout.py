@@ -5,25 +5,12 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from importlib.util import resolve_name
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-
-# What codegen may know of the runtime: methods and the text of the kernels, neither of which needs torch.
-TORCH_FREE = ("kernels.methods", "kernels.errors", "kernels.engine.templates")
-# package -> what it may import of ours, besides itself
-ALLOWED = {
-    "coefficients": (),
-    "fitting": ("coefficients",),
-    "codegen": ("fitting.activations", "fitting.errors", "coefficients", *TORCH_FREE),
-    "kernels": ("coefficients",),
-}
-OURS = {*ALLOWED, "benchmarks", "notebooks", "tests"}
+from tests.modules import ALLOWED, OURS, ROOT, Module, module_of, read_modules
 
 # package -> libraries it must do without
 BANNED_LIBRARIES = {
@@ -64,28 +51,6 @@ TOP_LEVEL = {
     ),
     *("benchmarks", "codegen", "coefficients", "docs", "fitting", "kernels", "notebooks", "tests"),
 }
-
-
-@dataclass(frozen=True)
-class Module:
-    name: str  # dotted; a package goes by the name of its folder
-    tree: ast.Module
-    is_package: bool = False
-
-    @property
-    def top(self) -> str:
-        return self.name.partition(".")[0]
-
-
-def read_modules(root: Path) -> list[Module]:
-    """Every module of our packages under root."""
-    modules = []
-    for path in sorted(path for package in ALLOWED for path in (root / package).rglob("*.py")):
-        *folders, stem = path.relative_to(root).with_suffix("").parts
-        is_package = stem == "__init__"
-        name = ".".join(folders if is_package else [*folders, stem])
-        modules.append(Module(name, ast.parse(path.read_text("utf-8"), str(path)), is_package))
-    return modules
 
 
 def imports(module: Module) -> Iterator[tuple[int, str]]:
@@ -271,10 +236,6 @@ def test_version_stays_below_what_transformers_probes_for(pyproject):
 # The checkers themselves, on small sources: each of them can fail.
 
 
-def module(name: str, source: str) -> Module:
-    return Module(name.removesuffix(".__init__"), ast.parse(source), name.endswith(".__init__"))
-
-
 @pytest.mark.parametrize(
     ("name", "source"),
     [
@@ -297,7 +258,7 @@ def module(name: str, source: str) -> Module:
     ],
 )
 def test_a_forbidden_import_is_seen(name, source):
-    assert len(forbidden_imports([module(name, source)])) == 1
+    assert len(forbidden_imports([module_of(name, source)])) == 1
 
 
 @pytest.mark.parametrize(
@@ -314,21 +275,21 @@ def test_a_forbidden_import_is_seen(name, source):
     ],
 )
 def test_an_allowed_import_passes(name, source):
-    assert forbidden_imports([module(name, source)]) == []
+    assert forbidden_imports([module_of(name, source)]) == []
 
 
 def test_cycles_are_seen():
-    package = module("fitting.__init__", "from . import a")
-    a = module("fitting.a", "from . import b")
-    b = module("fitting.b", "from .c import f")
-    assert import_cycle([package, a, b, module("fitting.c", "import numpy")]) == []
+    package = module_of("fitting.__init__", "from . import a")
+    a = module_of("fitting.a", "from . import b")
+    b = module_of("fitting.b", "from .c import f")
+    assert import_cycle([package, a, b, module_of("fitting.c", "import numpy")]) == []
     for back in (
         "from .a import f",
         "import fitting.a",
         "def f():\n    from fitting import a",
         "from . import name",
     ):
-        cycle = import_cycle([package, a, b, module("fitting.c", back)])
+        cycle = import_cycle([package, a, b, module_of("fitting.c", back)])
         assert cycle[0] == cycle[-1]
         assert {"fitting.a", "fitting.b", "fitting.c"} <= set(cycle)
 
@@ -353,7 +314,7 @@ def test_cycles_are_seen():
     ],
 )
 def test_a_forbidden_name_is_seen(source):
-    assert len(forbidden_names([module("fitting.a", source)])) == 1
+    assert len(forbidden_names([module_of("fitting.a", source)])) == 1
 
 
 @pytest.mark.parametrize(
@@ -361,8 +322,8 @@ def test_a_forbidden_name_is_seen(source):
     ["method == 'fewbit'", "x in ('stock', 'auto')", "match m:\n    case 'invact': pass", "m.startswith('invact')"],
 )
 def test_a_compared_method_is_seen(source):
-    assert compared_methods([module("kernels.a", source)])
-    assert not compared_methods([module("kernels.methods.a", source)])
+    assert compared_methods([module_of("kernels.a", source)])
+    assert not compared_methods([module_of("kernels.methods.a", source)])
 
 
 @pytest.mark.parametrize(
@@ -377,4 +338,4 @@ def test_a_compared_method_is_seen(source):
     ],
 )
 def test_a_harmless_name_passes(name, source):
-    assert forbidden_names([module(name, source)]) == []
+    assert forbidden_names([module_of(name, source)]) == []

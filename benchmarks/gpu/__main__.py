@@ -63,7 +63,7 @@ class Call:
                 said = f"left for the next call: about {part.seconds} s are expected"
             else:
                 command.say(PROG, f"{number} of {len(self.parts)}, {name}: about {part.seconds} s ...")
-                outcome = self._one(name, part)
+                outcome = self.outcome(name, part)
                 self.progress.note(name, outcome)
                 said = f"{outcome.state}, {outcome.seconds:.0f} s{f'; {outcome.said}' if outcome.said else ''}"
                 if part.step == "tests":
@@ -72,7 +72,8 @@ class Call:
                     self._publish(part.rows)
             command.say(PROG, f"{number} of {len(self.parts)}, {name}: {said}")
 
-    def _one(self, name: str, part: Part) -> Outcome:
+    def outcome(self, name: str, part: Part) -> Outcome:
+        """Run a part without what tests have failed for; block it where it rests on one that failed."""
         without: list[str] = []
         for rest in part.rests_on:
             group = self.progress.outcomes.get(f"tests/{rest.group}")

@@ -122,7 +122,7 @@ class Training:
             self.step()
             return counted.most()
 
-    def there(self) -> int:
+    def persistent(self) -> int:
         """Bytes of weights, buffers and the optimiser's state."""
         states = (value for state in self.optimiser.state.values() for value in state.values())
         held = [*self.model.parameters(), *self.model.buffers(), *(value for value in states if torch.is_tensor(value))]
@@ -157,7 +157,7 @@ def measured(task: Task, way: str, where: dict[str, Any], steps: int) -> Iterato
     size = {"batch": batch} | ({} if task.model.seq is None else {"seq": task.model.seq})
     base = {"implementation": way, "mode": task.model.name, "dtype": "bfloat16", **where}
     yield Row("step", unit="s", size=size, **base, **summary(seconds(task.model.device, training.step, steps)))
-    before = training.there()
+    before = training.persistent()
     peak = training.peak(batch)
     yield Row("peak", unit="B", size=size, **base, **summary([float(before + peak)]))
     if way not in COMPILED or alike(training.model):
@@ -176,7 +176,7 @@ def _largest(training: Training, base: dict[str, Any], peak: int) -> list[Row]:
             guess = batch = 2 * batch
             peak = twice
         each = max(1.0, (twice - peak) / batch)
-        room = base["size"]["memory"] - (training.there() if device.type == "cuda" else 0)
+        room = base["size"]["memory"] - (training.persistent() if device.type == "cuda" else 0)
         guess = max(1, int((SAFE * room - (peak - each * batch)) / each))
     except torch.OutOfMemoryError:  # so few fit that there is no line to follow: the last that ran is where to begin
         training.forget()

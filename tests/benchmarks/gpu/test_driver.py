@@ -145,8 +145,8 @@ def test_other_sources_and_a_damaged_file_begin_anew(driven, capfd):
     assert driven.ran == ["one"] * 4
 
 
-@pytest.mark.parametrize("how", ["--again", "sources", "damaged"])
-def test_rows_of_other_sources_are_not_published(how, driven):
+@pytest.mark.parametrize("changed", ["--again", "sources", "damaged"])
+def test_rows_of_other_sources_are_not_published(changed, driven):
     driven.parts = [
         part("tests", "test-a"),
         part("speed", "one", of="times"),
@@ -155,11 +155,11 @@ def test_rows_of_other_sources_are_not_published(how, driven):
     assert driven() == command.GOOD
     assert (driven.results / "times.jsonl").read_text() == '{"of": "one"}\n{"of": "two"}\n'
     driven.tests.write_text("tests/x.py::test[gelu]\n")
-    if how == "sources":
+    if changed == "sources":
         driven.sources = "two"
-    elif how == "damaged":
+    elif changed == "damaged":
         (driven.folder / "build" / "gpu" / "dry" / "progress.json").write_text("{")
-    assert driven(*["--again"] * (how == "--again")) == command.BAD
+    assert driven(*["--again"] * (changed == "--again")) == command.BAD
     assert (driven.results / "times.jsonl").read_text() == '{"of": "one"}\n'
 
 

@@ -36,30 +36,32 @@ def test_every_model_has_blocks_to_checkpoint_and_to_compile() -> None:
 
 @pytest.mark.parametrize("name", ["llama", "resnet50"])
 def test_blocks_that_are_alike_share_what_is_compiled_of_them(name, monkeypatch) -> None:
-    told = []
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda block, **options: told.append(options))
+    compiled_with = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda block, **options: compiled_with.append(options))
     model, args, kwargs = training.tasks(CPU, True)[name].model.built()
     assert ways.prepare(model, "coded 4 bits", args, kwargs) is not None
-    assert len(told) == len(list(ways.blocks(model))) > 1
-    assert all(options == told[0] for options in told)  # Dynamo compares them: another partitioner is another backend
-    assert told[0]["options"]["custom_partitioner_fn"].method.bits == 4
-    assert told[0]["dynamic"] is (None if name == "llama" else False)
+    assert len(compiled_with) == len(list(ways.blocks(model))) > 1
+    assert all(
+        options == compiled_with[0] for options in compiled_with
+    )  # Dynamo compares them: another partitioner is another backend
+    assert compiled_with[0]["options"]["custom_partitioner_fn"].method.bits == 4
+    assert compiled_with[0]["dynamic"] is (None if name == "llama" else False)
 
 
 @pytest.mark.slow
 def test_what_is_kept_is_what_is_accounted() -> None:
     model = ways.Model("llama", CPU, seq=16, changed=ways.TINY["llama"])
     for way in (ways.STOCK, "compress 4 bits"):
-        found = {row.what: row.median for row in gpu_memory._of_way(model, way, {"device": "d"})}
-        assert found["kept, accounted"] == found["kept, recorded"] == found["kept, allocated"] > 0
-        assert not [what for what in found if what.startswith("kept by")]
+        measured = {row.what: row.median for row in gpu_memory._of_way(model, way, {"device": "d"})}
+        assert measured["kept, accounted"] == measured["kept, recorded"] == measured["kept, allocated"] > 0
+        assert not [what for what in measured if what.startswith("kept by")]
 
 
 @pytest.mark.slow
 def test_the_largest_batch_is_the_largest_that_runs() -> None:
     task = training.tasks(CPU, True)["llama"]
-    found = {row.what: row for row in training.measured(task, ways.STOCK, {"device": "d"}, 1)}
-    largest, too_large = found["largest batch"], found["batch too large"]
+    measured = {row.what: row for row in training.measured(task, ways.STOCK, {"device": "d"}, 1)}
+    largest, too_large = measured["largest batch"], measured["batch too large"]
     assert too_large.median == largest.median + 1
     again = training.Training(task, ways.STOCK)
     assert again.runs(int(largest.median), task.counted)
@@ -78,10 +80,10 @@ def test_where_twice_the_batch_does_not_fit_what_is_measured_is_kept(monkeypatch
 
     monkeypatch.setattr(training.Training, "peak", full)
     task = training.tasks(CPU, True)["llama"]
-    found = {row.what: row.median for row in training.measured(task, ways.STOCK, {"device": "d"}, 1)}
+    measured = {row.what: row.median for row in training.measured(task, ways.STOCK, {"device": "d"}, 1)}
     assert seen[:3] == [2, 4, 2]
-    assert (found["largest batch"], found["batch too large"]) == (2, 3)
-    assert {"step", "peak"} < set(found)
+    assert (measured["largest batch"], measured["batch too large"]) == (2, 3)
+    assert {"step", "peak"} < set(measured)
 
 
 @pytest.mark.slow

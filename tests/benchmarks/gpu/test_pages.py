@@ -104,8 +104,8 @@ def slot(function: str, share: float, ratio: float, mode: str = "forward") -> li
 )
 def test_the_model_of_issue_slots_is_judged(ratios, verdict, results):
     shares = (0.2, 0.6, 1.5, 2.0)
-    found = [row for at, pair in enumerate(zip(shares, ratios, strict=True)) for row in slot(f"f{at}", *pair)]
-    rows.save(found, "issue-slots")
+    measured = [row for at, pair in enumerate(zip(shares, ratios, strict=True)) for row in slot(f"f{at}", *pair)]
+    rows.save(measured, "issue-slots")
     text = "\n".join(slots.slots_lines())
     assert verdict in text
     assert "It says of 2 that arithmetic takes the time" in text

@@ -57,9 +57,9 @@ def test_all_is_expected_to_end_in_25_minutes_and_each_step_in_ten() -> None:
 
 def test_names_of_parts_are_one_each_and_rest_on_groups_that_run_before() -> None:
     for dry in (False, True):
-        found = parts(STEPS, dry)
-        assert len({(part.step, part.name) for part in found}) == len(found)
-        assert all(rest.group in GROUPS for part in found for rest in part.rests_on)
+        every = parts(STEPS, dry)
+        assert len({(part.step, part.name) for part in every}) == len(every)
+        assert all(rest.group in GROUPS for part in every for rest in part.rests_on)
 
 
 # Names of tests as pytest has them, and the function that each is of.
@@ -94,12 +94,12 @@ FAILED = {
     ],
 )  # fmt: skip
 def test_what_rests_on_a_test_is_blocked_or_runs_without_it(group, name, blocked, without, tmp_path, monkeypatch):
-    found = progress.Progress(tmp_path, "s", {f"tests/{group}": progress.Outcome(progress.FAILED, failed=(name,))})
-    call = gpu.Call(found, [], 60, tmp_path, {})
+    known = progress.Progress(tmp_path, "s", {f"tests/{group}": progress.Outcome(progress.FAILED, failed=(name,))})
+    call = gpu.Call(known, [], 60, tmp_path, {})
     ran = {}
     monkeypatch.setattr(call, "_ran", lambda name, _, out: ran.update({name: out}))
-    outcomes = {one.name: call._one(one.name, one) for one in parts(STEPS, False) if one.step != "tests"}
-    assert {name for name, one in outcomes.items() if one is not None} == blocked
+    outcomes = {part.name: call.outcome(part.name, part) for part in parts(STEPS, False) if part.step != "tests"}
+    assert {name for name, outcome in outcomes.items() if outcome is not None} == blocked
     assert {out for out in ran.values() if out} == set(without)
 
 
@@ -107,8 +107,8 @@ def test_the_groups_files_are_there_and_patterns_find_their_tests() -> None:
     for group in GROUPS.values():
         assert all((ROOT / "tests" / name).is_file() for name in group.files)
     for name, function in FAILED.items():
-        found = re.search(steps.FUNCTION, name)
-        assert (found and found[1]) == function, name
+        match = re.search(steps.FUNCTION, name)
+        assert (match and match[1]) == function, name
         assert bool(re.search(steps.ACTIVATIONS, name)) == (function in ("gelu", "silu")), name
     of_device = "tests/kernels/test_on_gpu.py::test_devices_agree_in_float32[{}-invact]"
     assert re.search(steps.DEVICE.pattern, of_device.format("gelu"))
