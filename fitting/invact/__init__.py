@@ -4,7 +4,7 @@ The ideas, and where they are:
 
 - branches of f, left and right of its turning point T: `branches`
 - the exact g, by power series and Newton's method: `exact`
-- the error floor, below which no function of a rounded output can come: `error_floor`, `formats`
+- the error floor, the least error of any function of a rounded output: `error_floor`, `formats`
 - a formula q(y) for g, and its price in instructions: `variable`, `formula`, `price`
 - engines that propose formulas: `engines` (closed forms, minimax, templates) and `symbolic` (PySR, Operon)
 - the judge of all formulas, the rule they must keep, and the Pareto front: `judge`, `front`

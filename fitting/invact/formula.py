@@ -78,7 +78,7 @@ class Candidate:
 
     @property
     def constants(self) -> dict[str, float]:
-        """The named numbers of s, then those of the form."""
+        """The constants of s by name, then those of the form."""
         of_variable = {} if self.variable.symbolic == Y else self.variable.constants
         names = (symbol.name for symbol in self.form.constants)
         return {**of_variable, **dict(zip(names, self.form.values, strict=True))}
@@ -97,10 +97,10 @@ class Candidate:
 
 
 def pair_price(left: Candidate, right: Candidate) -> Price:
-    """The price of both branches and of the choice between them by the bit.
+    """The price of both formulas and of the selection by the branch bit.
 
-    Two candidates that differ in their constants only are evaluated once, and each constant that differs is selected;
-    others are both evaluated, sharing common parts.
+    If they differ in constants only, one evaluation serves both, and the bit selects each constant that differs;
+    otherwise both are evaluated, and share common parts.
     """
     plain = replace(left.variable, negative=False), replace(right.variable, negative=False)
     both = _selected(price(*_parts(left, 0), *_parts(right, 1)), 1)
@@ -141,7 +141,7 @@ class _Printer(StrPrinter):
 
 
 def spell(expression: Expr) -> str:
-    """The expression as text; `read` makes the same expression of it."""
+    """The expression as text, which `read` turns into the same expression."""
     return str(_Printer().doprint(expression))
 
 

@@ -26,7 +26,7 @@ class Row:
     scores : tuple of Score
         The errors of each.
     price : Price
-        Of all formulas and of the choice between them by the bit.
+        Of all formulas and of the selection between them by the bit.
     rms, linf : float
         Total errors |q - f'(x)| over all x, which include the error floor.
     linf_at : float
@@ -55,7 +55,7 @@ class Row:
 
 
 def with_many_outputs(row: Row, judges: Sequence[Judge]) -> Row:
-    """The row, its largest errors |q - g| searched at many more outputs."""
+    """The row with its largest errors |q - g| searched at many more outputs."""
     scores = tuple(
         replace(score, pointwise=max(score.pointwise, judge.at_many(candidate)))
         for candidate, score, judge in zip(row.candidates, row.scores, judges, strict=True)
@@ -78,7 +78,7 @@ def row_of(error_floor: ErrorFloor, candidates: tuple[Candidate, ...], scores: t
 
 
 def front_error(row: Row, rule: Rule) -> float:
-    """The error that the front is ordered by."""
+    """The error by which the front is ordered."""
     return row.rms if rule.by_rms else row.pointwise
 
 
@@ -88,7 +88,7 @@ def pareto_front(rows: Sequence[Row], rule: Rule) -> tuple[Row, ...]:
     return tuple(improving(ordered, lambda row: front_error(row, rule)))
 
 
-def pareto(scored: list[tuple[Candidate, Score]], rule: Rule) -> list[tuple[Candidate, Score]]:
+def branch_front(scored: list[tuple[Candidate, Score]], rule: Rule) -> list[tuple[Candidate, Score]]:
     """The candidates of one branch that no other beats in price and in every error that the rule limits."""
 
     def errors(score: Score) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""The rows that a fit is chosen from: closed forms, and combinations of the formulas that engines propose."""
+"""The rows among which a fit is selected: closed forms, and combinations of the formulas that engines propose."""
 
 import math
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from fitting.invact.engines.problem import Problem, joint_problems, problems
 from fitting.invact.engines.stretch import stretch_of
 from fitting.invact.error_floor import ErrorFloor
 from fitting.invact.formula import Candidate, Form
-from fitting.invact.front import Row, judged, pareto, row_of
+from fitting.invact.front import Row, branch_front, judged, row_of
 from fitting.invact.judge import Judge, Rule
 
 JOINT = 1e-4  # of max |g|: the least error for which one formula for both branches is tried
@@ -28,7 +28,7 @@ def proposals(
     settings: Settings,
     progress: Progress,
 ) -> list[Row]:
-    """Every combination of one formula per branch that is worth a look."""
+    """Every combination of one formula per branch that may be on the front."""
     exact = _closed_candidates(error_floor, judges)
     if all(exact):
         return [judged(error_floor, judges, tuple(candidate for candidate in exact if candidate))]
@@ -57,7 +57,7 @@ def proposals(
             asked = fast + slow * (i == len(of_branch) // 2)  # the slow engines get one variable, from the middle
             forms = [form for engine in asked for form in solve(problem, engine)]
             candidates += [Candidate(form, variable).rounded() for form in forms]
-        fronts.append(pareto([(candidate, judge(candidate)) for candidate in candidates], rule))
+        fronts.append(branch_front([(candidate, judge(candidate)) for candidate in candidates], rule))
     rows = [row_of(error_floor, *zip(*scored, strict=True)) for scored in product(*fronts)]
     for left, right, problem in joint:
         for form in solve(problem, ENGINES["minimax"]):

@@ -27,7 +27,7 @@ MAXSIZE = 30  # nodes of a formula that PySR looks for
 
 @dataclass(frozen=True)
 class Settings:
-    """What a user may set of the engines.
+    """The settings of the engines that a user may change.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Settings:
     imported : Path or None
         A folder with PySR's hall_of_fame.csv, whose formulas join the others.
     templates : tuple of Template
-        Templates of the user's own.
+        The user's own templates.
     timeout : float or None
         Seconds for each search by PySR. A search that it ends is not repeatable.
     """

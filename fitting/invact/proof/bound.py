@@ -23,8 +23,8 @@ from fitting.invact.proof.difference import Difference
 
 REACH = 2.0**128  # |x| of every float32 number
 SHARP = 0.002  # of the largest sample: by how much the bound may exceed it
-RESOLVED = 1e-15  # errors below it are not told apart
-MOST = 20_000  # cells; a bound that would need more is left as it is, and its slack shows that
+RESOLVED = 1e-15  # errors below it are not distinguished
+MOST = 20_000  # cells; a bound that would need more stays as it is, and has a large slack
 SCAN = 500  # points of an arc at which the error is first computed in float64
 STARTS = 3  # of these points, those with the largest errors, at which it is then sampled
 
@@ -38,9 +38,9 @@ class Bound:
     upper : float
         |q - g| <= upper on the whole branch; rounded up, infinite if nothing could be proven.
     sampled : float
-        The largest |q - g| that was met at a point.
+        The largest |q - g| at the points that were tried.
     at : float
-        The x where it was met.
+        The x of that point.
     """
 
     upper: float

@@ -127,9 +127,9 @@ def test_scaled_relatives_of_silu_and_gelu_are_fitted(a, b, sign, head):
     activation = from_expression(f"a*x*{head}(b*x)", "relative", {"a": sign * a, "b": b})
     limit = 0.01 * a
     found = fit(activation, "bfloat16", engines=("minimax",), max_error=limit)
-    assert found.chosen.pointwise <= limit
+    assert found.best.pointwise <= limit
     split = found.error_floor.split
-    for side, candidate, bound in zip(split.branches, found.chosen.candidates, found.bounds, strict=True):
+    for side, candidate, bound in zip(split.branches, found.best.candidates, found.bounds, strict=True):
         x = np.linspace(max(side.lo, -20.0 / b), min(side.hi, 20.0 / b), 501)[1:-1]
         y = activation.f(x)
         error = np.abs(candidate(y) - activation.df(x))
@@ -141,7 +141,7 @@ def test_scaled_relatives_of_silu_and_gelu_are_fitted(a, b, sign, head):
 def test_a_user_function_of_another_kind():
     activation = from_expression("x*sigmoid(x)**2", "squared_gate")
     found = fit(activation, "float16", engines=("minimax",))
-    for side, candidate in zip(found.error_floor.split.branches, found.chosen.candidates, strict=True):
+    for side, candidate in zip(found.error_floor.split.branches, found.best.candidates, strict=True):
         branch = Branch(side.lo, side.hi, side.direction)
         low, high = side.range
         for y in (0.9 * low, 0.5 * low, 0.1 * low, *((0.5, 2.0, 30.0) if high > 1 else ())):
@@ -153,11 +153,11 @@ def test_a_user_function_of_another_kind():
 @pytest.mark.parametrize("expr", ["x + tanh(x)", "tanh(x) + tanh(3*x)/5"])
 def test_monotone_functions_without_a_closed_form_need_no_bit(expr):
     found = fit(from_expression(expr), "bfloat16", engines=("minimax",))
-    assert len(found.chosen.candidates) == 1
+    assert len(found.best.candidates) == 1
     assert found.error_floor.split.border is None
     y = found.activation.f(np.linspace(-9, 9, 301))
     assert (
-        np.abs(found.chosen.candidates[0](y) - derivative_from_output(found.error_floor.split.branches[0], y)).max()
+        np.abs(found.best.candidates[0](y) - derivative_from_output(found.error_floor.split.branches[0], y)).max()
         < 0.02
     )
 
@@ -221,8 +221,8 @@ def test_a_function_with_a_maximum_is_its_negative_turned():
     up, down = (
         fit(from_expression(expr), "float16", engines=("minimax",)) for expr in ("x*sigmoid(x)", "-x*sigmoid(x)")
     )
-    assert down.chosen.price.total == up.chosen.price.total
-    assert down.chosen.rms == pytest.approx(up.chosen.rms, rel=1e-3)  # the searches differ by rounding only
+    assert down.best.price.total == up.best.price.total
+    assert down.best.rms == pytest.approx(up.best.rms, rel=1e-3)  # the searches differ by rounding only
 
 
 @pytest.mark.slow
