@@ -1,4 +1,4 @@
-"""What was fitted before is not fitted again; engines that find nothing; few functions."""
+"""Fixtures: a cache of fits; engines that find nothing; few functions."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ FITS: dict[Any, Fit] = {}
 
 @pytest.fixture(autouse=True)
 def once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was fitted before in this process is not fitted again: its fit takes seconds."""
+    """Cache the fits of this process: each takes seconds."""
 
     def fit(activation: Activation, dtype: str, **options: Any) -> Fit:
         options.pop("progress")
@@ -31,7 +31,7 @@ def once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def hopeless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine that finds nothing, and is quick about it."""
+    """Engines that quickly find nothing."""
     monkeypatch.setattr(proposals, "ENGINES", {name: lambda problem, settings: [] for name in ENGINES})
 
 

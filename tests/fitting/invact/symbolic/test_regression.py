@@ -23,7 +23,7 @@ LINE = (np.concatenate([-(FAR_S**2), FAR_S**2]),) * 2
 
 
 @pytest.mark.parametrize(
-    ("text", "kept"),
+    ("text", "sound"),
     [
         ("1 - exp(-y)", True),
         ("s/(1 + 0.4*s)", True),
@@ -46,8 +46,8 @@ LINE = (np.concatenate([-(FAR_S**2), FAR_S**2]),) * 2
         ("0.5 + 0*s", False),  # constant
     ],
 )
-def test_sound_to_infinity(text, kept):
-    assert sound_at(form(text), *FAR) == kept
+def test_sound_to_infinity(text, sound):
+    assert sound_at(form(text), *FAR) == sound
 
 
 def test_sound_on_a_bounded_branch():
@@ -65,11 +65,11 @@ def test_the_front_is_ordered_and_each_is_better():
     forms = [form(text) for text in ("1.4*s*exp(-2*s) + 0", "1.1*s", "1.2*s", "0.3*s + 0.1", "1/(s - s**2)", "2*s + y")]
     kept = front(forms, data())
     assert front(reversed(forms), data()) == kept
-    assert [size(one) for one in kept] == sorted({size(one) for one in kept})
-    errors = [error(one, data()) for one in kept]
+    assert [size(formula) for formula in kept] == sorted({size(formula) for formula in kept})
+    errors = [error(formula, data()) for formula in kept]
     assert all(b < a for a, b in pairwise(errors))
     assert all(np.isfinite(errors))
-    assert min(error(one, data()) for one in forms[:-2]) == errors[-1]
+    assert min(error(formula, data()) for formula in forms[:-2]) == errors[-1]
 
 
 def test_the_error_is_weighted():
@@ -79,8 +79,8 @@ def test_the_error_is_weighted():
 
 
 def test_pruning_leaves_out_one_number():
-    found = {one.expression for one in pruned(form("0.5*s + 0.25"))}
-    assert found == {C[0] * S}  # not the number alone
+    expressions = {rest.expression for rest in pruned(form("0.5*s + 0.25"))}
+    assert expressions == {C[0] * S}  # not the number alone
     assert list(pruned(Form(1 / (C[0] * S), (2.0,), "test"))) == []
 
 
