@@ -53,7 +53,7 @@ def test_trees_are_read_as_operon_means_them():
             with np.errstate(all="ignore"):
                 bound = float32_bound(tokens, *points.T)
             resolved = np.isfinite(expected) & (bound < 1)
-            assert np.all(np.abs(got - expected)[resolved] <= bound[resolved])
+            assert np.all(np.abs(got[resolved] - expected[resolved]) <= bound[resolved])
     assert used == {"Add", "Sub", "Mul", "Div", "Sqrt", "Exp", "Square", "Constant", "Variable"}
     assert unread < 0.1 * len(trees)  # of which some part is the root of a negative number
 
