@@ -15,10 +15,9 @@ from fitting.invact.engines import DEFAULT, Settings, parse_engines
 from fitting.invact.engines.papers import ENGINE as PUBLISHED
 from fitting.invact.engines.papers import published
 from fitting.invact.error_floor import ErrorFloor, information_floor
-from fitting.invact.front import Row, front_error, judged, pareto_front, with_many_outputs
+from fitting.invact.front import Progress, Row, front_error, judged, pareto_front, proposals, with_many_outputs
 from fitting.invact.judge import Judge, Rule, relaxed, rule_for
 from fitting.invact.proof.bound import Bound, prove
-from fitting.invact.proposals import Progress, proposals
 from fitting.weights import Weight, named
 
 DEFAULT_WEIGHT = naming.WEIGHTS["invact"]

@@ -16,8 +16,7 @@ from fitting.invact.engines import minimax, papers, template
 from fitting.invact.engines.problem import Problem
 from fitting.invact.engines.refit import refit
 from fitting.invact.formula import Form
-from fitting.invact.front import improving
-from fitting.invact.price import price
+from fitting.invact.price import improving, price
 from fitting.invact.symbolic import operon, pysr
 from fitting.invact.symbolic.equations import read_hall_of_fame
 from fitting.invact.symbolic.regression import Data, sound_at

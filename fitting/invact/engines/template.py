@@ -23,8 +23,7 @@ from fitting.invact.engines.papers import TEMPLATES, Template
 from fitting.invact.engines.problem import HUGE, Problem, Target
 from fitting.invact.engines.refit import FormModel, Model, improve
 from fitting.invact.formula import Form
-from fitting.invact.front import improving
-from fitting.invact.price import price
+from fitting.invact.price import improving, price
 from fitting.invact.variable import S, Y, constant
 
 __all__ = ["BUILTIN", "ENGINE", "Template", "constants_of", "parse_template", "search"]

@@ -6,7 +6,7 @@ import pytest
 
 from fitting.activations import Activation
 from fitting.invact import __main__ as command
-from fitting.invact import proposals, solve
+from fitting.invact import front, solve
 from fitting.invact import sweep as sweeping
 from fitting.invact.engines import ENGINES
 from fitting.invact.solve import Fit
@@ -32,7 +32,7 @@ def once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def hopeless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines that quickly find nothing."""
-    monkeypatch.setattr(proposals, "ENGINES", {name: lambda problem, settings: [] for name in ENGINES})
+    monkeypatch.setattr(front, "ENGINES", {name: lambda problem, settings: [] for name in ENGINES})
 
 
 @pytest.fixture
