@@ -9,7 +9,7 @@ import numpy as np
 from coefficients.schema import Document
 from fitting.invact.formula import Candidate, spell
 from fitting.invact.front import Row
-from fitting.invact.proof.bound import Bound
+from fitting.invact.proof import Bound
 from fitting.invact.solve import Fit
 from fitting.invact.variable import Y
 from fitting.words import counted, percent, ten_digits, upwards

@@ -17,7 +17,7 @@ from fitting.invact.engines.papers import published
 from fitting.invact.error_floor import ErrorFloor, information_floor
 from fitting.invact.front import Progress, Row, front_error, judged, pareto_front, proposals, with_many_outputs
 from fitting.invact.judge import Judge, Rule, relaxed, rule_for
-from fitting.invact.proof.bound import Bound, prove
+from fitting.invact.proof import Bound, prove
 from fitting.weights import Weight, named
 
 DEFAULT_WEIGHT = naming.WEIGHTS["invact"]

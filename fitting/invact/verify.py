@@ -16,7 +16,7 @@ from fitting.invact.error_floor import ErrorFloor, information_floor
 from fitting.invact.formula import Candidate
 from fitting.invact.front import Row, judged, with_many_outputs
 from fitting.invact.judge import RELAXED, Judge, rule_for
-from fitting.invact.proof.bound import RESOLVED, SHARP, prove
+from fitting.invact.proof import RESOLVED, SHARP, prove
 from fitting.provenance import differences, stored_function
 from fitting.weights import UNNAMED, named
 

@@ -19,7 +19,7 @@ from fitting.invact.branches import split
 from fitting.invact.engines.closed_form import closed_form
 from fitting.invact.exact import derivative_from_output, two_floats
 from fitting.invact.formula import Candidate, Form
-from fitting.invact.proof.bound import RESOLVED, prove
+from fitting.invact.proof import RESOLVED, prove
 from fitting.invact.proof.difference import Difference
 from fitting.invact.proof.ranges import inside
 from fitting.invact.variable import S, Variable, Y, constant
