@@ -17,9 +17,8 @@ from fitting.invact.engines.problem import Problem
 from fitting.invact.engines.refit import refit
 from fitting.invact.formula import Form
 from fitting.invact.price import improving, price
-from fitting.invact.symbolic import operon, pysr
+from fitting.invact.symbolic import Data, operon, pysr, sound_at
 from fitting.invact.symbolic.equations import read_hall_of_fame
-from fitting.invact.symbolic.regression import Data, sound_at
 
 MAXSIZE = 30  # nodes of a formula that PySR looks for
 

@@ -15,9 +15,8 @@ from sympy import Abs, Rational, exp, sqrt
 from fitting.activations.tape import Tape
 from fitting.errors import InputError
 from fitting.invact.formula import Form
-from fitting.invact.symbolic import equations
+from fitting.invact.symbolic import equations, evaluate
 from fitting.invact.symbolic.equations import to_form
-from fitting.invact.symbolic.regression import evaluate
 from fitting.invact.variable import S, Y
 from tests.fitting.invact.symbolic.forms import C, form
 

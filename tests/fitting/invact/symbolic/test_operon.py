@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from fitting.errors import InputError
-from fitting.invact.symbolic import operon, pysr
-from fitting.invact.symbolic.regression import error, evaluate, front
+from fitting.invact.symbolic import error, evaluate, front, operon, pysr
 from fitting.invact.variable import S, Y
 from tests.fitting.invact.symbolic.forms import data
 

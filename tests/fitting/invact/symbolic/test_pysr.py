@@ -13,8 +13,7 @@ import pytest
 
 from fitting.errors import InputError
 from fitting.invact.formula import Form
-from fitting.invact.symbolic import equations, pysr
-from fitting.invact.symbolic.regression import error, evaluate
+from fitting.invact.symbolic import equations, error, evaluate, pysr
 from fitting.invact.variable import S
 from tests.fitting.invact.symbolic.forms import C, data, form
 

@@ -1,4 +1,4 @@
-"""What the engines of symbolic regression share: which forms are kept, and the process they run in."""
+"""What the engines of symbolic regression share: the front of forms, and the child process."""
 
 import subprocess
 from itertools import pairwise
@@ -8,8 +8,7 @@ import pytest
 
 from fitting.errors import InputError
 from fitting.invact.formula import Form
-from fitting.invact.symbolic import operon
-from fitting.invact.symbolic.regression import Data, child, error, front, pruned, size, sound_at
+from fitting.invact.symbolic import Data, child, error, front, operon, pruned, size, sound_at
 from fitting.invact.variable import S
 from tests.fitting.invact.symbolic.forms import C, data, form
 
