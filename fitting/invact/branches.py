@@ -237,11 +237,14 @@ def _belongs_left(activation: Activation, border: float) -> bool:
     if border not in activation.breakpoints:
         return False
     at = activation.breakpoints.index(border)
-    own = (float(activation.f(border)), float(activation.df(border)))
+    at_border = (float(activation.f(border)), float(activation.df(border)))
     with flint.ctx.workprec(PRECISION):
         left, right = (
-            sum(abs(float(tape.arb(flint.arb(border))) - value) for tape, value in zip((p.f, p.d1), own, strict=True))
+            sum(
+                abs(float(tape.arb(flint.arb(border))) - value)
+                for tape, value in zip((p.f, p.d1), at_border, strict=True)
+            )
             for p in activation.pieces[at : at + 2]
         )
-    # Not equality: `own` comes from float64 arithmetic. Where the pieces agree, the border is the right one's.
-    return left + _CLOSE * (1 + abs(own[0]) + abs(own[1])) < right
+    # Not equality: `at_border` comes from float64 arithmetic. Where the pieces agree, the border is the right one's.
+    return left + _CLOSE * (1 + abs(at_border[0]) + abs(at_border[1])) < right

@@ -175,8 +175,8 @@ def _counted(parts: Split, format_: Format, weight: Weight, bits: int) -> tuple[
     right = on_right(parts, x)
     cells = []
     for branch_bit in range(len(parts.branches)):
-        own = known & (right == bool(branch_bit))
-        cells.append(_grouped(y[own], derivative[own], mass[own]))
+        on_branch = known & (right == bool(branch_bit))
+        cells.append(_grouped(y[on_branch], derivative[on_branch], mass[on_branch]))
     return tuple(cells)
 
 
@@ -219,8 +219,8 @@ def _analysed_arc(parts: Split, arc: Arc, format_: Format, weight: Weight) -> Ce
     x = np.unique(format_.round(x))
     x = x[(arc.lo < x) & (x < arc.hi)]
     if weight.samples is not None:  # those on the arc; the others would all count at its ends
-        own = (arc.lo <= weight.samples) & (weight.samples < arc.hi)
-        weight = replace(weight, samples=weight.samples[own])
+        on_arc = (arc.lo <= weight.samples) & (weight.samples < arc.hi)
+        weight = replace(weight, samples=weight.samples[on_arc])
     y = format_.round(parts.activation.f(x))
     x, y = x[np.isfinite(y)], y[np.isfinite(y)]
     if len(x) < 2:

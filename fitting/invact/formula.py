@@ -103,14 +103,14 @@ def pair_price(left: Candidate, right: Candidate) -> Price:
     otherwise both are evaluated, and share common parts.
     """
     plain = replace(left.variable, negative=False), replace(right.variable, negative=False)
-    both = _selected(price(*_parts(left, 0), *_parts(right, 1)), 1)
+    separate = _selected(price(*_parts(left, 0), *_parts(right, 1)), 1)
     if left.form.expression != right.form.expression or plain[0].symbolic != plain[1].symbolic:
-        return both
+        return separate
     pairs = [*zip(left.form.values, right.form.values, strict=True)]
     pairs += [(plain[0].constants[key], plain[1].constants[key]) for key in plain[0].constants]
     pairs += [(float(left.variable.negative), float(right.variable.negative))]
-    once = _selected(Candidate(right.form, plain[1]).price, sum(a != b for a, b in pairs))
-    return min(both, once, key=lambda price: price.total)
+    shared = _selected(Candidate(right.form, plain[1]).price, sum(a != b for a, b in pairs))
+    return min(separate, shared, key=lambda price: price.total)
 
 
 def _selected(price: Price, selections: int) -> Price:
@@ -119,9 +119,9 @@ def _selected(price: Price, selections: int) -> Price:
 
 def _parts(candidate: Candidate, index: int) -> tuple[Expr, Expr]:
     """s with numbers, so that equal ones are shared, and q with names for that s and the branch's own constants."""
-    own = {c: Symbol(f"{c.name}_{index}", real=True) for c in candidate.form.constants}
+    renamed = {c: Symbol(f"{c.name}_{index}", real=True) for c in candidate.form.constants}
     s = candidate.variable.expression
-    return s, candidate.form.expression.xreplace({S: Symbol(f"s[{s}]", real=True), **own})
+    return s, candidate.form.expression.xreplace({S: Symbol(f"s[{s}]", real=True), **renamed})
 
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -101,12 +101,12 @@ def branch_front(scored: list[tuple[Candidate, Score]], rule: Rule) -> list[tupl
     def errors(score: Score) -> tuple[float, ...]:
         return (score.square, max(score.linf, rule.linf)) if rule.by_rms else (score.pointwise,)
 
-    kept: list[tuple[Candidate, Score]] = []
+    front: list[tuple[Candidate, Score]] = []
     for candidate, score in sorted(scored, key=lambda pair: (pair[0].price.total, errors(pair[1]))):
-        beaten = any(all(a <= b for a, b in zip(errors(other), errors(score), strict=True)) for _, other in kept)
+        beaten = any(all(a <= b for a, b in zip(errors(other), errors(score), strict=True)) for _, other in front)
         if score.finite and not beaten:
-            kept.append((candidate, score))
-    return kept
+            front.append((candidate, score))
+    return front
 
 
 def proposals(

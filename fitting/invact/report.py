@@ -117,9 +117,9 @@ def _front(fit: Fit, whole: bool) -> list[str]:
     rows = marked_rows(fit)
     at = next(i for i, (_, mark) in enumerate(rows) if mark == BEST)
     near = range(len(rows)) if whole else range(max(0, at - BEFORE), min(len(rows), at + AFTER + 1))
-    kept = [i for i, (_, mark) in enumerate(rows) if mark or i in near]
+    shown = [i for i, (_, mark) in enumerate(rows) if mark or i in near]
     cells: list[tuple[str, ...]] = [COLUMNS]
-    for row, mark in (rows[i] for i in kept):
+    for row, mark in (rows[i] for i in shown):
         errors = (f"{value:.4g}" for value in (row.rms, row.linf, row.linf_at, row.pointwise))
         sign, engine = (mark, row.engine) if mark != PAPER else ("", PAPER)
         cells.append((sign, str(row.price.total), *errors, engine))
@@ -128,7 +128,7 @@ def _front(fit: Fit, whole: bool) -> list[str]:
         ("", "floor", f"{error_floor.rms:.4g}", f"{error_floor.linf:.4g}", f"{error_floor.linf_at:.4g}", "", "")
     )
     lines = _aligned(cells, "<>>>>><")
-    hidden = len(rows) - len(kept)
+    hidden = len(rows) - len(shown)
     if hidden:
         lines.append(f"{hidden} more row{'s' * (hidden > 1)} of the front by --front")
     return lines

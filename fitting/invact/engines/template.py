@@ -185,13 +185,13 @@ def _fitted(form: Form, target: Target, starts: Sequence[Array]) -> list[Form]:
     """The best distinct fits of one template, refitted; the template itself if it has no constants."""
     if not form.values:
         return [form]
-    model, kept = FormModel(form, target), list[tuple[float, Array]]()
+    model, distinct = FormModel(form, target), list[tuple[float, Array]]()
     with np.errstate(all="ignore"):  # constants that overflow cost inf
         fits = [_least_squares(model, target, start) for start in starts]
         for cost, i in sorted((target.cost_of(model.error(fit)), i) for i, fit in enumerate(fits)):
-            if math.isfinite(cost) and (not kept or cost > kept[-1][0] * (1.0 + SAME)):
-                kept.append((cost, fits[i]))
-        refitted = [_refit(model, target, constants) for _, constants in kept[:KEPT]]
+            if math.isfinite(cost) and (not distinct or cost > distinct[-1][0] * (1.0 + SAME)):
+                distinct.append((cost, fits[i]))
+        refitted = [_refit(model, target, constants) for _, constants in distinct[:KEPT]]
     return [replace(form, values=tuple(float(value) for value in constants)) for constants in refitted]
 
 

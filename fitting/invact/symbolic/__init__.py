@@ -52,13 +52,13 @@ def front(forms: Iterable[Form], data: Data) -> list[Form]:
         ((size(form), error(form, data), str(form.expression), form) for form in forms),
         key=lambda entry: (entry[0], entry[1] if np.isfinite(entry[1]) else np.inf, entry[2], entry[3].values),
     )
-    kept: list[Form] = []
+    forms_of_front: list[Form] = []
     best = np.inf
     for _, form_error, _, form in ranked:
         if form_error < best * (1 - MARGIN):
-            kept.append(form)
+            forms_of_front.append(form)
             best = form_error
-    return kept
+    return forms_of_front
 
 
 def pruned(form: Form) -> Iterator[Form]:
