@@ -26,8 +26,8 @@ from fitting.invact.engines.stretch import stretch_of
 from fitting.invact.error_floor import ErrorFloor, information_floor
 from fitting.invact.exact import derivative_from_output
 from fitting.invact.formula import Candidate
-from fitting.invact.front import improving
 from fitting.invact.judge import rule_for
+from fitting.invact.price import improving
 from fitting.weights import named
 
 BRANCHES = [(name, side) for name in ("gelu", "silu") for side in (0, 1)]

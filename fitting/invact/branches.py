@@ -22,7 +22,7 @@ from fitting.errors import InputError
 
 MAX_ORDER = 8  # of an anchor: beyond it f is as good as flat there
 ROUNDING = 1e-12  # of x and y: f has not turned back where it moves by less
-_ZERO = 1e-45  # |f'| below this, at 60 digits, is 0
+_ZERO = 1e-45  # |f'| below this, at 60 digits, counts as 0
 _CLOSE = 1e-12  # values of f or f' that differ by less are the same
 _NEAR = 1e-6  # a turning point known as a float64 lies within this of the true one
 
@@ -66,7 +66,7 @@ class Branch:
     arcs : tuple of Arc
         Its smooth parts, by increasing x.
     kinks : tuple of (float, float)
-        y and f' where two sloping arcs meet; f' there is what the activation itself says.
+        y and f' where two sloping arcs meet; f' there is as the activation defines it.
     """
 
     lo: float
@@ -90,7 +90,7 @@ class Split:
     activation : Activation
         The function f.
     branches : tuple of Branch
-        Left to right: one, and no bit is needed, or two, and the bit is x >= border.
+        Left to right: one branch, which needs no bit, or two, told apart by the bit x >= border.
     border : float or None
         T, where the two branches meet.
     border_is_left : bool
@@ -104,7 +104,7 @@ class Split:
 
     @property
     def takes_second_bit(self) -> bool:
-        """Whether a bit that tells which way y was rounded tells f' better, and has the branch to go with."""
+        """Whether a second bit, which way y was rounded, improves f': f' varies with y, and there is a branch bit."""
         curved = any(arc.direction and arc.piece.d2.expression != 0 for branch in self.branches for arc in branch.arcs)
         return len(self.branches) == 2 and curved
 
@@ -145,14 +145,14 @@ def split(activation: Activation) -> Split:
     is_left = _belongs_left(activation, border)
     owner, end = (0, 1) if is_left else (1, 0)
     arc = branches[owner].arcs[-1 if is_left else 0]
-    if arc.direction and arc.anchors[end] is None:  # a kink: f' there is what the activation says
+    if arc.direction and arc.anchors[end] is None:  # a kink: f' as the activation defines it
         kink = (arc.y[end], float(activation.df(border)))
         branches[owner] = replace(branches[owner], kinks=(*branches[owner].kinks, kink))
     return Split(activation, tuple(branches), border, is_left)
 
 
 def _check_monotone(activation: Activation, branch: Branch) -> None:
-    """Raise `InputError` if f turns back: at a turn that the scan for turning points stepped over."""
+    """Raise `InputError` if f turns back, at a turning point that the scan has missed."""
     away = np.geomspace(1e-12, 1e6, 2000)
     for arc in branch.arcs:
         x = np.unique(np.concatenate([-away, away, *(end + away * sign for end, sign in ((arc.lo, 1), (arc.hi, -1)))]))
@@ -233,15 +233,18 @@ def _anchor(piece: Piece, end: float) -> Anchor | None:
 
 
 def _belongs_left(activation: Activation, border: float) -> bool:
-    """Whether f and f' at the border are those of the piece on its left and not of the one on its right."""
+    """Whether f and f' at the border are those of the left piece rather than of the right one."""
     if border not in activation.breakpoints:
         return False
     at = activation.breakpoints.index(border)
-    own = (float(activation.f(border)), float(activation.df(border)))
+    at_border = (float(activation.f(border)), float(activation.df(border)))
     with flint.ctx.workprec(PRECISION):
         left, right = (
-            sum(abs(float(tape.arb(flint.arb(border))) - value) for tape, value in zip((p.f, p.d1), own, strict=True))
+            sum(
+                abs(float(tape.arb(flint.arb(border))) - value)
+                for tape, value in zip((p.f, p.d1), at_border, strict=True)
+            )
             for p in activation.pieces[at : at + 2]
         )
-    # Not equality: `own` comes from float64 arithmetic. Where the pieces agree, the border is the right one's.
-    return left + _CLOSE * (1 + abs(own[0]) + abs(own[1])) < right
+    # Not equality: `at_border` comes from float64 arithmetic. Where the pieces agree, the border is the right one's.
+    return left + _CLOSE * (1 + abs(at_border[0]) + abs(at_border[1])) < right

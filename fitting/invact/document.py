@@ -50,9 +50,9 @@ def to_document(fit: Fit) -> dict[str, Any]:
             "border_side": border_side,
             "branches": [
                 _branch(candidate, branch)
-                for candidate, branch in zip(fit.chosen.candidates, split.branches, strict=True)
+                for candidate, branch in zip(fit.best.candidates, split.branches, strict=True)
             ],
-            "price": price_counts(fit.chosen.price),
+            "price": price_counts(fit.best.price),
             "front": [_front_row(row) for row in fit.listed],
         },
         "error": _error(fit),
@@ -93,7 +93,7 @@ def price_counts(price: Price) -> dict[str, int]:
 
 
 def _rounded(value: float) -> float:
-    """`value` to the digits that are the same on every machine: others differ with the machine's functions and sums."""
+    """`value` to `DIGITS` digits: later digits differ between machines."""
     return float(f"{value:.{DIGITS - 1}e}")
 
 
@@ -109,10 +109,10 @@ def _front_row(row: Row) -> dict[str, Any]:
 
 def _error(fit: Fit) -> dict[str, Any]:
     return {
-        "rms": _rounded(fit.chosen.rms),
-        "linf": _rounded(fit.chosen.linf),
-        "linf_at": fit.chosen.linf_at,
-        "pointwise": _rounded(fit.chosen.pointwise),
+        "rms": _rounded(fit.best.rms),
+        "linf": _rounded(fit.best.linf),
+        "linf_at": fit.best.linf_at,
+        "pointwise": _rounded(fit.best.pointwise),
         "floor_rms": _rounded(fit.error_floor.rms),
         "floor_linf": _rounded(fit.error_floor.linf),
         "sampled": [bound.sampled for bound in fit.bounds],
@@ -121,7 +121,7 @@ def _error(fit: Fit) -> dict[str, Any]:
 
 
 def command(fit: Fit) -> str | None:
-    """The command that makes this fit again; None if no command line can."""
+    """The command that repeats this fit; None if no command line can."""
     if fit.weight.spelling is None or fit.settings.imported is not None or fit.settings.templates:
         return None
     words = ["--dtype", fit.dtype, *_engine_words(fit)]
@@ -166,7 +166,7 @@ def store(fit: Fit, root: Path) -> Published:
 
 @dataclass(frozen=True)
 class StoredVariable:
-    """s as a file spells it: stands for a `Variable` in a candidate, and is never refitted."""
+    """s as a file spells it: takes the place of a `Variable` in a candidate, and is never refitted."""
 
     unsigned: Expr
     constants: dict[str, float]

@@ -1,8 +1,8 @@
-"""The error floor: how well f'(x) can be known at all from f(x), rounded to a tensor's format, and the bit.
+"""The error floor: the least error of f'(x) as a function of the bit and of f(x), rounded to a tensor's format.
 
-Near T many x are stored as one y, and y does not tell which x it was. The best guess of f'(x) still errs by half the
-range of f' over these x (in the largest error) and by the spread of f' about its mean (in the mean square). A second
-bit, which way y was rounded, cuts these x in two.
+Near T many x are stored as one y. The best guess of f'(x) from y still errs by half the range of f' over these x (in
+the largest error) and by the spread of f' about its mean (in the mean square). A second bit, which way y was rounded,
+cuts these x in two.
 """
 
 import math
@@ -19,8 +19,8 @@ from fitting.invact.exact import derivative_from_output
 from fitting.invact.formats import Format, get_format
 from fitting.weights import Weight
 
-NEAREST = 1e-9  # of T, in x: where the analysis for float32 begins
-POINTS = 20_000  # of each branch, for float32
+NEAREST = 1e-9  # distance from T, in x, at which the analysis for float32 begins
+POINTS = 20_000  # on each branch, for float32
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class ErrorFloor:
     bits: int = 1
 
     def outputs(self, x: Array) -> Array:
-        """What is stored of f(x), as `Cells.y` has it, for x of any shape."""
+        """The stored outputs at x (any shape), as in `Cells.y`."""
         return _stored(self.split.activation.f(x), self.format, self.bits)
 
 
@@ -175,8 +175,8 @@ def _counted(parts: Split, format_: Format, weight: Weight, bits: int) -> tuple[
     right = on_right(parts, x)
     cells = []
     for branch_bit in range(len(parts.branches)):
-        own = known & (right == bool(branch_bit))
-        cells.append(_grouped(y[own], derivative[own], mass[own]))
+        on_branch = known & (right == bool(branch_bit))
+        cells.append(_grouped(y[on_branch], derivative[on_branch], mass[on_branch]))
     return tuple(cells)
 
 
@@ -219,8 +219,8 @@ def _analysed_arc(parts: Split, arc: Arc, format_: Format, weight: Weight) -> Ce
     x = np.unique(format_.round(x))
     x = x[(arc.lo < x) & (x < arc.hi)]
     if weight.samples is not None:  # those on the arc; the others would all count at its ends
-        own = (arc.lo <= weight.samples) & (weight.samples < arc.hi)
-        weight = replace(weight, samples=weight.samples[own])
+        on_arc = (arc.lo <= weight.samples) & (weight.samples < arc.hi)
+        weight = replace(weight, samples=weight.samples[on_arc])
     y = format_.round(parts.activation.f(x))
     x, y = x[np.isfinite(y)], y[np.isfinite(y)]
     if len(x) < 2:

@@ -12,9 +12,9 @@ from fitting.activations.calculus import PRECISION, Piece
 from fitting.activations.tape import Array
 from fitting.invact.branches import Anchor, Arc, Branch
 
-TERMS = 48  # of a series; with the radius below, what is left out is under 1e-18
+TERMS = 48  # of a series; up to the radius below, the terms left out are under 1e-18
 TABLE = 1200  # points between which a root is bracketed
-STEPS = 100  # of Newton and bisection: the halvings of the widest bracket, and some
+STEPS = 100  # iterations of Newton and bisection: more than enough halvings for the widest bracket
 
 
 def derivative_from_output(branch: Branch, y: Array) -> Array:
@@ -25,7 +25,7 @@ def derivative_from_output(branch: Branch, y: Array) -> Array:
     branch : Branch
         Of the activation f.
     y : float64 array of any shape
-        Outputs. One out of the branch's range (a rounding below f(T), say) gives g at the end of the range.
+        Outputs. For a y outside the branch's range (rounded below f(T), say) the result is g at the end of the range.
 
     Returns
     -------
@@ -39,12 +39,12 @@ def derivative_from_output(branch: Branch, y: Array) -> Array:
     for arc in branch.arcs:
         lo, hi = arc.range
         inside = (lo <= flat) & (flat <= hi)
-        # Where arcs meet, a sloping arc gives the derivative at its own end, and a flat arc gives way to it.
+        # Where arcs meet, a flat arc decides; of two sloping arcs the first one, until `kinks` overrules it.
         inside &= np.isnan(result) | (arc.direction == 0)
         result[inside] = _on_arc(arc, flat[inside], unclipped[inside])
     for at, derivative in branch.kinks:
         result[flat == at] = derivative
-    gap = np.isnan(result) & ~np.isnan(flat)  # f jumps over these: take the nearest value that it has
+    gap = np.isnan(result) & ~np.isnan(flat)  # f jumps over these y: take g at the nearest y that it has
     if gap.any():
         ends = np.array(sorted({end for arc in branch.arcs for end in arc.range}))
         nearest = ends[np.argmin(np.abs(flat[gap, None] - ends), axis=1)]
@@ -89,7 +89,7 @@ def two_floats(value: Any) -> tuple[float, float]:
 
 @lru_cache(maxsize=256)
 def series(arc: Arc, end: int) -> tuple[Array, float]:
-    """Coefficients of g in powers of s at the arc's anchor (0: at `lo`, 1: at `hi`), and the s to which they serve."""
+    """Coefficients of g in powers of s at the arc's anchor (0: at `lo`, 1: at `hi`), and the s they serve up to."""
     anchor = arc.anchors[end]
     if anchor is None:
         raise ValueError("the arc has no anchor at this end")

@@ -17,7 +17,7 @@ class Format:
     name : str
         Of the dtype.
     precision : int
-        Significant bits, the hidden one among them.
+        Significant bits, including the hidden bit.
     lowest : int
         2**lowest is the smallest normal number.
     highest : int
@@ -37,7 +37,7 @@ class Format:
     def spacing(self, values: Array) -> Array:
         """The distance to the next number away from zero, at float64 `values` (any shape)."""
         _, exponent = np.frexp(values)
-        exponent = np.where(values == 0, self.lowest, np.maximum(exponent - 1, self.lowest))  # frexp says 0 of 0
+        exponent = np.where(values == 0, self.lowest, np.maximum(exponent - 1, self.lowest))  # frexp gives 0 for 0
         return np.asarray(np.ldexp(1.0, exponent - (self.precision - 1)))
 
     def round(self, values: Array) -> Array:
@@ -51,13 +51,13 @@ class Format:
         return np.where(np.isfinite(values), np.copysign(rounded, values), values)
 
     def finer(self, values: Array) -> Array:
-        """`values` as a number y of a 16-bit format and one more bit tell them: float64 of the same shape.
+        """`values` as recovered from a number y of a 16-bit format and one more bit: float64 of the same shape.
 
-        The bit is whether rounding to y went away from zero. So |value| is in the lower or the upper half of what
-        rounds to |y|, and the result is the middle of that half: y, a quarter of its spacing taken off or added. Two
-        kinds of y have other intervals, and get another point of the right half: of a power of two, below which numbers
-        are twice as dense, the result may be the end of the interval; and numbers below the normal ones of the format
-        are moved by the spacing that they would have in float32's range, those below float32's not at all.
+        The bit says whether rounding to y went away from zero. So |value| is in the lower or the upper half of the
+        interval that rounds to |y|, and the result is the middle of that half: y minus or plus a quarter of its
+        spacing. Two kinds of y get another point of the right half: for a power of two, below which numbers are twice
+        as dense, it may be the end of the interval; subnormal numbers of the format move by the spacing that they would
+        have in float32's normal range, those that are subnormal in float32 not at all.
         """
         values = np.asarray(values, dtype=np.float64)
         stored = self.round(values)
@@ -86,7 +86,7 @@ FORMATS = {
 
 
 def get_format(name: str) -> Format:
-    """One of `FORMATS`. Raises `InputError` for another name."""
+    """The format of this name. Raises `InputError` for a name that is not in `FORMATS`."""
     if name not in FORMATS:
         raise InputError(f"dtype must be one of {', '.join(FORMATS)}, got {name!r}; {nearest(name, FORMATS)}")
     return FORMATS[name]

@@ -78,7 +78,7 @@ class Candidate:
 
     @property
     def constants(self) -> dict[str, float]:
-        """The named numbers of s, then those of the form."""
+        """The constants of s by name, then those of the form."""
         of_variable = {} if self.variable.symbolic == Y else self.variable.constants
         names = (symbol.name for symbol in self.form.constants)
         return {**of_variable, **dict(zip(names, self.form.values, strict=True))}
@@ -97,20 +97,20 @@ class Candidate:
 
 
 def pair_price(left: Candidate, right: Candidate) -> Price:
-    """The price of both branches and of the choice between them by the bit.
+    """The price of both formulas and of the selection by the branch bit.
 
-    Two candidates that differ in their constants only are evaluated once, and each constant that differs is selected;
-    others are both evaluated, sharing common parts.
+    If they differ in constants only, one evaluation serves both, and the bit selects each constant that differs;
+    otherwise both are evaluated, and share common parts.
     """
     plain = replace(left.variable, negative=False), replace(right.variable, negative=False)
-    both = _selected(price(*_parts(left, 0), *_parts(right, 1)), 1)
+    separate = _selected(price(*_parts(left, 0), *_parts(right, 1)), 1)
     if left.form.expression != right.form.expression or plain[0].symbolic != plain[1].symbolic:
-        return both
+        return separate
     pairs = [*zip(left.form.values, right.form.values, strict=True)]
     pairs += [(plain[0].constants[key], plain[1].constants[key]) for key in plain[0].constants]
     pairs += [(float(left.variable.negative), float(right.variable.negative))]
-    once = _selected(Candidate(right.form, plain[1]).price, sum(a != b for a, b in pairs))
-    return min(both, once, key=lambda price: price.total)
+    shared = _selected(Candidate(right.form, plain[1]).price, sum(a != b for a, b in pairs))
+    return min(separate, shared, key=lambda price: price.total)
 
 
 def _selected(price: Price, selections: int) -> Price:
@@ -119,9 +119,9 @@ def _selected(price: Price, selections: int) -> Price:
 
 def _parts(candidate: Candidate, index: int) -> tuple[Expr, Expr]:
     """s with numbers, so that equal ones are shared, and q with names for that s and the branch's own constants."""
-    own = {c: Symbol(f"{c.name}_{index}", real=True) for c in candidate.form.constants}
+    renamed = {c: Symbol(f"{c.name}_{index}", real=True) for c in candidate.form.constants}
     s = candidate.variable.expression
-    return s, candidate.form.expression.xreplace({S: Symbol(f"s[{s}]", real=True), **own})
+    return s, candidate.form.expression.xreplace({S: Symbol(f"s[{s}]", real=True), **renamed})
 
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -141,7 +141,7 @@ class _Printer(StrPrinter):
 
 
 def spell(expression: Expr) -> str:
-    """The expression as text; `read` makes the same expression of it."""
+    """The expression as text, which `read` turns into the same expression."""
     return str(_Printer().doprint(expression))
 
 

@@ -1,18 +1,25 @@
-"""Rows, each a formula for every branch with its price and errors, and the Pareto front of rows."""
+"""Rows, each a formula for every branch with its price and errors: the rows that engines propose, and their front."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from itertools import product
 
+import numpy as np
+
+from fitting.invact.engines import ENGINES, IMPORTED, SLOW, Engine, Settings
+from fitting.invact.engines.closed_form import closed_candidate
+from fitting.invact.engines.problem import Problem, joint_problems, problems
+from fitting.invact.engines.stretch import stretch_of
 from fitting.invact.error_floor import ErrorFloor
-from fitting.invact.formula import Candidate, pair_price
+from fitting.invact.formula import Candidate, Form, pair_price
 from fitting.invact.judge import Judge, Rule, Score
-from fitting.invact.price import Price
+from fitting.invact.price import Price, improving
 
 UNFITTED = ("closed", "published")  # engines whose formulas are taken as they are
+JOINT = 1e-4  # of max |g|: the least error for which one formula for both branches is tried
 
-Item = TypeVar("Item")
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -26,7 +33,7 @@ class Row:
     scores : tuple of Score
         The errors of each.
     price : Price
-        Of all formulas and of the choice between them by the bit.
+        Of all formulas and of the selection between them by the bit.
     rms, linf : float
         Total errors |q - f'(x)| over all x, which include the error floor.
     linf_at : float
@@ -55,7 +62,7 @@ class Row:
 
 
 def with_many_outputs(row: Row, judges: Sequence[Judge]) -> Row:
-    """The row, its largest errors |q - g| searched at many more outputs."""
+    """The row with its largest errors |q - g| searched at many more outputs."""
     scores = tuple(
         replace(score, pointwise=max(score.pointwise, judge.at_many(candidate)))
         for candidate, score, judge in zip(row.candidates, row.scores, judges, strict=True)
@@ -78,7 +85,7 @@ def row_of(error_floor: ErrorFloor, candidates: tuple[Candidate, ...], scores: t
 
 
 def front_error(row: Row, rule: Rule) -> float:
-    """The error that the front is ordered by."""
+    """The error by which the front is ordered."""
     return row.rms if rule.by_rms else row.pointwise
 
 
@@ -88,24 +95,79 @@ def pareto_front(rows: Sequence[Row], rule: Rule) -> tuple[Row, ...]:
     return tuple(improving(ordered, lambda row: front_error(row, rule)))
 
 
-def pareto(scored: list[tuple[Candidate, Score]], rule: Rule) -> list[tuple[Candidate, Score]]:
+def branch_front(scored: list[tuple[Candidate, Score]], rule: Rule) -> list[tuple[Candidate, Score]]:
     """The candidates of one branch that no other beats in price and in every error that the rule limits."""
 
     def errors(score: Score) -> tuple[float, ...]:
         return (score.square, max(score.linf, rule.linf)) if rule.by_rms else (score.pointwise,)
 
-    kept: list[tuple[Candidate, Score]] = []
+    front: list[tuple[Candidate, Score]] = []
     for candidate, score in sorted(scored, key=lambda pair: (pair[0].price.total, errors(pair[1]))):
-        beaten = any(all(a <= b for a, b in zip(errors(other), errors(score), strict=True)) for _, other in kept)
+        beaten = any(all(a <= b for a, b in zip(errors(other), errors(score), strict=True)) for _, other in front)
         if score.finite and not beaten:
-            kept.append((candidate, score))
-    return kept
+            front.append((candidate, score))
+    return front
 
 
-def improving(items: Iterable[Item], error: Callable[[Item], float]) -> list[Item]:
-    """The items that err less than all items before them; the items come in order of their price."""
-    kept: list[Item] = []
-    for item in items:
-        if not kept or error(item) < error(kept[-1]):
-            kept.append(item)
-    return kept
+def proposals(
+    error_floor: ErrorFloor,
+    rule: Rule,
+    judges: list[Judge],
+    engines: tuple[str, ...],
+    settings: Settings,
+    progress: Progress,
+) -> list[Row]:
+    """Every combination of one formula per branch that may be on the front."""
+    exact = _closed_candidates(error_floor, judges)
+    if all(exact):
+        return [judged(error_floor, judges, tuple(candidate for candidate in exact if candidate))]
+    tasks = [
+        [] if candidate else problems(stretch_of(error_floor.split, index), error_floor, rule)
+        for index, candidate in enumerate(exact)
+    ]
+    joinable = len(tasks) == 2 and all(tasks) and "minimax" in engines and _may_join(rule, error_floor)
+    joint = joint_problems(*tasks) if joinable else []
+    fast = [ENGINES[name] for name in engines if name not in SLOW]
+    slow = [ENGINES[name] for name in engines if name in SLOW] + [IMPORTED] * (settings.imported is not None)
+    count = sum(len(fast) * len(of_branch) + len(slow) * bool(of_branch) for of_branch in tasks) + len(joint)
+    done = 0
+
+    def solve(problem: Problem, engine: Engine) -> list[Form]:
+        nonlocal done
+        forms = engine(problem, settings)
+        done += 1
+        progress(done, count)
+        return forms
+
+    fronts = []
+    for closed, of_branch, judge in zip(exact, tasks, judges, strict=True):
+        candidates = [closed] if closed else []
+        for i, (variable, problem) in enumerate(of_branch):
+            asked = fast + slow * (i == len(of_branch) // 2)  # the slow engines get one variable, from the middle
+            forms = [form for engine in asked for form in solve(problem, engine)]
+            candidates += [Candidate(form, variable).rounded() for form in forms]
+        fronts.append(branch_front([(candidate, judge(candidate)) for candidate in candidates], rule))
+    rows = [row_of(error_floor, *zip(*scored, strict=True)) for scored in product(*fronts)]
+    for left, right, problem in joint:
+        for form in solve(problem, ENGINES["minimax"]):
+            pair = Candidate(form, left).rounded(), Candidate(form, right).rounded()
+            rows.append(judged(error_floor, judges, pair))
+    return [row for row in rows if math.isfinite(row.linf)]
+
+
+def _closed_candidates(error_floor: ErrorFloor, judges: list[Judge]) -> list[Candidate | None]:
+    """The closed form of each branch; None where there is none, or float32 cannot compute it."""
+    split, format_ = error_floor.split, error_floor.format
+    candidates = (closed_candidate(split, branch, format_) for branch in split.branches)
+    return [
+        candidate if candidate and judge(candidate).finite else None
+        for candidate, judge in zip(candidates, judges, strict=True)
+    ]
+
+
+def _may_join(rule: Rule, error_floor: ErrorFloor) -> bool:
+    """Whether one formula for both branches is worth a try: not for errors far below those of a 16-bit format.
+
+    At the left end g has a logarithm, which a formula that reaches to the right as well follows too slowly.
+    """
+    return rule.by_rms or rule.pointwise > JOINT * max(float(np.abs(cells.middle).max()) for cells in error_floor.cells)

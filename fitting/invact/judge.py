@@ -14,7 +14,7 @@ from fitting.invact.error_floor import Cells, ErrorFloor
 from fitting.invact.exact import derivative_from_output
 from fitting.invact.formula import Candidate
 
-NEXT = 2048  # float32 numbers next to f(T), judged one by one
+NEXT = 2048  # float32 numbers next to f(T), all of which are judged
 SPREAD = 60_000  # further float32 numbers at which every formula is judged
 MANY = 2_000_000  # float32 numbers at which a formula that is good enough is judged
 MOVES = 30.0  # |y| beyond which g hardly moves
@@ -102,8 +102,8 @@ class Judge:
 def float32_outputs(branch: Branch, count: int) -> Array:
     """About `count` float32 numbers of the branch's range, as float64, increasing.
 
-    They lie one by one next to finite ends and a little beyond them, evenly as far as g moves, where rounding is
-    largest, and geometrically towards 0 and the ends.
+    They are every number next to a finite end and a little beyond it, evenly spaced ones as far as g moves, where
+    rounding is largest, and geometrically spaced ones towards 0 and the ends.
     """
     low, high = branch.range
     away = np.geomspace(1e-30, FAR, count // 8)
@@ -156,7 +156,7 @@ class Rule:
 def relaxed(error_floor: ErrorFloor, of_g: Sequence[Score], scores_of_rows: Sequence[Sequence[Score]]) -> Rule:
     """The rule for an error floor that no smooth function reaches: shares of the least error of any row, or of g.
 
-    An example is tanhshrink in bfloat16, where hardly two x share a y: a table of all y would know each x, g does not.
+    An example is tanhshrink in bfloat16, where hardly two x share a y: a table by y would know each x, g does not.
     """
     added = min(sum(score.square for score in scores) for scores in (of_g, *scores_of_rows))
     least = min((max(score.linf for score in scores) for scores in scores_of_rows), default=0.0)

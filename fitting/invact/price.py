@@ -6,7 +6,9 @@ power; a sign is a modifier and free. `python -m benchmarks.price` compiles each
 """
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import sympy
 from sympy import Expr
@@ -39,6 +41,8 @@ DIVISION = sum(TABLE["division"])
 _FUNCTIONS = {maximum: "max", minimum: "min", expm1: "expm1", log1p: "log1p", sigmoid: "sigmoid", tanh: "tanh"}
 _FUNCTIONS |= {sympy.exp: "exp", sympy.log: "log"}
 
+Item = TypeVar("Item")
+
 
 @dataclass(frozen=True)
 class Price:
@@ -69,6 +73,15 @@ def price(*expressions: Expr) -> Price:
     special = sum(TABLE[kind][0] * n for kind, n in counts.items() if kind != "division")
     other = sum(TABLE[kind][1] * n for kind, n in counts.items() if kind not in ("fma", "division"))
     return Price(counts["fma"], other, special, counts["division"])
+
+
+def improving(items: Iterable[Item], error: Callable[[Item], float]) -> list[Item]:
+    """The items that err less than all items before them; the items come in order of their price."""
+    kept: list[Item] = []
+    for item in items:
+        if not kept or error(item) < error(kept[-1]):
+            kept.append(item)
+    return kept
 
 
 class _Bill:

@@ -9,36 +9,36 @@ import numpy as np
 from coefficients.schema import Document
 from fitting.invact.formula import Candidate, spell
 from fitting.invact.front import Row
-from fitting.invact.proof.bound import Bound
+from fitting.invact.proof import Bound
 from fitting.invact.solve import Fit
 from fitting.invact.variable import Y
 from fitting.words import counted, percent, ten_digits, upwards
 
-BEFORE, AFTER = 5, 2  # rows of the front shown around the chosen one
+BEFORE, AFTER = 5, 2  # rows of the front shown around the best row
 WIDTH = 108  # of lines with formulas
 CONSTANTS_A_LINE = 3
-CHOSEN, PAPER = "*", "paper"
+BEST, PAPER = "*", "paper"
 COLUMNS = ("", "instructions", "rms", "largest", "at y", "|q - g|", "engine")
 CSV = "instructions,fma,other,special,division,rms,linf,linf_at,pointwise,engine,mark"
 DIRECTIONS = {-1: "falling", 0: "flat", 1: "rising"}
 
 
 def marked_rows(fit: Fit) -> list[tuple[Row, str]]:
-    """The front, the chosen row and the paper's, cheapest first, each with "*", "paper" or nothing."""
-    rows = [(row, CHOSEN if row is fit.chosen else "") for row in fit.listed]
-    if fit.paper is not None and fit.paper is not fit.chosen:
+    """The front, the best row and the paper's, cheapest first, each with its mark: "*", "paper" or nothing."""
+    rows = [(row, BEST if row is fit.best else "") for row in fit.listed]
+    if fit.paper is not None and fit.paper is not fit.best:
         rows.append((fit.paper, PAPER))
     return sorted(rows, key=lambda marked: marked[0].price.total)
 
 
 def as_table(fit: Fit, whole: bool = False) -> str:
-    """Branches, front, chosen formulas, errors and proof; `whole` shows all of the front."""
-    blocks = [_branches(fit), _front(fit, whole), *_formulas(fit), _facts(fit)]
+    """Branches, front, best formulas, errors and proof; `whole` shows all of the front."""
+    blocks = [_branches(fit), _front(fit, whole), *_formulas(fit), _price_and_errors(fit)]
     return "\n\n".join([_title(fit), *map("\n".join, blocks)])
 
 
 def as_csv(fit: Fit) -> str:
-    """The front and the paper's formulas with every digit; the chosen row is marked *."""
+    """The front and the paper's formulas with every digit; the best row is marked *."""
     lines = [CSV]
     for row, mark in marked_rows(fit):
         price, errors = row.price, (row.rms, row.linf, row.linf_at, row.pointwise)
@@ -48,14 +48,14 @@ def as_csv(fit: Fit) -> str:
 
 
 def as_latex(fit: Fit) -> str:
-    """Plain tabulars: the front, and the constants of the chosen formulas, which are comments."""
+    """Plain tabulars: the front, and the constants of the best formulas, which are comments."""
     lines = [f"% {_title(fit)}", "\\begin{tabular}{rrrrll}", "  \\hline"]
     lines += ["  instructions & rms & largest & $|q - g|$ & engine & \\\\", "  \\hline"]
     for row, mark in marked_rows(fit):
         cells = [f"${row.price.total}$", *map(_math, (row.rms, row.linf, row.pointwise)), row.engine]
-        lines.append(f"  {' & '.join(cells)} & {'$*$' if mark == CHOSEN else mark} \\\\")
+        lines.append(f"  {' & '.join(cells)} & {'$*$' if mark == BEST else mark} \\\\")
     lines += ["  \\hline", "\\end{tabular}"]
-    for name, candidate in zip(branch_names(fit), fit.chosen.candidates, strict=True):
+    for name, candidate in zip(branch_names(fit), fit.best.candidates, strict=True):
         lines += [f"% {name}: {line}" for line in spelled(candidate)]
         if candidate.constants:
             lines += ["\\begin{tabular}{lr}", "  \\hline"]
@@ -115,11 +115,11 @@ def _branches(fit: Fit) -> list[str]:
 
 def _front(fit: Fit, whole: bool) -> list[str]:
     rows = marked_rows(fit)
-    at = next(i for i, (_, mark) in enumerate(rows) if mark == CHOSEN)
+    at = next(i for i, (_, mark) in enumerate(rows) if mark == BEST)
     near = range(len(rows)) if whole else range(max(0, at - BEFORE), min(len(rows), at + AFTER + 1))
-    kept = [i for i, (_, mark) in enumerate(rows) if mark or i in near]
+    shown = [i for i, (_, mark) in enumerate(rows) if mark or i in near]
     cells: list[tuple[str, ...]] = [COLUMNS]
-    for row, mark in (rows[i] for i in kept):
+    for row, mark in (rows[i] for i in shown):
         errors = (f"{value:.4g}" for value in (row.rms, row.linf, row.linf_at, row.pointwise))
         sign, engine = (mark, row.engine) if mark != PAPER else ("", PAPER)
         cells.append((sign, str(row.price.total), *errors, engine))
@@ -128,14 +128,14 @@ def _front(fit: Fit, whole: bool) -> list[str]:
         ("", "floor", f"{error_floor.rms:.4g}", f"{error_floor.linf:.4g}", f"{error_floor.linf_at:.4g}", "", "")
     )
     lines = _aligned(cells, "<>>>>><")
-    hidden = len(rows) - len(kept)
+    hidden = len(rows) - len(shown)
     if hidden:
         lines.append(f"{hidden} more row{'s' * (hidden > 1)} of the front by --front")
     return lines
 
 
-def _facts(fit: Fit) -> list[str]:
-    row, error_floor = fit.chosen, fit.error_floor
+def _price_and_errors(fit: Fit) -> list[str]:
+    row, error_floor = fit.best, fit.error_floor
     lines = [f"price   {row.price} instructions", f"rule    {fit.rule.text}"]
     if fit.exact:
         forms = "closed form" if len(row.candidates) == 1 else "closed forms"
@@ -168,7 +168,7 @@ def _sampled(bound: Bound) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]], alignments: str) -> list[str]:
-    """Columns two blanks apart; `alignments` has a sign of the format language for each."""
+    """Columns two blanks apart; `alignments` has <, ^ or > for each."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     formats = [f"{alignment}{width}" for alignment, width in zip(alignments, widths, strict=True)]
     return ["  ".join(["", *map(format, row, formats)]).rstrip() for row in rows]
@@ -199,8 +199,8 @@ def branch_names(fit: Fit) -> tuple[str, ...]:
 
 def _formulas(fit: Fit) -> list[list[str]]:
     """The formulas and constants of each branch; common ones are printed once."""
-    texts = [spelled(candidate) for candidate in fit.chosen.candidates]
-    numbers = [candidate.constants for candidate in fit.chosen.candidates]
+    texts = [spelled(candidate) for candidate in fit.best.candidates]
+    numbers = [candidate.constants for candidate in fit.best.candidates]
     shared = len(texts) == 2 and texts[0][-1] == texts[1][-1] and numbers[0] == numbers[1]
     if not shared:
         return list(map(_block, branch_names(fit), texts, numbers))

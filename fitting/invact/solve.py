@@ -15,10 +15,9 @@ from fitting.invact.engines import DEFAULT, Settings, parse_engines
 from fitting.invact.engines.papers import ENGINE as PUBLISHED
 from fitting.invact.engines.papers import published
 from fitting.invact.error_floor import ErrorFloor, information_floor
-from fitting.invact.front import Row, front_error, judged, pareto_front, with_many_outputs
+from fitting.invact.front import Progress, Row, front_error, judged, pareto_front, proposals, with_many_outputs
 from fitting.invact.judge import Judge, Rule, relaxed, rule_for
-from fitting.invact.proof.bound import Bound, prove
-from fitting.invact.proposals import Progress, proposals
+from fitting.invact.proof import Bound, prove
 from fitting.weights import Weight, named
 
 DEFAULT_WEIGHT = naming.WEIGHTS["invact"]
@@ -27,7 +26,7 @@ TRIED = 40  # good rows that are judged at many more outputs and proven, until o
 
 @dataclass(frozen=True)
 class Fit:
-    """A formula for each branch of f, and what it was chosen from.
+    """A formula for each branch of f, and the front it comes from.
 
     Attributes
     ----------
@@ -46,13 +45,13 @@ class Fit:
     error_floor : ErrorFloor
         The least errors that are possible, and the branches of f.
     rule : Rule
-        The rule that the chosen row keeps.
+        The rule that the best row keeps.
     front : tuple of Row
         The Pareto front of price and error, cheapest first.
-    chosen : Row
+    best : Row
         The cheapest row that keeps the rule.
     bounds : tuple of Bound
-        A proven bound of the chosen row's error, for each branch.
+        A proven bound of the best row's error, for each branch.
     paper : Row or None
         The InvAct paper's formulas under the same judge, if it has some for this activation.
     """
@@ -66,24 +65,24 @@ class Fit:
     error_floor: ErrorFloor
     rule: Rule
     front: tuple[Row, ...]
-    chosen: Row
+    best: Row
     bounds: tuple[Bound, ...]
     paper: Row | None
 
     @property
     def listed(self) -> list[Row]:
-        """The front and the chosen row, cheapest first.
+        """The front and the best row, cheapest first.
 
-        The chosen row may be missing from the front: another of its price may err less by the front's measure, and
-        still break the rule.
+        The front may lack the best row: another row of its price may err less by the front's measure, and still break
+        the rule.
         """
-        missing = [] if any(row is self.chosen for row in self.front) else [self.chosen]
+        missing = [] if any(row is self.best for row in self.front) else [self.best]
         return sorted([*self.front, *missing], key=lambda row: row.price.total)
 
     @property
     def exact(self) -> bool:
         """Whether every branch has a closed form."""
-        return all(candidate.form.engine == "closed" for candidate in self.chosen.candidates)
+        return all(candidate.form.engine == "closed" for candidate in self.best.candidates)
 
 
 def fit(
@@ -121,7 +120,7 @@ def fit(
     Returns
     -------
     Fit
-        The chosen formulas with their price, errors and proven bounds.
+        The best formulas with their price, errors and proven bounds.
 
     Raises
     ------
@@ -160,40 +159,40 @@ def _fit(
     else:
         rows = proposals(error_floor, rule, judges, engines, settings, progress or (lambda done, count: None))
     front = pareto_front(rows, rule)
-    rule, best, bounds = _choose(rows, rule, error_floor, judges, max_error is not None)
+    rule, best, bounds = _cheapest_good_row(rows, rule, error_floor, judges, max_error is not None)
     if best is None:
-        raise InputError(_hopeless(activation, rule, front))
-    front = tuple(best if row.candidates is best.candidates else row for row in front)  # with the errors found closely
+        raise InputError(_failure(activation, rule, front))
+    front = tuple(best if row.candidates is best.candidates else row for row in front)  # with errors at many outputs
     paper = best if engines == (PUBLISHED,) else paper
     return Fit(activation, dtype, engines, settings, weight, max_error, error_floor, rule, front, best, bounds, paper)
 
 
-def _choose(
-    rows: Sequence[Row], rule: Rule, error_floor: ErrorFloor, judges: list[Judge], asked: bool
+def _cheapest_good_row(
+    rows: Sequence[Row], rule: Rule, error_floor: ErrorFloor, judges: list[Judge], has_max_error: bool
 ) -> tuple[Rule, Row | None, tuple[Bound, ...]]:
-    """The cheapest row that is good enough, by which rule, and the bounds of its branches.
+    """The rule that is kept, the cheapest row that keeps it, and the bounds of its branches.
 
-    A closed form is taken as it is, unless it misses what was `asked`; the rule's text says so when it misses the
-    dtype's own rule.
+    A closed form is taken as it is, unless the user set a max_error that it exceeds; if it misses the dtype's own rule,
+    the rule's text says so.
     """
     if len(rows) == 1 and not rows[0].is_fitted:
         only = with_many_outputs(rows[0], judges)
         fits = rule.fits(only.scores)
-        if asked and not fits:
+        if has_max_error and not fits:
             return rule, None, ()
         name = only.engine if fits else f"{only.engine}; misses: {rule.text}"
         return Rule(name), only, _bounds(only, error_floor)
     rules = [rule]
     if rule.by_rms:
         rules.append(relaxed(error_floor, [judge.of_g() for judge in judges], [row.scores for row in rows]))
-    for tried in rules:
-        good = (row for row in rows if tried.fits(row.scores))
+    for allowed in rules:
+        good = (row for row in rows if allowed.fits(row.scores))
         for row in sorted(good, key=lambda row: (row.price.total, front_error(row, rule)))[:TRIED]:
             close = row if rule.by_rms else with_many_outputs(row, judges)
-            if tried.fits(close.scores):
+            if allowed.fits(close.scores):
                 bounds = _bounds(close, error_floor)
                 if all(math.isfinite(bound.upper) for bound in bounds):
-                    return tried, close, bounds
+                    return allowed, close, bounds
     return rule, None, ()
 
 
@@ -201,7 +200,7 @@ def _bounds(row: Row, error_floor: ErrorFloor) -> tuple[Bound, ...]:
     return tuple(map(prove, row.candidates, error_floor.split.branches))
 
 
-def _hopeless(activation: Activation, rule: Rule, front: Sequence[Row]) -> str:
+def _failure(activation: Activation, rule: Rule, front: Sequence[Row]) -> str:
     best = f"the best has {front[-1].rms:.3g} RMS, {front[-1].pointwise:.3g} at most" if front else "none is finite"
     way_out = "allow more by --max-error, or try --engine all"
     return f"no formula found for {activation.name} reaches {rule.text}: {best}; {way_out}"

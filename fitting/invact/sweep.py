@@ -16,7 +16,7 @@ from fitting.sweep import run
 from fitting.weights import Weight
 
 
-class Made(NamedTuple):
+class FittedFile(NamedTuple):
     """A fit as a document, and the name of its file."""
 
     document: dict[str, Any]
@@ -24,7 +24,7 @@ class Made(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What one file is about: a function, the dtype of y, and the bits beside it."""
+    """The contents of one file: a function, the dtype of y, and the bits beside it."""
 
     name: str
     dtype: str
@@ -48,7 +48,7 @@ def sweep(
     settings: Settings,
     jobs: int = 1,
     scheduler: str | None = None,
-) -> Generator[Made, None, None]:
+) -> Generator[FittedFile, None, None]:
     """The fits of `tasks`, in their order, as they get done; `jobs` and `scheduler` as in `fitting.sweep.run`.
 
     Raises `InputError`, with the function's name, at the first function that cannot be fitted.
@@ -59,7 +59,7 @@ def sweep(
 
 def _fit(
     task: Task, engines: tuple[str, ...], weight: Weight | None, max_error: float | None, settings: Settings
-) -> Made:
+) -> FittedFile:
     name, dtype, bits = task
     try:
         result = fit(
@@ -67,4 +67,4 @@ def _fit(
         )
     except InputError as error:
         raise InputError(f"{name} in {dtype}: {error}") from None
-    return Made(document.to_document(result), document.file_name(result))
+    return FittedFile(document.to_document(result), document.file_name(result))

@@ -32,23 +32,23 @@ T, T_LOW, LOW, HIGH, END, RADIUS = (Symbol(name, real=True) for name in ("t", "t
 class Variable:
     """The variable s = ±root(min(max(±(y - t), low or 0), high)), or y clipped to low and high if there is no T.
 
-    Near T g is smooth in s = |y - f(T)|**(1/order) and not in y. In files s has constants of these names: `t` and
-    `t_low` are f(T), by two float32 where one is not enough, `low` and `high` are where s stops.
+    Near T g is smooth in s = |y - f(T)|**(1/order) and not in y. In files the constants of s have these names: `t`, or
+    `t` + `t_low` where one float32 is not enough, is f(T); s stops at `low` and `high`.
 
     Attributes
     ----------
     order : int
-        Of the root.
+        The degree of the root.
     anchor, anchor_low : float or None, float
-        f(T), and what one float32 misses of it.
+        f(T), and the rest of it beyond one float32.
     upward : bool
         Whether y lies above f(T).
     even : bool
-        Whether |y| stands for y.
+        Whether s is a function of |y|.
     low, high : float or None
         Where s stops. A positive `low` serves the outputs stored next to f(T), each of which stands for many x.
     negative : bool
-        Whether s < 0, for the left one of two branches that share one formula.
+        Whether s < 0: for the left branch where both share one formula.
     end : float or None
         The finite limit of y at which f' vanishes again. Then s is tan(θ/2) on the half circle from f(T) to the end,
         which softens the logarithm that g has there.
@@ -66,7 +66,7 @@ class Variable:
 
     @property
     def constants(self) -> dict[str, float]:
-        """The named numbers that s has."""
+        """The constants of s by name."""
         named = {"t": self.anchor or None, "t_low": self.anchor_low or None, "low": self.low, "high": self.high}
         if self.end is not None:
             named |= {"end": self.end or None, "radius": self.radius}

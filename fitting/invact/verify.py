@@ -16,12 +16,12 @@ from fitting.invact.error_floor import ErrorFloor, information_floor
 from fitting.invact.formula import Candidate
 from fitting.invact.front import Row, judged, with_many_outputs
 from fitting.invact.judge import RELAXED, Judge, rule_for
-from fitting.invact.proof.bound import RESOLVED, SHARP, prove
+from fitting.invact.proof import RESOLVED, SHARP, prove
 from fitting.provenance import differences, stored_function
 from fitting.weights import UNNAMED, named
 
 RELATIVE = 1e-9  # float64 functions differ by some ulp between machines
-NOISE = 2.0**-50  # four ulp of an f' of 1: what is left of an error floor of 0
+NOISE = 2.0**-50  # four ulp of an f' of 1: by which rounding moves an error floor of 0
 # Sums, products, quotients and square roots in float32 are the same everywhere; exp and powers differ by some ulp.
 ABSOLUTE = 2.0**-22
 _INEXACT = re.compile(r"exp|log|tanh|sigmoid|2\*\*\(|\*\*\(1/3\)")
@@ -95,7 +95,7 @@ def _mispriced(row: Row, solution: Document) -> list[str]:
 
 
 def _misproven(candidates: Sequence[Candidate], error_floor: ErrorFloor, stored: Document) -> list[str]:
-    """The bounds and samples that differ from those proven again by more than either leaves open."""
+    """The stored bounds and samples that differ from new ones by more than the prover's tolerance."""
     problems = []
     for i, (candidate, branch) in enumerate(zip(candidates, error_floor.split.branches, strict=True)):
         proven = prove(candidate, branch)
@@ -109,7 +109,7 @@ def _misproven(candidates: Sequence[Candidate], error_floor: ErrorFloor, stored:
 def _ruled(
     error_floor: ErrorFloor, row: Row, options: Document, solution: Document, unnamed: bool
 ) -> tuple[list[str], list[str]]:
-    """What is wrong with the rule: another one holds, or the formulas break it. And whether it can be verified."""
+    """Problems of the rule (another rule holds, or the formulas break it), and a note if it cannot be verified."""
     rule, got = rule_for(error_floor, options["max_error"]), solution["rule"]
     if rule.by_rms and unnamed:
         return [], ["solution.rule, as the weight is not in the file"]
@@ -126,12 +126,12 @@ def _ruled(
 
 
 def _front(row: Row, solution: Document, stored: Document) -> list[str]:
-    """The chosen row must be in the front; each of the others must cost more than the one before it, and err less."""
-    chosen = {"instructions": solution["price"]["instructions"], "engine": row.engine}
-    chosen |= {key: stored[key] for key in ("rms", "linf", "pointwise")}
-    if chosen not in solution["front"]:
-        return [f"solution.front must have the row that was chosen, {chosen}"]
-    others = [other for other in solution["front"] if other != chosen]
+    """The front must have the stored row; each other row must cost more and err less than the row before it."""
+    stored_row = {"instructions": solution["price"]["instructions"], "engine": row.engine}
+    stored_row |= {key: stored[key] for key in ("rms", "linf", "pointwise")}
+    if stored_row not in solution["front"]:
+        return [f"solution.front must have the row that was chosen, {stored_row}"]
+    others = [other for other in solution["front"] if other != stored_row]
     for before, after in pairwise(others):
         price = after["instructions"]
         if price == before["instructions"]:
@@ -142,7 +142,7 @@ def _front(row: Row, solution: Document, stored: Document) -> list[str]:
 
 
 def _misplaced(split: Split, solution: Document) -> list[str]:
-    """The branches of a file that are not those of its function."""
+    """The branches in a file that differ from those of its function."""
     border_side = None if split.border is None else "left" if split.border_is_left else "right"
     right = [
         ([end if math.isfinite(end) else None for end in branch.range], branch.direction) for branch in split.branches

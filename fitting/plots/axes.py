@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from fitting.activations.tape import Array
-from fitting.invact.proof.bound import RESOLVED
+from fitting.invact.proof import RESOLVED
 
 
 def resolved(errors: Array) -> Array:

@@ -76,7 +76,7 @@ def fronts_figure(fits: Mapping[str, Fit]) -> Figure:
         axes.plot(*place(*fit.front), color=f"C{i}", marker=".", linewidth=1, label=name)
     last = list(fits.values())[-1]
     # A fit that cannot keep the dtype's own rule is chosen by an easier one, and not marked in this picture.
-    enough = [fit.chosen for fit in fits.values() if fit.rule == rule_for(fit.error_floor, fit.max_error)]
+    enough = [fit.best for fit in fits.values() if fit.rule == rule_for(fit.error_floor, fit.max_error)]
     if enough:
         best = min(enough, key=lambda row: row.price.total)
         axes.plot(*place(best), "C3*", markersize=14, label="chosen")

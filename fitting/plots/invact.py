@@ -27,7 +27,7 @@ def invact_figure(fit: Fit) -> Figure:
     panels = figure.subplot_mosaic([["g", "front"], ["error", "front"]], width_ratios=(3, 2), height_ratios=(3, 2))
     above, below = panels["g"], panels["error"]
     for i, (branch, name, formula, bound) in enumerate(
-        zip(branches, names, fit.chosen.candidates, fit.bounds, strict=True)
+        zip(branches, names, fit.best.candidates, fit.bounds, strict=True)
     ):
         x = _inside(branch)
         y = fit.activation.f(x)
@@ -44,9 +44,9 @@ def invact_figure(fit: Fit) -> Figure:
     if logarithmic(below, "no error above 1e-15"):
         below.legend(frameon=False, fontsize="small")
     _draw_front(panels["front"], fit)
-    price = fit.chosen.price.total
+    price = fit.best.price.total
     stored = _stored(fit.error_floor)
-    title = f"{fit.activation.name}′ from y in {stored}: {price} instructions, RMS error {fit.chosen.rms:.4g}"
+    title = f"{fit.activation.name}′ from y in {stored}: {price} instructions, RMS error {fit.best.rms:.4g}"
     figure.suptitle(title, fontsize="large", wrap=True)
     return figure
 
@@ -59,14 +59,14 @@ def _draw_front(axes: Axes, fit: Fit) -> None:
         return [row.price.total for row in rows], resolved(np.array(errors)).tolist()
 
     axes.plot(*place(*fit.front), color="0.5", marker=".", linewidth=0.8, label="front")
-    axes.plot(*place(fit.chosen), "C3*", markersize=12, label="chosen")
+    axes.plot(*place(fit.best), "C3*", markersize=12, label="chosen")
     if fit.paper is not None:
         axes.plot(*place(fit.paper), "kx", label="paper")
     if fit.rule.by_rms:
         axes.axhline(fit.error_floor.rms, color="0.6", linestyle=":", linewidth=0.9, label="floor")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     left, right = axes.get_xlim()
-    axes.set_xlim(min(left, fit.chosen.price.total - 1), max(right, fit.chosen.price.total + 1))
+    axes.set_xlim(min(left, fit.best.price.total - 1), max(right, fit.best.price.total + 1))
     axes.set_xlabel("instructions")
     axes.set_ylabel("RMS error" if fit.rule.by_rms else "largest |q − g| in float32")
     if logarithmic(axes, "no error above 1e-15"):

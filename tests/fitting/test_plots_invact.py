@@ -30,12 +30,12 @@ def mish() -> invact.Fit:
 def test_formulas_their_error_and_the_front(mish: invact.Fit) -> None:
     figure = invact_figure(mish)
     above, front, below = (figure.axes[i] for i in (0, 1, 2))
-    count = mish.chosen.price.total
-    assert figure.get_suptitle() == f"mish′ from y in bfloat16: {count} instructions, RMS error {mish.chosen.rms:.4g}"
+    count = mish.best.price.total
+    assert figure.get_suptitle() == f"mish′ from y in bfloat16: {count} instructions, RMS error {mish.best.rms:.4g}"
     assert legend(above) == ["g", "q left", "q right"]
     assert legend(below) == ["bound left", "bound right"]
     assert legend(front) == ["front", "chosen", "floor"]
-    for i, (formula, bound) in enumerate(zip(mish.chosen.candidates, mish.bounds, strict=True)):
+    for i, (formula, bound) in enumerate(zip(mish.best.candidates, mish.bounds, strict=True)):
         y, q = drawn(above, ("q left", "q right")[i])
         assert np.array_equal(q, formula(y))
         (at, error), (ends, level) = (np.asarray(line.get_xydata()).T for line in below.lines[2 * i : 2 * i + 2])
@@ -46,7 +46,7 @@ def test_formulas_their_error_and_the_front(mish: invact.Fit) -> None:
         assert error == pytest.approx(np.abs(q - mish.activation.df(at)), abs=1e-7)
     assert drawn(front, "front")[0].tolist() == [row.price.total for row in mish.front]
     assert drawn(front, "front")[1].tolist() == [row.rms for row in mish.front]
-    assert [float(part[0]) for part in drawn(front, "chosen")] == [count, mish.chosen.rms]
+    assert [float(part[0]) for part in drawn(front, "chosen")] == [count, mish.best.rms]
     assert below.get_yscale() == front.get_yscale() == "log"
 
 
@@ -123,6 +123,6 @@ def test_fronts_and_what_is_chosen_of_them(mish: invact.Fit) -> None:
     (axes,) = fronts_figure({"minimax and template": mish}).axes
     assert legend(axes) == ["minimax and template", "chosen", "floor"]
     assert drawn(axes, "minimax and template")[0].tolist() == [row.price.total for row in mish.front]
-    assert [float(part[0]) for part in drawn(axes, "chosen")] == [mish.chosen.price.total, mish.chosen.rms]
+    assert [float(part[0]) for part in drawn(axes, "chosen")] == [mish.best.price.total, mish.best.rms]
     easier = replace(mish, rule=replace(mish.rule, text="easier"))
     assert legend(fronts_figure({"easier": easier}).axes[0]) == ["easier", "floor"]

@@ -16,18 +16,16 @@ from fitting.invact.engines import minimax, papers, template
 from fitting.invact.engines.problem import Problem
 from fitting.invact.engines.refit import refit
 from fitting.invact.formula import Form
-from fitting.invact.front import improving
-from fitting.invact.price import price
-from fitting.invact.symbolic import operon, pysr
+from fitting.invact.price import improving, price
+from fitting.invact.symbolic import Data, operon, pysr, sound_at
 from fitting.invact.symbolic.equations import read_hall_of_fame
-from fitting.invact.symbolic.regression import Data, sound_at
 
 MAXSIZE = 30  # nodes of a formula that PySR looks for
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a user may set of the engines.
+    """The settings of the engines that a user may change.
 
     Attributes
     ----------
@@ -38,7 +36,7 @@ class Settings:
     imported : Path or None
         A folder with PySR's hall_of_fame.csv, whose formulas join the others.
     templates : tuple of Template
-        Templates of the user's own.
+        The user's own templates.
     timeout : float or None
         Seconds for each search by PySR. A search that it ends is not repeatable.
     """

@@ -106,7 +106,7 @@ def _derivative_of_power(expression: Expr, v: Expr, arc: Arc) -> Expr | None:
 
 
 def _chain(outer: Expr, argument: Expr, value: Expr | None, arc: Arc) -> Expr | None:
-    """outer·(argument)', `value` being the argument's; None if it is unknown, and an affine argument needs none."""
+    """outer·(argument)', given the argument's `value`; None if that is unknown and the argument is not affine."""
     unknown = Dummy(real=True)
     inner = _derivative(argument, unknown if value is None else value, arc)
     return None if inner is None or inner.has(unknown) else outer * inner

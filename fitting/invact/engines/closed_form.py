@@ -25,9 +25,9 @@ SHORT = 64  # the largest numerator and denominator of a number that a formula s
 
 
 def closed_form(split: Split, branch: Branch) -> Expr | None:
-    """g on a whole branch as an expression in `Y`; None where `arc_form` has none, or numbers cannot be put into it.
+    """g on a whole branch as an expression in `Y`; None if `arc_form` has none, or floats cannot evaluate it.
 
-    At a kink g is f' as the activation has it there, and at the value of a flat part it is 0. A `y` that rounding
+    At a kink g is f' as the activation defines it, and at the value of a flat part it is 0. A `y` that rounding
     has taken out of the range gives the end value, up to the size of that rounding; NaN gives NaN where g is not
     a constant there. Numbers are exact; a condition compares with the float64 next to f at the kink.
     """
@@ -40,7 +40,7 @@ def closed_form(split: Split, branch: Branch) -> Expr | None:
 
 
 def _holds(activation: Activation, branch: Branch, form: Expr) -> bool:
-    """Whether `form` is f' at outputs of the whole branch in float64, and NaN neither there nor in float32.
+    """Whether `form` equals f' at outputs of the whole branch in float64, and is never NaN, also in float32.
 
     An exact formula may be 0·inf in numbers: a Gaussian's, y·sqrt(-log(y)), is so at 0.
     """
@@ -81,7 +81,7 @@ def _cells(split: Split, branch: Branch) -> list[_Cell] | None:
         g = arc_form(split.activation, arc)
         if g is None:
             return None
-        # The directions of the arcs below and above. A flat part has its value of y for itself.
+        # The directions of the arcs below and above. A flat part decides g at its own value of y.
         neighbours = [arcs[j].direction if 0 <= j < len(arcs) else None for j in (i - 1, i + 1)]
         ends = (arc.lo, arc.hi) if branch.direction >= 0 else (arc.hi, arc.lo)
         kinks = [
@@ -95,7 +95,7 @@ def _cells(split: Split, branch: Branch) -> list[_Cell] | None:
 
 
 def _kink(activation: Activation, at: float, y: float) -> list[_Cell]:
-    """f' at a border of an arc, as the activation has it; no cell where f jumps and takes its value beyond."""
+    """f' at a border of an arc, as the activation defines it; no cell if f jumps there to another value."""
     if not abs(float(activation.f(at)) - y) <= _SAME * (1 + abs(y)):
         return []
     return [_Cell(Rational(float(activation.df(at))), y, y, closed=True)]
@@ -149,8 +149,8 @@ def closed_candidate(split: Split, branch: Branch, format_: Format) -> Candidate
 def _as_candidate(expression: Expr, format_: Format) -> Candidate:
     """A closed form in y as a candidate; numbers that are not short become constants, nearest in float64.
 
-    A number that y is compared with is rounded as y was: a y stored at the border of a case belongs to the case of
-    that border.
+    A number that y is compared with is rounded as y was: so a y stored at the border of a case belongs to the same
+    case as the border.
     """
     values: list[float] = []
 

@@ -27,7 +27,7 @@ AHEAD, BEHIND = 5, 1  # by which the degree of the numerator may lie above the d
 
 @dataclass(frozen=True)
 class Shape:
-    """Degrees of numerator and denominator in s - center, q(0) = 0 or not, times an exponential tail or not."""
+    """Degrees of numerator and denominator in s - center; whether q(0) = 0; an exponential tail, or none."""
 
     numerator: int
     denominator: int = 0
@@ -42,11 +42,11 @@ class Shape:
 
     @property
     def price(self) -> int:
-        """About the instructions if s is given; shapes are searched in this order."""
+        """About the number of instructions, without those of s; shapes are searched in this order."""
         return self.numerator + self.denominator + 8 * bool(self.denominator) + 5 * (self.tail is not None)
 
     def form(self, values: Sequence[float]) -> Form:
-        """The formula in Horner's form, with the constants of numerator, denominator and tail, in this order."""
+        """The formula in Horner's form; `values` are the constants of numerator, denominator and tail."""
         above = [constant(i) for i in range(self.above)]
         below = [constant(i) for i in range(self.above, self.above + self.denominator)]
         limit = Integer(0) if self.tail is None else Rational(self.tail.limit)
@@ -120,7 +120,7 @@ def fit(shape: Shape, target: Target, smaller: Mapping[Shape, Array]) -> tuple[A
 
 
 class _ShapeModel:
-    """q = limit + factor·p/r and its derivatives at the points of a target, in closed form, as refits are many."""
+    """q = limit + factor·p/r and its derivatives at the points of a target, in closed form for speed."""
 
     def __init__(self, shape: Shape, target: Target) -> None:
         self.shape, self.target = shape, target

@@ -1,4 +1,4 @@
-"""A problem is what an engine is asked: points, the value of g there, and the cost that is good enough."""
+"""A problem for an engine to solve: points, the values of g there, and the cost that is good enough."""
 
 import math
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from fitting.invact.judge import Rule
 from fitting.invact.variable import Variable
 
 CLOSE = 60  # outputs next to f(T) that stay single points when neighbours are merged
-MERGED = 600  # points that the other outputs of a 16-bit format are merged to, at most
+MERGED = 600  # the most points into which the other outputs of a 16-bit format are merged
 SAMPLES = 400  # points, of float32
 LEVELS = (0.9, 0.6, 0.3)  # of the least largest error: where a 16-bit formula may stop following g to its limit
 STEEP = 60.0  # weight of an error beyond its bound, against the whole mean square
@@ -43,7 +43,7 @@ class Target:
     squares : Squares or None
         With it the aim is the least mean square of q - value within bounds, without it the least largest error.
     scale : float
-        The size of the error that matters: an error of this size costs 1.
+        The error that costs 1.
     """
 
     y: Array
@@ -73,7 +73,7 @@ class Target:
         return float(np.sum(self.residuals(self.squares, error) ** 2))
 
     def residuals(self, squares: Squares, error: Array) -> Array:
-        """Errors in units of the scale; then how far they are beyond the slack, in units of the slack."""
+        """Errors in units of the scale; then their excess over the slack, in units of the slack."""
         error = np.clip(error, -HUGE, HUGE)
         beyond = np.maximum(np.abs(error + self.value - squares.middle) / squares.slack - 1.0, 0.0)
         return np.concatenate([np.sqrt(squares.mass) / self.scale * error, STEEP / len(error) ** 0.5 * beyond])
@@ -96,7 +96,7 @@ class Tail:
 
 @dataclass(frozen=True)
 class Problem:
-    """One formula of s that is sought.
+    """The search for one formula of s.
 
     Attributes
     ----------
@@ -109,7 +109,7 @@ class Problem:
     zero : bool
         Whether q(0) must be 0.
     center : float
-        The s about which powers are taken: costs a subtraction, and keeps errors of float32 near its own rounding.
+        The s about which powers are taken: costs a subtraction, and keeps errors in float32 near one rounding.
     tail : Tail or None
         How g tends to its limit, if it does so exponentially.
     """

@@ -135,7 +135,7 @@ def best_origin(error_floor: ErrorFloor, stretch: Stretch) -> tuple[float, float
     a step.
     """
     if stretch.anchor is None:
-        raise ValueError("the unit has no anchor")
+        raise ValueError("the stretch has no anchor")
     at = float(stretch.anchor.y)
     step = float(error_floor.format.spacing(np.array(at))) if at else 0.0
     if not step:
@@ -162,7 +162,7 @@ def _next_to(cells: Cells, at: float, reach: float) -> tuple[Array, Array, Array
 
 
 def cut(stretch: Stretch, level: float, sign: int) -> float:
-    """The y of least size beyond which |g - limit| <= level, upwards or downwards; the end of a finite range."""
+    """The y from which on |g - limit| <= level, upwards or downwards; the end of the range where that is finite."""
     low, high = stretch.range
     limit = stretch.limit(sign)
     if limit is None:

@@ -23,8 +23,7 @@ from fitting.invact.engines.papers import TEMPLATES, Template
 from fitting.invact.engines.problem import HUGE, Problem, Target
 from fitting.invact.engines.refit import FormModel, Model, improve
 from fitting.invact.formula import Form
-from fitting.invact.front import improving
-from fitting.invact.price import price
+from fitting.invact.price import improving, price
 from fitting.invact.variable import S, Y, constant
 
 __all__ = ["BUILTIN", "ENGINE", "Template", "constants_of", "parse_template", "search"]
@@ -32,19 +31,19 @@ __all__ = ["BUILTIN", "ENGINE", "Template", "constants_of", "parse_template", "s
 ENGINE = "template"
 LIMIT = "limit"  # in a template: the limit of g as y grows beyond all bounds
 KEPT = 2  # fits of one template that are refitted
-ELDERS = 2  # smaller templates of its family whose fits a template begins at; random starts are then a quarter
+FAMILY_STARTS = 2  # smaller templates of its family whose fits are starts; random starts are then a quarter
 SAME = 1e-3  # two fits whose costs differ by less are the same
 BEYOND = 2  # instructions by which a formula may cost more than the first that is good enough
 TRIALS = 40  # evaluations of a first fit
 SPREAD, SHIFT = 0.4, 0.1  # of random starts about the given one: in parts of it, and absolute
-DEPENDENT = 1e-9  # a constant is held if others do its work: all but this part of its derivative is a combination
+DEPENDENT = 1e-9  # a constant is held if, but for this part, its derivative is a combination of the others'
 
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?!\w)(?!\s*\()")
 
 
 # Rough starts for the tails: of a polynomial with one zero, and of one with three, as a Gaussian needs.
-_ONE = {"a0": -1.0, "a1": 1.0, "b1": -0.1, "b2": -1.0}
-_THREE = {
+_ONE_ZERO = {"a0": -1.0, "a1": 1.0, "b1": -0.1, "b2": -1.0}
+_THREE_ZEROS = {
     "a0": -1.0,
     "a1": 2.1,
     "a2": -1.4,
@@ -72,7 +71,11 @@ def _horner(names: Sequence[str]) -> str:
     return text
 
 
-BUILTIN = (*TEMPLATES, *(_tail(1, n, _ONE) for n in range(2, 9)), *(_tail(3, n, _THREE) for n in range(4, 14)))
+BUILTIN = (
+    *TEMPLATES,
+    *(_tail(1, n, _ONE_ZERO) for n in range(2, 9)),
+    *(_tail(3, n, _THREE_ZEROS) for n in range(4, 14)),
+)
 
 
 def constants_of(text: str) -> list[str]:
@@ -131,9 +134,9 @@ class _Fitted:
 def search(problem: Problem, seed: int = 0, budget: int = 8, templates: Sequence[Template] = BUILTIN) -> list[Form]:
     """The Pareto front of `templates`, each fitted from `budget` starts: each formula costs more and errs less.
 
-    Templates of one name are a family: each begins also at the best fits before it whose constants are among its own.
-    Left out are formulas that are not finite at some point, that have a limit where the problem has none, and that
-    cost much more than one that is good enough. q(0) = 0 is not imposed. The same arguments give the same forms.
+    Templates of one name are a family: each also begins at the best earlier fits whose constants are among its own.
+    Formulas are left out that are not finite at some point, have a limit where the problem has none, or cost much more
+    than one that is good enough. q(0) = 0 is not imposed. The same arguments give the same forms.
     """
     limit = None if problem.tail is None else problem.tail.limit
     fits: list[_Fitted] = []
@@ -146,7 +149,9 @@ def search(problem: Problem, seed: int = 0, budget: int = 8, templates: Sequence
         if instructions > most:
             continue
         names = constants_of(template.text)
-        starts = _starts(form, _grown(template.name, dict(zip(names, form.values, strict=True)), fits), seed, budget)
+        starts = _starts(
+            form, _family_starts(template.name, dict(zip(names, form.values, strict=True)), fits), seed, budget
+        )
         for fitted in _fitted(form, problem.target, starts):
             cost, values = problem.target.cost(fitted), dict(zip(names, fitted.values, strict=True))
             if math.isfinite(cost):
@@ -157,20 +162,20 @@ def search(problem: Problem, seed: int = 0, budget: int = 8, templates: Sequence
     return [fit.form for fit in improving(ordered, lambda fit: fit.cost)]
 
 
-def _grown(family: str, start: Mapping[str, float], fits: Sequence[_Fitted]) -> list[Array]:
+def _family_starts(family: str, start: Mapping[str, float], fits: Sequence[_Fitted]) -> list[Array]:
     """Starts from the best fits of smaller templates of the family; constants that these lack have their own start."""
     best: dict[int, _Fitted] = {}
     for fit in sorted(fits, key=lambda fit: fit.cost):
         if fit.family == family and fit.values.keys() <= start.keys():
             best.setdefault(fit.template, fit)
-    return [np.array([fit.values.get(name, start[name]) for name in start]) for fit in [*best.values()][:ELDERS]]
+    return [np.array([fit.values.get(name, start[name]) for name in start]) for fit in [*best.values()][:FAMILY_STARTS]]
 
 
-def _starts(form: Form, grown: Sequence[Array], seed: int, budget: int) -> list[Array]:
-    """The given start, the grown ones, and random ones around the given; a larger budget only adds starts."""
+def _starts(form: Form, family_starts: Sequence[Array], seed: int, budget: int) -> list[Array]:
+    """The given start, the family's, and random ones around the given; a larger budget only adds starts."""
     values = np.array(form.values)
-    starts = [values, *grown]
-    for start in range(1, budget // 4 + 1 if grown else budget):
+    starts = [values, *family_starts]
+    for start in range(1, budget // 4 + 1 if family_starts else budget):
         draw = np.random.default_rng([seed, start])
         starts.append(values * (1.0 + SPREAD * draw.normal(size=len(values))) + SHIFT * draw.normal(size=len(values)))
     return starts
@@ -180,13 +185,13 @@ def _fitted(form: Form, target: Target, starts: Sequence[Array]) -> list[Form]:
     """The best distinct fits of one template, refitted; the template itself if it has no constants."""
     if not form.values:
         return [form]
-    model, kept = FormModel(form, target), list[tuple[float, Array]]()
+    model, distinct = FormModel(form, target), list[tuple[float, Array]]()
     with np.errstate(all="ignore"):  # constants that overflow cost inf
         fits = [_least_squares(model, target, start) for start in starts]
         for cost, i in sorted((target.cost_of(model.error(fit)), i) for i, fit in enumerate(fits)):
-            if math.isfinite(cost) and (not kept or cost > kept[-1][0] * (1.0 + SAME)):
-                kept.append((cost, fits[i]))
-        refitted = [_refit(model, target, constants) for _, constants in kept[:KEPT]]
+            if math.isfinite(cost) and (not distinct or cost > distinct[-1][0] * (1.0 + SAME)):
+                distinct.append((cost, fits[i]))
+        refitted = [_refit(model, target, constants) for _, constants in distinct[:KEPT]]
     return [replace(form, values=tuple(float(value) for value in constants)) for constants in refitted]
 
 

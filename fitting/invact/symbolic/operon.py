@@ -23,8 +23,8 @@ from sympy import Expr, Rational
 
 from fitting.errors import InputError
 from fitting.invact.formula import Form
+from fitting.invact.symbolic import Array, Data, child, front, pruned
 from fitting.invact.symbolic.equations import to_form
-from fitting.invact.symbolic.regression import Array, Data, child, front, pruned
 from fitting.invact.variable import S, Y
 
 ENGINE = "operon"

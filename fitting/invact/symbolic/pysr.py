@@ -21,8 +21,8 @@ from sympy import Expr, Rational
 
 from fitting.errors import InputError
 from fitting.invact.formula import Form
+from fitting.invact.symbolic import Data, child, front
 from fitting.invact.symbolic.equations import NAME, read_hall_of_fame
-from fitting.invact.symbolic.regression import Data, child, front
 from fitting.invact.variable import S, Y
 
 ENGINE = "pysr"

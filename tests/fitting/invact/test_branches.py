@@ -102,7 +102,7 @@ def test_minimum_of_the_paper():
 
 
 @pytest.mark.parametrize("name", names())
-def test_sides_of_the_catalogue(name):
+def test_branches_of_the_catalogue(name):
     parts = split(get(name))
     if name in TWO:
         assert (parts.border, parts.border_is_left) == TWO[name]
@@ -118,7 +118,7 @@ def test_sides_of_the_catalogue(name):
 
 
 @pytest.mark.parametrize("name", names())
-def test_arcs_cover_their_side_and_stay_in_one_piece(name):
+def test_arcs_cover_their_branch_and_stay_in_one_piece(name):
     activation = get(name)
     for branch in split(activation).branches:
         edges = [branch.arcs[0].lo, *(arc.hi for arc in branch.arcs)]
@@ -147,7 +147,7 @@ def test_arcs_cover_their_side_and_stay_in_one_piece(name):
         ("hardtanh", {"min_val": 1.1, "max_val": 5.0}, None, False, (1,), [(1.1, 5)]),
     ],
 )
-def test_sides_by_parameters(name, params, border, is_left, directions, ranges):
+def test_branches_by_parameters(name, params, border, is_left, directions, ranges):
     parts = split(get(name, **params))
     assert (parts.border, parts.border_is_left) == (border, is_left)
     assert tuple(branch.direction for branch in parts.branches) == directions
@@ -166,7 +166,7 @@ def test_sides_by_parameters(name, params, border, is_left, directions, ranges):
         # Down by a jump.
         ("where(x>1, x-1, x)", 1.0, True, (1, 1)),
         ("where(x>=1, x-1, x)", 1.0, False, (1, 1)),
-        # Up by a jump, and on the same side then.
+        # Up by a jump, and so on the same branch.
         ("where(x>1, x+1, x)", None, False, (1,)),
         ("-x", None, False, (-1,)),
         ("where(x>0, 1, 0)", None, False, (0,)),
@@ -175,7 +175,7 @@ def test_sides_by_parameters(name, params, border, is_left, directions, ranges):
         ("where(x>=0.3, sinh(x)*sqrt(3)/7, -x)", 0.3, False, (-1, 1)),
     ],
 )
-def test_sides_of_expressions(text, border, is_left, directions):
+def test_branches_of_expressions(text, border, is_left, directions):
     parts = split(from_expression(text))
     assert (parts.border, parts.border_is_left) == (border, is_left)
     assert tuple(branch.direction for branch in parts.branches) == directions
@@ -236,7 +236,7 @@ def test_values_that_are_zero_are_zero():
     assert [arc.range for arc in branch.arcs] == [(0.0, 0.0), (0.0, 1.0), (1.0, 1.0)]
 
 
-def test_arcs_of_a_falling_side():
+def test_arcs_of_a_falling_branch():
     left, right = split(get("hardswish")).branches
     assert [(arc.lo, arc.hi, arc.direction, arc.y) for arc in left.arcs] == [
         (-INF, -3.0, 0, (0.0, 0.0)),
@@ -251,7 +251,7 @@ def test_arcs_of_a_falling_side():
 @pytest.mark.slow
 @settings(max_examples=25)  # each searches its turning points anew: 50 ms
 @given(st.sampled_from(["sigmoid", "Phi"]), st.floats(0.2, 5), st.floats(0.1, 5), st.sampled_from([-1, 1]))
-def test_the_family_of_gates_has_two_sides_about_its_minimum(gate, a, b, sign):
+def test_the_family_of_gates_has_two_branches_about_its_minimum(gate, a, b, sign):
     """a·x·σ(b·x) is silu scaled: T is silu's over b. And f is least (or greatest) at T."""
     activation = from_expression(f"A*x*{gate}(B*x)", params={"A": sign * a, "B": b})
     parts = split(activation)

@@ -53,9 +53,9 @@ def exactly(tapes, y):
 
 
 def test_every_function_ships_in_every_dtype():
-    found = {(path.parent.name, path.name.split(".")[0]) for path in FILES}
-    assert found >= {(name, f"invact-{dtype}") for name in names() for dtype in FORMATS}
-    assert {("gelu", "invact-float32-published"), ("silu", "invact-float32-published")} <= found
+    shipped = {(path.parent.name, path.name.split(".")[0]) for path in FILES}
+    assert shipped >= {(name, f"invact-{dtype}") for name in names() for dtype in FORMATS}
+    assert {("gelu", "invact-float32-published"), ("silu", "invact-float32-published")} <= shipped
 
 
 @pytest.mark.parametrize("path", FILES, ids=SHORT)
@@ -67,10 +67,10 @@ def test_a_shipped_file_stays_under_its_bound(path):
         tapes = candidate_of(branch).tapes
         for x in places(lo, hi, border):
             with mpmath.workdps(50):
-                y, slope = oracle.f(activation, x), oracle.df(activation, x)
-                error = abs(exactly(tapes, y) - slope)
+                y, derivative = oracle.f(activation, x), oracle.df(activation, x)
+                error = abs(exactly(tapes, y) - derivative)
                 # Where g has no limit the bound is in parts of it. 1e-15: the prover tells no smaller errors apart.
-                assert error <= (bound + 1e-15) * max(1, abs(slope)), (x, y, error)
+                assert error <= (bound + 1e-15) * max(1, abs(derivative)), (x, y, error)
 
 
 @pytest.mark.parametrize("path", FILES, ids=SHORT)
@@ -81,8 +81,8 @@ def test_a_shipped_formula_is_a_number_wherever_y_may_be(path):
     x = x[np.abs(x) <= form.largest]
     border = document["solution"]["border"]
     for i, branch in enumerate(branches):
-        on_side = x if border is None else x[(x >= border) == bool(i)]
-        y = form.round(activation.f(on_side))
+        on_branch = x if border is None else x[(x >= border) == bool(i)]
+        y = form.round(activation.f(on_branch))
         y = y[np.isfinite(y)]
         low, high = branch["y"]
         # Also what a kernel may make of f next to its ends: a step of the format beyond them.
@@ -90,9 +90,9 @@ def test_a_shipped_formula_is_a_number_wherever_y_may_be(path):
             [y, [end + k * form.spacing(np.array(end)) for end in (low, high) if end is not None for k in (-1, 1)]]
         )
         s, q = candidate_of(branch).tapes
-        found = q.numpy32(y, s.numpy32(y))
+        values = q.numpy32(y, s.numpy32(y))
         if branch["engine"] != "published":
-            assert np.isfinite(found).all(), y[~np.isfinite(found)][:5]
+            assert np.isfinite(values).all(), y[~np.isfinite(values)][:5]
 
 
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "quick_gelu", "silu", "mish"])
@@ -129,13 +129,13 @@ def test_the_papers_tables_for_silu_are_swapped():
     assert (len(left.form.values), len(right.form.values)) == (4, 5)
     x = np.linspace(-10.0, 10.0, 2001)
     activation = get("silu")
-    y, slope = activation.f(x), activation.df(x)
+    y, derivative = activation.f(x), activation.df(x)
     on_right = x >= split(activation).border
-    for candidate, side, most in ((left, ~on_right, 8.4e-4), (right, on_right, 2.92e-3)):
-        assert np.abs(candidate(y[side]) - slope[side]).max() <= most
+    for candidate, on_branch, most in ((left, ~on_right, 8.4e-4), (right, on_right, 2.92e-3)):
+        assert np.abs(candidate(y[on_branch]) - derivative[on_branch]).max() <= most
     # With the constants of the right table, as far as they go, the left formula is absurd.
     swapped = replace(left, form=replace(left.form, values=right.form.values[:4]))
-    assert np.abs(swapped(y[~on_right]) - slope[~on_right]).max() > 0.5
+    assert np.abs(swapped(y[~on_right]) - derivative[~on_right]).max() > 0.5
 
 
 def wrong_in(document):
@@ -287,14 +287,16 @@ def test_float32_holds_at_stored_outputs_that_no_fit_has_seen(name):
     document = load(name, "invact-float32")
     activation = get(name)
     rng = np.random.default_rng(11)
-    for i, (branch, side) in enumerate(zip(document["solution"]["branches"], split(activation).branches, strict=True)):
-        low, high = side.range
+    for i, (stored_branch, branch) in enumerate(
+        zip(document["solution"]["branches"], split(activation).branches, strict=True)
+    ):
+        low, high = branch.range
         spans = [rng.uniform(max(low, -reach), min(high, reach), 200_000) for reach in (40.0, 3.0)]
         next_to_end = low + 10.0 ** rng.uniform(-12, 0, 50_000) if math.isfinite(low) else np.zeros(1)
         y = np.concatenate([*spans, next_to_end]).astype(np.float32)
         y = y[(low <= y) & (y <= high)]
-        s, q = candidate_of(branch).tapes
-        error = np.abs(q.numpy32(y, s.numpy32(y)) - derivative_from_output(side, y.astype(np.float64)))
+        s, q = candidate_of(stored_branch).tapes
+        error = np.abs(q.numpy32(y, s.numpy32(y)) - derivative_from_output(branch, y.astype(np.float64)))
         assert error.max() <= 2.0**-20, (i, y[int(np.argmax(error))])
         # What the file says was looked for at two million others: these half a million may exceed it by little.
         assert error.max() <= 1.1 * document["error"]["pointwise"]
@@ -309,9 +311,9 @@ def test_nothing_in_a_file_is_run_as_code():
 @pytest.mark.parametrize("name", ["mish", "hardswish"])
 def test_the_same_command_makes_the_same_bytes(name):
     path = DATA / name / "invact-bfloat16.v1.json"
-    found = fit(get(name), "bfloat16")
-    assert file_name(found) == "invact-bfloat16"
-    made = seal(to_document(found), 1)
+    fitted = fit(get(name), "bfloat16")
+    assert file_name(fitted) == "invact-bfloat16"
+    made = seal(to_document(fitted), 1)
     shipped = json.loads(path.read_text(encoding="ascii"))
     assert made == seal(to_document(fit(get(name), "bfloat16")), 1)
     # Another processor's float64 functions may differ by some ulp, and with them the last digits of coefficients.
@@ -324,7 +326,7 @@ def test_the_same_command_makes_the_same_bytes(name):
 def test_border_and_bound_of_gelu_by_ball_arithmetic():
     # f' changes sign within one float64 of the stored border.
     border = load("gelu", "invact-float32")["solution"]["border"]
-    slope = Tape(get("gelu").d1_expression)
+    derivative = Tape(get("gelu").d1_expression)
     with flint.ctx.workprec(200):
-        signs = [slope.arb(flint.arb(at)) > 0 for at in (math.nextafter(border, -9), math.nextafter(border, 9))]
+        signs = [derivative.arb(flint.arb(at)) > 0 for at in (math.nextafter(border, -9), math.nextafter(border, 9))]
     assert signs == [False, True]

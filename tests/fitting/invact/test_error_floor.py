@@ -62,9 +62,9 @@ def test_rounding_of_ties_and_their_neighbours_is_that_of_torch(name):
         values = np.concatenate(
             [middles, np.nextafter(middles, np.float32(INF)), np.nextafter(middles, np.float32(-INF))]
         )
-    found = form.round(values.astype(np.float64))
-    assert same_bits(found, by_torch(values, name))
-    assert np.isinf(found).any()
+    rounded = form.round(values.astype(np.float64))
+    assert same_bits(rounded, by_torch(values, name))
+    assert np.isinf(rounded).any()
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -107,7 +107,7 @@ def test_rounding_keeps_numbers_zeros_and_the_extraordinary(name):
 
 
 @pytest.mark.parametrize("name", SIXTEEN)
-def test_numbers_are_all_there(name):
+def test_numbers_are_complete(name):
     bits = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
     every = bits.view(TORCH[name]).double().numpy()
     assert np.array_equal(FORMATS[name].numbers(), np.unique(every[np.isfinite(every)]))
@@ -152,23 +152,23 @@ def floor_of(name, dtype):
 )
 def test_facts_to_their_printed_digits(name, dtype, linf, rms, last):
     """Rounding to the printed digits, half a unit of the last, is all that may lie between; `last` units more."""
-    found = floor_of(name, dtype)
-    for value, printed in [(found.linf, linf), (found.rms, rms)]:
+    floor = floor_of(name, dtype)
+    for value, printed in [(floor.linf, linf), (floor.rms, rms)]:
         digits, exponent = printed.split("e")
         unit = 10.0 ** (int(exponent) - len(digits.partition(".")[2]))
         assert abs(value - float(printed)) <= (unit / 2 if printed == linf or last == 1 else last * unit)
-    assert abs(found.linf_at - found.split.branches[0].range[0]) <= found.format.spacing(np.array(found.linf_at))
+    assert abs(floor.linf_at - floor.split.branches[0].range[0]) <= floor.format.spacing(np.array(floor.linf_at))
 
 
-def test_rounding_of_the_slope():
+def test_rounding_of_the_derivative():
     """FACTS.md: rounding GELU' itself to bfloat16 costs 1.29e-3. Half an ulp below 2 at most, and that is met."""
-    found = floor_of("gelu", "bfloat16")
-    assert found.rounding_rms == pytest.approx(1.29e-3, abs=0.005e-3)
-    assert 0.99 * 2**-8 <= found.rounding_linf <= 2**-8
+    floor = floor_of("gelu", "bfloat16")
+    assert floor.rounding_rms == pytest.approx(1.29e-3, abs=0.005e-3)
+    assert 0.99 * 2**-8 <= floor.rounding_linf <= 2**-8
 
 
 def test_the_bit_is_the_one_of_the_border():
-    """x >= T; x > border where the border is the left side's; nothing where there is one side."""
+    """x >= T; x > border where the border is on the left branch; no bit where there is one branch."""
     at = np.array([-1e-300, -0.0, 0.0, 1e-300])
     assert on_right(split(get("elu", alpha=-1.0)), at).tolist() == [False, False, False, True]
     assert on_right(split(from_expression("x**2")), at).tolist() == [False, True, True, True]
@@ -180,17 +180,17 @@ def brute(activation, form, weigh):
     parts, groups = split(activation), defaultdict(list)
     for x in form.numbers().tolist():
         y = float(form.round(activation.f(x)))
-        slope = float(activation.df(x))
-        if math.isfinite(y) and math.isfinite(slope):
-            groups[y, bool(on_right(parts, np.array(x)))].append((weigh(x), slope))
+        derivative = float(activation.df(x))
+        if math.isfinite(y) and math.isfinite(derivative):
+            groups[y, bool(on_right(parts, np.array(x)))].append((weigh(x), derivative))
     total = sum(mass for group in groups.values() for mass, _ in group)
     square, worst, worst_at = 0.0, 0.0, 0.0
     for (y, _), group in groups.items():
         mass = sum(mass for mass, _ in group)
         if mass:
-            mean = sum(mass * slope for mass, slope in group) / mass
-            square += sum(mass * (slope - mean) ** 2 for mass, slope in group)
-        half = (max(slope for _, slope in group) - min(slope for _, slope in group)) / 2
+            mean = sum(mass * derivative for mass, derivative in group) / mass
+            square += sum(mass * (derivative - mean) ** 2 for mass, derivative in group)
+        half = (max(derivative for _, derivative in group) - min(derivative for _, derivative in group)) / 2
         if half > worst:
             worst, worst_at = half, y
     return math.sqrt(square / total), worst, worst_at
@@ -211,13 +211,13 @@ def test_brute_force_on_a_small_format(text, monkeypatch):
         before, after = (x - numbers[i - 1] if i else None), (numbers[i + 1] - x if i + 1 < len(numbers) else None)
         width[x] = after if before is None else before if after is None else (before + after) / 2
     for weight, density in [(uniform(), lambda x: float(-10 <= x <= 10)), (NORMAL, norm.pdf)]:
-        found = information_floor(activation, "tiny", weight)
+        floor = information_floor(activation, "tiny", weight)
         rms, linf, at = brute(activation, TINY, lambda x, d=density: d(x) * width[x])
-        assert found.linf == pytest.approx(linf, rel=1e-14)
+        assert floor.linf == pytest.approx(linf, rel=1e-14)
         if linf:
-            assert found.linf_at == at or brute(activation, TINY, lambda x: 1.0)[1] == pytest.approx(linf)
-        assert found.rms == pytest.approx(rms, rel=1e-11, abs=1e-15)  # a weight's domain leaves out 1e-12 each side
-        assert sum(float(cells.mass.sum()) for cells in found.cells) == pytest.approx(1, rel=1e-13)
+            assert floor.linf_at == at or brute(activation, TINY, lambda x: 1.0)[1] == pytest.approx(linf)
+        assert floor.rms == pytest.approx(rms, rel=1e-11, abs=1e-15)  # a weight's domain leaves out 1e-12 each side
+        assert sum(float(cells.mass.sum()) for cells in floor.cells) == pytest.approx(1, rel=1e-13)
 
 
 @pytest.mark.parametrize("dtype", SIXTEEN)
@@ -226,55 +226,57 @@ def test_brute_force_on_a_small_format(text, monkeypatch):
 @given(seed=st.integers(0, 2**32 - 1), size=st.floats(-6, 0), share=st.floats(0.001, 1))
 def test_no_function_of_output_and_bit_beats_it(name, dtype, seed, size, share):
     """The means with any of them moved: never a smaller RMS error. The middles: none of smaller largest error."""
-    found, rng = floor_of(name, dtype), np.random.default_rng(seed)
-    activation, form = found.split.activation, found.format
+    floor, rng = floor_of(name, dtype), np.random.default_rng(seed)
+    activation, form = floor.split.activation, floor.format
     x = form.numbers()
     x = x[np.abs(x) < 12]
     mass = np.exp(-x * x / 2) * np.gradient(form.numbers())[np.isin(form.numbers(), x)]
     mass /= mass.sum()
-    y, slope, right = form.round(activation.f(x)), activation.df(x), on_right(found.split, x)
+    y, derivative, right = form.round(activation.f(x)), activation.df(x), on_right(floor.split, x)
 
     def errors(guesses):
-        return slope - np.where(right, *(table[at[branch]] for branch, table in [(-1, guesses[-1]), (0, guesses[0])]))
+        return derivative - np.where(
+            right, *(table[at[branch]] for branch, table in [(-1, guesses[-1]), (0, guesses[0])])
+        )
 
     at = {}
     for branch in (-1, 0):
-        outputs = found.cells[branch].y
+        outputs = floor.cells[branch].y
         at[branch] = np.minimum(np.searchsorted(outputs, y), len(outputs) - 1)
-        chosen = right if branch else ~right
-        assert np.array_equal(outputs[at[branch]][chosen], y[chosen])
-    best = [cells.mean for cells in found.cells]
-    noise = [np.where(rng.random(len(one)) < share, 10**size * rng.standard_normal(len(one)), 0) for one in best]
+        on_branch = right if branch else ~right
+        assert np.array_equal(outputs[at[branch]][on_branch], y[on_branch])
+    best = [cells.mean for cells in floor.cells]
+    noise = [np.where(rng.random(len(means)) < share, 10**size * rng.standard_normal(len(means)), 0) for means in best]
     reached = math.sqrt(mass @ errors(best) ** 2)
     # 1e-9: the weight's domain leaves out 1e-12 of N(0, 1) on each side, and rounding
-    assert reached == pytest.approx(found.rms, rel=1e-9)
+    assert reached == pytest.approx(floor.rms, rel=1e-9)
     rival = math.sqrt(mass @ errors([a + b for a, b in zip(best, noise, strict=True)]) ** 2)
-    assert rival >= found.rms * (1 - 1e-9)
-    middles = [cells.middle for cells in found.cells]
-    assert np.abs(errors(middles)).max() == pytest.approx(found.linf, rel=1e-12)
+    assert rival >= floor.rms * (1 - 1e-9)
+    middles = [cells.middle for cells in floor.cells]
+    assert np.abs(errors(middles)).max() == pytest.approx(floor.linf, rel=1e-12)
     rival = np.abs(errors([a + b for a, b in zip(middles, noise, strict=True)])).max()
-    assert rival >= found.linf * (1 - 1e-12)
+    assert rival >= floor.linf * (1 - 1e-12)
 
 
 def test_gelu_in_float16_by_the_exact_mass_of_every_input():
     """GELU in float16: 3.73e-4 by N(0, 1)'s exact mass of every input too, so FACTS.md's 3.75e-4 was a sample's."""
-    found, form = floor_of("gelu", "float16"), FORMATS["float16"]
+    floor, form = floor_of("gelu", "float16"), FORMATS["float16"]
     x = form.numbers()
     middles = (x[1:] + x[:-1]) / 2
     mass = np.diff(norm.cdf(np.concatenate([[-INF], middles, [INF]])))
     activation = get("gelu")
-    y, slope, right = form.round(activation.f(x)), activation.df(x), x >= found.split.border
+    y, derivative, right = form.round(activation.f(x)), activation.df(x), x >= floor.split.border
     square = 0.0
     for branch in (False, True):
         _, group = np.unique(y[right == branch], return_inverse=True)
         total, first, second = (
-            np.bincount(group, mass[right == branch] * slope[right == branch] ** power) for power in (0, 1, 2)
+            np.bincount(group, mass[right == branch] * derivative[right == branch] ** power) for power in (0, 1, 2)
         )
         known = total > 0
         square += float(np.sum(second[known] - first[known] ** 2 / total[known]))
     assert math.sqrt(square) == pytest.approx(3.733e-4, abs=0.0005e-4)
     # The density in the middle of a cell for its mean over it: a cell is at most 2**-10 of x wide where it counts.
-    assert found.rms == pytest.approx(math.sqrt(square), rel=1e-5)
+    assert floor.rms == pytest.approx(math.sqrt(square), rel=1e-5)
 
 
 def test_samples_weigh_as_often_as_they_occur():
@@ -285,27 +287,27 @@ def test_samples_weigh_as_often_as_they_occur():
     x = form.numbers()
     sharing = x[(form.round(activation.f(x)) == y) & (x < -1.2784645427610738)][[0, 3, 9]]
     draws = np.concatenate([sharing, sharing[:1], [2.0]])
-    slopes = activation.df(draws)[:-1]
-    want = math.sqrt(np.sum((slopes - slopes.mean()) ** 2) / 5)
+    derivatives = activation.df(draws)[:-1]
+    expected = math.sqrt(np.sum((derivatives - derivatives.mean()) ** 2) / 5)
     for wobble in (0.0, 1e-4, -1e-4):
-        found = information_floor(activation, "bfloat16", from_samples(draws * (1 + wobble)))
-        assert found.rms == pytest.approx(want, rel=1e-12)
-        assert [float(one.mass.sum()) for one in found.cells] == pytest.approx([0.8, 0.2])
-        assert found.linf == floor_of("silu", "bfloat16").linf  # which no weight changes
+        floor = information_floor(activation, "bfloat16", from_samples(draws * (1 + wobble)))
+        assert floor.rms == pytest.approx(expected, rel=1e-12)
+        assert [float(of_branch.mass.sum()) for of_branch in floor.cells] == pytest.approx([0.8, 0.2])
+        assert floor.linf == floor_of("silu", "bfloat16").linf  # which no weight changes
     alone = information_floor(activation, "bfloat16", from_samples(np.array([-2.0, 1.0, 3.0])))
     assert alone.rms == 0
 
 
-def test_float32_samples_count_on_their_own_side():
+def test_float32_samples_count_on_their_own_branch():
     """200,000 quantiles of N(0, 1) are as good as its density, away from the few at T that carry the RMS."""
     quantiles = norm.ppf((np.arange(200_000) + 0.5) / 200_000)
-    found = information_floor(get("silu"), "float32", from_samples(quantiles))
+    floor = information_floor(get("silu"), "float32", from_samples(quantiles))
     left = float(norm.cdf(-1.2784645427610738))
-    assert [float(one.mass.sum()) for one in found.cells] == pytest.approx([left, 1 - left], abs=1e-5)
+    assert [float(of_branch.mass.sum()) for of_branch in floor.cells] == pytest.approx([left, 1 - left], abs=1e-5)
     # The square of the error is like 1/distance² from T, so half of it comes from |x - T| < 1e-3: 35 of them.
-    assert found.rms == pytest.approx(floor_of("silu", "float32").rms, rel=0.5)
+    assert floor.rms == pytest.approx(floor_of("silu", "float32").rms, rel=0.5)
     above = information_floor(get("silu"), "float32", from_samples(np.linspace(1, 4, 3000)))
-    assert [float(one.mass.sum()) for one in above.cells] == [0, 1]
+    assert [float(of_branch.mass.sum()) for of_branch in above.cells] == [0, 1]
     assert above.rms < 3e-8  # f'' < 0.1 and f' > 0.9 there: half an ulp of y < 4 is 1.2e-7, and moves g by 0.1 of it
 
 
@@ -319,22 +321,22 @@ def test_float32_analysis_against_every_input_next_to_the_minimum(name):
     From below to a tenth: a y stands for 45 x and more, and the outermost two may be short of its ends by one step.
     """
     activation, form = get(name), FORMATS["float32"]
-    found = floor_of(name, "float32")
-    border = found.split.border
+    floor = floor_of(name, "float32")
+    border = floor.split.border
     count = int(4e-3 / form.spacing(np.array(border)))
     x = np.float32(border).astype(np.float64) + form.spacing(np.array(border)) * np.arange(-count, count)
     assert x.size > 67_000
     assert np.array_equal(form.round(x), x)
-    y, slope, right = form.round(activation.f(x)), activation.df(x), x >= border
-    for branch, cells in zip((False, True), found.cells, strict=True):
-        chosen = right == branch
-        ys, group = np.unique(y[chosen], return_inverse=True)
+    y, derivative, right = form.round(activation.f(x)), activation.df(x), x >= border
+    for branch, cells in zip((False, True), floor.cells, strict=True):
+        on_branch = right == branch
+        ys, group = np.unique(y[on_branch], return_inverse=True)
         assert ys.size > 50
         low, high = np.full(ys.size, INF), np.full(ys.size, -INF)
-        np.minimum.at(low, group, slope[chosen])
-        np.maximum.at(high, group, slope[chosen])
+        np.minimum.at(low, group, derivative[on_branch])
+        np.maximum.at(high, group, derivative[on_branch])
         half, ys = ((high - low) / 2)[:-1], ys[:-1]  # the last y's inputs are cut by the window
-        variance = np.array([slope[chosen][group == i].var() for i in range(ys.size)])
+        variance = np.array([derivative[on_branch][group == i].var() for i in range(ys.size)])
         assert ys[0] == cells.y[0]
         below = np.searchsorted(cells.y, ys, side="right") - 1
         above = np.searchsorted(cells.y, ys)
@@ -349,30 +351,30 @@ def test_float32_analysis_against_every_input_next_to_the_minimum(name):
 
 @pytest.mark.parametrize("name", ["relu", "leaky_relu", "relu6", "hardtanh", "hardsigmoid", "softshrink", "threshold"])
 @pytest.mark.parametrize("dtype", FORMATS)
-def test_what_is_a_step_costs_nothing(name, dtype):
+def test_piecewise_linear_functions_have_no_floor(name, dtype):
     """Every stored y has one f': none of these rounds to the y of a kink from its other side, 1 - 1/384 included,
     which is hardsigmoid's y at bfloat16's last x before 3."""
-    found = floor_of(name, dtype)
-    assert found.linf == 0
-    assert found.rms <= 2.0**-52  # equal numbers about their mean, which is rounded
+    floor = floor_of(name, dtype)
+    assert floor.linf == 0
+    assert floor.rms <= 2.0**-52  # equal numbers about their mean, which is rounded
 
 
 def test_a_step_inside_a_stored_output_costs_half_of_it():
     """bfloat16's last x before 8 is 8 - 1/32: x/16 + 1/2 = 1 - 1/512, a tie that goes to 1, which is x = 8's."""
     flat = from_expression("Piecewise((0, x <= -8), (1, x >= 8), (x/16 + 1/2, True))")
-    found = information_floor(flat, "bfloat16", NORMAL)
-    assert (found.linf, found.linf_at) == (1 / 32, 1.0)
+    floor = information_floor(flat, "bfloat16", NORMAL)
+    assert (floor.linf, floor.linf_at) == (1 / 32, 1.0)
 
 
 @pytest.mark.parametrize("name", ["sigmoid", "tanh", "softplus", "elu", "softsign", "logsigmoid"])
-def test_monotone_functions_have_one_side_and_a_low_floor(name):
+def test_monotone_functions_have_one_branch_and_a_low_floor(name):
     """g has a slope below 2 in y, so that half an ulp of y, |y| <= 2 where g is not flat, moves it by an ulp of 1."""
     for dtype in FORMATS:
-        found = floor_of(name, dtype)
-        assert len(found.cells) == 1
-        assert found.linf <= 2.0 ** (1 - found.format.precision)
-        assert found.rms <= found.linf
-        assert found.cells[0].mass.sum() == pytest.approx(1, rel=1e-12)
+        floor = floor_of(name, dtype)
+        assert len(floor.cells) == 1
+        assert floor.linf <= 2.0 ** (1 - floor.format.precision)
+        assert floor.rms <= floor.linf
+        assert floor.cells[0].mass.sum() == pytest.approx(1, rel=1e-12)
 
 
 @pytest.mark.parametrize("dtype", FORMATS)

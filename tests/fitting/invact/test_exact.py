@@ -19,58 +19,58 @@ SMOOTH = [name for name in names() if get(name).step_values is None]
 TWO_SIDED = ["gelu", "gelu_tanh", "quick_gelu", "silu", "mish"]
 
 
-def wanted(activation, side, y):
+def exact_g(activation, branch, y):
     """g; f''/f', which is what g changes by for each unit of y; and f''·x, what it changes by for a fraction of x."""
-    branch, found = Branch(side.lo, side.hi, side.direction), []
-    for one in y:
-        x = oracle.inverse(activation, float(one), branch)
+    part, rows = Branch(branch.lo, branch.hi, branch.direction), []
+    for output in y:
+        x = oracle.inverse(activation, float(output), part)
         piece = next(piece for piece in activation.pieces if piece.lo <= x <= piece.hi)
         with mpmath.workdps(oracle.DIGITS):
             g, bend = oracle.df(activation, x), piece.d2.mp(x)
-            found.append((g, abs(bend / g), abs(bend * x)))
-    return np.array(found, dtype=np.float64).T
+            rows.append((g, abs(bend / g), abs(bend * x)))
+    return np.array(rows, dtype=np.float64).T
 
 
-def allowed(activation, side, y, g, by_output, by_input):
+def allowed(activation, branch, y, g, by_output, by_input):
     """How far g may be off at each y, a float64 that is taken as exact.
 
-    4 ulp of max(1, |g|) for evaluating f' or the series. Newton's x is where float64's f is y: f is x times a head,
+    4 ulp of max(1, |g|) for evaluating f' or the series. Newton's x is where float64's f is y: f is x times a gate,
     good to 2 ulp of y between them. Not so gelu_tanh's: half of 1 + tanh is only good to an ulp of 1, so that f is
     off by |x| ulp, |x| < 9 where it is felt. Next to T, where f''/f' grows without bound, none of this counts: y is
-    measured from f(T) there and f is not evaluated. And x is rounded, as is the head's argument b·x, once for f and
+    measured from f(T) there and f is not evaluated. And x is rounded, as is the gate's argument b·x, once for f and
     once for f': half an ulp of x each, 2 ulp with all of them.
     """
     off = 2 * np.abs(y)
     if activation.name == "gelu_tanh":
         off = np.maximum(off, 9.0)
-    for anchor in (anchor for arc in side.arcs for anchor in arc.anchors if anchor is not None):
+    for anchor in (anchor for arc in branch.arcs for anchor in arc.anchors if anchor is not None):
         off = np.where(np.abs(y - float(anchor.y)) <= 0.1 * abs(float(anchor.y)), 0.0, off)
     return EPS * (4 * np.maximum(1.0, np.abs(g)) + off * by_output + 2 * by_input)
 
 
-def agree(activation, side, x):
-    """At the outputs, strictly inside the side's range, of those x that lie on the side."""
-    y = np.unique(activation.f(x[(side.lo < x) & (x < side.hi)]))
-    y = y[(side.range[0] < y) & (y < side.range[1])]
+def agree(activation, branch, x):
+    """At the outputs, strictly inside the branch's range, of those x that lie on the branch."""
+    y = np.unique(activation.f(x[(branch.lo < x) & (x < branch.hi)]))
+    y = y[(branch.range[0] < y) & (y < branch.range[1])]
     if y.size:
-        want = wanted(activation, side, y)
-        assert_agree(y, derivative_from_output(side, y), want[0], atol=allowed(activation, side, y, *want))
+        expected = exact_g(activation, branch, y)
+        assert_agree(y, derivative_from_output(branch, y), expected[0], atol=allowed(activation, branch, y, *expected))
     return y.size
 
 
 def sloping(activation):
-    return [side for side in split(activation).branches if side.direction]
+    return [branch for branch in split(activation).branches if branch.direction]
 
 
 @pytest.mark.parametrize("name", SMOOTH)
 def test_catalogue(name):
     """At random x, in both tails, and from 1e-9 up beside every end of an arc (T, kinks)."""
     activation, rng = get(name), np.random.default_rng(3)
-    for side in sloping(activation):
-        ends = [end for arc in side.arcs for end in (arc.lo, arc.hi) if math.isfinite(end)]
+    for branch in sloping(activation):
+        ends = [end for arc in branch.arcs for end in (arc.lo, arc.hi) if math.isfinite(end)]
         beside = [end + sign * 10.0**power for end in ends for sign in (-1, 1) for power in (-9, -7, -4.5, -2, -0.7)]
         x = np.concatenate([rng.uniform(-6, 6, 9), beside, [-300.0, -25.0, -9.0, 9.0, 25.0, 300.0]])
-        assert agree(activation, side, x) >= 5
+        assert agree(activation, branch, x) >= 5
 
 
 @pytest.mark.parametrize("name", ["gelu_tanh", "gelu", "silu"])
@@ -90,7 +90,7 @@ def test_left_tail(name):
 @pytest.mark.slow
 @settings(max_examples=12)
 @given(
-    head=st.sampled_from(["sigmoid", "Phi"]),
+    gate=st.sampled_from(["sigmoid", "Phi"]),
     a=st.floats(0.01, 100),
     b=st.floats(-2.8, 4).map(lambda power: 10**power),  # |T| below 1e4 and above 1e-5: where branches are searched for
     signs=st.tuples(st.sampled_from([-1, 1]), st.sampled_from([-1, 1])),
@@ -99,15 +99,15 @@ def test_left_tail(name):
 )
 @example("sigmoid", 3.0, 50.0, (-1, 1), [0.0, 0.3], -9.0)
 @example("Phi", 0.01, 1e-2, (1, -1), [-1.0, 5.9], -8.0)
-def test_family(head, a, b, signs, u, near):
-    """a·x·head(b·x) has its T at that of x·head(x) over b; both sides at x = u/b, and next to T."""
+def test_family(gate, a, b, signs, u, near):
+    """a·x·gate(b·x) has its T at that of x·gate(x) over b; both branches at x = u/b, and next to T."""
     a, b = a * signs[0], b * signs[1]
-    activation = from_expression(f"{a!r}*x*{head}({b!r}*x)")
+    activation = from_expression(f"{a!r}*x*{gate}({b!r}*x)")
     parts = split(activation)
-    corner = -1.2784645427610738 if head == "sigmoid" else -0.7517915246935645
+    corner = -1.2784645427610738 if gate == "sigmoid" else -0.7517915246935645
     assert parts.border == pytest.approx(corner / b, rel=1e-12)
     x = np.array([*u, corner * (1 + 10**near), corner * (1 - 10**near), 1.05 * corner, 0.95 * corner]) / b
-    assert sum(agree(activation, side, x) for side in parts.branches) >= 2
+    assert sum(agree(activation, branch, x) for branch in parts.branches) >= 2
 
 
 @settings(max_examples=8)
@@ -116,11 +116,11 @@ def test_scaling_by_a_power_of_two_is_exact_in_the_output(k, m, y):
     """2ᵏ·silu: its g at 2ᵏ·y is 2ᵏ times silu's at y."""
     plain = split(get("silu")).branches
     scaled = split(from_expression(f"{m * 2**k if k >= 0 else f'{m}/{2**-k}'}*x*sigmoid(x)")).branches
-    for one, other in zip(plain, scaled, strict=True):
-        got = derivative_from_output(other, np.array(m * 2.0**k * y)) / (m * 2.0**k)
-        want = derivative_from_output(one, np.array(y))
+    for branch, scaled_branch in zip(plain, scaled, strict=True):
+        got = derivative_from_output(scaled_branch, np.array(m * 2.0**k * y)) / (m * 2.0**k)
+        expected = derivative_from_output(branch, np.array(y))
         # Each is good to 4 ulp of max(1, |g|) and to what 2 ulp of f make: |f''/f'·f| < 1.5 beside the series' reach.
-        assert abs(got - want) <= 2 * EPS * (4 * max(1.0, abs(want)) + 2 * 1.5)
+        assert abs(got - expected) <= 2 * EPS * (4 * max(1.0, abs(expected)) + 2 * 1.5)
 
 
 # Ends.
@@ -129,14 +129,14 @@ def test_scaling_by_a_power_of_two_is_exact_in_the_output(k, m, y):
 @pytest.mark.parametrize("name", TWO_SIDED)
 def test_below_the_minimum_is_zero(name):
     """f(T) rounded up lies above the true minimum, where g is still what it is; below it g is 0, and all the way."""
-    for side in split(get(name)).branches:
-        bottom = side.range[0]
+    for branch in split(get(name)).branches:
+        bottom = branch.range[0]
         at = np.array([bottom, np.nextafter(bottom, -INF), bottom * (1 + 1e-7), bottom - 1, -1e308, -INF])
-        g = derivative_from_output(side, at)
+        g = derivative_from_output(branch, at)
         assert np.all(g[1:] == 0)
         # g ~ ±√(2 f''(T) (y - f(T))) with y - f(T) below half an ulp, 2.8e-17, and f''(T) < 1.2
         assert abs(g[0]) <= math.sqrt(2 * 1.2 * 2.8e-17)
-        assert g[0] * side.direction >= 0
+        assert g[0] * branch.direction >= 0
 
 
 @pytest.mark.parametrize("name", TWO_SIDED)
@@ -153,22 +153,22 @@ def test_above_the_range(name):
 @pytest.mark.parametrize("name", names())
 def test_nan_stays_and_nothing_else_becomes_it(name):
     extreme = np.array([0.0, -0.0, 5e-324, -5e-324, 1e-300, -1e-300, 1e300, -1e300, 1.7e308, -1.7e308, INF, -INF])
-    for side in split(get(name)).branches:
-        inside = np.linspace(*np.clip(side.range, -30, 30), 400)
-        at = np.concatenate([extreme, inside, np.nextafter(side.range, INF), np.nextafter(side.range, -INF)])
-        assert not np.isnan(derivative_from_output(side, at)).any()
-        found = derivative_from_output(side, np.array([math.nan, inside[5], math.nan]))
-        assert np.isnan(found).tolist() == [True, False, True]
-        assert found[1] == derivative_from_output(side, inside[5:6])[0]
+    for branch in split(get(name)).branches:
+        inside = np.linspace(*np.clip(branch.range, -30, 30), 400)
+        at = np.concatenate([extreme, inside, np.nextafter(branch.range, INF), np.nextafter(branch.range, -INF)])
+        assert not np.isnan(derivative_from_output(branch, at)).any()
+        g = derivative_from_output(branch, np.array([math.nan, inside[5], math.nan]))
+        assert np.isnan(g).tolist() == [True, False, True]
+        assert g[1] == derivative_from_output(branch, inside[5:6])[0]
 
 
 @pytest.mark.parametrize("name", names())
 def test_beyond_the_range_is_the_value_at_the_end(name):
-    for side in split(get(name)).branches:
-        for end, beyond in zip(side.range, (-INF, INF), strict=True):
-            if math.isfinite(end) and end not in [float(a.y) for arc in side.arcs for a in arc.anchors if a]:
+    for branch in split(get(name)).branches:
+        for end, beyond in zip(branch.range, (-INF, INF), strict=True):
+            if math.isfinite(end) and end not in [float(a.y) for arc in branch.arcs for a in arc.anchors if a]:
                 outside = np.array([np.nextafter(end, beyond), end + math.copysign(0.7, beyond), beyond])
-                assert np.all(derivative_from_output(side, outside) == derivative_from_output(side, np.array(end)))
+                assert np.all(derivative_from_output(branch, outside) == derivative_from_output(branch, np.array(end)))
 
 
 def test_limits_at_the_ends():
@@ -185,12 +185,12 @@ def test_limits_at_the_ends():
         ("relu6", 0, 0),
         ("hardshrink", 1, 1),
     ]:
-        (side,) = split(get(name)).branches
-        assert derivative_from_output(side, np.array(side.range)).tolist() == [low, high]
+        (branch,) = split(get(name)).branches
+        assert derivative_from_output(branch, np.array(branch.range)).tolist() == [low, high]
 
 
 @pytest.mark.parametrize(
-    ("name", "params", "side", "y", "want"),
+    ("name", "params", "index", "y", "expected"),
     [
         ("hardswish", {}, 1, 3.0, 1.0),  # x = 3 is the identity's
         ("hardswish", {}, 1, np.nextafter(3.0, 0), 1.5),
@@ -221,31 +221,31 @@ def test_limits_at_the_ends():
         ("threshold", {"value": -7.0}, 0, -1.0, 1.0),
     ],
 )
-def test_kinks_and_gaps(name, params, side, y, want):
+def test_kinks_and_gaps(name, params, index, y, expected):
     # 2 ulp: a value beside a kink comes from a root, the others are exact
-    got = derivative_from_output(split(get(name, **params)).branches[side], np.array(y))
-    assert abs(got - want) <= 2 * EPS * abs(want)
+    got = derivative_from_output(split(get(name, **params)).branches[index], np.array(y))
+    assert abs(got - expected) <= 2 * EPS * abs(expected)
 
 
 def test_shapes():
-    side = split(get("gelu")).branches[1]
+    branch = split(get("gelu")).branches[1]
     y = np.linspace(-0.2, 3, 24)
-    flat = derivative_from_output(side, y)
+    flat = derivative_from_output(branch, y)
     for shape in [(24,), (4, 6), (2, 3, 4), (24, 1)]:
-        found = derivative_from_output(side, y.reshape(shape))
-        assert found.shape == shape
-        assert np.array_equal(found.ravel(), flat)
-    assert np.array_equal(derivative_from_output(side, y.reshape(4, 6).T), flat.reshape(4, 6).T)
-    assert np.array_equal(derivative_from_output(side, y[::-2]), flat[::-2])
+        g = derivative_from_output(branch, y.reshape(shape))
+        assert g.shape == shape
+        assert np.array_equal(g.ravel(), flat)
+    assert np.array_equal(derivative_from_output(branch, y.reshape(4, 6).T), flat.reshape(4, 6).T)
+    assert np.array_equal(derivative_from_output(branch, y[::-2]), flat[::-2])
     for empty in [(0,), (3, 0)]:
-        assert derivative_from_output(side, np.empty(empty)).shape == empty
-    one = derivative_from_output(side, np.array(1.0))
-    assert (one.shape, one.dtype) == ((), np.float64)
+        assert derivative_from_output(branch, np.empty(empty)).shape == empty
+    scalar = derivative_from_output(branch, np.array(1.0))
+    assert (scalar.shape, scalar.dtype) == ((), np.float64)
     assert (
-        derivative_from_output(side, 1.0)
-        == derivative_from_output(side, np.float32(1))
-        == derivative_from_output(side, [1])[0]
-        == one
+        derivative_from_output(branch, 1.0)
+        == derivative_from_output(branch, np.float32(1))
+        == derivative_from_output(branch, [1])[0]
+        == scalar
     )
 
 
@@ -264,13 +264,13 @@ def test_the_argument_is_left_as_it_was():
 def test_series_begins_right_and_serves_to_its_radius(name):
     """g = ±√(2 f''(T)) s + ...; at the radius it meets the oracle, and its last terms are beyond reach of float64."""
     activation = get(name)
-    found = 0
-    for side in split(activation).branches:
-        for arc in side.arcs:
+    count = 0
+    for branch in split(activation).branches:
+        for arc in branch.arcs:
             for end, anchor in enumerate(arc.anchors):
                 if anchor is None:
                     continue
-                found += 1
+                count += 1
                 coefficients, radius = series(arc, end)
                 order, inward = anchor.order, 1 if end == 0 else -1
                 # f(T + d) - f(T) = a dⁿ: f' = n a dⁿ⁻¹ = n |a|^(1/n) sⁿ⁻¹, its sign that of the direction
@@ -287,27 +287,27 @@ def test_series_begins_right_and_serves_to_its_radius(name):
                 y = np.array([float(anchor.y) + (1 if arc.range[1] > float(anchor.y) else -1) * s**order])
                 x = float(oracle.inverse(activation, float(y[0]), Branch(arc.lo, arc.hi, arc.direction)))
                 assert (x - float(anchor.x)) * inward > 0
-                want = wanted(activation, side, y)[0]
+                expected = exact_g(activation, branch, y)[0]
                 s = anchored(arc, anchor, y)
                 # s is good to 2 ulp, and |g'(s) s| below 4 max(1, |g|) inside half the radius of convergence
-                atol = 12 * EPS * np.maximum(1, np.abs(want))
-                assert_agree(y, np.polynomial.polynomial.polyval(s, coefficients), want, atol=atol)
-    assert found
+                atol = 12 * EPS * np.maximum(1, np.abs(expected))
+                assert_agree(y, np.polynomial.polynomial.polyval(s, coefficients), expected, atol=atol)
+    assert count
 
 
 def test_distance_from_the_minimum_keeps_its_digits():
     """y - f(T) next to f(T), to an ulp: against 50 digits. A plain difference would be off by half its size."""
-    for side in split(get("gelu")).branches:
-        arc = side.arcs[-1] if side.direction < 0 else side.arcs[0]
-        anchor = next(one for one in arc.anchors if one)
-        y = np.array([side.range[0]])
+    for branch in split(get("gelu")).branches:
+        arc = branch.arcs[-1] if branch.direction < 0 else branch.arcs[0]
+        anchor = next(anchor for anchor in arc.anchors if anchor)
+        y = np.array([branch.range[0]])
         for _ in range(5):
             y = np.append(y, np.nextafter(y[-1], INF))
         with mpmath.workdps(50):
-            exact = [mpmath.mpf(float(one)) - mpmath.mpf(anchor.y.str(45, radius=False)) for one in y]
-            want = np.array([float(mpmath.sqrt(one)) for one in exact])
+            exact = [mpmath.mpf(float(output)) - mpmath.mpf(anchor.y.str(45, radius=False)) for output in y]
+            expected = np.array([float(mpmath.sqrt(distance)) for distance in exact])
         # The second float64 of f(T) carries 53 more bits; 1e-13 leaves it 10 of them to lose.
-        assert_agree(y, anchored(arc, anchor, y), want, rtol=1e-13)
+        assert_agree(y, anchored(arc, anchor, y), expected, rtol=1e-13)
         high, low = two_floats(anchor.y)
-        assert high == side.range[0]
+        assert high == branch.range[0]
         assert 0 < abs(low) <= np.spacing(abs(high)) / 2

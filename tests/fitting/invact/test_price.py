@@ -27,7 +27,7 @@ def made_of(fma=0, division=0, **rows):
 
 
 @pytest.mark.parametrize(
-    ("expression", "wanted"),
+    ("expression", "expected"),
     [
         # nothing to do: a constant, an input, a sign
         (Rational(3, 7), made_of()),
@@ -122,12 +122,12 @@ def made_of(fma=0, division=0, **rows):
     ],
     ids=str,
 )
-def test_counts(expression, wanted):
-    assert price(expression) == wanted
+def test_counts(expression, expected):
+    assert price(expression) == expected
 
 
 @pytest.mark.parametrize(
-    ("expressions", "wanted"),
+    ("expressions", "expected"),
     [
         ((Y + 1, Y + 1), made_of(fma=1)),
         ((exp(Y) + A, exp(Y) * B), made_of(fma=2, exp=1)),
@@ -147,8 +147,8 @@ def test_counts(expression, wanted):
     ],
     ids=str,
 )
-def test_shared_subexpressions_count_once(expressions, wanted):
-    assert price(*expressions) == wanted
+def test_shared_subexpressions_count_once(expressions, expected):
+    assert price(*expressions) == expected
 
 
 def horner(coefficients, at):
@@ -203,13 +203,13 @@ SPARED = {("three cases", 80), ("three cases", 90), ("abs in a sum", 90)}
 def test_table_agrees_with_the_measurement(capability):
     """Exactly in instructions of the special-function unit; in others to 1/4, which a constant kept in a register for
     several elements can cost; one less in the rows named above."""
-    found = measured.load(capability)
-    assert list(found) == list(measured.BODIES)
+    counts = measured.load(capability)
+    assert list(counts) == list(measured.BODIES)
     for what, (_, parts) in measured.BODIES.items():
         special, other = measured.table_value(parts)
         spared = (what, capability) in SPARED
-        assert found[what][0] == special, what
-        assert abs(found[what][1] - (other - spared)) <= 0.25, what
+        assert counts[what][0] == special, what
+        assert abs(counts[what][1] - (other - spared)) <= 0.25, what
 
 
 def test_every_row_of_the_table_is_measured():
@@ -238,7 +238,7 @@ def test_rows_are_saved_whole_and_read_back(tmp_path, monkeypatch):
     ]
     path = measured.save(rows)
     assert path == tmp_path / "sm_75" / "price.jsonl"
-    assert [one.name for one in path.parent.iterdir()] == ["price.jsonl"]
+    assert [file.name for file in path.parent.iterdir()] == ["price.jsonl"]
     assert measured.load(75) == {"log": (1.0, 9.0)}
 
 

@@ -19,7 +19,7 @@ from fitting.invact.branches import split
 from fitting.invact.engines.closed_form import closed_form
 from fitting.invact.exact import derivative_from_output, two_floats
 from fitting.invact.formula import Candidate, Form
-from fitting.invact.proof.bound import RESOLVED, prove
+from fitting.invact.proof import RESOLVED, prove
 from fitting.invact.proof.difference import Difference
 from fitting.invact.proof.ranges import inside
 from fitting.invact.variable import S, Variable, Y, constant
@@ -90,7 +90,7 @@ def near(name, branch, far):
 
 @cache
 def candidates():
-    """name: (activation, side, candidate), one of each kind that engines make."""
+    """name: (activation, branch index, candidate), one of each kind that engines make."""
     half = root("gelu", end=0.0)
     even = Variable(order=3, anchor=0.0, even=True, high=6.0)
     kept = Variable(order=2, anchor=AT["silu"] + 2e-4, low=1e-3, high=6.0).rounded()
@@ -137,29 +137,29 @@ def places(branch):
     near_end = np.geomspace(1e-16, 1.0, 60)
     ends = [end for end in (branch.lo, branch.hi) if math.isfinite(end)] or [0.0]
     far = np.array([50.0, 1e2, 1e3, 1e6, 1e12, 1e30, 3.4e38])
-    found = [rng.uniform(-12.0, 12.0, 300), far, -far, *ends]
-    found += [end + sign * near_end for end in ends for sign in (-1, 1)]
-    found = np.concatenate([np.atleast_1d(one) for one in found])
-    return found[(found >= branch.lo) & (found <= branch.hi)]
+    points = [rng.uniform(-12.0, 12.0, 300), far, -far, *ends]
+    points += [end + sign * near_end for end in ends for sign in (-1, 1)]
+    points = np.concatenate([np.atleast_1d(part) for part in points])
+    return points[(points >= branch.lo) & (points <= branch.hi)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_point_exceeds_the_bound(kind):
     name, number, candidate = candidates()[kind]
-    activation, found = get(name), bound(kind)
+    activation, proven = get(name), bound(kind)
     branch = split(activation).branches[number]
-    errors = [oracle_error(activation, candidate, float(at)) for at in [*places(branch), found.at]]
-    assert max(errors) <= found.upper
-    assert float(errors[-1]) == pytest.approx(found.sampled, rel=1e-12)
+    errors = [oracle_error(activation, candidate, float(at)) for at in [*places(branch), proven.at]]
+    assert max(errors) <= proven.upper
+    assert float(errors[-1]) == pytest.approx(proven.sampled, rel=1e-12)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_bound_is_within_one_percent(kind):
-    found = bound(kind)
-    assert 0 <= found.slack <= 0.01
-    assert found.slack == found.upper / found.sampled - 1
+    proven = bound(kind)
+    assert 0 <= proven.slack <= 0.01
+    assert proven.slack == proven.upper / proven.sampled - 1
 
 
 @pytest.mark.slow
@@ -187,17 +187,17 @@ def of(expression, variable=None, values=()):
     ],
 )
 def test_a_pole_or_a_root_of_a_negative_number_has_no_bound(q):
-    found = prove(of(q, root("silu")), split(get("silu")).branches[LEFT])
-    assert found.upper == math.inf
-    assert found.slack == math.inf
+    proven = prove(of(q, root("silu")), split(get("silu")).branches[LEFT])
+    assert proven.upper == math.inf
+    assert proven.slack == math.inf
 
 
 @pytest.mark.parametrize("size", [1e-3, 1e-6, 1e-9])
 @pytest.mark.parametrize("power", [0, 1, 7])
 def test_a_perturbation_of_an_exact_form_is_what_is_bounded(size, power):
     """sigmoid: q - g = size·y**power, whose supremum, at y -> 1, is `size`."""
-    found = prove(of(Y * (1 - Y) + Rational(size) * Y**power), split(get("sigmoid")).branches[0])
-    assert size <= found.upper <= 1.01 * size
+    proven = prove(of(Y * (1 - Y) + Rational(size) * Y**power), split(get("sigmoid")).branches[0])
+    assert size <= proven.upper <= 1.01 * size
 
 
 @pytest.mark.slow
@@ -220,13 +220,13 @@ OPEN = {"tanhshrink", "gelu", "gelu_tanh", "quick_gelu", "silu", "mish"}  # with
 def test_closed_forms_have_no_error(name):
     whole = split(get(name))
     for branch in whole.branches:
-        found = prove(Candidate(Form(closed_form(whole, branch), (), "closed"), Variable()), branch)
-        assert found.upper <= RESOLVED
-        assert found.slack == 0.0
+        proven = prove(Candidate(Form(closed_form(whole, branch), (), "closed"), Variable()), branch)
+        assert proven.upper <= RESOLVED
+        assert proven.slack == 0.0
 
 
 @pytest.mark.parametrize("name", sorted(OPEN))
-def test_some_have_none(name):
+def test_open_functions_have_no_closed_form(name):
     whole = split(get(name))
     assert None in [closed_form(whole, branch) for branch in whole.branches]
 
@@ -242,17 +242,17 @@ def test_flat_and_straight_parts():
 
 def test_where_g_has_no_bound_the_error_is_relative():
     branch = split(get("relu2")).branches[0]
-    found = prove(of(2 * sqrt(maximum(Y, 0)) + Rational(1, 10**6) * minimum(Y, 9)), branch)
-    assert 1.5e-6 <= found.upper <= 1.515e-6  # at x = 3, where g = 6
+    proven = prove(of(2 * sqrt(maximum(Y, 0)) + Rational(1, 10**6) * minimum(Y, 9)), branch)
+    assert 1.5e-6 <= proven.upper <= 1.515e-6  # at x = 3, where g = 6
 
 
 def test_a_kink_of_the_formula_may_be_the_worst_place():
     """q is cut off at y = 1/2, g is not: the error is largest at one end of what is cut, 1/2 or 1."""
     branch = split(get("sigmoid")).branches[0]
     bump = minimum(Y, Rational(1, 2)) - maximum(Y - Rational(1, 2), 0)  # a tent, 1/2 at y = 1/2
-    found = prove(of(Y * (1 - Y) + Rational(1, 10**5) * bump), branch)
-    assert 0.5e-5 <= found.upper <= 0.505e-5
-    assert found.at == pytest.approx(0.0, abs=1e-2)
+    proven = prove(of(Y * (1 - Y) + Rational(1, 10**5) * bump), branch)
+    assert 0.5e-5 <= proven.upper <= 0.505e-5
+    assert proven.at == pytest.approx(0.0, abs=1e-2)
 
 
 CUBIC = st.tuples(*[st.floats(-3, 3, width=32)] * 4)
@@ -267,11 +267,11 @@ def test_random_cubics(values):
     activation = get("silu")
     branch = split(activation).branches[LEFT]
     candidate = Candidate(polynomial(values), root("silu"))
-    found = prove(candidate, branch)
+    proven = prove(candidate, branch)
     at = branch.hi - np.concatenate([np.geomspace(1e-12, 1, 200), np.linspace(1, 45, 4000), [1e3, 1e9]])
     largest = float(np.max(np.abs(candidate(activation.f(at)) - activation.df(at))))
-    assert largest - 1e-14 <= found.upper <= 1.01 * found.sampled
-    assert found.sampled <= 1.01 * largest
+    assert largest - 1e-14 <= proven.upper <= 1.01 * proven.sampled
+    assert proven.sampled <= 1.01 * largest
 
 
 @pytest.mark.slow
@@ -293,8 +293,8 @@ def test_the_remainder_of_a_series_counts():
     growth = split(from_expression("exp(x)")).branches[0].arcs[0]
     assert Difference(of(Integer(0)), growth).over(-10.0, 10.0, 0.0).upper >= math.exp(10)
     (steep,) = split(from_expression("x + x**15/15")).branches[0].arcs
-    found = Difference(of(Integer(1)), steep).over(-1.0, 1.0, 0.0).upper
-    assert 1.0 <= found <= 1.0 + 1e-9
+    upper = Difference(of(Integer(1)), steep).over(-1.0, 1.0, 0.0).upper
+    assert 1.0 <= upper <= 1.0 + 1e-9
 
 
 FUNCTIONS = {
@@ -318,10 +318,12 @@ def test_coefficients_over_a_ball_hold_those_at_its_points(name, middle, radius)
         for place in (-1.0, -0.3, 0.0, 1.0):
             with mpmath.workdps(60):
                 exact = mpmath.taylor(tape.mp, mpmath.mpf(middle) + place * mpmath.mpf(radius), 5)
-                for k, one in enumerate(exact):
+                for k, coefficient in enumerate(exact):
                     ball = series[k]
                     assert ball.is_finite()
-                    assert abs(ball - flint.arb(mpmath.nstr(one, 50))).lower() <= 1e-18 * (1 + abs(float(one)))
+                    assert abs(ball - flint.arb(mpmath.nstr(coefficient, 50))).lower() <= 1e-18 * (
+                        1 + abs(float(coefficient))
+                    )
 
 
 @pytest.mark.parametrize("name", ["log", "root", "softsign", "log1p"])
@@ -349,15 +351,15 @@ def test_undecided_conditions():
 
 
 def test_conditions_inside_an_interval():
-    one, other = Integer(1), Integer(2)
-    assert inside(Piecewise((one, Gt(Y, 1)), (other, true)), 1.0, 2.0) == one
-    assert inside(Piecewise((one, Gt(Y, 2)), (other, true)), 1.0, 2.0) == other
-    assert inside(Piecewise((one, Gt(Y, 1)), (other, true)), 1.0, 1.0) == other
-    assert inside(Piecewise((one, Gt(Y, 1.001)), (other, true)), 1.0, 2.0).has(Y)
-    assert inside(Piecewise((one, Gt(Y, Rational(1001, 1000))), (other, true)), 1.0, 2.0, 2.0**-8) == one
+    first, second = Integer(1), Integer(2)
+    assert inside(Piecewise((first, Gt(Y, 1)), (second, true)), 1.0, 2.0) == first
+    assert inside(Piecewise((first, Gt(Y, 2)), (second, true)), 1.0, 2.0) == second
+    assert inside(Piecewise((first, Gt(Y, 1)), (second, true)), 1.0, 1.0) == second
+    assert inside(Piecewise((first, Gt(Y, 1.001)), (second, true)), 1.0, 2.0).has(Y)
+    assert inside(Piecewise((first, Gt(Y, Rational(1001, 1000))), (second, true)), 1.0, 2.0, 2.0**-8) == first
 
 
 def test_a_double_exponential():
     branch = split(from_expression("x*exp(-exp(-x))", name="gumbel")).branches[LEFT]
-    found = prove(of(Y), branch)
-    assert 0 < found.upper <= 1.01 * found.sampled
+    proven = prove(of(Y), branch)
+    assert 0 < proven.upper <= 1.01 * proven.sampled

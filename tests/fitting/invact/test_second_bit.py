@@ -87,7 +87,7 @@ def test_brute_force_on_a_small_format(text, monkeypatch):
     """The floor over a dictionary of every y and both bits; each x weighs alike."""
     monkeypatch.setitem(FORMATS, "tiny", TINY)
     activation = from_expression(text)
-    found = information_floor(activation, "tiny", NORMAL, bits=2)
+    floor = information_floor(activation, "tiny", NORMAL, bits=2)
     x = TINY.numbers()
     masses = dict(zip(x.tolist(), np.exp(-x * x / 2) * np.gradient(x), strict=True))
     groups = groups_of(activation, TINY, lambda value: masses[value] * (abs(value) <= NORMAL.domain[1]))
@@ -99,9 +99,9 @@ def test_brute_force_on_a_small_format(text, monkeypatch):
             square += sum(weight * (derivative - mean) ** 2 for weight, derivative in group)
         total += mass
         worst = max(worst, (max(d for _, d in group) - min(d for _, d in group)) / 2)
-    assert found.linf == pytest.approx(worst, rel=1e-14)
-    assert found.rms == pytest.approx(math.sqrt(square / total), rel=1e-11)  # the weight's domain leaves out 1e-12
-    assert sum(len(cells.y) for cells in found.cells) == len(groups)
+    assert floor.linf == pytest.approx(worst, rel=1e-14)
+    assert floor.rms == pytest.approx(math.sqrt(square / total), rel=1e-11)  # the weight's domain leaves out 1e-12
+    assert sum(len(cells.y) for cells in floor.cells) == len(groups)
 
 
 @cache
@@ -114,11 +114,11 @@ def best_bit(name, dtype):
 
     For squared errors the best parts are intervals of f' (Fisher 1958), so every cut is tried.
     """
-    found, activation = floors(name, dtype)[0], get(name)
-    x = found.format.numbers()
+    floor, activation = floors(name, dtype)[0], get(name)
+    x = floor.format.numbers()
     low, high = NORMAL.domain
     mass = np.where((low <= x) & (x <= high), np.exp(-x * x / 2) * np.gradient(x), 0.0)
-    y, derivative, right = found.outputs(x), activation.df(x), on_right(found.split, x)
+    y, derivative, right = floor.outputs(x), activation.df(x), on_right(floor.split, x)
     square = 0.0
     for branch_bit in (False, True):
         own = np.flatnonzero((right == branch_bit) & (mass > 0))
@@ -135,10 +135,10 @@ def best_bit(name, dtype):
 
 @pytest.mark.parametrize(("name", "dtype"), list(product(CURVED, SIXTEEN)))
 def test_the_bit_is_between_none_and_the_best(name, dtype):
-    one, two = floors(name, dtype)
+    one_bit, two_bits = floors(name, dtype)
     best = best_bit(name, dtype)
-    assert best * (1 - 1e-9) <= two.rms < one.rms
-    assert two.linf <= one.linf
+    assert best * (1 - 1e-9) <= two_bits.rms < one_bit.rms
+    assert two_bits.linf <= one_bit.linf
 
 
 @pytest.mark.parametrize(("name", "two", "best"), [("gelu", 7.80e-4, 6.88e-4), ("silu", 8.45e-4, 7.35e-4)])
@@ -152,12 +152,12 @@ def test_floors_in_bfloat16_to_their_printed_digits(name, two, best):
 def test_shipped_formulas_err_as_they_say(name, dtype):
     """Over every x of the format, each weighed by the density: what the second bit's file states, and its floor."""
     document = load(name, f"invact-{dtype}-2bit")
-    error, found = document["error"], floors(name, dtype)[1]
+    error, floor = document["error"], floors(name, dtype)[1]
     candidates = [candidate_of(branch) for branch in document["solution"]["branches"]]
-    assert error["floor_rms"] == pytest.approx(found.rms, rel=1e-9)
-    assert error["floor_linf"] == pytest.approx(found.linf, rel=1e-9)
-    x = found.format.numbers()
-    z, right = found.outputs(x), on_right(found.split, x)
+    assert error["floor_rms"] == pytest.approx(floor.rms, rel=1e-9)
+    assert error["floor_linf"] == pytest.approx(floor.linf, rel=1e-9)
+    x = floor.format.numbers()
+    z, right = floor.outputs(x), on_right(floor.split, x)
     q = np.where(right, candidates[1].float32(z), candidates[0].float32(z)).astype(np.float64)
     off = q - get(name).df(x)
     # exp2 in float32 is good to an ulp or two, which differ by machines: the verifier's own allowance.
@@ -169,24 +169,24 @@ def test_shipped_formulas_err_as_they_say(name, dtype):
 
 
 def test_the_judge_reads_the_moved_output():
-    found = floors("gelu", "bfloat16")[1]
-    for index, cells in enumerate(found.cells):
-        assert np.array_equal(Judge(index, found).outputs, cells.y)
-        normal = cells.y[np.abs(cells.y) >= 2.0**found.format.lowest]
-        assert not np.isin(normal, found.format.numbers()).any()
+    floor = floors("gelu", "bfloat16")[1]
+    for index, cells in enumerate(floor.cells):
+        assert np.array_equal(Judge(index, floor).outputs, cells.y)
+        normal = cells.y[np.abs(cells.y) >= 2.0**floor.format.lowest]
+        assert not np.isin(normal, floor.format.numbers()).any()
 
 
-def test_what_ships_with_two_bits():
+def test_files_shipped_with_two_bits():
     assert {(task.name, task.dtype) for task in shipped() if task.bits == 2} == set(product(CURVED, SIXTEEN))
     assert [task for task in shipped(("float32",)) if task.bits == 2] == []
 
 
 def test_a_fit_by_two_bits_says_so():
-    found = fit(get("hardswish"), "float16", bits=2)
-    document = to_document(found)
+    fitted = fit(get("hardswish"), "float16", bits=2)
+    document = to_document(fitted)
     assert document["options"]["bits"] == 2
-    assert file_name(found) == "invact-float16-2bit"
-    assert command(found) == "python -m fitting.invact --fn hardswish --dtype float16 --bits 2"
+    assert file_name(fitted) == "invact-float16-2bit"
+    assert command(fitted) == "python -m fitting.invact --fn hardswish --dtype float16 --bits 2"
     assert json.loads(json.dumps(document["solution"])) == load("hardswish", "invact-float16-2bit")["solution"]
     assert "bits" not in to_document(fit(get("hardswish"), "float16"))["options"]
 

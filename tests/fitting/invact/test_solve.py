@@ -1,4 +1,4 @@
-"""The choice: what a fit reaches, by which rule, for the catalogue and for functions of one's own."""
+"""Fits: what they reach, by which rule, for the catalogue and for the user's own functions."""
 
 import math
 
@@ -50,11 +50,11 @@ def test_polynomials_are_the_best_that_there_are(numerator):
 def test_rational_functions_are_the_best_that_there_are(shape):
     numerator, denominator = shape
     target = samples(lambda s: np.sqrt(s + 0.01))
-    found = minimax.fit(Shape(numerator, denominator), target, {})
-    assert found is not None
-    error = evaluate(Shape(numerator, denominator).form(found[0].tolist()), target.y, target.s) - target.value
+    fitted = minimax.fit(Shape(numerator, denominator), target, {})
+    assert fitted is not None
+    error = evaluate(Shape(numerator, denominator).form(fitted[0].tolist()), target.y, target.s) - target.value
     # Of a rational function without defect the error alternates numerator + denominator + 2 times (Achieser).
-    assert alternations(error, 0.99 * found[1]) >= numerator + denominator + 2
+    assert alternations(error, 0.99 * fitted[1]) >= numerator + denominator + 2
 
 
 def test_a_formula_is_found_where_there_is_one():
@@ -88,17 +88,17 @@ def test_the_front_grows_in_price_and_falls_in_error():
 def test_scaling_by_a_power_of_two_scales_the_fit():
     target = samples(lambda s: np.tanh(2 * s))
     scaled = Target(target.y, target.s, 8 * target.value)
-    one, eight = (minimax.fit(Shape(3, 2), each, {}) for each in (target, scaled))
-    assert eight[1] == pytest.approx(8 * one[1], rel=0.02)  # both within ENOUGH of the best
+    plain_fit, scaled_fit = (minimax.fit(Shape(3, 2), each, {}) for each in (target, scaled))
+    assert scaled_fit[1] == pytest.approx(8 * plain_fit[1], rel=0.02)  # both within ENOUGH of the best
 
 
-def test_one_formula_for_both_sides_costs_one_evaluation():
+def test_one_formula_for_both_branches_costs_one_evaluation():
     form = Shape(3).form([0.1, 0.2, 0.3, 0.4])
     right = Candidate(form, Variable(2, -0.25, low=1e-4, high=3.0))
     left = Candidate(form, Variable(2, -0.25, low=1e-4, high=3.0, negative=True))
-    assert pair_price(left, right).total == right.price.total + 1  # and the choice of the sign
+    assert pair_price(left, right).total == right.price.total + 1  # and the selection of the sign
     other = Candidate(Shape(3).form([0.1, 0.2, 0.3, 0.5]), right.variable)
-    assert pair_price(other, right).total == right.price.total + 1  # and the choice of the constant
+    assert pair_price(other, right).total == right.price.total + 1  # and the selection of the constant
     longer = Candidate(Shape(4).form([0.1, 0.2, 0.3, 0.4, 0.5]), right.variable)
     assert pair_price(longer, right).total == right.price.total + 4 + 1  # s is shared
 
@@ -122,42 +122,42 @@ def test_a_formula_is_read_back_as_it_was_spelled(words, signs, around):
     st.sampled_from([1, -1]),
     st.sampled_from(["sigmoid", "Phi"]),
 )
-def test_scaled_relatives_of_silu_and_gelu_are_fitted(a, b, sign, head):
-    # 1 % of the largest slope: what a handful of constants reach, whatever the scales.
-    activation = from_expression(f"a*x*{head}(b*x)", "relative", {"a": sign * a, "b": b})
+def test_scaled_relatives_of_silu_and_gelu_are_fitted(a, b, sign, gate):
+    # 1 % of the largest derivative: what a handful of constants reach, whatever the scales.
+    activation = from_expression(f"a*x*{gate}(b*x)", "relative", {"a": sign * a, "b": b})
     limit = 0.01 * a
-    found = fit(activation, "bfloat16", engines=("minimax",), max_error=limit)
-    assert found.chosen.pointwise <= limit
-    split = found.error_floor.split
-    for side, candidate, bound in zip(split.branches, found.chosen.candidates, found.bounds, strict=True):
-        x = np.linspace(max(side.lo, -20.0 / b), min(side.hi, 20.0 / b), 501)[1:-1]
+    fitted = fit(activation, "bfloat16", engines=("minimax",), max_error=limit)
+    assert fitted.best.pointwise <= limit
+    split = fitted.error_floor.split
+    for branch, candidate, bound in zip(split.branches, fitted.best.candidates, fitted.bounds, strict=True):
+        x = np.linspace(max(branch.lo, -20.0 / b), min(branch.hi, 20.0 / b), 501)[1:-1]
         y = activation.f(x)
         error = np.abs(candidate(y) - activation.df(x))
-        # y is rounded to float64: next to T that moves g by up to the root of it, 2e-8 in parts of the slope.
+        # y is rounded to float64: next to T that moves g by up to the root of it, 2e-8 in parts of f'.
         assert error.max() <= bound.upper + 1e-7 * a
 
 
 @pytest.mark.slow
 def test_a_user_function_of_another_kind():
     activation = from_expression("x*sigmoid(x)**2", "squared_gate")
-    found = fit(activation, "float16", engines=("minimax",))
-    for side, candidate in zip(found.error_floor.split.branches, found.chosen.candidates, strict=True):
-        branch = Branch(side.lo, side.hi, side.direction)
-        low, high = side.range
+    fitted = fit(activation, "float16", engines=("minimax",))
+    for branch, candidate in zip(fitted.error_floor.split.branches, fitted.best.candidates, strict=True):
+        part = Branch(branch.lo, branch.hi, branch.direction)
+        low, high = branch.range
         for y in (0.9 * low, 0.5 * low, 0.1 * low, *((0.5, 2.0, 30.0) if high > 1 else ())):
-            want = float(oracle.df_of_output(activation, y, branch))
-            assert abs(candidate(np.array([y]))[0] - want) <= max(bound.upper for bound in found.bounds)
+            expected = float(oracle.df_of_output(activation, y, part))
+            assert abs(candidate(np.array([y]))[0] - expected) <= max(bound.upper for bound in fitted.bounds)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("expr", ["x + tanh(x)", "tanh(x) + tanh(3*x)/5"])
 def test_monotone_functions_without_a_closed_form_need_no_bit(expr):
-    found = fit(from_expression(expr), "bfloat16", engines=("minimax",))
-    assert len(found.chosen.candidates) == 1
-    assert found.error_floor.split.border is None
-    y = found.activation.f(np.linspace(-9, 9, 301))
+    fitted = fit(from_expression(expr), "bfloat16", engines=("minimax",))
+    assert len(fitted.best.candidates) == 1
+    assert fitted.error_floor.split.border is None
+    y = fitted.activation.f(np.linspace(-9, 9, 301))
     assert (
-        np.abs(found.chosen.candidates[0](y) - derivative_from_output(found.error_floor.split.branches[0], y)).max()
+        np.abs(fitted.best.candidates[0](y) - derivative_from_output(fitted.error_floor.split.branches[0], y)).max()
         < 0.02
     )
 
@@ -173,7 +173,7 @@ def test_monotone_functions_without_a_closed_form_need_no_bit(expr):
         ("softplus(x) - 0.001*tanh(1e5*(x - 0.0013))", "a turn was not found"),  # two, nearer than the scan looks
     ],
 )
-def test_what_cannot_be_told_from_the_output_is_refused_with_the_reason(expr, reason):
+def test_functions_that_cannot_be_fitted_are_refused_with_the_reason(expr, reason):
     with pytest.raises(InputError, match=reason):
         fit(from_expression(expr), "bfloat16")
 
@@ -191,10 +191,10 @@ def test_bad_arguments_are_refused():
 
 
 @pytest.mark.slow
-def test_arms_that_touch_without_crossing_are_told_apart():
-    # At 0 the arms are equal, and the upper one is the same on both sides of it.
-    found = fit(from_expression("max(x*sigmoid(x), x/2)"), "bfloat16", engines=("minimax",))
-    assert found.error_floor.split.border == get("silu").turning_points()[0]
+def test_the_maximum_of_two_functions_that_touch_has_their_border():
+    # At 0 the two functions are equal, and the same one is larger left and right of it.
+    fitted = fit(from_expression("max(x*sigmoid(x), x/2)"), "bfloat16", engines=("minimax",))
+    assert fitted.error_floor.split.border == get("silu").turning_points()[0]
     assert get("silu").df(0.7) == from_expression("max(x*sigmoid(x), x/2)").df(0.7)
 
 
@@ -203,9 +203,9 @@ def test_arms_that_touch_without_crossing_are_told_apart():
 def test_a_shift_of_f_changes_no_cut(shift):
     # f + c has the same f' and the same s: where g has reached its limit must not depend on where 0 is.
     plain, moved = (stretch_of(split(from_expression(expr)), 1) for expr in ("x*erf(x)", f"x*erf(x) + ({shift})"))
-    want = variables(plain, information_floor(get("gelu"), "float32", named("norm")), (1e-3,), exactly=True)[0].high
+    expected = variables(plain, information_floor(get("gelu"), "float32", named("norm")), (1e-3,), exactly=True)[0].high
     got = variables(moved, information_floor(get("gelu"), "float32", named("norm")), (1e-3,), exactly=True)[0].high
-    assert got == pytest.approx(want, rel=1e-3)  # a step of the search
+    assert got == pytest.approx(expected, rel=1e-3)  # a step of the search
 
 
 @pytest.mark.slow
@@ -221,8 +221,8 @@ def test_a_function_with_a_maximum_is_its_negative_turned():
     up, down = (
         fit(from_expression(expr), "float16", engines=("minimax",)) for expr in ("x*sigmoid(x)", "-x*sigmoid(x)")
     )
-    assert down.chosen.price.total == up.chosen.price.total
-    assert down.chosen.rms == pytest.approx(up.chosen.rms, rel=1e-3)  # the searches differ by rounding only
+    assert down.best.price.total == up.best.price.total
+    assert down.best.rms == pytest.approx(up.best.rms, rel=1e-3)  # the searches differ by rounding only
 
 
 @pytest.mark.slow
@@ -231,8 +231,8 @@ def test_a_weight_that_meets_no_output_is_refused():
         fit(from_expression("x + 1e6"), "float16")
     with pytest.raises(InputError, match="weight must fall on numbers of float16"):
         fit(get("silu"), "float16", weight=named("norm(1e6,1)"))  # beyond float16's largest
-    found = fit(get("silu"), "float32", engines=("minimax",), weight=named("norm(100,1)"))
-    assert found.error_floor.rms < 1e-10  # there f' is 1
+    fitted = fit(get("silu"), "float32", engines=("minimax",), weight=named("norm(100,1)"))
+    assert fitted.error_floor.rms < 1e-10  # there f' is 1
 
 
 def test_engines_by_name():
@@ -251,4 +251,4 @@ def test_the_rule_counts_the_floor_and_what_rounding_costs():
 
 
 def test_constants_and_symbols_have_the_names_that_files_use():
-    assert [str(one) for one in (Y, S, constant(3))] == ["y", "s", "c3"]
+    assert [str(symbol) for symbol in (Y, S, constant(3))] == ["y", "s", "c3"]

@@ -1,4 +1,4 @@
-"""What was fitted before is not fitted again; engines that find nothing; few functions."""
+"""Fixtures: a cache of fits; engines that find nothing; few functions."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 from fitting.activations import Activation
 from fitting.invact import __main__ as command
-from fitting.invact import proposals, solve
+from fitting.invact import front, solve
 from fitting.invact import sweep as sweeping
 from fitting.invact.engines import ENGINES
 from fitting.invact.solve import Fit
@@ -17,7 +17,7 @@ FITS: dict[Any, Fit] = {}
 
 @pytest.fixture(autouse=True)
 def once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was fitted before in this process is not fitted again: its fit takes seconds."""
+    """Cache the fits of this process: each takes seconds."""
 
     def fit(activation: Activation, dtype: str, **options: Any) -> Fit:
         options.pop("progress")
@@ -31,8 +31,8 @@ def once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def hopeless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine that finds nothing, and is quick about it."""
-    monkeypatch.setattr(proposals, "ENGINES", {name: lambda problem, settings: [] for name in ENGINES})
+    """Engines that quickly find nothing."""
+    monkeypatch.setattr(front, "ENGINES", {name: lambda problem, settings: [] for name in ENGINES})
 
 
 @pytest.fixture

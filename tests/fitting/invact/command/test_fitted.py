@@ -1,4 +1,4 @@
-"""What python -m fitting.invact fits: a user's own function, formulas found elsewhere, all functions."""
+"""The fits of python -m fitting.invact: a user's own function, formulas of a search elsewhere, all functions."""
 
 import json
 import shlex
@@ -21,9 +21,9 @@ def test_own_function_with_name_and_parameters(invact: Command) -> None:
     words = ["--expr", "1/(1 + exp(-a*x))", "--name", "soft", "--param", "a=2", "--dtype", "float16"]
     assert invact(*words)[0] == 0
     assert files() == ["actfit/coefficients/soft/invact-float16-a=2.0.v1.json"]
-    found = stored(files()[0])
-    assert found["function"] == {"name": "soft", "expr": "1/(1 + exp(-a*x))", "params": {"a": 2.0}}
-    again = shlex.split(found["provenance"]["command"])[3:]
+    document = stored(files()[0])
+    assert document["function"] == {"name": "soft", "expr": "1/(1 + exp(-a*x))", "params": {"a": 2.0}}
+    again = shlex.split(document["provenance"]["command"])[3:]
     before = Path(files()[0]).read_bytes()
     assert "found the same" in invact(*again)[1]
     assert Path(files()[0]).read_bytes() == before
@@ -32,26 +32,26 @@ def test_own_function_with_name_and_parameters(invact: Command) -> None:
 def test_formulas_of_a_search_elsewhere(hopeless: None, invact: Command) -> None:
     Path("run").mkdir()
     Path("run/hall_of_fame.csv").write_text('Complexity,Loss,Equation\n3,0.1,"x1 * 0.5"\n5,0.1,"x1 * 0.5 + y"\n')
-    found = json.loads(invact(*MISH, "--import-pysr", "run", "--max-error", "0.7", "--out", "-")[1])
-    assert {branch["engine"] for branch in found["solution"]["branches"]} == {"pysr"}
-    assert found["provenance"]["command"] is None  # no command line can name what was found elsewhere
+    document = json.loads(invact(*MISH, "--import-pysr", "run", "--max-error", "0.7", "--out", "-")[1])
+    assert {branch["engine"] for branch in document["solution"]["branches"]} == {"pysr"}
+    assert document["provenance"]["command"] is None  # no command line can name what was found elsewhere
 
 
 def test_own_templates(invact: Command) -> None:
     words = ["--engine", "template", "--budget", "1", "--max-error", "0.6", "--out", "-"]
     own = ["--template", "a + b*s", "--start", "a=0.5", "--template", "a*s**2"]
-    found = json.loads(invact(*MISH, *words, *own)[1])
-    assert found["options"] == {
+    document = json.loads(invact(*MISH, *words, *own)[1])
+    assert document["options"] == {
         **{"dtype": "bfloat16", "engine": "template", "weight": "norm"},
         **{"budget": 1, "max_error": 0.6},
     }
-    # At most: y - t, max, min, root for s; a product and a sum a side; the choice between sides.
-    assert found["solution"]["price"]["instructions"] <= 10
+    # At most: y - t, max, min, root for s; a product and a sum a branch; the selection between branches.
+    assert document["solution"]["price"]["instructions"] <= 10
 
 
-def test_what_ships() -> None:
-    one = [task[:2] for task in shipped() if task.bits == 1]
-    assert one == [(name, dtype) for name in names() for dtype in FORMATS]
+def test_shipped_files() -> None:
+    one_bit = [task[:2] for task in shipped() if task.bits == 1]
+    assert one_bit == [(name, dtype) for name in names() for dtype in FORMATS]
     assert [task[:2] for task in shipped(("float16",)) if task.bits == 1] == [(name, "float16") for name in names()]
 
 

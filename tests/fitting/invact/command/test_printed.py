@@ -20,16 +20,16 @@ from tests.fitting.invact.command.words import MISH, TANH
 def section(out: str, first: str) -> list[str]:
     """The lines of the paragraph that begins with a line in which `first` is."""
     parts = [part.splitlines() for part in out.split("\n\n")]
-    (found,) = [part for part in parts if part[0].lstrip().startswith(first)]
-    return found
+    (paragraph,) = [part for part in parts if part[0].lstrip().startswith(first)]
+    return paragraph
 
 
 def test_the_table(invact: Command) -> None:
     status, out, err = invact(*MISH)
     assert (status, err) == (0, "")
     path = "actfit/coefficients/mish/invact-bfloat16.v1.json"
-    found = stored(path)
-    solution, error = found["solution"], found["error"]
+    document = stored(path)
+    solution, error = document["solution"], document["error"]
     assert out.isascii()
     table, _ = out.rstrip().rsplit("\n", 1)  # the last line is as long as the folder's name
     assert max(map(len, table.splitlines())) < 110
@@ -38,21 +38,21 @@ def test_the_table(invact: Command) -> None:
     assert branches[1] == ["left", "0", "-inf", "-1.192431215", "falling", "-0.308843413", "0"]
     assert branches[2] == ["right", "1", "-1.192431215", "inf", "rising", "-0.308843413", "inf"]
     assert f"\nbit     x >= T = {solution['border']!r}, f(T) = -0.308843413017250" in out
-    facts = section(out, "price")
-    assert facts[0].startswith(f"price   {solution['price']['instructions']} (")
-    assert facts[1] == f"rule    {solution['rule']}"
+    lines = section(out, "price")
+    assert lines[0].startswith(f"price   {solution['price']['instructions']} (")
+    assert lines[1] == f"rule    {solution['rule']}"
     share = float(f"{100 * (error['rms'] / error['floor_rms'] - 1):.2g}")
-    assert facts[2].startswith(f"rms     {error['rms']:.6g}, {share:g} % above the floor")
-    assert facts[3].startswith(f"largest {error['linf']:.6g} at y = {error['linf_at']:.6g}, ")
-    assert facts[3].endswith(" % above the floor")
+    assert lines[2].startswith(f"rms     {error['rms']:.6g}, {share:g} % above the floor")
+    assert lines[3].startswith(f"largest {error['linf']:.6g} at y = {error['linf_at']:.6g}, ")
+    assert lines[3].endswith(" % above the floor")
     floor = section(out, "instructions")[-2].split()
     assert floor[:3] == ["floor", f"{error['floor_rms']:.4g}", f"{error['floor_linf']:.4g}"]
-    for line, name, bound, sample in zip(facts[4:6], ("left", "right"), error["bound"], error["sampled"], strict=True):
+    for line, name, bound, sample in zip(lines[4:6], ("left", "right"), error["bound"], error["sampled"], strict=True):
         printed = re.search(rf"\|q - g\| <= (\S+) on the {name}, ", line)
         assert printed is not None
         assert bound <= float(printed[1]) <= bound * (1 + 1e-5)  # six digits, and it still holds
         assert f" % above {sample:.6g} at x = " in line
-    assert facts[6:] == [f"file    wrote {Path(path).resolve()}"]
+    assert lines[6:] == [f"file    wrote {Path(path).resolve()}"]
     assert invact(*MISH)[1].splitlines()[-1] == f"file    found the same in {Path(path).resolve()}"
 
 
@@ -70,14 +70,14 @@ def test_formulas_and_constants_are_those_of_the_file(invact: Command) -> None:
 
 
 @pytest.mark.slow
-def test_the_front_is_shown_near_the_choice(invact: Command) -> None:
+def test_the_front_is_shown_near_the_best_row(invact: Command) -> None:
     front = stored_front(invact)
     out = invact(*MISH)[1]
     rows = section(out, "instructions")
     shown = [line for line in rows[1:] if "minimax" in line or "template" in line]
-    (chosen,) = [line for line in shown if line.startswith("  *")]
+    (best,) = [line for line in shown if line.startswith("  *")]
     assert len(shown) <= 8
-    at = shown.index(chosen)
+    at = shown.index(best)
     assert len(shown) - at <= 3
     counts = [str(row["instructions"]) for row in front]
     first = counts.index(shown[0].split()[0].strip("*"))
@@ -90,8 +90,8 @@ def test_the_front_is_shown_near_the_choice(invact: Command) -> None:
 
 
 def stored_front(invact: Command) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(invact(*MISH, "--out", "-")[1])["solution"]["front"]
-    return found
+    front: list[dict[str, Any]] = json.loads(invact(*MISH, "--out", "-")[1])["solution"]["front"]
+    return front
 
 
 def test_one_branch_needs_no_bit_and_closed_forms_are_exact(invact: Command) -> None:
@@ -136,17 +136,17 @@ def test_the_paper_itself(invact: Command) -> None:
 
 def test_csv_is_the_front_with_every_digit(invact: Command) -> None:
     table = list(csv.DictReader(io.StringIO(invact(*MISH, "--format", "csv")[1])))
-    found = stored("actfit/coefficients/mish/invact-bfloat16.v1.json")
-    front = found["solution"]["front"]
-    for row, wanted in zip(table, front, strict=True):
-        assert int(row["instructions"]) == wanted["instructions"]
+    document = stored("actfit/coefficients/mish/invact-bfloat16.v1.json")
+    front = document["solution"]["front"]
+    for row, stored_row in zip(table, front, strict=True):
+        assert int(row["instructions"]) == stored_row["instructions"]
         for key in ("rms", "linf", "pointwise"):
-            assert float(row[key]) == pytest.approx(wanted[key], rel=1e-11)  # files have 12 digits
-        assert row["engine"] == wanted["engine"]
-    (chosen,) = [row for row in table if row["mark"]]
-    price = found["solution"]["price"]
-    assert {key: int(chosen[key]) for key in price} == price
-    assert float(chosen["linf_at"]) == found["error"]["linf_at"]
+            assert float(row[key]) == pytest.approx(stored_row[key], rel=1e-11)  # files have 12 digits
+        assert row["engine"] == stored_row["engine"]
+    (best,) = [row for row in table if row["mark"]]
+    price = document["solution"]["price"]
+    assert {key: int(best[key]) for key in price} == price
+    assert float(best["linf_at"]) == document["error"]["linf_at"]
 
 
 def test_latex(invact: Command) -> None:
@@ -199,15 +199,15 @@ def test_the_list_shows_both_methods(
     assert [line.split()[0] for line in first] == ["function", "relu"]
     header = ["function", "name", "version", "bits", "instructions", "rms", "floor_rms", "linf", "floor_linf", "bound"]
     assert second[0].split() == header
-    found = stored("actfit/coefficients/mish/invact-bfloat16.v1.json")
+    document = stored("actfit/coefficients/mish/invact-bfloat16.v1.json")
     rows = [dict(zip(header, line.split(), strict=True)) for line in second[1:]]
     assert [(row["function"], row["name"], row["bits"]) for row in rows] == [
         ("mish", "invact-bfloat16", "1"),
         ("tanh", "invact-float16", "0"),
     ]
     for key in ("rms", "floor_rms", "linf", "floor_linf"):
-        assert rows[0][key] == f"{found['error'][key]:.4g}"
-    assert rows[0]["bound"] == f"{max(found['error']['bound']):.4g}"
+        assert rows[0][key] == f"{document['error'][key]:.4g}"
+    assert rows[0]["bound"] == f"{max(document['error']['bound']):.4g}"
     assert run_coefficients(["list", "tanh"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
 

@@ -19,7 +19,7 @@ from fitting.invact.variable import Y
 INF = math.inf
 SELU = ("1.0507009873554804934193349852946", "1.6732632423543772848170429916717")
 
-# Of each side, left to right. Parameters are the float64 they are: 0.01 is 5764607523034235/576460752303423488.
+# Of each branch, left to right. Parameters are the float64 they are: 0.01 is 5764607523034235/576460752303423488.
 CATALOGUE = {
     "relu": ["Piecewise((1, y > 0), (0, True))"],
     "leaky_relu": ["Piecewise((1, y > 0), (5764607523034235/576460752303423488, True))"],
@@ -90,7 +90,7 @@ EXPRESSIONS = {
     # The value of a flat part is that of infinitely many x, even where f' at the kink is not 0.
     "where(x>=0, x, 0)": ["Piecewise((1, y > 0), (0, True))"],
     "where(x<=1, 0, (x-1)**2/2 + x - 1)": ["Piecewise((0, y <= 0), (sqrt(2)*sqrt(maximum(y + 1/2, 0)), True))"],
-    # A falling side, and the kink's own slope on one and on the other piece.
+    # A falling branch; f' at the kink is that of the right or of the left piece.
     "where(x>0, -x, -2*x)": ["Piecewise((-2, y >= 0), (-1, True))"],
     "where(x>=0, -x, -2*x)": ["Piecewise((-2, y > 0), (-1, True))"],
     # The default is the case that depends on y.
@@ -101,11 +101,11 @@ EXPRESSIONS = {
 
 def forms_of(activation):
     parts = split(activation)
-    return [closed_form(parts, side) for side in parts.branches]
+    return [closed_form(parts, branch) for branch in parts.branches]
 
 
-def side_of(parts, x):
-    """The number of the side that x is on: the stored bit."""
+def branch_index(parts, x):
+    """The index of the branch that x is on: the branch bit."""
     if parts.border is None:
         return 0
     return int(x > parts.border if parts.border_is_left else x >= parts.border)
@@ -133,15 +133,15 @@ def check_at_50_digits(activation, forms, tolerance):
     parts = split(activation)
     tapes = [Tape(form, Y) for form in forms]
     points = np.random.default_rng(3).normal(0, 3, 25)
-    edges = [end for side in parts.branches for arc in side.arcs for end in (arc.lo, arc.hi) if math.isfinite(end)]
+    edges = [end for branch in parts.branches for arc in branch.arcs for end in (arc.lo, arc.hi) if math.isfinite(end)]
     points = [*points, *edges, *(edge + step for edge in edges for step in (-0.1, 0.1)), -30.0, 30.0]
-    flat = [arc for side in parts.branches for arc in side.arcs if arc.direction == 0]
+    flat = [arc for branch in parts.branches for arc in branch.arcs if arc.direction == 0]
     for x in points:
         y, derivative = oracle.f(activation, x), oracle.df(activation, x)
         if any(y == arc.range[0] for arc in flat):
             derivative = 0
         with mpmath.workdps(60):
-            error = abs(tapes[side_of(parts, x)].mp(y) - derivative)
+            error = abs(tapes[branch_index(parts, x)].mp(y) - derivative)
         # An anchor is a float64 next to the true one: y there is off by 1e-33, and its root by 1e-16.
         assert error <= (tolerance if x not in edges else 1e-15) * (1 + abs(derivative)), f"x = {x}"
 
@@ -222,7 +222,7 @@ def test_hardswish_in_float64(sign):
 
 
 @pytest.mark.parametrize(
-    ("name", "params", "side", "y", "derivative"),
+    ("name", "params", "index", "y", "derivative"),
     [
         ("relu", {}, 0, 0.0, 0),
         ("relu", {}, 0, -0.0, 0),
@@ -256,8 +256,8 @@ def test_hardswish_in_float64(sign):
         ("threshold", {}, 1, 20.0, 1),
     ],
 )
-def test_at_kinks_g_is_what_the_activation_has_there(name, params, side, y, derivative):
-    tape = Tape(forms_of(get(name, **params))[side], Y)
+def test_g_at_kinks_is_the_derivative_of_the_activation(name, params, index, y, derivative):
+    tape = Tape(forms_of(get(name, **params))[index], Y)
     assert tape.numpy(np.array(y)) == pytest.approx(derivative, rel=3e-16, abs=0)
 
 
@@ -265,9 +265,9 @@ def test_at_kinks_g_is_what_the_activation_has_there(name, params, side, y, deri
 def test_next_to_the_range_g_is_the_end_value(name):
     """Outside by the rounding of a 16-bit or 32-bit y: off by no more than a few of these roundings, and never NaN."""
     parts = split(get(name))
-    for side, form in zip(parts.branches, forms_of(get(name)), strict=True):
+    for branch, form in zip(parts.branches, forms_of(get(name)), strict=True):
         tape = Tape(form, Y)
-        for end, direction in zip(side.range, (-1, 1), strict=True):
+        for end, direction in zip(branch.range, (-1, 1), strict=True):
             for rounding in (2.0**-53, 2.0**-24, 2.0**-9) if math.isfinite(end) else ():
                 # What a flat part has at its y, and a form elsewhere, holds at the end itself and beyond.
                 here = tape.numpy(np.array(end))
@@ -279,10 +279,10 @@ def test_next_to_the_range_g_is_the_end_value(name):
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_no_nan_at_any_finite_output_in_float32(name):
     parts = split(get(name))
-    for side, form in zip(parts.branches, forms_of(get(name)), strict=True):
+    for branch, form in zip(parts.branches, forms_of(get(name)), strict=True):
         bits = np.arange(0, 2**32, 65521, dtype=np.uint64).astype(np.uint32)
         every = bits.view(np.float32)
-        low, high = side.range
+        low, high = branch.range
         with np.errstate(invalid="ignore"):
             every = every[np.isfinite(every) & (every >= low) & (every <= high)]
         values = Tape(form, Y).numpy32(np.array([*every, low, high]))
@@ -304,7 +304,7 @@ def steps(form):
 
 
 @pytest.mark.parametrize(
-    ("name", "side", "y", "derivative"),
+    ("name", "index", "y", "derivative"),
     [
         ("relu", 0, INF, 1),
         ("relu", 0, -INF, 0),
@@ -318,8 +318,8 @@ def steps(form):
         ("relu2", 0, INF, INF),
     ],
 )
-def test_at_an_infinite_output(name, side, y, derivative):
-    assert Tape(forms_of(get(name))[side], Y).numpy(np.array(y)) == derivative
+def test_at_an_infinite_output(name, index, y, derivative):
+    assert Tape(forms_of(get(name))[index], Y).numpy(np.array(y)) == derivative
 
 
 def test_a_form_that_misses_the_derivative_is_not_given(monkeypatch):
@@ -343,33 +343,38 @@ def test_a_form_that_misses_the_derivative_is_not_given(monkeypatch):
         "where(x>0, -1/x, x)",  # f has a pole at the kink
     ],
 )
-def test_none_where_no_form_can_be_computed_with(text):
+def test_none_where_no_form_can_be_evaluated(text):
     assert None in forms_of(from_expression(text))
 
 
-def test_a_side_may_end_at_a_pole():
+def test_a_branch_may_end_at_a_pole():
     left, right = forms_of(from_expression("abs((relu(x)+2)/(relu(x)-1))"))
     assert (sstr(left), sstr(right)) == ("Piecewise((0, y <= 2), ((y + 1)**2/3, True))", "-(1 - y)**2/3")
 
 
 NUMBERS = st.integers(-40, 40).filter(bool).map(lambda k: k / 8)
-HEADS = (
+COMPOSITIONS = (
     *(
-        f"{head}(U)"
-        for head in ("sigmoid", "tanh", "softplus", "softsign", "expm1", "exp", "sinh", "cosh", "atan", "sech")
+        f"{outer}(U)"
+        for outer in ("sigmoid", "tanh", "softplus", "softsign", "expm1", "exp", "sinh", "cosh", "atan", "sech")
     ),
     *("log1p(exp(U))", "1/(1+exp(U))", "(U)**2", "(U)**3", "abs(U)", "relu(U)**2", "sqrt(1+(U)**2)", "2**(U)"),
 )
 
 
 @pytest.mark.slow
-@settings(max_examples=60)  # three a head; each takes a fifth of a second
+@settings(max_examples=60)  # three a composition; each takes a fifth of a second
 @example("sinh(U)", 1 / 8, 1.5, 0.75, 1 / 8, [0, 0, 0])  # 8·y overflows before y does
 @given(
-    st.sampled_from(HEADS), NUMBERS, NUMBERS, NUMBERS, NUMBERS, st.lists(st.integers(-60, 60), min_size=3, max_size=3)
+    st.sampled_from(COMPOSITIONS),
+    NUMBERS,
+    NUMBERS,
+    NUMBERS,
+    NUMBERS,
+    st.lists(st.integers(-60, 60), min_size=3, max_size=3),
 )
-def test_affine_compositions(head, a, b, c, d, points):
-    activation = from_expression(f"A*{head.replace('U', 'B*x + C')} + D", params={"A": a, "B": b, "C": c, "D": d})
+def test_affine_compositions(outer, a, b, c, d, points):
+    activation = from_expression(f"A*{outer.replace('U', 'B*x + C')} + D", params={"A": a, "B": b, "C": c, "D": d})
     parts, forms = split(activation), forms_of(activation)
     assert None not in forms
     for point in points:
@@ -378,6 +383,6 @@ def test_affine_compositions(head, a, b, c, d, points):
         assume(parts.border is None or abs(at - parts.border) > 1e-9)  # a float64: T itself is next to it
         y, derivative = oracle.f(activation, at), oracle.df(activation, at)
         with mpmath.workdps(60):
-            got = Tape(forms[side_of(parts, at)], Y).mp(y)
+            got = Tape(forms[branch_index(parts, at)], Y).mp(y)
         # An error of y of 1e-50 becomes one of 1e-25 under a root.
         assert abs(got - derivative) <= 1e-22 * (1 + abs(derivative)) * (1 + abs(y))

@@ -23,11 +23,11 @@ from fitting.invact.price import price
 from fitting.invact.variable import S, Variable, Y, constant
 
 C = [constant(i) for i in range(9)]
-SIDES = {"gelu left": ("gelu", 0), "gelu right": ("gelu", 1), "silu left": ("silu", 0), "silu right": ("silu", 1)}
+BRANCHES = {"gelu left": ("gelu", 0), "gelu right": ("gelu", 1), "silu left": ("silu", 0), "silu right": ("silu", 1)}
 
 
 def theirs(branch: str) -> Candidate:
-    name, index = SIDES[branch]
+    name, index = BRANCHES[branch]
     both = published(name)
     assert both is not None
     return both[index]
@@ -84,7 +84,7 @@ def made(form: Form) -> Problem:
     ],
 )
 def test_the_papers_formulas_have_these_errors(branch: str, worst: str, where: str, integral: str) -> None:
-    name, index = SIDES[branch]
+    name, index = BRANCHES[branch]
     candidate, activation = theirs(branch), get(name)
     x = np.linspace(*inputs(name, index), 50_001)
     error = np.abs(candidate(activation.f(x)) - activation.df(x))
@@ -94,9 +94,9 @@ def test_the_papers_formulas_have_these_errors(branch: str, worst: str, where: s
     assert f"{squared(name, index, 200).target.cost(candidate.form) * 1e-6:.2e}" == integral
 
 
-@pytest.mark.parametrize("branch", SIDES)
+@pytest.mark.parametrize("branch", BRANCHES)
 def test_none_of_the_papers_formulas_is_0_at_the_turning_point(branch: str) -> None:
-    at_turn = theirs(branch)(np.array([root(SIDES[branch][0]).anchor]))
+    at_turn = theirs(branch)(np.array([root(BRANCHES[branch][0]).anchor]))
     assert 8e-4 < abs(at_turn[0]) < 2e-2
 
 
@@ -141,28 +141,28 @@ def test_published_are_the_papers_own_numbers() -> None:
 @pytest.mark.parametrize(
     ("template", "refitted", "searched"),
     [(GELU_LEFT, 1.1, 5.0), (GELU_RIGHT, 2.1, 2.1), (SILU_LEFT, 2.8, 2.8), (SILU_RIGHT, 5.0, 5.0)],
-    ids=SIDES,
+    ids=BRANCHES,
 )
 def test_better_constants_halve_to_fifth_the_papers_errors(
     template: Template, refitted: float, searched: float
 ) -> None:
-    # By the paper's own, GELU's left side is in a corner of its absolute values, which another start avoids.
-    problem, form = squared(*SIDES[template.name]), theirs(template.name).form
+    # The paper's constants of GELU's left formula lie in a corner of its absolute values, which another start avoids.
+    problem, form = squared(*BRANCHES[template.name]), theirs(template.name).form
     before, after = problem.target.cost(form), problem.target.cost(refit(form, problem.target))
     assert before > refitted * after
-    (found,) = search(problem, templates=(template,))[-1:]
-    assert found.expression == form.expression
-    assert found.engine == ENGINE
-    assert before > searched * problem.target.cost(found)
-    assert problem.target.cost(found) <= after * (1 + 1e-6)
+    (best,) = search(problem, templates=(template,))[-1:]
+    assert best.expression == form.expression
+    assert best.engine == ENGINE
+    assert before > searched * problem.target.cost(best)
+    assert problem.target.cost(best) <= after * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda template: template.name)
 def test_the_largest_error_is_polished_too(template: Template) -> None:
     # Also that of equation 5, in which c0 does what c3 to c7 can do together.
-    problem = largest(*SIDES[template.name])
-    (found,) = search(problem, budget=2, templates=(template,))[-1:]
-    assert problem.target.cost(found) < 0.98 * problem.target.cost(theirs(template.name).form)
+    problem = largest(*BRANCHES[template.name])
+    (best,) = search(problem, budget=2, templates=(template,))[-1:]
+    assert problem.target.cost(best) < 0.98 * problem.target.cost(theirs(template.name).form)
 
 
 @pytest.mark.parametrize("name", ["mish", "quick_gelu"])
@@ -181,7 +181,7 @@ def test_other_functions_begin_at_the_same_constants(name: str, index: int) -> N
 def test_tails_reach_float32_for_less_than_rational_functions() -> None:
     # The minimax engine needs 22 instructions or more here.
     problem = largest("silu", 1, 4.23, Tail(-1.0, 2, 1.0))
-    front = search(problem, budget=4, templates=[one for one in BUILTIN if one.name == "tail"])
+    front = search(problem, budget=4, templates=[template for template in BUILTIN if template.name == "tail"])
     reached = [price(form.expression).total for form in front if problem.target.cost(form) <= 1.0]
     assert reached[0] <= 17
     for simple, better in pairwise(front):
@@ -193,19 +193,19 @@ def test_a_template_with_a_limit_needs_one() -> None:
     template = Template("mine", "limit - a*2**(b*s)", {"a": 0.5, "b": -0.5})
     problem = made(Form(3 - C[0] * 2 ** (C[1] * S), (0.7, -0.8), "test"))
     assert search(problem, templates=[template]) == []
-    (found,) = search(Problem(problem.target, 0.0, 0.0, tail=Tail(-1.0, 1, 3.0)), templates=[template])
-    assert found.expression == 3 - C[0] * 2 ** (C[1] * S)
-    assert found.values == pytest.approx((0.7, -0.8), rel=1e-6)
+    (best,) = search(Problem(problem.target, 0.0, 0.0, tail=Tail(-1.0, 1, 3.0)), templates=[template])
+    assert best.expression == 3 - C[0] * 2 ** (C[1] * S)
+    assert best.values == pytest.approx((0.7, -0.8), rel=1e-6)
     with pytest.raises(InputError, match="unknown name 'limit'"):
         parse_template(template.text)
 
 
-def test_a_template_of_ones_own_recovers_its_constants() -> None:
+def test_a_user_template_recovers_its_constants() -> None:
     template = Template("mine", "s*(slope + bend*s)/(1 + pole*s)", {"slope": -0.5})
     truth = Form(S * (C[0] + C[1] * S) / (1 + C[2] * S), (-0.66, 1.26, 0.44), "test")
-    (found,) = search(made(truth), templates=[template])
-    assert found == Form(truth.expression, found.values, "template")
-    assert found.values == pytest.approx(truth.values, rel=1e-6)
+    (best,) = search(made(truth), templates=[template])
+    assert best == Form(truth.expression, best.values, "template")
+    assert best.values == pytest.approx(truth.values, rel=1e-6)
 
 
 numbers = st.floats(-3, 3).map(lambda value: round(value, 3))
@@ -214,8 +214,8 @@ numbers = st.floats(-3, 3).map(lambda value: round(value, 3))
 @given(numbers, numbers, numbers, st.integers(0, 3))
 def test_a_linear_template_finds_the_best_from_anywhere(a: float, b: float, c: float, seed: int) -> None:
     template = Template("mine", "p + q*s + r*y*s", {"p": -a, "q": 2 * c})
-    (found,) = search(made(Form(C[0] + C[1] * S + C[2] * Y * S, (a, b, c), "test")), seed, 2, [template])
-    assert found.values == pytest.approx((a, b, c), abs=1e-6)
+    (best,) = search(made(Form(C[0] + C[1] * S + C[2] * Y * S, (a, b, c), "test")), seed, 2, [template])
+    assert best.values == pytest.approx((a, b, c), abs=1e-6)
 
 
 def test_a_template_without_constants_is_what_it_is() -> None:
@@ -224,7 +224,7 @@ def test_a_template_without_constants_is_what_it_is() -> None:
     assert search(made(form), templates=[Template("mine", "y*(1 - y)", {})]) == [form]
 
 
-def test_what_is_not_finite_everywhere_is_left_out() -> None:
+def test_formulas_that_are_not_finite_are_left_out() -> None:
     problem = made(parse_template("s"))
     assert search(problem, templates=[Template("mine", "a*log(y)", {}), Template("mine", "a/s", {})]) == []
     good = Template("mine", "a*s", {})
@@ -284,7 +284,7 @@ def test_bad_templates_are_refused(text: str, start: dict[str, float], message: 
 
 
 def test_every_template_that_comes_with_the_engine_is_sound() -> None:
-    assert {template.name for template in BUILTIN} == {*SIDES, "tail"}
+    assert {template.name for template in BUILTIN} == {*BRANCHES, "tail"}
     for template in BUILTIN:
         form = parse_template(template.text, template.start, 1.0)
         assert list(template.start) == constants_of(template.text)

@@ -4,8 +4,8 @@ import numpy as np
 
 from fitting.activations.grammar import parse_formula
 from fitting.invact.formula import Form
+from fitting.invact.symbolic import Data
 from fitting.invact.symbolic.equations import to_form
-from fitting.invact.symbolic.regression import Data
 from fitting.invact.variable import S, Y, constant
 
 C = [constant(i) for i in range(9)]

@@ -15,9 +15,8 @@ from sympy import Abs, Rational, exp, sqrt
 from fitting.activations.tape import Tape
 from fitting.errors import InputError
 from fitting.invact.formula import Form
-from fitting.invact.symbolic import equations
+from fitting.invact.symbolic import equations, evaluate
 from fitting.invact.symbolic.equations import to_form
-from fitting.invact.symbolic.regression import evaluate
 from fitting.invact.variable import S, Y
 from tests.fitting.invact.symbolic.forms import C, form
 
@@ -42,12 +41,12 @@ from tests.fitting.invact.symbolic.forms import C, form
     ],
 )
 def test_numbers_become_constants(text, expression, values):
-    found = form(text)
-    assert len(found.values) == len(found.expression.free_symbols - {Y, S})
+    parsed = form(text)
+    assert len(parsed.values) == len(parsed.expression.free_symbols - {Y, S})
     if values is not None:
-        assert sorted(found.values) == sorted(values)
-    renamed = [dict(zip(found.constants, order, strict=True)) for order in orders(found.constants)]
-    assert any(found.expression.xreplace(names) == expression for names in renamed)
+        assert sorted(parsed.values) == sorted(values)
+    renamed = [dict(zip(parsed.constants, order, strict=True)) for order in orders(parsed.constants)]
+    assert any(parsed.expression.xreplace(names) == expression for names in renamed)
 
 
 def orders(constants):
@@ -55,9 +54,9 @@ def orders(constants):
 
 
 def test_a_shift_in_an_exponential_is_a_factor():
-    found = form("2*exp(1.5*y + 0.25)")
-    assert found.expression in (C[0] * exp(C[1] * Y), C[1] * exp(C[0] * Y))
-    assert sorted(found.values) == pytest.approx([1.5, 2 * float(np.exp(0.25))], rel=1e-15)
+    parsed = form("2*exp(1.5*y + 0.25)")
+    assert parsed.expression in (C[0] * exp(C[1] * Y), C[1] * exp(C[0] * Y))
+    assert sorted(parsed.values) == pytest.approx([1.5, 2 * float(np.exp(0.25))], rel=1e-15)
 
 
 def test_a_part_that_occurs_twice_keeps_its_constants():
@@ -96,22 +95,27 @@ expressions = st.recursive(
 @given(expressions, st.floats(0.01, 3), st.floats(0.01, 3))
 def test_a_form_is_the_same_function(expression, y, s):
     """Up to the rounding of its constants, half an ulp each, and their effect: the derivatives by them."""
-    found = to_form(expression, "test")
+    converted = to_form(expression, "test")
     with mpmath.workdps(40):
-        want = Tape(expression, Y, S).mp(mpmath.mpf(y), mpmath.mpf(s))
-        at = (mpmath.mpf(y), mpmath.mpf(s), *map(mpmath.mpf, found.values))
-        got = Tape(found.expression, Y, S, *found.constants).mp(*at)
-        slopes = [Tape(found.expression.diff(c), Y, S, *found.constants).mp(*at) for c in found.constants]
-        allowed = sum(abs(slope * value) for slope, value in zip(slopes, found.values, strict=True)) * 2**-53
-        assert abs(got - want) <= 1.01 * allowed + 1e-30 * (1 + abs(want))
+        expected = Tape(expression, Y, S).mp(mpmath.mpf(y), mpmath.mpf(s))
+        at = (mpmath.mpf(y), mpmath.mpf(s), *map(mpmath.mpf, converted.values))
+        got = Tape(converted.expression, Y, S, *converted.constants).mp(*at)
+        derivatives = [
+            Tape(converted.expression.diff(c), Y, S, *converted.constants).mp(*at) for c in converted.constants
+        ]
+        allowed = (
+            sum(abs(derivative * value) for derivative, value in zip(derivatives, converted.values, strict=True))
+            * 2**-53
+        )
+        assert abs(got - expected) <= 1.01 * allowed + 1e-30 * (1 + abs(expected))
 
 
 @given(expressions)
 def test_no_number_is_left_that_is_not_structure(expression):
-    found = to_form(expression, "test")
-    assert len(found.values) == len(found.expression.free_symbols - {Y, S})
-    powers = {p.exp for p in found.expression.atoms(sympy.Pow)}
-    assert all(n in powers or abs(n) == 1 for n in found.expression.atoms(sympy.Rational))
+    converted = to_form(expression, "test")
+    assert len(converted.values) == len(converted.expression.free_symbols - {Y, S})
+    powers = {p.exp for p in converted.expression.atoms(sympy.Pow)}
+    assert all(n in powers or abs(n) == 1 for n in converted.expression.atoms(sympy.Rational))
 
 
 EQUATIONS = """Complexity,Loss,Equation
@@ -145,7 +149,7 @@ def test_the_newest_run_of_a_folder_is_read(tmp_path):
         os.utime(file, (1e9 - age, 1e9 - age))
     fame(tmp_path / "outputs" / "new", name="hall_of_fame.csv.bak")
     for folder in (tmp_path, tmp_path / "outputs", tmp_path / "outputs" / "new"):
-        assert [one.values for one in equations.read_hall_of_fame(folder)] == [(0.5,)]
+        assert [formula.values for formula in equations.read_hall_of_fame(folder)] == [(0.5,)]
     (tmp_path / "outputs" / "new" / "hall_of_fame.csv").unlink()
     assert len(equations.read_hall_of_fame(tmp_path / "outputs" / "new")) == 5
 

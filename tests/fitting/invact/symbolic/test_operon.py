@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from fitting.errors import InputError
-from fitting.invact.symbolic import operon, pysr
-from fitting.invact.symbolic.regression import error, evaluate, front
+from fitting.invact.symbolic import error, evaluate, front, operon, pysr
 from fitting.invact.variable import S, Y
 from tests.fitting.invact.symbolic.forms import data
 
@@ -17,9 +16,9 @@ has_operon = pytest.mark.skipif(find_spec("pyoperon") is None, reason="pyoperon 
 
 def test_resampling_stands_for_weights():
     weight = np.array([0.0, 1.0, 3.0, 0.0, 0.5])
-    chosen = operon.resample(weight, 90)
-    assert np.all(np.abs(np.bincount(chosen, minlength=5) - 90 * weight / 4.5) < 1)
-    assert np.all(np.diff(chosen) >= 0)
+    indices = operon.resample(weight, 90)
+    assert np.all(np.abs(np.bincount(indices, minlength=5) - 90 * weight / 4.5) < 1)
+    assert np.all(np.diff(indices) >= 0)
     assert list(operon.resample(np.ones(7), 7)) == list(range(7))
 
 
@@ -39,19 +38,21 @@ def fitted():
 @has_operon
 def test_trees_are_read_as_operon_means_them():
     model, points = fitted()
-    trees = [entry["tree"] for entry in model.pareto_front_] + [one.Genotype for one in model.individuals_]
+    trees = [entry["tree"] for entry in model.pareto_front_] + [
+        individual.Genotype for individual in model.individuals_
+    ]
     used, unread = set(), 0
     for tree in trees:
         tokens = operon._tokens(tree, list(model.variables_))
         used |= {kind for kind, *_ in tokens}
         forms = operon._forms([tokens])
         unread += not forms
-        for one in forms:
-            want, got = model.evaluate_model(tree, points).astype(float), evaluate(one, *points.T)
+        for formula in forms:
+            expected, got = model.evaluate_model(tree, points).astype(float), evaluate(formula, *points.T)
             with np.errstate(all="ignore"):
                 bound = float32_bound(tokens, *points.T)
-            told = np.isfinite(want) & (bound < 1)
-            assert np.all(np.abs(got - want)[told] <= bound[told])
+            resolved = np.isfinite(expected) & (bound < 1)
+            assert np.all(np.abs(got[resolved] - expected[resolved]) <= bound[resolved])
     assert used == {"Add", "Sub", "Mul", "Div", "Sqrt", "Exp", "Square", "Constant", "Variable"}
     assert unread < 0.1 * len(trees)  # of which some part is the root of a negative number
 
@@ -107,17 +108,17 @@ def test_operon_finds_a_known_structure_and_the_same_again(monkeypatch):
     monkeypatch.setitem(operon.SETTINGS, "population_size", 300)
     monkeypatch.setitem(operon.SETTINGS, "generations", 30)
     done = []
-    found = operon.search(data(), seed=1, budget=2, progress=done.append)
+    forms = operon.search(data(), seed=1, budget=2, progress=done.append)
     again = operon.search(data(), seed=1, budget=2)
-    assert found == again
+    assert forms == again
     assert done == [1, 2]
     line = np.polynomial.Polynomial.fit(data().s, data().target, 1)
-    assert error(found[-1], data()) < 1e-3 * np.mean((line(data().s) - data().target) ** 2)
-    assert error(found[-1], data()) < 1e-12  # float32 rounds at 1e-15
-    assert found == front(found, data())
-    narrow = operon.search(data(), seed=1, budget=1, accept=lambda one: not one.expression.has(Y))
+    assert error(forms[-1], data()) < 1e-3 * np.mean((line(data().s) - data().target) ** 2)
+    assert error(forms[-1], data()) < 1e-12  # float32 rounds at 1e-15
+    assert forms == front(forms, data())
+    narrow = operon.search(data(), seed=1, budget=1, accept=lambda formula: not formula.expression.has(Y))
     assert narrow
-    assert not any(one.expression.has(Y) for one in narrow)
+    assert not any(formula.expression.has(Y) for formula in narrow)
 
 
 def test_a_missing_engine_names_its_package(monkeypatch):

@@ -13,8 +13,7 @@ import pytest
 
 from fitting.errors import InputError
 from fitting.invact.formula import Form
-from fitting.invact.symbolic import equations, pysr
-from fitting.invact.symbolic.regression import error, evaluate
+from fitting.invact.symbolic import equations, error, evaluate, pysr
 from fitting.invact.variable import S
 from tests.fitting.invact.symbolic.forms import C, data, form
 
@@ -65,8 +64,8 @@ def test_the_arguments_go_through_pysr_s_python_layer(tmp_path, module, monkeypa
     module("juliacall", JULIACALL)
     monkeypatch.setenv("RECORD", str(tmp_path / "record.json"))
     guess = form("s*(1.5 - 2.25*s)/(1 + 0.4*s)")
-    found = pysr.search(data(), 5, 7, maxsize=21, timeout=60, guesses=[guess])
-    assert found == [Form(C[0] * S, (1.5,), "pysr")]
+    forms = pysr.search(data(), 5, 7, maxsize=21, timeout=60, guesses=[guess])
+    assert forms == [Form(C[0] * S, (1.5,), "pysr")]
     record = json.loads((tmp_path / "record.json").read_text("utf-8"))
     given, started = record["options"], record["search"]
     assert (given["maxsize"], given["npopulations"], given["timeout_in_seconds"]) == (21, 15, 60)
@@ -108,6 +107,6 @@ def test_pysr_searches():
         with pytest.raises(InputError, match=r"PySR's Julia does not start .*--import-pysr DIR.*--engine operon"):
             pysr.search(data(), 1, 1, maxsize=15)
         pytest.skip("Julia cannot be had on this machine")
-    found = pysr.search(data(100), 1, 5, maxsize=15, guesses=[form("s*(1.5 - 2.25*s)/(1 + 0.4*s)")])
-    assert found == pysr.search(data(100), 1, 5, maxsize=15, guesses=[form("s*(1.5 - 2.25*s)/(1 + 0.4*s)")])
-    assert error(found[-1], data()) < 1e-6
+    forms = pysr.search(data(100), 1, 5, maxsize=15, guesses=[form("s*(1.5 - 2.25*s)/(1 + 0.4*s)")])
+    assert forms == pysr.search(data(100), 1, 5, maxsize=15, guesses=[form("s*(1.5 - 2.25*s)/(1 + 0.4*s)")])
+    assert error(forms[-1], data()) < 1e-6

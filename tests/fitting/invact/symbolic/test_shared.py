@@ -1,4 +1,4 @@
-"""What the engines of symbolic regression share: which forms are kept, and the process they run in."""
+"""What the engines of symbolic regression share: the front of forms, and the child process."""
 
 import subprocess
 from itertools import pairwise
@@ -8,8 +8,7 @@ import pytest
 
 from fitting.errors import InputError
 from fitting.invact.formula import Form
-from fitting.invact.symbolic import operon
-from fitting.invact.symbolic.regression import Data, child, error, front, pruned, size, sound_at
+from fitting.invact.symbolic import Data, child, error, front, operon, pruned, size, sound_at
 from fitting.invact.variable import S
 from tests.fitting.invact.symbolic.forms import C, data, form
 
@@ -23,7 +22,7 @@ LINE = (np.concatenate([-(FAR_S**2), FAR_S**2]),) * 2
 
 
 @pytest.mark.parametrize(
-    ("text", "kept"),
+    ("text", "sound"),
     [
         ("1 - exp(-y)", True),
         ("s/(1 + 0.4*s)", True),
@@ -46,8 +45,8 @@ LINE = (np.concatenate([-(FAR_S**2), FAR_S**2]),) * 2
         ("0.5 + 0*s", False),  # constant
     ],
 )
-def test_sound_to_infinity(text, kept):
-    assert sound_at(form(text), *FAR) == kept
+def test_sound_to_infinity(text, sound):
+    assert sound_at(form(text), *FAR) == sound
 
 
 def test_sound_on_a_bounded_branch():
@@ -65,11 +64,11 @@ def test_the_front_is_ordered_and_each_is_better():
     forms = [form(text) for text in ("1.4*s*exp(-2*s) + 0", "1.1*s", "1.2*s", "0.3*s + 0.1", "1/(s - s**2)", "2*s + y")]
     kept = front(forms, data())
     assert front(reversed(forms), data()) == kept
-    assert [size(one) for one in kept] == sorted({size(one) for one in kept})
-    errors = [error(one, data()) for one in kept]
+    assert [size(formula) for formula in kept] == sorted({size(formula) for formula in kept})
+    errors = [error(formula, data()) for formula in kept]
     assert all(b < a for a, b in pairwise(errors))
     assert all(np.isfinite(errors))
-    assert min(error(one, data()) for one in forms[:-2]) == errors[-1]
+    assert min(error(formula, data()) for formula in forms[:-2]) == errors[-1]
 
 
 def test_the_error_is_weighted():
@@ -79,8 +78,8 @@ def test_the_error_is_weighted():
 
 
 def test_pruning_leaves_out_one_number():
-    found = {one.expression for one in pruned(form("0.5*s + 0.25"))}
-    assert found == {C[0] * S}  # not the number alone
+    expressions = {rest.expression for rest in pruned(form("0.5*s + 0.25"))}
+    assert expressions == {C[0] * S}  # not the number alone
     assert list(pruned(Form(1 / (C[0] * S), (2.0,), "test"))) == []
 
 
