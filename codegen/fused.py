@@ -1,8 +1,8 @@
 """A user's element-wise function as one kernel pair: forward gives its results and their derivatives, backward the sum
 of the products with the gradients (method forward-ad, for m results of one tensor).
 
-`fuse` traces the function, `Fused.text` is the module: the primitives, one function of an element that gives all
-results and derivatives and computes what they share once, and the two passes.
+`fuse` traces the function, `FusedFunction.text` is the module: the primitives, one function of an element that returns
+all results and derivatives and computes what they share once, and the two passes.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ class _Text(StrPrinter):
 
 
 @dataclass(frozen=True)
-class Fused:
+class FusedFunction:
     """A function's `name`, its results as kernels compute them, the dtype of each as `codegen.traced` names it, and
     whether they come in a tuple."""
 
@@ -143,7 +143,7 @@ def fuse(
     args: Sequence[object] = (),
     kwargs: Mapping[str, object] = MappingProxyType({}),
     recorded: Callable[[], bool] = lambda: True,
-) -> Fused:
+) -> FusedFunction:
     """The function, traced with a stand-in for its tensor and these further arguments, ready to be emitted.
 
     Parameters
@@ -163,7 +163,7 @@ def fuse(
     trace = trace_recorded(function, recorded, args, kwargs)
     with distribute(False):
         values = tuple(quotients(passes.definition(rewritten(expression))) for expression in trace.expressions)
-    fused = Fused(name[:64] if name.isidentifier() else "function", values, trace.kinds, trace.several)
+    fused = FusedFunction(name[:64] if name.isidentifier() else "function", values, trace.kinds, trace.several)
     with distribute(False):
         for expression in (*fused.values, *fused.derivatives):
             check_numbers(expression)

@@ -188,7 +188,7 @@ def _condition(condition: Any, u: Expr) -> Expr:
             first = both(first, other) if isinstance(condition, sympy.And) else either(first, other)
         return first
     kind, turned = _RELATIONS[type(condition)]
-    a, b = (composed(side, u) for side in condition.args)
+    a, b = (composed(operand, u) for operand in condition.args)
     return compared(kind, b, a) if turned else compared(kind, a, b)
 
 
@@ -199,8 +199,8 @@ class PiecewisePrinter(ElementwisePrinter):
 
     def _write_below(self, expr: Condition) -> str:
         a, b = expr.args
-        sign, sides = (self._turned[expr.sign], (b, a)) if a.is_number else (expr.sign, (a, b))
-        left, right = (self.parenthesize(side, PRECEDENCE["BitwiseOr"]) for side in sides)
+        sign, operands = (self._turned[expr.sign], (b, a)) if a.is_number else (expr.sign, (a, b))
+        left, right = (self.parenthesize(operand, PRECEDENCE["BitwiseOr"]) for operand in operands)
         return f"({left} {sign} {right})"
 
     _write_at_most = _write_below

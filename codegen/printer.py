@@ -42,7 +42,7 @@ class ElementwisePrinter(CodePrinter):
             self.used.add(name)
             return f"{self.functions[name]}({', '.join(self._print(argument) for argument in expr.args)})"
         if method is None and name in _RELATIONS:
-            left, right = (self.parenthesize(side, PRECEDENCE["BitwiseOr"]) for side in expr.args)
+            left, right = (self.parenthesize(operand, PRECEDENCE["BitwiseOr"]) for operand in expr.args)
             return f"({left} {_RELATIONS[name]} {right})"
         if method is None:
             raise InputError(f"expression must be made of heads that {self.language} is written in, got {name}: {expr}")

@@ -54,8 +54,8 @@ def _computed_from_output(spec: KernelSpec, output: Tensor, code: Tensor | None,
 
 
 def finer(y: Tensor, away: Tensor) -> Tensor:
-    """y of 16 bits in float32, moved by a quarter of its spacing: towards zero where it was rounded away from it, else away
-    from zero. That is the middle of the numbers that are rounded to y this way."""
+    """y of 16 bits in float32, moved by a quarter of its spacing to the middle of the numbers that are rounded to y so:
+    towards zero where f(x) was rounded away from zero, else away from zero."""
     share = torch.finfo(y.dtype).eps / 4
     y = y.float()
     power = (y.view(torch.int32) & -0x800000).view(torch.float32)  # sign and exponent

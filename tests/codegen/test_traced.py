@@ -161,10 +161,10 @@ def test_differences_are_taken_apart_and_numbers_are_not_multiplied_in():
 def test_nan_is_not_hidden_by_what_is_left_out(tmp_path):
     x = torch.tensor([math.nan, 2.0], dtype=torch.float64)
     for function in (lambda x: x - x, lambda x: 0 * x, lambda x: x * 0.0 + 1, lambda x: x / x, lambda x: (x - x).exp()):
-        y, slope = emitted(function, x, tmp_path)
+        y, derivative = emitted(function, x, tmp_path)
         assert torch.isnan(y).tolist() == [True, False]
         assert torch.equal(y[1], function(x)[1])
-        assert slope[1] == 0
+        assert derivative[1] == 0
     y, _ = emitted(lambda x: torch.ones_like(x) * 2 + torch.full_like(x, 1), x, tmp_path)
     assert y.tolist() == [3, 3]
 
