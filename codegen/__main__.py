@@ -63,13 +63,13 @@ def _emit(options: argparse.Namespace, words: list[str]) -> int:
         with noted(WRITING):
             out.write_text(text, encoding="utf-8")
     else:
-        write_text(out.resolve(), text)  # a link stays, and what it points to is written
+        write_text(out.resolve(), text)  # a link stays; its target is written
         print(f"wrote {out}")
     return command.GOOD
 
 
 def _subject(options: argparse.Namespace) -> tuple[Subject, Document | None]:
-    """What --fn, --expr, --param and --coefficients say."""
+    """The function given by --fn, --expr and --param, and the document given by --coefficients."""
     given = params(options.param)
     path = None if options.coefficients is None else Path(options.coefficients)
     if path is not None and not path.is_file():
@@ -129,8 +129,8 @@ def _check() -> int:
     for line in bad:
         print(line)
     remedy = "python -m codegen emit --all" if generated.in_checkout() else "install the package again"
-    way_out = f"; to write them anew: {remedy}" if bad else ""
-    print(f"{len(names()) * len(TARGETS) + 2} files, {len(bad)} bad{way_out}")
+    advice = f"; to write them anew: {remedy}" if bad else ""
+    print(f"{len(names()) * len(TARGETS) + 2} files, {len(bad)} bad{advice}")
     return command.BAD if bad else command.GOOD
 
 

@@ -1,6 +1,6 @@
-"""f' in terms of y for functions with parameters: for any values of them, where the files have the defaults only.
+"""f' in terms of y for any values of a function's parameters; the coefficient files have the defaults only.
 
-Held against the files, and against f' at other values, by the tests.
+The tests compare these formulas with the files, and with f' at other values.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Closed:
-    """`formula` in y and the parameters; `bit`, where a bit is needed: f' is 1 right of that parameter, else 0.
+    """`formula` in y and the parameters; `bit`, where a bit is needed: the parameter right of which f' is 1, else 0.
 
     `at_least`: lower limits of parameters, below which f is not monotone. `rounded`: y is cut off at the
     parameters, so the formula compares it with them as the tensor's dtype holds them.

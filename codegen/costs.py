@@ -46,22 +46,22 @@ class Report:
 
     @property
     def moved(self) -> float:
-        """Bytes an element, by the method and the dtype."""
+        """Bytes that the kernel moves for each element."""
         return self.spec.moved_bytes(self.direction, self.dtype)
 
     @property
     def bits(self) -> int:
-        """Of a few-bit table, as asked for; else 0."""
+        """Bits of a few-bit table, as asked for; else 0."""
         return int(self.spec.method.arguments().get("bits", 0))
 
     @property
     def instructions(self) -> float:
-        """Per element, all of them."""
+        """All instructions per element."""
         return self.code.total / self.elements
 
     @property
     def by_kind(self) -> dict[str, float]:
-        """Instructions per element."""
+        """Instructions per element, by kind."""
         return {kind: self.code.kinds[kind] / self.elements for kind in KINDS}
 
     @property
@@ -72,14 +72,14 @@ class Report:
 
     @property
     def accesses(self) -> dict[tuple[str, str, int], int]:
-        """How many of ("load" or "store", "tensor", "packed" bytes or few-bit "table", bits a thread)."""
-        found = {}
+        """Counts by ("load" or "store", "tensor", "packed" bytes or few-bit "table", bits a thread)."""
+        counts = {}
         for (access, bits), count in self.code.accesses.items():
             what = "packed" if bits == 8 else "tensor"
             if self.spec.storage is TABLE_CODES and bits == 32:
                 what = "table"  # gathers of 32 bits
-            found[access, what, bits] = count
-        return dict(sorted(found.items()))
+            counts[access, what, bits] = count
+        return dict(sorted(counts.items()))
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -88,7 +88,7 @@ class Report:
 
     @property
     def title(self) -> str:
-        """All but the direction."""
+        """What was compiled, without the direction."""
         ragged = ", n not a multiple of 16" if self.ragged else ""
         return (
             f"{self.spec.function.name}, {self.spec.method}, {self.dtype}, {self.arch}{ragged} (Triton {self.triton})"
@@ -99,11 +99,11 @@ def as_table(reports: Iterable[Report]) -> str:
     """Text: a block for each kernel, with a column for each direction."""
     blocks = []
     for title, group in groupby(reports, key=lambda report: report.title):
-        found = list(group)
-        lines = [("", [report.direction for report in found]), *_lines(found)]
+        directions = list(group)
+        lines = [("", [report.direction for report in directions]), *_lines(directions)]
         wide = max(12, *(len(cell) + 2 for _, cells in lines for cell in cells))
         texts = [f"{name:<40}" + "".join(f"{cell:>{wide}}" for cell in cells) for name, cells in lines]
-        blocks.append("\n".join([title, *texts, *_remarks(found)]))
+        blocks.append("\n".join([title, *texts, *_remarks(directions)]))
     return "\n\n".join(blocks)
 
 
@@ -122,13 +122,15 @@ def _lines(reports: Sequence[Report]) -> list[tuple[str, list[str]]]:
     lines.append(row("registers", (report.registers for report in reports)))
     lines.append(row("spilled", (report.spilled for report in reports)))
     lines.append(row("shared memory, bytes", (report.shared for report in reports)))
-    for one in zip(*(report.predictions for report in reports), strict=True):
-        name = one[0].gpu
-        lines.append(row(f"{name}: memory takes, ps per element", (f"{each.memory:.2f}" for each in one)))
-        lines.append(row("  issuing takes, ps", (f"{each.issuing:.2f}" for each in one)))
-        lines.append(row("  issue slots needed", (f"{each.shares['issue']:.0%}" for each in one)))
-        lines.append(row("  busiest unit", (f"{each.tightest} {each.shares[each.tightest]:.0%}" for each in one)))
-        lines.append(row("  bound by memory", ("yes" if each.memory_bound else "no" for each in one)))
+    for predictions in zip(*(report.predictions for report in reports), strict=True):
+        name = predictions[0].gpu
+        lines.append(row(f"{name}: memory takes, ps per element", (f"{each.memory:.2f}" for each in predictions)))
+        lines.append(row("  issuing takes, ps", (f"{each.issuing:.2f}" for each in predictions)))
+        lines.append(row("  issue slots needed", (f"{each.shares['issue']:.0%}" for each in predictions)))
+        lines.append(
+            row("  busiest unit", (f"{each.tightest} {each.shares[each.tightest]:.0%}" for each in predictions))
+        )
+        lines.append(row("  bound by memory", ("yes" if each.memory_bound else "no" for each in predictions)))
     return lines
 
 
@@ -142,7 +144,7 @@ def _widths(report: Report, access: str) -> str:
 
 
 def _remarks(reports: Sequence[Report]) -> list[str]:
-    """What the numbers do not say by themselves."""
+    """Warnings about the numbers above."""
     lines = []
     for report in reports:
         code, where = report.code, report.direction

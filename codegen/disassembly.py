@@ -15,7 +15,7 @@ _LOGIC = (
     " PRMT R2P SEL SGXT SHF SHL SHR VIADD VIADDMNMX VIMNMX VOTE"
 )
 
-# opcode with its modifiers -> kind, and the unit of `codegen.machine` that does it; the first that matches.
+# Pattern of an opcode with its modifiers, kind, unit of `codegen.machine`; the first that matches counts.
 _SASS = tuple(
     (re.compile(pattern), kind, unit)
     for pattern, kind, unit in (
@@ -77,58 +77,58 @@ class Code:
 
 
 def sass(listing: str) -> Code:
-    """From what nvdisasm prints; without padding, and what follows the last EXIT (a jump to itself)."""
+    """From nvdisasm's listing; without padding, and without the jump to itself after the last EXIT."""
     places: dict[str, int] = {}
-    found: list[tuple[str, str]] = []
+    instructions: list[tuple[str, str]] = []
     for label, opcode, operands in _SASS_LINE.findall(listing):
         if label:
-            places[label] = len(found)
+            places[label] = len(instructions)
         elif opcode != "NOP":
-            found.append((opcode, operands))
-    ends = [index for index, (opcode, _) in enumerate(found) if opcode == "EXIT"]
-    rest = found[ends[-1] + 1 :] if ends else []
-    calls = sum(opcode.startswith(("CALL", "RET")) for opcode, _ in found)
+            instructions.append((opcode, operands))
+    ends = [index for index, (opcode, _) in enumerate(instructions) if opcode == "EXIT"]
+    rest = instructions[ends[-1] + 1 :] if ends else []
+    calls = sum(opcode.startswith(("CALL", "RET")) for opcode, _ in instructions)
     # Anything but a jump to itself after the last EXIT is a subroutine.
     calls += sum(opcode != "BRA" for opcode, _ in rest) if not calls else 0
-    found = found[: len(found) - len(rest)]
-    loops, skips = _jumps(found, places, _SASS_JUMP)
+    instructions = instructions[: len(instructions) - len(rest)]
+    loops, skips = _jumps(instructions, places, _SASS_JUMP)
     accesses = Counter(
         ("load" if opcode.startswith("LDG") else "store", _sass_width(opcode))
-        for opcode, _ in found
+        for opcode, _ in instructions
         if opcode.startswith(("LDG", "STG"))
     )
-    return _count((opcode for opcode, _ in found), _SASS, accesses, loops, skips, calls)
+    return _count((opcode for opcode, _ in instructions), _SASS, accesses, loops, skips, calls)
 
 
 def amdgcn(listing: str) -> Code:
-    """From the assembly that LLVM writes for AMD's GPUs, up to the last s_endpgm."""
+    """From LLVM's assembly for AMD's GPUs, up to the last s_endpgm."""
     places: dict[str, int] = {}
-    found: list[tuple[str, str]] = []
+    instructions: list[tuple[str, str]] = []
     for line in listing.split(".Lfunc_end")[0].splitlines():
         match = _AMD_LINE.match(line)
         if match is None:
             continue
         if match[1]:
-            places[match[1]] = len(found)
+            places[match[1]] = len(instructions)
         else:
-            found.append((match[2], match[3]))
-    loops, skips = _jumps(found, places, _AMD_JUMP)
+            instructions.append((match[2], match[3]))
+    loops, skips = _jumps(instructions, places, _AMD_JUMP)
     accesses: Counter[tuple[str, int]] = Counter()
-    for opcode, _ in found:
+    for opcode, _ in instructions:
         access = re.match(r"(?:global|flat|buffer)_(load|store)_s?(u?byte|u?short|dwordx?\d?)", opcode)
         if access:
             accesses[access[1], _AMD_WIDTHS[access[2].removeprefix("u")]] += 1
-    calls = sum(opcode in ("s_swappc_b64", "s_setpc_b64") for opcode, _ in found)
-    return _count((opcode for opcode, _ in found), _AMD, accesses, loops, skips, calls)
+    calls = sum(opcode in ("s_swappc_b64", "s_setpc_b64") for opcode, _ in instructions)
+    return _count((opcode for opcode, _ in instructions), _AMD, accesses, loops, skips, calls)
 
 
 def offsets(ttir: str) -> list[tuple[str, str]]:
-    """Every address that Triton's first intermediate text makes: type of the pointer, and of the offset added to it."""
+    """Each address computed in Triton's first intermediate text: types of the pointer and of the offset added to it."""
     return _ADDRESS.findall(ttir)
 
 
 def usage(text: str) -> dict[str, int]:
-    """Resources from what `cuobjdump -res-usage` prints: REG, STACK, LOCAL, SHARED and others, bytes but the first."""
+    """Resources from `cuobjdump -res-usage`: REG (registers), STACK, LOCAL, SHARED (bytes)."""
     return {name: int(value) for name, value in re.findall(r"\b(REG|STACK|SHARED|LOCAL):(\d+)", text)}
 
 
@@ -137,14 +137,14 @@ def amd_usage(listing: str) -> dict[str, int]:
     return {name: int(value) for name, value in re.findall(r"\.(vgpr_count|[sv]gpr_spill_count):\s+(\d+)", listing)}
 
 
-def _jumps(found: list[tuple[str, str]], places: Mapping[str, int], jump: re.Pattern[str]) -> tuple[int, int]:
+def _jumps(instructions: list[tuple[str, str]], places: Mapping[str, int], jump: re.Pattern[str]) -> tuple[int, int]:
     """Jumps back, and jumps ahead or to an end."""
     back = ahead = 0
-    for index, (opcode, operands) in enumerate(found):
+    for index, (opcode, operands) in enumerate(instructions):
         if jump.match(opcode):
             target = re.search(r"\.L\w+", operands)
             place = places.get(target[0], -1) if target else -1
-            if place < 0 or (place <= index and found[place][0] not in _ENDS):
+            if place < 0 or (place <= index and instructions[place][0] not in _ENDS):
                 back += 1
             else:
                 ahead += 1

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sympy import Expr, Piecewise, Rational, Symbol
 
-from codegen import ends, passes
+from codegen import infinities, passes
 from codegen.closed import CLOSED, Closed
 from codegen.function import Function, Writer
 from codegen.subject import Subject
@@ -19,7 +19,7 @@ from kernels.methods.from_output import ELEMENT, FINER_ELEMENT
 from kernels.methods.table import largest_float32
 
 Y, S = Symbol("y", real=True), Symbol("s", real=True)
-# Operations that who runs a formula gives to it, as eager mode has faster ones on a CPU, and what they are otherwise.
+# Operations that a formula takes as arguments, as eager mode has faster ones on a CPU, and their defaults.
 FASTER = {"sqrt": "torch.sqrt", "polynomial": "polynomial", "by_branch": "by_branch"}
 _COMPOSED = ("softsign", "tanhshrink")  # torch computes them operation by operation
 
@@ -31,7 +31,7 @@ def _stock(subject: Subject) -> Row | None:
 
 
 def rounds_once(subject: Subject) -> bool:
-    """Whether forward for PyTorch is one operation, which rounds its result alone, also in 16 bits."""
+    """Whether forward for PyTorch is one operation, which rounds only its result, also in 16 bits."""
     return _stock(subject) is not None and subject.name not in _COMPOSED
 
 
@@ -46,11 +46,11 @@ def forward(subject: Subject, target: str) -> Function:
             for i, name in enumerate(values)
         ]
         call = f"torch.nn.functional.{row.torch}({', '.join(['x', *given, *options])})"
-        lines = ends.stock(subject.name, call, subject.activation.limits)
+        lines = infinities.stock(subject.name, call, subject.activation.limits)
         doc = f"{subject.name}(x): the stock function{', its limits where that gives NaN' if len(lines) > 1 else ''}."
         return Function("forward", ("x", "params"), doc, tuple(lines), jit=False)
     writer = Writer(target, params=subject.symbols)
-    expression = ends.forward(subject, writer)
+    expression = infinities.forward(subject, writer)
     if expression.has(Piecewise):  # a comparison with NaN is false: the last case would hold
         writer.assign("y", expression)
         writer.lines.append(
@@ -64,14 +64,14 @@ def forward(subject: Subject, target: str) -> Function:
 def derivative(subject: Subject, target: str) -> Function:
     """f'(x)."""
     writer = Writer(target, params=subject.symbols)
-    writer.give(ends.derivative(subject, writer))
+    writer.give(infinities.derivative(subject, writer))
     if target == "torch" and not subject.derivative.has(x):
         writer.lines[-1] = f"return torch.full_like(x, {writer.lines[-1].removeprefix('return ')})"
     return writer.function("derivative", ("x", "params"), f"{subject.name}'(x).")
 
 
 def branch_bit(subject: Subject, target: str) -> Function | None:
-    """1 where x is on the right branch, of the two that y alone cannot tell apart; None where it can."""
+    """1 where x is on the right of two branches that y alone cannot tell apart; None where it can."""
     closed = _closed(subject)
     jit = target == "triton"
     arguments = ("x", "params", "k") if jit else ("x", "params")
@@ -86,7 +86,7 @@ def branch_bit(subject: Subject, target: str) -> Function | None:
     solution = _any_solution(subject)
     if solution["border"] is None:
         return None
-    # As float32 numbers compare: x >= T just where x >= the next float32 above, x > T where x > the one below.
+    # For float32 numbers x >= T holds just where x >= the next float32 above, x > T where x > the next one below.
     exact = solution["border"]
     condition = (
         f"x >= {-largest_float32(-exact)!r}"
@@ -106,7 +106,7 @@ def derivative_from_finer_output(subject: Subject, dtype: str, target: str) -> F
 
 
 def derivative_from_output(subject: Subject, dtype: str, target: str) -> Function:
-    """f'(x) from y = f(x) as `dtype` holds it, and from the branch of x where that is needed."""
+    """f'(x) from y = f(x) rounded to `dtype`, and from the branch of x where that is needed."""
     closed = _closed(subject)
     doc = f"{subject.name}'(x) from y = {subject.name}(x)."
     if closed is not None:
@@ -157,7 +157,7 @@ def _two_branches(branches: list[dict[str, Any]], target: str, doc: str) -> Func
 
 
 def _two_functions(branches: list[dict[str, Any]], doc: str) -> Function:
-    """For PyTorch: a function within for each branch, so that who runs it need not compute both for each y."""
+    """For PyTorch: an inner function for each branch, so that a caller need not compute both for each y."""
     whole = Writer("torch")
     for branch, name in zip(branches, ("left", "right"), strict=True):
         writer = _writer("torch", branch)
@@ -172,7 +172,7 @@ def _two_functions(branches: list[dict[str, Any]], doc: str) -> Function:
 
 
 def _from_output(writer: Writer, doc: str, branches: int = 1) -> Function:
-    """What has been written, as the function. For PyTorch it takes operations of FASTER, so far as it uses them."""
+    """The statements so far as the function. For PyTorch it takes those operations of FASTER that it uses."""
     arguments = ["y", "on_right", "params"] if branches == 2 else ["y", "params"]
     if writer.target == "torch":
         writer.lines = [line.replace("torch.sqrt(", "sqrt(") for line in writer.lines]
@@ -183,7 +183,7 @@ def _from_output(writer: Writer, doc: str, branches: int = 1) -> Function:
 
 
 def _constants(branch: dict[str, Any]) -> dict[Symbol, float]:
-    """By their names in the function, where those of two branches differ by a suffix."""
+    """Values by their names in the function; those of two branches differ by a suffix."""
     suffix = branch.get("suffix", "")
     return {Symbol(f"{name}{suffix}", real=True): value for name, value in branch["constants"].items()}
 
@@ -206,18 +206,18 @@ def _assign_s(writer: Writer, branch: dict[str, Any]) -> None:
 
 
 def _closed(subject: Subject) -> Closed | None:
-    """The formula for any parameters: where they are free, and where they are not those of the files."""
+    """The formula for any parameters, where they are free or not those of the files."""
     return None if subject.has_formula and not subject.parameters else CLOSED.get(subject.name)
 
 
 def _values(subject: Subject, dtype: str | None) -> dict[Symbol, Rational]:
-    """The numbers that stand in the place of parameters which are not free, as a dtype holds them if one is given."""
+    """The numbers that replace parameters which are not free, rounded to a dtype if one is given."""
     fixed = {} if subject.parameters else subject.activation.params
     return {Symbol(name, real=True): Rational(_nearest(value, dtype)) for name, value in fixed.items()}
 
 
 def _nearest(value: float, dtype: str | None) -> float:
-    """The value as the dtype holds it, rounded to even."""
+    """The value rounded to the dtype, to even."""
     match dtype:
         case None:
             return value

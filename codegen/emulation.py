@@ -1,7 +1,6 @@
 """Run the text of emitted functions on numpy arrays, in the precision and the range that a kernel has.
 
-Only what the printers write is known, each by its own entry: the text is walked as a syntax tree, and nothing of it is
-given to Python.
+The text is walked as a syntax tree, never executed: each construct that the printers write has an entry here.
 """
 
 import ast
@@ -43,7 +42,7 @@ def _clamp(u: Any, min: Any = None, max: Any = None) -> Any:
     return np.maximum(u, min) if max is None else np.minimum(u, max)
 
 
-# What Triton and PyTorch call it, without "tl." and "torch.".
+# By the names in Triton and PyTorch, without "tl." and "torch.".
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: getattr(np, name) for name in ("abs", "exp", "exp2", "log", "log2", "sqrt", "floor", "where", "sign")},
     **{
@@ -65,9 +64,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 class Emulation:
-    """`functions`: all that may be called, by name.
+    """Runs `functions`, by name; they may call each other.
 
-    After a run `lost` tells where a value overflowed, or a product of what is not 0 became 0.
+    After a run `lost` tells where a value overflowed, or where a product of numbers other than 0 became 0.
     """
 
     def __init__(self, functions: Mapping[str, Function], dtype: type[np.floating[Any]] = np.float32) -> None:
@@ -123,7 +122,11 @@ class Emulation:
             case ast.Name(id=name) if name in self.functions:
                 return self._call(name, values)
             case ast.Attribute(value=ast.Name(id="tl" | "torch"), attr=name) if name in _FUNCTIONS:
-                named = {one.arg: self._value(one.value, space) for one in keywords if one.arg in ("min", "max")}
+                named = {
+                    keyword.arg: self._value(keyword.value, space)
+                    for keyword in keywords
+                    if keyword.arg in ("min", "max")
+                }
                 return self._watched(lambda *given: _FUNCTIONS[name](*given, **named), ast.Call, *values)
             case ast.Attribute(value=value, attr="mul_" | "add_" as name):  # in place, of a value not needed any more
                 op = ast.Mult if name == "mul_" else ast.Add

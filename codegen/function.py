@@ -1,4 +1,4 @@
-"""One function of an emitted module: the statements that an expression becomes, and its text."""
+"""One function of an emitted module: its statements, written from expressions, and its text."""
 
 import re
 from collections.abc import Mapping
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 import sympy
 from sympy import Expr, Float, Mul, Symbol
 
-from codegen.choices import PRINTERS
+from codegen.piecewise import PRINTERS
 from fitting.errors import InputError
 
 
 @dataclass(frozen=True)
 class Function:
-    """Its name and arguments, one line on what it is, its body, and the primitives that this calls."""
+    """Name, arguments, one line of documentation, body, and the primitives that the body calls."""
 
     name: str
     arguments: tuple[str, ...]
@@ -24,7 +24,7 @@ class Function:
 
     def without(self, argument: str) -> "Function":
         """The same without an argument, which the body does not use."""
-        return replace(self, arguments=tuple(one for one in self.arguments if one != argument))
+        return replace(self, arguments=tuple(other for other in self.arguments if other != argument))
 
     def text(self) -> str:
         """Its definition, without a newline at the end."""
@@ -55,15 +55,15 @@ class Writer:
         self.lines.append(f"{name} = {self._prepared(expression)}")
 
     def give(self, *results: Expr) -> None:
-        """return the one expression, or several with what they share computed once."""
+        """return the expressions; what they share is computed once."""
         self.lines.append("return " + ", ".join(self._prepared(result) for result in self._shared(list(results))))
 
     def _shared(self, expressions: list[Expr]) -> list[Expr]:
         """The expressions with common parts replaced by names."""
-        expressions = [numbers(one) for one in expressions]
+        expressions = [numbers(expression) for expression in expressions]
         names = (Symbol(self.free(f"t{i}"), real=True) for i in range(1000))
         parts, rest = sympy.cse(expressions, symbols=names, order="canonical", list=True)
-        cheap: dict[Expr, Expr] = {}  # a multiple of a name: as a part of its own it may overflow, and reads worse
+        cheap: dict[Expr, Expr] = {}  # multiples of a name: given names of their own they may overflow, and read worse
         for symbol, part in parts:
             whole = part.xreplace(cheap)
             if whole.is_Mul and all(factor.is_number or factor.is_Symbol for factor in whole.args):
@@ -71,20 +71,20 @@ class Writer:
                 continue
             self.taken.add(symbol.name)
             self.lines.append(f"{symbol.name} = {self._prepared(whole)}")
-        return [one.xreplace(cheap) for one in rest]
+        return [expression.xreplace(cheap) for expression in rest]
 
     def _prepared(self, expression: Expr) -> str:
         return self.printer._print(self._unchained(numbers(expression)))
 
     def _unchained(self, expression: Expr) -> Expr:
         """The expression with nested polynomials replaced by names, whose steps are written first."""
-        found = self._chain(expression)
-        if found is not None and len(found[1]) > 2:
-            return self._polynomial(*found)
+        chain = self._chain(expression)
+        if chain is not None and len(chain[1]) > 2:
+            return self._polynomial(*chain)
         if expression.is_Atom:
             return expression
         if expression.is_Pow and expression.args[1].is_Integer and expression.args[1] < -1:
-            # The reciprocal first: its square may be subnormal where that of what it divides is infinite.
+            # 1/u before its square: 1/u² may be a subnormal number where u² overflows.
             name = self.free("r")
             self.assign(name, 1 / expression.args[0])
             return Symbol(name, real=True) ** -expression.args[1]
@@ -115,8 +115,8 @@ class Writer:
             name = self.free("u")
             self.assign(name, variable)
             variable = Symbol(name, real=True)
-        name = self.free(next(one for one in "pqrvwz" if one not in self.taken))
-        *rest, last = (self.printer._print(one) for one in coefficients)
+        name = self.free(next(letter for letter in "pqrvwz" if letter not in self.taken))
+        *rest, last = (self.printer._print(coefficient) for coefficient in coefficients)
         if self.calls_polynomials:
             self.printer.used.add("polynomial")
             self.lines.append(f"{name} = polynomial({', '.join([variable.name, last, *reversed(rest)])})")
@@ -128,13 +128,14 @@ class Writer:
         return Symbol(name, real=True)
 
     def free(self, name: str) -> str:
-        """The name, or one like it that is not taken; it is, from now on."""
-        free = next(one for one in (name, *(f"{name}_{i}" for i in range(2, 99))) if one not in self.taken)
+        """The name, or one like it that is not taken yet; marks it as taken."""
+        candidates = (name, *(f"{name}_{i}" for i in range(2, 99)))
+        free = next(candidate for candidate in candidates if candidate not in self.taken)
         self.taken.add(free)
         return free
 
     def function(self, name: str, arguments: tuple[str, ...], doc: str) -> Function:
-        """What has been written, as a function: parameters and constants first."""
+        """The statements so far as a function; parameters and constants come first."""
         used = " ".join(self.lines)
         words = set(re.findall(r"\w+", used))
         head = [f"{symbol.name} = params[{i}]" for i, symbol in enumerate(self.params) if symbol.name in words]
@@ -144,7 +145,7 @@ class Writer:
 
 
 def numbers(expression: Expr) -> Expr:
-    """The expression with each constant part that is no fraction as one number: sqrt(2/pi) is 0.79..."""
+    """The expression with each constant part, unless it is a fraction, as one number: sqrt(2/pi) is 0.79..."""
     if expression.is_Atom:
         return _number(expression) if expression.is_NumberSymbol else expression
     if expression.is_number and not expression.is_Rational:

@@ -1,8 +1,8 @@
 """A user's element-wise function as one kernel pair: forward gives its results and their derivatives, backward the sum
 of the products with the gradients (method forward-ad, for m results of one tensor).
 
-`fuse` takes the function apart, `Fused.text` is the module: the primitives, one function of an element that gives all
-results and derivatives, with what they share computed once, and the two passes.
+`fuse` traces the function, `FusedFunction.text` is the module: the primitives, one function of an element that returns
+all results and derivatives and computes what they share once, and the two passes.
 """
 
 import hashlib
@@ -16,11 +16,11 @@ from sympy.core.parameters import distribute
 from sympy.printing.str import StrPrinter
 
 from codegen import passes, template
-from codegen.choices import like, select, unless_nan
-from codegen.complements import by_hand, masked, quotients
 from codegen.function import Function, Writer
 from codegen.module import primitive_function, primitives, torch_texts
 from codegen.overflow import check_numbers
+from codegen.piecewise import like, select, unless_nan
+from codegen.rewrites import masked, quotients, rewritten
 from codegen.subject import DTYPES
 from codegen.traced import trace_recorded
 from fitting.activations.heads import x
@@ -38,7 +38,7 @@ class _Text(StrPrinter):
 
 
 @dataclass(frozen=True)
-class Fused:
+class FusedFunction:
     """A function's `name`, its results as kernels compute them, the dtype of each as `codegen.traced` names it, and
     whether they come in a tuple."""
 
@@ -51,7 +51,7 @@ class Fused:
     def derivatives(self) -> tuple[Expr, ...]:
         """The derivatives."""
         with distribute(False):  # as in `codegen.traced`
-            return tuple(passes.derivative(masked(by_hand(value.diff(x)))) for value in self.values)
+            return tuple(passes.derivative(masked(rewritten(value.diff(x)))) for value in self.values)
 
     @cached_property
     def results(self) -> tuple[Expr, ...]:
@@ -61,19 +61,19 @@ class Fused:
 
     @property
     def count(self) -> int:
-        """Of the results."""
+        """The number of results."""
         return len(self.values)
 
     @cached_property
     def key(self) -> str:
-        """The same for the same formulas, and for no others."""
+        """The function's name and a digest of its formulas."""
         digest = hashlib.sha256(self.text("torch", "float32").encode()).hexdigest()
         return f"{self.name}-{digest[:16]}"
 
     @property
     def expressions(self) -> tuple[tuple[str, str], ...]:
         """Each result and its derivative, as text."""
-        texts = [_Text().doprint(one) for one in (*self.values, *self.derivatives)]
+        texts = [_Text().doprint(expression) for expression in (*self.values, *self.derivatives)]
         return tuple(zip(texts[: self.count], texts[self.count :], strict=True))
 
     def text(self, target: str, dtype: str) -> str:
@@ -97,7 +97,7 @@ class Fused:
             for name, count in (("fused_forward_kernel", 2 * self.count), ("fused_backward_kernel", self.count))
         ]
         called = primitives(element.calls, dtype)
-        texts = [primitive_function(name, one).text() for name, one in called.items()]
+        texts = [primitive_function(name, primitive).text() for name, primitive in called.items()]
         texts += [element.text(), *kernels]
         notes = [
             "Eight elements make a row; a program does ROWS of them: grid (ceil(n / (8*ROWS)),), ROWS = 128.",
@@ -143,8 +143,8 @@ def fuse(
     args: Sequence[object] = (),
     kwargs: Mapping[str, object] = MappingProxyType({}),
     recorded: Callable[[], bool] = lambda: True,
-) -> Fused:
-    """The function, called with a stand-in for its tensor and these further arguments, as what can be emitted.
+) -> FusedFunction:
+    """The function, traced with a stand-in for its tensor and these further arguments, ready to be emitted.
 
     Parameters
     ----------
@@ -158,12 +158,12 @@ def fuse(
     Raises
     ------
     InputError
-        For what is not element-wise in its one tensor, by name.
+        For an operation that is not element-wise in its one tensor; the message names it.
     """
-    found = trace_recorded(function, recorded, args, kwargs)
+    trace = trace_recorded(function, recorded, args, kwargs)
     with distribute(False):
-        values = tuple(quotients(passes.definition(by_hand(expression))) for expression in found.expressions)
-    fused = Fused(name[:64] if name.isidentifier() else "function", values, found.kinds, found.several)
+        values = tuple(quotients(passes.definition(rewritten(expression))) for expression in trace.expressions)
+    fused = FusedFunction(name[:64] if name.isidentifier() else "function", values, trace.kinds, trace.several)
     with distribute(False):
         for expression in (*fused.values, *fused.derivatives):
             check_numbers(expression)
@@ -171,9 +171,9 @@ def fuse(
 
 
 def _function(name: str, results: tuple[Expr, ...], values: int, target: str, doc: str) -> Function:
-    """The function of an element; the first `values` of its results are NaN at NaN, whatever branches they have."""
+    """The function of an element; its first `values` results are NaN at NaN, in spite of their branches."""
     writer = Writer(target)
-    writer.give(*(_result(one, target, guarded=place < values) for place, one in enumerate(results)))
+    writer.give(*(_result(result, target, guarded=index < values) for index, result in enumerate(results)))
     writer.lines[-1] = f"{writer.lines[-1]}," if len(results) == 1 else writer.lines[-1]
     return writer.function(name, ("x",), doc)
 

@@ -1,4 +1,4 @@
-"""The folder kernels/generated: what belongs there, and whether it is there."""
+"""The folder kernels/generated: the files that belong there, and what is wrong with those that are there."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,12 +13,12 @@ WRITERS: dict[str, Callable[[Subject], str]] = {"triton": triton_module, "torch"
 
 
 def in_checkout() -> bool:
-    """Whether the folder is in a checkout of the project, where emitting belongs, and not where pip put it."""
+    """Whether the folder is in a checkout of the project, not in an installed package."""
     return (FOLDER.parents[1] / "pyproject.toml").is_file()
 
 
 def texts() -> Iterator[tuple[Path, str]]:
-    """Every file of the folder and its text, made anew; a function after the other."""
+    """Every file of the folder with its text, emitted anew, function by function."""
     yield FOLDER / "__init__.py", f'"""One function a file, for each target. {MARK}"""\n'
     yield FOLDER / "functions.py", functions_module(map(of_catalogue, names()))
     for name in names():
@@ -31,15 +31,15 @@ def problem(path: Path, text: str) -> str | None:
     """What is wrong with a file that should hold `text`."""
     if not path.is_file():
         return "is missing"
-    found = path.read_text(encoding="utf-8")
-    if found == text:
+    present = path.read_text(encoding="utf-8")
+    if present == text:
         return None
-    lines = zip(found.splitlines(), text.splitlines(), strict=False)
-    line = next((i for i, (a, b) in enumerate(lines, start=1) if a != b), min(map(len, (found, text))))
+    lines = zip(present.splitlines(), text.splitlines(), strict=False)
+    line = next((i for i, (a, b) in enumerate(lines, start=1) if a != b), min(map(len, (present, text))))
     return f"differs from what is emitted, first in line {line}"
 
 
 def strangers() -> list[Path]:
-    """Modules in the folder that no function stands for."""
+    """Modules in the folder that no function of the catalogue emits."""
     known = {f"{name}_{target}.py" for name in names() for target in WRITERS} | {"__init__.py", "functions.py"}
     return sorted(path for path in FOLDER.glob("*.py") if path.name not in known)

@@ -1,7 +1,7 @@
-"""Products of what overflows and what vanishes, as one exponential times what stays between bounds.
+"""Products of a factor that overflows and one that vanishes, as one exponential times bounded factors.
 
-Each head below is exp(exponent) times a bounded part: cosh(u) = exp(|u|) / (2*sigmoid(2*|u|)). In a product the
-exponents add up, so sinh(x)*sech(2*x) is exp(-|x|) times bounded parts, where inf*0 was.
+Each function below is exp(exponent) times a bounded part: cosh(u) = exp(|u|) / (2*sigmoid(2*|u|)). In a product the
+exponents add up, so sinh(x)*sech(2*x) is exp(-|x|) times bounded parts, instead of inf*0.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ def _cosh(u: Expr) -> tuple[Expr, Expr]:
     return Abs(u), 1 / (2 * sigmoid(2 * Abs(u)))
 
 
-# head -> (exponent, bounded part)
+# function -> (exponent, bounded part)
 _PARTS: dict[type[Expr], Callable[[Expr], tuple[Expr, Expr]]] = {
     exp: lambda u: (u, Integer(1)),
     sympy.cosh: _cosh,
@@ -32,9 +32,9 @@ _GROWING = (sympy.cosh, sympy.sinh, expm1)
 
 
 def hyperbolic(expression: Expr) -> Expr:
-    """Quotients of what overflows: cosh(u)**-n is sech(u)**n, sinh(u)*sech(u) is tanh(u).
+    """Quotients that overflow: cosh(u)**-n is sech(u)**n, sinh(u)*sech(u) is tanh(u).
 
-    Before, exp(u) + exp(-u) becomes 2*cosh(u), and 1 + sinh(u)**2 cosh(u)**2.
+    First exp(u) + exp(-u) becomes 2*cosh(u), and 1 + sinh(u)**2 becomes cosh(u)**2.
     """
     expression = expression.replace(lambda node: node.is_Add, _as_hyperbolic)
     expression = expression.replace(
@@ -48,16 +48,16 @@ def _as_hyperbolic(total: Expr) -> Expr:
     terms = list(total.args)
     for term in terms:
         if term.is_Pow and term.args[1] == 2 and isinstance(term.args[0], sympy.sinh) and 1 in terms:
-            rest = [one for one in terms if one not in (term, 1)]
+            rest = [other for other in terms if other not in (term, 1)]
             return _as_hyperbolic(Add(*rest, sympy.cosh(term.args[0].args[0]) ** 2))
         for factor in Mul.make_args(term):
             if not isinstance(factor, exp) or not factor.free_symbols:
                 continue
             part, mirror = term / factor, exp(-factor.args[0])
-            for sign, head in ((1, sympy.cosh), (-1, sympy.sinh)):
+            for sign, function in ((1, sympy.cosh), (-1, sympy.sinh)):
                 if sign * part * mirror in terms and term != sign * part * mirror:
-                    rest = [one for one in terms if one not in (term, sign * part * mirror)]
-                    return _as_hyperbolic(Add(*rest, 2 * part * head(factor.args[0])))
+                    rest = [other for other in terms if other not in (term, sign * part * mirror)]
+                    return _as_hyperbolic(Add(*rest, 2 * part * function(factor.args[0])))
     return total
 
 
@@ -70,8 +70,8 @@ def _tangents(product: Expr) -> Expr:
     powers = dict(_as_power(factor) for factor in product.args if not isinstance(factor, exp))
     for base, power in powers.items():
         if isinstance(base, sech) and power.is_positive:
-            for head, result in ((sympy.cosh, Integer(1)), (sympy.sinh, tanh(base.args[0]))):
-                grows = head(base.args[0])
+            for function, result in ((sympy.cosh, Integer(1)), (sympy.sinh, tanh(base.args[0]))):
+                grows = function(base.args[0])
                 count = sympy.Min(power, powers.get(grows, Integer(0)))
                 if count.is_Integer and count > 0:
                     return _tangents(product / (base * grows) ** count * result**count)
@@ -83,7 +83,7 @@ def _as_power(factor: Expr) -> tuple[Expr, Expr]:
 
 
 def logarithms_of_growth(expression: Expr) -> Expr:
-    """log(cosh(u)) is |u| + log1p(expm1(-2*|u|)/2), also where cosh(u) overflows. Of values: differentiate before."""
+    """log(cosh(u)) is |u| + log1p(expm1(-2*|u|)/2), also where cosh(u) overflows. For values: differentiate first."""
     return expression.replace(lambda node: isinstance(node, log), _log_of_growth)
 
 
@@ -96,7 +96,7 @@ def _log_of_growth(node: Expr) -> Expr:
 
 
 def balanced(expression: Expr) -> Expr:
-    """exp(u)*sech(v) is one exponential times a bounded part: of a product that may be inf*0."""
+    """exp(u)*sech(v) is one exponential times a bounded part, where the product may be inf*0."""
     if expression.is_Atom:
         return expression
     expression = expression.func(*map(balanced, expression.args))
@@ -123,7 +123,7 @@ def _balanced(product: Expr) -> Expr:
 
 
 def _bounded(base: Expr) -> bool:
-    """Whether it and its reciprocal stay between bounds, as the bounded parts above do."""
+    """Whether `base` and its reciprocal are bounded, as the bounded parts above are."""
     u = base.args[0]
     return bool(
         not u.free_symbols
@@ -133,5 +133,5 @@ def _bounded(base: Expr) -> bool:
 
 
 def _exponent_grows(base: Expr) -> bool:
-    """Whether exp(u) may be large: where nothing tells that u is at most 0."""
+    """Whether exp(u) may be large: u is not known to be at most 0."""
     return isinstance(base, exp) and not base.args[0].is_nonpositive

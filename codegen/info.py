@@ -1,4 +1,4 @@
-"""What the runtime must know of a function, and the module that tells it: kernels/generated/functions.py."""
+"""`FunctionInfo` of functions, and the module that lists them: kernels/generated/functions.py."""
 
 from collections.abc import Iterable
 from math import isfinite
@@ -15,13 +15,13 @@ from fitting.activations.tape import Tape
 from kernels.methods.from_output import FINER_ELEMENT
 from kernels.methods.function_info import FunctionInfo
 
-# f' of a bounded one has come to its limits there, and one without bound is beyond any of them.
+# Arguments where a bounded f' is next to its limits, and a size that only an unbounded f' exceeds there.
 _FAR, _HUGE = np.array([-1e30, 1e30]), 1e15
 _ELEMENTS = ("forward", "derivative", "branch_bit", "code_", "level_")
 
 
 def info(subject: Subject) -> FunctionInfo:
-    """What is known of any function; its parameters are numbers, or defaults where they are free."""
+    """The properties of any function; free parameters have their defaults."""
     closed, minimum = CLOSED.get(subject.name), subject.activation.minimum.value
     two = elements.branch_bit(subject, "torch") is not None if _has_formula(subject) else False
     far = np.abs(values(Tape(subject.activation.d1_expression), _FAR))
@@ -62,14 +62,14 @@ def functions_module(subjects: Iterable[Subject]) -> str:
 
 
 def _entry(subject: Subject) -> list[str]:
-    known = info(subject)
+    function_info = info(subject)
     names = [function.name for function in triton_functions(subject) if function.name.startswith(_ELEMENTS)]
     lines = [f"    {subject.name!r}: FunctionInfo("]
     for field in (
         "name", "parameters", "lower_limits", "rounds_parameters", "rounds_once", "branches", "minimum",
         "bounded_derivative", "tables",
     ):  # fmt: skip
-        lines.append(f"        {field}={getattr(known, field)!r},")
+        lines.append(f"        {field}={getattr(function_info, field)!r},")
     lines.append("        elements=frozenset({")
     lines += [f"            {name!r}," for name in names]
     return [*lines, "        }),", "    ),"]

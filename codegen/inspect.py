@@ -1,6 +1,6 @@
 """Compile the kernels that run, without a GPU, and report what they cost: bytes, instructions, registers, slack.
 
-The template and the emitted functions are compiled by Triton as `kernels.engine.launch` would have it. Compiling needs
+The template and the emitted functions are compiled by Triton as for `kernels.engine.launch`. Compiling needs
 Triton's package alone, which brings the assembler and the disassembler; importing this module needs nothing.
 """
 
@@ -36,7 +36,7 @@ def kernel(function: str, method: Method, dtype: str) -> KernelSpec:
     Raises
     ------
     InputError
-        For what there is no kernel of.
+        For a function, method or dtype without a kernel.
     """
     from kernels.methods.functions import FUNCTIONS  # emitted: `emit --all` works without
 
@@ -72,7 +72,7 @@ def inspect(function: str, method: Method, dtype: str, arch: str, *, ragged: boo
     Raises
     ------
     InputError
-        For what there is no kernel or target of, without Triton, and under Triton's interpreter.
+        For a kernel or target that does not exist, without Triton, and under Triton's interpreter.
     """
     spec = kernel(function, method, dtype)
     _check(arch)
@@ -118,11 +118,11 @@ def _check(arch: str) -> None:
 
 @contextmanager
 def _compiling() -> Iterator[Path]:
-    """A folder of its own with Triton's cache in it, so that nothing compiled earlier is taken up."""
+    """A temporary folder as Triton's cache, so that nothing compiled earlier is used."""
     with tempfile.TemporaryDirectory() as name:
-        wanted = {"TRITON_CACHE_DIR": name, "TRITON_DEFAULT_FP_FUSION": "1"}  # else Triton warns of its next default
-        before = {key: os.environ.get(key) for key in wanted}
-        os.environ.update(wanted)
+        settings = {"TRITON_CACHE_DIR": name, "TRITON_DEFAULT_FP_FUSION": "1"}  # else Triton warns of its next default
+        before = {key: os.environ.get(key) for key in settings}
+        os.environ.update(settings)
         try:
             yield Path(name)
         finally:
@@ -156,7 +156,7 @@ def _compiled(spec: KernelSpec, dtype: str, direction: str, arch: str, count: st
 
 
 def _constants(spec: KernelSpec, dtype: str) -> Mapping[str, Any]:
-    """By the kernels' names of them."""
+    """The kernels' constants by name."""
     module = importlib.import_module(f"kernels.generated.{spec.function.name}_triton")
     forward, encode, decode = (getattr(module, name) for name in spec.elements(dtype))
     table = spec.method.table(spec.function) if spec.storage is TABLE_CODES else None
@@ -173,7 +173,7 @@ def _constants(spec: KernelSpec, dtype: str) -> Mapping[str, Any]:
 
 
 def _type(name: str, spec: KernelSpec, dtype: str, count: str) -> str | tuple[str, ...]:
-    """Of a kernel's argument, as `kernels.engine.launch` passes it."""
+    """The type of a kernel's argument, as `kernels.engine.launch` passes it."""
     like_x = f"*{_POINTEES[dtype]}"
     match name:
         case "n":

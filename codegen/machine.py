@@ -1,14 +1,14 @@
-"""What a GPU can do in a clock, in one table, and what that makes of a kernel's counts: bound by memory or not.
+"""What GPUs can do in a clock, in one table; from a kernel's counts, whether memory bounds it.
 
 A streaming multiprocessor (SM) gives out 128 lane-instructions a clock, four schedulers of 32 lanes; each goes to a
-unit with lanes of its own. While memory delivers the bytes of one element, so many instructions can be issued; a
-kernel is bound by memory as long as it needs fewer, of each unit too. Latency is not in the model: it is taken to be
-hidden by the other warps.
+unit with lanes of its own. While memory delivers the bytes of one element, a certain number of instructions can be
+issued; a kernel is bound by memory if it needs fewer, of each unit too. The model has no latency: other warps are
+assumed to hide it.
 
 Sources. Lanes: CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions", columns 8.0 and 9.0. Which
 instruction goes to which unit: Nsight Compute documentation, "Pipelines". SMs, clocks, nominal bandwidths: NVIDIA's
-data sheets and white papers of A100, H100 SXM and H200, clock the highest one. Nominal bandwidth is out of reach
-(about a tenth is lost), so a share found by it is too high: the kernel is better off than it says.
+data sheets and white papers of A100, H100 SXM and H200, clock the highest one. No kernel reaches the
+nominal bandwidth (about a tenth is lost), so shares computed with it are too high.
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ class GPU:
 
     @property
     def bytes_per_clock(self) -> float:
-        """That memory delivers to each SM."""
+        """Bytes that memory delivers to each SM in a clock."""
         return 1e3 * self.bandwidth / (self.multiprocessors * self.clock)
 
 
@@ -80,7 +80,7 @@ class Prediction:
 
     @property
     def issuing(self) -> float:
-        """Picoseconds that giving out the instructions takes."""
+        """Picoseconds that issuing the instructions takes."""
         return self.memory * self.shares["issue"]
 
     @property
@@ -95,26 +95,26 @@ class Prediction:
 
     @property
     def slack(self) -> float:
-        """What the busiest unit leaves of the time that memory takes; negative where it does not keep up."""
+        """The share of memory's time that the busiest unit is idle; negative where it does not keep up."""
         return 1 - self.shares[self.tightest]
 
 
 def predict(arch: str, moved: float, counts: Mapping[str, float]) -> tuple[Prediction, ...]:
-    """For each GPU that runs code for `arch`, from what is counted per element.
+    """A prediction for each GPU that runs code for `arch`, from counts per element.
 
     Parameters
     ----------
     arch
-        Of the code, as "sm_90".
+        The architecture of the code, as "sm_90".
     moved
         Bytes an element.
     counts
         Instructions an element by the units of `GPU.lanes`; "issue" is all instructions.
     """
-    found = []
+    predictions = []
     for gpu in GPUS:
         if gpu.arch == arch:
             clocks = moved / gpu.bytes_per_clock
             shares = {unit: counts[unit] / lanes / clocks for unit, lanes in gpu.lanes.items()}
-            found.append(Prediction(gpu.name, moved / gpu.bandwidth, shares))
-    return tuple(found)
+            predictions.append(Prediction(gpu.name, moved / gpu.bandwidth, shares))
+    return tuple(predictions)

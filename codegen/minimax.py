@@ -55,7 +55,7 @@ def _level(function: Callable[[Any], Any], points: list[Any]) -> tuple[list[Any]
 def _extremes(
     function: Callable[[Any], Any], coefficients: list[Any], lo: Any, hi: Any, points: list[Any]
 ) -> tuple[list[Any], list[Any]]:
-    """Between neighbouring zeros of the error, the point where it is largest; and its sizes there."""
+    """The points where the error is largest between neighbouring zeros of it, and its sizes there."""
 
     def error(at: Any) -> Any:
         return mpmath.polyval(coefficients[::-1], at) / function(at) - 1
@@ -63,15 +63,15 @@ def _extremes(
     grid = [a + (b - a) * k / _GRID for a, b in pairwise(points) for k in range(_GRID)] + [points[-1]]
     grid = sorted({lo, hi, *grid})
     values = [error(at) for at in grid]
-    found: list[tuple[Any, Any]] = []
+    extremes: list[tuple[Any, Any]] = []
     for at, value in zip(grid, values, strict=True):
-        if found and (value > 0) == (found[-1][1] > 0):
-            if abs(value) > abs(found[-1][1]):
-                found[-1] = (at, value)
+        if extremes and (value > 0) == (extremes[-1][1] > 0):
+            if abs(value) > abs(extremes[-1][1]):
+                extremes[-1] = (at, value)
         else:
-            found.append((at, value))
-    while len(found) > len(points):  # more swings than needed: the smaller end goes
-        found.pop(0 if abs(found[0][1]) < abs(found[-1][1]) else -1)
-    if len(found) < len(points):
+            extremes.append((at, value))
+    while len(extremes) > len(points):  # more extremes than needed: drop the smaller of the first and the last
+        extremes.pop(0 if abs(extremes[0][1]) < abs(extremes[-1][1]) else -1)
+    if len(extremes) < len(points):
         return points, [max(map(abs, values))] * len(points)
-    return [at for at, _ in found], [abs(value) for _, value in found]
+    return [at for at, _ in extremes], [abs(value) for _, value in extremes]

@@ -68,35 +68,36 @@ def torch_texts(functions: Iterable[Function]) -> list[str]:
 
 
 def primitives(names: Iterable[str], dtype: str) -> dict[str, Primitive]:
-    """The primitives and all that they call, each after what it calls."""
-    found: dict[str, Primitive] = {}
+    """The primitives and all that they call, each after those that it calls."""
+    ordered: dict[str, Primitive] = {}
 
     def add(name: str) -> None:
-        if name in TRITON and name not in found:
+        if name in TRITON and name not in ordered:
             primitive = TRITON[name](dtype)
             for called in primitive.calls:
                 add(called)
-            found[name] = primitive
+            ordered[name] = primitive
 
     for name in sorted(names):
         add(name)
-    return found
+    return ordered
 
 
 def _merged(by_dtype: Mapping[str, list[Function]]) -> list[Function]:
-    """Functions for all dtypes: one for those in which it is the same, with a suffix where it is not in all."""
+    """Functions for all dtypes: dtypes with the same text share one; it has a suffix unless all dtypes share it."""
     functions: dict[str, dict[str, Function]] = {}  # name -> dtype -> function, each name after those it calls
-    for dtype, wanted in by_dtype.items():
-        called = primitives(set().union(*(function.calls for function in wanted)), dtype)
-        for one in [*(primitive_function(name, primitive) for name, primitive in called.items()), *wanted]:
-            functions.setdefault(one.name, {})[dtype] = one
+    for dtype, listed in by_dtype.items():
+        called = primitives(set().union(*(function.calls for function in listed)), dtype)
+        for function in [*(primitive_function(name, primitive) for name, primitive in called.items()), *listed]:
+            functions.setdefault(function.name, {})[dtype] = function
     renamed: dict[str, dict[str, str]] = {dtype: {} for dtype in by_dtype}  # dtype -> name -> name in the module
     merged: dict[Function, None] = {}
     for name in _callees_first(functions):
-        bodies = {dtype: _renamed(one, renamed[dtype]) for dtype, one in functions[name].items()}
-        for dtype, one in bodies.items():
-            renamed[dtype][name] = name + _suffix(dtype, [other for other in bodies if bodies[other] == one], bodies)
-            merged[replace(one, name=renamed[dtype][name])] = None
+        variants = {dtype: _renamed(function, renamed[dtype]) for dtype, function in functions[name].items()}
+        for dtype, variant in variants.items():
+            same = [other for other in variants if variants[other] == variant]
+            renamed[dtype][name] = name + _suffix(dtype, same, variants)
+            merged[replace(variant, name=renamed[dtype][name])] = None
     return list(merged)
 
 
@@ -106,7 +107,7 @@ def _callees_first(functions: Mapping[str, Mapping[str, Function]]) -> list[str]
 
     def visit(name: str) -> None:
         if name in functions and name not in order:
-            for called in sorted(set().union(*(one.calls for one in functions[name].values()))):
+            for called in sorted(set().union(*(function.calls for function in functions[name].values()))):
                 visit(called)
             order[name] = None
 
@@ -116,14 +117,14 @@ def _callees_first(functions: Mapping[str, Mapping[str, Function]]) -> list[str]
 
 
 def _suffix(dtype: str, same: Collection[str], having: Collection[str]) -> str:
-    """What tells a function of `dtype` from that of others, where only those of `same` share it."""
+    """The suffix of a function that the dtypes of `same` share, out of those of `having`."""
     if len(same) == len(having):
         return ""
     return "_16bit" if set(same) == {"bfloat16", "float16"} else f"_{dtype}"
 
 
 def _renamed(function: Function, names: Mapping[str, str]) -> Function:
-    """The function with calls of others under their names in the module; `tl.exp(...)` is none of ours."""
+    """The function with its calls renamed to the names in the module, but not calls such as `tl.exp(...)`."""
     body = list(function.body)
     for name, new in names.items():
         if new != name:
@@ -145,6 +146,6 @@ def _assemble(subject: Subject, target: str, imports: list[str], texts: list[str
 
 
 def _used(subject: Subject, target: str) -> list[File]:
-    """The coefficient files that the module is made of."""
+    """The coefficient files that the module is made from."""
     tables = [file for bits, file in subject.fewbit().items() if bits <= WRITTEN_BITS] if target == "triton" else []
     return [*tables, *subject.invact().values(), *subject.invact(2).values()]

@@ -1,4 +1,4 @@
-"""Names of PyTorch's operations: which are one and the same, and which no element-wise function can have, and why."""
+"""Names of PyTorch's operations: which are aliases, and which no element-wise function may use, and why."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -71,15 +71,19 @@ ALIASES = {
 
 
 def by_name(name: str) -> str:
-    """The name that the tables have for one of torch's: special_expit is sigmoid, __mul__ is mul."""
+    """The tables' name for a name of torch: special_expit is sigmoid, __mul__ is mul."""
     plain = name.removeprefix("special_")
     plain = plain[2:-2] if plain.startswith("__") and plain.endswith("__") else plain
     return ALIASES.get(plain, plain)
 
 
 def hint(name: str, known: Iterable[str]) -> str:
-    """The way out for a name that is not known. One within another is no slip: logit is not log, nor is acosh cosh."""
-    close = [one for one in get_close_matches(name, known, 3, 0.8) if one not in name and name not in one]
+    """Advice for an unknown name. A name within another is no typing error: logit is not log, nor is acosh cosh."""
+    close = [
+        candidate
+        for candidate in get_close_matches(name, known, 3, 0.8)
+        if candidate not in name and name not in candidate
+    ]
     return f"did you mean {' or '.join(close)}?" if close else "keep it outside of the function"
 
 

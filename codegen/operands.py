@@ -1,15 +1,15 @@
-"""Arguments of PyTorch's operations as expressions: what is a number and what is made from x."""
+"""Arguments of PyTorch's operations as expressions: numbers, conditions, and what is made from x."""
 
 import sys
 
 from sympy import Add, Expr, Float, Integer, Rational
 
-from codegen.choices import Condition, select
+from codegen.piecewise import Condition, select
 from fitting.errors import InputError
 
 
 def number(value: object, what: str = "an operand") -> Expr:
-    """A Python number, or what holds just one, exactly as it is: small fractions as such, so that x**2.0 is x**2."""
+    """The exact value of a number, or of a tensor with one element; small fractions as such, so that x**2.0 is x**2."""
     if getattr(value, "requires_grad", False):
         raise InputError(
             f"{what} must be a number, got a tensor that wants a gradient; keep it outside of the function"
@@ -38,7 +38,7 @@ def operand(value: object) -> Expr:
 
 
 def negated(u: Expr) -> Expr:
-    """-u; of a sum term by term, which is exact, also where sympy is told to leave numbers before sums."""
+    """-u; a sum is negated term by term, also where sympy is told not to multiply numbers into sums."""
     return Add(*(-term for term in Add.make_args(u)))
 
 

@@ -1,7 +1,7 @@
 """PyTorch's element-wise operations by their names, on symbolic expressions.
 
-Each takes the arguments that torch gives it, by torch's names; operands are made expressions by `operand`. At a kink
-the branch that holds is the one whose slope torch's backward uses there.
+Each takes the arguments that torch gives it, by torch's names; `operand` turns operands into expressions. At a kink
+the branch that holds is the one whose derivative torch's backward uses.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,11 +11,11 @@ from inspect import Parameter, Signature, signature
 import sympy
 from sympy import Expr, Integer, Rational
 
-from codegen import choices
-from codegen.choices import Condition, at_most, below, both, compared, composed, either, opposite, select
-from codegen.complements import erfc
+from codegen import piecewise
 from codegen.names import DROPOUT, refused
 from codegen.operands import condition_of, negated, number, operand
+from codegen.piecewise import Condition, at_most, below, both, compared, composed, either, opposite, select
+from codegen.rewrites import erfc
 from fitting.activations import get
 from fitting.activations.catalogue import CATALOGUE
 from fitting.activations.heads import Phi, expm1, log1p, softplus
@@ -25,8 +25,8 @@ Operation = Callable[..., Expr]
 LARGEST_POWER = 64
 
 
-def _unary(head: Callable[[Expr], Expr]) -> Operation:
-    return lambda input: head(operand(input))
+def _unary(function: Callable[[Expr], Expr]) -> Operation:
+    return lambda input: function(operand(input))
 
 
 def _add(input: object, other: object, *, alpha: object = 1) -> Expr:
@@ -60,12 +60,12 @@ def _pow(input: object, exponent: object) -> Expr:
 
 def _maximum(input: object, other: object) -> Expr:
     a, b = operand(input), operand(other)
-    return a if a == b else choices.halved(a, b, compared(below, b, a), compared(below, a, b))
+    return a if a == b else piecewise.halved(a, b, compared(below, b, a), compared(below, a, b))
 
 
 def _minimum(input: object, other: object) -> Expr:
     a, b = operand(input), operand(other)
-    return a if a == b else choices.halved(a, b, compared(below, a, b), compared(below, b, a))
+    return a if a == b else piecewise.halved(a, b, compared(below, a, b), compared(below, b, a))
 
 
 def _extremum(name: str, run: Operation) -> Operation:
@@ -81,8 +81,7 @@ def _clamp(input: object, min: object = None, max: object = None) -> Expr:
     result = u = operand(input)
     if isinstance(min, Expr) or isinstance(max, Expr):
         raise InputError("min and max must be numbers, got what is made from x; use torch.maximum or torch.minimum")
-    limits = [None if one is None else number(one, what) for what, one in (("min", min), ("max", max))]
-    low, high = limits
+    low, high = (None if limit is None else number(limit, name) for name, limit in (("min", min), ("max", max)))
     if low is None and high is None:
         raise InputError("clamp must be given min, max or both, got none")
     if low is not None and high is not None and low > high:
@@ -160,8 +159,8 @@ def _equal(input: object, other: object) -> Expr:
     return both(compared(at_most, a, b), compared(at_most, b, a))
 
 
-def _joined(name: str, head: type[Condition]) -> Operation:
-    return lambda input, other: head(condition_of(input, name), condition_of(other, name))
+def _joined(name: str, condition: type[Condition]) -> Operation:
+    return lambda input, other: condition(condition_of(input, name), condition_of(other, name))
 
 
 _UNARY: dict[str, Callable[[Expr], Expr]] = {
@@ -171,8 +170,8 @@ _UNARY: dict[str, Callable[[Expr], Expr]] = {
     "expm1": expm1,
     "log1p": log1p,
     "ndtr": Phi,
-    "abs": choices.absolute,
-    "sign": choices.sign,
+    "abs": piecewise.absolute,
+    "sign": piecewise.sign,
     "neg": negated,
     "positive": lambda u: u,
     **{name: lambda u: u for name in ("clone", "contiguous")},
@@ -187,7 +186,7 @@ _UNARY: dict[str, Callable[[Expr], Expr]] = {
 }
 _PLAIN = {row.torch for row in CATALOGUE.values() if row.torch} - {"gelu", "softplus"}
 ARITHMETIC: dict[str, Operation] = {
-    **{name: _unary(head) for name, head in _UNARY.items()},
+    **{name: _unary(function) for name, function in _UNARY.items()},
     **{name: _Catalogued(name) for name in sorted(_PLAIN)},
     "gelu": _gelu,
     "softplus": _softplus,
@@ -210,10 +209,10 @@ ARITHMETIC: dict[str, Operation] = {
     "full_like": lambda input, fill_value: number(fill_value, "fill_value"),
     **{name: _dropout(name) for name in sorted(DROPOUT)},
 }
-"""What gives numbers, of which at least one argument is made from x and is no condition."""
+"""Operations that give numbers; at least one argument must be made from x and be no condition."""
 CONSTANT = {"zeros_like", "ones_like", "full_like"}
-"""What looks at no value of x."""
-CHOICES: dict[str, Operation] = {"where": _where, "masked_fill": _masked_fill}
+"""Operations whose result does not depend on the values of x."""
+SELECTIONS: dict[str, Operation] = {"where": _where, "masked_fill": _masked_fill}
 COMPARISONS: dict[str, Operation] = {
     "lt": _comparison(below),
     "le": _comparison(at_most),
@@ -225,12 +224,12 @@ COMPARISONS: dict[str, Operation] = {
     "logical_or": _joined("logical_or", either),
     "logical_not": lambda input: opposite(condition_of(input, "logical_not")),
 }
-"""What gives conditions."""
-OPERATIONS = {**ARITHMETIC, **CHOICES, **COMPARISONS}
+"""Operations that give conditions."""
+OPERATIONS = {**ARITHMETIC, **SELECTIONS, **COMPARISONS}
 
 
 def apply(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Expr:
-    """What the operation of this name gives. Raises `InputError` for one there is not, and for wrong arguments."""
+    """The result of the operation `name`. Raises `InputError` for an unknown name and for wrong arguments."""
     operation = OPERATIONS.get(name)
     if operation is None:
         raise refused(name, OPERATIONS)

@@ -1,4 +1,4 @@
-"""The command's options, and what can be said of them before its libraries are there."""
+"""The command's options, and the checks of them that need no slow import."""
 
 import argparse
 from collections.abc import Sequence
@@ -28,9 +28,9 @@ ARCHS = {
 
 
 def parser() -> command.Parser:
-    """What the command takes."""
-    found = command.Parser(prog=PROG, description="Triton kernels, and their plain-PyTorch twins, from expressions.")
-    commands = found.add_subparsers(dest="command", required=True, metavar=COMMANDS)
+    """The parser of the command line."""
+    main = command.Parser(prog=PROG, description="Triton kernels, and their plain-PyTorch twins, from expressions.")
+    commands = main.add_subparsers(dest="command", required=True, metavar=COMMANDS)
     emit = commands.add_parser("emit", help="print one module, or write all that the project ships")
     emit.add_argument("--fn", metavar="NAME", help=f"one of {', '.join(names())}")
     emit.add_argument("--expr", metavar="TEXT", help='your own f, as in "x*tanh(log(1+exp(x)))"')
@@ -59,11 +59,11 @@ def parser() -> command.Parser:
     inspect.add_argument("--bits", metavar="B", help=f"with fewbit (default: {DEFAULT_BITS}) or invact (1)")
     inspect.add_argument("--dtype", metavar="D", default="bfloat16", help=f"{', '.join(DTYPES)} (default: bfloat16)")
     inspect.add_argument("--arch", metavar="A", default="sm_90", help=f"{', '.join(ARCHS)} (default: sm_90)")
-    return found
+    return main
 
 
 def check(options: argparse.Namespace) -> None:
-    """Raise `InputError` for values that are none, and for options that need or exclude each other."""
+    """Raise `InputError` for invalid values, and for options that need or exclude each other."""
     if options.command not in ("emit", "inspect"):
         return
     if options.command == "emit" and options.all:
@@ -94,29 +94,29 @@ def _check_alone(options: argparse.Namespace) -> None:
 
 
 def params(texts: Sequence[str]) -> dict[str, float]:
-    """What --param says."""
-    found: dict[str, float] = {}
+    """The parameters given by --param."""
+    values: dict[str, float] = {}
     for text in texts:
         key, equals, value = (part.strip() for part in text.partition("="))
         try:
             number = command.number(value)
         except ValueError:
             equals = ""
-        if not equals or key in found:
+        if not equals or key in values:
             raise InputError(f"param must be NAME=NUMBER, each name once, got {text!r}")
-        found[key] = number
-    return found
+        values[key] = number
+    return values
 
 
 def bits(text: str) -> int:
-    """What --bits says."""
+    """The number given by --bits."""
     if text.strip() not in map(str, range(1, MAX_BITS + 1)):
         raise InputError(f"bits must be a whole number from 1 to {MAX_BITS}, got {text.strip()!r}")
     return int(text)
 
 
 def method(name: str, width: int | None) -> Method:
-    """What --method and --bits say. Raises `InputError` for a method that there is not, and bits of one without."""
+    """The method given by --method and --bits. Raises `InputError` for an unknown one, or bits it does not take."""
     try:
         return make(name, ELEMENTWISE, bits=width)
     except KernelError as error:

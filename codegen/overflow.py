@@ -1,7 +1,7 @@
-"""Whether what is emitted overflows on the way to a value that does not: run on numbers of all sizes, and compared.
+"""Whether emitted text overflows on the way to a finite value: the text is run on numbers of all sizes, and compared.
 
-A derivative may be 0.04 where the text computes inf*0, and PyTorch's own backward may be finite there. What no rewrite
-mends is refused, with the point, or said in the module's header where it is farther out than an activation gets.
+A derivative may be 0.04 where the text computes inf*0, and PyTorch's own backward may be finite there. If no rewrite
+mends that, the expression is refused with the point; beyond the range of activations the module's header tells it.
 """
 
 import math
@@ -12,7 +12,7 @@ import sympy
 from numpy.typing import NDArray
 from sympy import Expr
 
-from codegen import ends
+from codegen import infinities
 from codegen.emulation import Emulation
 from codegen.function import Function, numbers
 from codegen.module import primitive_function, primitives
@@ -24,14 +24,14 @@ from fitting.activations.tape import Tape
 from fitting.errors import InputError, shortened
 
 LARGEST, LEAST = 3.4028234663852886e38, 1.1754943508222875e-38  # of float32, the least normal one
-CLEAR = 2.0**118  # a thousandth of float32's: next to it sums of what is finite may overflow
-FARTHEST = 65504.0  # the largest float16: activations of any dtype are meant to be within
-AGREEMENT = 2.0**-6  # of a value that overflowed on the way; float32 itself is far better
+CLEAR = 2.0**118  # a thousandth of LARGEST: nearer to it sums of finite numbers may overflow
+FARTHEST = 65504.0  # the largest float16: activations of any dtype are assumed to be within
+AGREEMENT = 2.0**-6  # relative error that shows an overflow; that of float32 is far smaller
 Points = NDArray[np.float64]
 
 
 def points(dtype: str) -> Points:
-    """Numbers of all sizes that float32 has, or the dtype; denser where exponentials overflow."""
+    """Numbers of all sizes of the dtype; denser where exponentials overflow."""
     near = np.concatenate([np.arange(0.0, 120.0, 0.25), np.arange(120.0, 800.0, 2.0)])
     sizes = 2.0 ** np.arange(-24.0 if dtype == "float16" else -126.0, 16.0 if dtype == "float16" else 128.0)
     right = np.concatenate([near, sizes, [FARTHEST]])
@@ -45,20 +45,20 @@ def notes_on_reach(subject: Subject, dtype: str, target: str, functions: Sequenc
 
 
 def reach(subject: Subject, dtype: str, target: str, functions: Sequence[Function]) -> float:
-    """Up to which |x| the emitted forward and derivative, among `functions`, have the values that they should.
+    """Up to which |x| the emitted forward and derivative, among `functions`, have the right values.
 
     Raises `InputError` where that is not as far as `FARTHEST`.
     """
     known = _with_primitives(dtype, target, functions)
     expressions = {"forward": subject.activation.f_expression, "derivative": subject.activation.d1_expression}
-    x, found = points(dtype), math.inf
+    x, limit = points(dtype), math.inf
     x = x[np.abs(values(Tape(subject.activation.f_expression), x)) <= CLEAR]
     for function in functions:
         if function.name in expressions and not _stock(function):
             wrong = _wrong(Emulation(known), function.name, expressions[function.name], x, _params(subject))
             if wrong is not None:
-                found = min(found, _judged(function.name, subject, *wrong))
-    return found
+                limit = min(limit, _judged(function.name, subject, *wrong))
+    return limit
 
 
 def _stock(function: Function) -> bool:
@@ -67,9 +67,9 @@ def _stock(function: Function) -> bool:
 
 
 def with_limits(subject: Subject, dtype: str, target: str, functions: Sequence[Function]) -> list[Function]:
-    """The functions, those of them that are NaN at an infinity where there is a limit with that."""
+    """The functions; those that are NaN at an infinity where there is a limit give the limit."""
     known = _with_primitives(dtype, target, functions)
-    return [ends.given(subject, function.name, known) for function in functions]
+    return [infinities.with_limits(subject, function.name, known) for function in functions]
 
 
 def _params(subject: Subject) -> tuple[float, ...]:
@@ -79,16 +79,16 @@ def _params(subject: Subject) -> tuple[float, ...]:
 def _with_primitives(dtype: str, target: str, functions: Sequence[Function]) -> dict[str, Function]:
     called = set().union(*(function.calls for function in functions))
     if target == "triton":
-        found = {name: primitive_function(name, one) for name, one in primitives(called, dtype).items()}
+        known = {name: primitive_function(name, primitive) for name, primitive in primitives(called, dtype).items()}
     else:
-        found = {name: primitive_function(name, TORCH[name], jit=False) for name in called & set(TORCH)}
-    return found | {function.name: function for function in functions}
+        known = {name: primitive_function(name, TORCH[name], jit=False) for name in called & set(TORCH)}
+    return known | {function.name: function for function in functions}
 
 
 def _wrong(
     emulation: Emulation, name: str, expression: Expr, x: Points, params: tuple[float, ...]
 ) -> tuple[float, float, float] | None:
-    """The point next to 0 at which the text is wrong by overflow, what it gives, and the value."""
+    """The point nearest to 0 where the text is wrong by overflow, the text's value there, and the right one."""
     got = emulation.run(name, x, params).astype(np.float64)
     tape = Tape(expression)
     exact = np.broadcast_to(values(tape, x), x.shape)

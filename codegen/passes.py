@@ -1,4 +1,4 @@
-"""Rewrites on the way from a definition to a kernel. Each has a name, and says what digits or instructions it saves.
+"""Rewrites from a definition to a kernel; each docstring says which digits or instructions the rewrite saves.
 
 `DEFINITION` runs on f before it is differentiated, `VALUE` on f afterwards, `DERIVATIVE` on f' and on formulas.
 """
@@ -8,9 +8,9 @@ from collections.abc import Callable
 import sympy
 from sympy import Expr, Wild, exp, log
 
-from codegen import heads
-from codegen.complements import reciprocals
+from codegen import sympy_functions
 from codegen.growth import balanced, hyperbolic, logarithms_of_growth
+from codegen.rewrites import reciprocals
 from fitting.activations.heads import Phi, log1p, phi, sech, sigmoid, softplus, tanh
 
 Pass = Callable[[Expr], Expr]
@@ -26,8 +26,8 @@ def logistic(expression: Expr) -> Expr:
 
 
 def _one_plus_tanh(factor: Expr) -> Expr | None:
-    found = factor.match(1 + tanh(_u)) if factor.is_Add else None
-    return found[_u] if found else None
+    match = factor.match(1 + tanh(_u)) if factor.is_Add else None
+    return match[_u] if match else None
 
 
 def _doubled(factor: Expr) -> Expr:
@@ -47,11 +47,11 @@ def sigmoid_by_name(expression: Expr) -> Expr:
 
 def quotient_of_exponentials(expression: Expr) -> Expr:
     """tanh(softplus(u)), of mish, is a quotient of polynomials in one exponential."""
-    return expression.replace(tanh(softplus(_u)), heads.tanh_softplus(_u))
+    return expression.replace(tanh(softplus(_u)), sympy_functions.tanh_softplus(_u))
 
 
 def shrink(expression: Expr) -> Expr:
-    """u - tanh(u) loses all digits next to 0 where it is computed so."""
+    """u - tanh(u) is tanhshrink(u): the difference loses all digits next to 0."""
     return expression.replace(
         lambda node: node.is_Add and any(tanh(term) in (-other for other in node.args) for term in node.args),
         _shrink,
@@ -60,7 +60,7 @@ def shrink(expression: Expr) -> Expr:
 
 def _shrink(node: Expr) -> Expr:
     u = next(term for term in node.args if -tanh(term) in node.args)
-    return node - u + tanh(u) + heads.tanhshrink(u)
+    return node - u + tanh(u) + sympy_functions.tanhshrink(u)
 
 
 def pythagoras(expression: Expr) -> Expr:
@@ -83,7 +83,7 @@ def _is_minus_sech2(term: Expr) -> bool:
 
 def finer(expression: Expr) -> Expr:
     """Phi in f' to more digits: next to the minimum of gelu, Phi(x) and x·phi(x) cancel."""
-    return expression.replace(Phi, heads.fine_Phi) if expression.has(phi) else expression
+    return expression.replace(Phi, sympy_functions.fine_Phi) if expression.has(phi) else expression
 
 
 def without_zero_sides(expression: Expr) -> Expr:
@@ -95,30 +95,31 @@ def without_zero_sides(expression: Expr) -> Expr:
 
 
 DEFINITION: dict[str, Pass] = {
-    one.__name__: one for one in (softplus_by_name, sigmoid_by_name, logistic, quotient_of_exponentials, shrink)
+    rewrite.__name__: rewrite
+    for rewrite in (softplus_by_name, sigmoid_by_name, logistic, quotient_of_exponentials, shrink)
 }
-VALUE: dict[str, Pass] = {one.__name__: one for one in (logarithms_of_growth, balanced)}
+VALUE: dict[str, Pass] = {rewrite.__name__: rewrite for rewrite in (logarithms_of_growth, balanced)}
 DERIVATIVE: dict[str, Pass] = {
-    one.__name__: one for one in (pythagoras, hyperbolic, reciprocals, balanced, finer, without_zero_sides)
+    rewrite.__name__: rewrite for rewrite in (pythagoras, hyperbolic, reciprocals, balanced, finer, without_zero_sides)
 }
 
 
 def definition(expression: Expr) -> Expr:
     """f, as it is differentiated."""
-    for one in DEFINITION.values():
-        expression = one(expression)
+    for rewrite in DEFINITION.values():
+        expression = rewrite(expression)
     return expression
 
 
 def value(expression: Expr) -> Expr:
     """f, after `definition`, as kernels compute it."""
-    for one in VALUE.values():
-        expression = one(expression)
+    for rewrite in VALUE.values():
+        expression = rewrite(expression)
     return expression
 
 
 def derivative(expression: Expr) -> Expr:
     """f', or a formula for it, as kernels compute it."""
-    for one in DERIVATIVE.values():
-        expression = one(expression)
+    for rewrite in DERIVATIVE.values():
+        expression = rewrite(expression)
     return expression

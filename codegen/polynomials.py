@@ -1,6 +1,6 @@
-"""The polynomials inside the primitives: what each stands for, and where; `minimax` finds the coefficients.
+"""The polynomials inside the primitives: function and interval of each; `minimax` finds the coefficients.
 
-The relative errors asked for are an eighth or less of what rounding to the dtype adds, 2**-9, 2**-12 and 2**-25.
+Their relative errors are at most an eighth of the error of rounding to the dtype, 2**-9, 2**-12 and 2**-25.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import mpmath
 from codegen.minimax import polynomial
 
 TOLERANCE = {"bfloat16": 2.0**-12, "float16": 2.0**-17, "float32": 2.0**-26}
-# Phi's, in f, costs most in the few-bit kernels, which have least time; in f' of gelu two terms cancel.
+# Phi in f is dearest in the few-bit kernels, which have least time; in f' of gelu two terms cancel.
 OTHERWISE = {
     "mills": {"bfloat16": 2.0**-12, "float16": 2.0**-14},
     "fine mills": {"bfloat16": 2.0**-22, "float16": 2.0**-22},

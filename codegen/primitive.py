@@ -1,4 +1,4 @@
-"""What a primitive is, and how polynomials are written."""
+"""Primitives, and the text of polynomials."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from codegen.polynomials import coefficients
 
 @dataclass(frozen=True)
 class Primitive:
-    """A function of an emitted module: one line on what it is, the lines of its body, the primitives it calls."""
+    """A function of an emitted module: one line of documentation, the body's lines, the primitives it calls."""
 
     doc: str
     body: tuple[str, ...]
@@ -26,5 +26,5 @@ def horner(name: str, variable: str, constants: tuple[str, ...]) -> list[str]:
 
 
 def polynomial(name: str, variable: str, what: str, dtype: str) -> list[str]:
-    """Likewise with one of `polynomials.POLYNOMIALS`, as a dtype has it."""
+    """Statements for one of `polynomials.POLYNOMIALS`, with its coefficients for a dtype."""
     return horner(name, variable, tuple(map(repr, coefficients(what, dtype))))

@@ -1,11 +1,11 @@
 """The functions that Triton kernels call, each written out for the dtypes of tensors; all compute in float32.
 
-What bfloat16, float16 and float32 have in common:
-- An exponential is the product of two others: the fast exp2 of NVIDIA GPUs flushes what is subnormal, a product
+In all three dtypes:
+- An exponential is the product of two others: the fast exp2 of NVIDIA GPUs flushes subnormal numbers to 0, a product
   does not.
-- Nothing that the catalogue needs is taken from libdevice, which Triton's interpreter does not know: what is tested is
-  what runs. (log, sin, cos and erf, of expressions of one's own, are Triton's, which calls libdevice for them.)
-In 16 bits the reciprocal of what lies in [1, inf] is the square of rsqrt: two instructions instead of eight.
+- The catalogue needs nothing from libdevice, which Triton's interpreter lacks: so tests run the code that GPUs run.
+  (log, sin, cos and erf, in users' expressions, are Triton's, which calls libdevice for them.)
+In 16 bits the reciprocal of a number in [1, inf] is the square of rsqrt: two instructions instead of eight.
 """
 
 from collections.abc import Callable

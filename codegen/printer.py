@@ -1,7 +1,7 @@
-"""Expressions as text for Triton, and what is the same for PyTorch: sympy's CodePrinter with an allow-list of heads.
+"""Expressions as text for Triton, and what PyTorch shares: sympy's CodePrinter with an allow-list of functions.
 
-What is not in the list is refused by name. Sums of products are printed as fused multiply-adds, so nothing
-depends on what a compiler may contract.
+Other functions are refused by name. Sums of products are printed as fused multiply-adds, so no result depends on what
+a compiler contracts.
 """
 
 from collections.abc import Callable
@@ -23,10 +23,10 @@ class ElementwisePrinter(CodePrinter):
 
     printmethod = "_elementwise"
     language = "Triton"
-    functions: ClassVar[dict[str, str]]  # head -> what it is called
+    functions: ClassVar[dict[str, str]]  # sympy's name -> the target's name
     select: str
     fused: str  # of {a}, {b} and {c}
-    fused_in_place: str  # likewise, where {a} is not needed any more
+    fused_in_place: str  # likewise, where {a} may be overwritten
 
     def __init__(self, scalars: frozenset[Symbol] = frozenset()) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class ElementwisePrinter(CodePrinter):
             self.used.add(name)
             return f"{self.functions[name]}({', '.join(self._print(argument) for argument in expr.args)})"
         if method is None and name in _RELATIONS:
-            left, right = (self.parenthesize(side, PRECEDENCE["BitwiseOr"]) for side in expr.args)
+            left, right = (self.parenthesize(operand, PRECEDENCE["BitwiseOr"]) for operand in expr.args)
             return f"({left} {_RELATIONS[name]} {right})"
         if method is None:
             raise InputError(f"expression must be made of heads that {self.language} is written in, got {name}: {expr}")
@@ -126,7 +126,7 @@ class ElementwisePrinter(CodePrinter):
         return [number * factors[0], *factors[1:]] if number == -1 and len(factors) > 1 else [number, *factors]
 
     def _product(self, term: Expr) -> bool:
-        """Whether the term is worth a multiply-add: a product that is no mere change of sign, nor a quotient."""
+        """Whether the term is worth a multiply-add: a product, but no change of sign and no quotient."""
         if term.is_Pow:
             return bool(term.args[1] == 2)
         if not term.is_Mul or self._is_scalar(term):
@@ -170,7 +170,7 @@ class ElementwisePrinter(CodePrinter):
         raise InputError(f"a power must have a constant base or a constant exponent, got {expr}")
 
     def _repeated(self, base: Expr, exponent: int) -> str:
-        """Products, by squaring."""
+        """base**exponent as products, by squaring."""
         text = self._factor(base)
         if exponent == 1:
             return text
@@ -213,7 +213,7 @@ def vanishing_first(product: Expr) -> list[Expr]:
 
 
 def common_denominator(total: Expr) -> int:
-    """What a sum of small fractions of x is divided by: (2*x + 3)/6 is 0 where x*0.33333334 + 0.5 is not."""
+    """The common denominator of a sum of small fractions: (2*x + 3)/6 is 0 where x*0.33333334 + 0.5 is not."""
     numbers = [term.as_coeff_Mul()[0] for term in total.args]
     if not all(number.is_Rational for number in numbers):
         return 1

@@ -1,24 +1,24 @@
 """Quotients such as sin(x)/x: a polynomial next to where they are 0/0, the plain quotient elsewhere.
 
-`patches` runs before a definition is differentiated, `polynomials` on what comes of it. The plain quotient is spelled
-and differentiated as any other, so that it does not overflow where its value does not.
+`patches` runs before a definition is differentiated, `polynomials` afterwards. The plain quotient is rewritten and
+differentiated as any other, so that it does not overflow where its value does not.
 """
 
 from collections.abc import Callable
 
 from sympy import Abs, Expr, Float, Function, Integer
 
-from codegen.choices import below, select
-from codegen.heads import patched
+from codegen.piecewise import below, select
+from codegen.sympy_functions import patched
 from fitting.activations.heads import removable, x
 from fitting.activations.tape import near_point
 from fitting.errors import InputError
 
-LEAST = 2.0**-30  # of the first coefficient, where a term is left out
+LEAST = 2.0**-30  # terms below this share of the largest are left out
 
 
 def patches(expression: Expr, spelled: Callable[[Expr], Expr]) -> Expr:
-    """The expression as `spelled` writes it, each `removable` left as it is beside its plain quotient, so written."""
+    """The expression rewritten by `spelled`; each `removable` becomes `patched`, its plain quotient rewritten."""
     slots = {node: Function(f"slot{i}")(x) for i, node in enumerate(_removables(expression))}
     back = {}
     for node, slot in slots.items():
@@ -34,7 +34,7 @@ def _removables(expression: Expr) -> list[Expr]:
 
 
 def polynomials(expression: Expr) -> Expr:
-    """Each `patched` as a choice: the polynomial in x - point within its radius, the plain quotient beyond."""
+    """Each `patched` as a `select`: the polynomial in x - point within its radius, the plain quotient beyond."""
     if isinstance(expression, patched):
         plain, node = expression.args
         if not isinstance(node, removable):
@@ -46,18 +46,19 @@ def polynomials(expression: Expr) -> Expr:
 
 
 def _polynomial(coefficients: tuple[float, ...], radius: float, t: Expr) -> Expr:
-    """By Horner's rule; of an even or odd one in t**2."""
-    sizes = [abs(one) * radius**k for k, one in enumerate(coefficients)]
+    """The polynomial by Horner's rule; an even or odd one in t**2."""
+    sizes = [abs(coefficient) * radius**k for k, coefficient in enumerate(coefficients)]
     if not any(sizes):
         raise InputError(
             f"a quotient must not vanish so fast where it is 0/0, got one whose first {len(sizes)} Taylor"
             " coefficients are 0 there; write it without the quotient"
         )
     last = max(k for k, size in enumerate(sizes) if size > LEAST * max(sizes))
-    found = list(coefficients[: last + 1])
-    start = next(k for k, one in enumerate(found) if one)
-    step = 2 if not any(found[start + 1 :: 2]) else 1
+    kept = coefficients[: last + 1]
+    start = next(k for k, coefficient in enumerate(kept) if coefficient)
+    step = 2 if not any(kept[start + 1 :: 2]) else 1
     total: Expr = Integer(0)
-    for one in reversed(found[start::step]):
-        total = Float(one, 17) + t**step * total if total else Float(one, 17)
+    for coefficient in reversed(kept[start::step]):
+        constant = Float(coefficient, 17)
+        total = constant + t**step * total if total else constant
     return t**start * total

@@ -1,4 +1,4 @@
-"""What to emit as a module that stands alone: a function by one method for one dtype, and the file that it needs."""
+"""What to emit as a module that stands alone: a function, a method, a dtype, and the coefficient file they need."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,11 +27,11 @@ class Request:
     subject
         The function, with its coefficient files.
     method
-        By which it saves.
+        How forward saves for backward.
     dtype
         One of DTYPES.
     command
-        The words of the command line that makes it again, for the module's header.
+        The words of the command line that emits the module, for its header.
 
     Raises
     ------
@@ -55,7 +55,7 @@ class Request:
         Raises
         ------
         InputError
-            For what the method cannot serve, and where it lacks a coefficient file.
+            For a function that the method cannot serve, and for a missing coefficient file.
         """
         _ = self.file
         try:
@@ -77,7 +77,7 @@ class Request:
 
     @property
     def file(self) -> File | None:
-        """The coefficient file that the method needs; None where it needs none.
+        """The coefficient file that the method needs, or None.
 
         Raises
         ------
@@ -94,9 +94,9 @@ class Request:
     def _table(self) -> File:
         bits, tables = self.method.arguments()["bits"], self.subject.fewbit()
         if bits not in tables:
-            there = ", ".join(map(str, tables)) or "none"
+            fitted = ", ".join(map(str, tables)) or "none"
             raise InputError(
-                f"bits must be one that {self.subject.name} has a table for ({there}), got {bits}; make one: python -m"
+                f"bits must be one that {self.subject.name} has a table for ({fitted}), got {bits}; make one: python -m"
                 " fitting.fewbit, and give it by --coefficients"
             )
         return tables[bits]
@@ -116,11 +116,11 @@ class Request:
 
     @property
     def solution(self) -> Document:
-        """Of the file, or nothing."""
+        """The solution in the file; empty without a file."""
         return {} if self.file is None else self.file.document["solution"]
 
     def element(self, name: str, target: str) -> Function:
-        """An element function that the method names, for "triton" or "torch"."""
+        """The element function of this name, for "triton" or "torch"."""
         subject = self.subject
         if name.startswith("code"):
             return code_function(name, self.solution)

@@ -1,8 +1,8 @@
 """`elementwise`: a Python function of one tensor, written with torch's operations, as one fused kernel pair, emitted
 when it is first called.
 
-Forward computes the results and their derivatives together, backward is left with the derivatives alone. The function
-is taken apart by calling it once with a stand-in (see `codegen.traced`), differentiated, and emitted by codegen.
+Forward computes the results and their derivatives together, and saves the derivatives for backward. The function is
+traced by calling it once with a stand-in (see `codegen.traced`), differentiated, and emitted by codegen.
 """
 
 import functools
@@ -39,7 +39,7 @@ _LOCK = threading.RLock()
 def elementwise(function: Callable[..., Any]) -> "Elementwise":
     """The function as a kernel pair: forward gives its results and derivatives, backward multiplies.
 
-    Where a trace or a transform of torch.func is running the function itself runs.
+    Under a trace or a transform of torch.func the function itself runs.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def elementwise(function: Callable[..., Any]) -> "Elementwise":
 
 
 class Elementwise:
-    """What `elementwise` gives. It is a constant: copies of it are itself, and it is pickled by its function."""
+    """The result of `elementwise`. It is immutable: copies are the object itself; it is pickled by its function."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function, updated=())
@@ -71,7 +71,7 @@ class Elementwise:
         _OBJECTS[self.handle] = self
 
     def __get__(self, instance: Any, owner: type | None = None) -> "Elementwise":
-        """Itself, by way of a class. An instance would have to be the tensor or be left out, so it is refused."""
+        """The object itself, from a class. An instance is refused: it would have to be the tensor or be left out."""
         if instance is None:
             return self
         name = self.name if self.name.isidentifier() else "f"
@@ -103,8 +103,8 @@ class Elementwise:
 
     def expressions(self, *args: Any, **kwargs: Any) -> tuple[tuple[str, str], ...]:
         """Each result and its derivative as text, for these constants."""
-        found: tuple[tuple[str, str], ...] = self.program(args, kwargs).expressions
-        return found
+        texts: tuple[tuple[str, str], ...] = self.program(args, kwargs).expressions
+        return texts
 
     def source(self, target: str = "triton", dtype: str = "float32", **constants: Any) -> str:
         """The emitted code as a module that stands alone.
@@ -122,7 +122,7 @@ class Elementwise:
         return str(self._checked(lambda: program.text(target, dtype)))
 
     def program(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The function with these constants taken apart, once.
+        """The traced function for these constants; it is traced once.
 
         Raises
         ------
@@ -131,7 +131,10 @@ class Elementwise:
         """
         args = tuple(self._plain(value, "an argument") for value in args)
         kwargs = {name: self._plain(value, name) for name, value in kwargs.items()}
-        key = tuple((type(one), one) for one in args), tuple((name, type(one), one) for name, one in kwargs.items())
+        key = (
+            tuple((type(value), value) for value in args),
+            tuple((name, type(value), value) for name, value in kwargs.items()),
+        )
         with _LOCK:
             if key not in self._programs:
                 from codegen.fused import fuse  # sympy takes a second to import
@@ -145,7 +148,7 @@ class Elementwise:
             return self._programs[key]
 
     def _plain(self, value: Any, what: str) -> Any:
-        """A constant of the kernel; numbers of numpy, and those that torch.compile would let vary, as Python's."""
+        """A constant of the kernel; numbers of numpy and symbolic numbers of torch.compile become Python's."""
         if value is None or isinstance(value, bool | int | float | str):
             return value
         for kind, plain in _NUMBERS.items():
@@ -167,12 +170,12 @@ class Elementwise:
 def _run(x: Tensor, handle: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The checks, then the function."""
     wrapped = _OBJECTS[handle]
-    if not isinstance(x, Tensor) and hasattr(x, "__torch_function__"):  # a stand-in, codegen's or that of torch.fx
+    if not isinstance(x, Tensor) and hasattr(x, "__torch_function__"):  # a stand-in, codegen's or torch.fx's
         return wrapped.function(x, *args, **kwargs)
     _check(x, wrapped.name)
     program = wrapped.program(args, kwargs)
-    for place, kind in enumerate(program.kinds):
-        _check_kind(x, kind, f"{wrapped.name}: result {place}")
+    for index, kind in enumerate(program.kinds):
+        _check_kind(x, kind, f"{wrapped.name}: result {index}")
     if transformed():
         return wrapped.function(x, *args, **kwargs)
     if torch.is_grad_enabled() and x.requires_grad:
@@ -194,7 +197,7 @@ def _check(x: Tensor, name: str) -> None:
 
 
 def _check_kind(x: Tensor, kind: str, what: str) -> None:
-    """As codegen.traced names dtypes: a result is of that of x, of float32, or of the wider of the two."""
+    """Raise KernelError unless a result's dtype, in the words of codegen.traced, is that of x."""
     narrow = x.dtype in (torch.float16, torch.bfloat16)
     if (kind == "float32" and x.dtype != torch.float32) or (kind == "wider" and narrow):
         raise KernelError(

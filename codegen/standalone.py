@@ -1,4 +1,4 @@
-"""One function by one method for one dtype, as a module that needs nothing of ours: what `codegen emit` prints."""
+"""One function by one method for one dtype, as a module without imports of actfit: what `codegen emit` prints."""
 
 import shlex
 
@@ -62,8 +62,7 @@ def _triton(request: Request) -> str:
     functions = _functions(request, "triton")
     functions = with_limits(request.subject, request.dtype, "triton", functions)
     limits = notes_on_reach(request.subject, request.dtype, "triton", functions)
-    called = set().union(*(function.calls for function in functions))
-    found = primitives(called, request.dtype)
+    called = primitives(set().union(*(function.calls for function in functions)), request.dtype)
     free = request.subject.parameters
     if not free:
         functions = [function.without("params") for function in functions]
@@ -75,7 +74,7 @@ def _triton(request: Request) -> str:
         source.kernel(name, constants, placeholders, params=bool(free))
         for name in ("forward_kernel", "backward_kernel")
     ]
-    texts = [primitive_function(name, one).text() for name, one in found.items()]
+    texts = [primitive_function(name, primitive).text() for name, primitive in called.items()]
     texts += [function.text() for function in functions]
     texts += source.helpers("\n".join(kernels)) + kernels
     notes = ["Eight elements make a row; a program does ROWS of them: grid (ceil(n / (8*ROWS)),), ROWS = 128."]

@@ -1,7 +1,7 @@
-"""FewBit tables as code: from x to its code by comparisons, from the code to its level by selections.
+"""Few-bit tables as text: from x to its code by comparisons, from the code to its level by selections.
 
-Bit p of a code stands at position 8*p + k, where the element is the k-th of eight, so that the codes of the eight add
-up to a word whose byte p is theirs in bit plane p. A constant is shifted by k at no cost: each register has its own k.
+For the k-th of eight elements, bit p of the code is at position 8*p + k: the sum of the eight codes is a word whose
+byte p is their byte of bit plane p. Shifting a constant by k costs nothing: each register has its own k.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ def code_function(name: str, solution: Mapping[str, Any]) -> Function:
         doc = "The code of the interval of x, bit p at 8*p + k."
     else:
         half = len(borders) // 2
-        middle = len(borders) % 2  # one border at 0: codes right of it, and left of it their complements
+        middle = len(borders) % 2  # 1 with a border at 0: codes left of it are the complements of those right of it
         inner, outer = borders[half + middle :], codes[half + middle :]
         body = ["a = tl.abs(x)", *_ladder("a", inner, outer)]
         doc = "The code of the interval of x, bit p at 8*p + k: that of |x|."
@@ -46,10 +46,10 @@ def code_function(name: str, solution: Mapping[str, Any]) -> Function:
 
 
 def _mirror(borders: list[float], codes: list[int], count: int) -> str | None:
-    """How codes left of 0 follow from those right of it: "same", "complement", or None where they do not."""
+    """How codes left of 0 follow from those right of it: "same", "complement", or None if they do not."""
     exact = [border for border in borders if border != 0 and float(np.float32(border)) == border]
     if [-border for border in borders[::-1]] != borders or exact:
-        return None  # at a border that x can be equal to, |x| would say something else than x
+        return None  # intervals are closed above: where x equals a border, |x| has another code than x
     if codes == codes[::-1]:
         return "same"
     whole = count == 1 << (count - 1).bit_length()

@@ -1,4 +1,4 @@
-"""What is emitted: a function with its definition as kernels compute it, and the coefficient files it has."""
+"""What is emitted: a function, its definition as kernels compute it, and its coefficient files."""
 
 import builtins
 import keyword
@@ -11,10 +11,10 @@ from pathlib import Path
 from sympy import Expr, Symbol
 
 from codegen import passes
-from codegen.complements import by_hand, quotients
 from codegen.options import DTYPES as DTYPES
 from codegen.primitives import TRITON
 from codegen.quotients import patches, polynomials
+from codegen.rewrites import quotients, rewritten
 from codegen.torch_primitives import TORCH
 from coefficients import load
 from coefficients.schema import Document
@@ -31,7 +31,7 @@ _TAKEN = {"x", "y", "s", "on_right", "left", "right", "params", "tl", "triton", 
 
 @dataclass(frozen=True)
 class File:
-    """A coefficient file: what it holds, and what it is called."""
+    """A coefficient file: its path and its content."""
 
     path: str
     document: Document
@@ -44,7 +44,7 @@ class File:
 
 @dataclass(frozen=True)
 class Subject:
-    """A function, `parameters` of which are left free (arguments of the kernel); the others are numbers in it."""
+    """A function; its `parameters` are arguments of the kernel, its other parameters are numbers in the text."""
 
     activation: Activation
     parameters: tuple[str, ...]
@@ -52,7 +52,7 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """Of the function."""
+        """The function's name."""
         return self.activation.name
 
     @property
@@ -68,7 +68,7 @@ class Subject:
             expression = parse_formula(self.activation.expr, (x, *self.symbols))
 
         def spelled(part: Expr) -> Expr:
-            return quotients(by_hand(passes.definition(part)))
+            return quotients(rewritten(passes.definition(part)))
 
         return patches(expression, spelled)
 
@@ -84,15 +84,15 @@ class Subject:
 
     def fewbit(self) -> dict[int, File]:
         """The tables, by the bits that were asked for."""
-        found = {
+        tables = {
             file.document["options"]["bits"]: file
             for name, file in self.files.items()
             if file.document["method"] == "fewbit" and name == f"fewbit-{file.document['options']['bits']}bit"
         }
-        return dict(sorted(found.items()))
+        return dict(sorted(tables.items()))
 
     def invact(self, bits: int = 1) -> dict[str, File]:
-        """The formulas for so many bits beside the output, by dtype."""
+        """The formulas that take `bits` bits beside the output, by dtype."""
         names = {dtype: f"invact-{dtype}{'-2bit' * (bits == 2)}" for dtype in DTYPES}
         return {dtype: self.files[name] for dtype, name in names.items() if name in self.files}
 
@@ -103,7 +103,7 @@ class Subject:
 
 
 def of_catalogue(name: str) -> Subject:
-    """A function of the catalogue, its parameters left free, with its packaged files.
+    """A function of the catalogue with free parameters and its packaged files.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def of_catalogue(name: str) -> Subject:
 
 
 def of_one(activation: Activation, path: Path | None = None) -> Subject:
-    """Any function, its parameters numbers, with one file of its own or none.
+    """Any function with numbers as its parameters, and with one file or none.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def of_one(activation: Activation, path: Path | None = None) -> Subject:
 
 
 def _check_constant(name: str, path: Path) -> None:
-    """Raise InputError for a constant that would hide something of the module it is emitted into."""
+    """Raise InputError for the name of a constant that would hide another name of the emitted module."""
     taken = keyword.iskeyword(name) or name in _TAKEN or hasattr(builtins, name)
     if taken or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
         raise InputError(

@@ -1,4 +1,4 @@
-"""The kernels of `kernels.engine.templates.elementwise`, cut down to one kind of storage: their text, never run."""
+"""The kernels of `kernels.engine.templates.elementwise`, as text, cut down to one kind of storage; nothing is run."""
 
 import ast
 import re
@@ -23,28 +23,28 @@ class Template:
 
     def helpers(self, text: str) -> list[str]:
         """The template's other functions that `text` calls, and those that they call, in the template's order."""
-        wanted: set[str] = set()
+        called: set[str] = set()
         texts = [text]
         others = {name for name in self._functions if not name.endswith("_kernel")}
         while texts:
             words = set(re.findall(r"\w+", texts.pop()))
-            for name in words & others - wanted:
-                wanted.add(name)
+            for name in words & others - called:
+                called.add(name)
                 texts.append(self._text(self._functions[name]))
-        return [self._text(node) for name, node in self._functions.items() if name in wanted]
+        return [self._text(node) for name, node in self._functions.items() if name in called]
 
     def _text(self, node: ast.FunctionDef) -> str:
         return "\n".join(self._lines[node.decorator_list[0].lineno - 1 : node.end_lineno])
 
     def kernel(self, name: str, constants: Mapping[str, object], names: Mapping[str, str], params: bool) -> str:
-        """One kernel for these constants: cases that do not hold are left out, as are arguments that nothing uses.
+        """One kernel for these constants, without the cases that do not hold and without unused arguments.
 
         `names` are the element-wise functions behind FORWARD, ENCODE and DECODE; without `params` they take none.
         """
         node = self._functions[name]
         body: list[str] = []
         for statement in node.body:
-            body += self._kept(statement, constants)
+            body += self._lines_of(statement, constants)
         text = "\n".join(body)
         for constant, value in constants.items():
             text = re.sub(rf"\b{constant}\b", str(value), text)
@@ -52,17 +52,17 @@ class Template:
             text = re.sub(rf"\b{placeholder}\b", function, text)
         text = text if params else text.replace(", params", "")
         used = set(re.findall(r"\w+", text))
-        arguments = [one.arg for one in node.args.args if one.arg in used and one.arg != "ROWS"]
+        arguments = [argument.arg for argument in node.args.args if argument.arg in used and argument.arg != "ROWS"]
         head = f"@triton.jit\ndef {name}({', '.join(arguments)}, ROWS: tl.constexpr):"
         return f"{head}\n{text}"
 
-    def _kept(self, statement: ast.stmt, constants: Mapping[str, object]) -> list[str]:
+    def _lines_of(self, statement: ast.stmt, constants: Mapping[str, object]) -> list[str]:
         """The lines of a statement; of an `if` on constants, those of the case that holds."""
         if isinstance(statement, ast.If) and _is_static(statement.test):
             holds = _holds(statement.test, constants)
             lines = []
-            for one in statement.body if holds else statement.orelse:
-                lines += [line.removeprefix("    ") for line in self._kept(one, constants)]
+            for inner in statement.body if holds else statement.orelse:
+                lines += [line.removeprefix("    ") for line in self._lines_of(inner, constants)]
             return lines
         return self._lines[statement.lineno - 1 : statement.end_lineno]
 

@@ -1,4 +1,4 @@
-"""The same primitives for plain PyTorch, in the precision of the tensor: names of torch where it has the function."""
+"""The same primitives for plain PyTorch, in the precision of the tensor: by torch's function where there is one."""
 
 from codegen.primitive import Primitive
 
@@ -8,7 +8,7 @@ NAMES = {
     "Abs": "torch.abs",
     "power": "torch.pow",
 }
-"""name -> what it is called in torch"""
+"""name -> torch's name"""
 
 TORCH = {
     "softplus": Primitive("log(1 + exp(x)).", ("return torch.logaddexp(x, torch.zeros_like(x))",)),

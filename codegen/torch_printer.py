@@ -24,7 +24,7 @@ class TorchPrinter(ElementwisePrinter):
         return self._sum(list(expr.args)) or "0.0"
 
     def _write_Piecewise(self, expr: Expr) -> str:
-        """Of numbers alone torch.where would make float32, whatever the tensor's dtype: the last is made a tensor."""
+        """Of two numbers torch.where makes float32, whatever the dtype of x: the last becomes a tensor like x."""
         *cases, (last, _) = expr.args
         text = self._print(last)
         if not self._varies(last) and not any(self._varies(value) for value, _ in cases):
@@ -37,12 +37,12 @@ class TorchPrinter(ElementwisePrinter):
         return bool(expr.free_symbols - self.scalars)
 
     def filled(self, expr: Expr, text: str) -> str:
-        """A tensor of one number, like the variable of an expression, or x."""
+        """A tensor full of one number, like a variable of the expression, or like x."""
         variables = sorted(symbol.name for symbol in expr.free_symbols - self.scalars)
         return f"torch.full_like({next(iter(variables), 'x')}, {text})"
 
     def _clamped(self, limit: str, expr: Expr) -> str:
-        """The larger or smaller of two, of which torch.maximum and torch.minimum want both to be tensors."""
+        """The larger or smaller of two; torch.maximum and torch.minimum take tensors only."""
         varying = sorted(expr.args, key=lambda part: self._is_scalar(part) or part.is_number)
         if not (self._is_scalar(varying[1]) or varying[1].is_number):
             return f"torch.{type(expr).__name__}({self._print(varying[0])}, {self._print(varying[1])})"

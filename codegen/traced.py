@@ -1,7 +1,8 @@
-"""A stand-in for a tensor: a Python function of one tensor, called with it, gives its own formula.
+"""A stand-in for a tensor: a Python function of one tensor, called with it, returns its formula.
 
 Operators, methods and functions of torch (by the protocol `__torch_function__`) are looked up by their names in
-`codegen.operations`. What is not element-wise in that one tensor is refused by name, with the reason.
+`codegen.operations`. An operation that is not element-wise in that one tensor is refused, by name and with
+the reason.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,17 +14,17 @@ import sympy
 from sympy import Expr
 from sympy.core.parameters import distribute
 
-from codegen.choices import Condition, unless_nan
 from codegen.names import CASTS, RANDOM, REDUCTIONS, VALUES, by_name, hint, refused
 from codegen.operands import operand
 from codegen.operations import ARITHMETIC, CONSTANT, OPERATIONS, apply
+from codegen.piecewise import Condition, unless_nan
 from fitting.activations.heads import x
 from fitting.errors import InputError
 
 MAX_SIZE = 2000  # numbers, names and operations of an expression, written out
 MAX_DEPTH = 60
 
-# What dtype a result has: that of x, float32, or the wider one of these two.
+# The dtype of a result: that of x, float32, or the wider one of these two.
 OWN, SINGLE, WIDER = "own", "float32", "wider"
 _NO_NUMBERS = (sympy.nan, sympy.zoo, sympy.oo, -sympy.oo, sympy.I)
 _OPERATORS = [
@@ -35,7 +36,7 @@ _IN_PLACE = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul",
 
 
 class Dtype:
-    """The dtype of a stand-in: good for casts, and for nothing else."""
+    """The dtype of a stand-in; it may be used in casts only."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -87,26 +88,26 @@ class Traced:
 
 
 def called(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Traced:
-    """What the operation of torch of this name gives. Raises `InputError` for one there is not, with the reason."""
+    """The result of torch's operation `name`. Raises `InputError` for an unknown or unsuitable one, with the reason."""
     plain = by_name(name)
-    traced = [one for one in (*args, *kwargs.values()) if isinstance(one, Traced)]
-    if not all(one.recorded() for one in traced):
+    traced = [value for value in (*args, *kwargs.values()) if isinstance(value, Traced)]
+    if not all(stand_in.recorded() for stand_in in traced):
         raise InputError(
             f"an operation must be one that backward goes through, got {plain} within torch.no_grad() or a"
             " torch.autograd.Function; write a formula of torch's operations without them"
         )
     if plain in CASTS:
         return _cast(plain, args, kwargs)
-    numbers = [one for one in traced if not isinstance(one.expression, Condition)]
+    numbers = [stand_in for stand_in in traced if not isinstance(stand_in.expression, Condition)]
     if plain in ARITHMETIC and not numbers:
         raise InputError(
             f"arithmetic must be done on numbers, got {plain} of conditions; write .to(x.dtype) after them"
         )
-    expression = apply(plain, [_bare(one) for one in args], {key: _bare(one) for key, one in kwargs.items()})
+    expression = apply(plain, [_bare(value) for value in args], {key: _bare(value) for key, value in kwargs.items()})
     _check_size(expression)
-    varies = plain not in CONSTANT and any(one.varies for one in traced)
-    recorded = next((one.recorded for one in traced), lambda: True)  # torch.cat([x]) has it in a list
-    return Traced(expression, _joint({one.kind for one in numbers}), varies, recorded)
+    varies = plain not in CONSTANT and any(stand_in.varies for stand_in in traced)
+    recorded = next((stand_in.recorded for stand_in in traced), lambda: True)  # torch.cat([x]) has it in a list
+    return Traced(expression, _joint({stand_in.kind for stand_in in numbers}), varies, recorded)
 
 
 def _method(name: str, *args: object, **kwargs: object) -> Traced:
@@ -118,18 +119,18 @@ def _bare(value: object) -> object:
 
 
 def _joint(kinds: set[str]) -> str:
-    """Of a result of operands of these kinds; of conditions and numbers alone torch makes float32."""
+    """The kind of a result of operands of these kinds; torch makes float32 of conditions and numbers alone."""
     return kinds.pop() if len(kinds) == 1 else WIDER
 
 
 def _cast(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Traced:
     """Everything is computed in float32 and rounded once, so a cast there and back changes nothing."""
     given = [*args, *kwargs.values()]
-    wanted = "torch.float32" if name == "float" else given[1] if len(given) == 2 else None
+    dtype = "torch.float32" if name == "float" else given[1] if len(given) == 2 else None
     source = given[0]
-    if isinstance(source, Traced) and isinstance(wanted, Traced | Dtype):
-        return Traced(operand(source.expression), wanted.kind, source.varies, source.recorded)
-    if isinstance(source, Traced) and str(wanted) == "torch.float32":
+    if isinstance(source, Traced) and isinstance(dtype, Traced | Dtype):
+        return Traced(operand(source.expression), dtype.kind, source.varies, source.recorded)
+    if isinstance(source, Traced) and str(dtype) == "torch.float32":
         return Traced(operand(source.expression), SINGLE, source.varies, source.recorded)
     got = name if len(given) < 2 else f"{name} with {', '.join(map(str, given[1:]))}"
     raise InputError(f"a cast must be to float32 or to the dtype of the function's tensor, got {got}; leave it out")
@@ -192,9 +193,9 @@ class Trace:
 
 
 def trace(function: Callable[..., object], *args: object, **kwargs: object) -> Trace:
-    """The function's formulas: it is called with a stand-in and these further arguments.
+    """The function's formulas, by calling it with a stand-in and these further arguments.
 
-    Raises `InputError` for what it does that is not element-wise in its one tensor.
+    Raises `InputError` for an operation that is not element-wise in its one tensor.
     """
     return trace_recorded(function, lambda: True, args, kwargs)
 
@@ -202,15 +203,15 @@ def trace(function: Callable[..., object], *args: object, **kwargs: object) -> T
 def trace_recorded(
     function: Callable[..., object], recorded: Callable[[], bool], args: Sequence[object], kwargs: Mapping[str, object]
 ) -> Trace:
-    """The same, of what torch records: `recorded` is asked at each operation and must say so."""
+    """As `trace`; each operation is refused where `recorded()` says that torch does not record it for backward."""
     with distribute(False):  # (x - 3)*100 has digits that 100*x - 300 loses
-        result = _called(function, Traced(x, recorded=recorded), args, kwargs)
-    several = type(result) is tuple
-    results = result if isinstance(result, tuple) and several else (result,)
+        returned = _called(function, Traced(x, recorded=recorded), args, kwargs)
+    several = type(returned) is tuple
+    results = returned if isinstance(returned, tuple) and several else (returned,)
     if not results:
         raise InputError("a function must give at least one result, got an empty tuple")
-    found = [_checked(one) for one in results]
-    return Trace(tuple(map(_value, found)), tuple(one.kind for one in found), several)
+    checked = [_checked(result) for result in results]
+    return Trace(tuple(map(_value, checked)), tuple(result.kind for result in checked), several)
 
 
 def _called(
@@ -239,6 +240,6 @@ def _checked(result: object) -> Traced:
 
 
 def _value(result: Traced) -> Expr:
-    """Its expression; of x - x, which is 0, a NaN is left."""
+    """The result's expression; one such as x - x is 0, but NaN at NaN."""
     lost = result.varies and not result.expression.free_symbols
     return unless_nan(x, result.expression) if lost else result.expression

@@ -25,7 +25,7 @@ def backend(device: torch.device | str | None = None) -> str:
     Raises
     ------
     KernelError
-        For what is no device.
+        For an argument that is no device.
     """
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -45,7 +45,7 @@ def backend(device: torch.device | str | None = None) -> str:
 
 
 def runs_triton(tensor: Tensor) -> bool:
-    """Whether Triton kernels take the tensor: not float64, which they do not compute in."""
+    """Whether Triton kernels take the tensor; they do not compute in float64."""
     return tensor.dtype != torch.float64 and backend(tensor.device) != "torch"
 
 

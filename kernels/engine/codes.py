@@ -22,7 +22,7 @@ class Encode:
     center, scale, offset
         Vectors of one length, or of one entry; scale is the inverse of the step from code to code.
     noise
-        From [0, 1) and as many as x has, or one for all, or none.
+        Numbers from [0, 1): one for each element of x, or one for all; or None.
     run, wide, tokens
         Which elements share an entry, see `kernels.engine.reference_codes`.
     bits
@@ -51,16 +51,16 @@ class Decode:
     step, base
         Vectors of groups.
     run, wide, tokens
-        Which elements share an entry of these.
+        Which elements share an entry of step and base.
     gain, bias
         Vectors of channels of `inner` elements, or None.
     signs
-        One plane, set where the value is known to be above 0; elsewhere it is times `slope`.
+        One plane, set where the value is known to be above 0; elsewhere the value is multiplied by `slope`.
     slope
         Of a leaky ReLU.
     clamp
-        Whether a value with the wrong sign becomes 0 before, which makes the error of codes to nearest less, and the
-        mean of stochastic ones wrong.
+        Whether a value with the wrong sign becomes 0 first. With rounding to nearest this reduces the error; with
+        stochastic rounding it makes the mean wrong.
     count, dtype
         Of the values.
     """
@@ -82,7 +82,7 @@ class Decode:
 
 
 def taking(kind: Callable[P, Given]) -> Callable[[Callable[[Given], Tensor]], Callable[P, Tensor]]:
-    """Lets a function of `kind` be called with its fields one by one, as the op calls it."""
+    """Decorates a function of a `kind` object: it is called with the fields, as the op calls it."""
 
     def decorated(run: Callable[[Given], Tensor]) -> Callable[P, Tensor]:
         def called(*args: P.args, **kwargs: P.kwargs) -> Tensor:

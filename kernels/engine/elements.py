@@ -1,4 +1,4 @@
-"""What kernels are given: dtypes, the emitted element functions, tables on a device, memory for what is stored."""
+"""Arguments of kernels: dtypes, the emitted element functions, tables on a device, memory for what is saved."""
 
 from functools import cache
 from importlib import import_module
@@ -23,19 +23,19 @@ INTEGERS = {
     torch.float64: torch.int64,
 }  # of the same width
 
-# The kernels of f and f' themselves, by the function's name; registered beforehand, as torch.compile traces what runs.
+# The kernels of f and f', by the function's name; registered here, as torch.compile must not trace the registration.
 EXACT = {name: registered(KernelSpec(info, ForwardDerivative())) for name, info in FUNCTIONS.items()}
 
 
 def is_plain(value: Any) -> bool:
-    """Whether kernels take it: a strided tensor of one of DTYPES; not DTensor or the like, which they do not know."""
+    """Whether kernels take the value: a strided tensor of one of DTYPES, but no DTensor or other wrapper."""
     if not isinstance(value, Tensor) or is_traceable_wrapper_subclass(value):
         return False
     return value.layout == torch.strided and value.dtype in DTYPES
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """As "float32"."""
+    """The dtype's name without "torch.", such as "float32"."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -51,7 +51,7 @@ def widened(values: Tensor) -> Tensor:
 
 @cache
 def torch_elements(function: str) -> ModuleType:
-    """The emitted PyTorch functions of one of the catalogue."""
+    """The emitted PyTorch module of a function of the catalogue."""
     return import_module(f"kernels.generated.{function}_torch")
 
 
@@ -79,7 +79,7 @@ def device_table(key: str, device: torch.device) -> Tensor:
 
 
 def allocate(spec: KernelSpec, x: Tensor) -> Tensor:
-    """What is stored beside the output of x, not filled: a tensor like x, bit planes, or nothing (no elements)."""
+    """Uninitialised memory for what is saved beside the output: a tensor like x, bit planes, or no elements."""
     if spec.storage.like_input:
         return torch.empty_like(x, dtype=getattr(torch, spec.method.stored_dtype(dtype_name(x.dtype))))
     shape = (spec.stored_bits, plane_bytes(x.numel())) if spec.stored_bits else (0,)

@@ -1,6 +1,6 @@
-"""Functions whose code is emitted in this process: known by their keys, written to files of its own, and imported.
+"""Functions whose code is emitted in this process: registered by key, written to temporary files, and imported.
 
-From files, since Triton reads the source of a kernel from its file, and since nothing is ever evaluated from text.
+Triton reads the source of a kernel from its file; and no text is ever evaluated.
 """
 
 import atexit
@@ -33,7 +33,7 @@ _KNOWN: dict[str, Emitted] = {}
 
 
 def register(emitted: Emitted) -> None:
-    """Make it known by its key, which no other function has."""
+    """Register the function by its key, which no other function has."""
     _KNOWN.setdefault(emitted.key, emitted)
 
 
@@ -58,14 +58,14 @@ def _module(key: str, target: str, dtype: str) -> ModuleType:
     specification = importlib.util.spec_from_file_location(f"actfit_emitted.{name}", path)
     if specification is None or specification.loader is None:
         raise ImportError(f"cannot import {path}")
-    found = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(found)
-    return found
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
 
 
 @cache
 def _folder(process: int) -> Path:
-    """Of this process alone, gone when it ends: a fork has another one, and leaves its parent's alone."""
+    """A folder for this process, removed when it ends; a fork gets its own, and does not remove its parent's."""
     folder = Path(tempfile.mkdtemp(prefix="actfit-"))
     atexit.register(_remove, folder, process)
     return folder

@@ -11,9 +11,9 @@ from kernels.engine.elements import INTEGERS, dtype_name, torch_elements, widene
 from kernels.engine.host import EVERY, every, on_host, place
 from kernels.methods.method import KernelSpec, spec_of
 
-TABLES = 32  # that are kept of each kind, 1 MiB each at most
+TABLES = 32  # tables cached of each kind, 1 MiB each at most
 
-# Operations that formulas take, where they use them.
+# Operations that formulas take as arguments, if they use them.
 _FASTER: dict[str, Callable[..., Tensor]] = {
     "sqrt": host.sqrt,
     "polynomial": host.polynomial,
@@ -22,7 +22,7 @@ _FASTER: dict[str, Callable[..., Tensor]] = {
 
 
 def stored_derivative(spec: KernelSpec, output: Tensor, code: Tensor | None, params: Sequence[float]) -> Tensor:
-    """f' of a piece from what was stored of the output, and the code beside it; in 16 bits on a CPU by a table."""
+    """f' of a piece from the stored output and the code beside it; in 16 bits on a CPU by a table."""
     if output.itemsize != 2 or not on_host(output):
         return _computed_from_output(spec, output, code, params)
     table = _each_from_output(spec.key, output.dtype, tuple(params))
@@ -32,7 +32,7 @@ def stored_derivative(spec: KernelSpec, output: Tensor, code: Tensor | None, par
 
 @lru_cache(TABLES)
 def _each_from_output(kernel: str, dtype: torch.dtype, params: tuple[float, ...]) -> Tensor:
-    """f' for every output, once for each code that may stand beside it."""
+    """f' for every output, with each code that may be stored beside it."""
     spec = spec_of(kernel)
     codes = [torch.full((EVERY,), code, dtype=torch.uint8, device="cpu") for code in range(1 << spec.stored_bits)]
     kinds = codes if spec.stored_bits else [None]
@@ -54,8 +54,8 @@ def _computed_from_output(spec: KernelSpec, output: Tensor, code: Tensor | None,
 
 
 def finer(y: Tensor, away: Tensor) -> Tensor:
-    """y of 16 bits in float32, a quarter of its spacing taken off where it was rounded away from zero, else added: the
-    middle of what it was rounded from."""
+    """y of 16 bits in float32, moved by a quarter of its spacing to the middle of the numbers that are rounded to y so:
+    towards zero where f(x) was rounded away from zero, else away from zero."""
     share = torch.finfo(y.dtype).eps / 4
     y = y.float()
     power = (y.view(torch.int32) & -0x800000).view(torch.float32)  # sign and exponent
@@ -70,7 +70,7 @@ def derivative_from_output(
     params: Sequence[float],
     faster: bool = False,
 ) -> Tensor:
-    """The emitted f' for a dtype of the output; float64 has float32's. With `faster` by operations of `host`."""
+    """The emitted f' for a dtype of the output; float64 uses float32's. `faster`: by operations of `host`."""
     name = "float32" if dtype == torch.float64 else dtype_name(dtype)
     element = spec.method.elements(spec.function).decode
     derivative = getattr(torch_elements(spec.function.name), f"{element}_{name}")

@@ -1,4 +1,4 @@
-"""Codes of a flat tensor by groups, from the ops: each group has a minimum and a step."""
+"""Codes of a flat tensor by groups, each with a minimum and a step, through the ops."""
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ def encode_groups(
     flat, place, bits
         The tensor; run, wide and tokens of its groups, see `kernels.engine.reference_codes`; bits of a code.
     noise
-        From [0, 1), as many as there are elements, in the type that is computed in; None: rounding is to the nearest.
+        From [0, 1), one for each element, in the type of the computation; None: rounding to nearest.
     """
     minimum, step = torch.ops.actfit.ends(flat, *place, bits)
     if noise is None:

@@ -1,8 +1,8 @@
-"""What tensors on a CPU do faster than by the plain operations of `kernels.engine.planes` and of emitted text.
+"""Operations that are faster on a CPU than those of `kernels.engine.planes` and of emitted text.
 
-Bit planes go by NumPy, as PyTorch has no packbits; comparisons too, as those of PyTorch that make bool use no vectors;
-choices by bits, as torch.where takes one number at a time and mispredicts which. Functions of 16-bit numbers can be
-read from a table of all 65,536. Tensors on other devices are left to those operations.
+NumPy packs bit planes, as PyTorch has no packbits, and compares, as PyTorch's comparisons use no vector instructions;
+`where` works on bits, as torch.where branches for each number and mispredicts. Functions of 16-bit numbers can be read
+from a table of all 65,536. Tensors on other devices take the plain operations.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,13 +18,13 @@ from kernels.methods.table import Table
 
 Formula = Callable[[Tensor], Tensor]
 
-MOST_BORDERS = 64  # of more, a binary search is faster than one comparison each
+MOST_BORDERS = 64  # with more, a binary search is faster than one comparison for each
 EVERY = 1 << 16  # numbers of 16 bits
 _CONSTANTS = 256  # polynomials whose coefficients are kept as tensors
 
 
 def on_host(tensor: Tensor) -> bool:
-    """Whether NumPy reads the tensor where it lies."""
+    """Whether NumPy can read the tensor without a copy."""
     return bool(tensor.device.type == "cpu")
 
 
@@ -33,8 +33,8 @@ def pack(codes: Tensor, bits: int) -> Tensor:
     if not on_host(codes):
         return planes.pack(codes.view(torch.uint8), bits)
     numbers = codes.numpy()
-    each = [numbers] if bits == 1 else [numbers & (1 << plane) for plane in range(bits)]
-    return torch.from_numpy(np.stack([np.packbits(one, bitorder="little") for one in each]))
+    masked = [numbers] if bits == 1 else [numbers & (1 << plane) for plane in range(bits)]
+    return torch.from_numpy(np.stack([np.packbits(plane, bitorder="little") for plane in masked]))
 
 
 def unpack(packed: Tensor, count: int, eights: Tensor | None = None) -> Tensor:
@@ -49,14 +49,14 @@ def unpack(packed: Tensor, count: int, eights: Tensor | None = None) -> Tensor:
 
 
 def holds(condition: Callable[..., Tensor], x: Tensor, params: Sequence[float]) -> Tensor:
-    """bool: where an emitted condition holds, such as x >= -0.75, which says the same of an array of NumPy."""
+    """bool: where an emitted condition holds, such as x >= -0.75, which NumPy arrays take, too."""
     return torch.from_numpy(condition(x.numpy(), params)) if on_host(x) else condition(x, params)
 
 
 def code_planes(table: Table, x: Tensor) -> Tensor:
-    """The packed codes of flat numbers on a CPU; NaN has the first code, as no border is below it.
+    """The packed codes of flat numbers on a CPU; NaN has the first code, as it is above no border.
 
-    Over each border some bits of the code change: their planes are turned over from there on.
+    At each border some bits of the code change: for the numbers above it, their planes are inverted.
     """
     numbers = x.numpy()
     borders = table.borders if x.dtype == torch.float64 else table.float32_borders
@@ -71,25 +71,25 @@ def code_planes(table: Table, x: Tensor) -> Tensor:
     return torch.from_numpy(np.stack(packed))
 
 
-def where(condition: Tensor, chosen: Tensor, other: Tensor) -> Tensor:
-    """torch.where, of two tensors of one floating-point dtype."""
+def where(condition: Tensor, values: Tensor, other: Tensor) -> Tensor:
+    """torch.where for two tensors of the same floating-point dtype."""
     if not on_host(other):
-        return torch.where(condition, chosen, other)
+        return torch.where(condition, values, other)
     integers = INTEGERS[other.dtype]
     mask, bits = condition.to(integers).neg_(), other.view(integers)
-    return mask.bitwise_and_(chosen.view(integers) ^ bits).bitwise_xor_(bits).view(other.dtype)
+    return mask.bitwise_and_(values.view(integers) ^ bits).bitwise_xor_(bits).view(other.dtype)
 
 
 def sqrt(x: Tensor) -> Tensor:
     """torch.sqrt. PyTorch calls MKL's, which takes four times as long as NumPy's, and forty times at 0."""
     if not on_host(x):
         return torch.sqrt(x)
-    with np.errstate(invalid="ignore"):  # of a signalling NaN
+    with np.errstate(invalid="ignore"):  # for a signalling NaN
         return torch.from_numpy(np.sqrt(x.numpy()))
 
 
 def polynomial(x: Tensor, highest: float, following: float, *others: float) -> Tensor:
-    """The polynomial in x with these coefficients, the highest first: a step is one pass over memory, not two."""
+    """The polynomial in x with these coefficients, the highest first; a step passes over memory once, not twice."""
     y = torch.mul(x, highest).add_(following)
     for constant in _tensors(others, x.dtype, x.device):
         torch.addcmul(constant, y, x, out=y)
@@ -97,7 +97,7 @@ def polynomial(x: Tensor, highest: float, following: float, *others: float) -> T
 
 
 def by_branch(y: Tensor, on_right: Tensor, right: Formula, left: Formula) -> Tensor:
-    """right(y) where a condition holds and left(y) elsewhere, of flat y: each is computed there alone."""
+    """right(y) where `on_right` holds and left(y) elsewhere, for flat y; each is computed only where it is needed."""
     if not on_host(y):
         return torch.where(on_right, right(y), left(y))
     numbers, bools = y.numpy(), on_right.numpy()
@@ -120,5 +120,5 @@ def every(dtype: torch.dtype) -> Tensor:
 
 
 def place(x: Tensor) -> Tensor:
-    """int32: where each number of a 16-bit dtype stands in `every`."""
+    """int32: the index in `every` of each number of a 16-bit dtype."""
     return x.view(torch.uint16).to(torch.int32)

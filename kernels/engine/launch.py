@@ -23,7 +23,7 @@ def _template() -> ModuleType:
 
 
 def rows_a_program(count: int) -> int:
-    """Rows of eight elements. The interpreter runs program after program: a few large ones."""
+    """Rows of eight elements. The interpreter runs programs one by one: it gets a few large ones."""
     return min(1 << max((count - 1) // 8, 0).bit_length(), 1 << 13) if interpreting() else ROWS
 
 
@@ -43,7 +43,7 @@ def _grid(count: int) -> tuple[int]:
 
 
 def forward(spec: KernelSpec, x: Tensor, params: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """y = f(x) and what is saved, of a contiguous x on a GPU, or on the CPU under the interpreter."""
+    """y = f(x) and what is saved, for a contiguous x on a GPU, or on the CPU under the interpreter."""
     y, saved = torch.empty_like(x), allocate(spec, x)
     if count := x.numel():
         run, encode, _ = triton_elements(spec.key, x.dtype)
@@ -57,7 +57,7 @@ def forward(spec: KernelSpec, x: Tensor, params: Sequence[float]) -> tuple[Tenso
 
 
 def backward(spec: KernelSpec, grad: Tensor, y: Tensor | None, saved: Tensor, params: Sequence[float]) -> Tensor:
-    """dx = grad * f'(x), of contiguous tensors there."""
+    """dx = grad * f'(x), for contiguous tensors."""
     dx = torch.empty_like(grad)
     if count := grad.numel():
         *_, decode = triton_elements(spec.key, grad.dtype)
@@ -71,7 +71,7 @@ def backward(spec: KernelSpec, grad: Tensor, y: Tensor | None, saved: Tensor, pa
 
 
 def levels(spec: KernelSpec, saved: Tensor, count: int, dtype: torch.dtype) -> Tensor:
-    """What the packed codes of a table in memory stand for: `count` numbers of the dtype, flat."""
+    """The levels of the packed codes of a table in memory: `count` numbers of the dtype, flat."""
     values = saved.new_empty(count, dtype=dtype)
     if count:
         with device_of(saved):
@@ -89,7 +89,7 @@ def _exact_elements(function: str, dtype: torch.dtype) -> tuple[Any, Any]:
 
 
 def gated(function: str, a: Tensor, b: Tensor) -> Tensor:
-    """h = f(a) * b, of contiguous tensors there."""
+    """h = f(a) * b, for contiguous tensors."""
     h = torch.empty_like(a)
     if count := a.numel():
         run, _ = _exact_elements(function, a.dtype)
@@ -101,7 +101,7 @@ def gated(function: str, a: Tensor, b: Tensor) -> Tensor:
 
 
 def gated_backward(function: str, grad: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """grad * b * f'(a) and grad * f(a), of contiguous tensors there."""
+    """grad * b * f'(a) and grad * f(a), for contiguous tensors."""
     da, db = torch.empty_like(a), torch.empty_like(b)
     if count := a.numel():
         run, derivative = _exact_elements(function, a.dtype)
@@ -123,7 +123,7 @@ def gated_backward(function: str, grad: Tensor, a: Tensor, b: Tensor) -> tuple[T
 
 
 def fused_forward(x: Tensor, key: str, with_derivatives: bool) -> list[Tensor]:
-    """The results of an emitted function, and its derivatives where they are asked for, of a contiguous x there."""
+    """The results of an emitted function, and its derivatives if they are asked for, for a contiguous x."""
     made = [torch.empty_like(x) for _ in range(find(key).count * (2 if with_derivatives else 1))]
     if count := x.numel():
         element = module_of(key, "triton", dtype_name(x.dtype)).element
@@ -135,7 +135,7 @@ def fused_forward(x: Tensor, key: str, with_derivatives: bool) -> list[Tensor]:
 
 
 def fused_backward(grads: Sequence[Tensor], derivatives: Sequence[Tensor]) -> Tensor:
-    """The sum of grad * derivative, of contiguous tensors there."""
+    """The sum of grad * derivative, for contiguous tensors."""
     dx = torch.empty_like(derivatives[0])
     if count := dx.numel():
         with device_of(dx):
@@ -152,5 +152,5 @@ def fused_backward(grads: Sequence[Tensor], derivatives: Sequence[Tensor]) -> Te
 
 
 def device_of(tensor: Tensor) -> Any:
-    """The tensor's GPU as the current one: Triton launches there. A CPU tensor changes nothing."""
+    """A context in which the tensor's GPU is the current one, where Triton launches; no effect for a CPU tensor."""
     return torch.cuda.device_of(tensor)

@@ -16,8 +16,8 @@ from kernels.engine.launch import device_of, rows_a_program
 from kernels.engine.planes import plane_bytes
 from kernels.engine.templates import ROWS, WARPS
 
-_NARROW = (1 << 31) - (1 << 17)  # so many elements are counted in 32 bits, with those of the last program
-_TILE = 8192  # elements of a large group at a time, of 16 warps
+_NARROW = (1 << 31) - (1 << 17)  # elements that 32 bits count, with those past the end in the last program
+_TILE = 8192  # elements of a large group at a time, for 16 warps
 _EXACT = {"enable_fp_fusion": False}  # the reference rounds a product before the sum
 
 
@@ -28,13 +28,13 @@ def _template() -> ModuleType:
 
 
 def _sizes(count: int) -> tuple[tuple[int], dict[str, Any]]:
-    """The grid of a kernel of rows, and what all of them take."""
+    """The grid of a kernel of rows, and the constants that all such kernels take."""
     rows = rows_a_program(count)
     return (-(-count // (8 * rows)),), {"ROWS": rows, "num_warps": WARPS, **_EXACT}
 
 
 def _places(vector: Tensor | None, run: int, wide: int = 1, tokens: int = 1, count: int = 0) -> str:
-    """Where a row finds its entries of the vector, in the template's words."""
+    """PLACES of the vector, see `kernels.engine.templates.codes`."""
     if vector is None:
         return "none"
     if len(vector) == 1:
@@ -49,7 +49,7 @@ def _places(vector: Tensor | None, run: int, wide: int = 1, tokens: int = 1, cou
 
 
 def _like(vector: Tensor, other: Tensor) -> Tensor:
-    """As long as the other one; a single entry is repeated."""
+    """The vector at the length of the other; a single entry is repeated."""
     return vector.expand(len(other)).contiguous()
 
 
@@ -61,7 +61,7 @@ def ends(x: Tensor, run: int, wide: int, tokens: int, bits: int) -> tuple[Tensor
     if count:
         small = run <= 8 * ROWS
         tile = 8 * rows_a_program(count) if small or interpreting() else _TILE
-        # In a row of memory lie the elements of a group, or, if wide, those of neighbouring groups.
+        # Neighbours in memory are of one group, or, if wide, of neighbouring groups.
         width = min(1 << (run - 1).bit_length(), tile if wide == 1 else 8)
         grid = (-(-groups // (tile // width)),)
         with device_of(x):
@@ -140,7 +140,7 @@ def decode(given: Decode) -> Tensor:
 
 
 def rectify(x: Tensor, slope: float) -> tuple[Tensor, Tensor]:
-    """y like x, and uint8 [1, ceil(n/8)], set where x is not at or below 0."""
+    """y like x, and uint8 [1, ceil(n/8)], set where x is above 0 or NaN."""
     y, signs = torch.empty_like(x), x.new_empty((1, plane_bytes(x.numel())), dtype=torch.uint8)
     if count := x.numel():
         grid, constants = _sizes(count)

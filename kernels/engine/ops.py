@@ -1,15 +1,14 @@
-"""The ops that all methods go through, as torch.compile sees them: it neither looks inside nor computes them again, so
-what forward saves is what is kept.
+"""The ops of all methods. torch.compile neither looks inside nor recomputes them, so what forward saves stays saved.
 
     forward, backward                  a function of the catalogue by a method
-    levels                             what the codes of a table stand for
+    levels                             the levels of a table's codes
     gated, gated_backward              f(a) * b
     fused_forward, fused_backward      a function that a user wrote
     ends, encode, decode               K-bit codes of tensors, by groups or on a fixed range
     rectify, rectify_backward          ReLU by one bit
 
-Compiled, most kernels of forward and backward go by `kernels.engine.traced` instead, which the compiler does look into.
-Each runs its namesake in `launch` or `launch_codes` where Triton kernels take the tensor, else in `reference` or
+Compiled models mostly use `kernels.engine.traced` for forward and backward instead, which the compiler does look into.
+Each op runs its namesake in `launch` or `launch_codes` where Triton kernels take the tensor, else in `reference` or
 `reference_codes`.
 """
 
@@ -163,7 +162,7 @@ _OPS: dict[str, Op] = {
     ),
 }  # fmt: skip
 
-# Kernels take contiguous tensors, or strides that decide bits: Inductor must not lay them out as it likes.
+# Inductor must not change strides: kernels take contiguous tensors, or the strides decide the last bits.
 _STRIDES = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
 
 for _name, (_schema, _run, _fake) in _OPS.items():

@@ -1,4 +1,4 @@
-"""Bit planes in plain PyTorch: plane p of `codes` holds bit p of each, eight elements a byte, the first one lowest."""
+"""Bit planes in plain PyTorch: plane p has bit p of each code, eight codes a byte, the first in the lowest bit."""
 
 import torch
 from torch import Tensor

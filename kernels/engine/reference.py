@@ -1,6 +1,6 @@
 """The element-wise ops in plain PyTorch, on any device: what CPU tensors run, and the reference of the Triton kernels.
 
-Works through the tensor piece by piece, so that what is computed on the way takes a few megabytes and no more.
+A tensor is computed piece by piece, so that intermediate results take a few megabytes.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,11 +19,11 @@ from kernels.stock import STOCK
 
 
 def _f(function: str, x: Tensor, params: Sequence[float]) -> Tensor:
-    """f(x) by PyTorch's own function; where that gives NaN at an infinity, the limit.
+    """f(x) by PyTorch's own function, with the limit where that gives NaN at an infinity.
 
-    The emitted forward, which looks for infinities, takes eight times as long: it runs if there is a NaN at all.
+    The emitted forward, which checks for infinities, takes eight times as long: it runs only if there is a NaN.
     """
-    if on_host(x):  # to ask a GPU is to wait for it
+    if on_host(x):  # the check would make the CPU wait for a GPU
         y: Tensor = STOCK[function](x, *params)
         if not torch.isnan(y.sum()):
             return y
@@ -32,8 +32,8 @@ def _f(function: str, x: Tensor, params: Sequence[float]) -> Tensor:
 
 
 def _values(spec: KernelSpec, x: Tensor, params: Sequence[float]) -> Tensor:
-    """f(x) of x as a whole and as it lies: PyTorch's vector and scalar code, and oneDNN's, differ in the last bits.
-    Where PyTorch's function rounds more than once, in 16 bits, f(x) in float32, contiguous."""
+    """f(x) of the whole x with its strides: PyTorch's vector and scalar code, and oneDNN's, differ in the last bits.
+    In 16 bits, where PyTorch's function rounds more than once, f(x) is computed in float32, contiguous."""
     if spec.function.rounds_once or x.dtype == computed(x.dtype):
         return _f(spec.function.name, x, params).to(x.dtype)  # autocast lets some functions give float32
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -44,8 +44,8 @@ def _values(spec: KernelSpec, x: Tensor, params: Sequence[float]) -> Tensor:
 
 
 def _of_each(what: str, spec: KernelSpec, x: Tensor, params: Sequence[float]) -> Tensor:
-    """One of _EACH of flat x, in the type that it is computed in. On a CPU in 16 bits it is read from a table, which is
-    sooner done than computing it, and bit for bit the same."""
+    """A function of _EACH at flat x, in the type that it is computed in. On a CPU in 16 bits it is read from a table,
+    which is faster and bit for bit the same."""
     if x.itemsize == 2 and on_host(x):
         return _each(what, spec.key, x.dtype, tuple(params)).index_select(0, place(x))
     return _EACH[what](spec, widened(x), params)
@@ -57,7 +57,7 @@ def _each(what: str, kernel: str, dtype: torch.dtype, params: tuple[float, ...])
 
 
 def _signed(spec: KernelSpec, wide: Tensor, params: Sequence[float]) -> Tensor:
-    """±(f(x) - min f). Of f(x) before it is rounded to y: near the minimum the difference has more digits than y."""
+    """±(f(x) - min f), from f(x) before it is rounded to y: near the minimum the difference has more digits than y."""
     above = (_f(spec.function.name, wide, params) - spec.function.minimum).clamp(min=0)
     return where(_on_right(spec, wide, params), above, -above)
 
@@ -75,7 +75,7 @@ _EACH: dict[str, Callable[[KernelSpec, Tensor, Sequence[float]], Tensor]] = {
 
 
 def forward(spec: KernelSpec, x: Tensor, params: Sequence[float], order: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
-    """y = f(x) and what is saved, of an x of any strides; both contiguous, the dimensions of y in `order`."""
+    """y = f(x) and what is saved, for x of any strides; both are contiguous, the dimensions of y in `order`."""
     y = _values(spec, x, params)
     x, y = (tensor.permute(*order) if order else tensor for tensor in (x, y))
     y = y.contiguous()
@@ -134,7 +134,7 @@ def backward(spec: KernelSpec, grad: Tensor, y: Tensor | None, saved: Tensor, pa
         derivative = _derivative(spec, part, saved, params, piece, computed(grad.dtype))
         if dx.dtype == derivative.dtype:
             torch.mul(flat_grad[piece], derivative, out=flat_dx[piece])
-        else:  # in place, as memory that is touched for the first time costs more than a product
+        else:  # in place: touching new memory costs more than a product
             flat_dx[piece] = widened(flat_grad[piece]).mul_(derivative)
     return dx
 
@@ -142,7 +142,7 @@ def backward(spec: KernelSpec, grad: Tensor, y: Tensor | None, saved: Tensor, pa
 def _derivative(
     spec: KernelSpec, y: Tensor | None, saved: Tensor, params: Sequence[float], piece: slice, wide: torch.dtype
 ) -> Tensor:
-    """f'(x) of a piece, from the output there and what was saved of all."""
+    """f'(x) of a piece, from the output of the piece and what was saved of the whole tensor."""
     packed = saved[:, bytes_of(piece)] if spec.stored_bits else saved
     match spec.storage.name, y:
         case "derivative", _:
@@ -159,7 +159,7 @@ def _derivative(
 
 
 def levels(spec: KernelSpec, saved: Tensor, count: int, dtype: torch.dtype) -> Tensor:
-    """What the packed codes stand for: `count` numbers of the dtype, flat."""
+    """The levels of the packed codes: `count` numbers of the dtype, flat."""
     values = saved.new_empty(count, dtype=dtype)
     for piece in pieces(count):
         packed = saved[:, bytes_of(piece)]
@@ -176,7 +176,7 @@ def _levels(kernel: str, wide: torch.dtype, device: torch.device, packed: Tensor
 
 @lru_cache(TABLES)
 def _pairs(kernel: str, wide: torch.dtype, device: torch.device) -> Tensor:
-    """The levels of code % 256 and code // 256 of each number; of what is no pair of codes, any two."""
+    """The levels of number % 256 and number // 256 for each number; arbitrary ones where these are no codes."""
     spec = spec_of(kernel)
     levels = torch.tensor(table_of(spec).levels, dtype=wide, device=device)
     first, second = (
@@ -197,7 +197,7 @@ def gated(function: str, a: Tensor, b: Tensor) -> Tensor:
 def gated_backward(function: str, grad: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """grad * b * f'(a) and grad * f(a), of contiguous tensors."""
     da, db, elements = torch.empty_like(a), torch.empty_like(b), torch_elements(function)
-    flat_grad, flat_a, flat_b, flat_da, flat_db = (one.view(-1) for one in (grad, a, b, da, db))
+    flat_grad, flat_a, flat_b, flat_da, flat_db = (tensor.view(-1) for tensor in (grad, a, b, da, db))
     for piece in pieces(a.numel()):
         g, wide = widened(flat_grad[piece]), widened(flat_a[piece])
         flat_da[piece] = g * widened(flat_b[piece]) * elements.derivative(wide, ())
@@ -206,11 +206,11 @@ def gated_backward(function: str, grad: Tensor, a: Tensor, b: Tensor) -> tuple[T
 
 
 def fused_forward(x: Tensor, key: str, with_derivatives: bool) -> list[Tensor]:
-    """The results of an emitted function, and its derivatives where they are asked for, of a contiguous x."""
-    found = module_of(key, "torch", "float32")  # the text is the same for all dtypes
-    run, times = (found.element, 2) if with_derivatives else (found.values, 1)
+    """The results of an emitted function, and its derivatives if they are asked for, for a contiguous x."""
+    module = module_of(key, "torch", "float32")  # the text is the same for all dtypes
+    run, times = (module.element, 2) if with_derivatives else (module.values, 1)
     made = [torch.empty_like(x) for _ in range(find(key).count * times)]
-    flat_x, flat = x.reshape(-1), [one.view(-1) for one in made]
+    flat_x, flat = x.reshape(-1), [result.view(-1) for result in made]
     for piece in pieces(x.numel()):
         for whole, part in zip(flat, run(widened(flat_x[piece])), strict=True):
             whole[piece] = part

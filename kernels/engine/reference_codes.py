@@ -3,8 +3,8 @@
 A flat tensor is [outer, tokens, wide], and `run` tokens in a row share an entry of a vector: element i takes entry
 ((i // (tokens * wide)) * ceil(tokens / run) + i % (tokens * wide) // wide // run) * wide + i % wide of it, modulo its
 length. So a group has elements of one feature only, `wide` apart; with wide = 1 and tokens = run it is entry
-(i // run) % length, as channels have it. Vectors have any floating-point type, and one entry, or as many as there are
-groups or channels; all is computed in float32, or in float64 for float64.
+(i // run) % length, as channels have it. Vectors have any floating-point type, and one entry, or one for each group
+or channel; the ops compute in float32, or in float64 for float64.
 """
 
 import torch
@@ -14,45 +14,45 @@ from torch.nn import functional as F
 from kernels.engine.codes import Decode, Encode, taking
 from kernels.engine.elements import computed
 from kernels.engine.host import pack, unpack
-from kernels.engine.pieces import Along, bytes_of, pieces
+from kernels.engine.pieces import GroupEntries, bytes_of, pieces
 from kernels.engine.planes import eights_of, plane_bytes
 
 
 def ends(x: Tensor, run: int, wide: int, tokens: int, bits: int) -> tuple[Tensor, Tensor]:
     """The minimum of each group, rounded down to bfloat16, and the step from code to code, rounded up: bfloat16 each.
 
-    So 2^bits codes from the minimum on, a step apart, reach over the whole group.
+    So 2^bits codes, from the minimum on and a step apart, cover the whole group.
     """
     flat, groups = x.reshape(-1), x.numel() // tokens * -(-tokens // run)
     low, high = (x.new_full((groups,), end, dtype=torch.float32) for end in (torch.inf, -torch.inf))
-    along = Along(run, wide, tokens, low, high)
-    for piece in pieces(len(flat), along.units):
-        for part, least, most in along.parts(flat[piece].float(), piece.start):
+    entries = GroupEntries(run, wide, tokens, low, high)
+    for piece in pieces(len(flat), entries.units):
+        for part, lowest, highest in entries.parts(flat[piece].float(), piece.start):
             # Not aminmax, which takes several times as long.
-            torch.minimum(least, part.amin(-2, keepdim=True), out=least)
-            torch.maximum(most, part.amax(-2, keepdim=True), out=most)
+            torch.minimum(lowest, part.amin(-2, keepdim=True), out=lowest)
+            torch.maximum(highest, part.amax(-2, keepdim=True), out=highest)
     minimum = -next_bfloat16(-low)
     step = next_bfloat16((high - minimum) / ((1 << bits) - 1))
     return minimum.bfloat16(), step.bfloat16()
 
 
 def next_bfloat16(values: Tensor) -> Tensor:
-    """The next number of bfloat16, or the same; it keeps the upper half of a float32's bits."""
+    """The values rounded up to bfloat16, which has the upper half of a float32's bits."""
     bits = (values > 0).to(torch.int32).mul_(0xFFFF).add_(values.view(torch.int32))
     return bits.bitwise_and_(~0xFFFF).view(torch.float32)
 
 
 @taking(Encode)
 def encode(given: Encode) -> Tensor:
-    """Bit planes of floor((x - center) * scale + noise) + offset, not below 0 and below 2**bits; NaN has code 0."""
+    """Bit planes of floor((x - center) * scale + noise) + offset, clamped to [0, 2**bits - 1]; NaN has code 0."""
     flat, noise = given.x.reshape(-1), given.noise
     wide = computed(flat.dtype)
     vectors = (vector.to(wide) for vector in (given.center, given.scale, given.offset))
-    along = Along(given.run, given.wide, given.tokens, *vectors)
+    entries = GroupEntries(given.run, given.wide, given.tokens, *vectors)
     planes = flat.new_empty((given.bits, plane_bytes(len(flat))), dtype=torch.uint8)
-    for piece in pieces(len(flat), along.units):
+    for piece in pieces(len(flat), entries.units):
         places = flat[piece].to(wide, copy=True)
-        parts = list(along.parts(places, piece.start))
+        parts = list(entries.parts(places, piece.start))
         for part, center, scale, _ in parts:
             part.sub_(center).mul_(scale)
         if noise is not None:
@@ -69,8 +69,10 @@ def encode(given: Encode) -> Tensor:
 def decode(given: Decode) -> Tensor:
     """Flat values (code * step + base) * gain + bias."""
     wide, channels = computed(given.dtype), (given.inner, 1, given.inner)
-    groups = Along(given.run, given.wide, given.tokens, given.step.to(wide), given.base.to(wide))
-    gain, bias = (None if one is None else Along(*channels, one.to(wide)) for one in (given.gain, given.bias))
+    groups = GroupEntries(given.run, given.wide, given.tokens, given.step.to(wide), given.base.to(wide))
+    gain, bias = (
+        None if vector is None else GroupEntries(*channels, vector.to(wide)) for vector in (given.gain, given.bias)
+    )
     made = given.planes.new_empty(given.count, dtype=given.dtype)
     eights, signs = eights_of(len(given.planes), made.device), given.signs
     for piece in pieces(given.count, groups.units):
@@ -78,10 +80,10 @@ def decode(given: Decode) -> Tensor:
         values = unpack(given.planes[:, bytes_of(piece)], count, eights).to(wide)
         for part, step, base in groups.parts(values, piece.start):
             part.mul_(step).add_(base)
-        for part, entries in gain.parts(values, piece.start) if gain else ():
-            part.mul_(entries)
-        for part, entries in bias.parts(values, piece.start) if bias else ():
-            part.add_(entries)
+        for part, factor in gain.parts(values, piece.start) if gain else ():
+            part.mul_(factor)
+        for part, addend in bias.parts(values, piece.start) if bias else ():
+            part.add_(addend)
         if signs is not None:
             above = unpack(signs[:, bytes_of(piece)], count, eights[:256])
             values = _signed(values, above, given.slope, given.clamp)
@@ -90,7 +92,7 @@ def decode(given: Decode) -> Tensor:
 
 
 def _signed(values: Tensor, above: Tensor, slope: float, clamp: bool) -> Tensor:
-    """Values known to be above 0, or not: those are times `slope`."""
+    """The values where they are known to be above 0, `slope` times the values elsewhere."""
     if slope:
         over, under = (values.clamp(min=0), values.clamp(max=0)) if clamp else (values, values)
         return torch.where(above.bool(), over, slope * under)
@@ -98,7 +100,7 @@ def _signed(values: Tensor, above: Tensor, slope: float, clamp: bool) -> Tensor:
 
 
 def rectify(x: Tensor, slope: float) -> tuple[Tensor, Tensor]:
-    """x where it is above 0, slope * x elsewhere, and a plane, set where it is above, as which NaN counts, too."""
+    """x where it is above 0 or NaN, slope * x elsewhere, and a plane, set where x is above 0 or NaN."""
     flat, y = x.reshape(-1), F.leaky_relu(x, slope) if slope else F.relu(x)
     signs = x.new_empty((1, plane_bytes(len(flat))), dtype=torch.uint8)
     for piece in pieces(len(flat)):

@@ -1,8 +1,8 @@
-"""The ops forward and backward as plain operations, which torch.compile traces and fuses with what is next to them.
+"""The ops forward and backward as plain operations, which torch.compile traces and fuses with their neighbours.
 
-What is saved is what the ops save, laid out for vectors: byte j of a plane holds elements j, j + n/8, … j + 7n/8, so
-that neighbours in memory go into neighbouring bytes. Eight neighbours to a byte, as the ops have it, no compiler
-vectorises; and planes do not leave the graph that they are made in.
+They save what the ops save, in another order of bits: byte j of a plane holds elements j, j + n/8, … j + 7n/8, so that
+neighbours in memory go into neighbouring bytes. No compiler vectorises the order of the ops, eight neighbours a byte.
+The order may differ, as planes never leave the graph that makes them.
 """
 
 import math
@@ -23,17 +23,17 @@ _STORAGES = (DERIVATIVE, OUTPUT, BRANCH_BIT, CODES, TABLE_CODES)
 
 
 def traceable(kernel: str) -> bool:
-    """Whether a kernel is written so: its codes fit into a word, and it looks at no bits of a floating-point number.
+    """Whether a kernel can be traced: its codes fit into a word, and it reads no bits of a floating-point number.
 
-    Wider codes need tables, and Inductor's C++ computes neither these nor the bits of a number in vectors; and bits of
-    a number cross into backward as a tensor of their own.
+    Wider codes need tables, and Inductor's C++ vectorises neither these nor the bits of a number; and bits of a number
+    would be saved for backward as another tensor.
     """
     spec = spec_of(kernel)
     return spec.stored_bits <= WORD_PLANES and spec.storage in _STORAGES
 
 
 def forward(x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """As the op: y = f(x) and what is saved, of an x of any strides; y is contiguous, its dimensions in `order`."""
+    """As the op: y = f(x) and what is saved, for x of any strides; y is contiguous, its dimensions in `order`."""
     spec = spec_of(kernel)
     elements, y = torch_elements(spec.function.name), _values(spec, x, params)
     x, y = (tensor.permute(*order).contiguous() if order else tensor.contiguous() for tensor in (x, y))
@@ -48,7 +48,7 @@ def forward(x: Tensor, kernel: str, params: Sequence[float], order: Sequence[int
 
 
 def backward(grad: Tensor, y: Tensor | None, saved: Tensor, kernel: str, params: Sequence[float]) -> Tensor:
-    """As the op: grad * f'(x), of contiguous tensors."""
+    """As the op: grad * f'(x), for contiguous tensors."""
     spec = spec_of(kernel)
     match spec.storage.name, y:
         case "derivative", _:
@@ -57,7 +57,7 @@ def backward(grad: Tensor, y: Tensor | None, saved: Tensor, kernel: str, params:
             return _times_levels(spec, grad, saved)
         case "branch_bit", Tensor():
             output, place = widened(_split(y)), torch.arange(EIGHT, dtype=torch.int32, device=y.device)
-            bit = (_word(saved)[:, None] << (31 - place[:, None])) < 0  # the sign tells it soonest
+            bit = (_word(saved)[:, None] << (31 - place[:, None])) < 0  # the sign is the fastest test of a bit
             derivative = derivative_from_output(spec, y.dtype, output, bit, params)
             return _joined(_product(_split(grad), derivative), grad)
         case _, Tensor():
@@ -77,9 +77,9 @@ def _product(grad: Tensor, derivative: Tensor) -> Tensor:
 
 
 def _split(x: Tensor) -> Tensor:
-    """[lead, 8, n/8] of a contiguous tensor: its last dimensions are cut, so far as their sizes are known now.
+    """[lead, 8, n/8] of a contiguous tensor: its last dimensions whose sizes are constants are cut into eight.
 
-    Where 8 does not divide these, all of the tensor is cut, filled up with zeros.
+    If 8 does not divide their product, the whole tensor is padded with zeros and cut.
     """
     lead = list(x.shape)
     row = 1
@@ -87,7 +87,7 @@ def _split(x: Tensor) -> Tensor:
         row *= lead.pop()
     if row % EIGHT == 0:
         return x.reshape(math.prod(lead), EIGHT, row // EIGHT)
-    # Not -n % 8, which would be compared with 0 and make another graph for either.
+    # Not -n % 8: comparing it with 0 would make a graph for each case.
     return F.pad(x.reshape(-1), (0, EIGHT - x.numel() % EIGHT)).view(1, EIGHT, x.numel() // EIGHT + 1)
 
 
@@ -97,7 +97,7 @@ def _joined(split: Tensor, like: Tensor) -> Tensor:
 
 
 def _planes(words: Tensor, bits: int) -> Tensor:
-    """uint8 [bits, lead, n/8] of numbers int32 [lead, 8, n/8], which have bit p of a code at bit 8p."""
+    """uint8 [bits, lead, n/8] from int32 [lead, 8, n/8], which has bit p of a code at bit 8p."""
     word = words[:, EIGHT - 1]
     for k in reversed(range(EIGHT - 1)):
         word = (word << 1) | words[:, k]
@@ -126,8 +126,8 @@ def _spread_codes(spec: KernelSpec, x: Tensor) -> Tensor:
 def _times_levels(spec: KernelSpec, grad: Tensor, planes: Tensor) -> Tensor:
     """grad times the level of each code.
 
-    Inductor's C++ reads a byte as slowly as eight of them: there all that is in a byte is computed at once. Its Triton
-    fuses one expression with what uses it, and not eight.
+    Inductor's C++ reads one byte as slowly as eight: on a CPU all elements of a byte are computed at once. Inductor's
+    Triton fuses one expression with its consumers, but not eight.
     """
     split, word = _split(grad), _word(planes)
     level = _lookup([*table_of(spec).levels], spec.stored_bits, computed(grad.dtype), grad.device)
@@ -138,7 +138,7 @@ def _times_levels(spec: KernelSpec, grad: Tensor, planes: Tensor) -> Tensor:
 
 
 def _lookup(levels: list[float], bits: int, dtype: torch.dtype, device: torch.device) -> Callable[[Tensor], Tensor]:
-    """The level of a code whose bit p is at 8p: by one choice for each bit, as vectors have no tables."""
+    """The level of a code whose bit p is at 8p: by one torch.where for each bit, as table lookups do not vectorise."""
     numbers = [torch.full((), level, dtype=dtype, device=device) for level in levels]
     numbers += numbers[-1:] * ((1 << bits) - len(numbers))
 

@@ -1,4 +1,4 @@
-"""Methods as values: what each saves for backward, what it needs, what it refuses and why. Nothing here needs torch.
+"""Methods as objects: what each saves for backward, what it needs, what it refuses and why. No module needs torch.
 
 `registry` lists them; `docs/add_method.md` adds one.
 """

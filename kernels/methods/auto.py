@@ -1,4 +1,4 @@
-"""auto: `convert` measures, and takes at each place of a model the method that saves least within an error bound."""
+"""auto: at each site of a model `convert` measures, and takes the method that saves least within an error bound."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from kernels.methods.stock import Stock
 
 @dataclass(frozen=True)
 class Auto(Stock):
-    """Stock, until another method is chosen.
+    """Stock, until `convert` sets another method.
 
     Attributes
     ----------

@@ -13,7 +13,7 @@ from kernels.methods.method import WithoutKernel
 SCHEMES = ("robust", "paper", "group", "fused")
 ROUNDINGS = ("nearest", "stochastic")
 BITS = range(2, 9)
-GROUP = 64  # elements at most that share a minimum and a step: two bfloat16 numbers are half a bit an element
+GROUP = 64  # elements at most that share a minimum and a step, two bfloat16 numbers: half a bit an element
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Compressed(WithoutKernel):
     bits
         K, 2 to 8.
     scheme
-        What is saved of a batch norm's result. Other tensors are saved as by "group", and by "fused" whole.
+        What is saved of a batch norm's result. Other tensors are saved as by "group"; with "fused" whole.
 
         - "robust": its normalised input in K bits on a fixed range; one more bit tells where a ReLU's input is above 0.
         - "paper": K bits by the paper's eq. 9, which tell the sign, too, if abs(shift / scale) is below 3.
@@ -66,23 +66,23 @@ class Compressed(WithoutKernel):
 
     @property
     def exact(self) -> bool:
-        """Whether copies are the tensors themselves."""
+        """Whether the tensors themselves are saved."""
         return self.scheme == "fused"
 
     @property
     def reach(self) -> float:
-        """Where the fixed range ends. For numbers from N(0, 1) the best is 2.7 for 4 bits and 3.9 for 8 (Max 1960);
-        what networks have reaches further out, and costs more than finer steps bring."""
+        """The end of the fixed range. For numbers from N(0, 1) the best is 2.7 for 4 bits and 3.9 for 8 (Max 1960);
+        numbers in networks lie further out, and cutting them off costs more than finer steps gain."""
         return 1 + self.bits / 2 if self.clip is None else float(self.clip)
 
     @property
     def shrinkage(self) -> float:
-        """E[x q(x)] for x from N(0, 1), by which the values that codes of the fixed range stand for are divided.
+        """E[x q(x)] for x from N(0, 1); the values of codes of the fixed range are divided by it.
 
         Each border b of q, where it rises by a step, adds step * E[x; x > b] = step * phi(b), phi the density of
-        N(0, 1): a sum over the borders. So decoded values q / shrinkage have the slope 1 on x, and a gain's gradient is
-        no less than it should be in the mean: without it by 12 % at 2 bits, 0.5 % at 4 and 6e-7 at 8, most of all
-        since what lies beyond the ends is brought in. (Vargaftik et al., DRIVE, 2021, scale by the data's own sum.)
+        N(0, 1): a sum over the borders. So the regression of q / shrinkage on x has slope 1, and the mean of a gain's
+        gradient is right: without the division it is too small by 12 % at 2 bits, 0.5 % at 4 and 6e-7 at 8, mostly
+        since values beyond the ends are clamped. (Vargaftik et al., DRIVE, 2021, scale by the data's own sum.)
         """
         count = 1 << self.bits
         step = 2 * self.reach / count

@@ -1,6 +1,6 @@
-"""compress: a model runs forward exactly, and all that autograd saves of it is kept in few bits, by structure.
+"""compress: a model runs forward exactly, and all tensors that autograd saves are stored in few bits.
 
-What is coded is any tensor, as in GACT (Liu et al., 2022). What is known of the calls that made it saves more.
+Any tensor is coded, as in GACT (Liu et al., 2022). Knowledge of the calls that made it saves more.
 """
 
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ from kernels.errors import KernelError, shown
 from kernels.methods.compressed import BITS, ROUNDINGS
 from kernels.methods.method import WithoutKernel
 
-SMALLEST = 4096  # elements: below, codes save less than the kernels that make them take
-STATISTIC = 16  # a reduction of so many elements to one leaves a statistic, which is small and has to be exact
+SMALLEST = 4096  # elements of a tensor; coding a smaller one is not worth the kernels that it takes
+STATISTIC = 16  # a reduction of this many elements to one gives a statistic, which is small and has to be exact
 
-# Elements that share a minimum and a step, which take 4 bytes. Where a bit more is counted as half the error, groups of
-# 128 of a channel or token are better than of 64 and, in the mean of nets of images and of text, no worse than of 256.
+# Elements that share a minimum and a step, which take 4 bytes. If one bit more counts as half the error, groups of 128
+# of a channel or token are better than of 64 and, in the mean of image and text models, no worse than of 256.
 GROUP, SMALLEST_GROUP = 128, 32
-ACROSS = 64  # where they are of several channels
+ACROSS = 64  # elements of a group across several channels
 
 
 @dataclass(frozen=True)
 class EveryTensor(WithoutKernel):
-    """Codes of every saved tensor that backward need not have exactly.
+    """Codes of every saved tensor that backward does not need exactly.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class EveryTensor(WithoutKernel):
     name: ClassVar[str] = "compress"
     options: ClassVar[tuple[str, ...]] = ("bits", "rounding")
     widths: ClassVar[range] = BITS
-    by_site: ClassVar[bool] = False  # whether it has to know which tensor of the model it codes
+    by_site: ClassVar[bool] = False  # whether codes depend on the site of a tensor
 
     bits: int = 4
     rounding: str = "nearest"
@@ -51,7 +51,7 @@ class EveryTensor(WithoutKernel):
             raise KernelError(f"rounding must be one of {', '.join(ROUNDINGS)}, got {shown(self.rounding)}")
 
     def at(self, site: str) -> "EveryTensor | None":
-        """What codes the tensor at a site; None: it stays as it is."""
+        """The method for the tensor at a site; None: it is saved as it is."""
         return self
 
     def __str__(self) -> str:

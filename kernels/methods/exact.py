@@ -8,6 +8,6 @@ from kernels.methods.stock import Stock
 
 @dataclass(frozen=True)
 class Exact(Stock):
-    """Of `kernels.swiglu` and its like; PyTorch's own function runs where nothing is saved."""
+    """For `kernels.swiglu` and the other gates; PyTorch's own function runs where nothing is saved."""
 
     name: ClassVar[str] = "exact"

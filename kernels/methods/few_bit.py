@@ -1,4 +1,4 @@
-"""fewbit: a code of x in b bits; backward looks up a level, the value that stands for f' in an interval of x."""
+"""fewbit: a code of x in b bits; backward looks up its level, the approximation of f' in an interval of x."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from kernels.methods.table import Table, own_document, read_table
 
 DEFAULT_BITS = 3
 MAX_BITS = 8
-WRITTEN_BITS = 4  # of a table that stands in the emitted code; a larger one is searched in memory
+WRITTEN_BITS = 4  # tables of at most these bits are in the emitted text; larger ones are searched in memory
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class FewBit(Method):
     Attributes
     ----------
     bits
-        Of the table, as asked for; None: 3, or those of the file.
+        Bits of the table, as asked for; None: 3, or those of the file.
     coefficients
         The path of a table of the user's own, or ""; once bound, path#digest.
     """
@@ -71,7 +71,7 @@ class FewBit(Method):
         return self.table(function).bits if self.coefficients else function.tables[self.bits or 0]
 
     def table(self, function: FunctionInfo) -> Table:
-        """The table, of a method that was bound."""
+        """The table; only for a bound method."""
         return read_table(function.name, self.bits or 0, self.coefficients)
 
     def arguments(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""invact: f'(x) from the output, which the next layer saves anyway, and one bit where y has two preimages, or two."""
+"""invact: f'(x) from the output, which the next layer saves anyway, and one or two bits where y has two preimages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from kernels.methods.storage import BRANCH_AND_ROUNDING, BRANCH_BIT, OUTPUT, Sto
 
 ELEMENT, FINER_ELEMENT = "derivative_from_output", "derivative_from_finer_output"
 BITS = range(1, 3)
-NARROW = ("float16", "bfloat16")  # dtypes that y is rounded to, f being computed in float32
+NARROW = ("float16", "bfloat16")  # dtypes of y that are narrower than float32, in which f is computed
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class FromOutput(Method):
     Attributes
     ----------
     bits
-        At most, beside y: 1, the branch; 2, and which way y was rounded, where that tells f' better.
+        At most, beside y. 1: the branch; 2: also which way y was rounded, where that makes f' more accurate.
     """
 
     name: ClassVar[str] = "invact"

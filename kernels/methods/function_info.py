@@ -1,4 +1,4 @@
-"""What is known of a function of the catalogue: found by codegen, stored in `kernels.generated.functions`."""
+"""Properties of a function of the catalogue: computed by codegen, stored in `kernels.generated.functions`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class FunctionInfo:
     lower_limits
         Of parameters: below them the output does not determine f'.
     rounds_parameters
-        Whether y is compared with parameters, which then are rounded to the dtype of y.
+        Whether kernels compare y with parameters, which are rounded to the dtype of y for that.
     rounds_once
         Whether forward in PyTorch rounds its result only, in each dtype.
     branches
@@ -25,7 +25,7 @@ class FunctionInfo:
     minimum
         Of f, or None where it has no lower bound.
     bounded_derivative
-        Whether f' with default parameters has a bound: else no few-bit table serves every x.
+        Whether f' with default parameters is bounded; if not, no few-bit table serves every x.
     tables
         Few-bit tables: bits stored, by the bits that were asked for.
     elements

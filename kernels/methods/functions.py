@@ -1,4 +1,4 @@
-"""The functions that there are kernels for."""
+"""The functions that have kernels."""
 
 from kernels.errors import KernelError
 from kernels.generated.functions import FUNCTIONS as FUNCTIONS
@@ -6,7 +6,7 @@ from kernels.methods.function_info import FunctionInfo
 
 
 def function_info(name: str) -> FunctionInfo:
-    """What is known of a function.
+    """The properties of a function.
 
     Raises
     ------

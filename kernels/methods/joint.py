@@ -17,16 +17,16 @@ COMPONENTS = ("derivatives", "outputs")
 
 @dataclass(frozen=True)
 class Joint(Method):
-    """One component of a joint code; not for users: `ActLinear` alone needs both.
+    """One component of a joint code; not for users: only `ActLinear` needs both.
 
     Attributes
     ----------
     bits
-        Of the code; None: those of the file.
+        Bits of the code; None: those of the file.
     coefficients
         The path of a file of the user's own, or ""; once bound, path#digest.
     component
-        What a code stands for: "derivatives" or "outputs".
+        The values of codes: "derivatives" or "outputs".
     """
 
     name: ClassVar[str] = "joint"
@@ -76,7 +76,7 @@ class Joint(Method):
         return self.table(function).bits
 
     def table(self, function: FunctionInfo) -> Table:
-        """Its table, of a method that was bound."""
+        """The table; only for a bound method."""
         return read_joint(function.name, self.bits or 0, self.coefficients, self.component)
 
     def __str__(self) -> str:

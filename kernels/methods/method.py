@@ -1,4 +1,4 @@
-"""What a method is, and a method for one function: all that the runtime, codegen and reports ask of either."""
+"""`Method`, and `KernelSpec`, a method for one function, as the runtime, codegen and reports use them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -30,15 +30,15 @@ class Method(ABC):
     name
         What users call it.
     options
-        Names of the arguments that go with it.
+        Names of its arguments.
     fit
-        The kind of coefficient files that its element functions are made of: "fewbit", "invact", or "" for none.
+        The kind of coefficient files behind its element functions: "fewbit", "invact", or "" for none.
     stock
         Whether PyTorch's own function runs.
     widths
-        What the option bits may be; empty where there is no such option.
+        Allowed values of the option bits; empty without such an option.
     default_parameters_only
-        Whether it serves a function for its default parameters alone.
+        Whether it serves functions only with their default parameters.
     serves_any_function
         Whether it serves functions that are not in the catalogue.
     """
@@ -57,7 +57,7 @@ class Method(ABC):
 
     @abstractmethod
     def elements(self, function: FunctionInfo) -> Elements:
-        """The element functions that kernels are made of."""
+        """The element functions that kernels call."""
 
     def bind(self, function: FunctionInfo, parameters: Mapping[str, float]) -> "KernelSpec":
         """The method for one function.
@@ -81,11 +81,11 @@ class Method(ABC):
         return {}
 
     def table(self, function: FunctionInfo) -> Table | None:
-        """The few-bit table that codes are of, of a method that was bound."""
+        """The few-bit table of the codes; only for a bound method."""
         return None
 
     def unfit(self, function: FunctionInfo) -> str:
-        """Why users are refused the method for a function, though there is a kernel; or ""."""
+        """The reason to refuse the method to users for a function that has a kernel; or ""."""
         return ""
 
     def stored_bits(self, function: FunctionInfo) -> int:
@@ -93,11 +93,11 @@ class Method(ABC):
         return int(self.storage(function).packed)
 
     def stored_dtype(self, dtype: str) -> str:
-        """Of the tensor that is stored beside the output, where it is like the input."""
+        """The dtype of a stored tensor like the input, see `Storage.like_input`."""
         return dtype
 
     def parameters_as_held(self, function: FunctionInfo) -> bool:
-        """Whether kernels take parameters as the dtype of y holds them."""
+        """Whether kernels take parameters rounded to the dtype of y."""
         return False
 
     def arguments(self) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class Method(ABC):
 
 @dataclass(frozen=True)
 class WithoutKernel(Method):
-    """A method for which there is no element-wise kernel of this project: it has no storage and no elements."""
+    """A method without an element-wise kernel of this project: it has no storage and no elements."""
 
     def storage(self, function: FunctionInfo) -> NoReturn:
         raise NotImplementedError(f"{self.name} has no kernel here")
@@ -127,7 +127,7 @@ class KernelSpec:
 
     @property
     def key(self) -> str:
-        """What ops are given in its place: under torch.compile it is a constant of the graph."""
+        """The text by which ops take the kernel; under torch.compile it is a constant of the graph."""
         return f"{self.function.name}: {self.method}"
 
     @property
@@ -141,7 +141,7 @@ class KernelSpec:
         return self.method.stored_bits(self.function)
 
     def elements(self, dtype: str) -> Elements:
-        """The names of the element functions in `kernels.generated`; forward's, where the method needs none."""
+        """The names of the element functions in `kernels.generated`; that of forward instead of those not needed."""
         forward, encode, decode = self.method.elements(self.function)
         return Elements(*(self.function.element(name or forward, dtype) for name in (forward, encode, decode)))
 
@@ -161,7 +161,7 @@ class KernelSpec:
 
 
 class SavedBy(NamedTuple):
-    """What an autograd.Function tells the recorder of memory, by a static method `saved_by` of forward's arguments."""
+    """What an autograd.Function saves, for memory reports: its static method `saved_by` takes forward's arguments."""
 
     operation: str
     method: type[Method] | None = None

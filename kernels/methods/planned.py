@@ -1,4 +1,4 @@
-"""compress by a plan: each tensor that a model saves has bits of its own, or stays as it is."""
+"""compress by a plan: for each tensor that a model saves, the plan has the bits, or saves it as it is."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,9 +17,9 @@ class Planned(EveryTensor):
     Attributes
     ----------
     bits, rounding
-        As of `EveryTensor`: the bits of sites that the plan does not know.
+        As of `EveryTensor`; the bits are for sites that are not in the plan.
     at_site
-        Bits by the names of sites, see `kernels.eager.sites`; None: what is saved there stays as it is.
+        Bits by the names of sites, see `kernels.eager.sites`; None: the tensor is saved as it is.
     """
 
     name: ClassVar[str] = "plan"
@@ -28,7 +28,7 @@ class Planned(EveryTensor):
     at_site: Mapping[str, int | None] = field(default_factory=dict)
 
     def at(self, site: str) -> EveryTensor | None:
-        """What codes the tensor at a site; None: it stays as it is."""
+        """The method for the tensor at a site; None: it is saved as it is."""
         bits = self.at_site.get(site, self.bits)
         return None if bits is None else EveryTensor(bits, self.rounding)
 

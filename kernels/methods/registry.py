@@ -1,4 +1,4 @@
-"""All methods by the names that users give them, and methods made of what users ask for."""
+"""All methods by name, and methods made from users' arguments."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ from kernels.methods.method import Method
 from kernels.methods.precision_bit import PrecisionBit
 from kernels.methods.stock import Stock
 
-# Of single functions and modules: what kernels.functional and kernels.modules take besides stock.
+# Methods of single functions and modules: kernels.functional and kernels.modules take these and stock.
 ELEMENTWISE: dict[str, type[Method]] = {
     method.name: method for method in (ForwardDerivative, FewBit, FromOutput, PrecisionBit)
 }
@@ -29,17 +29,17 @@ def register(method: type[Method]) -> type[Method]:
 
 
 def of_models() -> dict[str, type[Method]]:
-    """What `convert` takes."""
+    """The methods that `convert` takes."""
     return {Auto.name: Auto, **ELEMENTWISE, Compressed.name: Compressed, EveryTensor.name: EveryTensor}
 
 
 def make(name: object, known: Mapping[str, type[Method]], **options: Any) -> Method:
-    """The method of that name with those options that are not None.
+    """The method of that name with the options that are not None.
 
     Raises
     ------
     KernelError
-        For a name that is not in `known`, and for options that do not go with the method.
+        For a name that is not in `known`, and for options that the method does not take.
     """
     if not isinstance(name, str):
         raise KernelError(f"method must be a name, got {shown(name)}")
@@ -59,6 +59,6 @@ def elementwise_or_stock(name: object, **options: Any) -> Method:
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """A hint at names that are written alike, or ""."""
+    """A hint at similar names, or ""."""
     close = difflib.get_close_matches(name.lower()[:80], list(known), n=2, cutoff=0.5)
     return f"; did you mean {' or '.join(close)}?" if close else ""

@@ -1,4 +1,4 @@
-"""What `kernels.ActLinear` saves: y - min f with the branch in its sign, which serves the linear layer, too."""
+"""What `kernels.ActLinear` saves: y - min f with the branch in its sign, for f' and for the linear layer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from kernels.methods.storage import SIGNED_OUTPUT, Storage
 
 @dataclass(frozen=True)
 class SignBit(FromOutput):
-    """±(y - min f), plus to the right of the minimum; not for users: `ActLinear` alone can keep y by it."""
+    """±(y - min f), plus to the right of the minimum; not for users: only `ActLinear` can recover y from it."""
 
     name: ClassVar[str] = "invact-sign-bit"
     options: ClassVar[tuple[str, ...]] = ()

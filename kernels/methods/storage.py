@@ -1,4 +1,4 @@
-"""What forward can leave to backward: each kind has its part in the kernel template and in the PyTorch reference."""
+"""The kinds of storage from forward to backward; the kernel template and the PyTorch reference have a case for each."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ class Storage:
     name
         STORAGE in `kernels.engine.templates.elementwise`.
     text
-        What backward reads, for a reader; {bits} is the number of packed bits an element.
+        What backward reads, for people; {bits} is the number of packed bits an element.
     like_input
         Whether a tensor of the shape of x is stored.
     packed

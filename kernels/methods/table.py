@@ -1,4 +1,4 @@
-"""Few-bit tables as kernels compare with them."""
+"""Few-bit tables, with borders as kernels compare with them."""
 
 import math
 import os
@@ -42,7 +42,7 @@ class Table:
 
     @property
     def bits(self) -> int:
-        """Bits that the codes need: fewer than were asked for, where f' has fewer values."""
+        """Bits of a code: fewer than were asked for, if f' has fewer values."""
         return (len(self.levels) - 1).bit_length()
 
     @property
@@ -52,7 +52,7 @@ class Table:
 
     @cached_property
     def float32_borders(self) -> tuple[float, ...]:
-        """The borders as float32 numbers are compared with them, see `largest_float32`."""
+        """The borders for comparisons with float32 numbers, see `largest_float32`."""
         return tuple(map(largest_float32, self.borders))
 
     def flat(self) -> list[float]:
@@ -68,7 +68,7 @@ def own_document(path: str, method: str, function: FunctionInfo, parameters: Map
     Raises
     ------
     KernelError
-        Where it cannot be read, and where it is of another method, function or parameters.
+        If the file cannot be read, or is of another method, function or parameters.
     """
     try:
         document = load(path)
@@ -87,14 +87,14 @@ def own_document(path: str, method: str, function: FunctionInfo, parameters: Map
 
 @cache
 def read_table(function: str, bits: int, file: str) -> Table:
-    """The table of a file, given as path#digest, or the packaged one of so many bits.
+    """The table of a file, given as path#digest, or the packaged table of `bits` bits.
 
     Raises
     ------
     KernelError
-        Where the file is another one than when its digest was taken.
+        If the file has changed since its digest was taken.
     CoefficientError
-        Where it cannot be a table of the function.
+        If the table is not one of the function.
     """
     solution = _solution(function, f"fewbit-{bits}bit", file)
     return Table(tuple(solution["borders"]), tuple(solution["codes"]), tuple(solution["levels"]))

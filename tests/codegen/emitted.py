@@ -1,4 +1,4 @@
-"""A function of one tensor as the emitted PyTorch module computes it, and as torch does; random functions."""
+"""Functions of one tensor as the emitted PyTorch module computes them, and as torch does; random functions."""
 
 from collections.abc import Callable
 
@@ -22,12 +22,12 @@ POINTS = torch.tensor(
 def emitted(function: Made, x: Tensor, folder: object, *args: object, **kwargs: object) -> tuple[Tensor, Tensor]:
     """The first result and its derivative, as the emitted PyTorch module has them, in float64."""
     fused = fuse(function, "f", args, kwargs)
-    found = module(fused.text("torch", "float32"), folder).element(x)
-    return found[0], found[fused.count]
+    results = module(fused.text("torch", "float32"), folder).element(x)
+    return results[0], results[fused.count]
 
 
 def expected(function: Made, x: Tensor, *args: object, **kwargs: object) -> tuple[Tensor, Tensor]:
-    """The same by torch and its autograd."""
+    """The result and its derivative by torch and its autograd."""
     x = x.clone().requires_grad_()
     y = function(x, *args, **kwargs)
     return y.detach(), torch.autograd.grad(y.sum(), x)[0]

@@ -1,4 +1,4 @@
-"""Emitted text made to run: Triton's in the interpreter, on CPU tensors; and Python in a process of its own."""
+"""Runs emitted text: Triton's in the interpreter, on CPU tensors; and Python in a separate process."""
 
 import importlib.util
 import itertools
@@ -15,7 +15,7 @@ _COUNT = itertools.count()
 
 
 def script(code: str, *words: str) -> str:
-    """What Python prints, where Triton has not decided yet, as it does while it is imported, how it runs."""
+    """The output of Python in a new process, where Triton is not imported yet: its import decides how it runs."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("TRITON_")}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code, *words],
@@ -31,9 +31,9 @@ def module(text: str, folder: Path) -> ModuleType:
     path = folder / f"emitted_{next(_COUNT)}.py"
     path.write_text(text, encoding="utf-8")
     specification = importlib.util.spec_from_file_location(path.stem, path)
-    found = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(found)
-    return found
+    imported = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(imported)
+    return imported
 
 
 @pytest.fixture

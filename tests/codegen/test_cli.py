@@ -40,7 +40,7 @@ def test_emit_writes_a_file_and_the_same_bytes_again(capsys, tmp_path):
     assert ask(capsys, *words, "--out", str(path))[0] == 0
     assert path.read_bytes() == first
     assert first.decode() == ask(capsys, *words)[1]
-    assert [one.name for one in tmp_path.iterdir()] == ["gelu.py"]
+    assert [path.name for path in tmp_path.iterdir()] == ["gelu.py"]
 
 
 @pytest.mark.slow

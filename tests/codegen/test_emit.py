@@ -52,9 +52,9 @@ def run_triton(emitted, x, params, saves, bits):
     given = [params] if params else []
     grid = (-(-x.numel() // (8 * 64)),)
     emitted.forward_kernel[grid](x, y, *store, *given, x.numel(), ROWS=64)
-    keeps = [y] if saves in ("branch_bit", "output", "marked_output") else []
+    outputs = [y] if saves in ("branch_bit", "output", "marked_output") else []
     takes = given if saves not in ("derivative", "codes") else []
-    emitted.backward_kernel[grid](grad, *keeps, *store, dx, *takes, x.numel(), ROWS=64)
+    emitted.backward_kernel[grid](grad, *outputs, *store, dx, *takes, x.numel(), ROWS=64)
     return y, saved, dx
 
 
@@ -156,9 +156,9 @@ def test_formulas_for_any_parameters_agree_with_the_files(name):
             space = {"torch": torch}
             function = derivative_from_output(subject, dtype, "torch")
             exec(compile("\n\n".join(torch_texts([function])), name, "exec"), space)  # our own text
-            side = [torch.ones_like(y, dtype=torch.bool)] if "on_right" in function.arguments else []
-            found = torch.as_tensor(space[function.name](y, *side, params))
-            outcomes.append(torch.broadcast_to(found, y.shape).float())
+            on_right = [torch.ones_like(y, dtype=torch.bool)] if "on_right" in function.arguments else []
+            derivative = torch.as_tensor(space[function.name](y, *on_right, params))
+            outcomes.append(torch.broadcast_to(derivative, y.shape).float())
         torch.testing.assert_close(*outcomes, rtol=2.0**-22, atol=0)
 
 

@@ -28,7 +28,9 @@ needs_triton = pytest.mark.skipif(
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 KERNELS = [
-    (function, *how) for function in ("gelu", "silu") for how in (("invact", 0), ("fewbit", 3), ("forward-ad", 0))
+    (function, *options)
+    for function in ("gelu", "silu")
+    for options in (("invact", 0), ("fewbit", 3), ("forward-ad", 0))
 ]
 # Instructions an element that an H200 can give out while memory delivers the bytes, in 16 bits; nothing larger will do.
 # A forward of forward-ad writes f' too: 6 bytes an element, where others move 4.1 to 4.4.
@@ -47,18 +49,18 @@ COMPILE = """
 import json, sys
 from codegen.inspect import inspect, offsets
 from codegen.options import method as method_of
-found = []
+reports = []
 for function, method, bits in json.loads(sys.argv[1]):
     for report in inspect(function, method_of(method, bits or None), "bfloat16", "sm_90"):
         code = report.code
-        found.append({
+        reports.append({
             "kernel": [function, method, bits], "direction": report.direction, "triton": report.triton,
             "instructions": report.instructions, "spilled": report.spilled, "widths": report.widths,
             "accesses": [[*key, count] for key, count in report.accesses.items()], "elements": report.elements,
             "straight": code.straight, "skips": code.skips, "opcodes": code.opcodes,
         })
-where = [offsets("gelu", method_of("fewbit", 3), "bfloat16", "sm_90", count=count) for count in ("i64", "i32")]
-print(json.dumps([found, where]))
+addresses = [offsets("gelu", method_of("fewbit", 3), "bfloat16", "sm_90", count=count) for count in ("i64", "i32")]
+print(json.dumps([reports, addresses]))
 """
 
 
@@ -79,56 +81,56 @@ def kernel_of(function: str, name: str, bits: int, dtype: str) -> KernelSpec:
 
 @pytest.fixture(scope="module")
 def compiled() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    found, where = json.loads(script(COMPILE, json.dumps(KERNELS)))
-    assert len(found) == 2 * len(KERNELS)
-    return found, where
+    reports, addresses = json.loads(script(COMPILE, json.dumps(KERNELS)))
+    assert len(reports) == 2 * len(KERNELS)
+    return reports, addresses
 
 
 @pytest.mark.slow
 @needs_triton
 def test_nothing_is_spilled_and_all_is_straight(compiled):
-    for one in compiled[0]:
-        assert (one["spilled"], one["straight"], one["skips"], one["elements"]) == (0, True, 0, 8), one
+    for report in compiled[0]:
+        assert (report["spilled"], report["straight"], report["skips"], report["elements"]) == (0, True, 0, 8), report
 
 
 @pytest.mark.slow
 @needs_triton
 def test_tensors_are_read_and_written_in_wide_accesses(compiled):
-    for one in compiled[0]:
-        assert min(one["widths"]) >= 64, one
-        bits = sum(width * count for _, what, width, count in one["accesses"] if what == "tensor")
-        tensors = kernel_of(*one["kernel"], "bfloat16").moved_bytes(one["direction"], "bfloat16") // 2
-        assert bits == 8 * 16 * tensors, one  # each tensor once, nothing twice
+    for report in compiled[0]:
+        assert min(report["widths"]) >= 64, report
+        bits = sum(width * count for _, what, width, count in report["accesses"] if what == "tensor")
+        tensors = kernel_of(*report["kernel"], "bfloat16").moved_bytes(report["direction"], "bfloat16") // 2
+        assert bits == 8 * 16 * tensors, report  # each tensor once, nothing twice
 
 
 @pytest.mark.slow
 @needs_triton
 def test_instructions_fit_between_the_bytes(compiled):
-    for one in compiled[0]:
-        _, method, _ = one["kernel"]
-        budget = BUDGET.get((method, one["direction"]), FORWARD_BUDGET)
-        assert one["instructions"] <= budget, one
+    for report in compiled[0]:
+        _, method, _ = report["kernel"]
+        budget = BUDGET.get((method, report["direction"]), FORWARD_BUDGET)
+        assert report["instructions"] <= budget, report
 
 
 @pytest.mark.slow
 @needs_triton
 def test_two_bits_beside_the_output_fit_between_the_bytes():
     """In bfloat16; both planes are written and read, and tensors once each in accesses of 128 bits."""
-    for one in json.loads(script(COMPILE, json.dumps([(name, "invact", 2) for name in TWO_BITS])))[0]:
-        budget = BUDGET.get(("invact", one["direction"]), FORWARD_BUDGET)
-        assert one["instructions"] <= budget, one
-        assert (one["spilled"], one["straight"], one["elements"]) == (0, True, 8), one
-        assert sum(count for _, what, _, count in one["accesses"] if what == "packed") == 2, one
+    for report in json.loads(script(COMPILE, json.dumps([(name, "invact", 2) for name in TWO_BITS])))[0]:
+        budget = BUDGET.get(("invact", report["direction"]), FORWARD_BUDGET)
+        assert report["instructions"] <= budget, report
+        assert (report["spilled"], report["straight"], report["elements"]) == (0, True, 8), report
+        assert sum(count for _, what, _, count in report["accesses"] if what == "packed") == 2, report
 
 
 @needs_triton
 def test_instructions_are_no_more_than_recorded(compiled):
     rows = slack.load("sm_90")
-    for one in compiled[0]:
-        function, method, bits = one["kernel"]
-        row = rows[function, f"{method} {one['direction']}", bits, "bfloat16"]
-        if row["versions"]["triton"] == one["triton"]:  # other versions compile otherwise; the budgets hold for all
-            assert one["instructions"] <= row["median"] + 1, one
+    for report in compiled[0]:
+        function, method, bits = report["kernel"]
+        row = rows[function, f"{method} {report['direction']}", bits, "bfloat16"]
+        if row["versions"]["triton"] == report["triton"]:  # other versions compile otherwise; the budgets hold for all
+            assert report["instructions"] <= row["median"] + 1, report
 
 
 @needs_triton

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from codegen import ends
+from codegen import infinities
 from codegen.__main__ import run
 from codegen.emulation import Emulation
 from codegen.module import primitive_function
@@ -107,15 +107,15 @@ def test_at_the_infinities_are_the_limits(expression, target, tmp_path):
             with np.errstate(all="ignore"):
                 y, _, dx = run_triton(emitted, given, (), "derivative", 0)
         for got, limits in ((y, activation.limits), (dx, activation.derivative_limits)):
-            for one, limit in zip(got.tolist(), (limits.left, limits.right), strict=False):
+            for value, limit in zip(got.tolist(), (limits.left, limits.right), strict=False):
                 if np.isfinite(limit):
-                    assert one == pytest.approx(limit, rel=2.0**-8, abs=2.0**-24)
+                    assert value == pytest.approx(limit, rel=2.0**-8, abs=2.0**-24)
             assert torch.isfinite(got[3:]).all()
         assert torch.isnan(y[2])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ends.STOCK_NAN)
+@pytest.mark.parametrize("name", infinities.STOCK_NAN)
 def test_stock_functions_that_need_their_limits_are_emitted(name, dtype, tmp_path):
     emitted = module(emit(Request(of_catalogue(name), ForwardDerivative(), dtype, ("python",)), "torch"), tmp_path)
     got, _ = emitted.forward_pass(torch.tensor([-np.inf, np.inf], dtype=TORCH_DTYPES[dtype]))

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from codegen import minimax
-from codegen.heads import MEANING
 from codegen.minimax import polynomial
 from codegen.module import primitive_function, primitives
 from codegen.polynomials import POLYNOMIALS, coefficients, tolerance
 from codegen.primitives import TRITON
 from codegen.subject import DTYPES
+from codegen.sympy_functions import MEANING
 from codegen.torch_primitives import NAMES, TORCH
 from tests.codegen.run import module
 
@@ -83,7 +83,7 @@ def allowed(name: str, x: np.ndarray, exact: np.ndarray, precision: str) -> np.n
 def compare(name, got, precision, subnormal=True):
     x = points(name)
     with mpmath.workdps(50):
-        exact = np.array([float(MEANINGS[name](mpmath.mpf(float(one)))) for one in x])
+        exact = np.array([float(MEANINGS[name](mpmath.mpf(float(point)))) for point in x])
     error = np.abs(got.astype(np.float64) - exact)
     finite = np.abs(exact) < 3.4e38
     if not subnormal:
@@ -97,7 +97,7 @@ def compare(name, got, precision, subnormal=True):
 @pytest.mark.parametrize("precision", DTYPES)
 @pytest.mark.parametrize("name", UNARY)
 def test_triton_primitive(name, precision, tmp_path):
-    texts = [primitive_function(key, one).text() for key, one in primitives([name], precision).items()]
+    texts = [primitive_function(key, primitive).text() for key, primitive in primitives([name], precision).items()]
     text = "\n\n".join(["import triton\nimport triton.language as tl", *texts, KERNEL.format(name=name)])
     x = torch.from_numpy(points(name))
     y = torch.full_like(x, torch.nan)
@@ -129,14 +129,14 @@ def test_torch_primitive(name, tmp_path):
 @pytest.mark.usefixtures("interpreter")
 @pytest.mark.parametrize("precision", DTYPES)
 def test_clamps_pass_nan_on_and_powers_take_zero(precision, tmp_path):
-    found = primitives(["maximum", "minimum", "power"], precision)
+    called = primitives(["maximum", "minimum", "power"], precision)
     body = (
         "\n@triton.jit\ndef run(x_ptr, y_ptr, n: tl.constexpr):\n    at = tl.arange(0, n)\n"
         "    x = tl.load(x_ptr + at)\n"
         "    tl.store(y_ptr + at, maximum(x, 1.0))\n    tl.store(y_ptr + n + at, minimum(x, 1.0))\n"
         "    tl.store(y_ptr + 2 * n + at, power(tl.abs(x), 0.3333333333333333))\n"
     )
-    texts = [primitive_function(key, one).text() for key, one in found.items()]
+    texts = [primitive_function(key, primitive).text() for key, primitive in called.items()]
     text = "\n\n".join(["import triton\nimport triton.language as tl", *texts, body])
     x = torch.tensor([0.0, 27.0, torch.nan, -8.0])
     y = torch.empty(12)
@@ -156,9 +156,11 @@ def test_polynomials_keep_their_tolerance(name, precision):
     with mpmath.workdps(40):
         for i in range(201):
             at = mpmath.mpf(lo) + (mpmath.mpf(hi) - lo) * i / 200
-            error = abs(mpmath.polyval([mpmath.mpf(one) for one in c[::-1]], at) / function(at) - 1)
+            error = abs(mpmath.polyval([mpmath.mpf(number) for number in c[::-1]], at) / function(at) - 1)
             # Rounding the coefficients to float32 adds the sum of their halves.
-            rounding = sum(abs(one * float(at) ** k) for k, one in enumerate(c)) / abs(float(function(at))) * 2.0**-24
+            rounding = (
+                sum(abs(number * float(at) ** k) for k, number in enumerate(c)) / abs(float(function(at))) * 2.0**-24
+            )
             assert error <= tolerance(name, precision) + rounding
 
 

@@ -25,7 +25,7 @@ from sympy import (
     sqrt,
 )
 
-from codegen import complements, growth, heads, passes
+from codegen import growth, passes, rewrites, sympy_functions
 from codegen.function import Writer, numbers
 from codegen.printer import TritonPrinter
 from codegen.torch_printer import TorchPrinter
@@ -81,7 +81,7 @@ RULES = [
 ]
 
 
-@pytest.mark.parametrize(("expression", "triton", "torch_text"), RULES, ids=lambda one: str(one)[:40])
+@pytest.mark.parametrize(("expression", "triton", "torch_text"), RULES, ids=lambda part: str(part)[:40])
 def test_the_text_of_each_rule(expression, triton, torch_text):
     scalars = frozenset({a})
     assert TritonPrinter(scalars)._print(expression) == triton
@@ -90,7 +90,7 @@ def test_the_text_of_each_rule(expression, triton, torch_text):
 
 @pytest.mark.usefixtures("interpreter")
 @pytest.mark.parametrize("target", ["triton", "torch"])
-@pytest.mark.parametrize("expression", [rule[0] for rule in RULES if rule[0].has(x)], ids=lambda one: str(one)[:40])
+@pytest.mark.parametrize("expression", [rule[0] for rule in RULES if rule[0].has(x)], ids=lambda part: str(part)[:40])
 def test_the_value_of_each_rule(expression, target, tmp_path):
     got = evaluate(expression.xreplace({a: Float(0.75)}), target, tmp_path)
     with np.errstate(all="ignore"):
@@ -118,10 +118,14 @@ def evaluate(expression, target, folder):
     function = writer.function("value", ("x",), "Under test.")
     points = torch.from_numpy(np.resize(POINTS, 64))
     if target == "torch":
-        texts = [primitive_function(one, TORCH[one], jit=False).text() for one in sorted(function.calls & set(TORCH))]
+        texts = [
+            primitive_function(name, TORCH[name], jit=False).text() for name in sorted(function.calls & set(TORCH))
+        ]
         text = "\n\n".join(["import torch", *texts, function.text()])
         return torch.broadcast_to(module(text, folder).value(points), points.shape).numpy()[: len(POINTS)]
-    texts = [primitive_function(key, one).text() for key, one in primitives(function.calls, "float32").items()]
+    texts = [
+        primitive_function(key, primitive).text() for key, primitive in primitives(function.calls, "float32").items()
+    ]
     text = "\n\n".join(["import triton\nimport triton.language as tl", *texts, function.text(), RUN])
     y = torch.full_like(points, torch.nan)
     with np.errstate(all="ignore"):
@@ -189,8 +193,8 @@ PASSES = [
     (passes.logistic, (1 + tanh(x)) * x / 2, x * sigmoid(2 * x)),
     (passes.softplus_by_name, log(1 + exp(x)), softplus(x)),
     (passes.sigmoid_by_name, 1 / (1 + exp(-x)), sigmoid(x)),
-    (passes.quotient_of_exponentials, x * tanh(softplus(x)), x * heads.tanh_softplus(x)),
-    (passes.shrink, x - tanh(x), heads.tanhshrink(x)),
+    (passes.quotient_of_exponentials, x * tanh(softplus(x)), x * sympy_functions.tanh_softplus(x)),
+    (passes.shrink, x - tanh(x), sympy_functions.tanhshrink(x)),
     (growth.hyperbolic, 1 / cosh(2 * x), sech(2 * x)),
     (growth.hyperbolic, x / cosh(x) ** 3, x * sech(x) ** 3),
     (growth.hyperbolic, sinh(x) / cosh(x), tanh(x)),
@@ -209,50 +213,49 @@ PASSES = [
     ),
     (growth.balanced, cosh(x) * sinh(x), cosh(x) * sinh(x)),
     (growth.balanced, sigmoid(x) * sigmoid(-x) * sech(x), sigmoid(x) * sigmoid(-x) * sech(x)),
-    (complements.reciprocals, x / (2 + 3 * exp(-x)) ** 2, x * sigmoid(x - log(Rational(3, 2))) ** 2 / 4),
-    (complements.half_tangents, x * expm1(2 * x) * sigmoid(-2 * x), x * tanh(x)),
-    (complements.exponentials, exp(x) * sigmoid(3 - x) ** 2, exp(3) * sigmoid(x - 3) * sigmoid(3 - x)),
+    (rewrites.reciprocals, x / (2 + 3 * exp(-x)) ** 2, x * sigmoid(x - log(Rational(3, 2))) ** 2 / 4),
+    (rewrites.half_tangents, x * expm1(2 * x) * sigmoid(-2 * x), x * tanh(x)),
+    (rewrites.exponentials, exp(x) * sigmoid(3 - x) ** 2, exp(3) * sigmoid(x - 3) * sigmoid(3 - x)),
     (passes.pythagoras, 1 - sech(2 * x) ** 2, tanh(2 * x) ** 2),
 ]
 
 
-@pytest.mark.parametrize(("rewrite", "before", "after"), PASSES, ids=lambda one: getattr(one, "__name__", ""))
+@pytest.mark.parametrize(("rewrite", "before", "after"), PASSES, ids=lambda part: getattr(part, "__name__", ""))
 def test_each_pass_rewrites_what_it_says(rewrite, before, after):
     assert rewrite(before) == after
     assert rewrite(after) == after
 
 
 def meaning(expression, at):
-    """An expression at 60 digits, heads of ours included."""
+    """The value of an expression, at 60 digits; it may have functions of `codegen.sympy_functions`."""
     if expression == x:
         return at
     if expression.is_number:
         return mpmath.mpf(expression.evalf(60))
     values = [meaning(argument, at) for argument in expression.args]
     name = type(expression).__name__
-    if name in heads.MEANING:
-        return heads.MEANING[name](*values)
+    if name in sympy_functions.MEANING:
+        return sympy_functions.MEANING[name](*values)
     return {"Add": mpmath.fsum, "Mul": mpmath.fprod, "Pow": lambda v: v[0] ** v[1], "Abs": lambda v: abs(v[0])}.get(
         name, lambda v: getattr(mpmath, name)(*v)
     )(values)
 
 
-@pytest.mark.parametrize(("rewrite", "before", "after"), PASSES, ids=lambda one: getattr(one, "__name__", ""))
+@pytest.mark.parametrize(("rewrite", "before", "after"), PASSES, ids=lambda part: getattr(part, "__name__", ""))
 def test_each_pass_keeps_the_value(rewrite, before, after):
     with mpmath.workdps(60):
         for at in (-80, -60, -3, -1e-7, 1e-7, 0.3, 4, 50):
-            one, other = meaning(before, mpmath.mpf(at)), meaning(after, mpmath.mpf(at))
+            exact, value = meaning(before, mpmath.mpf(at)), meaning(after, mpmath.mpf(at))
             # 60 digits, of which 1 + tanh(-80) loses 70: held where digits are left.
-            assert abs(one - other) <= mpmath.mpf(10) ** -50 * (1 + abs(other))
+            assert abs(exact - value) <= mpmath.mpf(10) ** -50 * (1 + abs(value))
 
 
 @pytest.mark.parametrize("name", ["tanh_softplus", "tanhshrink"])
-def test_heads_of_ours_differentiate_right(name):
-    head = getattr(heads, name)
-    derivative = head(x).diff(x)
+def test_functions_of_rewrites_differentiate_right(name):
+    derivative = getattr(sympy_functions, name)(x).diff(x)
     with mpmath.workdps(40):
         for at in (-5, -0.5, 0.25, 3):
-            exact = mpmath.diff(heads.MEANING[name], at)
+            exact = mpmath.diff(sympy_functions.MEANING[name], at)
             assert abs(meaning(derivative, mpmath.mpf(at)) - exact) < 1e-15
 
 

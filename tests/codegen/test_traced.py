@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from codegen import operations
-from codegen.complements import by_hand
 from codegen.fused import fuse
 from codegen.names import ALIASES, by_name
+from codegen.rewrites import rewritten
 from codegen.traced import trace
 from fitting.activations.grammar import parse
 from fitting.activations.heads import x as symbol
@@ -103,7 +103,7 @@ def test_every_operation_is_tried():
     before = operations.OPERATIONS
     operations.OPERATIONS = Listening(before)
     try:
-        for function in (*CALLS.values(), *(one for name, one in STOCK.items() if name != "threshold")):
+        for function in (*CALLS.values(), *(function for name, function in STOCK.items() if name != "threshold")):
             trace(function)
         for function in (torch.positive, torch.clone, lambda x: x.contiguous(), lambda x: torch.rsub(x, 1)):
             trace(function)
@@ -147,7 +147,7 @@ def test_tails_of_error_functions(tmp_path):
 
 def test_logarithm_of_one_less_sigmoid_is_softplus():
     for function in (lambda x: torch.log(1 - torch.sigmoid(x)), lambda x: torch.log(1 - 1 / (1 + torch.exp(-x)))):
-        assert [str(one) for one in fuse(function, "f").values] == ["-softplus(x)"]
+        assert [str(value) for value in fuse(function, "f").values] == ["-softplus(x)"]
 
 
 def test_differences_are_taken_apart_and_numbers_are_not_multiplied_in():
@@ -155,16 +155,16 @@ def test_differences_are_taken_apart_and_numbers_are_not_multiplied_in():
     assert trace(lambda x: -(1 - x)).expressions == (symbol - 1,)
     assert str(*trace(lambda x: (x - 3) * 100).expressions) == "100*(x - 3)"
     values = fuse(lambda x: torch.exp(x - 1) / (1 + torch.exp(x - 1)), "f").values
-    assert [str(one) for one in values] == ["sigmoid(x - 1)"]
+    assert [str(value) for value in values] == ["sigmoid(x - 1)"]
 
 
 def test_nan_is_not_hidden_by_what_is_left_out(tmp_path):
     x = torch.tensor([math.nan, 2.0], dtype=torch.float64)
     for function in (lambda x: x - x, lambda x: 0 * x, lambda x: x * 0.0 + 1, lambda x: x / x, lambda x: (x - x).exp()):
-        y, slope = emitted(function, x, tmp_path)
+        y, derivative = emitted(function, x, tmp_path)
         assert torch.isnan(y).tolist() == [True, False]
         assert torch.equal(y[1], function(x)[1])
-        assert slope[1] == 0
+        assert derivative[1] == 0
     y, _ = emitted(lambda x: torch.ones_like(x) * 2 + torch.full_like(x, 1), x, tmp_path)
     assert y.tolist() == [3, 3]
 
@@ -208,7 +208,7 @@ REWRITES = [
 
 @pytest.mark.parametrize(("written", "computed"), REWRITES)
 def test_what_is_written_by_hand_is_made_stable(written, computed):
-    assert by_hand(parse(written)) == parse(computed)
+    assert rewritten(parse(written)) == parse(computed)
 
 
 def test_gelu_with_a_rounded_root_of_two_is_gelu():
@@ -216,7 +216,7 @@ def test_gelu_with_a_rounded_root_of_two_is_gelu():
         lambda x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2))),
         lambda x: x * 0.5 * (1.0 + (x * 2**-0.5).erf()),
     ):
-        assert [str(one) for one in fuse(function, "f").values] == ["x*Phi(x)"]
+        assert [str(value) for value in fuse(function, "f").values] == ["x*Phi(x)"]
 
 
 def test_nan_is_not_hidden_by_a_branch(tmp_path):
@@ -243,11 +243,11 @@ def test_several_results_share_what_they_have_in_common(tmp_path):
     assert (fused.count, fused.several) == (4, True)
     text = fused.text("torch", "float32")
     assert text.split("def element")[1].count("torch.sigmoid(x)") == 1
-    *_, slope, none = found = module(text, tmp_path).element(POINTS)
-    assert len(found) == 8
-    assert (slope == -1).all()
-    assert (none == 0).all()
-    assert {one.shape for one in found} == {POINTS.shape}
+    *_, derivative, zero = results = module(text, tmp_path).element(POINTS)
+    assert len(results) == 8
+    assert (derivative == -1).all()
+    assert (zero == 0).all()
+    assert {result.shape for result in results} == {POINTS.shape}
 
 
 def test_the_key_is_of_the_formulas():

@@ -1,8 +1,8 @@
-"""The Triton kernels, which import Triton alone, and their text, of which codegen makes modules that stand alone."""
+"""The Triton kernels, which import only Triton, and their text, from which codegen makes modules that stand alone."""
 
 from pathlib import Path
 
-ROWS = 128  # of eight elements, a program: eight elements a thread, so that packing needs no exchange between threads
+ROWS = 128  # of eight elements, a program: a thread has eight elements, so packing needs no exchange between threads
 WARPS = 4
 _ENGINE = Path(__file__).parents[1]
 FILES = tuple(sorted(Path(__file__).parent.glob("*.py")))

@@ -1,12 +1,11 @@
 """The kernels of K-bit codes and of ReLU by one bit: `kernels.engine.reference_codes` says what each computes.
 
 Rows, programs and bit planes are those of `kernels.engine.templates.elementwise`: eight consecutive elements a row,
-ROWS of them a program, offsets of 64 bits, float32 until the store. They are launched without fused multiply-adds, so
-that each operation
-rounds as it does in the reference.
+ROWS of them a program, offsets of 64 bits, float32 until the store. They run without fused multiply-adds, so
+that each operation rounds as it does in the reference.
 
 The reference says which entry of a vector belongs to element i. PLACES says where the entries of a row's elements are,
-so that integers are divided once a row where that will do. With entry (i // run) % length:
+so that integers are divided once a row if possible. With entry (i // run) % length:
 
     one     the vector has one entry
     row     run is a multiple of 8: a row has one entry
@@ -31,7 +30,7 @@ def group_range_kernel(
     x_ptr, minimum_ptr, step_ptr, run, wide, tokens, groups, n,
     BITS: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The least of each group of `run` tokens and the step of its codes, GROUPS a program, WIDTH tokens at a time."""
+    """The minimum of each group of `run` tokens and the step of its codes; GROUPS a program, WIDTH tokens at a time."""
     index = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
     line = index // wide  # of all features
     lines = (tokens - 1) // run + 1
@@ -47,13 +46,13 @@ def group_range_kernel(
         low = tl.minimum(low, tl.where(inside, key, 0x7FFFFFFF))
         high = tl.maximum(high, tl.where(inside, key, -0x80000000))
     lowest, highest = tl.min(low, axis=1), tl.max(high, axis=1)
-    # NaN is beyond the infinities, to either side.
+    # As integers, NaNs lie beyond the infinities on either side.
     nan = (lowest < ~0x7F800000) | (highest > 0x7F800000)
     lowest = tl.where(nan, 0x7FC00000, ordered(lowest)).to(tl.float32, bitcast=True)
     highest = tl.where(nan, 0x7FC00000, ordered(highest)).to(tl.float32, bitcast=True)
-    least = -upper(-lowest)
-    step = upper(tl.div_rn(highest - least, (1 << BITS) - 1.0))
-    tl.store(minimum_ptr + index, least.to(tl.bfloat16), mask=index < groups)
+    minimum = -upper(-lowest)
+    step = upper(tl.div_rn(highest - minimum, (1 << BITS) - 1.0))
+    tl.store(minimum_ptr + index, minimum.to(tl.bfloat16), mask=index < groups)
     tl.store(step_ptr + index, step.to(tl.bfloat16), mask=index < groups)
 
 
@@ -75,7 +74,7 @@ def encode_kernel(
     if NOISE == "each":
         place += tl.load(noise_ptr + at, mask=inside, other=0.0).to(tl.float32)
     code = tl.floor(place) + entries(offset_ptr, row, k, run, wide, tokens, length, PLACES, WIDE)
-    code = tl.minimum(tl.maximum(code, 0.0), (1 << BITS) - 1.0)  # of NaN and a number, the number
+    code = tl.minimum(tl.maximum(code, 0.0), (1 << BITS) - 1.0)  # of NaN and a number, maximum is the number
     store_planes(planes_ptr, code.to(tl.int32), row, k, n, BITS)
 
 
@@ -88,7 +87,7 @@ def decode_kernel(
 ):  # fmt: skip
     """(code * step + base) * gain + bias of n elements, its sign put right. GAIN and BIAS: their PLACES, or "none".
 
-    SLOPED: the slope is not 0. CLAMP: what has the wrong sign is 0 first.
+    SLOPED: the slope is not 0. CLAMP: values with the wrong sign become 0 first.
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     k = tl.arange(0, 8)[None, :]
@@ -118,7 +117,7 @@ def decode_kernel(
 def rectify_kernel(
     x_ptr, y_ptr, signs_ptr, slope, n, SLOPED: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
-    """y = x or slope * x, and a plane of which. SLOPED: the slope is not 0."""
+    """y = x or slope * x, and a plane that tells which. SLOPED: the slope is not 0."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     k = tl.arange(0, 8)[None, :]
     at = row[:, None] * 8 + k
@@ -143,7 +142,7 @@ def rectify_backward_kernel(
 
 @triton.jit
 def entries(vector_ptr, row, k, run, wide, tokens, length, PLACES: tl.constexpr, WIDE: tl.constexpr):
-    """The rows' entries of a vector, to go along [ROWS, 8]; a row past the end has entries too, of others.
+    """The entries of a vector for the rows' elements, [ROWS, 8]; rows past the end have arbitrary entries.
 
     WIDE: elements are counted in 64 bits, which are divided slowly.
     """
@@ -151,24 +150,24 @@ def entries(vector_ptr, row, k, run, wide, tokens, length, PLACES: tl.constexpr,
     if not WIDE:
         first = first.to(tl.int32)
     if PLACES == "one":
-        found = tl.load(vector_ptr)
+        values = tl.load(vector_ptr)
     elif PLACES == "row":
-        found = tl.load(vector_ptr + first // run % length)
+        values = tl.load(vector_ptr + first // run % length)
     elif PLACES == "two":
         whole = first // run
-        here = whole % length
-        there = tl.where(here + 1 == length, 0, here + 1)
+        current = whole % length
+        following = tl.where(current + 1 == length, 0, current + 1)
         in_the_next = first - whole * run + k >= run
-        found = tl.where(in_the_next, tl.load(vector_ptr + there), tl.load(vector_ptr + here))
+        values = tl.where(in_the_next, tl.load(vector_ptr + following), tl.load(vector_ptr + current))
     elif PLACES == "eight":
-        found = tl.load(vector_ptr + (first % length + k))
+        values = tl.load(vector_ptr + (first % length + k))
     elif PLACES == "wide":
-        found = tl.load(vector_ptr + (of_group(first, run, wide, tokens) % length + k))
+        values = tl.load(vector_ptr + (of_group(first, run, wide, tokens) % length + k))
     elif PLACES == "any":
-        found = tl.load(vector_ptr + of_group(first + k, run, wide, tokens) % length)
+        values = tl.load(vector_ptr + of_group(first + k, run, wide, tokens) % length)
     else:
-        found = tl.load(vector_ptr + (first + k) // run % length)
-    return found.to(tl.float32)
+        values = tl.load(vector_ptr + (first + k) // run % length)
+    return values.to(tl.float32)
 
 
 @triton.jit
@@ -181,12 +180,12 @@ def of_group(i, run, wide, tokens):
 
 @triton.jit
 def ordered(bits):
-    """Of a float32's bits an integer ordered as the number is, and of such an integer the bits."""
+    """A float32's bits as an integer with the order of the numbers; its own inverse."""
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
 def upper(value):
-    """The next number of bfloat16, or the same, in float32; NaN that bfloat16 has stays."""
+    """The value rounded up to bfloat16, in float32; a NaN of bfloat16 stays."""
     bits = value.to(tl.int32, bitcast=True)
     return (tl.where(value > 0, bits + 0xFFFF, bits) & ~0xFFFF).to(tl.float32, bitcast=True)

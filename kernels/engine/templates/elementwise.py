@@ -1,7 +1,7 @@
-"""The element-wise kernels, once for every function and method: forward, and what backward makes of what was saved.
+"""The element-wise kernels, written once for all functions and methods: forward and backward.
 
-FORWARD, ENCODE and DECODE are functions of one element, from `kernels.generated`. STORAGE says what backward reads, as
-`kernels.methods.storage` lists it:
+FORWARD, ENCODE and DECODE are functions of one element, from `kernels.generated`. STORAGE says what backward reads, see
+`kernels.methods.storage`:
 
     derivative      f'(x) itself: ENCODE(x)
     output          y alone: f' is DECODE(y)
@@ -9,16 +9,16 @@ FORWARD, ENCODE and DECODE are functions of one element, from `kernels.generated
     branch_and_rounding   y, and packed the branch and whether y was rounded away from zero: f' is DECODE(z, bit), where
                     z is y moved back or on by a quarter of its spacing
     codes           packed codes, ENCODE(x, k), of BITS bits: f' is DECODE(code)
-    table_codes     packed codes, found in a table in memory: borders, codes, levels
+    table_codes     packed codes by a table in memory: borders, codes, levels
     marked_output   y, whose lowest bit is 1 on the left branch: f' is DECODE(y, bit)
     signed_output   ±(y - MINIMUM), plus on the right branch: f' is DECODE(y, bit)
 
 Eight consecutive elements make a row; a program does ROWS of them. Codes are stored as bit planes: byte `row` of
-plane p holds bit p of the row's codes, the first element's lowest. A plane has ceil(n/8) bytes; what fills the last
-one is not defined. Offsets have 64 bits. All is computed in float32 and rounded once, by the store.
+plane p holds bit p of the row's codes, the first element's lowest. A plane has ceil(n/8) bytes; unused bits of
+the last one are undefined. Offsets have 64 bits. Kernels compute in float32 and round once, in the store.
 
-The fused pair is for functions that users write: ELEMENT, emitted when they are first called, gives all results of one
-element and then their derivatives, which are what backward reads; pointers come in tuples.
+The fused pair is for functions that users write: ELEMENT, emitted at their first call, returns all results of one
+element and then their derivatives, which backward reads; pointers come in tuples.
 """
 
 import triton

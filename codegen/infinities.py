@@ -1,8 +1,8 @@
-"""What kernels compute at infinite x: the limit of f or f', where the plain text gives NaN, such as -inf*sigmoid(-inf).
+"""The values at infinite x: the limit of f or f', where the plain text gives NaN, such as -inf*sigmoid(-inf).
 
-There x is bounded: so far out that f and f' have their limits, and so near that nothing overflows. What other
-expressions than the catalogue's are rewritten to may have quotients and choices, in which a bound of x is not enough:
-`given` chooses the limit where x is infinite and the text is wrong.
+Kernels bound x there: so far out that f and f' have their limits, and so near that nothing overflows. Expressions that
+are not the catalogue's may have quotients and `select`, for which bounding x is not enough: `with_limits` puts the
+limit where x is infinite and the text is wrong.
 """
 
 import math
@@ -12,11 +12,11 @@ from dataclasses import replace
 import numpy as np
 from sympy import Expr, Symbol
 
-from codegen.choices import quotient, select
 from codegen.emulation import Emulation
 from codegen.function import Function, Writer
-from codegen.heads import EmittedHead, patched
+from codegen.piecewise import quotient, select
 from codegen.subject import Subject
+from codegen.sympy_functions import RewriteFunction, patched
 from fitting.activations.activation import Limits
 from fitting.activations.catalogue import CATALOGUE
 from fitting.activations.heads import removable, x
@@ -25,9 +25,9 @@ from fitting.activations.tape import Tape
 _Z = Symbol("z", real=True)
 # In float32 neither x, nor x**2, x**3 or x**4 overflows.
 _FAR = (2.0**126, 2.0**62, 2.0**41, 2.0**30)
-# Of a limit, from the value of the text; what float32 cannot tell from 0.
+# Of a limit, how far the text's value may be from it; what float32 cannot tell from 0.
 _AGREEMENT, _LEAST = 2.0**-6, 2.0**-126
-# Where torch's own functions give NaN though there is a limit, at -inf and inf; gelu at inf by its vector code alone.
+# Whether torch's own function gives NaN at -inf and at inf, where f has a limit; gelu at inf in its vector code alone.
 STOCK_NAN = {
     "hardswish": (True, False),
     "softsign": (True, True),
@@ -39,7 +39,7 @@ STOCK_NAN = {
 
 
 def forward(subject: Subject, writer: Writer) -> Expr:
-    """f for the writer, which has been given the bound of x if there is one."""
+    """f; the writer gets a line that bounds x, where f needs one."""
     plain = subject.activation.f_expression if _shipped(subject) else subject.forward
     return _bounded(writer, subject.forward, plain, subject.activation.limits)
 
@@ -56,19 +56,19 @@ def _shipped(subject: Subject) -> bool:
     return row is not None and subject.activation.expr == row.expr
 
 
-def given(subject: Subject, name: str, known: Mapping[str, Function]) -> Function:
-    """The emitted forward or derivative, among `known` functions, with its limits at ±inf where its text is wrong."""
+def with_limits(subject: Subject, name: str, known: Mapping[str, Function]) -> Function:
+    """The function `name` of `known`; forward and derivative give their limits at ±inf where their text does not."""
     function = known[name]
     if name not in ("forward", "derivative") or _shipped(subject):
         return function
-    params = tuple(subject.activation.params[one] for one in subject.parameters)
+    params = tuple(subject.activation.params[parameter] for parameter in subject.parameters)
     got = Emulation(known).run(name, np.array([-np.inf, np.inf]), params)
     limits = subject.activation.limits if name == "forward" else subject.activation.derivative_limits
     *lines, last = function.body
     wrong = [
         (end, limit)
-        for end, limit, one in zip(("-inf", "inf"), (limits.left, limits.right), map(float, got), strict=True)
-        if math.isfinite(limit) and not abs(one - limit) <= _AGREEMENT * abs(limit) + _LEAST
+        for end, limit, value in zip(("-inf", "inf"), (limits.left, limits.right), map(float, got), strict=True)
+        if math.isfinite(limit) and not abs(value - limit) <= _AGREEMENT * abs(limit) + _LEAST
     ]
     for end, limit in wrong:
         lines.append(f"y = {last.removeprefix('return ')}")
@@ -80,11 +80,11 @@ def given(subject: Subject, name: str, known: Mapping[str, Function]) -> Functio
 
 
 def _bounded(writer: Writer, printed: Expr, plain: Expr, limits: Limits) -> Expr:
-    """`printed`, which is `plain` or that rewritten, with x bounded where that takes a NaN away.
+    """`printed`, which is `plain` rewritten, with x bounded if `plain` is NaN at an infinity where it has a limit.
 
-    Outside of functions first: what f and f' have in common, such as a sigmoid, is then computed once for both.
+    x outside of functions is bounded first: what f and f' share, such as a sigmoid, is then computed once for both.
     """
-    if plain.has(removable, patched, quotient, select, EmittedHead):  # whose x is no symbol, or that a tape has not
+    if plain.has(removable, patched, quotient, select, RewriteFunction):  # a tape does not know them, or their x
         return printed
     ends = [
         (sign, limit)
@@ -93,7 +93,7 @@ def _bounded(writer: Writer, printed: Expr, plain: Expr, limits: Limits) -> Expr
     ]
     for take in (_outside, lambda expression: expression.xreplace({x: _Z})) if ends else ():
         tape = Tape(take(plain), x, _Z)
-        far = [one for sign, limit in ends if (one := _far(tape, sign, limit)) is not None]
+        far = [bound for sign, limit in ends if (bound := _far(tape, sign, limit)) is not None]
         bounded = take(printed)
         if len(far) == len(ends) and bounded.has(_Z):
             name = writer.free("z")
@@ -103,7 +103,7 @@ def _bounded(writer: Writer, printed: Expr, plain: Expr, limits: Limits) -> Expr
 
 
 def _outside(expression: Expr) -> Expr:
-    """The expression with z in place of x, but in the arguments of functions."""
+    """The expression with z in place of x, except in the arguments of functions."""
     if expression == x:
         return _Z
     if expression.is_Add or expression.is_Mul or expression.is_Pow:
@@ -117,17 +117,17 @@ def _far(tape: Tape, sign: float, limit: float) -> float | None:
 
 def _clamped(writer: Writer, far: list[float]) -> str:
     if writer.target == "torch":
-        return f"torch.clamp(x, {', '.join(f'min={one!r}' if one < 0 else f'max={one!r}' for one in far)})"
+        return f"torch.clamp(x, {', '.join(f'min={bound!r}' if bound < 0 else f'max={bound!r}' for bound in far)})"
     text = "x"
-    for one in far:
-        name = "maximum" if one < 0 else "minimum"
+    for bound in far:
+        name = "maximum" if bound < 0 else "minimum"
         writer.printer.used.add(name)
-        text = f"{name}({text}, {one!r})"
+        text = f"{name}({text}, {bound!r})"
     return text
 
 
 def stock(name: str, call: str, limits: Limits) -> list[str]:
-    """The lines of a function that calls torch's own, whose NaN at an infinity becomes the limit."""
+    """The lines of a function that calls torch's own and replaces its NaN at an infinity by the limit."""
     ends = (("-torch.inf", limits.left), ("torch.inf", limits.right))
     wrong = [end for end, is_nan in zip(ends, STOCK_NAN.get(name, (False, False)), strict=True) if is_nan]
     if not wrong:

@@ -1,6 +1,6 @@
-"""Rewrites of what users write by hand: sums of two that nearly cancel, and quotients of what overflows.
+"""Rewrites of formulas that users write: sums of two terms that nearly cancel, and quotients that overflow.
 
-Each names what it saves, as those of `codegen.passes`, which run afterwards.
+Each docstring names what the rewrite saves, as in `codegen.passes`, which run afterwards.
 """
 
 from collections.abc import Callable
@@ -8,14 +8,14 @@ from collections.abc import Callable
 import sympy
 from sympy import Add, Expr, Mul, erf, exp, log, sqrt
 
-from codegen.choices import quotient, select
 from codegen.growth import hyperbolic
 from codegen.operands import negated
+from codegen.piecewise import quotient, select
 from fitting.activations.heads import Head, Phi, expm1, sigmoid, softplus, tanh, x
 
 
 class erfc(Head):
-    """1 - erf(x). Sympy's own makes 2 - erfc(x) of erfc(-x), which cancels."""
+    """1 - erf(x). Sympy's erfc turns erfc(-x) into 2 - erfc(x), which cancels."""
 
     def fdiff(self, argindex: int = 1) -> Expr:
         return -2 / sqrt(sympy.pi) * exp(-(self.args[0] ** 2))
@@ -31,7 +31,7 @@ def _normal(u: Expr) -> Expr:
     return Phi(rest if abs(factor - 1) <= 2.0**-52 else factor * rest)
 
 
-# head -> what p + p*head(u) and p - p*head(u) are, divided by p; None where that is no better
+# function -> p + p*function(u) and p - p*function(u), each divided by p; None where the sum is as good
 _SUMS: dict[type[Expr], tuple[Callable[[Expr], Expr] | None, Callable[[Expr], Expr] | None]] = {
     tanh: (lambda u: 2 * sigmoid(2 * u), lambda u: 2 * sigmoid(-2 * u)),
     erf: (lambda u: 2 * _normal(u), lambda u: 2 * _normal(-u)),
@@ -41,25 +41,25 @@ _SUMS: dict[type[Expr], tuple[Callable[[Expr], Expr] | None, Callable[[Expr], Ex
 }
 
 
-def complements(expression: Expr) -> Expr:
-    """p + p*tanh(u) is 2*p*sigmoid(2*u), p - p*sigmoid(u) is p*sigmoid(-u), and so on: no sum, so none that cancels."""
-    return expression.replace(lambda node: node.is_Add, _complemented)
+def sums_as_products(expression: Expr) -> Expr:
+    """p + p*tanh(u) is 2*p*sigmoid(2*u), p - p*sigmoid(u) is p*sigmoid(-u), and so on: products do not cancel."""
+    return expression.replace(lambda node: node.is_Add, _as_product)
 
 
-def _complemented(total: Expr) -> Expr:
+def _as_product(total: Expr) -> Expr:
     terms = list(Add.make_args(total))
     for term in terms:
-        for head in (factor for factor in Mul.make_args(term) if type(factor) in _SUMS):
-            part = term / head
-            for rewrite, partner in zip(_SUMS[type(head)], (part, -part), strict=True):
+        for function in (factor for factor in Mul.make_args(term) if type(factor) in _SUMS):
+            part = term / function
+            for rewrite, partner in zip(_SUMS[type(function)], (part, -part), strict=True):
                 if rewrite is not None and partner in terms:
-                    rest = [one for one in terms if one not in (term, partner)]
-                    return _complemented(Add(*rest, partner * rewrite(head.args[0])))
+                    rest = [other for other in terms if other not in (term, partner)]
+                    return _as_product(Add(*rest, partner * rewrite(function.args[0])))
     return total
 
 
 def reciprocals(expression: Expr) -> Expr:
-    """1/(1 + exp(u))**k is sigmoid(-u)**k, which does not overflow; with numbers above 0 for the ones likewise."""
+    """1/(1 + exp(u))**k is sigmoid(-u)**k, which does not overflow; likewise with other positive numbers than 1."""
     return expression.replace(lambda node: node.is_Pow and node.args[1].is_negative, _logistic)
 
 
@@ -73,7 +73,8 @@ def _logistic(reciprocal: Expr) -> Expr:
 
 
 def exponentials(expression: Expr) -> Expr:
-    """exp(u)*sigmoid(c - u) is exp(c)*sigmoid(u - c), for a number c: a product of what overflows and what vanishes."""
+    """exp(u)*sigmoid(c - u) is exp(c)*sigmoid(u - c), for a number c: the first factor overflows where the second
+    vanishes."""
     return expression.replace(lambda node: node.is_Mul, _one_sided)
 
 
@@ -85,14 +86,14 @@ def _one_sided(product: Expr) -> Expr:
     for factor in factors:
         base, power = factor.as_base_exp()
         if isinstance(base, sigmoid) and power.is_positive and (base.args[0] + grown.args[0]).is_number:
-            rest = [one for one in factors if one not in (factor, grown)]
+            rest = [other for other in factors if other not in (factor, grown)]
             constant = exp(base.args[0] + grown.args[0])
             return Mul(*rest, base ** (power - 1), constant * sigmoid(negated(base.args[0])))
     return product
 
 
 def half_tangents(expression: Expr) -> Expr:
-    """expm1(u)*sigmoid(-u) is tanh(u/2): what overflows by what vanishes, and a derivative without cancellation."""
+    """expm1(u)*sigmoid(-u) is tanh(u/2), where the first factor overflows; its derivative does not cancel either."""
     return expression.replace(lambda node: node.is_Mul, _half_tangent)
 
 
@@ -100,7 +101,7 @@ def _half_tangent(product: Expr) -> Expr:
     for factor in product.args:
         if isinstance(factor, expm1) and sigmoid(negated(factor.args[0])) in product.args:
             u = factor.args[0]
-            return Mul(*(one for one in product.args if one not in (factor, sigmoid(negated(u)))), tanh(u / 2))
+            return Mul(*(other for other in product.args if other not in (factor, sigmoid(negated(u)))), tanh(u / 2))
     return product
 
 
@@ -114,7 +115,7 @@ _DIVIDES = (-1, -sympy.Rational(1, 2))
 
 
 def quotients(expression: Expr) -> Expr:
-    """n/d as one head, where d depends on x: its derivative does not overflow where n/d does not."""
+    """n/d as one function `quotient`, where d depends on x: its derivative overflows only where n/d does."""
     if expression.is_Atom:
         return expression
     factors = Mul.make_args(expression)
@@ -126,22 +127,22 @@ def quotients(expression: Expr) -> Expr:
 
 
 def masked(expression: Expr) -> Expr:
-    """p*where(c, 0, a) is where(c, 0, p*a), which is 0 also where p is infinite: so torch's backward has it."""
+    """p*where(c, 0, a) is where(c, 0, p*a), which is 0 also where p is infinite, as in torch's backward."""
     return expression.replace(lambda node: node.is_Mul, _masked)
 
 
 def _masked(product: Expr) -> Expr:
     factors = Mul.make_args(product)
-    for place, factor in enumerate(factors):
+    for index, factor in enumerate(factors):
         if isinstance(factor, select) and len(factors) > 1 and 0 in factor.args[1:]:
             condition, *branches = factor.args
-            others = Mul(*factors[:place], *factors[place + 1 :])
+            others = Mul(*factors[:index], *factors[index + 1 :])
             return select(condition, *(_masked(others * branch) for branch in branches))
     return product
 
 
-def by_hand(expression: Expr) -> Expr:
-    """All but `masked`, which is for derivatives."""
-    for one in (hyperbolic, reciprocals, exponentials, complements, half_tangents, logarithms):
-        expression = one(expression)
+def rewritten(expression: Expr) -> Expr:
+    """The expression after all rewrites but `quotients` and `masked`."""
+    for rewrite in (hyperbolic, reciprocals, exponentials, sums_as_products, half_tangents, logarithms):
+        expression = rewrite(expression)
     return expression

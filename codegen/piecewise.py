@@ -1,8 +1,8 @@
-"""Choices by conditions as heads of their own, for functions that users write, and how both targets spell them.
+"""Piecewise definitions of functions that users write, as sympy functions, and their text for both targets.
 
-Sympy takes a Piecewise apart where it can: it solves its conditions, for minutes or by other numbers than those given.
-These it leaves as they are, so the branch that holds at a kink, and at NaN, is the one that was written: a comparison
-with NaN is false, and `select` then takes its second value.
+Sympy rewrites a Piecewise: it solves the conditions, which may take minutes or change their numbers. It leaves these
+functions alone, so the branch at a kink, and at NaN, is the one that was written: a comparison with NaN is false, and
+`select` then takes its second value.
 """
 
 from typing import Any, ClassVar
@@ -18,7 +18,7 @@ from fitting.errors import InputError
 
 
 class Condition(Function):
-    """What is true or false of an element; its derivative is 0."""
+    """A condition on an element; its derivative is 0."""
 
     sign: ClassVar[str]
 
@@ -44,21 +44,21 @@ class at_most(Condition):
 
 
 class both(Condition):
-    """Two conditions at once."""
+    """Both conditions hold."""
 
     nargs = 2
     sign = "&"
 
 
 class either(Condition):
-    """One of two conditions, or both."""
+    """At least one of two conditions holds."""
 
     nargs = 2
     sign = "|"
 
 
 class opposite(Condition):
-    """What a condition is not; true of NaN where a comparison is false of it."""
+    """The condition does not hold; true at NaN, where a comparison is false."""
 
     nargs = 1
 
@@ -87,7 +87,7 @@ class select(Function):
 
 
 class unless_nan(Function):
-    """The second argument, but x where that, the first, is NaN: no branch of a choice may hide it."""
+    """The second argument, but x (the first) where x is NaN: no branch may hide it."""
 
     nargs = 2
 
@@ -99,8 +99,8 @@ class unless_nan(Function):
 
 
 class quotient(Function):
-    """The first argument over the second, differentiated as torch's backward does it: sympy's own derivative divides by
-    the square of the second, which may overflow where the quotient does not."""
+    """The first argument over the second, differentiated as in torch's backward: sympy's derivative divides by the
+    square of the second, which may overflow where the quotient does not."""
 
     nargs = 2
 
@@ -134,16 +134,16 @@ def compared(condition: type[Condition], a: Expr, b: Expr) -> Condition:
 
 
 def absolute(u: Expr) -> Expr:
-    """|u|, whose slope at 0 is 0."""
+    """|u|, whose derivative at 0 is 0."""
     # sympy differentiates Abs only of what it knows to be real, which log(x) is not.
-    return sympy.Abs(u) if u.is_extended_real else select(_positive(u), u, select(_reached(u), Integer(0), -u))
+    return sympy.Abs(u) if u.is_extended_real else select(_positive(u), u, select(_not_negative(u), Integer(0), -u))
 
 
 def _positive(u: Expr) -> Condition:
     return compared(below, Integer(0), u)
 
 
-def _reached(u: Expr) -> Condition:
+def _not_negative(u: Expr) -> Condition:
     return compared(at_most, Integer(0), u)
 
 
@@ -153,7 +153,7 @@ def sign(u: Expr) -> Expr:
 
 
 def halved(a: Expr, b: Expr, first: Condition, second: Condition) -> Expr:
-    """a or b, as the conditions say; where neither holds they are equal, and torch gives half a gradient to each."""
+    """a where `first` holds, b where `second` does; elsewhere both are equal, and each has half the gradient."""
     return select(first, a, select(second, b, a / 2 + b / 2))
 
 
@@ -161,7 +161,7 @@ _RELATIONS = {sympy.Lt: (below, False), sympy.Le: (at_most, False), sympy.Gt: (b
 
 
 def composed(expression: Expr, u: Expr) -> Expr:
-    """An expression of the catalogue, in x, at u: its choices are `select`, and give NaN where u is NaN."""
+    """An expression of the catalogue at u instead of x: each Piecewise becomes `select`, and is NaN where u is NaN."""
     if expression == x:
         return u
     if isinstance(expression, Piecewise):
@@ -169,9 +169,9 @@ def composed(expression: Expr, u: Expr) -> Expr:
     return expression.func(*(composed(part, u) for part in expression.args)) if expression.args else expression
 
 
-def _selected(choice: Piecewise, u: Expr) -> Expr:
-    cases = [(case.expr, case.cond) for case in choice.args]
-    if not cases[-1][0].has(x):  # what holds where all comparisons fail, so at NaN, must be a value that depends on u
+def _selected(piecewise: Piecewise, u: Expr) -> Expr:
+    cases = [(case.expr, case.cond) for case in piecewise.args]
+    if not cases[-1][0].has(x):  # at NaN all comparisons fail: the last value must depend on u
         others, (last, _) = cases[:-1], cases[-1]
         none = sympy.And(*(sympy.Not(condition) for _, condition in others))
         cases = [(last, none), *others]
@@ -188,19 +188,19 @@ def _condition(condition: Any, u: Expr) -> Expr:
             first = both(first, other) if isinstance(condition, sympy.And) else either(first, other)
         return first
     kind, turned = _RELATIONS[type(condition)]
-    a, b = (composed(side, u) for side in condition.args)
+    a, b = (composed(operand, u) for operand in condition.args)
     return compared(kind, b, a) if turned else compared(kind, a, b)
 
 
-class Choices(ElementwisePrinter):
-    """How these heads are written."""
+class PiecewisePrinter(ElementwisePrinter):
+    """The text of these functions."""
 
     _turned: ClassVar = {"<": ">", "<=": ">="}
 
     def _write_below(self, expr: Condition) -> str:
         a, b = expr.args
-        sign, sides = (self._turned[expr.sign], (b, a)) if a.is_number else (expr.sign, (a, b))
-        left, right = (self.parenthesize(side, PRECEDENCE["BitwiseOr"]) for side in sides)
+        sign, operands = (self._turned[expr.sign], (b, a)) if a.is_number else (expr.sign, (a, b))
+        left, right = (self.parenthesize(operand, PRECEDENCE["BitwiseOr"]) for operand in operands)
         return f"({left} {sign} {right})"
 
     _write_at_most = _write_below
@@ -225,15 +225,15 @@ class Choices(ElementwisePrinter):
         return f"{self.select}({name} != {name}, {name}, {value})"
 
 
-class TritonChoices(Choices, TritonPrinter):
+class TritonPiecewisePrinter(PiecewisePrinter, TritonPrinter):
     """For Triton."""
 
 
-class TorchChoices(Choices, TorchPrinter):
+class TorchPiecewisePrinter(PiecewisePrinter, TorchPrinter):
     """For PyTorch."""
 
     def _write_select(self, expr: select) -> str:
-        """Of numbers alone torch.where would make float32, whatever the tensor's dtype: the last is made a tensor."""
+        """Of two numbers torch.where makes float32, whatever the dtype of x: the last becomes a tensor like x."""
         condition, a, b = expr.args
         last = b if a.free_symbols or b.free_symbols else like(b, x)
         return f"torch.where({', '.join(map(self._print, (condition, a, last)))})"
@@ -243,4 +243,4 @@ class TorchChoices(Choices, TorchPrinter):
         return f"torch.full_like({name}, {number})"
 
 
-PRINTERS: dict[str, type[Choices]] = {"triton": TritonChoices, "torch": TorchChoices}
+PRINTERS: dict[str, type[PiecewisePrinter]] = {"triton": TritonPiecewisePrinter, "torch": TorchPiecewisePrinter}

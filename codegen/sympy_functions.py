@@ -1,4 +1,4 @@
-"""Heads that exist on the way to a kernel only: what a rewrite puts where a plainer spelling would lose digits."""
+"""Sympy functions that only rewrites introduce, where the plain spelling would lose digits."""
 
 import mpmath
 from sympy import Expr, Function
@@ -6,37 +6,37 @@ from sympy import Expr, Function
 from fitting.activations.heads import DEFINITIONS, Head, sigmoid, tanh
 
 
-class EmittedHead(Head):
-    """One of these: sympy has no need of its value at a number."""
+class RewriteFunction(Head):
+    """A function that a rewrite introduces; it is never evaluated at a number."""
 
     def _eval_evalf(self, prec: int) -> None:
         return None
 
 
-class tanh_softplus(EmittedHead):
+class tanh_softplus(RewriteFunction):
     """tanh(log(1 + exp(x))): a quotient of polynomials in exp(-|x|), with one exponential instead of three."""
 
     def fdiff(self, argindex: int = 1) -> Expr:
         return sigmoid(self.args[0]) * sech2_softplus(self.args[0])
 
 
-class sech2_softplus(EmittedHead):
+class sech2_softplus(RewriteFunction):
     """1 - tanh(log(1 + exp(x)))², without the cancellation."""
 
 
-class tanhshrink(EmittedHead):
+class tanhshrink(RewriteFunction):
     """x - tanh(x), without the cancellation next to 0."""
 
     def fdiff(self, argindex: int = 1) -> Expr:
         return tanh(self.args[0]) ** 2
 
 
-class fine_Phi(EmittedHead):
-    """Phi, to more digits where 16 bits ask for few: in f' of gelu it is one of two terms that cancel."""
+class fine_Phi(RewriteFunction):
+    """Phi, to more digits than Phi has in 16 bits: in f' of gelu it is one of two terms that cancel."""
 
 
 class patched(Function):
-    """A plain quotient, and the `removable` of the same value, which counts next to where the quotient is 0/0."""
+    """A plain quotient, and the `removable` of the same value, which replaces it next to where it is 0/0."""
 
     nargs = 2
 
@@ -58,4 +58,4 @@ MEANING = {
     "fine_Phi": DEFINITIONS["Phi"],
     "tanhshrink": lambda u: u - mpmath.tanh(u),
 }
-"""What every head of one argument means, in mpmath: the definitions that the emitted primitives are tested against."""
+"""Each function of one argument in mpmath: the definitions that the emitted primitives are tested against."""
