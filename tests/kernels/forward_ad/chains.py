@@ -124,9 +124,9 @@ def own_function(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
 
 def hook_on_every_tensor(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
     tensors = [x @ w]
-    for one in (F.softplus, torch.tanh, lambda t: t * tensors[0], torch.exp, lambda t: t @ v):
+    for function in (F.softplus, torch.tanh, lambda t: t * tensors[0], torch.exp, lambda t: t @ v):
         tensors[-1].register_hook(lambda gradient: gradient * 1.5)
-        tensors.append(one(tensors[-1]))
+        tensors.append(function(tensors[-1]))
     return tensors[-1].sum()
 
 
@@ -158,7 +158,7 @@ def hook_on_the_end(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
 def hook_on_the_node(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
     y = torch.tanh(F.softplus(x @ w))
     assert y.grad_fn is not None
-    y.grad_fn.register_hook(lambda given, taken: tuple(one * 2 for one in given))
+    y.grad_fn.register_hook(lambda given, taken: tuple(gradient * 2 for gradient in given))
     return ((y * torch.exp(-y)) @ v).sum()
 
 

@@ -47,23 +47,23 @@ class Step:
 
 def drawn(seed: int) -> Callable[[Tensor, Tensor], Tensor]:
     """The program of a seed: from x and weight, a number."""
-    chosen = random.Random(seed)
+    generator = random.Random(seed)
     steps: list[Step] = []
     count = 1
 
     def recent() -> int:
-        return 1 + int(chosen.random() ** 2 * count)
+        return 1 + int(generator.random() ** 2 * count)
 
-    for _ in range(chosen.randint(4, 16)):
-        match chosen.choices(list(_KINDS), list(_KINDS.values()))[0]:
+    for _ in range(generator.randint(4, 16)):
+        match generator.choices(list(_KINDS), list(_KINDS.values()))[0]:
             case "unary":
-                steps.append(Step(chosen.choice(UNARY), (recent(),)))
+                steps.append(Step(generator.choice(UNARY), (recent(),)))
             case "binary":
-                steps.append(Step(chosen.choice(BINARY), (recent(), recent())))
+                steps.append(Step(generator.choice(BINARY), (recent(), recent())))
             case "other":
-                steps.append(Step(chosen.choice(OTHER), (recent(),)))
+                steps.append(Step(generator.choice(OTHER), (recent(),)))
             case "in place":
-                steps.append(Step(chosen.choice(IN_PLACE), (recent(),), joins=False))
+                steps.append(Step(generator.choice(IN_PLACE), (recent(),), joins=False))
             case "product":
                 steps.append(Step(torch.mm, (recent(), 0)))
         count += steps[-1].joins

@@ -24,23 +24,23 @@ MARKS = [
 class Rewritten:
     """A model by one of the front ends, and how many regions were replaced in it, once it has run."""
 
-    def __init__(self, how: str, model: nn.Module, *sample: Tensor) -> None:
+    def __init__(self, front_end: str, model: nn.Module, *sample: Tensor) -> None:
         self.backend = backend()
-        if how == "compiled":
+        if front_end == "compiled":
             self.module = torch.compile(model, backend=self.backend)
         else:
-            self.module = exported(model, sample) if how == "exported" else traced(model, *sample)
-        self.how = how
+            self.module = exported(model, sample) if front_end == "exported" else traced(model, *sample)
+        self.front_end = front_end
 
     @property
     def regions(self) -> int:
-        if self.how == "compiled":
+        if self.front_end == "compiled":
             assert not self.backend.left
             return self.backend.regions
-        return len([one for one in self.module.modules() if isinstance(one, RegionModule)])
+        return len([module for module in self.module.modules() if isinstance(module, RegionModule)])
 
 
-each_front_end = pytest.mark.parametrize("how", ["exported", "traced", "compiled"])
+each_front_end = pytest.mark.parametrize("front_end", ["exported", "traced", "compiled"])
 
 
 class Act(nn.Module):

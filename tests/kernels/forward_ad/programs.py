@@ -123,28 +123,28 @@ class Program:
 
     def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
         """A number; which tensors it goes through is drawn from the seed."""
-        chosen = random.Random(self.seed)
+        generator = random.Random(self.seed)
         tensors = [x @ weight]
-        if chosen.random() < 0.3:
+        if generator.random() < 0.3:
             tensors.append(x)  # a leaf
 
         def recent() -> Tensor:
-            return tensors[-1 - int(chosen.random() ** 2 * len(tensors))]
+            return tensors[-1 - int(generator.random() ** 2 * len(tensors))]
 
-        for _ in range(chosen.randint(3, 14)):
-            match chosen.choices(list(KINDS), list(KINDS.values()))[0]:
+        for _ in range(generator.randint(3, 14)):
+            match generator.choices(list(KINDS), list(KINDS.values()))[0]:
                 case "unary":
-                    tensors.append(chosen.choice(UNARY)(recent()))
+                    tensors.append(generator.choice(UNARY)(recent()))
                 case "binary":
-                    tensors.append(chosen.choice(BINARY)(recent(), recent()))
+                    tensors.append(generator.choice(BINARY)(recent(), recent()))
                 case "product":
                     tensors.append(recent() @ weight * 0.3)
                 case "other":
-                    tensors.append(chosen.choice(OTHER + EAGER * self.eager)(recent()))
+                    tensors.append(generator.choice(OTHER + EAGER * self.eager)(recent()))
                 case "in place":
                     tensor = recent()
                     if not tensor.is_leaf:
-                        chosen.choice(IN_PLACE)(tensor)
+                        generator.choice(IN_PLACE)(tensor)
                 case "hook":
                     tensors[-1].register_hook(lambda gradient: gradient * 1.5)
         return (tensors[-1] @ weight).sum() + tensors[len(tensors) // 2].sum()

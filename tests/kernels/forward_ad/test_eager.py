@@ -31,8 +31,8 @@ def test_sixteen_bits(dtype: torch.dtype) -> None:
         weight = torch.randn(256, 64, generator=torch.Generator().manual_seed(4), dtype=torch.float64).to(dtype)
         exact = slope(function, x.double(), weight.double(), nullcontext())
         for nested in off:
-            found = slope(function, x, weight, mode() if nested else nullcontext())
-            off[nested].append(float((found.double() - exact).square().mean().sqrt()))
+            computed = slope(function, x, weight, mode() if nested else nullcontext())
+            off[nested].append(float((computed.double() - exact).square().mean().sqrt()))
     for name, plain, nested in zip((n for n in WRITTEN if "dropout" not in n), off[False], off[True], strict=True):
         assert nested <= 1.15 * plain, (name, nested / plain)
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from kernels import convert, saved_bytes
 from kernels.forward_ad import nested_forward_ad, wrap
-from kernels.forward_ad.chains import record
+from kernels.forward_ad.chains import record_of
 from tests.kernels.forward_ad.chains import WRITTEN, Activation, mish, newgelu
 from tests.kernels.forward_ad.eager import CHANNELS, ROWS, WIDTH, Block, assert_same, batch, mode
 
@@ -91,7 +91,7 @@ def test_the_mode_decorates() -> None:
 
     x = batch()
     assert saved_bytes(forward, Block(newgelu), x).total == 2 * x.numel() * 4
-    assert all(isinstance(one, nested_forward_ad) for one in calls)
+    assert all(isinstance(call, nested_forward_ad) for call in calls)
     assert torch.overrides._get_current_function_mode() is None
 
 
@@ -101,10 +101,10 @@ def test_a_long_chain_costs_what_its_operations_do() -> None:
         h = torch.randn(4, 4, requires_grad=True) * 1.0
         for _ in range(100):
             h = h + 0.01 * torch.tanh(h)
-    it = record(h)  # in the mode that would be a look at its place
-    assert it is not None
-    assert max(len(one.kept) for one in [it, *it.before]) <= 2
-    assert len(it.before) == 3 * 100
+    last = record_of(h)  # in the mode that would be a look at its place
+    assert last is not None
+    assert max(len(record.saved) for record in [last, *last.before]) <= 2
+    assert len(last.before) == 3 * 100
 
 
 def test_two_modes_and_a_converted_model_keep_as_little_as_one() -> None:

@@ -23,9 +23,9 @@ def test_module_hooks() -> None:
     def program(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
         block = nn.Sequential(nn.Identity(), nn.Identity())
         block[0].register_forward_hook(lambda module, args, output: a(output))
-        for one in (block, block[0]):
-            one.register_full_backward_hook(lambda module, given, taken: seen.append("after"))
-            one.register_full_backward_pre_hook(lambda module, taken: seen.append("before"))
+        for module in (block, block[0]):
+            module.register_full_backward_hook(lambda module, given, taken: seen.append("after"))
+            module.register_full_backward_pre_hook(lambda module, taken: seen.append("before"))
         return (block(a(x @ w)) @ v).sum()
 
     assert_same(program)
@@ -39,7 +39,9 @@ def test_multi_grad_hook() -> None:
     def program(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
         y = F.softplus(x @ w)
         z = torch.tanh(y) * y
-        torch.autograd.graph.register_multi_grad_hook([y, z], lambda them: seen.extend(one.clone() for one in them))
+        torch.autograd.graph.register_multi_grad_hook(
+            [y, z], lambda gradients: seen.extend(gradient.clone() for gradient in gradients)
+        )
         return (z @ v).sum()
 
     assert_same(program)

@@ -75,21 +75,21 @@ def test_extremes(name: str, dtype: torch.dtype, backend: str) -> None:
         points += [1e30, -1e30, math.inf, -math.inf]
     x = torch.tensor(points, dtype=dtype)
     got = both(MADE[name], x.to(backend), torch.ones_like(x).to(backend))
-    for one, true in zip(got, exact(WRITTEN[name], x, torch.ones_like(x)), strict=True):
-        finite = true.abs() < 1e35  # the largest numbers that have room for some more
+    for computed, expected in zip(got, exact(WRITTEN[name], x, torch.ones_like(x)), strict=True):
+        finite = expected.abs() < 1e35  # the largest numbers that have room for some more
         # Angles of 1e4 are rounded to 2**-10 before their sine is taken.
         units = 2.0**-9 if name == "snake" else 8 * 2.0**-24
-        limit = (torch.finfo(dtype).eps + units) * (1 + true.abs())
-        assert ((one.double().cpu() - true).abs() <= limit)[finite].all(), (one, true)
+        limit = (torch.finfo(dtype).eps + units) * (1 + expected.abs())
+        assert ((computed.double().cpu() - expected).abs() <= limit)[finite].all(), (computed, expected)
         assert finite.sum() >= 6
 
 
 @each_dtype
 def test_nan_gives_nan(dtype: torch.dtype, backend: str) -> None:
     x = torch.full((9,), math.nan, dtype=dtype, device=backend)
-    for one in MADE.values():
-        assert torch.isnan(one(x)).all()
-        assert torch.isnan(one(x.requires_grad_())).all()
+    for kernel in MADE.values():
+        assert torch.isnan(kernel(x)).all()
+        assert torch.isnan(kernel(x.requires_grad_())).all()
 
 
 KINKS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -109,8 +109,8 @@ KINKS: dict[str, Callable[[Tensor], Tensor]] = {
 def test_derivatives_at_kinks_are_torchs(name: str, backend: str) -> None:
     x = torch.tensor([-6.0, -1.0, -0.5, 0.0, -0.0, 0.5, 1.0, 6.0])
     got = both(elementwise(KINKS[name]), x.to(backend), torch.ones_like(x).to(backend))
-    for one, true in zip(got, exact(KINKS[name], x, torch.ones_like(x)), strict=True):
-        assert torch.equal(one.double().cpu(), true)
+    for computed, expected in zip(got, exact(KINKS[name], x, torch.ones_like(x)), strict=True):
+        assert torch.equal(computed.double().cpu(), expected)
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -136,17 +136,17 @@ def test_several_results(backend: str) -> None:
     x = torch.randn(5, 9, device=backend).t().requires_grad_()
     results = several(x, beta=2.0)
     assert type(results) is tuple
-    assert [one.stride() for one in results] == [x.stride()] * 3
+    assert [result.stride() for result in results] == [x.stride()] * 3
     weights = [torch.randn(9, 5, device=backend) for _ in results]
     wide = x.detach().double().requires_grad_()
     expected = several.function(wide, beta=2.0)
-    for chosen in ([0, 1, 2], [1], [0, 2]):  # the others get no gradient
-        total = sum((results[i] * weights[i]).sum() for i in chosen)
+    for indices in ([0, 1, 2], [1], [0, 2]):  # the others get no gradient
+        total = sum((results[i] * weights[i]).sum() for i in indices)
         (dx,) = torch.autograd.grad(total, x, retain_graph=True)
-        (true,) = torch.autograd.grad(sum((expected[i] * weights[i]).sum() for i in chosen), wide, retain_graph=True)
+        (true,) = torch.autograd.grad(sum((expected[i] * weights[i]).sum() for i in indices), wide, retain_graph=True)
         torch.testing.assert_close(dx.double(), true, rtol=2.0**-20, atol=2.0**-20)
-    for one, true in zip(results, expected, strict=True):
-        torch.testing.assert_close(one.double(), true, rtol=2.0**-22, atol=2.0**-22)
+    for result, true in zip(results, expected, strict=True):
+        torch.testing.assert_close(result.double(), true, rtol=2.0**-22, atol=2.0**-22)
 
 
 def test_a_tuple_of_one_stays_one() -> None:

@@ -14,15 +14,17 @@ from tests.kernels.forward_ad.written import several
 def test_what_is_emitted_stands_alone(device: str, tmp_path: Path) -> None:
     x = torch.randn(1003, device=device)
     expected = torch.ops.actfit.fused_forward(x, several.program((), {}).key, True)
-    found = module(several.source("triton", "float32"), tmp_path)
+    emitted = module(several.source("triton", "float32"), tmp_path)
     made, dx = tuple(torch.empty_like(x) for _ in range(6)), torch.empty_like(x)
-    found.fused_forward_kernel[(2,)](x, made, 1003, ROWS=64)
+    emitted.fused_forward_kernel[(2,)](x, made, 1003, ROWS=64)
     assert all(map(torch.equal, made, expected))
-    found.fused_backward_kernel[(2,)](made[:3], made[3:], dx, 1003, ROWS=64)
+    emitted.fused_backward_kernel[(2,)](made[:3], made[3:], dx, 1003, ROWS=64)
     twin = module(several.source("torch", "bfloat16"), tmp_path)
     results, slopes = twin.forward_pass(x)
-    for one, other in zip((*results, *slopes, twin.backward_pass(made[:3], made[3:])), (*made, dx), strict=True):
-        torch.testing.assert_close(one, other, rtol=2.0**-21, atol=2.0**-21)
+    for by_torch, by_triton in zip(
+        (*results, *slopes, twin.backward_pass(made[:3], made[3:])), (*made, dx), strict=True
+    ):
+        torch.testing.assert_close(by_torch, by_triton, rtol=2.0**-21, atol=2.0**-21)
 
 
 @pytest.mark.slow

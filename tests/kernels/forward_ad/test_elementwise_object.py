@@ -80,7 +80,7 @@ def test_the_first_call_from_several_threads() -> None:
     for thread in threads:
         thread.join()
     assert (len(calls), len(outcomes)) == (1, 8)
-    assert all(torch.equal(one, torch.full((2,), 3.0)) for one in outcomes)
+    assert all(torch.equal(outcome, torch.full((2,), 3.0)) for outcome in outcomes)
 
 
 def test_constants_make_functions_of_their_own() -> None:
@@ -91,7 +91,7 @@ def test_constants_make_functions_of_their_own() -> None:
 
     x = torch.tensor([3.0])
     outcomes = [f(x, 2), f(x, 2, 2.0), f(x, 3, scale=2), f(x, 2, negative=True), f(x, 2, kind="b"), f(x, True)]
-    assert [one.item() for one in outcomes] == [9.0, 18.0, 54.0, -9.0, 10.0, 3.0]
+    assert [outcome.item() for outcome in outcomes] == [9.0, 18.0, 54.0, -9.0, 10.0, 3.0]
     assert "x ** 2" not in f.source("torch", power=2)
     with pytest.raises(TypeError, match="power"):
         f(x)

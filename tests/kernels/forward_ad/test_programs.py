@@ -54,11 +54,11 @@ def kept(program: Program, mode: AbstractContextManager[object]) -> int:
     return recorder.saved(loss).total
 
 
-def off(one: Tensor | None, other: Tensor | None) -> float:
+def off(gradient: Tensor | None, plain: Tensor | None) -> float:
     """The largest difference, relative to the largest number where that is above 1."""
-    if one is None or other is None:
-        return 0.0 if one is other else torch.inf
-    return float(((one - other).abs() / other.abs().max().clamp_min(1.0)).max())
+    if gradient is None or plain is None:
+        return 0.0 if gradient is plain else torch.inf
+    return float(((gradient - plain).abs() / plain.abs().max().clamp_min(1.0)).max())
 
 
 def mode() -> nested_forward_ad:
@@ -77,8 +77,8 @@ def test_programs(programs: int) -> None:
             raised.append((seed, nested.error))
             continue
         same = plain.loss == nested.loss and plain.random == nested.random
-        apart = [off(*them) for them in zip(nested.gradients, plain.gradients, strict=True)]
-        if not same or not all(one <= TOLERANCE for one in apart):  # NaN is none
+        distances = [off(*pair) for pair in zip(nested.gradients, plain.gradients, strict=True)]
+        if not same or not all(distance <= TOLERANCE for distance in distances):  # NaN is none
             wrong.append(seed)
         if run(seen, nullcontext()).error:
             continue

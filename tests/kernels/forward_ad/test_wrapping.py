@@ -33,8 +33,8 @@ def test_exported_and_traced() -> None:
     """Nothing of ours is in the graph."""
     block, x = wrap(Block(mish), min_numel=1), torch.randn(ROWS, WIDTH)
     expected = block(x)
-    for one in (torch.export.export(block, (x,)).module(), torch.jit.trace(block, x)):
-        assert torch.allclose(one(x), expected)
+    for program in (torch.export.export(block, (x,)).module(), torch.jit.trace(block, x)):
+        assert torch.allclose(program(x), expected)
 
 
 def test_an_exception_leaves_nothing_behind() -> None:
@@ -63,20 +63,20 @@ def test_threads() -> None:
     """Each thread has its own modes; a module that is wrapped runs in all of them at once."""
     block = wrap(Block(mish).double(), min_numel=1)
     x = torch.randn(ROWS, WIDTH, dtype=torch.float64, requires_grad=True)
-    found: list[Tensor] = []
+    gradients: list[Tensor] = []
 
     def work() -> None:
         for _ in range(20):
-            found.append(torch.autograd.grad(block(x).sum(), x)[0])
+            gradients.append(torch.autograd.grad(block(x).sum(), x)[0])
 
     threads = [threading.Thread(target=work) for _ in range(4)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     (plain,) = torch.autograd.grad(unwrap(block)(x).sum(), x)
-    assert len(found) == 80
-    assert all(torch.allclose(one, plain, rtol=1e-12) for one in found)
+    assert len(gradients) == 80
+    assert all(torch.allclose(gradient, plain, rtol=1e-12) for gradient in gradients)
 
 
 def test_a_wrapped_model_is_copied_saved_and_unwrapped() -> None:
