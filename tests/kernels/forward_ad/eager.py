@@ -1,4 +1,4 @@
-"""A block and a program run with the mode and without."""
+"""A block, and a comparison of programs with the mode and without."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext

@@ -1,4 +1,4 @@
-"""Random programs that a tracer can follow: what each step does is drawn beforehand, not as it runs."""
+"""Random programs that a tracer can follow: their steps are drawn before they run."""
 
 import random
 from collections.abc import Callable
@@ -17,7 +17,7 @@ def _without_gradient(t: Tensor) -> Tensor:
 
 
 def _late_constant(t: Tensor) -> Tensor:
-    """One that follows from the chain it is used in."""
+    """A constant computed from the chain in which it is used."""
     return t * torch.sigmoid(t.sum().detach())
 
 
@@ -38,7 +38,7 @@ _KINDS = {"unary": 0.6, "binary": 0.2, "product": 0.07, "other": 0.08, "in place
 
 @dataclass(frozen=True)
 class Step:
-    """What is done to the tensors, counted from the last, that are at `operands`; whether its result joins them."""
+    """A function of the tensors at `operands`, counted from the last; `joins`: whether its result is appended."""
 
     does: Callable[..., Tensor]
     operands: tuple[int, ...]
@@ -46,7 +46,7 @@ class Step:
 
 
 def drawn(seed: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """The program of a seed: from x and weight, a number."""
+    """The program of a seed: a scalar function of x and weight."""
     generator = random.Random(seed)
     steps: list[Step] = []
     count = 1

@@ -1,4 +1,4 @@
-"""Random programs of tensors, for comparing what is done to autograd's graph with the graph as it was.
+"""Random programs of tensors, for comparing a changed graph of autograd with the unchanged one.
 
 A program has a 6x6 input `x` that goes through matrix products, element-wise operations with one and two operands,
 in-place operations, views, dropout, constants, pieces of tensors and their like, and gives a number. Values stay small,
@@ -106,7 +106,7 @@ OTHER: list[Callable[[Tensor], Tensor]] = [
     lambda t: F.layer_norm(t, (SIZE,)),
     lambda t: t * t.amax(),
 ]
-EAGER: list[Callable[[Tensor], Tensor]] = [  # what no graph has
+EAGER: list[Callable[[Tensor], Tensor]] = [  # not for graphs
     lambda t: Doubled.apply(t),
     lambda t: checkpoint(lambda t: torch.tanh(t) * t, t, use_reentrant=False),
     lambda t: checkpoint(lambda t: torch.sigmoid(t) * t, t, use_reentrant=True),
@@ -122,7 +122,7 @@ class Program:
     eager: bool = False
 
     def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
-        """A number; which tensors it goes through is drawn from the seed."""
+        """A scalar; the operations that lead to it are drawn from the seed."""
         generator = random.Random(self.seed)
         tensors = [x @ weight]
         if generator.random() < 0.3:

@@ -1,4 +1,4 @@
-"""Hooks on tensors and modules around chains: they run as before, or it is said that they cannot."""
+"""Hooks on tensors and modules around chains: they run as before, or KernelError says that they cannot."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -52,7 +52,7 @@ def test_multi_grad_hook() -> None:
 
 @pytest.mark.parametrize("late", ["hook", "gradient", "backward", "retain"])
 def test_a_tensor_within_a_chain_that_is_watched_too_late(late: str) -> None:
-    """Its gradient does not come by any more: that is said, and not left out in silence."""
+    """Its gradient no longer passes through it: KernelError says so."""
     x, w, v = leaves()
     with mode():
         h = x @ w
@@ -70,7 +70,7 @@ def test_a_tensor_within_a_chain_that_is_watched_too_late(late: str) -> None:
         torch.autograd.grad(loss, [y])
 
 
-# Ways to use a tensor that the mode does not see, or that do not go on with its chain.
+# Uses of a tensor that the mode does not see, or that do not continue its chain.
 UNSEEN: dict[str, Activation] = {
     "function": lambda y: Doubled.apply(y),
     "reentrant checkpoint": lambda y: checkpoint(torch.square, y, use_reentrant=True),
@@ -82,7 +82,7 @@ UNSEEN: dict[str, Activation] = {
 
 @pytest.mark.parametrize("name", UNSEEN)
 def test_a_hook_after_a_use_that_was_not_seen(name: str) -> None:
-    """All of the gradient comes by the hook, or KernelError says that it would not."""
+    """The hook sees the whole gradient, or KernelError says that it would not."""
 
     def gradient(context: AbstractContextManager[object]) -> Tensor:
         x, w, v = leaves()

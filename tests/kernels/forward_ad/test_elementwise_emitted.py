@@ -1,4 +1,4 @@
-"""What `elementwise` emits: it stands alone, is imported late, and compiles for GPUs."""
+"""Files that `elementwise` emits run on their own and compile for GPUs; the emitter is imported late."""
 
 import json
 import re
@@ -85,7 +85,7 @@ def test_what_is_emitted_compiles_for_gpus(tmp_path: Path) -> None:
     path.write_text(several.source("triton", "bfloat16"), encoding="utf-8")
     out = script(COMPILE, str(path))
     for ptx, loads, stores in zip(json.loads(out), (1, 6, 1, 6), (6, 1, 6, 1), strict=True):
-        # Each tensor once, 128 bits a thread and access.
+        # Each tensor is read or written once, with 128 bits for each thread and access.
         assert len(re.findall(r"ld\.global\.v4\.b32", ptx)) == loads
         assert len(re.findall(r"st\.global\.v4\.b32", ptx)) == stores
         assert not re.findall(r"(?:ld|st)\.local", ptx)

@@ -1,4 +1,4 @@
-"""What `elementwise` makes of a function: its name, copies, constants and methods; and what it refuses."""
+"""The object that `elementwise` makes of a function: its name, copies, constants and methods; and refusals."""
 
 import copy
 import io
@@ -153,7 +153,7 @@ def test_what_backward_does_not_go_through_is_refused() -> None:
         with pytest.raises(KernelError, match=r"backward goes through, got \w+ within torch\.no_grad\(\) or a"):
             run(x)
     for mode in (torch.no_grad, torch.inference_mode):
-        with mode():  # around the call it is right
+        with mode():  # allowed around the call
             assert torch.equal(elementwise(WRITTEN["silu"])(x), MADE["silu"](x))
             assert not torch.is_grad_enabled()
 

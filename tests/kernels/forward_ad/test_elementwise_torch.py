@@ -1,4 +1,4 @@
-"""What `elementwise` keeps, and its ops under torch.compile, transforms, autocast and graphs."""
+"""Tensors that `elementwise` saves, and its ops under torch.compile, transforms, autocast and graphs."""
 
 from collections.abc import Iterator
 
@@ -98,7 +98,7 @@ def test_compiled_in_one_graph(backend: str, dynamic: bool | None) -> None:
 
 @pytest.mark.usefixtures("compiling")
 def test_first_called_when_compiled_or_on_tensors_without_contents() -> None:
-    """Numbers in tensors are read nevertheless."""
+    """The values of tensors are still read."""
     half, x = torch.tensor(0.5), torch.randn(5)
     run = elementwise(lambda x: half * x.sin() + torch.tensor(2.0))
     torch.testing.assert_close(torch.compile(run, backend="aot_eager", fullgraph=True)(x), 0.5 * x.sin() + 2)

@@ -1,6 +1,6 @@
 """Nested forward AD in eager code on random programs: the same loss and gradients as plain autograd, and fewer bytes.
 
-More of them: make programs.
+For more programs: make programs.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -23,7 +23,7 @@ TOLERANCE = 1e-10
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of a run. error: what it raised, in a word; else the loss, gradients, and the next random number."""
+    """The outcome of a run: the error it raised, in a word; or the loss, gradients, and the next random number."""
 
     error: str = ""
     loss: float = 0.0
@@ -46,7 +46,7 @@ def run(program: Program, mode: AbstractContextManager[object]) -> Outcome:
 
 
 def kept(program: Program, mode: AbstractContextManager[object]) -> int:
-    """Bytes for backward."""
+    """Bytes saved for backward."""
     x, weight = inputs()
     torch.manual_seed(program.seed)
     with Recorder() as recorder, mode:
@@ -82,7 +82,7 @@ def test_programs(programs: int) -> None:
             wrong.append(seed)
         if run(seen, nullcontext()).error:
             continue
-        counted += 1  # what the mode does not see holds chains that it takes for dead
+        counted += 1  # in others, functions that the mode does not see hold chains that it takes for freed
         before, after = kept(seen, nullcontext()), kept(seen, mode())
         more += [seed] * (after > before)
         less += [seed] * (after < before)

@@ -1,4 +1,4 @@
-"""All ways of nested forward AD side by side."""
+"""The report that compares all ways of nested forward AD."""
 
 import copy
 import json

@@ -53,7 +53,7 @@ def test_bytes_between_linear_layers(
 def test_bytes_after_batch_norm_are_one_unit_more(
     function: Callable[[Tensor], Tensor], plain: int, nested: int
 ) -> None:
-    """Its input."""
+    """Returns its input."""
     layers = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), Act(function), nn.Conv2d(8, 3, 3, padding=1)
     model, x = nn.Sequential(*layers), torch.randn(2, 3, 32, 32)
     unit = 2 * 8 * 32 * 32 * 4
@@ -158,7 +158,7 @@ def test_constants_that_come_to_be_larger_than_the_source() -> None:
 
 
 class Returning(nn.Module):
-    """Gives what stands in the midst of a chain, too."""
+    """Returns a tensor from the middle of a chain, too."""
 
     def __init__(self, retaining: bool) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ def test_a_gradient_retained_in_the_midst() -> None:
     model, x = Returning(retaining=True), torch.randn(3, 4, dtype=DOUBLE)
     module = traced(model, x)
     (retaining,) = (node for node in module.graph.nodes if node.target == "retain_grad")
-    assert retaining.args[0].name == "exp"  # as it was, and no region's result
+    assert retaining.args[0].name == "exp"  # unchanged, not a region's result
 
 
 def test_what_is_spread_out_is_a_source_of_its_own() -> None:
@@ -272,7 +272,7 @@ def transformer(request: pytest.FixtureRequest) -> tuple[nn.Module, dict[str, Te
 
 @pytest.mark.parametrize("front_end", ["eager", "exported", "compiled"])
 def test_transformers(transformer: tuple[nn.Module, dict[str, Tensor]], front_end: str) -> None:
-    """New GELU keeps five tensors, and one when rewritten, besides what the layer after it keeps."""
+    """Besides the tensor that the next layer saves, new GELU saves five tensors, and one when rewritten."""
     model, given = transformer
     ways: dict[str, Callable[[], Any]] = {
         "eager": lambda: wrap(model, min_numel=1),
@@ -318,7 +318,7 @@ class Linears(TorchFunctionMode):
 
 
 def test_checkpointed_regions_run_once_in_forward() -> None:
-    """And keep nothing of what is within: packing is none of their business."""
+    """And save nothing of the chain's inside: their packing hooks do not see it."""
     layers = [layer for _ in range(4) for layer in (nn.Linear(8, 8), Written())]
     module = traced(nn.Sequential(*layers), torch.randn(4, 8))
     x = torch.randn(4, 8, requires_grad=True)

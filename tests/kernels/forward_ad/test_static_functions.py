@@ -1,4 +1,4 @@
-"""Functions that a graph says all of, or not: the same numbers and random numbers, nothing moved that matters.
+"""Functions that a graph describes completely, or not: the same numbers and random numbers, and no harmful moves.
 
 Losses must be equal bit for bit. Gradients are products of the same factors in another order: in float64 that is some
 1e-16 for each factor, more where terms cancel, and 1e-10 of the largest gradient is far from both that and an error.
@@ -165,7 +165,7 @@ def dropouts_in_turn(m: Model, h: Tensor) -> Tensor:
     return torch.exp(torch.sin(a)) + b
 
 
-# How many regions are replaced where a graph says all that the function does.
+# Functions that a graph describes completely, with the number of regions replaced in them.
 REPLACED: dict[str, tuple[Callable[[Model, Tensor], Tensor], int]] = {
     "parameter": (lambda m, h: h * torch.sigmoid(h * m.weight), 0),
     "parameter around": (lambda m, h: m.weight * wave(h) + m.weight, 1),
@@ -201,7 +201,7 @@ NOT_TRACED = {
 
 
 def outcome(model: nn.Module, module: nn.Module, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """What must be equal bit by bit, among it the next random number; and gradients, side by side."""
+    """Tensors that must be equal bit by bit, with the next random number; and the gradients of all parameters."""
     torch.manual_seed(3)
     y = module(x)
     gradients = torch.autograd.grad(y.square().sum(), list(model.parameters()), allow_unused=True)
@@ -211,7 +211,7 @@ def outcome(model: nn.Module, module: nn.Module, x: Tensor) -> tuple[list[Tensor
 
 
 def agree(front_end: str, model: nn.Module, x: Tensor) -> int:
-    """Holds the rewritten model against the model, from the same state on; the number of regions."""
+    """Compares the rewritten model with the model, from the same state; returns the number of regions."""
     before = copy.deepcopy(model.state_dict())
     random = torch.get_rng_state()
     rewritten = Rewritten(front_end, model, x)
@@ -235,7 +235,7 @@ def test_same_numbers(front_end: str, name: str) -> None:
         with pytest.raises(KernelError, match=r"torch.export takes, got RuntimeError: a hook"):
             exported(model, (x,))
     else:
-        # An export has all that runs without gradients as one node, and chains go on behind it.
+        # An export holds all code without gradients as one node, and chains continue after it.
         whole = front_end == "exported" and name == "call_would_come_where_gradients_are_off"
         assert agree(front_end, model, x) == (1 if whole else regions)
 
@@ -252,7 +252,7 @@ def test_same_numbers_or_not_traced(name: str) -> None:
 
 @pytest.mark.parametrize("seed", range(50))
 def test_random_programs(seed: int) -> None:
-    """In-place operations, views, dropout, comparisons, constants made late: never another number, never more bytes."""
+    """In-place operations, views, dropout, comparisons, late constants: numbers stay the same, bytes never grow."""
     program, (x, weight) = drawn(seed), inputs()
     backend_ = backend()
 
