@@ -48,9 +48,9 @@ def main(worker: Callable[[int, Any], Any]) -> NoReturn:
     rank, folder = int(sys.argv[1]), Path(sys.argv[2])
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    found = worker(rank, init_device_mesh("cpu", (2,)))
+    results = worker(rank, init_device_mesh("cpu", (2,)))
     if rank == 0:
-        torch.save(found, folder / "results.pt")
+        torch.save(results, folder / "results.pt")
     distributed.destroy_process_group()
     sys.stdout.flush()
     # Without Python's own end: a wrapped model holds the group, whose threads then let go of tensors, and
@@ -65,12 +65,12 @@ def wrapped(net: nn.Module, wrapper: str, mesh: Any, layers: tuple[type, ...] = 
 
     if wrapper == "ddp":
         return DistributedDataParallel(net)
-    for layer in [one for one in net.modules() if isinstance(one, layers)]:
+    for layer in [module for module in net.modules() if isinstance(module, layers)]:
         fully_shard(layer, mesh=mesh)
     return fully_shard(net, mesh=mesh)
 
 
 def whole(tensor: Tensor) -> Tensor:
     """A tensor that may be sharded."""
-    found: Tensor = getattr(tensor, "full_tensor", lambda: tensor)()
-    return found.detach()
+    full: Tensor = getattr(tensor, "full_tensor", lambda: tensor)()
+    return full.detach()

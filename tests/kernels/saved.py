@@ -21,8 +21,8 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _tensors(one)
+        for element in value:
+            yield from _tensors(element)
 
 
 def _nodes(output: Tensor) -> Iterator[Node]:
@@ -40,8 +40,8 @@ def in_graph(output: Tensor, without: Iterable[Tensor] = ()) -> list[Tensor]:
 
     Read off the nodes, as saved-tensor hooks do not see everything that compiled functions keep.
     """
-    seen = {one.untyped_storage()._cdata for one in without}
-    found = []
+    seen = {tensor.untyped_storage()._cdata for tensor in without}
+    tensors = []
     for node in _nodes(output):
         names = [name for name in dir(node) if name.startswith("_saved_")]
         for name in [*names, "saved_tensors"]:
@@ -49,13 +49,13 @@ def in_graph(output: Tensor, without: Iterable[Tensor] = ()) -> list[Tensor]:
                 storage = tensor.untyped_storage()._cdata
                 if storage not in seen:
                     seen.add(storage)
-                    found.append(tensor)
-    return found
+                    tensors.append(tensor)
+    return tensors
 
 
 def bytes_in_graph(output: Tensor, without: Iterable[Tensor] = ()) -> int:
     """Of the storages of `in_graph`."""
-    return sum(one.untyped_storage().nbytes() for one in in_graph(output, without))
+    return sum(tensor.untyped_storage().nbytes() for tensor in in_graph(output, without))
 
 
 def bytes_allocated(forward: Callable[..., Tensor], *args: Any) -> tuple[Tensor, int]:

@@ -29,11 +29,11 @@ def test_16_bits_deliver_what_the_file_says(name: str, dtype: str) -> None:
     """At all inputs: the file's largest error, 2**-19 for float32 arithmetic, half a unit for rounding f'."""
     x, f, df = truth(name, DTYPES[dtype])
     y, dx = delivered(name, x)
-    told = torch.isfinite(x) & torch.isfinite(f) & torch.isfinite(y)
+    finite = torch.isfinite(x) & torch.isfinite(f) & torch.isfinite(y)
     limit = load(name, f"invact-{dtype}")["error"]["linf"] + 2.0**-19 + torch.finfo(x.dtype).eps / 2 * dx.double().abs()
     error = (dx.double() - df).abs()
-    worst = int(torch.where(told, error / limit, 0.0).argmax())
-    assert (error <= limit)[told].all(), (x[worst], y[worst], f[worst], dx[worst], df[worst], error[worst])
+    worst = int(torch.where(finite, error / limit, 0.0).argmax())
+    assert (error <= limit)[finite].all(), (x[worst], y[worst], f[worst], dx[worst], df[worst], error[worst])
 
 
 UNITS = 4  # by which stock's y is off at most, on the processors that were measured; docs/accuracy.md

@@ -160,7 +160,7 @@ def test_two_bits_are_within_the_stored_error(name, dtype, device):
     weight = torch.where(
         held, torch.exp(-(x.double() ** 2) / 2) * x.double().abs(), 0.0
     )  # of x from N(0, 1), log-spaced
-    squares = [(weight * torch.where(held, one.double() - df, 0.0) ** 2).sum() for one in (dx, coarse)]
+    squares = [(weight * torch.where(held, derivative.double() - df, 0.0) ** 2).sum() for derivative in (dx, coarse)]
     assert squares[0] < squares[1]
 
 

@@ -44,18 +44,18 @@ def test_codes_are_found_as_by_a_search(values, borders, random, wide) -> None:
     codes = [random.randrange(8) for _ in range(len(borders) + 1)]
     table = Table(tuple(borders), tuple(codes), tuple(float(level) for level in range(8)))
     x = torch.tensor(values, dtype=torch.float64 if wide else torch.float32)
-    found = planes.unpack(host.code_planes(table, x), len(x)).numpy()
+    unpacked = planes.unpack(host.code_planes(table, x), len(x)).numpy()
     interval = np.searchsorted(borders, x.double().numpy(), side="left")
     interval[np.isnan(x.numpy())] = 0
-    assert found.tolist() == np.asarray(codes)[interval].tolist()
+    assert unpacked.tolist() == np.asarray(codes)[interval].tolist()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @given(numbers, st.randoms(use_true_random=False))
 def test_where_chooses_whole_numbers(dtype, values, random) -> None:
-    chosen = torch.tensor(values, dtype=dtype)
-    other, condition = chosen.flip(0), torch.tensor([random.random() < 0.5 for _ in values])
-    assert equal(host.where(condition, chosen, other), torch.where(condition, chosen, other))
+    first = torch.tensor(values, dtype=dtype)
+    second, condition = first.flip(0), torch.tensor([random.random() < 0.5 for _ in values])
+    assert equal(host.where(condition, first, second), torch.where(condition, first, second))
 
 
 @given(numbers, st.randoms(use_true_random=False))

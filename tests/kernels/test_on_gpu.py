@@ -40,14 +40,14 @@ def test_devices_agree_in_float32(name: str, method: str) -> None:
     options = METHODS[method]
     if options["method"] == "fewbit" and not FUNCTIONS[name].bounded_derivative:
         pytest.skip("its f' has no bound: no table serves every x")
-    there = both(lambda x: activation(name, x, **options), x.to(PLACE), grad.to(PLACE))
-    here = both(lambda x: activation(name, x, **options), x, grad)
-    for got, expected, scale in zip(there, here, (1.0, 1.0 + grad.abs()), strict=True):
+    on_gpu = both(lambda x: activation(name, x, **options), x.to(PLACE), grad.to(PLACE))
+    on_cpu = both(lambda x: activation(name, x, **options), x, grad)
+    for got, expected, scale in zip(on_gpu, on_cpu, (1.0, 1.0 + grad.abs()), strict=True):
         limit = 4 * torch.finfo(torch.float32).eps * expected.abs() + 2.0**-17 * scale
         # A branch or a step that is chosen by x next to a border: the codes are compared bit for bit elsewhere.
         assert ((got.cpu() - expected).abs() <= limit).float().mean() > 0.999
     y = STOCK[name](x.double(), *FUNCTIONS[name].parameters.values())
-    assert ((there[0].cpu() - y).abs() <= 1e-5 * (1 + y.abs())).all()
+    assert ((on_gpu[0].cpu() - y).abs() <= 1e-5 * (1 + y.abs())).all()
 
 
 @each_method
@@ -89,12 +89,12 @@ def test_compiled_as_in_eager(options: dict[str, object]) -> None:
     x, model = torch.randn(32, 64, device=PLACE), net()
     convert(model, **options)
     expected = gradients(model, x)
-    found = gradients(torch.compile(model, dynamic=False, backend="inductor" if CUDA else "aot_eager"), x)
+    got = gradients(torch.compile(model, dynamic=False, backend="inductor" if CUDA else "aot_eager"), x)
     # Products of matrices may be summed in another order: by that, of 8192 activations some next to a border of few
     # bits take the other step, which is 0.3 at most. Eight of them move a gradient by 0.3 * sqrt(8 / 8192) of its size.
     limit = 0.01 if options["method"] == "fewbit" else 1e-4
-    for got, wanted in zip(found, expected, strict=True):
-        assert (got - wanted).norm() <= limit * wanted.norm()
+    for gradient, exact in zip(got, expected, strict=True):
+        assert (gradient - exact).norm() <= limit * exact.norm()
 
 
 def coded_error(bits: int, dtype: torch.dtype, place: str) -> float:
@@ -142,10 +142,10 @@ def test_captured_in_a_graph_of_cuda() -> None:
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        (found,) = torch.autograd.grad(act(x).sum(), x)
+        (gradient,) = torch.autograd.grad(act(x).sum(), x)
     graph.replay()
     torch.cuda.synchronize()
-    assert torch.equal(found, expected)
+    assert torch.equal(gradient, expected)
 
 
 @pytest.mark.parametrize("bits", [8, 4])
@@ -154,8 +154,8 @@ def test_approximate_backprop_trains(bits: int) -> None:
     x, exact, model = torch.randn(512, 64, device=PLACE), net(), net()
     convert(model, method="approx-backprop", bits=bits, inputs=x)
     torch.testing.assert_close(model(x), exact(x), rtol=1e-4, atol=1e-5)
-    for got, wanted in zip(gradients(model, x), gradients(exact, x), strict=True):
-        assert (got - wanted).norm() <= 4 * 2.0**-bits * wanted.norm()
+    for gradient, exact_gradient in zip(gradients(model, x), gradients(exact, x), strict=True):
+        assert (gradient - exact_gradient).norm() <= 4 * 2.0**-bits * exact_gradient.norm()
 
 
 def test_a_model_under_autocast_takes_a_step() -> None:

@@ -81,7 +81,7 @@ def test_shape_strides_and_gradient_change_nothing(method, backend):
     @QUICK
     @given(st.data())
     def check(data):
-        name = data.draw(st.sampled_from([one for one in FUNCTIONS if applies(one, method)]))
+        name = data.draw(st.sampled_from([function for function in FUNCTIONS if applies(function, method)]))
         x = data.draw(tensors())
         grad = data.draw(gradients(x.shape, x.dtype))
         y, dx = both(x.to(backend), grad.to(backend), name, method, ())

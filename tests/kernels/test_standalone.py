@@ -36,17 +36,17 @@ def emitted(name: str, method: str, bits: int, dtype: str, folder: Path) -> Modu
         pytest.skip("not run: python-flint is missing, and this function's text is made by it")
 
 
-def run(found: ModuleType, kernel: KernelSpec, x: Tensor, params: tuple[float, ...]) -> tuple[Tensor, Tensor, Tensor]:
+def run(module: ModuleType, kernel: KernelSpec, x: Tensor, params: tuple[float, ...]) -> tuple[Tensor, Tensor, Tensor]:
     """y, what is saved, and the gradient of y.sum()."""
     y, dx, grad, saved = torch.empty_like(x), torch.empty_like(x), torch.ones_like(x), allocate(kernel, x)
     store = [saved] if saved.numel() else []
     given = [params] if params else []
     rows = 128 if x.is_cuda else 1 << 13  # the interpreter runs program after program
     grid = (-(-x.numel() // (8 * rows)),)
-    found.forward_kernel[grid](x, y, *store, *given, x.numel(), ROWS=rows)
-    keeps = [y] if kernel.storage.keeps_output else []
+    module.forward_kernel[grid](x, y, *store, *given, x.numel(), ROWS=rows)
+    outputs = [y] if kernel.storage.keeps_output else []
     takes = given if kernel.storage.name not in ("derivative", "codes") else []
-    found.backward_kernel[grid](grad, *keeps, *store, dx, *takes, x.numel(), ROWS=rows)
+    module.backward_kernel[grid](grad, *outputs, *store, dx, *takes, x.numel(), ROWS=rows)
     return y.cpu(), saved.cpu(), dx.cpu()
 
 

@@ -13,7 +13,7 @@ from kernels import functional
 from tests.kernels.saved import METHODS
 
 pytestmark = pytest.mark.usefixtures("afresh")
-each_method = pytest.mark.parametrize("how", METHODS.values(), ids=METHODS)
+each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 each_backend = pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 
 Made = Callable[..., Tensor]
@@ -40,7 +40,7 @@ def agree(compiled: Made, eager: Made, *inputs: Tensor, backend: str = "aot_eage
     of_erf: what y may be off by besides, as a share of |x|.
     """
     got, expected = outcome(compiled, *inputs), outcome(eager, *inputs)
-    same_layout = all(one.stride() == other.stride() for one, other in zip(got, expected, strict=True))
+    same_layout = [tensor.stride() for tensor in got] == [tensor.stride() for tensor in expected]
     if backend == "aot_eager":
         pairs = zip(got[1:], expected[1:], strict=True)
         eps = torch.finfo(inputs[0].dtype).eps
@@ -67,8 +67,8 @@ def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     ("backend", "dynamic"), [("aot_eager", False), ("aot_eager", True), ("inductor", True)], ids=str
 )
 @each_method
-def test_a_module_is_as_in_eager_and_compiles_once(how: dict, dynamic: bool, backend: str) -> None:
-    net = kernels.GELU(**how)
+def test_a_module_is_as_in_eager_and_compiles_once(options: dict, dynamic: bool, backend: str) -> None:
+    net = kernels.GELU(**options)
     compiled = torch.compile(net, backend=backend, dynamic=dynamic, fullgraph=True)
     assert agree(compiled, net, leaf(37, 53), backend=backend, of_erf=OF_ERF)
     with torch.compiler.set_stance("fail_on_recompile"):
@@ -88,9 +88,9 @@ def test_another_shape_compiles_again_if_static() -> None:
 @pytest.mark.slow
 @each_backend
 @each_method
-def test_functions_are_as_in_eager(how: dict, backend: str) -> None:
+def test_functions_are_as_in_eager(options: dict, backend: str) -> None:
     def run(x: Tensor) -> Tensor:
-        return functional.silu(functional.mish(x, **how).t(), **how)
+        return functional.silu(functional.mish(x, **options).t(), **options)
 
     assert agree(torch.compile(run, backend=backend, fullgraph=True), run, leaf(6, 35), backend=backend)
 
@@ -175,8 +175,8 @@ def test_numbers_given_to_what_is_compiled_dynamically(dynamic: bool | None) -> 
     assert slopes_agree(dynamic)
 
 
-def changed(how: dict) -> Made:
-    return lambda x: functional.gelu(x, **how).add_(1)
+def changed(options: dict) -> Made:
+    return lambda x: functional.gelu(x, **options).add_(1)
 
 
 @pytest.mark.slow
@@ -218,9 +218,9 @@ def test_an_output_changed_after_the_graph_is_refused(method: str) -> None:
 
 
 @each_method
-def test_double_backward_is_refused(how: dict) -> None:
+def test_double_backward_is_refused(options: dict) -> None:
     x = leaf(5, 7)
-    y = torch.compile(kernels.GELU(**how), backend="aot_eager", fullgraph=True)(x)
+    y = torch.compile(kernels.GELU(**options), backend="aot_eager", fullgraph=True)(x)
     (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="does not currently support double backward"):
         gradient.sum().backward()
@@ -240,5 +240,5 @@ def test_under_torch_func_the_stock_function_is_compiled() -> None:
         return torch.func.grad(lambda z: nn.functional.gelu(z).sum())(x)
 
     x = torch.randn(5, 7)
-    got, expected = (torch.compile(one, backend="aot_eager", fullgraph=True)(x) for one in (run, stock))
+    got, expected = (torch.compile(function, backend="aot_eager", fullgraph=True)(x) for function in (run, stock))
     assert torch.equal(got, expected)

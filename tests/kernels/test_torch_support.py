@@ -9,7 +9,7 @@ PAGE = (HERE.parents[1] / "docs" / "support.md").read_text(encoding="utf-8")
 NAMED = re.compile(r"`([\w/]*test_\w+)::(test_\w+)`")
 
 
-def there() -> set[tuple[str, str]]:
+def names_of_tests() -> set[tuple[str, str]]:
     """The tests of this folder and those within it, by file and name."""
     return {
         (file.relative_to(HERE).with_suffix("").as_posix(), node.name)
@@ -20,7 +20,7 @@ def there() -> set[tuple[str, str]]:
 
 
 def test_every_test_named_is_there() -> None:
-    assert set(NAMED.findall(PAGE)) - there() == set()
+    assert set(NAMED.findall(PAGE)) - names_of_tests() == set()
 
 
 def test_every_row_names_a_test() -> None:

@@ -89,10 +89,10 @@ def test_any_number_of_elements(dtype, values, name):
     x = torch.tensor(values, dtype=torch.float64).to(dtype)
     y, dx = gradient(name, x, bits=2)
     assert torch.equal(y, gradient(name, x)[0])
-    alone = [gradient(name, one[None], bits=2) for one in x]
+    alone = [gradient(name, element[None], bits=2) for element in x]
     # Vector code and scalar code of PyTorch's functions differ in the last bits, so y may: then f' is another, too.
-    same = torch.cat([one for one, _ in alone]) == y
-    assert torch.equal(torch.cat([one for _, one in alone])[same], dx[same])
+    same = torch.cat([element_y for element_y, _ in alone]) == y
+    assert torch.equal(torch.cat([element_dx for _, element_dx in alone])[same], dx[same])
     _, saved = reference.forward(spec(name, "invact", 2), x, tuple(FUNCTIONS[name].parameters.values()))
     assert saved.shape == (2, plane_bytes(len(values)))
 
@@ -103,10 +103,10 @@ def test_ends(name, dtype):
     """At infinity, zero, the largest and the smallest numbers f' is what one bit gives, up to its error and a unit."""
     finfo = torch.finfo(dtype)
     x = torch.tensor([torch.inf, 0.0, -0.0, finfo.max, -finfo.max, finfo.tiny, -finfo.tiny, 50, -50], dtype=dtype)
-    (_, two), (_, one) = gradient(name, x, bits=2), gradient(name, x)
-    assert torch.isfinite(two).all()
+    (_, with_two_bits), (_, with_one_bit) = gradient(name, x, bits=2), gradient(name, x)
+    assert torch.isfinite(with_two_bits).all()
     assert (
-        (two.double() - one.double()).abs() <= 0.03
+        (with_two_bits.double() - with_one_bit.double()).abs() <= 0.03
     ).all()  # 0.0156 at most for two bits, and half that for the other
     assert torch.isnan(gradient(name, torch.tensor([torch.nan], dtype=dtype), bits=2)[1]).all()
 
@@ -189,7 +189,7 @@ def test_compiled_is_as_eager(autocast, afresh):
         model.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             run(x).float().sum().backward()
-        return [one.grad.clone() for one in model.parameters()]
+        return [parameter.grad.clone() for parameter in model.parameters()]
 
     for got, expected in zip(step(torch.compile(model)), step(model), strict=True):
         torch.testing.assert_close(got, expected, rtol=2.0**-6, atol=2.0**-6 * float(expected.abs().max()))

@@ -141,7 +141,7 @@ def test_a_copy_in_full_gives_autograds_gradients(drawn: Any) -> None:
 @given(layers(), st.sampled_from([2, 4, 8]), st.sampled_from(["nearest", "stochastic"]))
 @settings(max_examples=30)
 def test_what_is_exact_by_codes(drawn: Any, bits: int, rounding: str) -> None:
-    """Outputs, averages, dbias and the gradient that reaches the norm are exact; errors of the rest follow the codes'."""
+    """Outputs, averages, dbias and the gradient that reaches the norm are exact; other errors follow the codes'."""
     norm, act, consumers, x = drawn
     ours = PreActivation(norm, act, consumers[0], bits=bits, scheme="group", rounding=rounding)
     stock = plain(norm, act, consumers[0])
