@@ -1,4 +1,4 @@
-"""Two processes that run a test's own file as a script, and what the first of them leaves."""
+"""Runs a test's own file as a script in two processes, and loads the first one's results."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ needs_distributed = pytest.mark.skipif(
 
 
 def of_two(file: str, folder: Path, seconds: float) -> Any:
-    """What `worker` of `python file rank folder` gives the first, for ranks 0 and 1 at once."""
+    """Runs `python file rank folder` for ranks 0 and 1 at once; the result of `worker` in rank 0."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     started = [
         subprocess.Popen(
@@ -53,13 +53,13 @@ def main(worker: Callable[[int, Any], Any]) -> NoReturn:
         torch.save(results, folder / "results.pt")
     distributed.destroy_process_group()
     sys.stdout.flush()
-    # Without Python's own end: a wrapped model holds the group, whose threads then let go of tensors, and
-    # a thread that asks for the interpreter while it ends aborts the process.
+    # Skip Python's shutdown: a wrapped model holds the group, whose threads free tensors then, and a thread that
+    # takes the interpreter's lock during shutdown aborts the process.
     os._exit(0)
 
 
 def wrapped(net: nn.Module, wrapper: str, mesh: Any, layers: tuple[type, ...] = (nn.Linear,)) -> nn.Module:
-    """By "ddp"; or else by FSDP2, the layers of those types each by itself."""
+    """The network wrapped by DDP for "ddp", else by FSDP2, which shards each layer of these types individually."""
     from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel
 
@@ -71,6 +71,6 @@ def wrapped(net: nn.Module, wrapper: str, mesh: Any, layers: tuple[type, ...] = 
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A tensor that may be sharded."""
+    """The whole of a tensor that may be sharded."""
     full: Tensor = getattr(tensor, "full_tensor", lambda: tensor)()
     return full.detach()

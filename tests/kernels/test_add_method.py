@@ -1,4 +1,4 @@
-"""The method of docs/add_method.md, defined by the page itself, does all that the page says."""
+"""The method defined by the code of docs/add_method.md does all that the page says."""
 
 import re
 from collections.abc import Iterator

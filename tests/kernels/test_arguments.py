@@ -1,4 +1,4 @@
-"""What may be asked for, what is refused and how, and tables of one's own."""
+"""Arguments that are accepted and refused, the messages, and users' own tables."""
 
 import inspect
 import json
@@ -35,7 +35,7 @@ def slopes(x: torch.Tensor, name: str, **options) -> torch.Tensor:
 
 
 class OwnLinear(torch.nn.Linear):
-    """One that does more than nn.Linear."""
+    """A linear layer that does more than nn.Linear."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return super().forward(input) + 1
@@ -61,7 +61,7 @@ def test_a_table_of_ones_own(tmp_path):
     exact = torch.where(X > 0, 1.0, 0.5 * X.exp())
     assert len(derivatives.unique()) == 8
     assert (derivatives - exact).abs().max() < 0.1  # the table's own error: 3 bits on a range of 1
-    # Another table under the same name is another table.
+    # A changed file under the same name is read again.
     fit(path, "--fn", "elu", "--param", "alpha=0.5", "--bits", "2")
     assert len(slopes(X, "elu", alpha=0.5, method="fewbit", coefficients=path).unique()) == 4
 
@@ -77,7 +77,7 @@ def test_a_relative_path_is_of_the_folder_one_is_in(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_layer_keeps_its_table(tmp_path, monkeypatch):
-    """Made from a relative path, it runs in another folder, and when the file is gone."""
+    """Made from a relative path, a module runs in another folder, and after the file is deleted."""
     path = fit(tmp_path / "t.json", "--fn", "silu", "--bits", "1")
     monkeypatch.chdir(tmp_path)
     layer = kernels.SiLU(method="fewbit", coefficients="t.json")
@@ -93,7 +93,7 @@ def test_a_layer_keeps_its_table(tmp_path, monkeypatch):
 
 
 def forged(path, name, bits, change):
-    """A packaged table after `change`, with the hash that belongs to it."""
+    """A packaged table after `change`, with the matching hash."""
     document = load(name, f"fewbit-{bits}bit")
     change(document)
     path.write_text(json.dumps({**document, "sha256": digest(document)}), "utf-8")
@@ -170,7 +170,7 @@ def test_tables_that_do_not_fit_are_refused(tmp_path):
 
 @pytest.mark.parametrize("bits", [0, 9, -1, 2.0, "3", True, [3]])
 def test_bits_are_whole_numbers_from_1_to_8(bits):
-    kernels.GELU(method="fewbit", bits=3)  # remembered, but not as an answer for 3.0 or True
+    kernels.GELU(method="fewbit", bits=3)  # cached, but 3.0 and True must not hit the cache
     kernels.GELU(method="fewbit", bits=1)
     with pytest.raises(KernelError, match="bits must be a whole number from 1 to 8"):
         kernels.GELU(method="fewbit", bits=bits)
@@ -232,7 +232,7 @@ PARAMETERS = [(name, parameter) for name in FUNCTIONS for parameter in FUNCTIONS
 @pytest.mark.parametrize("method", ["invact", "forward-ad", "fewbit", "stock"])
 @pytest.mark.parametrize(("name", "parameter"), PARAMETERS)
 def test_what_is_no_number_is_refused_as_a_parameter(name, parameter, method):
-    """In one short line, with a gradient and without, also what Python cannot print or torch cannot convert."""
+    """Messages are one short line, with a gradient and without, also for what cannot be printed or converted."""
     values = [
         HUGE,
         -(10**400),

@@ -18,7 +18,7 @@ SIGNED = [name for name in FUNCTIONS if FUNCTIONS[name].branches == 2 and not FU
 
 @pytest.fixture(params=["torch", "triton"])
 def place(request):
-    """The device where tensors go for one of the two backends."""
+    """The device of the tensors, for each of the two backends."""
     return "cpu" if request.param == "torch" else request.getfixturevalue("device")
 
 
@@ -65,7 +65,7 @@ def test_the_sign_tells_the_side_at_every_input(name, dtype, device):
     eps = torch.finfo(x.dtype).eps
     error = (signed.double().abs() - height).abs()[finite]
     assert (error <= eps * (height.abs() + 2 * f.double().abs())[finite] + 2.0**-24).all()
-    # y - min f tells more than y: f' is no farther off than twice what the formula errs by for stored y.
+    # y - min f determines f' better than y: the error of f' is at most twice the formula's for stored y.
     floor = {"bfloat16": 1.25e-2, "float16": 5e-3}[dtype]
     assert ((dx.double() - df).abs()[finite] <= 2 * floor + eps * df.abs()[finite]).all()
 

@@ -1,4 +1,4 @@
-"""ActLinear with a joint code: forward is stock's, backward is that of its levels, and the codes are all it keeps."""
+"""ActLinear with a joint code: forward is stock's, backward uses its levels, and it saves only the codes."""
 
 import copy
 import shutil
@@ -43,7 +43,7 @@ def seeded() -> None:
 
 
 def codes_of(name: str, bits: int, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The levels of f' and f for x, as the stored file says."""
+    """The levels of f' and f for x, from the stored file."""
     solution = load(name, f"joint-{bits}bit")["solution"]
     codes = np.searchsorted(solution["borders"], x.detach().double().numpy(), side="left")
     return tuple(torch.tensor(np.array(solution[key])[codes]) for key in ("derivatives", "outputs"))
@@ -158,7 +158,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     layer = ActLinear("gelu", linear, coefficients=path)
     assert "a joint code of x, 4 bits" in repr(layer)
     shutil.move(path, tmp_path / "moved.json")
-    assert error(copy.deepcopy(layer)) == error(layer)  # what was read once is there
+    assert error(copy.deepcopy(layer)) == error(layer)  # the file is read only once
     shutil.move(tmp_path / "moved.json", path)
     with pytest.raises(KernelError, match="bits must be those of the file, 4, got 3"):
         ActLinear("gelu", linear, bits=3, coefficients=path)

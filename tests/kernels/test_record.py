@@ -1,4 +1,4 @@
-"""Histograms of what activations are given: the counts, the samples made of them, and the tables fitted to these."""
+"""Histograms of activations' inputs: the counts, the samples made of them, and the tables fitted to these."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from kernels.record import BINS, EDGES, PER_OCTAVE, Histogram, recorded
 
 
 class Net(nn.Module):
-    """Modules, functions and methods, one of them twice, one in place."""
+    """A model of modules, functions and methods, one of them used twice, one in place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ def test_a_forward_that_fails_leaves_the_names_right() -> None:
 def test_samples_are_quantiles_to_the_width_of_a_bin(values: list[float], count: int) -> None:
     samples = counted(*values).samples(count)
     exact = np.sort(values)[np.floor((np.arange(count) + 0.5) / count * len(values)).astype(int)]
-    # The same number of values is below as in the list; within a bin, which a value of its own size is a 32nd wide.
+    # Quantiles agree with the list's up to the width of a bin, a 32nd of the value.
     assert np.all(np.abs(samples - exact) <= np.abs(exact) / PER_OCTAVE + EDGES[BINS + 1])
     assert np.all(np.diff(samples) >= 0)
 
@@ -108,7 +108,7 @@ def test_zero_and_the_infinite() -> None:
 
 
 def test_a_table_of_a_sites_own_numbers_is_better(tmp_path: Path) -> None:
-    """Narrow inputs, as after a small initialisation: the usual table spends its levels on all of [-10, 10]."""
+    """Narrow inputs, as after a small initialisation; the usual table spreads its levels over all of [-10, 10]."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
     net[0].weight.data *= 0.25

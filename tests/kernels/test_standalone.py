@@ -1,4 +1,4 @@
-"""Emitted modules that stand alone, where the kernels run, at every 16-bit input: what the runtime's kernels give."""
+"""Emitted standalone modules return the runtime kernels' results at every 16-bit input."""
 
 from pathlib import Path
 from types import ModuleType
@@ -64,8 +64,8 @@ def test_it_gives_what_the_runtime_gives(
     needed = expected if kernel.storage.keeps_output else None
     gradient = launch.backward(kernel, torch.ones_like(x), needed, kept, params).cpu()
     number = ~torch.isnan(x.cpu()) & ~torch.isnan(expected.cpu())
-    # The same operations; a compiler may join a product and a sum in one and not in the other, which moves what is
-    # rounded by less than a unit. In the interpreter nothing is joined.
+    # The same operations; the compiler may fuse a product and a sum in one of them only, which moves a result by less
+    # than a unit. The interpreter fuses nothing.
     units = 1 if device == "cuda" else 0
     assert ulps(y, expected.cpu())[number].max() <= units
     assert ulps(dx, gradient)[number].max() <= units

@@ -1,4 +1,4 @@
-"""torch.autograd and torch.func: what is differentiated, how often, and what may be done to an output."""
+"""torch.autograd and torch.func: transforms, double backward, and changes of an output in place."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from kernels import KernelError, functional
 from tests.kernels.saved import METHODS
 
 each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
-# torch 2.13 makes its own rules of forward mode by what it deprecates.
+# torch 2.13 itself uses a deprecated function for its rules of forward mode.
 stock = nn.functional.gelu
 
 
@@ -57,12 +57,12 @@ def test_torch_func_takes_gated_activations_and_act_linear(transform) -> None:
 
 @each_method
 def test_torch_func_agrees_with_autograd(options: dict) -> None:
-    """To what the method errs by: invact by what y does not tell next to the minimum, fewbit by its steps."""
+    """Up to the method's error: invact's next to the minimum, where y hardly determines x; fewbit's steps."""
     x = leaf(500)
     (got,) = torch.autograd.grad(functional.gelu(x, **options).sum(), x)
     expected = torch.func.grad(lambda z: functional.gelu(z, **options).sum())(x.detach())
     # y = f(T) + f''(T)/2 (x - T)^2 is rounded to 2^-27 there, so that f' = f''(T) (x - T) is known to
-    # sqrt(2 f''(T) 2^-27) = 8e-5. What a table errs by, its file says.
+    # sqrt(2 f''(T) 2^-27) = 8e-5. The error of a table is in its file.
     table = load("gelu", "fewbit-3bit")["error"]["linf"] + torch.finfo(x.dtype).eps
     bound = {"invact": 1e-4, "fewbit": table, "forward-ad": 8 * torch.finfo(x.dtype).eps, "invact-precision-bit": 2e-4}
     assert (got - expected).abs().max() <= bound[options["method"]]
@@ -84,7 +84,7 @@ def test_forward_mode(options: dict) -> None:
 def test_the_gradient_of_a_gradient_is_refused(options: dict, penalty_only: bool) -> None:
     x = leaf(5, 7)
     y = functional.gelu(3 * x, **options)
-    (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)  # which alone is allowed
+    (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)  # taking only this gradient is allowed
     assert gradient.requires_grad
     loss = gradient.square().sum() if penalty_only else gradient.square().sum() + y.sum()
     with pytest.raises(KernelError, match=r"differentiated once only; .* use method='stock'"):
@@ -147,7 +147,7 @@ def test_another_output_may_be_changed_in_place(method: str) -> None:
 
 @each_method
 def test_an_input_may_be_changed_in_place_afterwards(options: dict) -> None:
-    """Nothing of x is kept, so it is free; the stock function raises here."""
+    """Our function does not save x, so x may change; the stock function raises here."""
     x = leaf(5, 7)
     for_change = x * 1
     y, untouched = functional.gelu(for_change, **options), functional.gelu(x, **options)
@@ -175,7 +175,7 @@ def test_anomaly_mode(options: dict) -> None:
 
 @pytest.mark.parametrize("method", ["invact", "forward-ad", "invact-precision-bit"])
 def test_gradcheck(method: str) -> None:
-    """In float64; its slopes are float32's, whose formulas are within 2^-20 of f', hence the tolerance."""
+    """In float64; its derivatives come from float32 formulas within 2^-20 of f', hence the tolerance."""
     x = torch.linspace(-4, 4, 41, dtype=torch.float64)
-    x = x[(x + 0.75179).abs() > 0.05].requires_grad_()  # next to the minimum y hardly tells x
+    x = x[(x + 0.75179).abs() > 0.05].requires_grad_()  # next to the minimum y hardly determines x
     assert torch.autograd.gradcheck(lambda z: functional.gelu(z, method=method), x, atol=2**-19, rtol=0)

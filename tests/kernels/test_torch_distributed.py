@@ -1,4 +1,4 @@
-"""Two processes, each with half of the batch, train as one process with all of it does."""
+"""Two processes, each with half of the batch, train like one process with the whole batch."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ def train(net: nn.Module, x: Tensor, target: Tensor) -> list[Tensor]:
 
 
 def worker(rank: int, mesh: Any) -> dict[tuple[str, str], tuple[Tensor, list[Tensor]]]:
-    """What each of the two processes does."""
+    """Trains all models in one of the two processes; (wrapper, method) -> losses and parameters."""
     mine = [half.chunk(2)[rank] for half in batch()]
     results = {}
     for method in MODELS:
@@ -104,7 +104,7 @@ def test_two_processes_are_as_one(results, method: str, wrapper: str) -> None:
     [
         ("forward-ad", ROUNDING),
         ("nested", ROUNDING),
-        # Float64 has float32's slopes, within 2^-20 of f' where y tells as much; gradients are of the size of 1.
+        # Float64 uses float32's derivatives, within 2^-20 of f' where y determines them; gradients are about 1.
         ("invact", STEPS * RATE * 2**-20),
         ("invact-precision-bit", STEPS * RATE * 2**-20),
     ],

@@ -1,4 +1,4 @@
-"""Exports and traces hold the stock function, which every reader of them knows."""
+"""Exports and traces hold the stock function, which every tool that reads them knows."""
 
 import importlib.util
 from pathlib import Path
@@ -19,7 +19,7 @@ def seeded() -> None:
 
 
 class Model(nn.Module):
-    """All that we have, in training mode."""
+    """A model of all our kinds of modules, in training mode."""
 
     def __init__(self, options: dict) -> None:
         super().__init__()

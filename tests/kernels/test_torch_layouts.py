@@ -46,13 +46,13 @@ def outcome(x: Tensor, options: dict, cotangent: Tensor | None = None) -> tuple[
 
 
 def in_rows(x: Tensor, options: dict, cotangent: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The same of contiguous copies."""
+    """The outcome for contiguous copies."""
     made = torch.ones(x.shape, dtype=x.dtype) if cotangent is None else cotangent.contiguous()
     return outcome(x.contiguous(), options, made)
 
 
 def all_layouts(x: Tensor) -> dict[str, Tensor]:
-    """One tensor of four dimensions, as it may lie in memory: for vector code, scalar code and oneDNN."""
+    """A tensor of four dimensions in different memory layouts: for vector code, scalar code and oneDNN."""
     return {
         "contiguous": x,
         "channels_last": x.to(memory_format=torch.channels_last),
@@ -73,7 +73,7 @@ WIDE_IN_16_BITS = ("softsign", "tanhshrink", "quick_gelu")  # torch computes the
 @each_dtype
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_forward_is_stocks_bit_for_bit(name: str, dtype: torch.dtype) -> None:
-    """On a CPU, of whatever strides; where torch rounds in between, in 16 bits, it is rounded once."""
+    """On a CPU, with any strides; where torch rounds intermediate numbers to 16 bits, ours rounds once."""
     params = FUNCTIONS[name].parameters
     made = torch.Generator().manual_seed(1)
     for layout, x in all_layouts(3 * torch.randn(2, 3, 40, 50, dtype=dtype, generator=made)).items():
@@ -94,8 +94,8 @@ def test_act_linear_is_stocks_bit_for_bit(name: str) -> None:
         assert torch.equal(kernels.ActLinear(name, linear)(x.requires_grad_()), expected)
 
 
-# Vector and scalar code of gelu differ by some units in the last place. Where y does, invact's f' is off next to the
-# minimum, as y tells it to within 8e-5 there (see test_torch_autograd); precision-bit's twice as far.
+# Vector and scalar code of gelu differ by some units in the last place. Next to the minimum that moves invact's f',
+# which y determines to within 8e-5 there (see test_torch_autograd), and precision-bit's by twice as much.
 OF_Y, OF_SLOPE = 4 * torch.finfo(torch.float32).eps, 2e-4
 
 
@@ -169,7 +169,7 @@ def test_shapes_and_dtypes(options: dict, shape: tuple[int, ...], dtype: torch.d
     y, gradient = outcome(x, options)
     assert (y.shape, y.dtype) == (gradient.shape, gradient.dtype) == (x.shape, x.dtype)
     expected = stock(x)
-    if options["method"] == "invact-precision-bit":  # which writes into the last bit
+    if options["method"] == "invact-precision-bit":  # it writes into y's last bit
         whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
         assert torch.equal(y.view(whole) | 1, expected.view(whole) | 1)
     else:
@@ -178,7 +178,7 @@ def test_shapes_and_dtypes(options: dict, shape: tuple[int, ...], dtype: torch.d
 
 @pytest.mark.parametrize("name", ["gelu", "silu", "mish", "tanh"])
 def test_large_tensors(name: str) -> None:
-    """Torch cuts them into pieces, one for each thread, whose ends run by scalar code; we work piece by piece, too."""
+    """Torch cuts them into a piece for each thread and runs scalar code at the ends; we work piece by piece, too."""
     x = torch.randn((1 << 20) + 98317)
     for threads in (1, 2, 3):
         before = torch.get_num_threads()
@@ -194,7 +194,7 @@ def test_large_tensors(name: str) -> None:
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 63, 65, 1 << 15, (1 << 15) + 1, (1 << 16) + 7])
 @each_method
 def test_each_element_has_its_own_slope(options: dict, count: int) -> None:
-    """As it has alone; pieces and bytes end where they may."""
+    """The derivative of an element is the same alone, wherever pieces and bytes end."""
     x = torch.linspace(-4, 4, count)
     gradient = outcome(x, options)[1]
     some = sorted({0, 1, 7, 8, count // 2, (1 << 15) - 1, 1 << 15, count - 2, count - 1} & set(range(count)))
@@ -224,6 +224,6 @@ def test_act_linear_shapes(shape: tuple[int, ...]) -> None:
     y = net(x)
     assert torch.equal(y, net.linear(stock(x)))
     got, expected = (torch.autograd.grad(result.sum(), [x, *net.parameters()]) for result in (y, net.linear(stock(x))))
-    # x: f' as y tells it, see test_torch_autograd, times 32 weights below 0.18. The weights: y is kept to an ulp.
+    # x: f' from y, see test_torch_autograd, times 32 weights below 0.18. The weights: y is saved to an ulp.
     assert all(gradient.shape == exact.shape for gradient, exact in zip(got, expected, strict=True))
     assert all(((gradient - exact).abs() <= 1e-4).all() for gradient, exact in zip(got, expected, strict=True))

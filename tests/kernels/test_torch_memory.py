@@ -1,4 +1,4 @@
-"""Bytes that are kept between forward and backward, exactly: eager, compiled, and where no gradient is asked for."""
+"""The exact bytes saved between forward and backward: eager, compiled, and where no gradient is needed."""
 
 from collections.abc import Callable
 
@@ -16,14 +16,14 @@ each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 ROWS, WIDTH = 33, 40
 COUNT = ROWS * WIDTH  # 1320 elements of float32, 5280 bytes
 PLANE = COUNT // 8  # bytes of one bit of each: 165
-# Of an MLP with one hidden layer, besides its input and its weights. The second Linear keeps its input, y, in all.
+# Bytes saved by an MLP with one hidden layer, besides its input and weights. The second Linear always saves y.
 EXPECTED = {
     "stock": 8 * COUNT,  # x and y
-    "invact": 4 * COUNT + PLANE,  # y, and the side
+    "invact": 4 * COUNT + PLANE,  # y, and the branch bit
     "fewbit": 4 * COUNT + 3 * PLANE,  # y, and three bits
     "forward-ad": 8 * COUNT,  # f'(x) and y
-    "invact-precision-bit": 4 * COUNT,  # y, the side in its last bit
-    "ActLinear": 4 * COUNT,  # y - min f, the side in its sign
+    "invact-precision-bit": 4 * COUNT,  # y, with the branch bit as its last bit
+    "ActLinear": 4 * COUNT,  # y - min f, with the branch bit as its sign
 }
 
 
@@ -126,7 +126,7 @@ def gradients(net: nn.Module, x: Tensor) -> list[Tensor]:
     ],
 )
 def test_hooks_see_what_is_packed(method: str, expected: list[int]) -> None:
-    """Offloading moves what is kept, and nothing more."""
+    """Offloading moves the saved tensors, and nothing else."""
     x, cotangent = torch.randn(COUNT, requires_grad=True), torch.randn(COUNT)
     moved: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Modules as others handle them: copied, saved, moved, tied, put into transformers."""
+"""Modules in common uses: copied, saved, moved to other dtypes, tied, put into transformers."""
 
 import copy
 import io
@@ -90,7 +90,7 @@ def test_models_are_moved_to_another_dtype(options: dict, dtype: torch.dtype) ->
 
 @each_method
 def test_one_module_twice_and_tied_weights(options: dict) -> None:
-    """As with two modules and one weight, since a module remembers nothing itself."""
+    """The same as with two modules and one weight, as a module has no state."""
     linear, act = nn.Linear(8, 8), kernels.GELU(**options)
     tied, apart = nn.Linear(8, 8), nn.Linear(8, 8)
     tied.weight = apart.weight = linear.weight
@@ -110,8 +110,8 @@ def test_a_transformer_layer_trains_and_evaluates(options: dict) -> None:
     ours, stock, x = layer(kernels.GELU(**options)), layer(nn.GELU()), torch.randn(2, 5, 16, requires_grad=True)
     cotangent = torch.randn(2, 5, 16)
     got, expected = (torch.autograd.grad(model(x), [x, *model.parameters()], cotangent) for model in (ours, stock))
-    # Slopes err by 2e-4 at most, the 3-bit ones by 0.11 (see test_torch_autograd); weighed with numbers below 1, some
-    # with one sign and some with the other.
+    # Derivatives are off by 2e-4 at most, 3-bit ones by 0.11 (see test_torch_autograd); their errors have both signs
+    # and are weighted with numbers below 1.
     bound = 0.11 if options["method"] == "fewbit" else 2e-4
     for gradient, exact in zip(got, expected, strict=True):
         assert ((gradient - exact).abs() <= bound * exact.abs().max().clamp(min=1)).all()
@@ -122,7 +122,7 @@ def test_a_transformer_layer_trains_and_evaluates(options: dict) -> None:
 
 @pytest.mark.slow
 def test_a_tiny_bert() -> None:
-    """transformers imports while our package `kernels` is there, builds a model, and trains with our activation."""
+    """transformers imports beside our package `kernels`, builds a model, and trains with our activation."""
     pytest.importorskip("transformers", reason="transformers is not installed")
     code = """
 import torch, kernels

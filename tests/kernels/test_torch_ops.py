@@ -1,4 +1,4 @@
-"""The ops as torch.library sees them, tensors without contents, and what is refused."""
+"""The ops by torch.library's own tests, tensors without contents, and refusals."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ from tests.kernels.specs import spec
 ops = torch.ops.actfit
 each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 
-# One kernel of each way of saving, and the tests of torch.library. test_autograd_registration and the last one are for
+# A kernel of each kind of storage, and the tests of torch.library. test_autograd_registration and the last one use
 # inputs without a gradient: the ops are not differentiable, the autograd.Function around them is.
 KEYS = [
     spec("gelu", "forward-ad").key,

@@ -1,4 +1,4 @@
-"""docs/support.md says nothing that no test holds."""
+"""Each statement in docs/support.md names the test that checks it."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ NAMED = re.compile(r"`([\w/]*test_\w+)::(test_\w+)`")
 
 
 def names_of_tests() -> set[tuple[str, str]]:
-    """The tests of this folder and those within it, by file and name."""
+    """The file and name of each test in this folder and its subfolders."""
     return {
         (file.relative_to(HERE).with_suffix("").as_posix(), node.name)
         for file in HERE.rglob("test_*.py")

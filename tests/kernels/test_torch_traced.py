@@ -1,4 +1,4 @@
-"""Our methods as plain operations of a compiled graph: which, what crosses into backward, and results as by the ops."""
+"""Methods compiled to plain operations: which ones, the tensors saved for backward, and the ops' results."""
 
 from collections.abc import Callable, Iterator
 
@@ -47,7 +47,7 @@ SPECIAL = [
 
 
 class Graphs:
-    """A backend that runs graphs as they are, and shows them."""
+    """A backend that runs graphs unchanged, and records them."""
 
     def __init__(self) -> None:
         self.graphs: list[torch.fx.GraphModule] = []
@@ -60,7 +60,7 @@ class Graphs:
         return make_boxed_func(graph.forward)
 
     def ours(self) -> set[str]:
-        """The ops of this project in them."""
+        """The ops of this project in the graphs."""
         calls = (node for graph in self.graphs for node in graph.graph.nodes if node.op == "call_function")
         return {str(node.target) for node in calls if "actfit" in str(node.target)}
 
@@ -78,10 +78,10 @@ def same(got: list[Tensor], expected: list[Tensor]) -> bool:
 def as_by_ops(
     run: Callable[[Tensor], Tensor], x: Tensor, options: dict, rounded: float = 0.0, **compile_options: object
 ) -> bool:
-    """Bit for bit, but for gradients by formulas in y, for which the ops have operations of their own.
+    """Whether results are the ops' bit for bit; gradients by formulas in y, which the ops compute differently, closely.
 
     A formula of some twenty operations moves f' by 2**-19 at most in float32, on each side. Gradients are sums of f'
-    times numbers, which together are below 8 here; `rounded` is eps of a narrower dtype on the way, if there is one.
+    times numbers whose sum is below 8 here; `rounded` is eps of a narrower intermediate dtype, if there is one.
     """
     compiled, plain = both_passes(torch.compile(run, backend="aot_eager", **compile_options), x), both_passes(run, x)
     if options.get("method", "invact") != "invact":
@@ -109,7 +109,7 @@ def numbers(dtype: torch.dtype) -> Tensor:
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [TRACED["invact"], TRACED["fewbit-3"], TRACED["forward-ad"]])
 def test_every_function_gives_what_the_ops_give(options: dict) -> None:
-    """At special values too."""
+    """Special values included."""
     functions = [name for name, info in FUNCTIONS.items() if options["method"] != "fewbit" or info.bounded_derivative]
 
     def run(x: Tensor) -> Tensor:
@@ -166,7 +166,7 @@ def test_a_number_of_rows_that_varies(options: dict, width: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("options", "bits"), [(TRACED["invact"], 1), (TRACED["fewbit-1"], 1), (TRACED["fewbit-3"], 3)])
 def test_the_codes_cross_and_nothing_else(options: dict, bits: int, dtype: torch.dtype) -> None:
-    """By the partitioner that torch takes: the hidden tensor is the next layer's, the input of GELU is not kept."""
+    """With torch's partitioner: the hidden tensor is saved for the next layer, the input of GELU is not saved."""
     net = nn.Sequential(nn.Linear(16, 64), kernels.GELU(**options), nn.Linear(64, 16)).to(dtype)
     x, seen = torch.randn(40, 16, dtype=dtype), Graphs()
     compiled = torch.compile(net, backend=seen.backend)
@@ -178,7 +178,7 @@ def test_the_codes_cross_and_nothing_else(options: dict, bits: int, dtype: torch
 @pytest.mark.parametrize("options", [TRACED["fewbit-1"], TRACED["fewbit-3"], TRACED["fewbit-4"]])
 @pytest.mark.parametrize("shape", [(40, 24), (7, 5)])
 def test_inductor_decodes_what_it_encoded(options: dict, shape: tuple[int, int]) -> None:
-    """f' of few bits has no rounding: gradients are the ops' bit for bit."""
+    """f' from few bits is not rounded, so gradients are the ops' bit for bit."""
     net, x = kernels.GELU(**options), torch.randn(shape, requires_grad=True)
     compiled, plain = both_passes(torch.compile(net), x), both_passes(net, x)
     assert torch.equal(compiled[1], plain[1])

@@ -1,4 +1,4 @@
-"""Training as it is done: autocast, checkpoints, twenty steps of an optimizer."""
+"""Training: autocast, checkpoints, twenty steps of an optimizer."""
 
 from collections.abc import Callable
 
@@ -40,7 +40,7 @@ def test_autocast_leaves_the_dtype_of_an_activation(options: dict, dtype: torch.
 
 @each_method
 def test_autocast_of_a_model(options: dict) -> None:
-    """After a Linear, the activation works in bfloat16, and keeps half of what it keeps in float32."""
+    """After a Linear, the activation works in bfloat16, and saves half of what it saves in float32."""
     first, act, x = nn.Linear(8, 32), kernels.GELU(**options), torch.randn(40, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inner = first(x)
@@ -68,14 +68,14 @@ def test_autocast_of_act_linear(dtype: torch.dtype) -> None:
     got, plain = (torch.autograd.grad(result.float().sum(), inputs) for result in (y, expected))
     dtypes = [dtype, torch.float32, torch.float32]
     assert [gradient.dtype for gradient in got] == [gradient.dtype for gradient in plain] == dtypes
-    # f' in bfloat16 is told by y to within 0.0106, see docs/invact.md, and sums of some ten are rounded.
+    # In bfloat16 y determines f' to within 0.0106, see docs/invact.md, and sums of some ten are rounded.
     assert all(
         ((gradient - exact).abs() <= 0.03 * exact.abs().max()).all() for gradient, exact in zip(got, plain, strict=True)
     )
 
 
 def gradients(run: Callable[[Tensor], Tensor], net: nn.Module, x: Tensor) -> list[Tensor]:
-    """By backward(), which is what reentrant checkpoints know."""
+    """The gradients by backward(), as reentrant checkpoints require."""
     net.zero_grad()
     x = x.clone().requires_grad_()
     run(x).square().sum().backward()
@@ -135,9 +135,9 @@ def losses(act: nn.Module, steps: int = 20) -> Tensor:
 @pytest.mark.parametrize(
     ("method", "bound"),
     [
-        # Slopes as exact as stock's; 20 steps, each of which adds some roundings.
+        # Derivatives as exact as stock's; each of 20 steps adds some roundings.
         ("forward-ad", 10 * EPS),
-        # Slopes off by up to 8e-5, next to the minimum of gelu only; x is seldom there.
+        # Derivatives off by up to 8e-5, only next to the minimum of gelu, where x is rare.
         ("invact", 1e-5),
         ("invact-precision-bit", 1e-5),
         # Not exact: off by 0.03 in the mean, in both directions. Here to within 1 % of the loss.

@@ -36,7 +36,7 @@ def gradient(name, x, **options):
 
 
 def test_who_takes_two_bits():
-    """Functions that fall and rise and are curved; the others store what they stored, of whatever dtype."""
+    """Only curved functions that fall and rise store two bits; others store the same as without, in any dtype."""
     stored = {name: spec(name, "invact", 2).storage for name in FUNCTIONS}
     assert {name for name, storage in stored.items() if storage is BRANCH_AND_ROUNDING} == set(CURVED)
     assert stored["threshold"] is BRANCH_BIT
@@ -51,7 +51,7 @@ def test_who_takes_two_bits():
 @pytest.mark.parametrize("name", CURVED)
 @pytest.mark.parametrize("dtype", NARROW)
 def test_the_twin_is_within_the_stored_error(name, dtype):
-    """At every input; its bits are those of f(x) in float64, but where float32 cannot tell them."""
+    """At every input the bits are those of f(x) in float64, unless float32 cannot determine them."""
     x, f, df = truth(name, NARROW[dtype])
     y, dx = gradient(name, x, bits=2)
     kernel, params = spec(name, "invact", 2), tuple(FUNCTIONS[name].parameters.values())
@@ -85,7 +85,7 @@ def test_the_twin_decodes_what_the_kernel_stored(dtype, device):
 @settings(max_examples=40)
 @given(values=st.lists(st.floats(-60, 60), min_size=1, max_size=40), name=st.sampled_from(CURVED))
 def test_any_number_of_elements(dtype, values, name):
-    """Each by itself gives what it gives among others, and f' errs by no more than one bit more than the file says."""
+    """Each element has the same results alone as among others; the second bit does not change y and takes a plane."""
     x = torch.tensor(values, dtype=torch.float64).to(dtype)
     y, dx = gradient(name, x, bits=2)
     assert torch.equal(y, gradient(name, x)[0])
@@ -100,7 +100,7 @@ def test_any_number_of_elements(dtype, values, name):
 @pytest.mark.parametrize("name", CURVED)
 @pytest.mark.parametrize("dtype", NARROW.values(), ids=NARROW)
 def test_ends(name, dtype):
-    """At infinity, zero, the largest and the smallest numbers f' is what one bit gives, up to its error and a unit."""
+    """At infinity, zero, the largest and the smallest numbers f' by two bits is near f' by one bit."""
     finfo = torch.finfo(dtype)
     x = torch.tensor([torch.inf, 0.0, -0.0, finfo.max, -finfo.max, finfo.tiny, -finfo.tiny, 50, -50], dtype=dtype)
     (_, with_two_bits), (_, with_one_bit) = gradient(name, x, bits=2), gradient(name, x)
@@ -170,8 +170,8 @@ def test_convert_and_what_is_kept():
 
 
 def test_gradients_of_a_model_are_nearer_with_two_bits():
-    """Root mean square distance of dx from float64's, over 4096 rows: less by 2 bits than by 1, in float16, where
-    rounding f' costs less than what y does not tell."""
+    """The root mean square error of dx against float64, over 4096 rows, is smaller with 2 bits than with 1, in float16,
+    where rounding f' costs less than deriving it from y."""
     x = torch.randn(4096, 64, generator=torch.Generator().manual_seed(1)).half()
     wide = x.double().requires_grad_()
     nn.functional.gelu(wide).sum().backward()
@@ -210,8 +210,8 @@ def test_the_twin_that_stands_alone(name, dtype, tmp_path):
     assert torch.equal(saved, planes)
     dx = alone.backward_pass(torch.ones_like(x), y, saved)
     runtime = reference.backward(kernel, torch.ones_like(x), expected, planes, params)
-    # The runtime has faster operations, whose float32 rounds otherwise. Formulas are taken that come near the error
-    # that rounding y leaves, and what float32 adds to them is far below that.
+    # The runtime's faster operations round differently in float32. Formulas are fitted to come near the error that
+    # rounding y leaves; float32's own error is far below that.
     atol = load(name, f"invact-{dtype}-2bit")["error"]["floor_rms"] / 4
     eps = torch.finfo(NARROW[dtype]).eps
     torch.testing.assert_close(dx[number], runtime[number], rtol=eps, atol=atol)
