@@ -82,7 +82,7 @@ def backward_order(end: Node, source: tuple[Node, int], dtype: torch.dtype) -> t
     return nodes, [[target(*edge) for edge in node.next_functions] for node in nodes]
 
 
-def swept(nodes: list[Node], targets: list[Targets], ones: Tensor) -> Tensor:
+def derivative_by_nodes(nodes: list[Node], targets: list[Targets], ones: Tensor) -> Tensor:
     """d end / d source by a chain's own nodes, given ones in the shape of its end; see `backward_order`.
 
     Each node is dropped as soon as it has run, and what it saved is freed if nobody else holds it; `nodes` ends empty.
@@ -116,7 +116,9 @@ def _without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
-def times(gradients: Sequence[Tensor | None], derivatives: Sequence[Tensor], anchor: Tensor) -> Tensor | None:
+def gradient_of_source(
+    gradients: Sequence[Tensor | None], derivatives: Sequence[Tensor], anchor: Tensor
+) -> Tensor | None:
     """The sum of gradient * derivative over the ends that have a gradient, differentiable no further."""
     total: Tensor | None = None
     for gradient, derivative in zip(gradients, derivatives, strict=True):
@@ -160,7 +162,7 @@ class CollapsedChain(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[None, Tensor | None, None, None]:
         anchor, derivative = ctx.saved_tensors
-        return None, times([gradient], [derivative], anchor), None, None
+        return None, gradient_of_source([gradient], [derivative], anchor), None, None
 
 
 class Failed(torch.autograd.Function):
@@ -200,10 +202,10 @@ class ChainFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, _: None, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
         anchor, *derivatives = ctx.saved_tensors
-        return times(gradients, derivatives, anchor), None
+        return gradient_of_source(gradients, derivatives, anchor), None
 
 
-def region(run: Callable[[Tensor], Sequence[Tensor]], source: Tensor) -> Sequence[Tensor]:
+def run_region(run: Callable[[Tensor], Sequence[Tensor]], source: Tensor) -> Sequence[Tensor]:
     """run(source), which is element-wise in source; saves one derivative for each result and nothing else."""
     if not (torch.is_grad_enabled() and source.requires_grad):
         return run(source)

@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves
 
 from kernels.errors import KernelError
 from kernels.forward_ad.chains import Period, Place, Source, alike, place, record_of, source_of
-from kernels.forward_ad.ends import end, grow
+from kernels.forward_ad.ends import continue_chain, end_chain
 from kernels.forward_ad.operations import LOOKS, out_of_place
 from kernels.hooks import saving_hooks
 
@@ -85,17 +85,17 @@ class nested_forward_ad(ContextDecorator, TorchFunctionMode):
         name, attribute = getattr(func, "__name__", ""), ""
         if name == "__get__":
             attribute = func.__self__.__name__
-        aside = _aside()
+        inactive = _inactive()
         if name in _WATCHES or attribute == "grad_fn":  # with gradients off, too
             with torch._C.DisableTorchFunction():
-                _watch(args[0], asked=name in _WATCHES, aside=aside)
-        elif not (aside or name in LOOKS or (attribute and attribute not in _USES)):
+                _watch(args[0], asked=name in _WATCHES, inactive=inactive)
+        elif not (inactive or name in LOOKS or (attribute and attribute not in _USES)):
             with torch._C.DisableTorchFunction():  # outer modes must see only the operation itself
                 growing = self._before(func, args, kwargs)
             result = func(*args, **kwargs)
             if growing is not None:
                 with torch._C.DisableTorchFunction():
-                    grow(*growing, result)
+                    continue_chain(*growing, result)
             return result
         return func(*args, **kwargs)
 
@@ -111,16 +111,16 @@ class nested_forward_ad(ContextDecorator, TorchFunctionMode):
             _refuse_bypassed(_tensors([kwargs.get("inputs", args[4:5])]))
         else:
             for tensor in tensors:
-                end(tensor)
+                end_chain(tensor)
         return None
 
     def end(self, results: Any) -> Any:
         """The same results; chains among the tensors in them end here."""
-        if not _aside():
+        if not _inactive():
             with torch._C.DisableTorchFunction():
                 for tensor in tree_leaves(results):
                     if isinstance(tensor, Tensor):
-                        end(tensor)
+                        end_chain(tensor)
         return results
 
     def _source(self, tensors: list[Tensor]) -> Source | None:
@@ -142,20 +142,20 @@ class nested_forward_ad(ContextDecorator, TorchFunctionMode):
         return source
 
 
-def _watch(tensor: Any, asked: bool, aside: bool) -> None:
+def _watch(tensor: Any, asked: bool, inactive: bool) -> None:
     """A tensor gets a hook, or its node is read: from now on all its gradients must pass through it."""
     record = record_of(tensor) if isinstance(tensor, Tensor) else None
     if record is None:
         return
     if record.bypassed and asked:
         raise KernelError(_BYPASSED)
-    if record.used or aside:
+    if record.used or inactive:
         record.watched = True
     else:
-        end(tensor)
+        end_chain(tensor)
 
 
-def _aside() -> bool:
+def _inactive() -> bool:
     """Whether gradients are off, or a transform, a tracer, forward-mode AD or checkpointing is active."""
     return (  # runs at every operation that is not compiled
         not torch.is_grad_enabled()

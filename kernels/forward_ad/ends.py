@@ -8,10 +8,10 @@ from torch import Tensor
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from kernels.forward_ad.chains import Record, Source, alike, attach_record, record_of, saved_sizes
-from kernels.forward_ad.core import CollapsedChain, Failed, backward_order, swept
+from kernels.forward_ad.core import CollapsedChain, Failed, backward_order, derivative_by_nodes
 
 
-def grow(saved_kind: str, tensors: list[Tensor], source: Source, result: Any) -> None:
+def continue_chain(saved_kind: str, tensors: list[Tensor], source: Source, result: Any) -> None:
     """Continue the chain from `source` with the result of an element-wise operation, if possible."""
     known = [record for tensor in tensors if (record := record_of(tensor)) is not None]
     for record in known:
@@ -28,19 +28,19 @@ def grow(saved_kind: str, tensors: list[Tensor], source: Source, result: Any) ->
         attach_record(result, Record(source, saved_sizes(saved_kind, tensors, result, source), parents))
 
 
-def end(tensor: Tensor) -> None:
+def end_chain(tensor: Tensor) -> None:
     """End a tensor's chain, if it is in one: give it a node that saves only the derivative, if that saves bytes."""
     record = record_of(tensor)
     source = None if record is None else record.open_source
     if (
         record is not None
         and source is not None
-        and not (_saves(record, source, tensor) and _rewired(record, source, tensor))
+        and not (_saves_bytes(record, source, tensor) and _replace_node(record, source, tensor))
     ):
         record.close()
 
 
-def _saves(last: Record, source: Source, tensor: Tensor) -> bool:
+def _saves_bytes(last: Record, source: Source, tensor: Tensor) -> bool:
     """Whether the derivative is smaller than what the chain saves, is precise enough, and no hook needs the chain."""
     if tensor._backward_hooks or tensor.retains_grad:
         return False
@@ -58,7 +58,7 @@ class _Sentinel:
     """Attached to a node, to see whether the node was freed."""
 
 
-def _rewired(last: Record, source: Source, tensor: Tensor) -> bool:
+def _replace_node(last: Record, source: Source, tensor: Tensor) -> bool:
     """Give the tensor its new node; False, with nothing changed, if the chain has a second source."""
     ones = source.gate.new_ones((), dtype=tensor.dtype).expand(tensor.shape)
     node = tensor.grad_fn
@@ -73,7 +73,7 @@ def _rewired(last: Record, source: Source, tensor: Tensor) -> bool:
     with _unsafe_preserve_version_counter(tensor):
         tensor.detach_()  # from now on only `nodes` holds the nodes, unless someone else does
         try:
-            CollapsedChain.apply(tensor, source.gate, source.anchor, swept(nodes, targets, ones))
+            CollapsedChain.apply(tensor, source.gate, source.anchor, derivative_by_nodes(nodes, targets, ones))
         except BaseException as error:
             # Most likely a saved tensor was changed in place: backward will raise this error, as it would have.
             Failed.apply(tensor, source.gate, RuntimeError(str(error)))

@@ -29,7 +29,7 @@ def may_be_member(node: fx.Node, module: fx.GraphModule, observations: Observati
     observation = observations.of[node]
     if observation.value is None or not (observation.requires_grad and observation.varying) or observation.writes:
         return False
-    if not _element_wise(node, module) or any(_looks(user, observations.of[user], node) for user in node.users):
+    if not _element_wise(node, module) or any(_sees_gradient(user, observations.of[user], node) for user in node.users):
         return False
     return all(_alike(observations.of[read].value, observation.value) for read in observation.varying)
 
@@ -43,10 +43,10 @@ def may_be_aside(node: fx.Node, observation: Observation) -> bool:
         or observation.writes
     ):
         return False
-    return observation.value is not None and (named(node.target) in _ASIDE or saved_kind(node.target) is not None)
+    return observation.value is not None and (name_of(node.target) in _ASIDE or saved_kind(node.target) is not None)
 
 
-def named(target: Any) -> str:
+def name_of(target: Any) -> str:
     """The name of what a node calls, without namespace and overload."""
     if isinstance(target, OpOverload):
         return str(target._schema.name).rpartition("::")[2]
@@ -60,11 +60,11 @@ def _element_wise(node: fx.Node, module: fx.GraphModule) -> bool:
     return node.op in ("call_function", "call_method") and saved_kind(node.target) is not None
 
 
-def _looks(user: fx.Node, observation: Observation, node: fx.Node) -> bool:
+def _sees_gradient(user: fx.Node, observation: Observation, node: fx.Node) -> bool:
     """Whether a reader of `node` may see or change its gradient: in a region that has only the part from outside."""
     if user.op == "output":  # the caller may ask for the gradient of what is returned
         return len(node.users) > 1
-    names = [named(user.target), *(argument for argument in user.args if isinstance(argument, str))]
+    names = [name_of(user.target), *(argument for argument in user.args if isinstance(argument, str))]
     return observation.opaque or any("hook" in name or name in _SEES for name in names)
 
 

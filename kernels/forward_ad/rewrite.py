@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils.checkpoint import checkpoint
 
-from kernels.forward_ad.core import region as saving_derivatives
+from kernels.forward_ad.core import run_region
 from kernels.forward_ad.regions import Region
 from kernels.functional import transformed
 
@@ -23,7 +23,7 @@ class RegionModule(nn.Module):
     def forward(self, source: Tensor, *constants: Any) -> Sequence[Tensor]:
         if transformed() or not _fit(source, constants):
             return tuple(self.body(source, *constants))
-        return saving_derivatives(lambda inside: self.body(inside, *constants), source)
+        return run_region(lambda inside: self.body(inside, *constants), source)
 
 
 class Checkpointed(RegionModule):
