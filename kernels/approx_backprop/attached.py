@@ -1,8 +1,8 @@
-"""Codes that go with tensors: what a norm saved of its result serves the layers after it, too.
+"""Codes attached to tensors: the code that a norm saved of its result serves the layers after it, too.
 
-A norm attaches the code of its result to that tensor, as an attribute. A ReLU that is given such a tensor adds the bit
-that tells the sign, and layers that are given it, or what a ReLU made of it, save the attached code. So however modules
-are put together, and whoever else uses the tensor, it is saved once.
+A norm attaches the code of its result to that tensor, as an attribute. A ReLU of such a tensor adds a bit for the
+sign, and layers that take the norm's or the ReLU's result save the attached code. So the tensor is saved once, however
+modules are combined and whatever else uses the tensor.
 """
 
 from collections.abc import Iterator
@@ -24,9 +24,9 @@ class Origin:
     Attributes
     ----------
     name
-        In its model.
+        Its name in the model.
     trusted
-        Whether its result is taken to stay as it is under torch.compile, where in-place changes cannot be seen.
+        Whether its result counts as unchanged under torch.compile, where in-place changes cannot be seen.
     """
 
     name: str = ""
@@ -38,19 +38,19 @@ UNNAMED = Origin()
 
 @dataclass(frozen=True)
 class AttachedCode:
-    """The code of a tensor, and who attached it."""
+    """The code of a tensor, and the layer that attached it."""
 
     encoding: Encoding
     encoded: Encoded
     origin: Origin = Origin()
 
     def rectified(self, slope: float, signs: Tensor | None) -> "AttachedCode":
-        """The code of what a ReLU makes of the tensor."""
+        """The code of a ReLU's result for the tensor."""
         encoding, encoded = replace(self.encoding, slope=slope), self.encoded._replace(signs=signs)
         return AttachedCode(encoding, encoded, self.origin)
 
 
-_changed_in_place: list[set[str]] = []  # one for each `watching`
+_changed_in_place: list[set[str]] = []  # a set for each active `watching`
 
 
 def attach_code(x: Tensor, code: AttachedCode) -> Tensor:
@@ -58,16 +58,16 @@ def attach_code(x: Tensor, code: AttachedCode) -> Tensor:
     if not torch.compiler.is_compiling():
         x._actfit_code = x._version, saving_hooks(), code
     elif code.origin.trusted:
-        x = x.view_as(x)  # Dynamo has attributes on some tensors only
+        x = x.view_as(x)  # Dynamo supports attributes only on some tensors
         x._actfit_code = None, None, code
     return x
 
 
 def attached_code(x: Tensor, method: Compressed) -> AttachedCode | None:
-    """The code that goes with x, if it serves the method and x was not changed in place since.
+    """The code attached to x, if it serves the method and x was not changed in place since.
 
-    A code is taken neither into nor out of a checkpointed region: that is computed twice, and its input is then another
-    tensor, which has no code. One can tell by the hooks that saved tensors go through.
+    A code is not used across the border of a checkpointed region: the region is computed twice, the second time from
+    an input without a code. The border shows in a change of the hooks on saved tensors.
     """
     attached = getattr(x, "_actfit_code", None)
     if attached is None:
@@ -85,7 +85,7 @@ def attached_code(x: Tensor, method: Compressed) -> AttachedCode | None:
 
 @contextmanager
 def watching() -> Iterator[set[str]]:
-    """The names of layers whose results are seen to be changed in place, and then asked for their codes."""
+    """Collects the names of layers whose results were changed in place before their codes were asked for."""
     names: set[str] = set()
     _changed_in_place.append(names)
     try:

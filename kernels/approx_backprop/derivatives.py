@@ -1,8 +1,8 @@
-"""Smooth functions that save f'(x) by groups in K bits: for what no few-bit table serves.
+"""Smooth functions that save f'(x) in K bits by groups, for functions without a few-bit table.
 
-A table of K levels is made for numbers of one size. Where f' has no bound, as 2x of relu(x)², no table serves every x:
-levels end somewhere, and beyond it gradients are wrong by any factor. A minimum and a scale of each group follow the
-numbers, whatever they are, so f'(x) is off by half the scale of its group at most, with any function and parameters.
+A table of K levels covers a fixed range. Where f' is unbounded, as 2x of relu(x)², no table serves every x: beyond the
+last level, gradients are wrong by any factor. A minimum and a scale for each group follow the numbers, so f'(x) is off
+by at most half the scale of its group, for any function and parameters.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from kernels.methods.method import SavedBy, spec_of
 
 
 class Derivative(torch.autograd.Function):
-    """f(x) of a contiguous x by a kernel of forward-ad; an anchor; the codes of f'(x)."""
+    """Returns f(x) for a contiguous x, by a kernel of forward-ad; an anchor; the codes of f'(x)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, kernel: str, params: list[float], encoding: Encoding) -> tuple[Tensor, ...]:
@@ -53,7 +53,7 @@ def approximate_derivative(function: str, params: list[float], x: Tensor, method
     function, params
         A name of the catalogue, and its parameters in the catalogue's order.
     x, method
-        The input, and how f'(x) is saved.
+        The input, and the method that saves f'(x).
     """
     images = x.dim() in (4, 5) and x.is_contiguous()
 

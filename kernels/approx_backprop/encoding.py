@@ -1,4 +1,4 @@
-"""Codes of tensors by each scheme, and the tensors made of them again."""
+"""Encodes tensors by each scheme, and restores them from their codes."""
 
 from dataclasses import dataclass, replace
 from math import prod
@@ -16,18 +16,18 @@ from kernels.methods.compressed import Compressed
 
 
 class Encoded(NamedTuple):
-    """What autograd saves for a tensor.
+    """The tensors that autograd saves in place of a tensor.
 
     Attributes
     ----------
     codes
         Bit planes, or the whole tensor.
     minimum, scale
-        Of groups: code c stands for minimum + c * scale.
+        One of each for a group: code c stands for minimum + c * scale.
     gain, bias
-        Parameters, of channels or of features.
+        The norm's parameters, of channels or of features.
     signs
-        A bit plane.
+        A bit plane: whether the norm's result is above 0.
     """
 
     codes: Tensor
@@ -40,20 +40,20 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True)
 class Encoding:
-    """How a tensor of a layout and dtype is made of its codes.
+    """How to restore a tensor from its codes.
 
     Attributes
     ----------
     method
-        By which it was encoded.
+        The method that encoded it.
     layout, dtype
-        Of the tensor.
+        The tensor's layout and dtype.
     normed
         Whether it is a norm's result.
     inner
-        Elements in a row that share an entry of gain and bias.
+        Number of consecutive elements that share an entry of gain and bias.
     slope
-        Of a ReLU that followed, below 0, or None.
+        The slope below 0 of a ReLU that followed, or None.
     """
 
     method: Compressed
@@ -65,19 +65,19 @@ class Encoding:
 
     @property
     def tells_sign(self) -> bool:
-        """Whether codes by themselves say what is above 0."""
+        """Whether the codes alone determine which elements are above 0."""
         return self.normed and self.method.scheme in ("paper", "fused")
 
 
 def affordable(x: Tensor, method: Compressed, layout: MemoryLayout) -> Compressed:
-    """`method` by groups; or by fused, where codes of so few tokens would take as much as the tensor itself."""
+    """`method` with scheme "group"; "fused" where, with so few tokens, codes would take as much as the tensor."""
     if method.exact or layout.bytes_of(method.bits) >= x.numel() * x.element_size():
         return replace(method, scheme="fused", clip=None)
     return replace(method, scheme="group", clip=None)
 
 
 def encode(x: Tensor, method: Compressed, layout: MemoryLayout) -> tuple[Encoding, Encoded]:
-    """Codes of any tensor by groups, or by "fused" the tensor."""
+    """Encodes any tensor by groups; "fused" keeps the tensor itself."""
     x = x.detach()
     method = affordable(x, method, layout)
     encoding = Encoding(method, layout, x.dtype)
@@ -85,7 +85,7 @@ def encode(x: Tensor, method: Compressed, layout: MemoryLayout) -> tuple[Encodin
 
 
 def grouped(x: Tensor, method: Compressed, layout: MemoryLayout) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes, minimum and scale by groups, of any tensor."""
+    """The codes of any tensor, and the minimum and scale of each group."""
     flat = layout.flat(x)
     is_random = method.rounding == "stochastic"
     noise = torch.rand_like(flat, dtype=computed(x.dtype)) if is_random else None
@@ -93,7 +93,7 @@ def grouped(x: Tensor, method: Compressed, layout: MemoryLayout) -> tuple[Tensor
 
 
 def fixed(x: Tensor, mean: Tensor, invstd: Tensor, method: Compressed, layout: MemoryLayout) -> Tensor:
-    """Codes of the normalised x on the fixed range."""
+    """The codes of the normalised x on the fixed range."""
     wide = computed(x.dtype)
     inverse = invstd.to(wide) * (2**method.bits / (2 * method.reach))
     offset = torch.full_like(inverse, 2 ** (method.bits - 1))
@@ -103,7 +103,7 @@ def fixed(x: Tensor, mean: Tensor, invstd: Tensor, method: Compressed, layout: M
 
 
 def by_paper(y: Tensor, gain: Tensor | None, bias: Tensor | None, method: Compressed, layout: MemoryLayout) -> Tensor:
-    """Codes of a batch norm's result by eq. 9 of the paper."""
+    """The codes of a batch norm's result by eq. 9 of the paper."""
     like = torch.ones(layout.shape[1], dtype=computed(y.dtype), device=y.device)
     _, _, inverse, floor = _paper(gain, bias, method, like)
     offset = 2 ** (method.bits - 1) - floor
@@ -113,7 +113,7 @@ def by_paper(y: Tensor, gain: Tensor | None, bias: Tensor | None, method: Compre
 
 
 def _paper(gain: Tensor | None, bias: Tensor | None, method: Compressed, ones: Tensor) -> tuple[Tensor, ...]:
-    """Gain and bias in the type of `ones`, the inverse of the scale, and the place of the bias."""
+    """Gain and bias in the dtype of `ones`, the inverse of the scale, and the bias in scales, rounded down."""
     gain = ones if gain is None else gain.to(ones.dtype)
     bias = torch.zeros_like(ones) if bias is None else bias.to(ones.dtype)
     inverse = 2**method.bits / (6 * gain)
@@ -121,17 +121,19 @@ def _paper(gain: Tensor | None, bias: Tensor | None, method: Compressed, ones: T
 
 
 def marked(a: Tensor, y: Tensor) -> Tensor:
-    """The normalised input, whose lowest bit tells whether the norm's result is above 0, as `rectify` has it."""
+    """The normalised input with its lowest bit set where the norm's result is above 0, as `rectify` compares."""
     bits = a.view(INTEGERS[a.dtype])
     return torch.where(y <= 0, bits & ~1, bits | 1).view(a.dtype)
 
 
 def restored(encoding: Encoding, encoded: Encoded, *, normal: bool = False) -> Tensor:
-    """The tensor, approximately; or, where a norm gave it, that norm's normalised input."""
+    """The tensor, approximately; with `normal` the normalised input of the norm whose result it is."""
     if encoding.method.exact:
         return _whole(encoding, encoded, normal)
     wide, count = computed(encoding.dtype), prod(encoding.layout.shape)
-    gain, bias = (None if one is None or normal else one.flatten() for one in (encoded.gain, encoded.bias))
+    gain, bias = (
+        None if parameter is None or normal else parameter.flatten() for parameter in (encoded.gain, encoded.bias)
+    )
     rows = encoding.inner, 1, encoding.inner
     if encoded.minimum is not None and encoded.scale is not None:
         scale, base, rows = encoded.scale, encoded.minimum, encoding.layout.group
@@ -148,24 +150,24 @@ def restored(encoding: Encoding, encoded: Encoded, *, normal: bool = False) -> T
     dtype = wide if half else encoding.dtype
     signed = gain, bias, encoding.inner, signs, slope, clamp
     flat = torch.ops.actfit.decode(encoded.codes, scale, base, *rows, *signed, count, dtype)
-    if half:  # the last code may reach further than there are numbers
+    if half:  # the last code may lie beyond float16's range
         most = torch.finfo(torch.float16).max
         flat = flat.clamp_(-most, most).to(torch.float16)
     values = encoding.layout.whole(flat)
-    if encoding.method.scheme == "paper" and encoding.slope is not None and not normal:  # codes tell the sign
+    if encoding.method.scheme == "paper" and encoding.slope is not None and not normal:  # codes determine the sign
         return F.leaky_relu(values, encoding.slope) if encoding.slope else F.relu(values)
     return values
 
 
 def above(encoding: Encoding, encoded: Encoded) -> Tensor:
-    """Bool: where a norm's result is above 0, by a scheme that saves no plane for it."""
+    """Where a norm's result is above 0, from the codes of a scheme that saves no plane for it; bool."""
     if encoding.method.exact:
         return (encoded.codes.view(INTEGERS[encoding.dtype]) & 1).bool()
     return restored(replace(encoding, slope=None), encoded) > 0
 
 
 def _paper_scales(encoding: Encoding, encoded: Encoded, normal: bool) -> tuple[Tensor, Tensor]:
-    """Eq. 10: of channels."""
+    """The scale and offset of each channel, by eq. 10."""
     like = torch.ones(encoding.layout.shape[1], dtype=computed(encoding.dtype), device=encoded.codes.device)
     gain, bias, inverse, floor = _paper(encoded.gain, encoded.bias, encoding.method, like)
     places = 0.5 - 2 ** (encoding.method.bits - 1) + floor
@@ -176,7 +178,7 @@ def _paper_scales(encoding: Encoding, encoded: Encoded, normal: bool) -> tuple[T
 
 
 def _whole(encoding: Encoding, encoded: Encoded, normal: bool) -> Tensor:
-    """Of a tensor that is saved itself."""
+    """The tensor, or the normalised input, from an input that is saved whole."""
     if not encoding.normed or normal:
         return encoded.codes
     flat = encoding.layout.flat(encoded.codes)

@@ -1,4 +1,4 @@
-"""What stands for the forward of one of torch's modules, so that it saves few bits; the module stays the same."""
+"""Replacements for the forward of a module, which save few bits; the module itself stays the same."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from kernels.methods.compressed import Compressed
 
 
 class Approximate(Forwarding):
-    """Stands for the forward of `module`."""
+    """Replaces the forward of `module`."""
 
     def __init__(self, module: nn.Module, method: Compressed, origin: Origin = UNNAMED) -> None:
         kind = kind_of(module)
@@ -23,23 +23,23 @@ class Approximate(Forwarding):
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        given = [*args, *kwargs.values()]
-        if len(given) != 1:  # as with an output_size
+        arguments = [*args, *kwargs.values()]
+        if len(arguments) != 1:  # as with an output_size
             return self.original(*args, **kwargs)
         options = self.options
         return approximately(
-            self.module, given[0], options.method, options.kind, options.written, self.original, options.origin
+            self.module, arguments[0], options.method, options.kind, options.written, self.original, options.origin
         )
 
 
 class Activated(Forwarding):
-    """Stands for the forward of a module that computes a function of the catalogue, and saves its derivative."""
+    """Replaces the forward of a module that computes a function of the catalogue; saves its derivative."""
 
     def __init__(self, module: nn.Module, function: str, params: Mapping[str, float], method: Compressed) -> None:
         super().__init__(module, function=function, params=dict(params), method=method)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        given = [*args, *kwargs.values()]
-        if not self.module.training or len(given) != 1 or not is_plain(given[0]):
+        arguments = [*args, *kwargs.values()]
+        if not self.module.training or len(arguments) != 1 or not is_plain(arguments[0]):
             return self.original(*args, **kwargs)
-        return activated(self.options.function, self.options.params, given[0], self.options.method)
+        return activated(self.options.function, self.options.params, arguments[0], self.options.method)

@@ -1,7 +1,7 @@
-"""Modules made of the pieces, and the one place that says which of torch's modules go by which piece.
+"""Runs torch's modules so that they save less for backward, and says which function runs which kind of module.
 
-All keep torch's own modules, so names in state dicts are theirs, and do what these do bit by bit. They save
-less for backward where gradients are wanted and they are in training mode; else the modules themselves run.
+Results are those of torch's own modules, bit by bit. The modules' own forward runs where no gradient is needed, and in
+evaluation mode.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,20 +38,20 @@ KINDS: dict[str, tuple[type[nn.Module], ...]] = {
 
 
 def kind_of(module: nn.Module) -> str:
-    """One of KINDS, or "written" for a module of others that writes a norm out, or "" for none of these."""
-    if isinstance(module, Activation | NonDynamicallyQuantizableLinear):  # ours; within attention, and never called
+    """A name in KINDS, "written" for another library's norm that is written out, or "" for other modules."""
+    if isinstance(module, Activation | NonDynamicallyQuantizableLinear):  # actfit's own; attention's, never called
         return ""
-    found = next((name for name, kinds in KINDS.items() if isinstance(module, kinds)), "")
-    if not found and is_addmm(module):
+    kind = next((name for name, kinds in KINDS.items() if isinstance(module, kinds)), "")
+    if not kind and is_addmm(module):
         return "linear"
-    if found and not (found == "rows" and _own_forward(module)):
-        return found
-    return "written" if written_norm(module) is not None else found
+    if kind and not (kind == "rows" and _own_forward(module)):
+        return kind
+    return "written" if written_norm(module) is not None else kind
 
 
 def _own_forward(module: nn.Module) -> bool:
-    torchs = next((one for kinds in KINDS.values() for one in kinds if isinstance(module, one)), None)
-    return torchs is not None and type(module).forward is not torchs.forward
+    stock = next((cls for kinds in KINDS.values() for cls in kinds if isinstance(module, cls)), None)
+    return stock is not None and type(module).forward is not stock.forward
 
 
 def why_not(module: nn.Module) -> str:
@@ -88,26 +88,26 @@ def approximately(
     run: Callable[[Tensor], Tensor] | None = None,
     origin: Origin = UNNAMED,
 ) -> Tensor:
-    """What a supported module gives for x, saved as `method` says.
+    """The result of a supported module for x; backward's tensors are saved as `method` says.
 
     Parameters
     ----------
     module, x, method
-        The module, what it takes, and what is saved.
+        The module, its input, and the method that encodes saved tensors.
     kind, written
-        Of the module, if known.
+        The module's kind and formula, if known.
     run
-        Its forward where nothing is saved, if not its class's.
+        The forward that saves nothing in few bits, if not its class's.
     origin
-        Of the code that a norm attaches to its result.
+        The origin of the code that a norm attaches to its result.
     """
     kind = kind or kind_of(module)
     run = run or partial(type(module).forward, module)
-    if not module.training or hasattr(module, "parametrizations"):  # which are computed each time one asks for them
+    if not module.training or hasattr(module, "parametrizations"):  # parameters computed at each access
         return run(x)
     names = ("weight", "bias") if written is None else (written.weight, written.bias)
-    own = [getattr(module, name) for name in names if getattr(module, name, None) is not None]
-    if _stock(kind, x, own):
+    parameters = [getattr(module, name) for name in names if getattr(module, name, None) is not None]
+    if _needs_stock(kind, x, parameters):
         return run(x)
     match kind:
         case "batch":
@@ -129,7 +129,7 @@ def rectified(x: Tensor, slope: float, method: Compressed) -> Tensor:
 
 
 def activated(function: str, params: Mapping[str, float], x: Tensor, method: Compressed) -> Tensor:
-    """A function of the catalogue with all its parameters, by one bit of a ReLU, and by f'(x) of others."""
+    """A function of the catalogue with all its parameters: a ReLU saves one bit, other functions save f'(x)."""
     if function in ("relu", "leaky_relu"):
         return rectified(x, params.get("negative_slope", 0.0), method)
     if x.numel() == 0 or stock_runs(x):
@@ -138,9 +138,9 @@ def activated(function: str, params: Mapping[str, float], x: Tensor, method: Com
     return approximate_derivative(function, [float(value) for value in params.values()], x, method)
 
 
-def _stock(kind: str, x: Any, own: list[Tensor]) -> bool:
-    if not is_plain(x) or x.numel() == 0 or any(map(is_traceable_wrapper_subclass, own)):
+def _needs_stock(kind: str, x: Any, parameters: list[Tensor]) -> bool:
+    if not is_plain(x) or x.numel() == 0 or any(map(is_traceable_wrapper_subclass, parameters)):
         return True
-    if kind == "linear" and (not x.requires_grad or x.dim() < own[0].dim()):
-        return True  # data, which are there anyway; or there is no batch
-    return stock_runs(x, *own)
+    if kind == "linear" and (not x.requires_grad or x.dim() < parameters[0].dim()):
+        return True  # x is data, which the caller holds anyway; or it has no batch dimension
+    return stock_runs(x, *parameters)

@@ -1,6 +1,6 @@
 """Linear layers and convolutions that save a K-bit copy of their input.
 
-The gradient of the input needs the weight alone, and is exact; that of the weight is made of the copy.
+The gradient of the input needs only the weight, and is exact; that of the weight is computed from the copy.
 """
 
 from functools import partial
@@ -28,7 +28,7 @@ ADDMM = "addmm"
 
 
 class Convolution(NamedTuple):
-    """The arguments of aten's convolution, each by dimension."""
+    """The arguments of aten's convolution; tuples have an entry for each dimension."""
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
@@ -41,7 +41,7 @@ class Convolution(NamedTuple):
 class Weighted(torch.autograd.Function):
     """linear(x, weight, bias), or a convolution, in dtype `narrow` if that is not None; and an anchor.
 
-    With "addmm" for a convolution it is what transformers' Conv1D does, whose weight lies the other way round.
+    With ADDMM for the convolution it computes transformers' Conv1D, a linear layer with a transposed weight.
     """
 
     @staticmethod
@@ -68,7 +68,7 @@ class Weighted(torch.autograd.Function):
             y = torch.addmm(bias, x.view(-1, x.shape[-1]), weight).view(*x.shape[:-1], -1)
         else:
             return torch.convolution(x, weight, bias, *convolution), anchor
-        # These may be views of what torch computes: as results of this function nobody could change them in place.
+        # y may be a view; nobody could change a view in place that is the result of an autograd.Function.
         return torch.ops.aten._unsafe_view(y, y.shape), anchor
 
     @staticmethod
@@ -87,16 +87,16 @@ class Weighted(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             x = restored(ctx.encoding, Encoded(*encoded)).to(grad.dtype)
         else:
-            x = grad.new_empty(1).expand(ctx.encoding.layout.shape)  # whose values are not looked at
+            x = grad.new_empty(1).expand(ctx.encoding.layout.shape)  # its values are not read
         if ctx.convolution is None:
-            found = _linear_backward(grad, x, weight, needs)
+            gradients = _linear_backward(grad, x, weight, needs)
         elif ctx.convolution == ADDMM:
             dx, dweight, dbias = _linear_backward(grad, x, weight.T, needs)
-            found = dx, None if dweight is None else dweight.T, dbias
+            gradients = dx, None if dweight is None else dweight.T, dbias
         else:
-            found = torch.ops.aten.convolution_backward(grad, x, weight, ctx.sizes, *ctx.convolution, needs)
-        kind = zip(found, needs, strict=True)
-        return *(once_differentiable(one, anchor) if need else None for one, need in kind), *rest
+            gradients = torch.ops.aten.convolution_backward(grad, x, weight, ctx.sizes, *ctx.convolution, needs)
+        pairs = zip(gradients, needs, strict=True)
+        return *(once_differentiable(gradient, anchor) if need else None for gradient, need in pairs), *rest
 
 
 def _linear_backward(grad: Tensor, x: Tensor, weight: Tensor, needs: list[bool]) -> tuple[Tensor | None, ...]:
@@ -107,7 +107,7 @@ def _linear_backward(grad: Tensor, x: Tensor, weight: Tensor, needs: list[bool])
 
 
 def is_addmm(module: nn.Module) -> bool:
-    """Whether it is transformers' Conv1D, GPT-2's linear layer, whose weight lies the other way round."""
+    """Whether it is transformers' Conv1D: GPT-2's linear layer, with a transposed weight."""
     return (type(module).__module__, type(module).__name__) == ("transformers.pytorch_utils", "Conv1D")
 
 
@@ -124,15 +124,15 @@ def convolution_of(module: nn.Module) -> Convolution | str | None:
     if padding == "valid":
         padding = (0,) * dims
     elif padding == "same":
-        whole = [dilation * (size - 1) for dilation, size in zip(module.dilation, module.kernel_size, strict=True)]
-        if any(one % 2 for one in whole):
+        totals = [dilation * (size - 1) for dilation, size in zip(module.dilation, module.kernel_size, strict=True)]
+        if any(total % 2 for total in totals):
             raise KernelError("it pads one side more than the other (padding='same')")
-        padding = tuple(one // 2 for one in whole)
+        padding = tuple(total // 2 for total in totals)
     return Convolution(module.stride, padding, module.dilation, module.transposed, module.output_padding, module.groups)
 
 
 def weighted(module: nn.Module, x: Tensor, method: Compressed) -> Tensor:
-    """What a module in LINEAR gives for x, which has a batch; saves the code attached to x, or makes one."""
+    """The result of a module in LINEAR for x with a batch dimension; saves the code attached to x, or a new code."""
     weight, bias, kind = module.weight, module.bias, x.device.type
     convolution = convolution_of(module)
     layout = MemoryLayout.of(x) if isinstance(convolution, Convolution) else MemoryLayout.of_rows(x)

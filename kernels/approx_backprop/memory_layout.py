@@ -1,4 +1,4 @@
-"""How a tensor lies in memory, and which of its elements share a minimum and a scale."""
+"""The order of a tensor's elements in memory, and its groups, which share a minimum and a scale."""
 
 from dataclasses import dataclass
 from math import prod
@@ -12,10 +12,10 @@ from kernels.methods.compressed import GROUP
 
 @dataclass(frozen=True)
 class MemoryLayout:
-    """A tensor's shape, whether channels are the last in memory, and how its elements are divided into groups.
+    """A tensor's shape, whether channels are last in memory, and how its elements are divided into groups.
 
-    In the order of memory it is [outer, tokens, wide]. A group is of `run` tokens in a row and of one of the `wide`
-    features, so that a feature with large numbers takes no digits from its neighbours (see `docs/approx_backprop.md`).
+    In the order of memory the tensor is [outer, tokens, wide]. A group is `run` consecutive tokens of one of the `wide`
+    features, so a feature with large numbers does not coarsen its neighbours' scale (see `docs/approx_backprop.md`).
     """
 
     shape: tuple[int, ...]
@@ -25,9 +25,9 @@ class MemoryLayout:
 
     @staticmethod
     def of(x: Tensor) -> "MemoryLayout":
-        """That which x, whose second dimension is channels, has or is brought into.
+        """The layout of x, whose second dimension is channels; a non-contiguous x is copied into it.
 
-        A group is of places of a channel in an image, or, where images are small and the batch is larger, of the same
+        A group is several places of a channel in an image; or, where images are small and the batch is larger, the same
         place of a channel in several images.
         """
         formats = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -41,13 +41,13 @@ class MemoryLayout:
 
     @staticmethod
     def of_rows(x: Tensor, dims: int = 1) -> "MemoryLayout":
-        """That of x, whose last dimensions are features, as many as `dims` says; all others are tokens."""
+        """The layout of x whose last `dims` dimensions are features; all others are tokens."""
         features = prod(x.shape[x.dim() - dims :])
         return MemoryLayout(tuple(x.shape), False, x.numel() // features, features)
 
     @property
     def run(self) -> int:
-        """Tokens of a group: at most GROUP, and as many in each as can be."""
+        """Tokens of a group: at most GROUP, with groups of equal size as far as possible."""
         return -(-self.tokens // -(-self.tokens // GROUP))
 
     @property
@@ -57,23 +57,23 @@ class MemoryLayout:
 
     @property
     def inner(self) -> int:
-        """Elements in a row that belong to the same channel; channels are the second dimension."""
+        """Number of consecutive elements of one channel; channels are the second dimension."""
         return 1 if self.last else prod(self.shape[2:])
 
     def bytes_of(self, bits: int) -> int:
-        """Of codes with the ends of their groups."""
+        """Bytes of the codes, and of the minimum and scale of each group."""
         count = prod(self.shape)
         return bits * plane_bytes(count) + 4 * (count // self.tokens * -(-self.tokens // GROUP))
 
     def separates(self, other: "MemoryLayout") -> bool:
         """Whether no group mixes features of the other layout of the same tensor."""
-        period = prod(other.shape[1:]) if other.wide == 1 else other.wide  # after which features come again
+        period = prod(other.shape[1:]) if other.wide == 1 else other.wide  # after which the features repeat
         if self.last != other.last:
             return False
         return self.wide % period == 0 or (self.wide == other.wide == 1 and other.tokens % self.tokens == 0)
 
     def flat(self, x: Tensor) -> Tensor:
-        """In the order of memory."""
+        """x in the order of memory."""
         return (x.movedim(1, -1) if self.last else x).contiguous()
 
     def whole(self, flat: Tensor) -> Tensor:

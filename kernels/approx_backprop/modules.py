@@ -12,13 +12,13 @@ from kernels.methods.compressed import Compressed
 
 
 class _Layer(nn.Module):
-    """What all have in common: the modules in turn, of which the last may be several, that take the same."""
+    """The base class: the method, and the checks of the modules."""
 
     def __init__(self, method: Compressed) -> None:
         super().__init__()
         self.method = method
 
-    def _given(self, argument: str, module: nn.Module, kinds: tuple[type[nn.Module], ...], names: str) -> nn.Module:
+    def _checked(self, argument: str, module: nn.Module, kinds: tuple[type[nn.Module], ...], names: str) -> nn.Module:
         if not isinstance(module, kinds):
             raise KernelError(f"{argument} must be {names}, got {type(module).__name__}")
         if reason := why_not(module) or "it has a forward of its own" * (kind_of(module) == "written"):
@@ -31,19 +31,19 @@ class _Layer(nn.Module):
 
 
 class PreActivation(_Layer):
-    """consumer(act(norm(x))) for each of `consumers`: the tensor that the only one gives, or a tuple of all theirs.
+    """consumer(act(norm(x))) for each of `consumers`: a tensor for a single consumer, else a tuple.
 
-    The forward is torch's, bit by bit; exact are the gradient of the norm's bias, and that of x but for one term of
-    three. Hooks on the modules do not run.
+    The forward is torch's, bit by bit. The gradient of the norm's bias is exact, and so are two of the three terms of
+    the gradient of x. Hooks on the modules do not run.
 
     Parameters
     ----------
     norm
         nn.BatchNorm1d, 2d or 3d.
     act
-        nn.ReLU or nn.LeakyReLU, which works in place or not.
+        nn.ReLU or nn.LeakyReLU, in place or not.
     *consumers
-        nn.Linear, nn.Conv1d to 3d, nn.ConvTranspose1d to 3d, which share one code, as a ResNet's convolution and its
+        nn.Linear, nn.Conv1d to 3d, nn.ConvTranspose1d to 3d. They share one code, as a ResNet's convolution and its
         shortcut do.
     **options
         bits, scheme, clip, rounding, see `Compressed`.
@@ -56,25 +56,27 @@ class PreActivation(_Layer):
 
     def __init__(self, norm: nn.Module, act: nn.Module, *consumers: nn.Module, **options: Any) -> None:
         super().__init__(Compressed(**options))
-        self.norm = self._given("norm", norm, BATCH, "a batch norm")
-        self.act = self._given("act", act, RECTIFIERS, "nn.ReLU or nn.LeakyReLU")
+        self.norm = self._checked("norm", norm, BATCH, "a batch norm")
+        self.act = self._checked("act", act, RECTIFIERS, "nn.ReLU or nn.LeakyReLU")
         if not consumers:
             raise KernelError("consumers must be one or more, got none; give a convolution or a linear layer")
-        given = (self._given("consumers", one, LINEAR, "linear layers or convolutions") for one in consumers)
-        self.consumers = nn.ModuleList(given)
+        checked = (
+            self._checked("consumers", consumer, LINEAR, "linear layers or convolutions") for consumer in consumers
+        )
+        self.consumers = nn.ModuleList(checked)
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """consumer(act(norm(x))), of each consumer."""
+        """consumer(act(norm(x))) for each consumer."""
         h = approximately(self.act, approximately(self.norm, x, self.method), self.method)
-        found = tuple(approximately(one, h, self.method) for one in self.consumers)
-        return found[0] if len(found) == 1 else found
+        results = tuple(approximately(consumer, h, self.method) for consumer in self.consumers)
+        return results[0] if len(results) == 1 else results
 
 
 class NormLinear(_Layer):
-    """linear(norm(x)) for each of `linears`: the tensor that the only one gives, or a tuple of all theirs.
+    """linear(norm(x)) for each of `linears`: a tensor for a single layer, else a tuple.
 
-    Saved are the normalised x in K bits between minimum and maximum of 64 tokens of a feature, and 1/std of rows. Hooks
-    on the modules do not run.
+    It saves the normalised x in K bits, between minimum and maximum of 64 tokens of a feature, and 1/std of each row.
+    Hooks on the modules do not run.
 
     Parameters
     ----------
@@ -93,16 +95,16 @@ class NormLinear(_Layer):
 
     def __init__(self, norm: nn.Module, *linears: nn.Module, **options: Any) -> None:
         super().__init__(Compressed(**options))
-        self.norm = self._given("norm", norm, ROWS, "nn.LayerNorm or nn.RMSNorm")
+        self.norm = self._checked("norm", norm, ROWS, "nn.LayerNorm or nn.RMSNorm")
         if not linears:
             raise KernelError("linears must be one or more, got none; give an nn.Linear")
-        self.linears = nn.ModuleList(self._given("linears", one, LINEAR, "linear layers") for one in linears)
+        self.linears = nn.ModuleList(self._checked("linears", linear, LINEAR, "linear layers") for linear in linears)
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """linear(norm(x)), of each linear layer."""
+        """linear(norm(x)) for each linear layer."""
         h = approximately(self.norm, x, self.method)
-        found = tuple(approximately(one, h, self.method) for one in self.linears)
-        return found[0] if len(found) == 1 else found
+        results = tuple(approximately(linear, h, self.method) for linear in self.linears)
+        return results[0] if len(results) == 1 else results
 
 
 class QLinear(_Layer):
@@ -123,7 +125,7 @@ class QLinear(_Layer):
 
     def __init__(self, linear: nn.Module, **options: Any) -> None:
         super().__init__(Compressed(**options))
-        self.linear = self._given("linear", linear, LINEAR, "a linear layer or a convolution")
+        self.linear = self._checked("linear", linear, LINEAR, "a linear layer or a convolution")
 
     def forward(self, x: Tensor) -> Tensor:
         """linear(x)."""

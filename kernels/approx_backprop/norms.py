@@ -43,7 +43,7 @@ class BatchNorm(torch.autograd.Function):
         eps: float,
         encoding: Encoding,
     ) -> tuple[Tensor, ...]:
-        # As F.batch_norm has it, by the same kernel, but with what that computes on its way.
+        # The same kernel as F.batch_norm, but this function returns the intermediate mean and invstd, too.
         y, mean, invstd, _, _ = torch._batch_norm_impl_index(
             x, gain, bias, running_mean, running_var, True, momentum, eps, torch.backends.cudnn.enabled
         )
@@ -60,7 +60,7 @@ class BatchNorm(torch.autograd.Function):
         ctx.encoding, anchor = encoding, x.new_empty(0)
         ctx.mark_non_differentiable(*codes)
         ctx.set_materialize_grads(False)
-        read = bias if encoding.method.scheme == "paper" else None  # which has places by it
+        read = bias if encoding.method.scheme == "paper" else None  # shifts the codes of "paper"
         ctx.save_for_backward(gain, read, anchor, invstd, *codes)
         return y, anchor, *codes
 
@@ -75,33 +75,26 @@ class BatchNorm(torch.autograd.Function):
             return (None,) * 8
         gain, bias, anchor, invstd, *codes = ctx.saved_tensors
         a = restored(ctx.encoding, _encoded(codes, gain, bias), normal=True)
-        # With 1/std as a part of the gain, the kernel's dx for an input that is normalised already is that of x. Its
-        # mean is taken away, so that dx has a sum of 0, as it must: nothing comes to a bias before the norm.
+        # With 1/std as part of the gain, the kernel's dx for a normalised input is the dx of x. The mean of a is
+        # subtracted so that dx sums to 0, as it must: a bias before the norm has no gradient.
         scale = invstd if gain is None else invstd * gain
         mean = a.mean([0, *range(2, a.dim())], dtype=invstd.dtype)
         ones = torch.ones_like(invstd)
-        wanted = [bool(one) for one in ctx.needs_input_grad[:3]]
-        grads = torch.ops.aten.native_batch_norm_backward(
-            grad, a, scale.to(invstd.dtype), None, None, mean, ones, True, 0.0, wanted
+        needs = [bool(need) for need in ctx.needs_input_grad[:3]]
+        gradients = torch.ops.aten.native_batch_norm_backward(
+            grad, a, scale.to(invstd.dtype), None, None, mean, ones, True, 0.0, needs
         )
-        found = (one if need else None for one, need in zip(grads, wanted, strict=True))
-        return (
-            *(None if one is None else once_differentiable(one, anchor) for one in found),
-            None,
-            None,
-            None,
-            None,
-            None,
-        )
+        used = (gradient if need else None for gradient, need in zip(gradients, needs, strict=True))
+        return *(None if gradient is None else once_differentiable(gradient, anchor) for gradient in used), *(None,) * 5
 
 
 def _summed(x: Tensor, over: list[int]) -> Tensor:
-    """Over these dimensions; over none, and not as torch has it over all, where there are none."""
+    """The sum over these dimensions. For an empty list x itself, where torch would sum over all."""
     return x.sum(over) if over else x
 
 
 class RowNorm(torch.autograd.Function):
-    """A norm of the last dimensions, whose result `run` gives. centred: whether the mean is subtracted."""
+    """A norm of the last dimensions; `run` computes the result. centred: whether the mean is subtracted."""
 
     @staticmethod
     def forward(
@@ -119,7 +112,7 @@ class RowNorm(torch.autograd.Function):
         over = list(range(-len(dims), 0))
         mean = wide.mean(over, keepdim=True) if centred else 0
         wide = wide - mean
-        added = torch.finfo(wide.dtype).eps if eps is None else eps  # as F.rms_norm has it
+        added = torch.finfo(wide.dtype).eps if eps is None else eps  # as in F.rms_norm
         invstd = torch.rsqrt(wide.square().mean(over, keepdim=True) + added)
         a, y = wide * invstd, run(x)
         codes = (marked(a.to(x.dtype), y),) if encoding.method.exact else grouped(a, encoding.method, encoding.layout)
@@ -142,7 +135,7 @@ class RowNorm(torch.autograd.Function):
         wide = computed(grad.dtype)
         g, a = grad.to(wide), restored(ctx.encoding, _encoded(codes), normal=True).to(wide)
         over = list(range(-len(ctx.dims), 0))
-        a = a - a.mean(over, keepdim=True) if ctx.centered else a  # as that of a batch norm
+        a = a - a.mean(over, keepdim=True) if ctx.centered else a  # as in BatchNorm
         rows = list(range(grad.dim() - len(ctx.dims)))
         needs_x, needs_gain, needs_bias = ctx.needs_input_grad[:3]
         dgain = _summed(g * a, rows) if needs_gain else None
@@ -152,9 +145,9 @@ class RowNorm(torch.autograd.Function):
             dx = g if gain is None else g * gain
             along_a = a * (dx * a).mean(over, keepdim=True)
             dx = (dx - dx.mean(over, keepdim=True) - along_a if ctx.centered else dx - along_a) * invstd
-        found = (dx, dgain, dbias)
+        gradients = (dx, dgain, dbias)
         return (
-            *(None if one is None else once_differentiable(one, anchor) for one in found),
+            *(None if gradient is None else once_differentiable(gradient, anchor) for gradient in gradients),
             None,
             None,
             None,
@@ -200,20 +193,23 @@ def row_norm(
     written: WrittenNorm | None,
     run: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """What `run` of `module`, in ROWS or as `written` says, gives for x [..., *shape of its weight]; with a code."""
+    """run(x) for x [..., *shape of the weight], with a code attached; `module` is in ROWS or described by `written`."""
     if written is None:
         weight, bias, centred = module.weight, getattr(module, "bias", None), isinstance(module, nn.LayerNorm)
         dims, eps = [*module.normalized_shape], module.eps
     else:
         (weight, bias), centred, dims, eps = written.parameters(module), written.centred, [x.shape[-1]], written.eps
     layout = MemoryLayout.of_rows(x, len(dims))
-    method = affordable(x, method, layout)  # by groups: features of transformers have ranges of their own
+    method = affordable(x, method, layout)  # by groups: in transformers, ranges differ by feature
     encoding = Encoding(method, layout, x.dtype, normed=True)
     y, _, *codes = RowNorm.apply(x, weight, bias, dims, eps, centred, run, encoding)
     return attach_code(y, AttachedCode(encoding, _encoded(codes, *_read(weight, bias)), origin))
 
 
 def _read(*parameters: Tensor | None) -> list[Tensor | None]:
-    """Parameters as others read them in backward, where FSDP may have taken those of this module away already."""
+    """Detached parameters for other layers' backward; copies where FSDP may have freed this module's own by then."""
     shared = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return [None if one is None else one.detach().clone() if shared else one.detach() for one in parameters]
+    return [
+        None if parameter is None else parameter.detach().clone() if shared else parameter.detach()
+        for parameter in parameters
+    ]

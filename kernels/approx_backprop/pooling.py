@@ -1,7 +1,7 @@
-"""Pooling that saves only the shape of its input: exactly what torch computes, which saves the whole input.
+"""Pooling that saves only the shape of its input; results and gradients are exactly torch's.
 
-torch's mean over a window saves its input though backward asks for its shape alone; so does its maximum, besides the
-places of the largest, 8 bytes each, which take 4 here.
+torch's mean over a window saves its whole input, though backward needs only the shape. So does its maximum, besides
+the indices of the largest elements, 8 bytes each, which take 4 here.
 """
 
 from math import prod
@@ -22,7 +22,7 @@ _aten = torch.ops.aten
 
 
 class Mean(torch.autograd.Function):
-    """F.avg_pool2d or 3d, by the window's sides; without a window F.adaptive_avg_pool2d; and an anchor."""
+    """F.avg_pool2d or 3d, as the window has dimensions; without a window F.adaptive_avg_pool2d; and an anchor."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, window: tuple[Any, ...], size: Any) -> tuple[Tensor, Tensor]:
@@ -45,7 +45,7 @@ class Mean(torch.autograd.Function):
 
 
 class Largest(torch.autograd.Function):
-    """F.max_pool2d, an anchor, and the places of the largest."""
+    """F.max_pool2d, an anchor, and the indices of the largest elements."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, window: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor]:
@@ -71,14 +71,14 @@ class Largest(torch.autograd.Function):
 
 
 def _like(grad: Tensor, layout: MemoryLayout) -> Tensor:
-    """Something of a layout, whose values are not looked at."""
+    """A tensor of a layout; its values are not read."""
     if not layout.last:
         return grad.new_empty(()).expand(layout.shape)
     return layout.whole(grad.new_empty(prod(layout.shape)))
 
 
 def pooled(module: nn.Module, x: Tensor) -> Tensor:
-    """What a module in POOLS gives."""
+    """The result of a module in POOLS."""
     if isinstance(module, nn.AdaptiveAvgPool2d):
         return Mean.apply(x, (), module.output_size)[0]
     dims = 3 if isinstance(module, nn.AvgPool3d) else 2

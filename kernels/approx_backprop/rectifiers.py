@@ -40,7 +40,7 @@ class Rectify(torch.autograd.Function):
 
 
 class RectifyKnown(torch.autograd.Function):
-    """The same of a tensor whose code tells the sign: that is what is saved."""
+    """The same for a tensor whose attached code determines the sign; it saves that code."""
 
     saved_by = Rectify.saved_by
 
@@ -66,13 +66,13 @@ class RectifyKnown(torch.autograd.Function):
 def rectify(x: Tensor, slope: float, method: Compressed) -> Tensor:
     """F.relu(x), or F.leaky_relu(x, slope), with a code attached if x has one."""
     code = attached_code(x, method)
-    if code is not None and code.encoding.slope is not None:  # of what is rectified already
+    if code is not None and code.encoding.slope is not None:  # x is rectified already
         code = None
     if code is not None and code.encoding.tells_sign:
         y, _ = RectifyKnown.apply(x, slope, code.encoding, *code.encoded)
         return attach_code(y, code.rectified(slope, None))
     if code is None:
         return in_memory_order(lambda rows: Rectify.apply(rows, slope)[0], x)
-    layout = code.encoding.layout  # in whose order the codes are
+    layout = code.encoding.layout  # the codes are in its order
     y, _, signs = Rectify.apply(layout.flat(x), slope)
     return attach_code(layout.whole(y), code.rectified(slope, signs))

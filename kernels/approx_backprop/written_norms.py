@@ -1,9 +1,9 @@
-"""Norms that other people's modules write out: an RMS norm or a layer norm of the last dimension, told by its numbers.
+"""Norms written out in other libraries' modules: RMS and layer norms of the last dimension, recognised numerically.
 
     y = gain * a + bias,  a = (x - mean) / sqrt(mean((x - mean)^2) + eps),  gain = 1, w or 1 + w
 
-Where such a module rounds, and in which order it multiplies, does not matter: its own forward gives y. What has to be
-known is how the gradient is made of a copy of a, and that is judged with other weights and inputs.
+Where such a module rounds, and in which order it multiplies, does not matter: its own forward computes y. Only the
+formula of the gradient must be known; it is checked with random weights and inputs.
 """
 
 import copy
@@ -64,9 +64,9 @@ class WrittenNorm:
 
 
 def written_norm(module: nn.Module) -> WrittenNorm | None:
-    """What norm of the last dimension a module writes out, which may be called by one tensor; None if it is none.
+    """The norm of the last dimension that a module of one tensor computes; None if it is none.
 
-    A copy of it runs, with parameters and inputs of its own.
+    A copy of the module runs, with other parameters and inputs.
     """
     if not _may_be(module):
         return None
@@ -83,13 +83,13 @@ def written_norm(module: nn.Module) -> WrittenNorm | None:
         for width in _widths(module):
             try:
                 return _judged(module, width)
-            except Exception:  # whatever a stranger's module raises when it is given such a tensor
+            except Exception:  # the module may raise anything for such a tensor
                 continue
     return None
 
 
 def is_like_a_norm(module: nn.Module) -> bool:
-    """Whether a module is called a norm and has parameters of features: for a report, which names what was left."""
+    """Whether a module is called a norm and has vectors of parameters; reports name such modules that were left out."""
     return "norm" in type(module).__name__.lower() and not any(True for _ in module.children()) and _has_vectors(module)
 
 
@@ -98,18 +98,18 @@ def _may_be(module: nn.Module) -> bool:
         return False
     if any(True for _ in module.children()) or any(True for _ in module.buffers()) or type(module).forward is None:
         return False
-    # By what it is made of: functions of a number each are found as activations, and have no feature to speak of.
+    # Element-wise functions, which have no vector of parameters, are recognised as activations instead.
     return _has_vectors(module) or "norm" in type(module).__name__.lower()
 
 
 def _has_vectors(module: nn.Module) -> bool:
-    shapes = [tuple(one.shape) for one in module.parameters()]
+    shapes = [tuple(parameter.shape) for parameter in module.parameters()]
     return 1 <= len(shapes) <= 2 and len(shapes[0]) == 1 and shapes[0][0] > 1 and len(set(shapes)) == 1
 
 
 def _widths(module: nn.Module) -> Iterator[int]:
-    """Numbers of features that a module may be for."""
-    shapes = [one.shape for one in module.parameters()]
+    """Candidates for the number of features of a module."""
+    shapes = [parameter.shape for parameter in module.parameters()]
     if shapes:
         if _has_vectors(module):
             yield shapes[0][0]
@@ -119,29 +119,31 @@ def _widths(module: nn.Module) -> Iterator[int]:
 
 
 def _judged(module: nn.Module, width: int) -> WrittenNorm:
-    """Raises KernelError, or anything at all, for a module that is no such norm."""
+    """The formula, checked; raises KernelError, or any other error of the module, if it is no such norm."""
     random = torch.Generator().manual_seed(0)
     params = {
-        name: torch.rand(width, generator=random) + 0.25 for name, one in module._parameters.items() if one is not None
+        name: torch.rand(width, generator=random) + 0.25
+        for name, param in module._parameters.items()
+        if param is not None
     }
-    found = _formula(module, params, width)
-    roots = found.eps**0.5 * torch.tensor([0.0, 0.3, 1.0, 3.0])
+    formula = _formula(module, params, width)
+    roots = formula.eps**0.5 * torch.tensor([0.0, 0.3, 1.0, 3.0])
     sizes = torch.cat([roots, torch.tensor([1e-3, 0.03, 0.3, 1.0, 1.0, 3.0, 30.0, 300.0])])[:_ROWS, None]
     x = (torch.randn(_ROWS, width, generator=random) + torch.arange(_ROWS)[:, None] / _ROWS) * sizes
     for shape, training in product(((_ROWS, width), (3, 4, width), (2, 2, 3, width)), (True, False)):
         trial = _trial(module, params).train(training)
-        if not _agrees(trial, found, x.reshape(shape)):
+        if not _agrees(trial, formula, x.reshape(shape)):
             raise KernelError("no norm")
     for dtype, wide in ((torch.bfloat16, torch.bfloat16), (torch.bfloat16, torch.float32)):
-        trial = _trial(module, {name: one.to(wide) for name, one in params.items()})
+        trial = _trial(module, {name: param.to(wide) for name, param in params.items()})
         y = trial.forward(x[6:].to(dtype))
-        if not _close(y, found(x[6:].to(dtype).float(), params), _NARROW):
+        if not _close(y, formula(x[6:].to(dtype).float(), params), _NARROW):
             raise KernelError("no norm in 16 bits")
-    return found
+    return formula
 
 
 def _formula(module: nn.Module, params: dict[str, Tensor], width: int) -> WrittenNorm:
-    """The formula that a module's numbers fit where eps is too small to tell, and then eps."""
+    """The formula that fits a module's results for large inputs, where eps does not matter, and then its eps."""
     random = torch.Generator().manual_seed(1)
     large = (torch.randn(_ROWS, width, generator=random) + 0.5) * 1e3
     y = _trial(module, params).forward(large)
@@ -149,54 +151,56 @@ def _formula(module: nn.Module, params: dict[str, Tensor], width: int) -> Writte
         raise KernelError("no norm")
     for centred, plus_one in product((False, True), (False, True)):
         for names in permutations([*params, "", ""], 2):
-            kind = WrittenNorm(centred, *names, plus_one)
+            formula = WrittenNorm(centred, *names, plus_one)
             used = {name for name in names if name}
-            if used == params.keys() and (kind.weight or not plus_one) and _close(y, kind(large, params), _CLOSE):
-                return WrittenNorm(centred, *names, plus_one, _eps(module, kind, params, width))
+            if used == params.keys() and (formula.weight or not plus_one) and _close(y, formula(large, params), _CLOSE):
+                return WrittenNorm(centred, *names, plus_one, _eps(module, formula, params, width))
     raise KernelError("no norm")
 
 
-def _eps(module: nn.Module, kind: WrittenNorm, params: dict[str, Tensor], width: int) -> float:
-    """eps, from the result for numbers whose mean square is far below it; as the module has it, if it has it."""
+def _eps(module: nn.Module, formula: WrittenNorm, params: dict[str, Tensor], width: int) -> float:
+    """eps, from the result for inputs whose mean square is far below it; the module's own number if that is close."""
     size = 2.0**-27
     tiny = torch.linspace(-1, 1, width)
     tiny = size * (tiny - tiny.mean()) / tiny.std(correction=0)
-    params = {name: torch.zeros_like(one) if name == kind.bias else one for name, one in params.items()}
+    params = {name: torch.zeros_like(param) if name == formula.bias else param for name, param in params.items()}
     y = _trial(module, params).forward(tiny[None]).double()[0]
-    gain = params[kind.weight].double() + kind.plus_one if kind.weight else torch.ones(width).double()
+    gain = params[formula.weight].double() + formula.plus_one if formula.weight else torch.ones(width).double()
     tiny = tiny.double()
     scale = float((y * gain * tiny).sum() / (gain * tiny).square().sum())
     eps = scale**-2 - float(tiny.square().mean())
-    own = [value for value in vars(module).values() if isinstance(value, float)]
-    return next((value for value in own if abs(value - eps) <= 1e-4 * value), max(eps, 0.0))
+    numbers = [value for value in vars(module).values() if isinstance(value, float)]
+    return next((value for value in numbers if abs(value - eps) <= 1e-4 * value), max(eps, 0.0))
 
 
 def _trial(module: nn.Module, params: dict[str, Tensor]) -> nn.Module:
-    """A copy with these parameters, which shares nothing with the module: what it caches is not the module's."""
+    """A copy with these parameters that shares nothing with the module, not even what it caches."""
     trial = copy.copy(module)
-    own = {name: value for name, value in vars(module).items() if name not in ("_parameters", "forward")}
-    vars(trial).update(copy.deepcopy(own, {id(module): trial}))
-    trial._parameters = {name: nn.Parameter(one.clone()) for name, one in params.items()}
-    trial.forward = partial(type(module).forward, trial)  # not what stands for it, nor hooks
+    attributes = {name: value for name, value in vars(module).items() if name not in ("_parameters", "forward")}
+    vars(trial).update(copy.deepcopy(attributes, {id(module): trial}))
+    trial._parameters = {name: nn.Parameter(param.clone()) for name, param in params.items()}
+    trial.forward = partial(type(module).forward, trial)  # neither its replacement nor hooks
     return trial
 
 
-def _agrees(trial: nn.Module, kind: WrittenNorm, x: Tensor) -> bool:
-    """Whether values and all gradients are the formula's, which is computed in float64."""
+def _agrees(trial: nn.Module, formula: WrittenNorm, x: Tensor) -> bool:
+    """Whether values and all gradients match the formula's in float64."""
     x = x.clone().requires_grad_()
-    wide = {name: one.detach().double().requires_grad_() for name, one in trial.named_parameters()}
+    wide = {name: param.detach().double().requires_grad_() for name, param in trial.named_parameters()}
     wide_x = x.detach().double().requires_grad_()
-    y, expected = trial.forward(x), kind(wide_x, wide)
+    y, expected = trial.forward(x), formula(wide_x, wide)
     if not isinstance(y, Tensor) or y.shape != x.shape or not _close(y, expected, _CLOSE):
         return False
     grad = torch.linspace(-1, 2, x.numel()).reshape(x.shape)
     got = torch.autograd.grad(y, [x, *trial.parameters()], grad.to(y.dtype))
     exact = torch.autograd.grad(expected, [wide_x, *wide.values()], grad.double())
-    return all(_close(one, other, 2.0**-10) for one, other in zip(got, exact, strict=True))
+    return all(
+        _close(gradient, expected_gradient, 2.0**-10) for gradient, expected_gradient in zip(got, exact, strict=True)
+    )
 
 
 def _close(got: Tensor, expected: Tensor, tolerance: float) -> bool:
-    """Row by row, as rows have sizes of their own."""
+    """Whether each row is close, relative to its largest number."""
     got, expected = got.detach().double(), expected.detach().double()
     size = expected.abs().amax(-1, keepdim=True)
     return got.shape == expected.shape and bool(((got - expected).abs() <= tolerance * (size + 1e-30)).all())

@@ -1,4 +1,4 @@
-"""What is known of a chain in eager code while it grows: its source, and what autograd saves of it."""
+"""The records of a chain in eager code while it grows: its source, and what autograd saves for it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,26 +18,26 @@ PLAIN = (Tensor, nn.Parameter, FakeTensor)
 
 @dataclass(eq=False)
 class Period:
-    """From entering the mode to leaving it. No chain outlives it: outside nobody sees what is done to its tensors."""
+    """The time from entering the mode to leaving it. A chain ends with it, as later operations are not observed."""
 
     over: bool = False
 
 
 def place(tensor: Tensor) -> Place:
-    """What tells a tensor's place in the graph from others: its node and number there; of a leaf its own identity."""
+    """Identifies a tensor's place in the graph: its node and output number; for a leaf, the tensor's own identity."""
     node = tensor.grad_fn
     return (id(tensor), -1) if node is None else (node, tensor.output_nr)
 
 
 @dataclass(eq=False)
 class Source:
-    """Where chains begin: a tensor's place in the graph, and handles on it that do not hold its memory."""
+    """Where chains begin: a tensor's place in the graph, and tensors that stand there without holding its memory."""
 
     place: Place
     edge: GradientEdge
     gate: Tensor
     anchor: Tensor
-    dies: bool  # with the chain, as far as can be told
+    dies: bool  # whether its memory is freed with the chain, as far as can be told
     period: Period
 
     @classmethod
@@ -45,13 +45,13 @@ class Source:
         """A tensor that needs a gradient, as a source."""
         storage = tensor.untyped_storage()
         part = storage.nbytes() > tensor.numel() * tensor.element_size()
-        dies = not (tensor.is_leaf or part or _keeps_result(tensor.grad_fn))
+        dies = not (tensor.is_leaf or part or _saves_result(tensor.grad_fn))
         gate, anchor = Gate.apply(tensor)
         return cls(place(tensor), get_gradient_edge(tensor), gate, anchor, dies, period)
 
 
-def _keeps_result(node: object) -> bool:
-    """Whether a node saves the tensor it gives."""
+def _saves_result(node: object) -> bool:
+    """Whether a node saves its own result."""
     return any(hasattr(type(node), f"_saved_{name}") for name in ("result", "output", "out"))
 
 
@@ -62,21 +62,21 @@ class Record:
     Attributes
     ----------
     source
-        None once the chain is over, and is what it would be without us.
-    kept
-        Bytes that autograd saves of the operation that gave the tensor, by storage.
+        The chain's source; None once the chain has ended unchanged.
+    saved
+        Bytes that autograd saves for the operation that computed the tensor, by storage.
     parents
         The records of the operands.
     used
-        Whether the chain goes on from here.
+        Whether the chain continues from this tensor.
     bypassed
-        Whether some gradients do not come by here any more.
+        Whether some gradients no longer pass through this tensor.
     watched
         Whether it has a hook.
     """
 
     source: Source | None
-    kept: dict[Any, int] = field(default_factory=dict)
+    saved: dict[Any, int] = field(default_factory=dict)
     parents: Sequence["Record"] = ()
     used: bool = False
     bypassed: bool = False
@@ -84,103 +84,105 @@ class Record:
 
     @property
     def open_source(self) -> Source | None:
-        """The source of a chain that can still go on from here."""
+        """The source, if the chain can still continue from here."""
         return None if self.source is None or self.source.period.over else self.source
 
     @property
     def before(self) -> list["Record"]:
-        """Those of the chain from its source up to here, without this."""
-        found: dict[int, Record] = {}
+        """The records of the chain from its source up to this one, without this one."""
+        records: dict[int, Record] = {}
         waiting = list(self.parents)
         while waiting:
-            one = waiting.pop()
-            if id(one) not in found:
-                found[id(one)] = one
-                waiting += one.parents
-        return list(found.values())
+            record = waiting.pop()
+            if id(record) not in records:
+                records[id(record)] = record
+                waiting += record.parents
+        return list(records.values())
 
     def bypass(self) -> None:
-        """Gradients go past all before it from now on."""
-        for one in self.before:
-            one.bypassed = True
+        """From now on gradients skip all records before this one."""
+        for record in self.before:
+            record.bypassed = True
 
     def close(self) -> None:
-        """The chain stays as it is: who goes on from a tensor of it begins another."""
-        for one in [*self.before, self]:
-            one.source, one.kept = None, {}
+        """Leave the chain as it is: an operation on one of its tensors begins a new chain."""
+        for record in [*self.before, self]:
+            record.source, record.saved = None, {}
 
 
-def record(tensor: Tensor) -> Record | None:
-    """That of a tensor of a chain, None of any other.
+def record_of(tensor: Tensor) -> Record | None:
+    """The record of a tensor of a chain; None for any other tensor.
 
-    It lies at the tensor's node in the graph, not at the tensor: in-place changes give a tensor another node, and
-    tensors are saved and copied without it.
+    It is attached to the tensor's node in the graph, not to the tensor: in-place changes give a tensor another node,
+    and a tensor is saved and copied without its record.
     """
-    if tensor._is_view():  # of no chain; and torch may be at work on its node just now, and wait for itself
+    if tensor._is_view():  # never in a chain; and asking for its node while torch updates it would deadlock
         return None
     node = tensor.grad_fn
     return None if node is None else node.metadata.get(_KEY)
 
 
 def source_of(tensor: Tensor) -> Source | None:
-    """That of the chain which goes on from a tensor, None where a chain would begin."""
-    it = record(tensor)
-    return None if it is None else it.open_source
+    """The source of the chain that continues from a tensor; None where a new chain would begin."""
+    record = record_of(tensor)
+    return None if record is None else record.open_source
 
 
-def note(tensor: Tensor, it: Record) -> None:
-    """Give a tensor with a node a record."""
+def attach_record(tensor: Tensor, record: Record) -> None:
+    """Attach a record to a tensor's node, if it has a node."""
     if (node := tensor.grad_fn) is not None:
-        node.metadata[_KEY] = it
+        node.metadata[_KEY] = record
 
 
-def alike(one: Tensor, first: Tensor) -> bool:
-    """Whether a tensor is a plain one of real numbers, and like the first."""
+def alike(tensor: Tensor, first: Tensor) -> bool:
+    """Whether a tensor is plain, of real numbers, and of the first one's shape and device."""
     return (
-        type(one) in PLAIN
-        and not one.is_nested
-        and one.shape == first.shape
-        and one.device == first.device
-        and one.layout == torch.strided
-        and one.is_floating_point()
+        type(tensor) in PLAIN
+        and not tensor.is_nested
+        and tensor.shape == first.shape
+        and tensor.device == first.device
+        and tensor.layout == torch.strided
+        and tensor.is_floating_point()
     )
 
 
-def kept(what: str, tensors: Sequence[Tensor], result: Tensor, source: Source) -> dict[Any, int]:
-    """Bytes that autograd saves of an operation, by storage, as far as they die with the chain.
+def saved_sizes(saved_kind: str, tensors: Sequence[Tensor], result: Tensor, source: Source) -> dict[Any, int]:
+    """Bytes that autograd saves for an operation, by storage, as far as they are freed with the chain.
 
-    Tensors that need no gradient are somebody else's, but for truth values, which are the results of comparisons.
+    Tensors that need no gradient are not counted, except for truth values, which are the results of comparisons.
 
     Parameters
     ----------
-    what
-        What is saved of the operation, see `kernels.forward_ad.operations`.
+    saved_kind
+        What is saved for the operation, see `kernels.forward_ad.operations`.
     tensors, result
-        The operands, and what the operation gave.
+        The operands and the result of the operation.
     source
-        Of the chain.
+        The source of the chain.
     """
-    needing = [one for one in tensors if one.requires_grad]
+    differentiated = [tensor for tensor in tensors if tensor.requires_grad]
     sizes: dict[Any, int] = {}
-    match what:
+    match saved_kind:
         case "input":
-            keeping = needing[:1]
+            saved = differentiated[:1]
         case "output":
-            keeping = [result]
+            saved = [result]
         case "operands" | "quotient" if len(tensors) > 1:
             first, second = tensors[:2]
-            keeping = [first] * second.requires_grad + [second] * (first.requires_grad or what == "quotient")
+            saved = [first] * second.requires_grad + [second] * (first.requires_grad or saved_kind == "quotient")
         case "mask":
-            keeping = [one for one in tensors if not one.dtype.is_floating_point]
-            if not keeping:  # of dropout: one byte on a GPU, a factor on the CPU
+            saved = [tensor for tensor in tensors if not tensor.dtype.is_floating_point]
+            if not saved:  # of dropout: one byte on a GPU, a factor on the CPU
                 sizes[object()] = result.numel() * (1 if result.is_cuda else result.element_size())
         case "hidden":
-            keeping = needing[:1]
+            saved = differentiated[:1]
             sizes[object()] = result.numel() * result.element_size()
         case _:
-            keeping = []
-    for one in keeping:
-        dies = not one.dtype.is_floating_point or (one.requires_grad and (source.dies or source_of(one) is not None))
-        if dies or one is result:
-            sizes[one.untyped_storage()._cdata] = one.untyped_storage().nbytes()
+            saved = []
+    for tensor in saved:
+        dies = not tensor.dtype.is_floating_point or (
+            tensor.requires_grad and (source.dies or source_of(tensor) is not None)
+        )
+        if dies or tensor is result:
+            sizes[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
     return sizes

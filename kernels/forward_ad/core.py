@@ -1,7 +1,7 @@
-"""What all front ends share: the derivative of a chain, by the chain's own backward, and the node that saves it.
+"""Shared by all front ends: the derivative of a chain, by the chain's own backward, and the node that saves it.
 
-A chain is made of element-wise operations, from one source. So d end[i] / d source[j] is 0 for i ≠ j, and the
-gradient that comes out of it for a gradient of ones is the derivative itself: backward gives what forward mode would.
+A chain consists of element-wise operations on one source. So d end[i] / d source[j] is 0 for i ≠ j, and the gradient
+of the source for an upstream gradient of ones is the derivative itself: backward gives what forward mode would.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,43 +18,43 @@ from kernels.methods.method import SavedBy
 
 
 def derivatives_of(ends: Sequence[Tensor], source: Tensor) -> list[Tensor]:
-    """d end / d source for each end of a chain, in the source's dtype; what autograd saves of the chain is freed.
+    """d end / d source for each end of a chain, in the source's dtype; frees what autograd saved for the chain.
 
     Raises RuntimeError where backward would.
     """
-    found = []
+    gradients = []
     for end in ends:
         with torch.no_grad(), _without_autocast(end):
             ones = end.new_ones(()).expand(end.shape)
-            found += torch.autograd.grad(end, [source], ones, retain_graph=end is not ends[-1])
-    return found
+            gradients += torch.autograd.grad(end, [source], ones, retain_graph=end is not ends[-1])
+    return gradients
 
 
-Targets = list[tuple[int, torch.dtype] | None]  # of each result of a node: where it goes, as what; None: nowhere
+Targets = list[tuple[int, torch.dtype] | None]  # for each result of a node: its consumer and dtype; None: unused
 
 
 def backward_order(end: Node, source: tuple[Node, int], dtype: torch.dtype) -> tuple[list[Node], list[Targets]]:
-    """The nodes of a chain as backward goes through them, the source's not among them; and where their results go.
+    """The nodes of a chain, without the source's, in the order of backward; and the targets of their results.
 
     Parameters
     ----------
     end, source
-        The node at the end, and the source's with the number of its result.
+        The node at the end; the source's node with the number of its result.
     dtype
-        The source's.
+        The dtype of the source.
 
     Returns
     -------
     nodes, targets
-        Where results go is an index into the nodes, or behind the last: the source.
+        A target is an index into `nodes`, or their number for the source.
 
     Raises
     ------
     ValueError
-        For a chain that has another source, too.
+        For a chain that has a second source.
     """
     nodes: list[Node] = []  # each before those that its gradient comes from
-    seen: set[Node | None] = {end, None}  # None: of what needs no gradient
+    seen: set[Node | None] = {end, None}  # None stands for operands that need no gradient
     waiting = [(end, iter(end.next_functions))]
     while waiting:
         node, following = waiting[-1]
@@ -70,18 +70,22 @@ def backward_order(end: Node, source: tuple[Node, int], dtype: torch.dtype) -> t
     nodes.reverse()
     places = {node: index for index, node in enumerate(nodes)}
 
-    def target(it: Node | None, nr: int) -> tuple[int, torch.dtype] | None:
-        if it is None:
+    def target(following: Node | None, nr: int) -> tuple[int, torch.dtype] | None:
+        if following is None:
             return None
-        return (len(nodes), dtype) if (it, nr) == source else (places[it], it._input_metadata[nr].dtype)
+        return (
+            (len(nodes), dtype)
+            if (following, nr) == source
+            else (places[following], following._input_metadata[nr].dtype)
+        )
 
     return nodes, [[target(*edge) for edge in node.next_functions] for node in nodes]
 
 
-def swept(nodes: list[Node], targets: list[Targets], ones: Tensor) -> Tensor:
+def derivative_by_nodes(nodes: list[Node], targets: list[Targets], ones: Tensor) -> Tensor:
     """d end / d source by a chain's own nodes, given ones in the shape of its end; see `backward_order`.
 
-    Each node is let go when it is done, and with it what it saved, if nobody else needs it: `nodes` ends up empty.
+    Each node is dropped as soon as it has run, and what it saved is freed if nobody else holds it; `nodes` ends empty.
     Raises RuntimeError where backward would.
     """
     gradients: list[Tensor | None] = [ones, *[None] * len(nodes)]
@@ -107,12 +111,14 @@ def swept(nodes: list[Node], targets: list[Targets], ones: Tensor) -> Tensor:
 
 
 def _without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
-    """Backward runs outside of it."""
+    """Turns autocast off, as backward runs without it."""
     kind = tensor.device.type
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
-def times(gradients: Sequence[Tensor | None], derivatives: Sequence[Tensor], anchor: Tensor) -> Tensor | None:
+def gradient_of_source(
+    gradients: Sequence[Tensor | None], derivatives: Sequence[Tensor], anchor: Tensor
+) -> Tensor | None:
     """The sum of gradient * derivative over the ends that have a gradient, differentiable no further."""
     total: Tensor | None = None
     for gradient, derivative in zip(gradients, derivatives, strict=True):
@@ -123,9 +129,9 @@ def times(gradients: Sequence[Tensor | None], derivatives: Sequence[Tensor], anc
 
 
 class Gate(torch.autograd.Function):
-    """A handle on a source's place in the graph that does not hold its memory: it has one element, spread out.
+    """Gives a tensor that stands at a source's place in the graph without holding its memory: one element, expanded.
 
-    With it goes a tensor of no elements, which anchors a gradient to the source, see `once_differentiable`.
+    The second result, of no elements, anchors a gradient to the source, see `once_differentiable`.
     """
 
     @staticmethod
@@ -139,7 +145,7 @@ class Gate(torch.autograd.Function):
 
 
 class CollapsedChain(torch.autograd.Function):
-    """The one node that is left of a chain: `end`, changed in place to have it, saves only its derivative."""
+    """The single node that replaces a chain's nodes; `end` gets it in place. It saves only the derivative."""
 
     @staticmethod
     def forward(ctx: Any, end: Tensor, gate: Tensor, anchor: Tensor, derivative: Tensor) -> Tensor:
@@ -156,11 +162,11 @@ class CollapsedChain(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[None, Tensor | None, None, None]:
         anchor, derivative = ctx.saved_tensors
-        return None, times([gradient], [derivative], anchor), None, None
+        return None, gradient_of_source([gradient], [derivative], anchor), None, None
 
 
 class Failed(torch.autograd.Function):
-    """The node of a chain that backward cannot go through: it says so then, as it would have."""
+    """The node of a chain whose backward fails: it raises the chain's own error when backward reaches it."""
 
     @staticmethod
     def forward(ctx: Any, end: Tensor, gate: Tensor, error: RuntimeError) -> Tensor:
@@ -174,11 +180,11 @@ class Failed(torch.autograd.Function):
 
 
 class ChainFunction(torch.autograd.Function):
-    """A chain as a function: runs it, saves the derivative of each result, and gives an anchor before the results."""
+    """A chain as a function: runs it, saves the derivative of each result, and returns an anchor and the results."""
 
     @staticmethod
     def forward(ctx: Any, source: Tensor, run: Callable[[Tensor], Sequence[Tensor]]) -> tuple[Tensor, ...]:
-        # Whoever packs what is saved is to see only the derivatives: else checkpointing would run all of it again.
+        # Outer hooks on saved tensors must see only the derivatives; else checkpointing would run all of it again.
         with torch.enable_grad(), saved_tensors_hooks(as_it_is, as_it_is):
             inside = source.detach().requires_grad_()
             ends = run(inside)
@@ -196,10 +202,10 @@ class ChainFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, _: None, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
         anchor, *derivatives = ctx.saved_tensors
-        return times(gradients, derivatives, anchor), None
+        return gradient_of_source(gradients, derivatives, anchor), None
 
 
-def region(run: Callable[[Tensor], Sequence[Tensor]], source: Tensor) -> Sequence[Tensor]:
+def run_region(run: Callable[[Tensor], Sequence[Tensor]], source: Tensor) -> Sequence[Tensor]:
     """run(source), which is element-wise in source; saves one derivative for each result and nothing else."""
     if not (torch.is_grad_enabled() and source.requires_grad):
         return run(source)
@@ -208,5 +214,5 @@ def region(run: Callable[[Tensor], Sequence[Tensor]], source: Tensor) -> Sequenc
 
 
 def as_it_is(tensor: Tensor) -> Tensor:
-    """For hooks on saved tensors that do nothing, but keep others from seeing them."""
+    """A hook on saved tensors that changes nothing, but hides them from outer hooks."""
     return tensor

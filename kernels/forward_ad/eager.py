@@ -1,18 +1,18 @@
 """Nested forward AD in eager code: a mode in which chains of element-wise operations save only their derivative.
 
-Every operation runs as it would, and has its ordinary node in autograd's graph. A record goes along at the node of each
-tensor of a chain: which source it has, and what autograd saves of it. When an operation that is not element-wise
-takes such a tensor, the derivative is computed by the chain's own backward, the tensor gets a node that holds
-it in place of its own, and the chain's nodes die with all that they kept. In the terms of the paper (Guo et al., IV),
-where Y is an element-wise operation, or the tensor it gives, and N any other:
+Every operation runs unchanged and gets its ordinary node in autograd's graph. A record at the node of each tensor of a
+chain holds the chain's source and what autograd saves. When an operation that is not element-wise takes such a tensor,
+the chain's own backward computes the derivative, the tensor gets a new node that saves the derivative alone, and the
+chain's nodes are freed with all that they saved. In the terms of the paper (Guo et al., IV), where Y is an element-wise
+operation or its result, and N any other:
 
     NN  nothing is done
-    NY  a chain begins: a gate is put on its source
-    YY  it goes on: the record goes along. (The paper computes the derivative step by step here: that costs the same,
-        and is in vain for chains that stay as they are.)
-    YN  it ends: the derivative, and the new node, if that saves less
+    NY  a chain begins: its source gets a gate
+    YY  it continues: the result gets a record. (The paper computes the derivative step by step here: that costs the
+        same, and is in vain for chains that stay unchanged.)
+    YN  it ends: the derivative is computed and the node replaced, if that saves bytes
 
-The tensor is changed in place, and not replaced, so whoever has it sees the same: several consumers, hooks, views.
+The tensor is changed in place, not replaced, so all who hold it see the same: several consumers, hooks, views.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,8 +26,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from kernels.errors import KernelError
-from kernels.forward_ad.chains import Period, Place, Source, alike, place, record, source_of
-from kernels.forward_ad.ends import end, grow
+from kernels.forward_ad.chains import Period, Place, Source, alike, place, record_of, source_of
+from kernels.forward_ad.ends import continue_chain, end_chain
 from kernels.forward_ad.operations import LOOKS, out_of_place
 from kernels.hooks import saving_hooks
 
@@ -44,18 +44,18 @@ _USES = {"T", "H", "mT", "mH", "real", "imag"}  # attributes that are operations
 class nested_forward_ad(ContextDecorator, TorchFunctionMode):
     """A context manager and decorator for forward passes: chains of element-wise operations save only a derivative.
 
-    What runs in it gives what it would give, bit by bit, and the same gradients but for rounding. A chain saves one
-    tensor where that is less than autograd saves of it.
+    Results in it are the same bit by bit, gradients the same but for rounding. A chain saves one tensor where that is
+    less than autograd saves for it.
 
     Parameters
     ----------
     min_numel
-        Elements at least of the tensor that a chain begins at.
+        A chain begins only at a tensor of at least this many elements.
 
     Raises
     ------
     KernelError
-        For another `min_numel` than a whole number of 0 or more; in backward, where a chain is differentiated twice.
+        If `min_numel` is not a whole number of 0 or more; in backward, where a chain is differentiated twice.
     """
 
     def __init__(self, *, min_numel: int = MIN_NUMEL) -> None:
@@ -85,54 +85,54 @@ class nested_forward_ad(ContextDecorator, TorchFunctionMode):
         name, attribute = getattr(func, "__name__", ""), ""
         if name == "__get__":
             attribute = func.__self__.__name__
-        aside = _aside()
+        inactive = _inactive()
         if name in _WATCHES or attribute == "grad_fn":  # with gradients off, too
             with torch._C.DisableTorchFunction():
-                _watch(args[0], asked=name in _WATCHES, aside=aside)
-        elif not (aside or name in LOOKS or (attribute and attribute not in _USES)):
-            with torch._C.DisableTorchFunction():  # modes around this one are to see the operation alone
+                _watch(args[0], asked=name in _WATCHES, inactive=inactive)
+        elif not (inactive or name in LOOKS or (attribute and attribute not in _USES)):
+            with torch._C.DisableTorchFunction():  # outer modes must see only the operation itself
                 growing = self._before(func, args, kwargs)
             result = func(*args, **kwargs)
             if growing is not None:
                 with torch._C.DisableTorchFunction():
-                    grow(*growing, result)
+                    continue_chain(*growing, result)
             return result
         return func(*args, **kwargs)
 
     def _before(self, func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[str, list[Tensor], Source] | None:
-        """End the chains that an operation uses. If a chain goes on with it: what autograd saves, operands, source."""
+        """The kind of saved tensors, operands and source, if a chain continues; else end the chains of all operands."""
         tensors = [*_tensors(args), *_tensors(kwargs.values())] if kwargs else [*_tensors(args)]
-        what = out_of_place(func, kwargs)
-        if what is not None and (source := self._source(tensors)) is not None:
-            return what, tensors, source
+        saved_kind = out_of_place(func, kwargs)
+        if saved_kind is not None and (source := self._source(tensors)) is not None:
+            return saved_kind, tensors, source
         if func is torch.autograd.grad:
             _refuse_bypassed(_tensors([kwargs.get("inputs", args[1:2])]))
         elif func is Tensor.backward:
             _refuse_bypassed(_tensors([kwargs.get("inputs", args[4:5])]))
         else:
-            for one in tensors:
-                end(one)
+            for tensor in tensors:
+                end_chain(tensor)
         return None
 
     def end(self, results: Any) -> Any:
         """The same results; chains among the tensors in them end here."""
-        if not _aside():
+        if not _inactive():
             with torch._C.DisableTorchFunction():
-                for one in tree_leaves(results):
-                    if isinstance(one, Tensor):
-                        end(one)
+                for tensor in tree_leaves(results):
+                    if isinstance(tensor, Tensor):
+                        end_chain(tensor)
         return results
 
     def _source(self, tensors: list[Tensor]) -> Source | None:
-        """The one source of what an element-wise operation is given; None where it has several, or is no chain."""
+        """The only source of an element-wise operation's operands; None if there are several, or no chain begins."""
         first, at, source = None, None, None
-        for one in tensors:
-            if one.requires_grad:
-                known = source_of(one)
-                here = place(one) if known is None else known.place
+        for tensor in tensors:
+            if tensor.requires_grad:
+                known = source_of(tensor)
+                here = place(tensor) if known is None else known.place
                 if first is None:
-                    first, at, source = one, here, known
-                if here != at or not alike(one, first):
+                    first, at, source = tensor, here, known
+                if here != at or not alike(tensor, first):
                     return None
         if first is None or at is None or first.numel() < self.min_numel or not _covers(first, tensors):
             return None
@@ -142,22 +142,22 @@ class nested_forward_ad(ContextDecorator, TorchFunctionMode):
         return source
 
 
-def _watch(tensor: Any, asked: bool, aside: bool) -> None:
-    """A hook is put on a tensor, or its node is looked at: all its gradients are to come by it from now on."""
-    it = record(tensor) if isinstance(tensor, Tensor) else None
-    if it is None:
+def _watch(tensor: Any, asked: bool, inactive: bool) -> None:
+    """A tensor gets a hook, or its node is read: from now on all its gradients must pass through it."""
+    record = record_of(tensor) if isinstance(tensor, Tensor) else None
+    if record is None:
         return
-    if it.bypassed and asked:
+    if record.bypassed and asked:
         raise KernelError(_BYPASSED)
-    if it.used or aside:
-        it.watched = True
+    if record.used or inactive:
+        record.watched = True
     else:
-        end(tensor)
+        end_chain(tensor)
 
 
-def _aside() -> bool:
-    """Whether others are at work who must not be disturbed, or there is nothing to do."""
-    return (  # asked at every operation that is not compiled
+def _inactive() -> bool:
+    """Whether gradients are off, or a transform, a tracer, forward-mode AD or checkpointing is active."""
+    return (  # runs at every operation that is not compiled
         not torch.is_grad_enabled()
         or torch._C._are_functorch_transforms_active()
         or torch._C._get_tracing_state() is not None
@@ -167,27 +167,29 @@ def _aside() -> bool:
 
 
 def _checkpointing() -> bool:
-    """Whether activation checkpointing counts what is kept: it has to find the same when it runs forward again."""
+    """Whether activation checkpointing is active: it must see the same saved tensors when it runs forward again."""
     hooks = saving_hooks()
     return hooks is not None and getattr(hooks[0], "__module__", "") == "torch.utils.checkpoint"
 
 
 def _covers(first: Tensor, tensors: list[Tensor]) -> bool:
-    """Whether nothing is broadcast beyond the first."""
-    return all(one is first or (one.dim() <= first.dim() and one.numel() <= first.numel()) for one in tensors)
+    """Whether no tensor is broadcast beyond the shape of the first."""
+    return all(
+        tensor is first or (tensor.dim() <= first.dim() and tensor.numel() <= first.numel()) for tensor in tensors
+    )
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
-    """Those that an operation is given, by themselves or in lists."""
-    for one in values:
-        if isinstance(one, Tensor):
-            yield one
-        elif isinstance(one, list | tuple):
-            yield from _tensors(one)
+    """The tensors among an operation's arguments, also those in lists."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
 
 
 def _refuse_bypassed(tensors: Iterable[Tensor]) -> None:
-    for one in tensors:
-        it = record(one)
-        if it is not None and it.bypassed:
+    for tensor in tensors:
+        record = record_of(tensor)
+        if record is not None and record.bypassed:
             raise KernelError(_BYPASSED)

@@ -1,4 +1,4 @@
-"""How a chain in eager code goes on, and how it ends."""
+"""How a chain in eager code continues, and how it ends."""
 
 from typing import Any
 from weakref import ref
@@ -7,53 +7,59 @@ import torch
 from torch import Tensor
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
-from kernels.forward_ad.chains import Record, Source, alike, kept, note, record
-from kernels.forward_ad.core import CollapsedChain, Failed, backward_order, swept
+from kernels.forward_ad.chains import Record, Source, alike, attach_record, record_of, saved_sizes
+from kernels.forward_ad.core import CollapsedChain, Failed, backward_order, derivative_by_nodes
 
 
-def grow(what: str, tensors: list[Tensor], source: Source, result: Any) -> None:
-    """The result of an element-wise operation goes on with the chain from that source, if it can."""
-    known = [it for one in tensors if (it := record(one)) is not None]
-    for it in known:
-        it.used = True
+def continue_chain(saved_kind: str, tensors: list[Tensor], source: Source, result: Any) -> None:
+    """Continue the chain from `source` with the result of an element-wise operation, if possible."""
+    known = [record for tensor in tensors if (record := record_of(tensor)) is not None]
+    for record in known:
+        record.used = True
     goes_on = (
         isinstance(result, Tensor)
         and result.requires_grad
-        and not any(result is one for one in tensors)
+        and not any(result is tensor for tensor in tensors)
         and alike(result, source.gate)
         and not result._is_view()
     )
     if goes_on:
-        parents = [it for it in known if it.source is not None and it.source.place == source.place]
-        note(result, Record(source, kept(what, tensors, result, source), parents))
+        parents = [record for record in known if record.source is not None and record.source.place == source.place]
+        attach_record(result, Record(source, saved_sizes(saved_kind, tensors, result, source), parents))
 
 
-def end(tensor: Tensor) -> None:
-    """End the chain at a tensor, if it is of one: give it a node that saves only the derivative, if that is less."""
-    it = record(tensor)
-    source = None if it is None else it.open_source
-    if it is not None and source is not None and not (_saves(it, source, tensor) and _rewired(it, source, tensor)):
-        it.close()
+def end_chain(tensor: Tensor) -> None:
+    """End a tensor's chain, if it is in one: give it a node that saves only the derivative, if that saves bytes."""
+    record = record_of(tensor)
+    source = None if record is None else record.open_source
+    if (
+        record is not None
+        and source is not None
+        and not (_saves_bytes(record, source, tensor) and _replace_node(record, source, tensor))
+    ):
+        record.close()
 
 
-def _saves(it: Record, source: Source, tensor: Tensor) -> bool:
-    """Whether the derivative is less than what the chain saves, is as good, and nobody looks at what would be gone."""
+def _saves_bytes(last: Record, source: Source, tensor: Tensor) -> bool:
+    """Whether the derivative is smaller than what the chain saves, is precise enough, and no hook needs the chain."""
     if tensor._backward_hooks or tensor.retains_grad:
         return False
     if source.gate.dtype == torch.float16 and tensor.dtype != torch.float16:  # its range is too small for derivatives
         return False
-    own = tensor.untyped_storage()._cdata  # who takes it keeps it
-    chain = [it, *it.before]
-    sizes = {storage: size for one in chain for storage, size in one.kept.items() if storage != own}
-    return sum(sizes.values()) > tensor.numel() * source.gate.element_size() and not any(one.watched for one in chain)
+    own = tensor.untyped_storage()._cdata  # its consumer saves it anyway
+    chain = [last, *last.before]
+    sizes = {storage: size for record in chain for storage, size in record.saved.items() if storage != own}
+    return sum(sizes.values()) > tensor.numel() * source.gate.element_size() and not any(
+        record.watched for record in chain
+    )
 
 
 class _Sentinel:
-    """Lies at a node, and dies with it."""
+    """Attached to a node, to see whether the node was freed."""
 
 
-def _rewired(it: Record, source: Source, tensor: Tensor) -> bool:
-    """Give the tensor its new node; False, and nothing done, where its chain is none."""
+def _replace_node(last: Record, source: Source, tensor: Tensor) -> bool:
+    """Give the tensor its new node; False, with nothing changed, if the chain has a second source."""
     ones = source.gate.new_ones((), dtype=tensor.dtype).expand(tensor.shape)
     node = tensor.grad_fn
     try:
@@ -65,15 +71,15 @@ def _rewired(it: Record, source: Source, tensor: Tensor) -> bool:
     held = ref(sentinel)
     del node, sentinel
     with _unsafe_preserve_version_counter(tensor):
-        tensor.detach_()  # nothing but `nodes` holds them now, unless somebody else does
+        tensor.detach_()  # from now on only `nodes` holds the nodes, unless someone else does
         try:
-            CollapsedChain.apply(tensor, source.gate, source.anchor, swept(nodes, targets, ones))
+            CollapsedChain.apply(tensor, source.gate, source.anchor, derivative_by_nodes(nodes, targets, ones))
         except BaseException as error:
-            # What backward needs was changed in place, most likely: so it will say then, as it would have.
+            # Most likely a saved tensor was changed in place: backward will raise this error, as it would have.
             Failed.apply(tensor, source.gate, RuntimeError(str(error)))
             if not isinstance(error, RuntimeError) or isinstance(error, torch.OutOfMemoryError):
                 raise
-    it.bypass()
-    if it.used or it.bypassed or held() is not None:  # others use it where they cannot be seen
-        note(tensor, Record(None, bypassed=True))
+    last.bypass()
+    if last.used or last.bypassed or held() is not None:  # used elsewhere, unobserved
+        attach_record(tensor, Record(None, bypassed=True))
     return True

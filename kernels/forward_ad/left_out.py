@@ -1,4 +1,4 @@
-"""What torch.export and torch.fx would leave out of a graph without a word, so that its gradients were others."""
+"""What torch.export and torch.fx silently leave out of a graph, which would change its gradients."""
 
 from typing import Any
 
@@ -14,19 +14,19 @@ _HARMLESS = ("kernels.", "torch.utils.checkpoint._NoopSaveInputs")
 
 
 def left_out(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """A hook on a module or a backward of the model's own that a graph would lack, or ""."""
+    """A module hook or custom backward of the model that a graph would lack, or ""."""
     for name, module in model.named_modules():
         if module._backward_hooks or module._backward_pre_hooks:
             return f"a backward hook on {name or 'the model'}, which would be left out"
     try:
         with on_fakes(model, args, kwargs) as (copied, given, named), torch.enable_grad():
             own = {_function(node) for node in nodes(copied(*given, **named)) if isinstance(node, BackwardCFunction)}
-    except Exception:  # of any kind: who makes the graph will say it better
+    except Exception:  # whoever makes the graph raises a better error
         return ""
     finally:
         torch.clear_autocast_cache()  # it may hold fakes
-    found = sorted(name for name in own if not name.startswith(_HARMLESS))
-    return f"the autograd.Function {found[0]}, whose backward would be left out" if found else ""
+    functions = sorted(name for name in own if not name.startswith(_HARMLESS))
+    return f"the autograd.Function {functions[0]}, whose backward would be left out" if functions else ""
 
 
 def _function(node: Any) -> str:

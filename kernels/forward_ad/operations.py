@@ -1,7 +1,7 @@
-"""The element-wise operations of PyTorch, and what autograd saves of each: the one table that all front ends go by.
+"""The element-wise operations of PyTorch, and what autograd saves for each: one table for all front ends.
 
-There are no derivatives here. An operation is in the table if each element of its result depends on the same element
-of each operand alone: then its own backward, given ones, gives the derivative.
+It holds no derivatives. An operation is in the table if each element of its result depends only on the same element of
+each operand: then its own backward, given ones, gives the derivative.
 """
 
 import operator
@@ -30,15 +30,15 @@ _NAMES = {
         " round sign trunc to type float double half bfloat16 type_as _to_copy"
     ),
 }
-KEPT: dict[str, str] = {name: what for what, names in _NAMES.items() for name in names.split()}
-"""What autograd saves of an operation, by its name: its input; its output; its operands, each for the gradient of the
-other; of a quotient also the denominator for itself; a mask; its input and what nobody sees, as large; or nothing."""
+SAVED_KINDS: dict[str, str] = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+"""What autograd saves for an operation, by its name: its input; its output; its operands, each for the gradient of the
+other; for a quotient also the denominator for its own; a mask; its input and a hidden tensor as large; or nothing."""
 
 _OWNERS = (torch, Tensor, F, torch.special)
 FUNCTIONS: dict[Callable[..., Any], str] = {
-    getattr(owner, name): what for name, what in KEPT.items() for owner in _OWNERS if hasattr(owner, name)
+    getattr(owner, name): kind for name, kind in SAVED_KINDS.items() for owner in _OWNERS if hasattr(owner, name)
 }
-"""What autograd saves, by torch's functions and the methods of tensors."""
+"""What autograd saves, by function of torch or method of tensors."""
 
 _OPERATORS: dict[Any, str] = {
     operator.add: "add",
@@ -59,26 +59,26 @@ _LOOKS = """
     new_ones new_full new_tensor zeros_like ones_like empty_like full_like rand_like randn_like randint_like result_type
 """
 LOOKS = frozenset(_LOOKS.split())
-"""Names of what looks at a tensor, and neither uses it in the graph nor sees its place there."""
+"""Names of functions that read a tensor, but neither use it in the graph nor expose its node."""
 
 
 def out_of_place(function: Any, kwargs: Mapping[str, Any]) -> str | None:
-    """What autograd saves of a call of one of torch's element-wise functions; None of any other, or in place."""
+    """What autograd saves for a call of an element-wise function of torch; None for others and for in-place calls."""
     try:
-        what = FUNCTIONS.get(function)
-    except TypeError:  # a stranger's function, unhashable
+        kind = FUNCTIONS.get(function)
+    except TypeError:  # an unhashable function of someone else's
         return None
-    return None if kwargs.get("inplace") or kwargs.get("out") is not None else what
+    return None if kwargs.get("inplace") or kwargs.get("out") is not None else kind
 
 
-def kept(target: Any) -> str | None:
-    """What autograd saves of a function, a method's name, an operator or an overload of aten; None: of no interest."""
+def saved_kind(target: Any) -> str | None:
+    """What autograd saves for a function, a method's name, an operator or an overload of aten; None if not listed."""
     if isinstance(target, str):
-        return KEPT.get(target)
+        return SAVED_KINDS.get(target)
     if isinstance(target, OpOverload | OpOverloadPacket):
         namespace, _, name = str(target).partition(".")
-        return KEPT.get(name.partition(".")[0]) if namespace == "aten" else None
+        return SAVED_KINDS.get(name.partition(".")[0]) if namespace == "aten" else None
     try:
-        return FUNCTIONS.get(target) or KEPT.get(_OPERATORS.get(target, ""))
-    except TypeError:  # unhashable: a function of a stranger's
+        return FUNCTIONS.get(target) or SAVED_KINDS.get(_OPERATORS.get(target, ""))
+    except TypeError:  # an unhashable function of someone else's
         return None

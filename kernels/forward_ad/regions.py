@@ -1,7 +1,7 @@
-"""Where in an FX graph one derivative can be saved in place of what autograd saves: regions of one source.
+"""Regions of an FX graph: element-wise operations on one source, which can save one derivative for each output.
 
-A region is made of element-wise operations that all follow from one tensor. It becomes one call, which stands where
-its first node stood that follows all it reads. What would then read or draw anything else than before is left alone.
+A region becomes one call. The call stands at the first of the region's nodes that comes after everything the region
+reads. A node is left alone if the move would change what it reads or which random numbers it draws.
 """
 
 import math
@@ -10,28 +10,28 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from kernels.forward_ad.facts import Fact, Facts, hint
 from kernels.forward_ad.members import may_be_aside, may_be_member
+from kernels.forward_ad.observations import Observation, Observations, hint
 
 
 @dataclass(frozen=True)
 class Region:
-    """Nodes that follow from one source.
+    """Nodes that are computed from one source.
 
     Attributes
     ----------
     source
-        The node that all others follow from.
+        The node from which all others are computed.
     nodes
-        In order.
+        The nodes, in the order of the graph.
     outputs
-        Those that are read elsewhere.
+        The nodes that are read outside.
     constants
-        What the nodes read besides, which needs no gradient.
+        Other nodes that the region reads; they need no gradient.
     place
-        The node before which the call goes.
-    kept
-        Bytes that autograd saves for it alone.
+        The node before which the call is inserted.
+    saved
+        Bytes that autograd saves for these nodes alone.
     instead
         Bytes of the derivatives, one for each output.
     """
@@ -41,107 +41,112 @@ class Region:
     outputs: tuple[fx.Node, ...]
     constants: tuple[fx.Node, ...]
     place: fx.Node
-    kept: int
+    saved: int
     instead: int
 
     @property
     def gain(self) -> int:
-        """Bytes."""
-        return self.kept - self.instead
+        """Bytes that the replacement saves."""
+        return self.saved - self.instead
 
 
-def find(module: fx.GraphModule, facts: Facts) -> list[Region]:
-    """The regions that save bytes, no two of which share a node, in the order in which they are to be replaced."""
-    finder = _Finder(module, facts)
-    found: list[Region] = []
+def find(module: fx.GraphModule, observations: Observations) -> list[Region]:
+    """The regions whose replacement saves bytes, disjoint, in the order in which to replace them."""
+    finder = _Finder(module, observations)
+    regions: list[Region] = []
     while True:
-        before = len(found)
+        before = len(regions)
         for source, nodes in finder.groups().items():
             region = finder.best(source, nodes)
             if region is not None and region.gain > 0:
                 finder.accept(region)
-                found.append(region)
-        if len(found) == before:
-            return found
+                regions.append(region)
+        if len(regions) == before:
+            return regions
 
 
 class _Finder:
-    def __init__(self, module: fx.GraphModule, facts: Facts) -> None:
-        self.module, self.facts = module, facts
+    def __init__(self, module: fx.GraphModule, observations: Observations) -> None:
+        self.module, self.observations = module, observations
         self.at: dict[fx.Node, float] = {node: position for position, node in enumerate(module.graph.nodes)}
-        self.keepers: dict[int, set[fx.Node]] = {}
-        self.written: dict[int, float] = {}  # storage: where last
-        used = _used(facts)
-        for node, fact in facts.of.items():
-            kept = fact.storages if node.op == "output" else fact.keeps  # who is given a result may keep it
-            for storage in kept if node in used else ():
-                self.keepers.setdefault(storage, set()).add(node)
-            for storage in fact.writes:
+        self.savers: dict[int, set[fx.Node]] = {}
+        self.written: dict[int, float] = {}  # storage: position of the last write
+        used = _used(observations)
+        for node, observation in observations.of.items():
+            # The caller may hold any result.
+            saved = observation.storages if node.op == "output" else observation.saved
+            for storage in saved if node in used else ():
+                self.savers.setdefault(storage, set()).add(node)
+            for storage in observation.writes:
                 self.written[storage] = self.at[node]
         self.taken: set[fx.Node] = set()
-        self.members = {node for node in facts.of if self._may_be_member(node)}
+        self.members = {node for node in observations.of if self._may_be_member(node)}
 
     def groups(self) -> dict[fx.Node, list[fx.Node]]:
-        """All members, by the one source they follow from."""
+        """All members, grouped by their source."""
         root: dict[fx.Node, fx.Node] = {}
         groups: dict[fx.Node, list[fx.Node]] = {}
         for node in self.module.graph.nodes:
             if node in self.members:
-                era = self._of(node).era
-                inside = {one for one in self._of(node).varying if one in root and self._of(one).era == era}
-                sources = {root[one] if one in inside else one for one in self._of(node).varying}
+                era = self._observed(node).era
+                inside = {
+                    operand
+                    for operand in self._observed(node).varying
+                    if operand in root and self._observed(operand).era == era
+                }
+                sources = {root[operand] if operand in inside else operand for operand in self._observed(node).varying}
                 if len(sources) == 1:
                     root[node] = sources.pop()
                     groups.setdefault(root[node], []).append(node)
         return groups
 
     def best(self, source: fx.Node, nodes: Sequence[fx.Node]) -> Region | None:
-        """The region among `nodes` that saves most: of all of them, or without an output that costs more than it saves,
-        or from an output on."""
+        """The region among `nodes` that saves most: all of them, all without an output that costs more than it saves,
+        or those after an output."""
         best = self._fitted(source, nodes)
         while best is not None:
             others = [self._fitted(best.source, _without(best, output)) for output in best.outputs]
             others += [self._fitted(output, self._following(best, output)) for output in best.outputs]
-            better = max((one for one in others if one), key=lambda one: one.gain, default=None)
+            better = max((region for region in others if region), key=lambda region: region.gain, default=None)
             if better is None or better.gain <= best.gain:
                 break
             best = better
         return best
 
     def accept(self, region: Region) -> None:
-        """Go on as if it were replaced."""
+        """Treat the region as replaced from now on."""
         self.members -= set(region.nodes)
         self.taken |= set(region.nodes)
-        for keepers in self.keepers.values():
-            keepers.difference_update(region.nodes)
+        for savers in self.savers.values():
+            savers.difference_update(region.nodes)
         at = self._where(region.place, region.nodes)
         for node in region.nodes:
             self.at[node] = at
 
-    def _of(self, node: fx.Node) -> Fact:
-        return self.facts.of[node]
+    def _observed(self, node: fx.Node) -> Observation:
+        return self.observations.of[node]
 
     def _may_be_member(self, node: fx.Node) -> bool:
-        changed = any(self.written.get(storage, -1) > self.at[node] for storage in self._of(node).storages)
-        return not changed and may_be_member(node, self.module, self.facts)
+        changed = any(self.written.get(storage, -1) > self.at[node] for storage in self._observed(node).storages)
+        return not changed and may_be_member(node, self.module, self.observations)
 
     def _following(self, region: Region, source: fx.Node) -> list[fx.Node]:
-        found: set[fx.Node] = set()
+        following: set[fx.Node] = set()
         for node in region.nodes:
-            varying = self._of(node).varying
-            if varying and all(one is source or one in found for one in varying):
-                found.add(node)
-        return [node for node in region.nodes if node in found]
+            varying = self._observed(node).varying
+            if varying and all(operand is source or operand in following for operand in varying):
+                following.add(node)
+        return [node for node in region.nodes if node in following]
 
     def _fitted(self, source: fx.Node, nodes: Sequence[fx.Node]) -> Region | None:
-        """A region of `nodes`, less what cannot be moved to where it goes; None if nothing is left."""
+        """A region of `nodes` without those that cannot be moved to the call's place; None if nothing is left."""
         while nodes:
             nodes = self._with_asides(nodes)
             within = set(nodes)
-            read = dict.fromkeys(one for node in nodes for one in node.all_input_nodes if one not in within)
+            read = dict.fromkeys(node for member in nodes for node in member.all_input_nodes if node not in within)
             users = [user for node in nodes for user in node.users if user not in within]
             first = min(users, key=self.at.__getitem__, default=None)  # it must read what the call gives
-            late = {one for one in read if first is not None and self.at[one] >= self.at[first]}
+            late = {node for node in read if first is not None and self.at[node] >= self.at[first]}
             if late:
                 nodes = _less(nodes, {node for node in nodes if late & set(node.all_input_nodes)})
                 continue
@@ -159,68 +164,74 @@ class _Finder:
         return None
 
     def _with_asides(self, nodes: Sequence[fx.Node]) -> list[fx.Node]:
-        """`nodes`, and what follows from them, gives no gradient, and is read by nobody else: comparisons, detach."""
-        within, found = set(nodes), set[fx.Node]()
+        """`nodes`, and the nodes without a gradient that read them and are read by no other: comparisons, detach."""
+        within, asides = set(nodes), set[fx.Node]()
         reached = [user for node in nodes for user in node.users]
         while reached:
             node = reached.pop()
-            same_era = self._of(node).era == self._of(nodes[0]).era
-            if node not in within | found and same_era and may_be_aside(node, self._of(node)):
-                found.add(node)
+            same_era = self._observed(node).era == self._observed(nodes[0]).era
+            if node not in within | asides and same_era and may_be_aside(node, self._observed(node)):
+                asides.add(node)
                 reached += node.users
-        for node in sorted(found, key=self.at.__getitem__, reverse=True):
+        for node in sorted(asides, key=self.at.__getitem__, reverse=True):
             if node.users and within >= set(node.users):
                 within.add(node)
         return sorted(within, key=self.at.__getitem__)
 
     def _crossing(self, nodes: Sequence[fx.Node], place: fx.Node) -> fx.Node | None:
-        """The last of `nodes` that draws random numbers, if the move would have another draw before or after it."""
-        drawing = [node for node in nodes if self._of(node).random]
+        """The last of `nodes` that draws random numbers, if the move would change the order of draws."""
+        drawing = [node for node in nodes if self._observed(node).random]
         if not drawing:
             return None
         between = [self._where(place, nodes), *(self.at[node] for node in drawing)]
         low, high = min(between), max(between)
-        others = (node for node, fact in self.facts.of.items() if fact.random and node not in set(nodes))
-        return drawing[-1] if any(low <= self.at[one] <= high for one in others) else None
+        others = (
+            node for node, observation in self.observations.of.items() if observation.random and node not in set(nodes)
+        )
+        return drawing[-1] if any(low <= self.at[node] <= high for node in others) else None
 
     def _where(self, place: fx.Node, nodes: Sequence[fx.Node]) -> float:
         return self.at[place] - (0 if place in nodes else 0.5)
 
     def _changing(self, read: Iterable[fx.Node], nodes: Sequence[fx.Node]) -> bool:
-        """Whether memory that a region reads or gives is written once the region has begun."""
-        storages = {storage for node in [*read, *nodes] for storage in self._of(node).storages}
+        """Whether memory that a region reads or returns is written after its first node."""
+        storages = {storage for node in [*read, *nodes] for storage in self._observed(node).storages}
         return any(self.written.get(storage, -1) >= self.at[nodes[0]] for storage in storages)
 
     def _region(
         self, source: fx.Node, nodes: Sequence[fx.Node], read: Iterable[fx.Node], place: fx.Node
     ) -> Region | None:
         within = set(nodes)
-        value = self._of(source).value
+        value = self._observed(source).value
         outputs = tuple(node for node in nodes if set(node.users) - within)
-        if value is None or not outputs or not all(self._of(node).needs for node in outputs):
+        if value is None or not outputs or not all(self._observed(node).requires_grad for node in outputs):
             return None
         freed: dict[int, int] = {}
         for node in nodes:
-            for storage, size in self._of(node).keeps.items():
-                if self.keepers.get(storage) and self.keepers[storage] <= within and storage not in self.facts.outside:
+            for storage, size in self._observed(node).saved.items():
+                if (
+                    self.savers.get(storage)
+                    and self.savers[storage] <= within
+                    and storage not in self.observations.outside
+                ):
                     freed[storage] = size
         size = math.prod(map(hint, value.shape)) * value.element_size()
-        constants = tuple(one for one in read if one is not source)
+        constants = tuple(node for node in read if node is not source)
         return Region(source, tuple(nodes), outputs, constants, place, sum(freed.values()), size * len(outputs))
 
 
-def _used(facts: Facts) -> set[fx.Node]:
-    """The nodes through which gradients come; what the others save dies with them."""
+def _used(observations: Observations) -> set[fx.Node]:
+    """The nodes that gradients pass through; what the others save is freed with them."""
     used: set[fx.Node] = set()
-    for node, fact in reversed(facts.of.items()):
+    for node, observation in reversed(observations.of.items()):
         through = (user for user in node.users if user in used)
-        if node.op == "output" or fact.writes or any(node in facts.of[user].varying for user in through):
+        if node.op == "output" or observation.writes or any(node in observations.of[user].varying for user in through):
             used.add(node)
     return used
 
 
 def _less(nodes: Sequence[fx.Node], gone: set[fx.Node]) -> list[fx.Node]:
-    """`nodes` but for those that are gone, and what follows from these."""
+    """`nodes` without those in `gone` and all that read these."""
     gone = set(gone)
     for node in nodes:
         if gone & set(node.all_input_nodes):
@@ -229,7 +240,7 @@ def _less(nodes: Sequence[fx.Node], gone: set[fx.Node]) -> list[fx.Node]:
 
 
 def _without(region: Region, output: fx.Node) -> list[fx.Node]:
-    """A region's nodes but for an output and what leads to it alone."""
+    """A region's nodes without an output and the nodes that only it needs."""
     if any(user in region.nodes for user in output.users):
         return []
     gone = {output}

@@ -1,4 +1,4 @@
-"""What a model saves for backward as it is, with nested forward AD by each front end, and by what else there is."""
+"""What a model saves for backward: unchanged, with each front end of nested forward AD, and with other methods."""
 
 import copy
 import inspect
@@ -20,7 +20,7 @@ from kernels.memory.making import line
 from kernels.memory.measure import saved_bytes
 from kernels.memory.saved import size
 
-# The partitioner of torch.compile, which chooses what to compute again, with no compiler after it.
+# The partitioner of torch.compile, which selects what to recompute, with no compiler after it.
 _PARTITIONER = "aot_eager_decomp_partition"
 _VERBS = {"nested, eager": "run", "nested, traced": "traced", "nested, exported": "exported"}
 
@@ -32,13 +32,13 @@ class Way:
     Attributes
     ----------
     name
-        Of the way.
+        Its name.
     kept
         Bytes of activations saved for backward.
     chains
-        How many were rewritten, where that is known.
+        Number of chains rewritten, where that is known.
     reason
-        Why the model cannot be run so, or "".
+        Why the model cannot run in this way, or "".
     """
 
     name: str
@@ -49,7 +49,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Report:
-    """All ways, the first of them the model as it is."""
+    """All ways; the first is the unchanged model."""
 
     ways: Sequence[Way]
 
@@ -66,15 +66,15 @@ class Report:
         return "\n".join(lines)
 
     def to_json(self) -> str:
-        """The ways."""
+        """The ways as a list of objects."""
         return json.dumps([asdict(way) for way in self.ways], indent=1) + "\n"
 
 
 def report(model: nn.Module, /, *inputs: Any, **kwargs: Any) -> Report:
-    """What a call of a model saves for backward by each way to run it.
+    """What a call of a model saves for backward in each way to run it.
 
-    The ways are the model as it is, each front end of nested forward AD, the same chains checkpointed, and the
-    partitioner of torch.compile. A copy of the model is measured, in its mode; what is compiled runs for real.
+    The ways are the unchanged model, each front end of nested forward AD, the same chains checkpointed, and the
+    partitioner of torch.compile. A copy of the model is measured, in its mode; compiled code runs on real tensors.
 
     Parameters
     ----------
@@ -86,15 +86,15 @@ def report(model: nn.Module, /, *inputs: Any, **kwargs: Any) -> Report:
     Returns
     -------
     Report
-        The ways with their bytes; a way that cannot take the model says why.
+        The ways with their bytes, or with the reason why a way cannot run the model.
 
     Raises
     ------
     KernelError
-        For what is no model. Else what the model raises as it is.
+        If `model` is no model. An error of the unchanged model itself is passed on.
     """
     check(model)
-    if any(isinstance(vars(one).get("forward"), Wrapped) for one in model.modules()):
+    if any(isinstance(vars(submodule).get("forward"), Wrapped) for submodule in model.modules()):
         raise KernelError("model must be given as it is without nested forward AD, got one that is wrapped; unwrap it")
     with undisturbed(), _measuring():
         plain = saved_bytes(model, *inputs, **kwargs).total
@@ -130,7 +130,7 @@ def _positional(model: nn.Module, inputs: Sequence[Any], kwargs: Mapping[str, An
 
 
 def _static(module: nn.Module, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, int]:
-    chains = len([one for one in module.modules() if isinstance(one, RegionModule)])
+    chains = len([submodule for submodule in module.modules() if isinstance(submodule, RegionModule)])
     return saved_bytes(module, *inputs, **kwargs).total, chains
 
 
@@ -140,7 +140,7 @@ def _dynamo(model: nn.Module, backend: Backend, inputs: Sequence[Any], kwargs: M
 
 
 def _compiled(model: nn.Module, backend: Any, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    # Else what was compiled before would count against it, and it would run as it is, with a warning only.
+    # Else earlier compilations would count against the limit, and the model would run uncompiled with only a warning.
     limits = {"recompile_limit": 1000, "fail_on_recompile_limit_hit": True}
     with torch._dynamo.config.patch(limits):
         return saved_bytes(torch.compile(model, backend=backend), *inputs, **kwargs).total
@@ -148,7 +148,7 @@ def _compiled(model: nn.Module, backend: Any, inputs: Sequence[Any], kwargs: Map
 
 @contextmanager
 def _measuring() -> Iterator[None]:
-    """torch warns of its own ways as graphs are copied and compiled."""
+    """Silences torch's warnings about copying and compiling graphs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,4 +1,4 @@
-"""Nested forward AD ahead of time: three ways to a graph, of which one is rewritten."""
+"""Nested forward AD ahead of time: three front ends that make a graph, and one rewrite of it."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,8 +11,8 @@ from torch._dynamo.eval_frame import OptimizedModule
 from torch.utils._pytree import tree_leaves
 
 from kernels.errors import KernelError
-from kernels.forward_ad.facts import observe, state
 from kernels.forward_ad.left_out import NoHooks, left_out
+from kernels.forward_ad.observations import observe, state
 from kernels.forward_ad.regions import find
 from kernels.forward_ad.rewrite import RegionModule, replace
 from kernels.memory.isolated import unchanged
@@ -24,16 +24,16 @@ _COMPILE = "torch.compile(model, backend=forward_ad.backend())"
 
 
 class Backend:
-    """A backend for torch.compile that rewrites chains and runs the rest as it is; see `backend`.
+    """A backend for torch.compile that rewrites chains and runs the rest unchanged; see `backend`.
 
     Attributes
     ----------
     graphs
-        How many it was given.
+        Number of graphs it received.
     regions
-        How many it replaced in all of them.
+        Number of regions it replaced in all graphs.
     left
-        Why it left a graph as it was, for each such graph.
+        For each graph that it left unchanged, the reason.
     """
 
     def __init__(self, kind: Kind = RegionModule) -> None:
@@ -47,12 +47,12 @@ class Backend:
         places = [node for node in module.graph.nodes if node.op == "placeholder"]
         given = [node.meta.get("example_value", value) for node, value in zip(places, inputs, strict=True)]
         try:
-            found = find(module, observe(module, given))
-        except Exception as error:  # whatever it is, the graph itself is good
+            regions = find(module, observe(module, given))
+        except Exception as error:  # whatever failed, the graph itself is valid
             self.left.append(line(error))
         else:
-            replace(module, found, self.kind)
-            self.regions += len(found)
+            replace(module, regions, self.kind)
+            self.regions += len(regions)
         run: Callable[..., Any] = module.forward
         return run
 
@@ -60,13 +60,13 @@ class Backend:
 def backend(*given: Any) -> Backend:
     """A backend for torch.compile(model, backend=forward_ad.backend()), in which each chain saves one derivative.
 
-    Dynamo finds the graphs, which may break where they will; chains in them are rewritten, and all of it runs without a
+    Dynamo captures the graphs, which may break anywhere; chains in them are rewritten, and the graphs run without a
     compiler.
 
     Parameters
     ----------
     *given
-        Nothing. torch.compile gives a graph to what is taken for the backend itself.
+        Must be empty: torch.compile(model, backend=backend), without a call, would pass a graph here.
 
     Raises
     ------
@@ -87,8 +87,8 @@ def exported(
 ) -> nn.Module:
     """The model as torch.export sees it, in which each chain saves one derivative.
 
-    It has the model's own parameters and buffers, so that training it trains the model, and stays in the mode, training
-    or evaluation, in which the model is.
+    It shares the model's parameters and buffers, so training it trains the model. It stays in the model's present mode,
+    training or evaluation.
 
     Parameters
     ----------
@@ -99,12 +99,12 @@ def exported(
     kwargs
         Further arguments, by name.
     dynamic_shapes
-        As torch.export.export has it; without, shapes are fixed.
+        As for torch.export.export; without it, shapes are fixed.
 
     Raises
     ------
     KernelError
-        For what cannot be exported.
+        For a model that cannot be exported.
     """
     check(model)
     if not isinstance(args, tuple):
@@ -119,7 +119,7 @@ def exported(
             with NoHooks():
                 program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
             module = program.module()
-        except Exception as error:  # torch.export raises what it and the model like
+        except Exception as error:  # torch.export and the model may raise anything
             raise KernelError(
                 f"model must be one that torch.export takes, got {line(error)}; try {_COMPILE}"
             ) from error
@@ -129,21 +129,21 @@ def exported(
 def traced(model: nn.Module, *sample: Any) -> fx.GraphModule:
     """The model as torch.fx.symbolic_trace sees it, in which each chain saves one derivative.
 
-    It has those of the model's own parameters, buffers and, of torch's kinds, modules that it uses; train() and eval()
-    work, and shapes are free.
+    It shares the parameters, buffers and torch's own modules of the model that it uses; train() and eval() work, and
+    shapes are free.
 
     Parameters
     ----------
     model
         A module that torch.fx.symbolic_trace takes.
     *sample
-        What the model is called with, to tell which shapes go together.
+        What the model is called with; it shows which tensors have the same shape.
 
     Raises
     ------
     KernelError
-        For what cannot be traced: control flow that depends on tensors, what depends on self.training in the model's
-        own code, and all models of transformers.
+        For a model that cannot be traced: with control flow that depends on tensors, with code of its own that depends
+        on self.training, or from transformers.
     """
     check(model)
     with undisturbed():
@@ -163,7 +163,7 @@ def traced(model: nn.Module, *sample: Any) -> fx.GraphModule:
 
 
 def _both_ways(model: nn.Module) -> fx.Graph:
-    """The model's graph, which must be the same in training and in evaluation."""
+    """The model's graph, which must be the same in training and evaluation mode."""
     drawn = torch.get_rng_state()
     graph = _Tracer().trace(model)
     if not torch.equal(drawn, torch.get_rng_state()):
@@ -177,7 +177,7 @@ def _both_ways(model: nn.Module) -> fx.Graph:
 
 
 class _Tracer(fx.Tracer):
-    """torch.fx.symbolic_trace's, which reads buffers in each call, and refuses what it would leave out in silence."""
+    """A tracer that reads buffers in each call and refuses what torch.fx.symbolic_trace silently leaves out."""
 
     proxy_buffer_attributes = True
 
@@ -198,17 +198,17 @@ def _rewritten(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
         names = ", ".join(node.name for node in places)
         raise KernelError(f"sample must be what the model is called with, {names}, got {len(inputs)} values")
     try:
-        found = find(module, observe(module, given))
+        regions = find(module, observe(module, given))
     except Exception as error:
         raise KernelError(
             f"model must run on fake tensors, which have no numbers, got {line(error)}; try {_COMPILE}"
         ) from error
-    replace(module, found)
+    replace(module, regions)
     return module
 
 
 def check(model: Any) -> None:
-    """Raises KernelError for what is no model, or one that cannot be looked into."""
+    """Raises KernelError for what is not a module, or a module whose code cannot be traced."""
     if isinstance(model, _WRAPPED):
         raise KernelError(f"model must be given before it is wrapped, got {type(model).__name__}")
     if isinstance(model, torch.jit.ScriptModule):
@@ -219,7 +219,7 @@ def check(model: Any) -> None:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Random numbers go on afterwards as if none had been drawn."""
+    """Restores the states of all random number generators afterwards."""
     state = random.getstate()
     try:
         with torch.random.fork_rng():

@@ -1,4 +1,4 @@
-"""Nested forward AD for a module: its forward runs in the mode."""
+"""Nested forward AD for a module: its forward runs in `nested_forward_ad`."""
 
 from typing import Any
 
@@ -12,14 +12,14 @@ from kernels.forwarding import Forwarding
 
 
 class Wrapped(Forwarding):
-    """Stands for the forward of `module`, or for what stood for it before, and runs it in `nested_forward_ad`.
+    """Replaces the forward of `module`, or its earlier replacement, and runs it in `nested_forward_ad`.
 
-    Compiled or exported, it is the forward itself: who has the whole graph sees chains, too.
+    Under torch.compile and torch.export it runs the forward itself: a compiler sees the whole graph and its chains.
     """
 
     def __init__(self, module: nn.Module, min_numel: int) -> None:
         super().__init__(module)
-        nested_forward_ad(min_numel=min_numel)  # refuses what it cannot be
+        nested_forward_ad(min_numel=min_numel)  # raises for an invalid value
         self.min_numel = min_numel
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -37,14 +37,14 @@ def wrap(model: nn.Module, *, min_numel: int = MIN_NUMEL) -> nn.Module:
     Parameters
     ----------
     model
-        Any module but DataParallel, whose replicas would run the model itself.
+        Any module but DataParallel, whose replicas would run the unwrapped model.
     min_numel
-        As `nested_forward_ad` takes it.
+        As for `nested_forward_ad`.
 
     Raises
     ------
     KernelError
-        For what cannot be wrapped.
+        For a model that cannot be wrapped.
     """
     if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
         raise KernelError(f"model must be a torch.nn.Module that runs in Python, got {type(model).__name__}")
@@ -64,7 +64,7 @@ def unwrap(model: nn.Module) -> nn.Module:
     Raises
     ------
     KernelError
-        For a model that is not wrapped, or not any more.
+        For a model that is not wrapped.
     """
     present = vars(model).get("forward") if isinstance(model, nn.Module) else None
     if not isinstance(present, Wrapped):

@@ -1,4 +1,4 @@
-"""Where kernels run in tests: on a GPU where there is one, else in Triton's interpreter, its bfloat16 put right."""
+"""The device of kernels in tests: a GPU if available, else Triton's interpreter with its bfloat16 cast corrected."""
 
 from collections.abc import Iterator
 
@@ -27,7 +27,7 @@ _ORIGINAL = None
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Where the Triton kernels run; every new tensor is full of NaN, so that what is left unwritten shows."""
+    """The device of the Triton kernels; every new tensor is filled with NaN, so that unwritten elements show."""
     global _ORIGINAL
     triton = pytest.importorskip("triton", reason="Triton is not installed")
     kind = "cuda" if torch.cuda.is_available() else "cpu"
@@ -48,7 +48,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.fixture
 def afresh() -> Iterator[None]:
-    """Nothing is compiled beforehand, and random numbers begin with the same."""
+    """Resets torch.compile and the random seed."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     yield

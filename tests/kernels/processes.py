@@ -1,4 +1,4 @@
-"""Two processes that run a test's own file as a script, and what the first of them leaves."""
+"""Runs a test's own file as a script in two processes, and loads the first one's results."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ needs_distributed = pytest.mark.skipif(
 
 
 def of_two(file: str, folder: Path, seconds: float) -> Any:
-    """What `worker` of `python file rank folder` gives the first, for ranks 0 and 1 at once."""
+    """Runs `python file rank folder` for ranks 0 and 1 at once; the result of `worker` in rank 0."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     started = [
         subprocess.Popen(
@@ -48,29 +48,29 @@ def main(worker: Callable[[int, Any], Any]) -> NoReturn:
     rank, folder = int(sys.argv[1]), Path(sys.argv[2])
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    found = worker(rank, init_device_mesh("cpu", (2,)))
+    results = worker(rank, init_device_mesh("cpu", (2,)))
     if rank == 0:
-        torch.save(found, folder / "results.pt")
+        torch.save(results, folder / "results.pt")
     distributed.destroy_process_group()
     sys.stdout.flush()
-    # Without Python's own end: a wrapped model holds the group, whose threads then let go of tensors, and
-    # a thread that asks for the interpreter while it ends aborts the process.
+    # Skip Python's shutdown: a wrapped model holds the group, whose threads free tensors then, and a thread that
+    # takes the interpreter's lock during shutdown aborts the process.
     os._exit(0)
 
 
 def wrapped(net: nn.Module, wrapper: str, mesh: Any, layers: tuple[type, ...] = (nn.Linear,)) -> nn.Module:
-    """By "ddp"; or else by FSDP2, the layers of those types each by itself."""
+    """The network wrapped by DDP for "ddp", else by FSDP2, which shards each layer of these types individually."""
     from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel
 
     if wrapper == "ddp":
         return DistributedDataParallel(net)
-    for layer in [one for one in net.modules() if isinstance(one, layers)]:
+    for layer in [module for module in net.modules() if isinstance(module, layers)]:
         fully_shard(layer, mesh=mesh)
     return fully_shard(net, mesh=mesh)
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A tensor that may be sharded."""
-    found: Tensor = getattr(tensor, "full_tensor", lambda: tensor)()
-    return found.detach()
+    """The whole of a tensor that may be sharded."""
+    full: Tensor = getattr(tensor, "full_tensor", lambda: tensor)()
+    return full.detach()

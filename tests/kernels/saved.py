@@ -1,5 +1,5 @@
-"""What is kept between forward and backward, in bytes; each storage counts once. Two witnesses that know nothing of
-each other: what the graph holds, and what the allocator has given out and not got back."""
+"""Bytes saved between forward and backward; each storage counts once. They are measured in two independent ways: the
+tensors that the graph holds, and the bytes that the allocator has given out and not got back."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.graph import Node
 from torch.profiler import ProfilerActivity, profile
 
-# All methods there are, as they are asked for.
+# All methods, with their options.
 METHODS = {
     "invact": {"method": "invact"},
     "fewbit": {"method": "fewbit", "bits": 3},
@@ -21,8 +21,8 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _tensors(one)
+        for element in value:
+            yield from _tensors(element)
 
 
 def _nodes(output: Tensor) -> Iterator[Node]:
@@ -36,12 +36,12 @@ def _nodes(output: Tensor) -> Iterator[Node]:
 
 
 def in_graph(output: Tensor, without: Iterable[Tensor] = ()) -> list[Tensor]:
-    """The tensors that the graph of `output` keeps, one of each storage, but for those of `without`.
+    """The tensors that the graph of `output` saves, one for each storage, except the storages of `without`.
 
-    Read off the nodes, as saved-tensor hooks do not see everything that compiled functions keep.
+    They are read from the nodes, as saved-tensor hooks do not see all tensors that compiled functions save.
     """
-    seen = {one.untyped_storage()._cdata for one in without}
-    found = []
+    seen = {tensor.untyped_storage()._cdata for tensor in without}
+    tensors = []
     for node in _nodes(output):
         names = [name for name in dir(node) if name.startswith("_saved_")]
         for name in [*names, "saved_tensors"]:
@@ -49,17 +49,17 @@ def in_graph(output: Tensor, without: Iterable[Tensor] = ()) -> list[Tensor]:
                 storage = tensor.untyped_storage()._cdata
                 if storage not in seen:
                     seen.add(storage)
-                    found.append(tensor)
-    return found
+                    tensors.append(tensor)
+    return tensors
 
 
 def bytes_in_graph(output: Tensor, without: Iterable[Tensor] = ()) -> int:
-    """Of the storages of `in_graph`."""
-    return sum(one.untyped_storage().nbytes() for one in in_graph(output, without))
+    """The bytes of the storages of `in_graph`."""
+    return sum(tensor.untyped_storage().nbytes() for tensor in in_graph(output, without))
 
 
 def bytes_allocated(forward: Callable[..., Tensor], *args: Any) -> tuple[Tensor, int]:
-    """What `forward` gives, and how many bytes of CPU memory it asked for and did not give back, the output's too."""
+    """The result of `forward`, and the bytes of CPU memory that it allocated and did not free, with the output's."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         output = forward(*args)
     return output, sum(event.self_cpu_memory_usage for event in seen.events())

@@ -1,4 +1,4 @@
-"""Kernels by name, also those that users are refused, such as few bits of a function whose f' has no bound."""
+"""Kernels by name, also those refused to users, such as few bits for a function with unbounded f'."""
 
 from kernels.methods.functions import FUNCTIONS
 from kernels.methods.method import KernelSpec, registered
@@ -7,7 +7,7 @@ from kernels.methods.sign_bit import SignBit
 
 
 def spec(function: str, method: str, bits: int = 0) -> KernelSpec:
-    """bits: 0 but for fewbit."""
+    """The kernel of a function by a method; bits: 0 except for fewbit."""
     kernel = KernelSpec(FUNCTIONS[function], make(method, {**ELEMENTWISE, SignBit.name: SignBit}, bits=bits or None))
     registered(kernel)
     return kernel

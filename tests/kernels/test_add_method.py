@@ -1,4 +1,4 @@
-"""The method of docs/add_method.md, defined by the page itself, does all that the page says."""
+"""The method defined by the code of docs/add_method.md does all that the page says."""
 
 import re
 from collections.abc import Iterator
@@ -32,8 +32,8 @@ def added(tmp_path_factory: pytest.TempPathFactory) -> Iterator[type[Method]]:
 
 
 def gradient(x: Tensor, method: str) -> Tensor:
-    (found,) = torch.autograd.grad(functional.gelu(x, method=method).sum(), x)
-    return found
+    (gradient,) = torch.autograd.grad(functional.gelu(x, method=method).sum(), x)
+    return gradient
 
 
 def test_it_saves_half_and_rounds_to_eight_bits(added: type[Method]) -> None:

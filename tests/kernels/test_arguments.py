@@ -1,4 +1,4 @@
-"""What may be asked for, what is refused and how, and tables of one's own."""
+"""Arguments that are accepted and refused, the messages, and users' own tables."""
 
 import inspect
 import json
@@ -29,13 +29,13 @@ def fit(path: Path, *words: str) -> Path:
     return path
 
 
-def slopes(x: torch.Tensor, name: str, **how) -> torch.Tensor:
+def slopes(x: torch.Tensor, name: str, **options) -> torch.Tensor:
     x = x.clone().requires_grad_()
-    return torch.autograd.grad(activation(name, x, **how).sum(), x)[0]
+    return torch.autograd.grad(activation(name, x, **options).sum(), x)[0]
 
 
 class OwnLinear(torch.nn.Linear):
-    """One that does more than nn.Linear."""
+    """A linear layer that does more than nn.Linear."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return super().forward(input) + 1
@@ -57,11 +57,11 @@ def test_a_table_of_ones_own(tmp_path):
     path = fit(tmp_path / "mine.json", "--fn", "elu", "--param", "alpha=0.5", "--bits", "3")
     layer = kernels.ELU(alpha=0.5, method="fewbit", coefficients=path)
     assert repr(layer) == f"ELU(alpha=0.5, method='fewbit', coefficients={str(path)!r})"
-    found = slopes(X, "elu", alpha=0.5, method="fewbit", coefficients=path)
+    derivatives = slopes(X, "elu", alpha=0.5, method="fewbit", coefficients=path)
     exact = torch.where(X > 0, 1.0, 0.5 * X.exp())
-    assert len(found.unique()) == 8
-    assert (found - exact).abs().max() < 0.1  # the table's own error: 3 bits on a range of 1
-    # Another table under the same name is another table.
+    assert len(derivatives.unique()) == 8
+    assert (derivatives - exact).abs().max() < 0.1  # the table's own error: 3 bits on a range of 1
+    # A changed file under the same name is read again.
     fit(path, "--fn", "elu", "--param", "alpha=0.5", "--bits", "2")
     assert len(slopes(X, "elu", alpha=0.5, method="fewbit", coefficients=path).unique()) == 4
 
@@ -77,7 +77,7 @@ def test_a_relative_path_is_of_the_folder_one_is_in(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_layer_keeps_its_table(tmp_path, monkeypatch):
-    """Made from a relative path, it runs in another folder, and when the file is gone."""
+    """Made from a relative path, a module runs in another folder, and after the file is deleted."""
     path = fit(tmp_path / "t.json", "--fn", "silu", "--bits", "1")
     monkeypatch.chdir(tmp_path)
     layer = kernels.SiLU(method="fewbit", coefficients="t.json")
@@ -85,15 +85,15 @@ def test_a_layer_keeps_its_table(tmp_path, monkeypatch):
     convert(net, "fewbit", coefficients="t.json")
     monkeypatch.chdir(ROOT)
     path.unlink()
-    for one in (layer, net):
+    for module in (layer, net):
         x = X.clone().requires_grad_()
-        assert len(torch.autograd.grad(one(x).sum(), x)[0].unique()) == 2
+        assert len(torch.autograd.grad(module(x).sum(), x)[0].unique()) == 2
     with pytest.raises(KernelError, match=r"must be a file that can be read, got .*: No such file"):
         kernels.SiLU(method="fewbit", coefficients="t.json")
 
 
 def forged(path, name, bits, change):
-    """A packaged table after `change`, with the hash that belongs to it."""
+    """A packaged table after `change`, with the matching hash."""
     document = load(name, f"fewbit-{bits}bit")
     change(document)
     path.write_text(json.dumps({**document, "sha256": digest(document)}), "utf-8")
@@ -106,12 +106,12 @@ def test_a_table_of_another_function_is_refused(tmp_path):
 
     cases = [
         (
-            lambda one: one["function"].update(expr="tanh(x)"),
+            lambda document: document["function"].update(expr="tanh(x)"),
             "gelu",
             "function.expr must be .* where the name is 'gelu'",
         ),
         (
-            lambda one: one["solution"]["levels"].__setitem__(7, 1e6),
+            lambda document: document["solution"]["levels"].__setitem__(7, 1e6),
             "gelu",
             "must be a value that the derivative of gelu",
         ),
@@ -155,22 +155,22 @@ def test_tables_that_do_not_fit_are_refused(tmp_path):
         ({"coefficients": 3}, "must be the path of a file, got 3"),
         ({"coefficients": ROOT / "README.md"}, "must be a file that"),
     ]
-    for how, message in cases:
+    for options, message in cases:
         with pytest.raises(KernelError, match=message):
-            kernels.GELU(method="fewbit", **how)
+            kernels.GELU(method="fewbit", **options)
     with pytest.raises(KernelError, match="bits must be those of the file, 2, got 3"):
         kernels.SiLU(method="fewbit", bits=3, coefficients=path)
     other = fit(tmp_path / "elu.json", "--fn", "elu", "--bits", "1")
     with pytest.raises(KernelError, match="coefficients must be for"):
         kernels.ELU(alpha=0.5, method="fewbit", coefficients=other)
-    one = fit(tmp_path / "one.json", "--fn", "leaky_relu", "--param", "negative_slope=1", "--bits", "1")
+    path = fit(tmp_path / "one.json", "--fn", "leaky_relu", "--param", "negative_slope=1", "--bits", "1")
     with pytest.raises(KernelError, match="two levels or more"):
-        kernels.LeakyReLU(1.0, method="fewbit", coefficients=one)
+        kernels.LeakyReLU(1.0, method="fewbit", coefficients=path)
 
 
 @pytest.mark.parametrize("bits", [0, 9, -1, 2.0, "3", True, [3]])
 def test_bits_are_whole_numbers_from_1_to_8(bits):
-    kernels.GELU(method="fewbit", bits=3)  # remembered, but not as an answer for 3.0 or True
+    kernels.GELU(method="fewbit", bits=3)  # cached, but 3.0 and True must not hit the cache
     kernels.GELU(method="fewbit", bits=1)
     with pytest.raises(KernelError, match="bits must be a whole number from 1 to 8"):
         kernels.GELU(method="fewbit", bits=bits)
@@ -232,7 +232,7 @@ PARAMETERS = [(name, parameter) for name in FUNCTIONS for parameter in FUNCTIONS
 @pytest.mark.parametrize("method", ["invact", "forward-ad", "fewbit", "stock"])
 @pytest.mark.parametrize(("name", "parameter"), PARAMETERS)
 def test_what_is_no_number_is_refused_as_a_parameter(name, parameter, method):
-    """In one short line, with a gradient and without, also what Python cannot print or torch cannot convert."""
+    """Messages are one short line, with a gradient and without, also for what cannot be printed or converted."""
     values = [
         HUGE,
         -(10**400),

@@ -1,4 +1,4 @@
-"""The error of the gradient that invact delivers with PyTorch's own output, as on a CPU, beside what its file says."""
+"""The error of invact's gradient from PyTorch's own output, as on a CPU, against the error in its file."""
 
 import math
 
@@ -29,21 +29,21 @@ def test_16_bits_deliver_what_the_file_says(name: str, dtype: str) -> None:
     """At all inputs: the file's largest error, 2**-19 for float32 arithmetic, half a unit for rounding f'."""
     x, f, df = truth(name, DTYPES[dtype])
     y, dx = delivered(name, x)
-    told = torch.isfinite(x) & torch.isfinite(f) & torch.isfinite(y)
+    finite = torch.isfinite(x) & torch.isfinite(f) & torch.isfinite(y)
     limit = load(name, f"invact-{dtype}")["error"]["linf"] + 2.0**-19 + torch.finfo(x.dtype).eps / 2 * dx.double().abs()
     error = (dx.double() - df).abs()
-    worst = int(torch.where(told, error / limit, 0.0).argmax())
-    assert (error <= limit)[told].all(), (x[worst], y[worst], f[worst], dx[worst], df[worst], error[worst])
+    worst = int(torch.where(finite, error / limit, 0.0).argmax())
+    assert (error <= limit)[finite].all(), (x[worst], y[worst], f[worst], dx[worst], df[worst], error[worst])
 
 
-UNITS = 4  # by which stock's y is off at most, on the processors that were measured; docs/accuracy.md
+UNITS = 4  # largest error of stock's y on the measured processors; docs/accuracy.md
 
 
 @pytest.mark.parametrize("name", TWO_SIDED)
 def test_float32_delivers_what_stocks_output_tells(name: str) -> None:
-    """y that is off by d moves f' by sqrt(2 d max|f''|) at most, as d(f'**2)/dy = 2 f''; next to the minimum it does.
+    """An error d of y moves f' by up to sqrt(2 d max|f''|), as d(f'**2)/dy = 2 f''; next to the minimum, by as much.
 
-    Stock's y is off by some units, where the file takes it to be the nearest number.
+    Stock's y is off by some units, but the file assumes the nearest number.
     """
     activation, document = get(name), load(name, "invact-float32")
     border = torch.tensor(document["solution"]["border"], dtype=torch.float32)
@@ -58,7 +58,7 @@ def test_float32_delivers_what_stocks_output_tells(name: str) -> None:
     for laid in (vector, scalar):
         y, dx = delivered(name, laid)
         error, off = (dx.double() - df).abs(), (y.double() - f).abs()
-        # One part in a thousand for f'' between the points where it was taken.
+        # 0.1 % for f'' between the sampled points.
         assert (error <= document["error"]["linf"] + (2 * off * steepest * 1.001).sqrt()).all()
         assert document["error"]["linf"] < error.max() <= document["error"]["linf"] + worst
         assert error[-(1 << 15) :].pow(2).mean().sqrt() <= 1e-6

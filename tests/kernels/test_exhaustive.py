@@ -1,4 +1,4 @@
-"""Every bfloat16 and float16 input through the Triton kernels: forward, codes, sides and gradients."""
+"""Every bfloat16 and float16 input through the Triton kernels: forward, codes, branch bits and gradients."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 BITS = [1, 2, 3, 4]
 TWO_SIDED = [name for name in FUNCTIONS if FUNCTIONS[name].branches == 2]
-# Where f' is the difference of two terms, what float32 rounds off them remains: 2 units of 2**-24 of a term below 1.
+# Where f' is the difference of two terms below 1, float32's rounding of them remains: 2 units of 2**-24.
 CANCELLED = 2.0**-23
 
 
@@ -47,8 +47,8 @@ def test_forward_is_within_one_unit_and_f_prime_too(case):
     finite = torch.isfinite(x)
     distance = ulps(y, f)
     assert distance[finite].max() <= 1, worst(x[finite], y[finite], f[finite], distance[finite])
-    # How often it is not the nearest number: an error of the primitives' size moves that share over a border between
-    # numbers, were it as large everywhere and numbers as close.
+    # The share of y that is not the nearest number: the share that an error of the primitives' size would move over a
+    # border between numbers, if it were as large everywhere and numbers were as close.
     error = tolerance("mills" if name == "gelu" else "tanh", dtype)
     share = 4 * error / torch.finfo(x.dtype).eps
     assert (distance[finite] == 1).sum() <= 2**16 * share
@@ -56,7 +56,7 @@ def test_forward_is_within_one_unit_and_f_prime_too(case):
     stock = torch_elements(name).forward(x.float(), params).to(x.dtype)
     apart = finite & (ulps(y, stock) > 1)
     assert (ulps(stock, f)[apart] >= distance[apart]).all()
-    # At infinity: as stock, whose NaN `forward` makes the limit. More of it in test_extremes.
+    # At infinity: like stock, with the limit in place of stock's NaN. See test_extremes.
     ends = torch.isinf(x)
     assert torch.equal(y[ends], stock[ends])
     assert torch.equal(y[ends], f[ends])
@@ -68,7 +68,7 @@ def test_forward_is_within_one_unit_and_f_prime_too(case):
     assert torch.equal(dx[usual], saved[usual])
 
 
-# Codes are compared in float32 for both dtypes, which differ where x is read: each table by all inputs of one of them.
+# For both dtypes codes are compared in float32, only reading x differs: so each table is tested in one of them.
 CODED = [
     pytest.param((name, dtype), bits, id=f"{name}-{dtype}-{bits}")
     for name in FUNCTIONS
@@ -121,11 +121,11 @@ def test_invact_gradient_is_within_the_stored_error(case):
     y, saved, dx = run(kernel, x, params, device)
     document = load(name, f"invact-{dtype}")
     finite = torch.isfinite(x) & torch.isfinite(f)
-    nearest = finite & (y == f)  # of other y, the file does not speak
+    nearest = finite & (y == f)  # the file's error holds for the nearest y only
     error = (dx.double() - df).abs()
     limit = bound(document, dx)
     assert (error <= limit)[nearest].all(), worst(x, dx, df, torch.where(nearest, error / limit, 0.0))
-    assert nearest.sum() >= finite.sum() / 2  # how many are: in the test above
+    assert nearest.sum() >= finite.sum() / 2  # their exact share is tested above
     if kernel.stored_bits:
         side = unpack(saved, 1 << 16).bool()
         border = document["solution"]["border"]
@@ -138,7 +138,7 @@ def test_invact_gradient_is_within_the_stored_error(case):
 @pytest.mark.parametrize("name", [name for name in TWO_SIDED if name != "threshold"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_two_bits_are_within_the_stored_error(name, dtype, device):
-    """The branch, and whether y is farther from zero than f(x): sure where f(x) is farther from y than kernels err."""
+    """The branch, and whether y is farther from zero than f(x): certain where |f(x) - y| exceeds the kernels' error."""
     x, f, df = truth(name, DTYPES[dtype])
     params = tuple(FUNCTIONS[name].parameters.values())
     y, saved, dx = run(spec(name, "invact", 2), x, params, device)
@@ -160,7 +160,7 @@ def test_two_bits_are_within_the_stored_error(name, dtype, device):
     weight = torch.where(
         held, torch.exp(-(x.double() ** 2) / 2) * x.double().abs(), 0.0
     )  # of x from N(0, 1), log-spaced
-    squares = [(weight * torch.where(held, one.double() - df, 0.0) ** 2).sum() for one in (dx, coarse)]
+    squares = [(weight * torch.where(held, derivative.double() - df, 0.0) ** 2).sum() for derivative in (dx, coarse)]
     assert squares[0] < squares[1]
 
 
@@ -176,6 +176,6 @@ def test_precision_bit_moves_y_by_one_unit_at_most(name, dtype, device):
     assert torch.equal((y.view(torch.int16) & 1)[number] == 0, unpack(saved, 1 << 16).bool()[number])
     assert torch.isnan(y[torch.isnan(plain)]).all()
     assert torch.equal(torch.isinf(y), torch.isinf(plain))
-    # The gradient is the formula at the moved y: that of invact, where a tensor with the same bits is given to it.
+    # The gradient is the formula at the moved y: that of invact for a saved tensor with the same bits.
     again = launch.backward(spec(name, "invact"), torch.ones_like(x).to(device), y.to(device), saved.to(device), params)
     assert torch.equal(dx[number], again.cpu()[number])

@@ -1,7 +1,7 @@
-"""What is not an ordinary number: infinities, NaN, zeros of both signs, the largest and subnormal numbers.
+"""Extreme inputs: infinities, NaN, zeros of both signs, the largest and subnormal numbers.
 
-Of each function by each method and dtype, in the plain-PyTorch twin and in Triton: forward is stock's value, or the
-limit where stock gives NaN; so is the gradient, to what the method leaves.
+For each function, method and dtype, in the plain-PyTorch twin and in Triton: forward is stock's value, or the limit
+where stock gives NaN; so is the gradient, up to the method's error.
 """
 
 import math
@@ -29,14 +29,14 @@ CASES = [
 
 
 def extremes(dtype: torch.dtype) -> Tensor:
-    """The infinities come first; they are all even in number, so that vector and scalar code of torch both see them."""
+    """Infinities come first; each value comes an even number of times, so vector and scalar code both see it."""
     finite = torch.finfo(dtype)
     numbers = [math.inf, -math.inf, finite.max, finite.min, 0.0, -0.0, finite.smallest_normal / 2]
     return torch.tensor([*numbers, -finite.smallest_normal / 2] * 9 + [math.inf, -math.inf], dtype=dtype)
 
 
 def at_ends(values: Tensor, x: Tensor, limits: object) -> Tensor:
-    """`values`, but the limits where they are NaN, as far out as x is."""
+    """`values`, with the limits in place of NaN where x is far out."""
     limit = torch.where(x < 0, limits.left, limits.right).to(values.dtype)
     return torch.where(torch.isnan(values), limit, values)
 
@@ -61,7 +61,7 @@ def run(engine: object, kernel: KernelSpec, x: Tensor) -> tuple[Tensor, Tensor, 
 
 
 def level(kernel: KernelSpec, interval: int, dtype: torch.dtype) -> Tensor:
-    """What a few-bit gradient is in an interval."""
+    """The gradient of a few-bit table in an interval."""
     steps = table_of(kernel)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     return torch.tensor(steps.levels[steps.codes[interval]], dtype=wide).to(dtype)
@@ -73,10 +73,10 @@ def check(engine: object, name: str, method: str, dtype: str) -> None:
     y, _, dx = run(engine, kernel, x)
     expected, slope = stock(name, x)
     activation, unit = get(name), torch.finfo(x.dtype)
-    # Stock overflows on its way (hardswish, gelu); our Triton kernels do not, and give f rounded.
+    # Intermediate numbers of stock overflow (hardswish, gelu); our Triton kernels do not, and return f rounded.
     exact = torch.from_numpy(activation.f(x.double().numpy())).to(x.dtype)
     right = (y == expected) | ((y == exact) & (engine is launch))
-    if method == "invact-precision-bit":  # which moves y by a unit in the last place, and 0 to the least number
+    if method == "invact-precision-bit":  # moves y by a unit in the last place, and 0 to the smallest number
         right |= (y - exact).abs() <= (exact.abs() * unit.eps).clamp(min=unit.smallest_normal * unit.eps)
     if engine is launch:  # in a primitive a subnormal number may become 0
         right |= (y - expected).abs() <= unit.smallest_normal
@@ -133,14 +133,14 @@ def check_nan(engine: object, name: str, method: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("gate", "name"), [(swiglu, "silu"), (geglu, "gelu"), (reglu, "relu")])
 def test_gates(gate, name: str, dtype: str) -> None:
-    """f(a) at an infinity is the limit; times b, which is finite."""
+    """f(a) at an infinity is the limit, multiplied by a finite b."""
     a = extremes(DTYPES[dtype]).requires_grad_()
     b = torch.full_like(a, 0.5).requires_grad_()
     for method in ("exact", "invact", "fewbit", "forward-ad"):
         h = gate(a, b, method=method)
         da, db = torch.autograd.grad(h, (a, b), torch.ones_like(h))
         f, slope = stock(name, a)
-        # Computed in float32: what is subnormal is not flushed as by stock's gelu in bfloat16.
+        # In float32 subnormal numbers are not flushed, unlike in stock's gelu in bfloat16.
         least = torch.finfo(a.dtype).smallest_normal
         assert ((h == f * 0.5) | ((h - f * 0.5).abs() <= least)).all()
         assert ((db == f) | ((db - f).abs() <= least)).all()
@@ -161,7 +161,7 @@ def test_act_linear(name: str, dtype: str) -> None:
         f = torch.tensor([[0.0], [math.inf], [x[2].item()]], dtype=x.dtype)
         assert torch.equal(y, linear(f))
     (gradient,) = torch.autograd.grad(y.sum(), x)
-    # ±(y - min f) in the dtype tells f' no worse than y does: the file's error, and f' rounded.
+    # ±(y - min f) in the dtype determines f' at least as well as y: the file's error, and the rounding of f'.
     document = load(name, f"invact-{'float32' if dtype == 'float64' else dtype}")
     bound = (document["error"]["linf"] + 2 * torch.finfo(x.dtype).eps) * linear.weight.abs().item() + 2.0**-19
     assert ((gradient - linear.weight * torch.tensor([[0.0], [1.0], [1.0]])).abs() <= bound).all()
@@ -169,7 +169,7 @@ def test_act_linear(name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_forward_and_gradient_through_the_functions(name: str) -> None:
-    """The same through autograd: what users call."""
+    """The same through autograd, as users call it."""
     x = extremes(torch.float32).requires_grad_()
     y = functional.activation(name, x, method="forward-ad")
     (gradient,) = torch.autograd.grad(y, x, torch.ones_like(y))

@@ -18,7 +18,7 @@ SIGNED = [name for name in FUNCTIONS if FUNCTIONS[name].branches == 2 and not FU
 
 @pytest.fixture(params=["torch", "triton"])
 def place(request):
-    """The device where tensors go for one of the two backends."""
+    """The device of the tensors, for each of the two backends."""
     return "cpu" if request.param == "torch" else request.getfixturevalue("device")
 
 
@@ -29,9 +29,9 @@ def test_gated_gradients(name, dtype, method, place):
     ours, stock = GATED[name]
     torch.manual_seed(0)
     a, b, grad = (torch.randn(37, 41).to(dtype) for _ in range(3))
-    one, other = (t.to(place).requires_grad_() for t in (a, b))
-    h = ours(one, other, method=method)
-    da, db = torch.autograd.grad(h, (one, other), grad.to(place))
+    first, second = (t.to(place).requires_grad_() for t in (a, b))
+    h = ours(first, second, method=method)
+    da, db = torch.autograd.grad(h, (first, second), grad.to(place))
     exact_a, exact_b = (t.double().requires_grad_() for t in (a, b))
     exact = stock(exact_a) * exact_b
     expected = torch.autograd.grad(exact, (exact_a, exact_b), grad.double())
@@ -65,7 +65,7 @@ def test_the_sign_tells_the_side_at_every_input(name, dtype, device):
     eps = torch.finfo(x.dtype).eps
     error = (signed.double().abs() - height).abs()[finite]
     assert (error <= eps * (height.abs() + 2 * f.double().abs())[finite] + 2.0**-24).all()
-    # y - min f tells more than y: f' is no farther off than twice what the formula errs by for stored y.
+    # y - min f determines f' better than y: the error of f' is at most twice the formula's for stored y.
     floor = {"bfloat16": 1.25e-2, "float16": 5e-3}[dtype]
     assert ((dx.double() - df).abs()[finite] <= 2 * floor + eps * df.abs()[finite]).all()
 
@@ -97,8 +97,8 @@ def test_act_linear_is_linear_of_act(name, place):
     stock = {"gelu": F.gelu, "silu": F.silu, "mish": F.mish}[name]
     expected = torch.autograd.grad(linear(stock(x)).square().sum(), [x, *linear.parameters()])
     # f' in float32 to 2**-20, and y - min f to 2**-24; sums of 24 and 15 terms up to some tens.
-    for one, other in zip(got, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    for computed, exact in zip(got, expected, strict=True):
+        torch.testing.assert_close(computed, exact, rtol=1e-4, atol=1e-4)
 
 
 def test_act_linear_leaves_float64_alone_under_autocast():

@@ -1,4 +1,4 @@
-"""What tensors on a CPU do by operations of their own agrees with the plain operations, at every kind of number."""
+"""The operations made for tensors on a CPU agree with the plain ones, for every kind of number."""
 
 import math
 
@@ -24,7 +24,7 @@ numbers = st.lists(st.floats(-4, 4, width=32) | st.sampled_from(SPECIAL), min_si
 
 
 def equal(a: Tensor, b: Tensor) -> bool:
-    """Bit for bit, but for what a NaN holds."""
+    """Whether tensors are equal bit for bit, except for the payload of NaNs."""
     return torch.equal(torch.isnan(a), torch.isnan(b)) and a.nan_to_num().tolist() == b.nan_to_num().tolist()
 
 
@@ -39,23 +39,23 @@ def test_planes_are_those_of_plain_operations(bits: int, count: int, seed: int) 
 
 @given(numbers, st.sets(st.floats(-3, 3), min_size=1, max_size=20), st.randoms(use_true_random=False), st.booleans())
 def test_codes_are_found_as_by_a_search(values, borders, random, wide) -> None:
-    """Neighbours may share a code, and codes come in any order; a border belongs to what is below it."""
+    """Neighbours may share a code, and codes come in any order; a border belongs to the interval below it."""
     borders = sorted(borders)
     codes = [random.randrange(8) for _ in range(len(borders) + 1)]
     table = Table(tuple(borders), tuple(codes), tuple(float(level) for level in range(8)))
     x = torch.tensor(values, dtype=torch.float64 if wide else torch.float32)
-    found = planes.unpack(host.code_planes(table, x), len(x)).numpy()
+    unpacked = planes.unpack(host.code_planes(table, x), len(x)).numpy()
     interval = np.searchsorted(borders, x.double().numpy(), side="left")
     interval[np.isnan(x.numpy())] = 0
-    assert found.tolist() == np.asarray(codes)[interval].tolist()
+    assert unpacked.tolist() == np.asarray(codes)[interval].tolist()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @given(numbers, st.randoms(use_true_random=False))
 def test_where_chooses_whole_numbers(dtype, values, random) -> None:
-    chosen = torch.tensor(values, dtype=dtype)
-    other, condition = chosen.flip(0), torch.tensor([random.random() < 0.5 for _ in values])
-    assert equal(host.where(condition, chosen, other), torch.where(condition, chosen, other))
+    first = torch.tensor(values, dtype=dtype)
+    second, condition = first.flip(0), torch.tensor([random.random() < 0.5 for _ in values])
+    assert equal(host.where(condition, first, second), torch.where(condition, first, second))
 
 
 @given(numbers, st.randoms(use_true_random=False))
@@ -109,7 +109,7 @@ def test_all_numbers_stand_where_they_are_looked_for(dtype) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_stock_and_the_emitted_forward_are_one_function(name, dtype) -> None:
-    """So that where no NaN comes out, the emitted one need not run; in 16 bits if that is one operation."""
+    """So the emitted formula need not run if the result has no NaN; in 16 bits, if it is a single operation."""
     params = tuple(FUNCTIONS[name].parameters.values())
     x = (3 * torch.randn(1003, generator=torch.Generator().manual_seed(0))).to(dtype)
     x[:4] = torch.tensor([0.0, -0.0, 30.0, -30.0])
@@ -139,7 +139,7 @@ def test_every_16_bit_gradient_from_the_output_is_within_the_stored_error(name, 
     x, f, df = truth(name, dtype)
     y, saved = reference.forward(kernel, x, params)
     dx = reference.backward(kernel, torch.ones_like(x), y, saved, params)
-    nearest = torch.isfinite(x) & torch.isfinite(f) & (y == f)  # of other y, the file does not speak
+    nearest = torch.isfinite(x) & torch.isfinite(f) & (y == f)  # the file's error holds for the nearest y only
     # In float32 a formula of some twenty operations moves by 2**-19 at most; rounding adds half a unit.
     limit = load(name, f"invact-{str(dtype).removeprefix('torch.')}")["error"]["linf"] + 2.0**-19
     limit = limit + torch.finfo(dtype).eps / 2 * dx.double().abs()
@@ -151,7 +151,7 @@ def test_every_16_bit_gradient_from_the_output_is_within_the_stored_error(name, 
 @pytest.mark.parametrize("method", ["forward-ad", "invact-sign-bit"])
 @pytest.mark.parametrize("name", ["gelu", "silu", "hardswish"])
 def test_what_a_table_gives_is_what_is_computed(name, method, dtype, monkeypatch) -> None:
-    """Of all numbers, each compared with itself computed in float32, as on a device without tables."""
+    """Of all numbers of the dtype, against the same in float32, as on a device without tables."""
     kernel, x = spec(name, method), host.every(dtype)
     y, saved = reference.forward(kernel, x, ())
     dx = reference.backward(kernel, torch.ones_like(x), None, saved, ())
@@ -167,7 +167,7 @@ def test_what_a_table_gives_is_what_is_computed(name, method, dtype, monkeypatch
 @pytest.mark.parametrize("dtype", SIXTEEN, ids=str)
 @pytest.mark.parametrize("bits", range(1, 9))
 def test_every_16_bit_code_is_that_of_its_interval(bits, dtype) -> None:
-    """And so is its level in backward; of a count that fills no byte."""
+    """And so is its level in backward, for a count that fills no whole byte."""
     kernel, x = spec("gelu", "fewbit", bits), host.every(dtype)[:-3]
     _, saved = reference.forward(kernel, x, ())
     table = table_of(kernel)

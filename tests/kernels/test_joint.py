@@ -1,4 +1,4 @@
-"""ActLinear with a joint code: forward is stock's, backward is that of its levels, and the codes are all it keeps."""
+"""ActLinear with a joint code: forward is stock's, backward uses its levels, and it saves only the codes."""
 
 import copy
 import shutil
@@ -43,7 +43,7 @@ def seeded() -> None:
 
 
 def codes_of(name: str, bits: int, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The levels of f' and f for x, as the stored file says."""
+    """The levels of f' and f for x, from the stored file."""
     solution = load(name, f"joint-{bits}bit")["solution"]
     codes = np.searchsorted(solution["borders"], x.detach().double().numpy(), side="left")
     return tuple(torch.tensor(np.array(solution[key])[codes]) for key in ("derivatives", "outputs"))
@@ -91,15 +91,15 @@ def test_errors_are_those_of_the_file_on_its_own_distribution(bits: int) -> None
 def test_triton_gives_what_plain_pytorch_gives(bits: int, dtype: torch.dtype, device: str) -> None:
     x = torch.cat([3 * torch.randn(1003), torch.tensor([0.0, -0.0, torch.inf, -torch.inf, 1e-30])]).to(dtype)
     for spec in joint_kernels("silu", bits, None):
-        (y, saved), (other, planes) = reference.forward(spec, x, ()), launch.forward(spec, x.to(device), ())
+        (y, saved), (by_triton, planes) = reference.forward(spec, x, ()), launch.forward(spec, x.to(device), ())
         assert torch.equal(saved, planes.cpu())
-        torch.testing.assert_close(y, other.cpu())
+        torch.testing.assert_close(y, by_triton.cpu())
         ones = torch.ones_like(x)
-        here = reference.backward(spec, ones, None, saved, ())
-        there = launch.backward(spec, ones.to(device), None, planes, ())
-        assert torch.equal(here, there.cpu())
-        assert torch.equal(here, reference.levels(spec, saved, len(x), dtype))
-        assert torch.equal(here, launch.levels(spec, planes, len(x), dtype).cpu())
+        derivative = reference.backward(spec, ones, None, saved, ())
+        device_derivative = launch.backward(spec, ones.to(device), None, planes, ())
+        assert torch.equal(derivative, device_derivative.cpu())
+        assert torch.equal(derivative, reference.levels(spec, saved, len(x), dtype))
+        assert torch.equal(derivative, launch.levels(spec, planes, len(x), dtype).cpu())
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -124,13 +124,13 @@ def test_bytes(bits: int) -> None:
 def test_compiled_is_as_in_eager(backend: str) -> None:
     torch._dynamo.reset()
     net, x = ActLinear("gelu", nn.Linear(35, 8), bits=5), torch.randn(6, 35, requires_grad=True)
-    ours, others = (
+    eager, compiled = (
         torch.autograd.grad(run(x).square().sum(), [x, *net.parameters()])
         for run in (net, torch.compile(net, backend=backend, fullgraph=True))
     )
     # The codes are the same; products of matrices round in their own order.
-    for one, other in zip(ours, others, strict=True):
-        torch.testing.assert_close(one, other)
+    for by_eager, by_compiler in zip(eager, compiled, strict=True):
+        torch.testing.assert_close(by_eager, by_compiler)
 
 
 def test_autocast_and_checkpoint() -> None:
@@ -140,7 +140,7 @@ def test_autocast_and_checkpoint() -> None:
         again = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)
     assert out.dtype == torch.bfloat16
     assert torch.equal(out, again)
-    grads = [torch.autograd.grad(one.sum(), [x, *layer.parameters()]) for one in (out, again)]
+    grads = [torch.autograd.grad(result.sum(), [x, *layer.parameters()]) for result in (out, again)]
     assert all(map(torch.equal, *grads))
 
 
@@ -158,7 +158,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     layer = ActLinear("gelu", linear, coefficients=path)
     assert "a joint code of x, 4 bits" in repr(layer)
     shutil.move(path, tmp_path / "moved.json")
-    assert error(copy.deepcopy(layer)) == error(layer)  # what was read once is there
+    assert error(copy.deepcopy(layer)) == error(layer)  # the file is read only once
     shutil.move(tmp_path / "moved.json", path)
     with pytest.raises(KernelError, match="bits must be those of the file, 4, got 3"):
         ActLinear("gelu", linear, bits=3, coefficients=path)
@@ -222,4 +222,4 @@ def test_another_name_and_layers_of_nothing(bits: int | None) -> None:
         layer = ActLinear("silu", linear, bits=bits)
         got = torch.autograd.grad(layer(x).sum(), [x, *linear.parameters()])
         stock = torch.autograd.grad(linear(F.silu(x)).sum(), [x, *linear.parameters()])
-        assert [one.shape for one in got] == [one.shape for one in stock]
+        assert [gradient.shape for gradient in got] == [gradient.shape for gradient in stock]

@@ -1,4 +1,4 @@
-"""The packages' public names: there when they are asked for, and no earlier."""
+"""The packages' public names are imported when they are first used, and no earlier."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ def test_every_public_name_is_there(package: object) -> None:
 
 
 def ran(code: str) -> tuple[int, str, str]:
-    """The status and what was printed by a Python of its own."""
+    """The status and output of a separate Python process."""
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout, done.stderr
 

@@ -1,4 +1,4 @@
-"""What CUDA alone can get wrong: large tensors, streams, compiled models, training. Tiny where there is none."""
+"""What only CUDA can get wrong: large tensors, streams, compiled models, training. Sizes are tiny without CUDA."""
 
 from collections.abc import Callable
 
@@ -37,19 +37,19 @@ def both(function: Callable[[Tensor], Tensor], x: Tensor, grad: Tensor) -> tuple
 @each_method
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_devices_agree_in_float32(name: str, method: str) -> None:
-    """As benchmarks.kernels holds them to the twin: 4 eps and 2**-17, where f' is about 1."""
+    """The bounds of benchmarks.kernels against the twin: 4 eps and 2**-17, where f' is about 1."""
     x, grad = (torch.randn(10_007, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
     options = METHODS[method]
     if options["method"] == "fewbit" and not FUNCTIONS[name].bounded_derivative:
         pytest.skip("its f' has no bound: no table serves every x")
-    there = both(lambda x: activation(name, x, **options), x.to(PLACE), grad.to(PLACE))
-    here = both(lambda x: activation(name, x, **options), x, grad)
-    for got, expected, scale in zip(there, here, (1.0, 1.0 + grad.abs()), strict=True):
+    on_gpu = both(lambda x: activation(name, x, **options), x.to(PLACE), grad.to(PLACE))
+    on_cpu = both(lambda x: activation(name, x, **options), x, grad)
+    for got, expected, scale in zip(on_gpu, on_cpu, (1.0, 1.0 + grad.abs()), strict=True):
         limit = 4 * torch.finfo(torch.float32).eps * expected.abs() + 2.0**-17 * scale
-        # A branch or a step that is chosen by x next to a border: the codes are compared bit for bit elsewhere.
+        # Next to a border, x may select another branch or step; other tests compare the codes bit for bit.
         assert ((got.cpu() - expected).abs() <= limit).float().mean() > 0.999
     y = STOCK[name](x.double(), *FUNCTIONS[name].parameters.values())
-    assert ((there[0].cpu() - y).abs() <= 1e-5 * (1 + y.abs())).all()
+    assert ((on_gpu[0].cpu() - y).abs() <= 1e-5 * (1 + y.abs())).all()
 
 
 @each_method
@@ -69,7 +69,7 @@ def test_more_elements_than_31_bits_count(method: str) -> None:
 
 @each_method
 def test_twice_the_same(method: str) -> None:
-    """A race would show in some of many runs."""
+    """In many runs, a race would show."""
     x, grad = (torch.randn(1 << (22 if CUDA else 12), device=PLACE).bfloat16() for _ in range(2))
     first = both(lambda x: activation("silu", x, **METHODS[method]), x, grad)
     for _ in range(20 if CUDA else 2):
@@ -91,22 +91,22 @@ def test_compiled_as_in_eager(options: dict[str, object]) -> None:
     x, model = torch.randn(32, 64, device=PLACE), net()
     convert(model, **options)
     expected = gradients(model, x)
-    found = gradients(torch.compile(model, dynamic=False, backend="inductor" if CUDA else "aot_eager"), x)
-    # Products of matrices may be summed in another order: by that, of 8192 activations some next to a border of few
-    # bits take the other step, which is 0.3 at most. Eight of them move a gradient by 0.3 * sqrt(8 / 8192) of its size.
+    got = gradients(torch.compile(model, dynamic=False, backend="inductor" if CUDA else "aot_eager"), x)
+    # Products of matrices may be summed in another order, so of 8192 activations some next to a border of few bits
+    # take the other step, which is 0.3 at most. Eight of them move a gradient by 0.3 * sqrt(8 / 8192) of its size.
     limit = 0.01 if options["method"] == "fewbit" else 1e-4
-    for got, wanted in zip(found, expected, strict=True):
-        assert (got - wanted).norm() <= limit * wanted.norm()
+    for gradient, exact in zip(got, expected, strict=True):
+        assert (gradient - exact).norm() <= limit * exact.norm()
 
 
 def coded_error(bits: int, dtype: torch.dtype, place: str) -> float:
-    """Of the gradient of a model that is compiled with codes: by Inductor on CUDA, elsewhere operation by operation."""
+    """The gradient's error of a model compiled with codes: by Inductor on CUDA, elsewhere operation by operation."""
     torch.manual_seed(0)
     model, x = nn.Sequential(models.Llama(), models.mlp(64)).to(place, dtype), torch.randn(2, 64, 64).to(place, dtype)
     expected = gradients(model, x)
     options = compression.options(bits=bits)
     torch._dynamo.reset()
-    with inductor_config.patch(force_disable_caches=True):  # they would not know codes of full width from others
+    with inductor_config.patch(force_disable_caches=True):  # caches would not distinguish codes of full width
         if place == "cuda":
             run = torch.compile(model, options=options)
         else:
@@ -128,7 +128,7 @@ def test_coded_partitions_have_the_right_places() -> None:
 @a_compiler_may_warn
 @pytest.mark.parametrize(("bits", "dtype", "rel"), [(8, torch.float32, 0.1), (4, torch.bfloat16, 0.2)])
 def test_coded_partitions_err_as_on_a_cpu(bits: int, dtype: torch.dtype, rel: float) -> None:
-    """A value whose code rounding moves by a step is one of many: the errors' sizes agree."""
+    """Rounding moves few codes by a step, so the sizes of the errors agree."""
     error = coded_error(bits, dtype, PLACE)
     assert not CUDA or error == pytest.approx(coded_error(bits, dtype, "cpu"), rel=rel)
     assert 0 < error < 2 * 2.0**-bits
@@ -160,20 +160,20 @@ def test_captured_in_a_graph_of_cuda() -> None:
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        (found,) = torch.autograd.grad(act(x).sum(), x)
+        (gradient,) = torch.autograd.grad(act(x).sum(), x)
     graph.replay()
     torch.cuda.synchronize()
-    assert torch.equal(found, expected)
+    assert torch.equal(gradient, expected)
 
 
 @pytest.mark.parametrize("bits", [8, 4])
 def test_approximate_backprop_trains(bits: int) -> None:
-    """As in float32 on the same device: forward exactly, the gradient of the weights blurred."""
+    """As in float32 on the same device: forward is exact, the gradient of the weights approximate."""
     x, exact, model = torch.randn(512, 64, device=PLACE), net(), net()
     convert(model, method="approx-backprop", bits=bits, inputs=x)
     torch.testing.assert_close(model(x), exact(x), rtol=1e-4, atol=1e-5)
-    for got, wanted in zip(gradients(model, x), gradients(exact, x), strict=True):
-        assert (got - wanted).norm() <= 4 * 2.0**-bits * wanted.norm()
+    for gradient, exact_gradient in zip(gradients(model, x), gradients(exact, x), strict=True):
+        assert (gradient - exact_gradient).norm() <= 4 * 2.0**-bits * exact_gradient.norm()
 
 
 def blocks() -> nn.Module:

@@ -1,4 +1,4 @@
-"""Where a tensor is cut into pieces changes no bit of a result."""
+"""Results are the same bit for bit wherever a tensor is cut into pieces."""
 
 import pytest
 import torch

@@ -29,7 +29,7 @@ PARAMETERS = {
 
 @pytest.fixture(params=["torch", "triton"])
 def backend(request):
-    """The place where tensors go for one of the two backends."""
+    """The device of the tensors, for each of the two backends."""
     if request.param == "torch":
         return "cpu"
     return request.getfixturevalue("device")
@@ -81,13 +81,13 @@ def test_shape_strides_and_gradient_change_nothing(method, backend):
     @QUICK
     @given(st.data())
     def check(data):
-        name = data.draw(st.sampled_from([one for one in FUNCTIONS if applies(one, method)]))
+        name = data.draw(st.sampled_from([function for function in FUNCTIONS if applies(function, method)]))
         x = data.draw(tensors())
         grad = data.draw(gradients(x.shape, x.dtype))
         y, dx = both(x.to(backend), grad.to(backend), name, method, ())
         assert (y.shape, y.dtype, dx.shape, dx.dtype) == (x.shape, x.dtype, x.shape, x.dtype)
         if x.numel():
-            stock = torch.relu(x).stride()  # as any function of stock lays memory out
+            stock = torch.relu(x).stride()  # the layout of any stock function's result
             assert [a for a, size in zip(y.stride(), x.shape, strict=True) if size > 1] == [
                 a for a, size in zip(stock, x.shape, strict=True) if size > 1
             ]
@@ -118,8 +118,8 @@ def test_values_and_gradients_are_those_of_float64(name, backend):
         exact = x.double().detach().requires_grad_()
         expected = STOCK[name](exact, *params)
         expected.backward(grad.double())
-        # f' and its product with the gradient are rounded to the dtype, each by half a unit; what is computed on the
-        # way errs by some 16 units of 2**-24 (in float64, 2**-53) of numbers up to 2: f' may be the difference of two.
+        # f' and its product with the gradient are rounded to the dtype, each by half a unit; intermediate numbers up to
+        # 2 are off by some 16 units of 2**-24 (in float64, 2**-53): f' may be the difference of two.
         eps = torch.finfo(x.dtype).eps
         inner = 32 * (2.0**-53 if x.dtype == torch.float64 else 2.0**-24)
         if name == "softplus":  # stock rounds it to x from beta*x = 20 on, in float64 too
@@ -130,7 +130,7 @@ def test_values_and_gradients_are_those_of_float64(name, backend):
         size = expected.detach().abs()
         assert ((y.double().cpu() - expected.detach()).abs() <= eps * size + inner * (1 + size) + least).all()
         limit = 1.5 * eps * exact.grad.abs() + inner * (grad.double().abs() + exact.grad.abs()) + least
-        # Where |x| is large: relu2' = 2x, and x beside an exponential, multiply what is rounded.
+        # Where |x| is large, relu2' = 2x, and x beside an exponential, multiply rounding errors.
         limit = limit * (1 + exact.detach().abs())
         assert ((dx.double().cpu() - exact.grad).abs() <= limit).all()
 
@@ -172,7 +172,7 @@ def test_packing_goes_there_and_back(count, bits, seed):
     planes = pack(codes, bits)
     assert planes.shape == (bits, plane_bytes(count))
     assert torch.equal(unpack(planes, count), codes)
-    # Bit p of element 8*j + k is bit k of byte j of plane p; what fills the last byte is 0.
+    # Bit p of element 8*j + k is bit k of byte j of plane p; unused bits of the last byte are 0.
     for plane in range(bits):
         for at in range(plane_bytes(count) * 8):
             bit = int(planes[plane, at // 8]) >> (at % 8) & 1

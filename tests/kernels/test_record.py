@@ -1,4 +1,4 @@
-"""Histograms of what activations are given: the counts, the samples made of them, and the tables fitted to these."""
+"""Histograms of activations' inputs: the counts, the samples made of them, and the tables fitted to these."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from kernels.record import BINS, EDGES, PER_OCTAVE, Histogram, recorded
 
 
 class Net(nn.Module):
-    """Modules, functions and methods, one of them twice, one in place."""
+    """A model of modules, functions and methods, one of them used twice, one in place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,10 +49,10 @@ def test_edges_are_in_order_and_mirrored() -> None:
 def test_each_place_has_its_histogram() -> None:
     torch.manual_seed(0)
     net, x = Net(), torch.randn(5, 8)
-    with recorded(net) as found:
+    with recorded(net) as histograms:
         net(x)
         net(x[:2])
-    assert {name: int(one.counts.sum()) for name, one in found.items()} == {
+    assert {name: int(histogram.counts.sum()) for name, histogram in histograms.items()} == {
         "act.gelu_tanh": 7 * 16,
         "inner.1.relu": 7 * 8,
         "sigmoid": 7 * 8,
@@ -65,30 +65,30 @@ def test_nothing_else_changes() -> None:
     torch.manual_seed(0)
     net, x = Net(), torch.randn(5, 8, requires_grad=True)
     plain, expected = net(x), torch.autograd.grad(net(x).sum(), [x, *net.parameters()])
-    with recorded(net) as found:
+    with recorded(net) as histograms:
         assert torch.equal(net(x), plain)
         assert all(map(torch.equal, torch.autograd.grad(net(x).sum(), [x, *net.parameters()]), expected))
-    before = {name: one.counts.clone() for name, one in found.items()}
+    before = {name: histogram.counts.clone() for name, histogram in histograms.items()}
     net(x)
-    assert all(torch.equal(found[name].counts, counts) for name, counts in before.items())
+    assert all(torch.equal(histograms[name].counts, counts) for name, counts in before.items())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
 
 
 def test_a_forward_that_fails_leaves_the_names_right() -> None:
     net = Net()
-    with recorded(net) as found:
+    with recorded(net) as histograms:
         with pytest.raises(RuntimeError):
             net(torch.randn(5, 7))
         net(torch.randn(5, 8))
-    assert "act.gelu_tanh" in found
-    assert not any(name.startswith("first") for name in found)
+    assert "act.gelu_tanh" in histograms
+    assert not any(name.startswith("first") for name in histograms)
 
 
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=200), st.integers(1, 50))
 def test_samples_are_quantiles_to_the_width_of_a_bin(values: list[float], count: int) -> None:
     samples = counted(*values).samples(count)
     exact = np.sort(values)[np.floor((np.arange(count) + 0.5) / count * len(values)).astype(int)]
-    # The same number of values is below as in the list; within a bin, which a value of its own size is a 32nd wide.
+    # Quantiles agree with the list's up to the width of a bin, a 32nd of the value.
     assert np.all(np.abs(samples - exact) <= np.abs(exact) / PER_OCTAVE + EDGES[BINS + 1])
     assert np.all(np.diff(samples) >= 0)
 
@@ -108,14 +108,14 @@ def test_zero_and_the_infinite() -> None:
 
 
 def test_a_table_of_a_sites_own_numbers_is_better(tmp_path: Path) -> None:
-    """Narrow inputs, as after a small initialisation: the usual table spends its levels on all of [-10, 10]."""
+    """Narrow inputs, as after a small initialisation; the usual table spreads its levels over all of [-10, 10]."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
     net[0].weight.data *= 0.25
     x = torch.randn(500, 64)
-    with recorded(net) as found:
+    with recorded(net) as histograms:
         net(x)
-    found["1.gelu"].save(tmp_path / "gelu.npy")
+    histograms["1.gelu"].save(tmp_path / "gelu.npy")
     samples = read_samples(tmp_path / "gelu.npy")
     path = tmp_path / "gelu.json"
     path.write_text(dumps(seal(to_document(fit(get("gelu"), 2, weight=from_samples(samples))), 1)))

@@ -1,4 +1,4 @@
-"""PyTorch's own sample inputs for these functions, run through ours: values and gradients as stock's."""
+"""Our functions on PyTorch's own sample inputs: values and gradients are stock's."""
 
 from functools import partial
 
@@ -62,7 +62,7 @@ def test_sample_inputs(info, method, device):
         if (method == "invact" and below) or options.get("threshold", 20) < 20:
             with pytest.raises(KernelError, match="must be at least"):
                 run()
-            ran += name == "softplus"  # all of whose samples have a threshold that matters
+            ran += name == "softplus"  # the thresholds of all its samples matter
             continue
         y = run()
         stock_x = sample.input.detach().double().requires_grad_()

@@ -1,4 +1,4 @@
-"""Emitted modules that stand alone, where the kernels run, at every 16-bit input: what the runtime's kernels give."""
+"""Emitted standalone modules return the runtime kernels' results at every 16-bit input."""
 
 from pathlib import Path
 from types import ModuleType
@@ -36,17 +36,17 @@ def emitted(name: str, method: str, bits: int, dtype: str, folder: Path) -> Modu
         pytest.skip("not run: python-flint is missing, and this function's text is made by it")
 
 
-def run(found: ModuleType, kernel: KernelSpec, x: Tensor, params: tuple[float, ...]) -> tuple[Tensor, Tensor, Tensor]:
+def run(module: ModuleType, kernel: KernelSpec, x: Tensor, params: tuple[float, ...]) -> tuple[Tensor, Tensor, Tensor]:
     """y, what is saved, and the gradient of y.sum()."""
     y, dx, grad, saved = torch.empty_like(x), torch.empty_like(x), torch.ones_like(x), allocate(kernel, x)
     store = [saved] if saved.numel() else []
     given = [params] if params else []
     rows = 128 if x.is_cuda else 1 << 13  # the interpreter runs program after program
     grid = (-(-x.numel() // (8 * rows)),)
-    found.forward_kernel[grid](x, y, *store, *given, x.numel(), ROWS=rows)
-    keeps = [y] if kernel.storage.keeps_output else []
+    module.forward_kernel[grid](x, y, *store, *given, x.numel(), ROWS=rows)
+    outputs = [y] if kernel.storage.keeps_output else []
     takes = given if kernel.storage.name not in ("derivative", "codes") else []
-    found.backward_kernel[grid](grad, *keeps, *store, dx, *takes, x.numel(), ROWS=rows)
+    module.backward_kernel[grid](grad, *outputs, *store, dx, *takes, x.numel(), ROWS=rows)
     return y.cpu(), saved.cpu(), dx.cpu()
 
 
@@ -64,8 +64,8 @@ def test_it_gives_what_the_runtime_gives(
     needed = expected if kernel.storage.keeps_output else None
     gradient = launch.backward(kernel, torch.ones_like(x), needed, kept, params).cpu()
     number = ~torch.isnan(x.cpu()) & ~torch.isnan(expected.cpu())
-    # The same operations; a compiler may join a product and a sum in one and not in the other, which moves what is
-    # rounded by less than a unit. In the interpreter nothing is joined.
+    # The same operations; the compiler may fuse a product and a sum in one of them only, which moves a result by less
+    # than a unit. The interpreter fuses nothing.
     units = 1 if device == "cuda" else 0
     assert ulps(y, expected.cpu())[number].max() <= units
     assert ulps(dx, gradient)[number].max() <= units

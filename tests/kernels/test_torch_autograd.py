@@ -1,4 +1,4 @@
-"""torch.autograd and torch.func: what is differentiated, how often, and what may be done to an output."""
+"""torch.autograd and torch.func: transforms, double backward, and changes of an output in place."""
 
 import pytest
 import torch
@@ -10,8 +10,8 @@ from coefficients import load
 from kernels import KernelError, functional
 from tests.kernels.saved import METHODS
 
-each_method = pytest.mark.parametrize("how", METHODS.values(), ids=METHODS)
-# torch 2.13 makes its own rules of forward mode by what it deprecates.
+each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
+# torch 2.13 itself uses a deprecated function for its rules of forward mode.
 stock = nn.functional.gelu
 
 
@@ -29,11 +29,11 @@ def gated(x: Tensor) -> Tensor:
 
 
 @each_method
-def test_torch_func_takes_the_stock_function(how: dict) -> None:
+def test_torch_func_takes_the_stock_function(options: dict) -> None:
     x, v = torch.randn(5, 7), torch.randn(5, 7)
 
     def run(z: Tensor) -> Tensor:
-        return functional.gelu(z, **how)
+        return functional.gelu(z, **options)
 
     for transform in (
         lambda f: torch.func.grad(lambda z: f(z).sum())(x),
@@ -56,33 +56,35 @@ def test_torch_func_takes_gated_activations_and_act_linear(transform) -> None:
 
 
 @each_method
-def test_torch_func_agrees_with_autograd(how: dict) -> None:
-    """To what the method errs by: invact by what y does not tell next to the minimum, fewbit by its steps."""
+def test_torch_func_agrees_with_autograd(options: dict) -> None:
+    """Up to the method's error: invact's next to the minimum, where y hardly determines x; fewbit's steps."""
     x = leaf(500)
-    (got,) = torch.autograd.grad(functional.gelu(x, **how).sum(), x)
-    expected = torch.func.grad(lambda z: functional.gelu(z, **how).sum())(x.detach())
+    (got,) = torch.autograd.grad(functional.gelu(x, **options).sum(), x)
+    expected = torch.func.grad(lambda z: functional.gelu(z, **options).sum())(x.detach())
     # y = f(T) + f''(T)/2 (x - T)^2 is rounded to 2^-27 there, so that f' = f''(T) (x - T) is known to
-    # sqrt(2 f''(T) 2^-27) = 8e-5. What a table errs by, its file says.
+    # sqrt(2 f''(T) 2^-27) = 8e-5. The error of a table is in its file.
     table = load("gelu", "fewbit-3bit")["error"]["linf"] + torch.finfo(x.dtype).eps
     bound = {"invact": 1e-4, "fewbit": table, "forward-ad": 8 * torch.finfo(x.dtype).eps, "invact-precision-bit": 2e-4}
-    assert (got - expected).abs().max() <= bound[how["method"]]
+    assert (got - expected).abs().max() <= bound[options["method"]]
 
 
 @each_method
-def test_forward_mode(how: dict) -> None:
+def test_forward_mode(options: dict) -> None:
     x, v = leaf(5, 7), torch.randn(5, 7)
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(x, v)
-        got, expected = (forward_ad.unpack_dual(f(dual)).tangent for f in (lambda z: functional.gelu(z, **how), stock))
+        got, expected = (
+            forward_ad.unpack_dual(f(dual)).tangent for f in (lambda z: functional.gelu(z, **options), stock)
+        )
     assert torch.equal(got, expected)
 
 
 @each_method
 @pytest.mark.parametrize("penalty_only", [True, False])
-def test_the_gradient_of_a_gradient_is_refused(how: dict, penalty_only: bool) -> None:
+def test_the_gradient_of_a_gradient_is_refused(options: dict, penalty_only: bool) -> None:
     x = leaf(5, 7)
-    y = functional.gelu(3 * x, **how)
-    (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)  # which alone is allowed
+    y = functional.gelu(3 * x, **options)
+    (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)  # taking only this gradient is allowed
     assert gradient.requires_grad
     loss = gradient.square().sum() if penalty_only else gradient.square().sum() + y.sum()
     with pytest.raises(KernelError, match=r"differentiated once only; .* use method='stock'"):
@@ -98,28 +100,28 @@ def test_the_gradient_of_their_gradient_is_refused(run) -> None:
 
 
 @each_method
-def test_create_graph_changes_no_gradient(how: dict) -> None:
+def test_create_graph_changes_no_gradient(options: dict) -> None:
     x = leaf(5, 7)
     plain, kept = (
-        torch.autograd.grad(functional.gelu(x, **how).sum(), x, create_graph=create)[0] for create in (False, True)
+        torch.autograd.grad(functional.gelu(x, **options).sum(), x, create_graph=create)[0] for create in (False, True)
     )
     assert torch.equal(plain, kept)
 
 
 @each_method
-def test_backward_twice_with_retain_graph(how: dict) -> None:
+def test_backward_twice_with_retain_graph(options: dict) -> None:
     x = leaf(5, 7)
-    y = functional.gelu(x, **how)
+    y = functional.gelu(x, **options)
     first, second = (torch.autograd.grad(y.sum(), x, retain_graph=True)[0] for _ in range(2))
     assert torch.equal(first, second)
 
 
 @each_method
-def test_batched_gradients(how: dict) -> None:
+def test_batched_gradients(options: dict) -> None:
     x, cotangents = leaf(5, 7), torch.randn(3, 5, 7)
-    y = functional.gelu(x, **how)
+    y = functional.gelu(x, **options)
     (batched,) = torch.autograd.grad(y, x, cotangents, is_grads_batched=True, retain_graph=True)
-    one_by_one = [torch.autograd.grad(y, x, one, retain_graph=True)[0] for one in cotangents]
+    one_by_one = [torch.autograd.grad(y, x, cotangent, retain_graph=True)[0] for cotangent in cotangents]
     assert torch.equal(batched, torch.stack(one_by_one))
 
 
@@ -144,36 +146,36 @@ def test_another_output_may_be_changed_in_place(method: str) -> None:
 
 
 @each_method
-def test_an_input_may_be_changed_in_place_afterwards(how: dict) -> None:
-    """Nothing of x is kept, so it is free; the stock function raises here."""
+def test_an_input_may_be_changed_in_place_afterwards(options: dict) -> None:
+    """Our function does not save x, so x may change; the stock function raises here."""
     x = leaf(5, 7)
     for_change = x * 1
-    y, untouched = functional.gelu(for_change, **how), functional.gelu(x, **how)
+    y, untouched = functional.gelu(for_change, **options), functional.gelu(x, **options)
     for_change.zero_()
-    assert torch.equal(*(torch.autograd.grad(one.sum(), x)[0] for one in (y, untouched)))
+    assert torch.equal(*(torch.autograd.grad(result.sum(), x)[0] for result in (y, untouched)))
 
 
 @each_method
-def test_an_input_that_is_no_leaf_keeps_its_gradient(how: dict) -> None:
+def test_an_input_that_is_no_leaf_keeps_its_gradient(options: dict) -> None:
     x = leaf(5, 7)
     inner = x * 2
     inner.retain_grad()
-    functional.gelu(inner, **how).sum().backward()
+    functional.gelu(inner, **options).sum().backward()
     assert torch.equal(x.grad, 2 * inner.grad)
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection:UserWarning")
 @each_method
-def test_anomaly_mode(how: dict) -> None:
+def test_anomaly_mode(options: dict) -> None:
     x = leaf(5, 7)
     with torch.autograd.detect_anomaly():
-        functional.gelu(x, **how).sum().backward()
-    assert torch.equal(x.grad, torch.autograd.grad(functional.gelu(x, **how).sum(), x)[0])
+        functional.gelu(x, **options).sum().backward()
+    assert torch.equal(x.grad, torch.autograd.grad(functional.gelu(x, **options).sum(), x)[0])
 
 
 @pytest.mark.parametrize("method", ["invact", "forward-ad", "invact-precision-bit"])
 def test_gradcheck(method: str) -> None:
-    """In float64; its slopes are float32's, whose formulas are within 2^-20 of f', hence the tolerance."""
+    """In float64; its derivatives come from float32 formulas within 2^-20 of f', hence the tolerance."""
     x = torch.linspace(-4, 4, 41, dtype=torch.float64)
-    x = x[(x + 0.75179).abs() > 0.05].requires_grad_()  # next to the minimum y hardly tells x
+    x = x[(x + 0.75179).abs() > 0.05].requires_grad_()  # next to the minimum y hardly determines x
     assert torch.autograd.gradcheck(lambda z: functional.gelu(z, method=method), x, atol=2**-19, rtol=0)

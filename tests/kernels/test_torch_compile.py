@@ -1,5 +1,5 @@
-"""torch.compile in one graph: what it gives is what eager gives, bit for bit but for Inductor's arithmetic, and it
-compiles once."""
+"""torch.compile in one graph: results are eager's, bit for bit except for Inductor's arithmetic, and it compiles
+once."""
 
 import itertools
 from collections.abc import Callable
@@ -13,14 +13,14 @@ from kernels import functional
 from tests.kernels.saved import METHODS
 
 pytestmark = pytest.mark.usefixtures("afresh")
-each_method = pytest.mark.parametrize("how", METHODS.values(), ids=METHODS)
+each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 each_backend = pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 
 Made = Callable[..., Tensor]
 
 
 def outcome(run: Made, *inputs: Tensor) -> list[Tensor]:
-    """The output, and the gradients of the inputs by a cotangent that is the same each time."""
+    """The output, and the gradients of the inputs for a fixed cotangent."""
     y = run(*inputs)
     cotangent = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(y.dtype)
     return [y.detach(), *torch.autograd.grad(y, inputs, cotangent)]
@@ -32,15 +32,15 @@ OF_ERF = 5.1e-7
 
 
 def agree(compiled: Made, eager: Made, *inputs: Tensor, backend: str = "aot_eager", of_erf: float = 0.0) -> bool:
-    """Forward bit for bit, and gradients to the rounding of a formula in y, for which the ops have operations of their
-    own: of some twenty operations it moves f' by 2**-19 at most in float32, on each side; the numbers that f' is
-    multiplied by are below 4 here. By Inductor to the rounding of its own functions, of which f' from y makes more
-    beside a turning point: 4e-4 in float32, as docs/accuracy.md has it; in other dtypes eps is enough.
+    """Forward is equal bit for bit, and gradients to the rounding of a formula in y, which the ops compute differently:
+    some twenty operations move f' by 2**-19 at most in float32, on each side; f' is multiplied by numbers below 4 here.
+    With Inductor, equal to the rounding of its own functions, which f' from y magnifies beside a turning point: 4e-4 in
+    float32, see docs/accuracy.md; in other dtypes eps is enough.
 
-    of_erf: what y may be off by besides, as a share of |x|.
+    of_erf: an additional error of y, as a share of |x|.
     """
     got, expected = outcome(compiled, *inputs), outcome(eager, *inputs)
-    same_layout = all(one.stride() == other.stride() for one, other in zip(got, expected, strict=True))
+    same_layout = [tensor.stride() for tensor in got] == [tensor.stride() for tensor in expected]
     if backend == "aot_eager":
         pairs = zip(got[1:], expected[1:], strict=True)
         eps = torch.finfo(inputs[0].dtype).eps
@@ -61,14 +61,14 @@ def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(shape, dtype=dtype, requires_grad=True)
 
 
-# Inductor takes ten times as long as aot_eager; of fixed sizes it compiles the functions below.
+# Inductor takes ten times as long as aot_eager; with fixed sizes it compiles the functions below.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "dynamic"), [("aot_eager", False), ("aot_eager", True), ("inductor", True)], ids=str
 )
 @each_method
-def test_a_module_is_as_in_eager_and_compiles_once(how: dict, dynamic: bool, backend: str) -> None:
-    net = kernels.GELU(**how)
+def test_a_module_is_as_in_eager_and_compiles_once(options: dict, dynamic: bool, backend: str) -> None:
+    net = kernels.GELU(**options)
     compiled = torch.compile(net, backend=backend, dynamic=dynamic, fullgraph=True)
     assert agree(compiled, net, leaf(37, 53), backend=backend, of_erf=OF_ERF)
     with torch.compiler.set_stance("fail_on_recompile"):
@@ -78,7 +78,7 @@ def test_a_module_is_as_in_eager_and_compiles_once(how: dict, dynamic: bool, bac
 
 
 def test_another_shape_compiles_again_if_static() -> None:
-    """What the test above relies on: a second compilation raises."""
+    """A second compilation raises, as the test above relies on."""
     compiled = torch.compile(kernels.GELU(), backend="aot_eager", dynamic=False, fullgraph=True)
     compiled(leaf(37, 53))
     with torch.compiler.set_stance("fail_on_recompile"), pytest.raises(RuntimeError, match="recompile"):
@@ -88,9 +88,9 @@ def test_another_shape_compiles_again_if_static() -> None:
 @pytest.mark.slow
 @each_backend
 @each_method
-def test_functions_are_as_in_eager(how: dict, backend: str) -> None:
+def test_functions_are_as_in_eager(options: dict, backend: str) -> None:
     def run(x: Tensor) -> Tensor:
-        return functional.silu(functional.mish(x, **how).t(), **how)
+        return functional.silu(functional.mish(x, **options).t(), **options)
 
     assert agree(torch.compile(run, backend=backend, fullgraph=True), run, leaf(6, 35), backend=backend)
 
@@ -111,7 +111,7 @@ def test_act_linear_is_as_in_eager(backend: str) -> None:
     assert agree(torch.compile(net, backend=backend, fullgraph=True), net, leaf(6, 35))
 
 
-# Each method in one dtype, and what is saved in bits, or as the output, in each.
+# Each method in one dtype; in each dtype, a method that saves bits or the output.
 OF_DTYPES = [
     *itertools.product(("fewbit", "invact"), (torch.float16, torch.bfloat16, torch.float64)),
     *(("forward-ad", torch.float16), ("invact-precision-bit", torch.bfloat16)),
@@ -127,7 +127,7 @@ def test_dtypes(method: str, dtype: torch.dtype) -> None:
     )
 
 
-# aot_eager shows what layout each op is said to give; Inductor's own code, of what is no op to it, is seen by two.
+# aot_eager shows the layout that each op declares; two cases run Inductor's own code, which has no such ops.
 OF_LAYOUTS = [
     *itertools.product(METHODS, ["aot_eager"], [False]),
     *itertools.product(["fewbit", "invact-precision-bit"], ["aot_eager", "inductor"], [True]),
@@ -145,7 +145,7 @@ def test_layouts(method: str, dynamic: bool, backend: str) -> None:
 
 
 def test_what_is_asked_for_is_guarded() -> None:
-    """Another method or number of bits compiles again; the old code is not run for it."""
+    """Another method or number of bits compiles again; the old code does not run for it."""
     net, x = kernels.GELU(method="fewbit"), leaf(5, 7)
     compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
     assert agree(compiled, net, x)
@@ -154,7 +154,7 @@ def test_what_is_asked_for_is_guarded() -> None:
 
 
 def slopes_agree(dynamic: bool | None) -> bool:
-    """Of what is compiled, with numbers of which the second differs from the first."""
+    """The results of compiled code for a number, and then for another."""
 
     def run(x: Tensor, bits: int, slope: float) -> Tensor:
         return functional.leaky_relu(functional.gelu(x, method="fewbit", bits=bits), slope)
@@ -175,8 +175,8 @@ def test_numbers_given_to_what_is_compiled_dynamically(dynamic: bool | None) -> 
     assert slopes_agree(dynamic)
 
 
-def changed(how: dict) -> Made:
-    return lambda x: functional.gelu(x, **how).add_(1)
+def changed(options: dict) -> Made:
+    return lambda x: functional.gelu(x, **options).add_(1)
 
 
 @pytest.mark.slow
@@ -218,9 +218,9 @@ def test_an_output_changed_after_the_graph_is_refused(method: str) -> None:
 
 
 @each_method
-def test_double_backward_is_refused(how: dict) -> None:
+def test_double_backward_is_refused(options: dict) -> None:
     x = leaf(5, 7)
-    y = torch.compile(kernels.GELU(**how), backend="aot_eager", fullgraph=True)(x)
+    y = torch.compile(kernels.GELU(**options), backend="aot_eager", fullgraph=True)(x)
     (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="does not currently support double backward"):
         gradient.sum().backward()
@@ -240,5 +240,5 @@ def test_under_torch_func_the_stock_function_is_compiled() -> None:
         return torch.func.grad(lambda z: nn.functional.gelu(z).sum())(x)
 
     x = torch.randn(5, 7)
-    got, expected = (torch.compile(one, backend="aot_eager", fullgraph=True)(x) for one in (run, stock))
+    got, expected = (torch.compile(function, backend="aot_eager", fullgraph=True)(x) for function in (run, stock))
     assert torch.equal(got, expected)

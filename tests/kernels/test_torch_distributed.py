@@ -1,4 +1,4 @@
-"""Two processes, each with half of the batch, train as one process with all of it does."""
+"""Two processes, each with half of the batch, train like one process with the whole batch."""
 
 from typing import Any
 
@@ -24,8 +24,8 @@ ROUNDING = 1000 * torch.finfo(torch.float64).eps
 def model(method: str) -> nn.Module:
     """The same in every process."""
     torch.manual_seed(0)
-    one, other = (Written(), Written(True)) if method == "nested" else (kernels.GELU(**MODELS[method]), None)
-    layers = (nn.Linear(6, 20), one, nn.Linear(20, 20), other or kernels.SiLU(**MODELS[method]))
+    first, second = (Written(), Written(True)) if method == "nested" else (kernels.GELU(**MODELS[method]), None)
+    layers = (nn.Linear(6, 20), first, nn.Linear(20, 20), second or kernels.SiLU(**MODELS[method]))
     net = nn.Sequential(*layers, nn.Linear(20, 3)).double()
     return wrap(net, min_numel=1) if method == "nested" else net
 
@@ -61,16 +61,16 @@ def train(net: nn.Module, x: Tensor, target: Tensor) -> list[Tensor]:
 
 
 def worker(rank: int, mesh: Any) -> dict[tuple[str, str], tuple[Tensor, list[Tensor]]]:
-    """What each of the two processes does."""
+    """Trains all models in one of the two processes; (wrapper, method) -> losses and parameters."""
     mine = [half.chunk(2)[rank] for half in batch()]
-    found = {}
+    results = {}
     for method in MODELS:
         for wrapper in WRAPPERS:
             net = wrapped(model(method), wrapper, mesh)
             losses = torch.stack(train(net, *mine))
             torch.distributed.all_reduce(losses)
-            found[wrapper, method] = losses / 2, [whole(one) for one in net.parameters()]
-    return found
+            results[wrapper, method] = losses / 2, [whole(parameter) for parameter in net.parameters()]
+    return results
 
 
 @pytest.fixture(scope="module")
@@ -82,12 +82,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], t
 def alone(method: str) -> tuple[Tensor, list[Tensor]]:
     net = model(method)
     losses = torch.stack(train(net, *batch()))
-    return losses, [one.detach() for one in net.parameters()]
+    return losses, [parameter.detach() for parameter in net.parameters()]
 
 
 def agree(got: tuple[Tensor, list[Tensor]], expected: tuple[Tensor, list[Tensor]], bound: float) -> bool:
     pairs = [(got[0], expected[0]), *zip(got[1], expected[1], strict=True)]
-    return all(bool(((one - other).abs() <= bound).all()) for one, other in pairs)
+    return all(bool(((computed - exact).abs() <= bound).all()) for computed, exact in pairs)
 
 
 @needs_distributed
@@ -104,7 +104,7 @@ def test_two_processes_are_as_one(results, method: str, wrapper: str) -> None:
     [
         ("forward-ad", ROUNDING),
         ("nested", ROUNDING),
-        # Float64 has float32's slopes, within 2^-20 of f' where y tells as much; gradients are of the size of 1.
+        # Float64 uses float32's derivatives, within 2^-20 of f' where y determines them; gradients are about 1.
         ("invact", STEPS * RATE * 2**-20),
         ("invact-precision-bit", STEPS * RATE * 2**-20),
     ],
@@ -117,7 +117,7 @@ def test_training_changes_what_is_compared() -> None:
     losses, parameters = alone("stock")
     assert losses[1] < losses[0]
     moved = zip(parameters, model("stock").parameters(), strict=True)
-    assert all(((one - other).abs() > 1e-4).any() for one, other in moved)
+    assert all(((trained - initial).abs() > 1e-4).any() for trained, initial in moved)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Exports and traces hold the stock function, which every reader of them knows."""
+"""Exports and traces hold the stock function, which every tool that reads them knows."""
 
 import importlib.util
 from pathlib import Path
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import kernels
 from tests.kernels.saved import METHODS
 
-each_method = pytest.mark.parametrize("how", METHODS.values(), ids=METHODS)
+each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 
 
 @pytest.fixture(autouse=True)
@@ -19,11 +19,11 @@ def seeded() -> None:
 
 
 class Model(nn.Module):
-    """All that we have, in training mode."""
+    """A model of all our kinds of modules, in training mode."""
 
-    def __init__(self, how: dict) -> None:
+    def __init__(self, options: dict) -> None:
         super().__init__()
-        self.first = nn.Sequential(nn.Linear(8, 16), kernels.GELU(**how), nn.Linear(16, 8), kernels.Tanh())
+        self.first = nn.Sequential(nn.Linear(8, 16), kernels.GELU(**options), nn.Linear(16, 8), kernels.Tanh())
         self.last = kernels.ActLinear("silu", nn.Linear(8, 2))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -38,8 +38,8 @@ def stock(model: Model, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("strict", [True, False])
 @each_method
-def test_torch_export(how: dict, strict: bool) -> None:
-    model, x = Model(how), torch.randn(5, 8, requires_grad=True)
+def test_torch_export(options: dict, strict: bool) -> None:
+    model, x = Model(options), torch.randn(5, 8, requires_grad=True)
     exported = torch.export.export(model, (x,), strict=strict, dynamic_shapes=({0: torch.export.Dim("rows")},))
     called = [str(node.target) for node in exported.graph.nodes if node.op == "call_function"]
     assert not [name for name in called if "actfit" in name]
@@ -76,8 +76,8 @@ traced_by = pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarn
 
 @traced_by
 @each_method
-def test_jit_trace(how: dict) -> None:
-    model, x = Model(how), torch.randn(5, 8, requires_grad=True)
+def test_jit_trace(options: dict) -> None:
+    model, x = Model(options), torch.randn(5, 8, requires_grad=True)
     net = nn.Sequential(model.first, model.last)
     traced = torch.jit.trace(net, x)
     assert "actfit" not in str(traced.inlined_graph)

@@ -10,7 +10,7 @@ from kernels.methods.functions import FUNCTIONS
 from kernels.stock import STOCK
 from tests.kernels.saved import METHODS
 
-each_method = pytest.mark.parametrize("how", METHODS.values(), ids=METHODS)
+each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 each_dtype = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
 stock = nn.functional.gelu
 
@@ -38,21 +38,21 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
-def outcome(x: Tensor, how: dict, cotangent: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def outcome(x: Tensor, options: dict, cotangent: Tensor | None = None) -> tuple[Tensor, Tensor]:
     x = x.detach().requires_grad_()
-    y = functional.gelu(x, **how)
+    y = functional.gelu(x, **options)
     (gradient,) = torch.autograd.grad(y.sum() if cotangent is None else y, x, cotangent)
     return y.detach(), gradient
 
 
-def in_rows(x: Tensor, how: dict, cotangent: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The same of contiguous copies."""
+def in_rows(x: Tensor, options: dict, cotangent: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The outcome for contiguous copies."""
     made = torch.ones(x.shape, dtype=x.dtype) if cotangent is None else cotangent.contiguous()
-    return outcome(x.contiguous(), how, made)
+    return outcome(x.contiguous(), options, made)
 
 
 def all_layouts(x: Tensor) -> dict[str, Tensor]:
-    """One tensor of four dimensions, as it may lie in memory: for vector code, scalar code and oneDNN."""
+    """A tensor of four dimensions in different memory layouts: for vector code, scalar code and oneDNN."""
     return {
         "contiguous": x,
         "channels_last": x.to(memory_format=torch.channels_last),
@@ -73,7 +73,7 @@ WIDE_IN_16_BITS = ("softsign", "tanhshrink", "quick_gelu")  # torch computes the
 @each_dtype
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_forward_is_stocks_bit_for_bit(name: str, dtype: torch.dtype) -> None:
-    """On a CPU, of whatever strides; where torch rounds in between, in 16 bits, it is rounded once."""
+    """On a CPU, with any strides; where torch rounds intermediate numbers to 16 bits, ours rounds once."""
     params = FUNCTIONS[name].parameters
     made = torch.Generator().manual_seed(1)
     for layout, x in all_layouts(3 * torch.randn(2, 3, 40, 50, dtype=dtype, generator=made)).items():
@@ -94,8 +94,8 @@ def test_act_linear_is_stocks_bit_for_bit(name: str) -> None:
         assert torch.equal(kernels.ActLinear(name, linear)(x.requires_grad_()), expected)
 
 
-# Vector and scalar code of gelu differ by some units in the last place. Where y does, invact's f' is off next to the
-# minimum, as y tells it to within 8e-5 there (see test_torch_autograd); precision-bit's twice as far.
+# Vector and scalar code of gelu differ by some units in the last place. Next to the minimum that moves invact's f',
+# which y determines to within 8e-5 there (see test_torch_autograd), and precision-bit's by twice as much.
 OF_Y, OF_SLOPE = 4 * torch.finfo(torch.float32).eps, 2e-4
 
 
@@ -109,28 +109,28 @@ def agree(got: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> bool:
 
 @pytest.mark.parametrize("name", DENSE)
 @each_method
-def test_the_layout_is_stocks(how: dict, name: str) -> None:
+def test_the_layout_is_stocks(options: dict, name: str) -> None:
     x = DENSE[name]
-    y, gradient = outcome(x, how)
+    y, gradient = outcome(x, options)
     assert y.stride() == stock(x).stride()
     assert gradient.stride() == y.stride()
-    assert agree((y, gradient), in_rows(x, how))
+    assert agree((y, gradient), in_rows(x, options))
 
 
 @each_method
-def test_memory_formats_stay(how: dict) -> None:
+def test_memory_formats_stay(options: dict) -> None:
     for x, format in (
         (DENSE["channels_last"], torch.channels_last),
         (DENSE["channels_last_3d"], torch.channels_last_3d),
     ):
-        assert all(one.is_contiguous(memory_format=format) for one in outcome(x, how))
+        assert all(tensor.is_contiguous(memory_format=format) for tensor in outcome(x, options))
 
 
 @pytest.mark.parametrize("name", EXPANDED)
 @each_method
-def test_expanded_inputs(how: dict, name: str) -> None:
+def test_expanded_inputs(options: dict, name: str) -> None:
     x = EXPANDED[name]
-    assert agree(outcome(x, how), in_rows(x, how))
+    assert agree(outcome(x, options), in_rows(x, options))
 
 
 @pytest.mark.parametrize("name", ["rows", "inside"])
@@ -140,7 +140,7 @@ def test_the_layout_of_an_expanded_input_is_stocks(name: str) -> None:
 
 
 @each_method
-def test_gradients_of_any_strides(how: dict) -> None:
+def test_gradients_of_any_strides(options: dict) -> None:
     x = DENSE["contiguous"]
     cotangents = (
         torch.ones(()).expand(x.shape),  # stride 0, as sum() gives
@@ -150,26 +150,26 @@ def test_gradients_of_any_strides(how: dict) -> None:
         torch.randn(4, 5).expand(x.shape),
     )
     for cotangent in cotangents:
-        assert torch.equal(outcome(x, how, cotangent)[1], in_rows(x, how, cotangent)[1])
-    assert torch.equal(outcome(x, how)[1], in_rows(x, how)[1])
+        assert torch.equal(outcome(x, options, cotangent)[1], in_rows(x, options, cotangent)[1])
+    assert torch.equal(outcome(x, options)[1], in_rows(x, options)[1])
 
 
 @each_method
-def test_a_gradient_of_another_memory_format(how: dict) -> None:
+def test_a_gradient_of_another_memory_format(options: dict) -> None:
     x, cotangent = DENSE["channels_last"], torch.randn(IMAGE.shape)
-    expected = outcome(x, how, cotangent.to(memory_format=torch.channels_last))[1]
-    assert torch.equal(outcome(x, how, cotangent)[1], expected)
+    expected = outcome(x, options, cotangent.to(memory_format=torch.channels_last))[1]
+    assert torch.equal(outcome(x, options, cotangent)[1], expected)
 
 
 @each_dtype
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (8,), (9,), (3, 5, 7), (2, 0, 3), (0,)], ids=str)
 @each_method
-def test_shapes_and_dtypes(how: dict, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_shapes_and_dtypes(options: dict, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x = torch.randn(shape, dtype=dtype)
-    y, gradient = outcome(x, how)
+    y, gradient = outcome(x, options)
     assert (y.shape, y.dtype) == (gradient.shape, gradient.dtype) == (x.shape, x.dtype)
     expected = stock(x)
-    if how["method"] == "invact-precision-bit":  # which writes into the last bit
+    if options["method"] == "invact-precision-bit":  # it writes into y's last bit
         whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
         assert torch.equal(y.view(whole) | 1, expected.view(whole) | 1)
     else:
@@ -178,7 +178,7 @@ def test_shapes_and_dtypes(how: dict, shape: tuple[int, ...], dtype: torch.dtype
 
 @pytest.mark.parametrize("name", ["gelu", "silu", "mish", "tanh"])
 def test_large_tensors(name: str) -> None:
-    """Torch cuts them into pieces, one for each thread, whose ends run by scalar code; we work piece by piece, too."""
+    """Torch cuts them into a piece for each thread and runs scalar code at the ends; we work piece by piece, too."""
     x = torch.randn((1 << 20) + 98317)
     for threads in (1, 2, 3):
         before = torch.get_num_threads()
@@ -193,19 +193,19 @@ def test_large_tensors(name: str) -> None:
 
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 63, 65, 1 << 15, (1 << 15) + 1, (1 << 16) + 7])
 @each_method
-def test_each_element_has_its_own_slope(how: dict, count: int) -> None:
-    """As it has alone; pieces and bytes end where they may."""
+def test_each_element_has_its_own_slope(options: dict, count: int) -> None:
+    """The derivative of an element is the same alone, wherever pieces and bytes end."""
     x = torch.linspace(-4, 4, count)
-    gradient = outcome(x, how)[1]
+    gradient = outcome(x, options)[1]
     some = sorted({0, 1, 7, 8, count // 2, (1 << 15) - 1, 1 << 15, count - 2, count - 1} & set(range(count)))
-    alone = torch.stack([outcome(x[[one]], how)[1][0] for one in some])
+    alone = torch.stack([outcome(x[[index]], options)[1][0] for index in some])
     assert close(gradient[some], alone, OF_SLOPE)
 
 
 @pytest.mark.parametrize("run", [kernels.swiglu, kernels.geglu, kernels.reglu])
 def test_gated_layouts(run) -> None:
     a, b = (torch.randn(6, 5).t().requires_grad_() for _ in range(2))
-    rows = [one.detach().contiguous().requires_grad_() for one in (a, b)]
+    rows = [tensor.detach().contiguous().requires_grad_() for tensor in (a, b)]
     cotangent = torch.ones(()).expand(5, 6)
     got = torch.autograd.grad(run(a, b), (a, b), cotangent)
     expected = torch.autograd.grad(run(*rows), rows, cotangent.contiguous())
@@ -223,7 +223,7 @@ def test_act_linear_shapes(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape, requires_grad=True)
     y = net(x)
     assert torch.equal(y, net.linear(stock(x)))
-    got, expected = (torch.autograd.grad(one.sum(), [x, *net.parameters()]) for one in (y, net.linear(stock(x))))
-    # x: f' as y tells it, see test_torch_autograd, times 32 weights below 0.18. The weights: y is kept to an ulp.
-    assert all(one.shape == other.shape for one, other in zip(got, expected, strict=True))
-    assert all(((one - other).abs() <= 1e-4).all() for one, other in zip(got, expected, strict=True))
+    got, expected = (torch.autograd.grad(result.sum(), [x, *net.parameters()]) for result in (y, net.linear(stock(x))))
+    # x: f' from y, see test_torch_autograd, times 32 weights below 0.18. The weights: y is saved to an ulp.
+    assert all(gradient.shape == exact.shape for gradient, exact in zip(got, expected, strict=True))
+    assert all(((gradient - exact).abs() <= 1e-4).all() for gradient, exact in zip(got, expected, strict=True))

@@ -1,4 +1,4 @@
-"""Bytes that are kept between forward and backward, exactly: eager, compiled, and where no gradient is asked for."""
+"""The exact bytes saved between forward and backward: eager, compiled, and where no gradient is needed."""
 
 from collections.abc import Callable
 
@@ -11,19 +11,19 @@ import kernels
 from kernels import functional
 from tests.kernels.saved import METHODS, bytes_allocated, bytes_in_graph
 
-each_method = pytest.mark.parametrize("how", METHODS.values(), ids=METHODS)
+each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 
 ROWS, WIDTH = 33, 40
 COUNT = ROWS * WIDTH  # 1320 elements of float32, 5280 bytes
 PLANE = COUNT // 8  # bytes of one bit of each: 165
-# Of an MLP with one hidden layer, besides its input and its weights. The second Linear keeps its input, y, in all.
+# Bytes saved by an MLP with one hidden layer, besides its input and weights. The second Linear always saves y.
 EXPECTED = {
     "stock": 8 * COUNT,  # x and y
-    "invact": 4 * COUNT + PLANE,  # y, and the side
+    "invact": 4 * COUNT + PLANE,  # y, and the branch bit
     "fewbit": 4 * COUNT + 3 * PLANE,  # y, and three bits
     "forward-ad": 8 * COUNT,  # f'(x) and y
-    "invact-precision-bit": 4 * COUNT,  # y, the side in its last bit
-    "ActLinear": 4 * COUNT,  # y - min f, the side in its sign
+    "invact-precision-bit": 4 * COUNT,  # y, with the branch bit as its last bit
+    "ActLinear": 4 * COUNT,  # y - min f, with the branch bit as its sign
 }
 
 
@@ -84,8 +84,8 @@ def test_what_autograd_does_not_see_the_allocator_does() -> None:
 
 @each_method
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, None], ids=["no_grad", "inference", "no leaf"])
-def test_without_gradient_the_stock_function_runs(how: dict, mode: Callable | None) -> None:
-    net = nn.Sequential(kernels.GELU(**how), kernels.SiLU(**how)).eval()
+def test_without_gradient_the_stock_function_runs(options: dict, mode: Callable | None) -> None:
+    net = nn.Sequential(kernels.GELU(**options), kernels.SiLU(**options)).eval()
     x = torch.randn(5, 77, requires_grad=mode is not None)
     stock = nn.Sequential(nn.GELU(), nn.SiLU())
     if mode is None:
@@ -98,8 +98,8 @@ def test_without_gradient_the_stock_function_runs(how: dict, mode: Callable | No
 
 
 @each_method
-def test_inference_keeps_nothing(how: dict) -> None:
-    net, x = kernels.GELU(**how).eval(), torch.randn(1000)
+def test_inference_keeps_nothing(options: dict) -> None:
+    net, x = kernels.GELU(**options).eval(), torch.randn(1000)
     with torch.inference_mode():
         y, allocated = bytes_allocated(net, x)
     assert y.is_inference()
@@ -126,7 +126,7 @@ def gradients(net: nn.Module, x: Tensor) -> list[Tensor]:
     ],
 )
 def test_hooks_see_what_is_packed(method: str, expected: list[int]) -> None:
-    """Offloading moves what is kept, and nothing more."""
+    """Offloading moves the saved tensors, and nothing else."""
     x, cotangent = torch.randn(COUNT, requires_grad=True), torch.randn(COUNT)
     moved: list[int] = []
 
@@ -142,13 +142,13 @@ def test_hooks_see_what_is_packed(method: str, expected: list[int]) -> None:
         y = functional.gelu(x, **METHODS[method])
     assert sorted(filter(None, moved)) == expected
     plain = functional.gelu(x, **METHODS[method])
-    got, wanted = (torch.autograd.grad(one, x, cotangent)[0] for one in (y, plain))
-    assert torch.equal(got, wanted)
+    got, plain_gradient = (torch.autograd.grad(result, x, cotangent)[0] for result in (y, plain))
+    assert torch.equal(got, plain_gradient)
 
 
 @each_method
-def test_save_on_cpu(how: dict) -> None:
-    net = nn.Sequential(nn.Linear(8, 20), kernels.GELU(**how), nn.Linear(20, 3))
+def test_save_on_cpu(options: dict) -> None:
+    net = nn.Sequential(nn.Linear(8, 20), kernels.GELU(**options), nn.Linear(20, 3))
     x = torch.randn(5, 8, requires_grad=True)
     plain = gradients(net, x)
     with save_on_cpu():

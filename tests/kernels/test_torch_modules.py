@@ -1,4 +1,4 @@
-"""Modules as others handle them: copied, saved, moved, tied, put into transformers."""
+"""Modules in common uses: copied, saved, moved to other dtypes, tied, put into transformers."""
 
 import copy
 import io
@@ -15,7 +15,7 @@ import kernels
 from tests.kernels.saved import METHODS
 
 ROOT = Path(__file__).parents[2]
-each_method = pytest.mark.parametrize("how", METHODS.values(), ids=METHODS)
+each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 
 
 @pytest.fixture(autouse=True)
@@ -23,9 +23,9 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
-def mlp(how: dict) -> nn.Sequential:
+def mlp(options: dict) -> nn.Sequential:
     last = kernels.ActLinear("silu", nn.Linear(8, 2))
-    return nn.Sequential(nn.Linear(8, 16), kernels.GELU(**how), nn.Linear(16, 8), kernels.ELU(0.5), last)
+    return nn.Sequential(nn.Linear(8, 16), kernels.GELU(**options), nn.Linear(16, 8), kernels.ELU(0.5), last)
 
 
 def gradients(net: nn.Module, x: Tensor) -> list[Tensor]:
@@ -40,8 +40,8 @@ def saved_and_loaded(net: nn.Module) -> nn.Module:
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net)), saved_and_loaded])
 @each_method
-def test_copies_do_the_same(how: dict, copied) -> None:
-    net, x = mlp(how), torch.randn(5, 8, requires_grad=True)
+def test_copies_do_the_same(options: dict, copied) -> None:
+    net, x = mlp(options), torch.randn(5, 8, requires_grad=True)
     other = copied(net)
     assert repr(other) == repr(net)
     assert torch.equal(other(x), net(x))
@@ -49,10 +49,10 @@ def test_copies_do_the_same(how: dict, copied) -> None:
 
 
 @each_method
-def test_state_dicts_are_stocks(how: dict) -> None:
-    assert list(kernels.GELU(**how).state_dict()) == []
+def test_state_dicts_are_stocks(options: dict) -> None:
+    assert list(kernels.GELU(**options).state_dict()) == []
     stock = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
-    ours = nn.Sequential(nn.Linear(8, 16), kernels.GELU(**how), nn.Linear(16, 8))
+    ours = nn.Sequential(nn.Linear(8, 16), kernels.GELU(**options), nn.Linear(16, 8))
     assert list(ours.state_dict()) == list(stock.state_dict())
     ours.load_state_dict(stock.state_dict())
     x = torch.randn(5, 8)
@@ -82,39 +82,39 @@ def test_modules_are_instances_of_stocks() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
 @each_method
-def test_models_are_moved_to_another_dtype(how: dict, dtype: torch.dtype) -> None:
-    net, x = mlp(how).to(dtype), torch.randn(5, 8, dtype=dtype, requires_grad=True)
+def test_models_are_moved_to_another_dtype(options: dict, dtype: torch.dtype) -> None:
+    net, x = mlp(options).to(dtype), torch.randn(5, 8, dtype=dtype, requires_grad=True)
     assert net(x).dtype == dtype
-    assert all(one.dtype == dtype for one in gradients(net, x))
+    assert all(gradient.dtype == dtype for gradient in gradients(net, x))
 
 
 @each_method
-def test_one_module_twice_and_tied_weights(how: dict) -> None:
-    """As with two modules and one weight, since a module remembers nothing itself."""
-    linear, act = nn.Linear(8, 8), kernels.GELU(**how)
+def test_one_module_twice_and_tied_weights(options: dict) -> None:
+    """The same as with two modules and one weight, as a module has no state."""
+    linear, act = nn.Linear(8, 8), kernels.GELU(**options)
     tied, apart = nn.Linear(8, 8), nn.Linear(8, 8)
     tied.weight = apart.weight = linear.weight
     once = nn.Sequential(linear, act, tied, act)
-    twice = nn.Sequential(linear, kernels.GELU(**how), tied, kernels.GELU(**how))
+    twice = nn.Sequential(linear, kernels.GELU(**options), tied, kernels.GELU(**options))
     x = torch.randn(5, 8, requires_grad=True)
     assert len(list(once.parameters())) == 3
     assert all(map(torch.equal, gradients(once, x), gradients(twice, x)))
 
 
 @each_method
-def test_a_transformer_layer_trains_and_evaluates(how: dict) -> None:
+def test_a_transformer_layer_trains_and_evaluates(options: dict) -> None:
     def layer(act: nn.Module) -> nn.TransformerEncoderLayer:
         torch.manual_seed(0)
         return nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, activation=act, batch_first=True)
 
-    ours, stock, x = layer(kernels.GELU(**how)), layer(nn.GELU()), torch.randn(2, 5, 16, requires_grad=True)
+    ours, stock, x = layer(kernels.GELU(**options)), layer(nn.GELU()), torch.randn(2, 5, 16, requires_grad=True)
     cotangent = torch.randn(2, 5, 16)
-    got, expected = (torch.autograd.grad(one(x), [x, *one.parameters()], cotangent) for one in (ours, stock))
-    # Slopes err by 2e-4 at most, the 3-bit ones by 0.11 (see test_torch_autograd); weighed with numbers below 1, some
-    # with one sign and some with the other.
-    bound = 0.11 if how["method"] == "fewbit" else 2e-4
-    for one, other in zip(got, expected, strict=True):
-        assert ((one - other).abs() <= bound * other.abs().max().clamp(min=1)).all()
+    got, expected = (torch.autograd.grad(model(x), [x, *model.parameters()], cotangent) for model in (ours, stock))
+    # Derivatives are off by 2e-4 at most, 3-bit ones by 0.11 (see test_torch_autograd); their errors have both signs
+    # and are weighted with numbers below 1.
+    bound = 0.11 if options["method"] == "fewbit" else 2e-4
+    for gradient, exact in zip(got, expected, strict=True):
+        assert ((gradient - exact).abs() <= bound * exact.abs().max().clamp(min=1)).all()
     assert ours.activation_relu_or_gelu == stock.activation_relu_or_gelu == 2  # torch's mark of the fast path
     with torch.inference_mode():
         assert torch.equal(ours.eval()(x), stock.eval()(x))
@@ -122,7 +122,7 @@ def test_a_transformer_layer_trains_and_evaluates(how: dict) -> None:
 
 @pytest.mark.slow
 def test_a_tiny_bert() -> None:
-    """transformers imports while our package `kernels` is there, builds a model, and trains with our activation."""
+    """transformers imports beside our package `kernels`, builds a model, and trains with our activation."""
     pytest.importorskip("transformers", reason="transformers is not installed")
     code = """
 import torch, kernels

@@ -1,4 +1,4 @@
-"""The ops as torch.library sees them, tensors without contents, and what is refused."""
+"""The ops by torch.library's own tests, tensors without contents, and refusals."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,9 +14,9 @@ from tests.kernels.saved import METHODS
 from tests.kernels.specs import spec
 
 ops = torch.ops.actfit
-each_method = pytest.mark.parametrize("how", METHODS.values(), ids=METHODS)
+each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 
-# One kernel of each way of saving, and the tests of torch.library. test_autograd_registration and the last one are for
+# A kernel of each kind of storage, and the tests of torch.library. test_autograd_registration and the last one use
 # inputs without a gradient: the ops are not differentiable, the autograd.Function around them is.
 KEYS = [
     spec("gelu", "forward-ad").key,
@@ -78,23 +78,23 @@ def test_an_op_by_itself_is_not_differentiable() -> None:
         torch.library.opcheck(ops.forward.default, (x, KEYS[3], []), test_utils="test_autograd_registration")
 
 
-def outcome(x: Tensor, how: dict) -> tuple[Tensor, Tensor]:
-    y = functional.gelu(x, **how)
+def outcome(x: Tensor, options: dict) -> tuple[Tensor, Tensor]:
+    y = functional.gelu(x, **options)
     return y, torch.autograd.grad(y.sum(), x)[0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("kind", ["fake", "meta"])
 @each_method
-def test_tensors_without_contents(how: dict, kind: str, dtype: torch.dtype) -> None:
+def test_tensors_without_contents(options: dict, kind: str, dtype: torch.dtype) -> None:
     if kind == "fake":
         with FakeTensorMode():
             x = torch.empty(3, 50, 7, dtype=dtype, requires_grad=True)
-            made = outcome(x, how)
+            made = outcome(x, options)
     else:
         x = torch.empty(3, 50, 7, dtype=dtype, device="meta", requires_grad=True)
-        made = outcome(x, how)
-    assert all((one.shape, one.dtype, one.device) == (x.shape, x.dtype, x.device) for one in made)
+        made = outcome(x, options)
+    assert all((tensor.shape, tensor.dtype, tensor.device) == (x.shape, x.dtype, x.device) for tensor in made)
 
 
 def test_a_meta_tensor_too_large_to_compute() -> None:

@@ -1,4 +1,4 @@
-"""docs/support.md says nothing that no test holds."""
+"""Each statement in docs/support.md names the test that checks it."""
 
 import ast
 import re
@@ -9,8 +9,8 @@ PAGE = (HERE.parents[1] / "docs" / "support.md").read_text(encoding="utf-8")
 NAMED = re.compile(r"`([\w/]*test_\w+)::(test_\w+)`")
 
 
-def there() -> set[tuple[str, str]]:
-    """The tests of this folder and those within it, by file and name."""
+def names_of_tests() -> set[tuple[str, str]]:
+    """The file and name of each test in this folder and its subfolders."""
     return {
         (file.relative_to(HERE).with_suffix("").as_posix(), node.name)
         for file in HERE.rglob("test_*.py")
@@ -20,7 +20,7 @@ def there() -> set[tuple[str, str]]:
 
 
 def test_every_test_named_is_there() -> None:
-    assert set(NAMED.findall(PAGE)) - there() == set()
+    assert set(NAMED.findall(PAGE)) - names_of_tests() == set()
 
 
 def test_every_row_names_a_test() -> None:

@@ -1,4 +1,4 @@
-"""Our methods as plain operations of a compiled graph: which, what crosses into backward, and results as by the ops."""
+"""Methods compiled to plain operations: which ones, the tensors saved for backward, and the ops' results."""
 
 from collections.abc import Callable, Iterator
 
@@ -27,7 +27,7 @@ OPAQUE = {
     "fewbit-6": {"method": "fewbit", "bits": 6},
     "invact-precision-bit": {"method": "invact-precision-bit"},
 }
-each_traced = pytest.mark.parametrize("how", TRACED.values(), ids=TRACED)
+each_traced = pytest.mark.parametrize("options", TRACED.values(), ids=TRACED)
 SPECIAL = [
     0.0,
     -0.0,
@@ -47,7 +47,7 @@ SPECIAL = [
 
 
 class Graphs:
-    """A backend that runs graphs as they are, and shows them."""
+    """A backend that runs graphs unchanged, and records them."""
 
     def __init__(self) -> None:
         self.graphs: list[torch.fx.GraphModule] = []
@@ -60,7 +60,7 @@ class Graphs:
         return make_boxed_func(graph.forward)
 
     def ours(self) -> set[str]:
-        """The ops of this project in them."""
+        """The ops of this project in the graphs."""
         calls = (node for graph in self.graphs for node in graph.graph.nodes if node.op == "call_function")
         return {str(node.target) for node in calls if "actfit" in str(node.target)}
 
@@ -75,14 +75,16 @@ def same(got: list[Tensor], expected: list[Tensor]) -> bool:
     return all(torch.allclose(*pair, rtol=0, atol=0, equal_nan=True) for pair in zip(got, expected, strict=True))
 
 
-def as_by_ops(run: Callable[[Tensor], Tensor], x: Tensor, how: dict, rounded: float = 0.0, **options: object) -> bool:
-    """Bit for bit, but for gradients by formulas in y, for which the ops have operations of their own.
+def as_by_ops(
+    run: Callable[[Tensor], Tensor], x: Tensor, options: dict, rounded: float = 0.0, **compile_options: object
+) -> bool:
+    """Whether results are the ops' bit for bit; gradients by formulas in y, which the ops compute differently, closely.
 
     A formula of some twenty operations moves f' by 2**-19 at most in float32, on each side. Gradients are sums of f'
-    times numbers, which together are below 8 here; `rounded` is eps of a narrower dtype on the way, if there is one.
+    times numbers whose sum is below 8 here; `rounded` is eps of a narrower intermediate dtype, if there is one.
     """
-    compiled, plain = both_passes(torch.compile(run, backend="aot_eager", **options), x), both_passes(run, x)
-    if how.get("method", "invact") != "invact":
+    compiled, plain = both_passes(torch.compile(run, backend="aot_eager", **compile_options), x), both_passes(run, x)
+    if options.get("method", "invact") != "invact":
         return same(compiled, plain)
     rounded = max(rounded, torch.finfo(x.dtype).eps)
     gradients = torch.allclose(compiled[1], plain[1], rtol=2 * rounded, atol=8 * 2 * 2.0**-19 + rounded, equal_nan=True)
@@ -90,11 +92,12 @@ def as_by_ops(run: Callable[[Tensor], Tensor], x: Tensor, how: dict, rounded: fl
 
 
 @pytest.mark.parametrize(
-    ("how", "opaque"), [*((how, False) for how in TRACED.values()), *((how, True) for how in OPAQUE.values())]
+    ("options", "opaque"),
+    [*((options, False) for options in TRACED.values()), *((options, True) for options in OPAQUE.values())],
 )
-def test_which_are_plain_operations(how: dict, opaque: bool) -> None:
+def test_which_are_plain_operations(options: dict, opaque: bool) -> None:
     seen = Graphs()
-    both_passes(torch.compile(kernels.GELU(**how), backend=seen.backend), torch.randn(16, 8, requires_grad=True))
+    both_passes(torch.compile(kernels.GELU(**options), backend=seen.backend), torch.randn(16, 8, requires_grad=True))
     assert len(seen.graphs) == 2
     assert bool(seen.ours()) == opaque
 
@@ -104,23 +107,23 @@ def numbers(dtype: torch.dtype) -> Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [TRACED["invact"], TRACED["fewbit-3"], TRACED["forward-ad"]])
-def test_every_function_gives_what_the_ops_give(how: dict) -> None:
-    """At special values too."""
-    functions = [name for name, info in FUNCTIONS.items() if how["method"] != "fewbit" or info.bounded_derivative]
+@pytest.mark.parametrize("options", [TRACED["invact"], TRACED["fewbit-3"], TRACED["forward-ad"]])
+def test_every_function_gives_what_the_ops_give(options: dict) -> None:
+    """Special values included."""
+    functions = [name for name, info in FUNCTIONS.items() if options["method"] != "fewbit" or info.bounded_derivative]
 
     def run(x: Tensor) -> Tensor:
         rows = zip(functions, x.unbind(), strict=True)
-        return torch.stack([activation(function, row, **how) for function, row in rows])
+        return torch.stack([activation(function, row, **options) for function, row in rows])
 
-    assert as_by_ops(run, numbers(torch.float32).detach().repeat(len(functions), 1).requires_grad_(), how)
+    assert as_by_ops(run, numbers(torch.float32).detach().repeat(len(functions), 1).requires_grad_(), options)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
 @each_traced
-def test_special_values(how: dict, dtype: torch.dtype) -> None:
-    assert as_by_ops(kernels.GELU(**how), numbers(dtype), how)
+def test_special_values(options: dict, dtype: torch.dtype) -> None:
+    assert as_by_ops(kernels.GELU(**options), numbers(dtype), options)
 
 
 def shapes() -> Iterator[Tensor]:
@@ -136,20 +139,20 @@ def shapes() -> Iterator[Tensor]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [TRACED["invact"], TRACED["fewbit-3"], TRACED["forward-ad"]])
-def test_any_shape_and_strides(how: dict) -> None:
-    net = kernels.GELU(**how)
+@pytest.mark.parametrize("options", [TRACED["invact"], TRACED["fewbit-3"], TRACED["forward-ad"]])
+def test_any_shape_and_strides(options: dict) -> None:
+    net = kernels.GELU(**options)
     for x in shapes():
         torch._dynamo.reset()
-        assert as_by_ops(net, x.requires_grad_(), how, dynamic=False), x.shape
+        assert as_by_ops(net, x.requires_grad_(), options, dynamic=False), x.shape
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [24, 5])
 @each_traced
-def test_a_number_of_rows_that_varies(how: dict, width: int) -> None:
+def test_a_number_of_rows_that_varies(options: dict, width: int) -> None:
     """Compiled once, whether 8 divides the number of elements or not."""
-    net = kernels.GELU(**how)
+    net = kernels.GELU(**options)
     compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
     for rows in (6, 9, 16, 33):
         x = torch.randn(rows, width, requires_grad=True)
@@ -157,14 +160,14 @@ def test_a_number_of_rows_that_varies(how: dict, width: int) -> None:
         with torch.compiler.set_stance("default" if rows == 6 else "fail_on_recompile"):
             for got, expected in zip(both_passes(compiled, x), both_passes(net, x), strict=True):
                 # torch's vector and scalar code differ in the last bits, and which runs depends on the padding
-                assert torch.allclose(got, expected, rtol=0, atol=0 if how["method"] == "fewbit" else 1e-6)
+                assert torch.allclose(got, expected, rtol=0, atol=0 if options["method"] == "fewbit" else 1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(("how", "bits"), [(TRACED["invact"], 1), (TRACED["fewbit-1"], 1), (TRACED["fewbit-3"], 3)])
-def test_the_codes_cross_and_nothing_else(how: dict, bits: int, dtype: torch.dtype) -> None:
-    """By the partitioner that torch takes: the hidden tensor is the next layer's, the input of GELU is not kept."""
-    net = nn.Sequential(nn.Linear(16, 64), kernels.GELU(**how), nn.Linear(64, 16)).to(dtype)
+@pytest.mark.parametrize(("options", "bits"), [(TRACED["invact"], 1), (TRACED["fewbit-1"], 1), (TRACED["fewbit-3"], 3)])
+def test_the_codes_cross_and_nothing_else(options: dict, bits: int, dtype: torch.dtype) -> None:
+    """With torch's partitioner: the hidden tensor is saved for the next layer, the input of GELU is not saved."""
+    net = nn.Sequential(nn.Linear(16, 64), kernels.GELU(**options), nn.Linear(64, 16)).to(dtype)
     x, seen = torch.randn(40, 16, dtype=dtype), Graphs()
     compiled = torch.compile(net, backend=seen.backend)
     assert saved_bytes(compiled, x).total == 40 * 64 * dtype.itemsize + bits * 40 * 64 // 8
@@ -172,35 +175,35 @@ def test_the_codes_cross_and_nothing_else(how: dict, bits: int, dtype: torch.dty
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [TRACED["fewbit-1"], TRACED["fewbit-3"], TRACED["fewbit-4"]])
+@pytest.mark.parametrize("options", [TRACED["fewbit-1"], TRACED["fewbit-3"], TRACED["fewbit-4"]])
 @pytest.mark.parametrize("shape", [(40, 24), (7, 5)])
-def test_inductor_decodes_what_it_encoded(how: dict, shape: tuple[int, int]) -> None:
-    """f' of few bits has no rounding: gradients are the ops' bit for bit."""
-    net, x = kernels.GELU(**how), torch.randn(shape, requires_grad=True)
+def test_inductor_decodes_what_it_encoded(options: dict, shape: tuple[int, int]) -> None:
+    """f' from few bits is not rounded, so gradients are the ops' bit for bit."""
+    net, x = kernels.GELU(**options), torch.randn(shape, requires_grad=True)
     compiled, plain = both_passes(torch.compile(net), x), both_passes(net, x)
     assert torch.equal(compiled[1], plain[1])
 
 
 @pytest.mark.slow
 @each_traced
-def test_checkpointed_in_compiled_code(how: dict) -> None:
-    net = nn.Sequential(nn.Linear(8, 24), kernels.GELU(**how), nn.Linear(24, 8))
-    assert as_by_ops(lambda x: checkpoint(net, x, use_reentrant=False), torch.randn(5, 8, requires_grad=True), how)
+def test_checkpointed_in_compiled_code(options: dict) -> None:
+    net = nn.Sequential(nn.Linear(8, 24), kernels.GELU(**options), nn.Linear(24, 8))
+    assert as_by_ops(lambda x: checkpoint(net, x, use_reentrant=False), torch.randn(5, 8, requires_grad=True), options)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @each_traced
-def test_autocast_and_graph_breaks(how: dict) -> None:
-    net = nn.Sequential(nn.Linear(8, 24), kernels.GELU(**how), nn.Linear(24, 8))
+def test_autocast_and_graph_breaks(options: dict) -> None:
+    net = nn.Sequential(nn.Linear(8, 24), kernels.GELU(**options), nn.Linear(24, 8))
 
     def run(x: Tensor) -> Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             hidden = net(x)
         torch._dynamo.graph_break()
-        return functional.silu(hidden.float(), **how)
+        return functional.silu(hidden.float(), **options)
 
-    assert as_by_ops(run, torch.randn(5, 8, requires_grad=True), how, torch.finfo(torch.bfloat16).eps)
+    assert as_by_ops(run, torch.randn(5, 8, requires_grad=True), options, torch.finfo(torch.bfloat16).eps)
 
 
 @pytest.mark.filterwarnings("ignore:Error detected in ElementwiseBackward:UserWarning")
@@ -215,12 +218,12 @@ def test_a_kept_output_changed_in_place_is_refused(change: Callable[[Tensor], Te
         both_passes(torch.compile(run, backend="aot_eager"), torch.randn(5, 8, requires_grad=True))
 
 
-@pytest.mark.parametrize("how", [TRACED["fewbit-3"], TRACED["forward-ad"]])
-def test_another_output_and_the_input_may_be_changed(how: dict) -> None:
+@pytest.mark.parametrize("options", [TRACED["fewbit-3"], TRACED["forward-ad"]])
+def test_another_output_and_the_input_may_be_changed(options: dict) -> None:
     def run(x: Tensor) -> Tensor:
         hidden = x * 2
-        y = functional.gelu(hidden, **how)
+        y = functional.gelu(hidden, **options)
         hidden.zero_()
         return y.mul_(3) + hidden
 
-    assert as_by_ops(run, torch.randn(5, 8, requires_grad=True), how)
+    assert as_by_ops(run, torch.randn(5, 8, requires_grad=True), options)

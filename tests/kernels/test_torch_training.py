@@ -1,4 +1,4 @@
-"""Training as it is done: autocast, checkpoints, twenty steps of an optimizer."""
+"""Training: autocast, checkpoints, twenty steps of an optimizer."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ import kernels
 from kernels import functional
 from tests.kernels.saved import METHODS, bytes_allocated
 
-each_method = pytest.mark.parametrize("how", METHODS.values(), ids=METHODS)
+each_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 both_checkpoints = pytest.mark.parametrize("reentrant", [False, True], ids=["saving", "reentrant"])
 EPS = torch.finfo(torch.float32).eps
 UNIT = torch.finfo(torch.bfloat16).eps / 2  # of rounding to bfloat16
@@ -29,23 +29,23 @@ def mlp(act: nn.Module) -> nn.Sequential:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @each_method
-def test_autocast_leaves_the_dtype_of_an_activation(how: dict, dtype: torch.dtype) -> None:
+def test_autocast_leaves_the_dtype_of_an_activation(options: dict, dtype: torch.dtype) -> None:
     x = torch.randn(5, 8, dtype=dtype, requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        y = functional.gelu(x, **how)
+        y = functional.gelu(x, **options)
         expected = nn.functional.gelu(x)
     assert y.dtype == expected.dtype == dtype
     assert torch.autograd.grad(y.sum(), x)[0].dtype == dtype
 
 
 @each_method
-def test_autocast_of_a_model(how: dict) -> None:
-    """After a Linear, the activation works in bfloat16, and keeps half of what it keeps in float32."""
-    first, act, x = nn.Linear(8, 32), kernels.GELU(**how), torch.randn(40, 8)
+def test_autocast_of_a_model(options: dict) -> None:
+    """After a Linear, the activation works in bfloat16, and saves half of what it saves in float32."""
+    first, act, x = nn.Linear(8, 32), kernels.GELU(**options), torch.randn(40, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inner = first(x)
         y, allocated = bytes_allocated(act, inner)
-    bits = {"invact": 1, "fewbit": 3, "forward-ad": 16, "invact-precision-bit": 0}[how["method"]]
+    bits = {"invact": 1, "fewbit": 3, "forward-ad": 16, "invact-precision-bit": 0}[options["method"]]
     assert y.dtype == torch.bfloat16
     assert allocated - y.nbytes == bits * 40 * 32 // 8
     y.float().square().sum().backward()
@@ -64,19 +64,22 @@ def test_autocast_of_act_linear(dtype: torch.dtype) -> None:
     weight = net.linear.weight.abs()
     bound = 1.13 * UNIT * x.abs().float() @ weight.T + UNIT * x.abs().float() @ weight.T + 2 * UNIT * expected.abs()
     assert ((y - expected).abs() <= bound).all()
-    wanted = [x, net.linear.weight, net.linear.bias]
-    got, plain = (torch.autograd.grad(one.float().sum(), wanted) for one in (y, expected))
-    assert [one.dtype for one in got] == [one.dtype for one in plain] == [dtype, torch.float32, torch.float32]
-    # f' in bfloat16 is told by y to within 0.0106, see docs/invact.md, and sums of some ten are rounded.
-    assert all(((one - other).abs() <= 0.03 * other.abs().max()).all() for one, other in zip(got, plain, strict=True))
+    inputs = [x, net.linear.weight, net.linear.bias]
+    got, plain = (torch.autograd.grad(result.float().sum(), inputs) for result in (y, expected))
+    dtypes = [dtype, torch.float32, torch.float32]
+    assert [gradient.dtype for gradient in got] == [gradient.dtype for gradient in plain] == dtypes
+    # In bfloat16 y determines f' to within 0.0106, see docs/invact.md, and sums of some ten are rounded.
+    assert all(
+        ((gradient - exact).abs() <= 0.03 * exact.abs().max()).all() for gradient, exact in zip(got, plain, strict=True)
+    )
 
 
 def gradients(run: Callable[[Tensor], Tensor], net: nn.Module, x: Tensor) -> list[Tensor]:
-    """By backward(), which is what reentrant checkpoints know."""
+    """The gradients by backward(), as reentrant checkpoints require."""
     net.zero_grad()
     x = x.clone().requires_grad_()
     run(x).square().sum().backward()
-    return [x.grad, *(one.grad.clone() for one in net.parameters())]
+    return [x.grad, *(parameter.grad.clone() for parameter in net.parameters())]
 
 
 PARTS = {
@@ -90,25 +93,25 @@ PARTS = {
 @pytest.mark.parametrize("part", PARTS)
 @both_checkpoints
 @each_method
-def test_checkpoints(how: dict, reentrant: bool, part: str) -> None:
-    net, x = mlp(kernels.GELU(**how)), torch.randn(5, 8)
+def test_checkpoints(options: dict, reentrant: bool, part: str) -> None:
+    net, x = mlp(kernels.GELU(**options)), torch.randn(5, 8)
     plain = gradients(net, net, x)
 
     def run(layers: nn.Module, inner: Tensor) -> Tensor:
         return checkpoint(layers, inner, use_reentrant=reentrant)
 
     got = gradients(lambda z: PARTS[part](net, run, z), net, x)
-    if reentrant and how["method"] == "invact-precision-bit":
+    if reentrant and options["method"] == "invact-precision-bit":
         # The first run, without gradients, is the stock function's: y without the bit, so one ulp off.
         pairs = zip(got, plain, strict=True)
-        assert all(((one - other).abs() <= 64 * EPS * other.abs().max()).all() for one, other in pairs)
+        assert all(((gradient - exact).abs() <= 64 * EPS * exact.abs().max()).all() for gradient, exact in pairs)
     else:
         assert all(map(torch.equal, got, plain))
 
 
 @each_method
-def test_a_checkpoint_keeps_nothing_of_the_activation(how: dict) -> None:
-    act, x = kernels.GELU(**how), torch.randn(1000, requires_grad=True)
+def test_a_checkpoint_keeps_nothing_of_the_activation(options: dict) -> None:
+    act, x = kernels.GELU(**options), torch.randn(1000, requires_grad=True)
     y, allocated = bytes_allocated(lambda: checkpoint(act, x, use_reentrant=False, preserve_rng_state=False))
     assert y.requires_grad
     assert allocated == y.nbytes
@@ -119,22 +122,22 @@ def losses(act: nn.Module, steps: int = 20) -> Tensor:
     made = torch.Generator().manual_seed(1)
     x, target = (torch.randn(64, size, generator=made) for size in (8, 2))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
-    found = []
+    losses = []
     for _ in range(steps):
         loss = (net(x) - target).square().mean()
-        found.append(loss.detach())
+        losses.append(loss.detach())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return torch.stack(found)
+    return torch.stack(losses)
 
 
 @pytest.mark.parametrize(
     ("method", "bound"),
     [
-        # Slopes as exact as stock's; 20 steps, each of which adds some roundings.
+        # Derivatives as exact as stock's; each of 20 steps adds some roundings.
         ("forward-ad", 10 * EPS),
-        # Slopes off by up to 8e-5, next to the minimum of gelu only; x is seldom there.
+        # Derivatives off by up to 8e-5, only next to the minimum of gelu, where x is rare.
         ("invact", 1e-5),
         ("invact-precision-bit", 1e-5),
         # Not exact: off by 0.03 in the mean, in both directions. Here to within 1 % of the loss.

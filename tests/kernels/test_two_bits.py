@@ -36,7 +36,7 @@ def gradient(name, x, **options):
 
 
 def test_who_takes_two_bits():
-    """Functions that fall and rise and are curved; the others store what they stored, of whatever dtype."""
+    """Only curved functions that fall and rise store two bits; others store the same as without, in any dtype."""
     stored = {name: spec(name, "invact", 2).storage for name in FUNCTIONS}
     assert {name for name, storage in stored.items() if storage is BRANCH_AND_ROUNDING} == set(CURVED)
     assert stored["threshold"] is BRANCH_BIT
@@ -51,7 +51,7 @@ def test_who_takes_two_bits():
 @pytest.mark.parametrize("name", CURVED)
 @pytest.mark.parametrize("dtype", NARROW)
 def test_the_twin_is_within_the_stored_error(name, dtype):
-    """At every input; its bits are those of f(x) in float64, but where float32 cannot tell them."""
+    """At every input the bits are those of f(x) in float64, unless float32 cannot determine them."""
     x, f, df = truth(name, NARROW[dtype])
     y, dx = gradient(name, x, bits=2)
     kernel, params = spec(name, "invact", 2), tuple(FUNCTIONS[name].parameters.values())
@@ -85,14 +85,14 @@ def test_the_twin_decodes_what_the_kernel_stored(dtype, device):
 @settings(max_examples=40)
 @given(values=st.lists(st.floats(-60, 60), min_size=1, max_size=40), name=st.sampled_from(CURVED))
 def test_any_number_of_elements(dtype, values, name):
-    """Each by itself gives what it gives among others, and f' errs by no more than one bit more than the file says."""
+    """Each element has the same results alone as among others; the second bit does not change y and takes a plane."""
     x = torch.tensor(values, dtype=torch.float64).to(dtype)
     y, dx = gradient(name, x, bits=2)
     assert torch.equal(y, gradient(name, x)[0])
-    alone = [gradient(name, one[None], bits=2) for one in x]
+    alone = [gradient(name, element[None], bits=2) for element in x]
     # Vector code and scalar code of PyTorch's functions differ in the last bits, so y may: then f' is another, too.
-    same = torch.cat([one for one, _ in alone]) == y
-    assert torch.equal(torch.cat([one for _, one in alone])[same], dx[same])
+    same = torch.cat([element_y for element_y, _ in alone]) == y
+    assert torch.equal(torch.cat([element_dx for _, element_dx in alone])[same], dx[same])
     _, saved = reference.forward(spec(name, "invact", 2), x, tuple(FUNCTIONS[name].parameters.values()))
     assert saved.shape == (2, plane_bytes(len(values)))
 
@@ -100,13 +100,13 @@ def test_any_number_of_elements(dtype, values, name):
 @pytest.mark.parametrize("name", CURVED)
 @pytest.mark.parametrize("dtype", NARROW.values(), ids=NARROW)
 def test_ends(name, dtype):
-    """At infinity, zero, the largest and the smallest numbers f' is what one bit gives, up to its error and a unit."""
+    """At infinity, zero, the largest and the smallest numbers f' by two bits is near f' by one bit."""
     finfo = torch.finfo(dtype)
     x = torch.tensor([torch.inf, 0.0, -0.0, finfo.max, -finfo.max, finfo.tiny, -finfo.tiny, 50, -50], dtype=dtype)
-    (_, two), (_, one) = gradient(name, x, bits=2), gradient(name, x)
-    assert torch.isfinite(two).all()
+    (_, with_two_bits), (_, with_one_bit) = gradient(name, x, bits=2), gradient(name, x)
+    assert torch.isfinite(with_two_bits).all()
     assert (
-        (two.double() - one.double()).abs() <= 0.03
+        (with_two_bits.double() - with_one_bit.double()).abs() <= 0.03
     ).all()  # 0.0156 at most for two bits, and half that for the other
     assert torch.isnan(gradient(name, torch.tensor([torch.nan], dtype=dtype), bits=2)[1]).all()
 
@@ -170,8 +170,8 @@ def test_convert_and_what_is_kept():
 
 
 def test_gradients_of_a_model_are_nearer_with_two_bits():
-    """Root mean square distance of dx from float64's, over 4096 rows: less by 2 bits than by 1, in float16, where
-    rounding f' costs less than what y does not tell."""
+    """The root mean square error of dx against float64, over 4096 rows, is smaller with 2 bits than with 1, in float16,
+    where rounding f' costs less than deriving it from y."""
     x = torch.randn(4096, 64, generator=torch.Generator().manual_seed(1)).half()
     wide = x.double().requires_grad_()
     nn.functional.gelu(wide).sum().backward()
@@ -189,7 +189,7 @@ def test_compiled_is_as_eager(autocast, afresh):
         model.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             run(x).float().sum().backward()
-        return [one.grad.clone() for one in model.parameters()]
+        return [parameter.grad.clone() for parameter in model.parameters()]
 
     for got, expected in zip(step(torch.compile(model)), step(model), strict=True):
         torch.testing.assert_close(got, expected, rtol=2.0**-6, atol=2.0**-6 * float(expected.abs().max()))
@@ -210,8 +210,8 @@ def test_the_twin_that_stands_alone(name, dtype, tmp_path):
     assert torch.equal(saved, planes)
     dx = alone.backward_pass(torch.ones_like(x), y, saved)
     runtime = reference.backward(kernel, torch.ones_like(x), expected, planes, params)
-    # The runtime has faster operations, whose float32 rounds otherwise. Formulas are taken that come near the error
-    # that rounding y leaves, and what float32 adds to them is far below that.
+    # The runtime's faster operations round differently in float32. Formulas are fitted to come near the error that
+    # rounding y leaves; float32's own error is far below that.
     atol = load(name, f"invact-{dtype}-2bit")["error"]["floor_rms"] / 4
     eps = torch.finfo(NARROW[dtype]).eps
     torch.testing.assert_close(dx[number], runtime[number], rtol=eps, atol=atol)

@@ -1,4 +1,4 @@
-"""Layers of approximate backprop beside stock's: their inputs, gradients and errors."""
+"""Layers of approximate backprop and of torch: their inputs, gradients and errors."""
 
 import copy
 from typing import Any
@@ -16,7 +16,7 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "fused": {"scheme": "fused"},
     "paper": {"scheme": "paper"},
 }
-each_scheme = pytest.mark.parametrize("how", SCHEMES.values(), ids=SCHEMES)
+each_scheme = pytest.mark.parametrize("options", SCHEMES.values(), ids=SCHEMES)
 
 
 def layer(dtype: torch.dtype = torch.float32, *, hostile: bool = False) -> tuple[nn.Module, nn.Module, Tensor]:
@@ -36,36 +36,37 @@ def layer(dtype: torch.dtype = torch.float32, *, hostile: bool = False) -> tuple
 
 
 def plain(norm: nn.Module, *rest: nn.Module) -> nn.Module:
-    return nn.Sequential(*(copy.deepcopy(one) for one in (norm, *rest)))
+    return nn.Sequential(*(copy.deepcopy(module) for module in (norm, *rest)))
 
 
 def gradients(net: nn.Module, x: Tensor, seed: int = 1) -> tuple[list[Tensor], list[Tensor]]:
     """Outputs; gradients of x and of the parameters, in their order."""
     x = x.clone(memory_format=torch.preserve_format).requires_grad_()
-    found = net(x * 1)  # not a leaf: who keeps it keeps bytes
-    outputs = list(found) if isinstance(found, tuple) else [found]
+    result = net(x * 1)  # not a leaf, so saving it costs bytes
+    outputs = list(result) if isinstance(result, tuple) else [result]
     made = torch.Generator().manual_seed(seed)
-    cotangents = [torch.randn(one.shape, generator=made, dtype=one.dtype) for one in outputs]
-    return [one.detach() for one in outputs], list(torch.autograd.grad(outputs, [x, *net.parameters()], cotangents))
+    cotangents = [torch.randn(output.shape, generator=made, dtype=output.dtype) for output in outputs]
+    grads = torch.autograd.grad(outputs, [x, *net.parameters()], cotangents)
+    return [output.detach() for output in outputs], list(grads)
 
 
 def compared(ours: nn.Module, stock: nn.Module, x: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Gradients of both, as `gradients` has them, side by side. Outputs must be equal bit by bit."""
+    """The gradients of both in pairs, in the order of `gradients`. Outputs must be equal bit by bit."""
     (outputs, got), (expected, exact) = gradients(ours, x), gradients(stock, x)
     assert all(map(torch.equal, outputs, expected))
-    assert [one.stride() for one in outputs] == [one.stride() for one in expected]
+    assert [output.stride() for output in outputs] == [output.stride() for output in expected]
     return list(zip(got, exact, strict=True))
 
 
 def assert_near(pairs: list[tuple[Tensor, Tensor]], bound: float) -> None:
     """Relative to the largest gradient of each tensor, or to 1."""
-    for one, other in pairs:
-        assert one.dtype == other.dtype
-        assert (one - other).abs().max() <= bound * (1 + other.abs().max())
+    for computed, expected in pairs:
+        assert computed.dtype == expected.dtype
+        assert (computed - expected).abs().max() <= bound * (1 + expected.abs().max())
 
 
 class Stock(nn.Module):
-    """A copy of what comes first, and of the layers that take its result."""
+    """A copy of a first module and of the layers that take its result."""
 
     def __init__(self, first: list[nn.Module], layers: list[nn.Module]) -> None:
         super().__init__()
@@ -73,7 +74,7 @@ class Stock(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         h = self.first(x)
-        return tuple(one(h) for one in self.layers)
+        return tuple(module(h) for module in self.layers)
 
 
 def error(got: Tensor, expected: Tensor) -> float:
@@ -81,7 +82,7 @@ def error(got: Tensor, expected: Tensor) -> float:
 
 
 class Doubled(nn.Module):
-    """A layer on what is no leaf: who keeps it keeps bytes."""
+    """A layer on a tensor that is not a leaf, so saving it costs bytes."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()

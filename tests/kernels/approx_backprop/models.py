@@ -26,7 +26,7 @@ class PreActivated(nn.Module):
 
 
 class Residual(nn.Module):
-    """A block of a ResNet as torchvision has it: one ReLU for all, in place, after what is added in place."""
+    """A block of torchvision's ResNets: one ReLU module for all, in place, also after an addition in place."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.norm1(x)
-        q, k, v = (one(h).unflatten(-1, (4, -1)).transpose(1, 2) for one in (self.q, self.k, self.v))
+        q, k, v = (projection(h).unflatten(-1, (4, -1)).transpose(1, 2) for projection in (self.q, self.k, self.v))
         x = x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
         return x + self.mlp(self.norm2(x))
 
@@ -92,13 +92,13 @@ def made(name: str) -> tuple[nn.Module, Tensor]:
 
 def gradients(net: Any, x: Tensor) -> tuple[Tensor, list[Tensor]]:
     y = net(x)
-    names = [one for one in net.parameters() if one.requires_grad]
-    return y.detach(), list(torch.autograd.grad(y, names, torch.ones_like(y) + torch.arange(4)))
+    parameters = [parameter for parameter in net.parameters() if parameter.requires_grad]
+    return y.detach(), list(torch.autograd.grad(y, parameters, torch.ones_like(y) + torch.arange(4)))
 
 
 def error(got: list[Tensor], expected: list[Tensor]) -> float:
-    """Of all gradients together."""
+    """The relative error of all gradients together."""
     return float(
-        torch.cat([(one - other).flatten() for one, other in zip(got, expected, strict=True)]).norm()
-        / torch.cat([one.flatten() for one in expected]).norm()
+        torch.cat([(gradient - exact).flatten() for gradient, exact in zip(got, expected, strict=True)]).norm()
+        / torch.cat([gradient.flatten() for gradient in expected]).norm()
     )

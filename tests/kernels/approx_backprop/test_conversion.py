@@ -1,4 +1,4 @@
-"""Whole models by approximate backprop: converted, trained, copied, put back."""
+"""Whole models by approximate backprop: converted, trained, copied, reverted."""
 
 import copy
 import pickle
@@ -48,16 +48,16 @@ def test_a_model_trains_and_is_put_back(name: str, bits: int) -> None:
     expected, exact = gradients(stock, x)
     assert torch.equal(y, expected)
     assert all(map(torch.equal, net.buffers(), stock.buffers()))
-    # A step is 1/16 of the range at 4 bits, 1/256 at 8: what errors are made of, in each of some ten layers.
+    # Each of some ten layers adds an error of about a step: 1/16 of the range at 4 bits, 1/256 at 8.
     assert error(got, exact) <= (0.5 if bits == 4 else 0.05)
     ours, theirs = trained(net, x), trained(stock, x)
     assert ours[0] == theirs[0]
     assert abs(ours[-1] - theirs[-1]) < 0.1 * theirs[0]
     net.load_state_dict(stock.state_dict())
     report.revert()
-    assert not any("forward" in vars(one) for one in net.modules())
-    for one, other in zip(gradients(net, x)[1], gradients(stock, x)[1], strict=True):
-        assert torch.equal(one, other)
+    assert not any("forward" in vars(module) for module in net.modules())
+    for gradient, stock_gradient in zip(gradients(net, x)[1], gradients(stock, x)[1], strict=True):
+        assert torch.equal(gradient, stock_gradient)
 
 
 @each_model
@@ -78,15 +78,15 @@ def test_frozen_and_evaluated() -> None:
     net, x = made("residual")
     convert(net, METHOD)
     stock = copy.deepcopy(net)
-    for one in (net, stock):
-        one[:4].requires_grad_(False)
+    for model in (net, stock):
+        model[:4].requires_grad_(False)
     net.eval()
     stock.eval()
     convert(stock, METHOD).revert()
     assert torch.equal(net(x), stock(x))
     net.train()
     _, got = gradients(net, x)
-    assert all(one.isfinite().all() for one in got)
+    assert all(gradient.isfinite().all() for gradient in got)
 
 
 def test_sites_can_be_chosen_and_say_why_not() -> None:
@@ -105,7 +105,7 @@ def test_sites_can_be_chosen_and_say_why_not() -> None:
     assert "it goes by approx-backprop already; revert that first" in str(again)
     again.revert()
     report.revert()
-    assert not any("forward" in vars(one) for one in net.modules())
+    assert not any("forward" in vars(module) for module in net.modules())
 
 
 def test_smooth_functions_keep_their_derivative_in_few_bits() -> None:
@@ -130,15 +130,15 @@ def test_copies_and_pickles_stay_converted() -> None:
     convert(net, METHOD, bits=4, inputs=x)
     state = copy.deepcopy(net.state_dict())
     kept, (_, exact) = saved_bytes(net, x).total, gradients(net, x)
-    for one in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
-        one.load_state_dict(state)
-        assert saved_bytes(one, x).total == kept
-        assert error(gradients(one, x)[1], exact) == 0
+    for copied in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        copied.load_state_dict(state)
+        assert saved_bytes(copied, x).total == kept
+        assert error(gradients(copied, x)[1], exact) == 0
 
 
 def test_every_kind_of_module_is_told_of() -> None:
     net = nn.Sequential(nn.ReLU(), nn.GroupNorm(2, 8), nn.MultiheadAttention(8, 2))
-    net[0].register_forward_hook(lambda *_: None)  # which go on to run
+    net[0].register_forward_hook(lambda *_: None)  # hooks still run
     report = convert(net, METHOD)
     assert [site.name for site in report.converted] == ["0"]
     assert {site.name: site.reason for site in report.left} == dict.fromkeys(
@@ -175,9 +175,9 @@ def test_models_of_transformers(name: str) -> None:
     kind = getattr(transformers, kind)
     torch.manual_seed(0)
     net = kind(kind.config_class(**values))
-    for one in net.modules():
-        if isinstance(one, nn.Dropout):
-            one.p = 0.0
+    for module in net.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
     stock = copy.deepcopy(net)
     tokens = {"input_ids": torch.randint(2, 50, (4, 16))}
     report = convert(net, METHOD, bits=8, inputs=tokens)
@@ -186,14 +186,14 @@ def test_models_of_transformers(name: str) -> None:
     assert report.after is not None
     assert report.after.total < 0.6 * report.before.total
 
-    def run(one: nn.Module) -> tuple[Tensor, list[Tensor]]:
-        y = one(**tokens)[0]
-        used = [parameter for parameter in one.parameters() if parameter.requires_grad]
-        found = torch.autograd.grad(y.square().sum(), used, allow_unused=True)
-        return y.detach(), [gradient for gradient in found if gradient is not None]
+    def run(model: nn.Module) -> tuple[Tensor, list[Tensor]]:
+        y = model(**tokens)[0]
+        used = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        gradients = torch.autograd.grad(y.square().sum(), used, allow_unused=True)
+        return y.detach(), [gradient for gradient in gradients if gradient is not None]
 
     (y, got), (expected, exact) = run(net), run(stock)
-    # Kernels of ours compute what GPT-2 writes out, and round otherwise; that goes through two layers.
+    # Our kernels compute functions that GPT-2 writes out, with other roundings, through two layers.
     assert (y - expected).abs().max() <= (100 * torch.finfo(torch.float32).eps if name == "gpt2" else 0)
     assert error(got, exact) <= 0.05  # as above
     report.revert()

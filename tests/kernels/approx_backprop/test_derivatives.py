@@ -1,4 +1,4 @@
-"""Functions that keep f'(x) by groups: where no table serves, because f' has no bound or parameters have no table."""
+"""Functions that save f'(x) by groups, as they have no table: f' is unbounded, or parameters are not a table's."""
 
 import copy
 import math
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("afresh", "one_thread")
 
 
 class Squared(nn.Module):
-    """As transformers and Primer have it."""
+    """Squared ReLU, as in transformers and Primer."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.square(F.relu(x))
@@ -94,18 +94,18 @@ def test_every_function_is_off_by_half_a_step(function: str, bits: int) -> None:
     y = activated(function, params, x, Compressed(bits=bits, scheme="group"))
     (got,) = torch.autograd.grad(y.sum(), x)
     exact = torch_elements(function).derivative(x.detach(), list(params.values()))
-    ours, groups = exact.split(44), got.split(44)  # 130 tokens of a feature are three groups
-    for one, other in zip(groups, ours, strict=True):
-        low, high = other.amin(0), other.amax(0)
+    exact_groups, groups = exact.split(44), got.split(44)  # 130 tokens of a feature are three groups
+    for group, exact_group in zip(groups, exact_groups, strict=True):
+        low, high = exact_group.amin(0), exact_group.amax(0)
         # Half a step over the range, of which bfloat16 widens the ends by 2^-7 at most, and the step, too.
         step = (high - low + 2**-7 * (low.abs() + high.abs())) / (2**bits - 1) * (1 + 2**-7)
-        assert ((one - other).abs() <= step / 2 + 1e-12).all()
+        assert ((group - exact_group).abs() <= step / 2 + 1e-12).all()
     stock = STOCK[function](x, *params.values())
-    assert torch.allclose(y, stock, rtol=1e-6, atol=1e-6)  # ours compute in another order than torch's
+    assert torch.allclose(y, stock, rtol=1e-6, atol=1e-6)  # our kernels compute in another order than torch
 
 
 def test_bits_asked_for_are_given() -> None:
-    """Where parameters are not those of a table, f' is kept by groups."""
+    """With parameters that no table has, f' is saved by groups."""
     made = {
         "mish": (nn.Mish(), {4: "fewbit, 4 bits", 5: "fewbit, 5 bits"}),
         "gelu": (nn.GELU(), {4: "fewbit, 4 bits", 8: "fewbit, 8 bits"}),
@@ -122,7 +122,7 @@ def test_bits_asked_for_are_given() -> None:
 
 
 class Called(nn.Module):
-    """Functions called in a forward, one with parameters that no table is made for."""
+    """Functions called in a forward, one of them with parameters that no table has."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -198,7 +198,7 @@ def test_bytes_and_evaluation(dtype: torch.dtype) -> None:
 
 
 class CalledGelu(nn.Module):
-    """The kind of GELU is told by the call alone: torch has one name for both."""
+    """Only the call shows the kind of GELU: torch has one name for both."""
 
     def __init__(self, approximate: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Codes by themselves: how far off they are, by rounding to nearest and stochastically."""
+"""Errors of codes, rounded to nearest and stochastically."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def test_codes_of_groups_are_as_far_off_as_half_a_step() -> None:
             assert made[1].minimum is not None
             assert made[1].scale is not None
             steps = made[1].scale.double().repeat_interleave(made[0].layout.run)[:n]
-            # Half a step, and the rounding of a place to float32 when it is computed: none here, in float64.
+            # Half a step; in float64 the computed place adds no rounding to float32.
             assert ((restored(*made).flatten() - x).abs() <= steps / 2 * (1 + 100 * EPS)).all()
 
 
@@ -28,10 +28,10 @@ def test_codes_of_groups_are_as_far_off_as_half_a_step() -> None:
 def test_stochastic_rounding_has_the_right_mean() -> None:
     torch.manual_seed(0)
     x = torch.randn(64)
-    how, rounds = Compressed(bits=2, rounding="stochastic", scheme="group"), 4000
+    method, rounds = Compressed(bits=2, rounding="stochastic", scheme="group"), 4000
     total = torch.zeros(64)
     for _ in range(rounds):
-        made = encode(x, how, MemoryLayout.of_rows(x[:, None]))
+        made = encode(x, method, MemoryLayout.of_rows(x[:, None]))
         total += restored(*made).flatten()
     step = float(made[1].scale)  # type: ignore[arg-type]
     # A mean of `rounds` numbers that are off by a deviation of at most half a step; five deviations in 64 places.
@@ -42,17 +42,17 @@ def test_stochastic_rounding_has_the_right_mean() -> None:
 @pytest.mark.parametrize("slope", [0.0, 0.2, -0.5])
 @pytest.mark.parametrize("bits", [2, 4])
 def test_stochastic_rounding_has_the_right_mean_behind_a_relu(bits: int, slope: float) -> None:
-    """And a norm, whose codes the linear layer takes. A code of what is above 0 may stand for less than 0."""
+    """A norm, too, whose codes the linear layer saves. The code of a number above 0 may decode to one below 0."""
     torch.manual_seed(0)
     norm, linear = nn.BatchNorm1d(4), nn.Linear(4, 1, bias=False)
     norm.bias.data.uniform_(-1, 1)
     act = nn.LeakyReLU(slope) if slope else nn.ReLU()
     x, rounds = torch.randn(64, 4, requires_grad=True), 400
     h = act(norm(x)).detach()
-    how = {"bits": bits, "scheme": "group", "rounding": "stochastic"}
-    layer = PreActivation(norm, act, linear, **how)
+    options = {"bits": bits, "scheme": "group", "rounding": "stochastic"}
+    layer = PreActivation(norm, act, linear, **options)
     a = F.batch_norm(x, None, None, training=True).detach()
-    steps = encode(a, Compressed(**how), MemoryLayout.of(a))[1].scale
+    steps = encode(a, Compressed(**options), MemoryLayout.of(a))[1].scale
     assert steps is not None
     # With a gradient of 1, dW is the sum of what codes stand for: of 64 numbers, each off by a deviation of at most
     # half a step, times a slope of at most 1; five deviations of the mean, in four places.
@@ -87,11 +87,12 @@ def test_shrinkage_is_that_of_a_normal_distribution() -> None:
     count = 1 << 20
     x = torch.special.ndtri((torch.arange(count, dtype=torch.float64) + 0.5) / count)
     for bits, clip in ((2, None), (4, None), (8, None), (3, 0.1), (5, 20)):
-        how = Compressed(bits=bits, clip=clip)
-        codes = (x * (2**how.bits / (2 * how.reach))).floor().clamp(-(2 ** (how.bits - 1)), 2 ** (how.bits - 1) - 1)
-        values = (codes + 0.5) * (2 * how.reach / 2**how.bits)
+        method = Compressed(bits=bits, clip=clip)
+        half = 2 ** (method.bits - 1)
+        codes = (x * (2**method.bits / (2 * method.reach))).floor().clamp(-half, half - 1)
+        values = (codes + 0.5) * (2 * method.reach / 2**method.bits)
         # Quantiles in the middle of equal shares leave out some 4 / count of what lies in the tails.
-        assert abs(float((x * values).mean()) - how.shrinkage) <= 20 / count * how.reach
+        assert abs(float((x * values).mean()) - method.shrinkage) <= 20 / count * method.reach
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])

@@ -38,30 +38,30 @@ def numbers(
     return x.to(dtype)
 
 
-def same(one: Tensor, other: Tensor) -> bool:
-    """Shape, dtype and values, NaN as a value."""
+def same(first: Tensor, second: Tensor) -> bool:
+    """Whether shapes, dtypes and values are equal; NaN equals NaN."""
     return (
-        (one.shape, one.dtype) == (other.shape, other.dtype)
-        and torch.equal(one.isnan(), other.isnan())
-        and torch.equal(one.nan_to_num(0.0), other.nan_to_num(0.0))
+        (first.shape, first.dtype) == (second.shape, second.dtype)
+        and torch.equal(first.isnan(), second.isnan())
+        and torch.equal(first.nan_to_num(0.0), second.nan_to_num(0.0))
     )
 
 
 def to(device: str, *tensors: Tensor | None) -> Iterator[Tensor | None]:
-    return (None if one is None else one.to(device) for one in tensors)
+    return (None if tensor is None else tensor.to(device) for tensor in tensors)
 
 
 def check_ends(
     x: Tensor, run: int, bits: int, device: str, wide: int = 1, tokens: int | None = None
 ) -> tuple[Tensor, Tensor]:
     place = run, wide, max(len(x), 1) if tokens is None else tokens
-    made = tuple(one.cpu() for one in launch.ends(x.to(device), *place, bits))
+    made = tuple(tensor.cpu() for tensor in launch.ends(x.to(device), *place, bits))
     assert all(map(same, made, reference.ends(x, *place, bits)))
     return made
 
 
 def groups_of(count: int, run: int, wide: int, tokens: int) -> Tensor:
-    """Of each element, as if each had been put in its place by hand: outer, then runs of tokens, then features."""
+    """The group of each element by explicit counting: outer, then runs of tokens, then features."""
     place = torch.arange(count)
     outer, token, feature = place // (tokens * wide), place // wide % tokens, place % wide
     return (outer * math.ceil(tokens / run) + token // run) * wide + feature
@@ -96,7 +96,7 @@ def test_ends_of_hostile_groups(device, dtype, value):
 
 
 def test_nan_of_any_bits_is_seen(device):
-    # With either sign, and with nothing in the bits that bfloat16 keeps.
+    # NaNs of either sign, also with a payload outside the bits that bfloat16 has.
     for bits in (0x7FC00000, -0x400000, 0x7F800001, -0x7FFFFF, 0x7FFFFFFF, -1):
         x = torch.arange(16, dtype=torch.float32)
         x.view(torch.int32)[11] = bits
@@ -137,7 +137,7 @@ def test_encode(device, seed, count, inner, length, bits, hostile, kind):
     generator = torch.Generator().manual_seed(seed)
     x = numbers(count, generator, DTYPES[seed % 3], hostile)
     center, scale = (numbers(length, generator, VECTORS[seed % 4], hostile) for _ in range(2))
-    # Not only whole ones, and for some vectors one entry for all.
+    # Scales that are not integers, too; and some vectors with a single entry for all.
     offset = torch.randint(-20, 300, (length,), generator=generator) / 2
     scale, offset = scale[: 1 if seed % 5 == 0 else None], offset[: 1 if seed % 7 == 0 else None]
     noise = {"none": None, "one": torch.rand(1, generator=generator)}.get(kind, torch.rand(count, generator=generator))
@@ -149,11 +149,11 @@ def test_encode(device, seed, count, inner, length, bits, hostile, kind):
 @pytest.mark.parametrize("bits", range(1, 9))
 def test_every_code_is_packed_and_unpacked(device, bits):
     x = torch.arange(-3, (1 << bits) + 3, dtype=torch.float32)
-    zero, one = torch.zeros(1, device=device), torch.ones(1, device=device)
-    planes = launch.encode(x.to(device), zero, one, zero, None, 1, 1, 1, bits)
+    zero, unit = torch.zeros(1, device=device), torch.ones(1, device=device)
+    planes = launch.encode(x.to(device), zero, unit, zero, None, 1, 1, 1, bits)
     expected = x.clamp(0, (1 << bits) - 1)
     assert codes(planes, len(x), bits).tolist() == expected.tolist()
-    made = launch.decode(planes, one, zero, 1, 1, 1, None, None, 1, None, 0.0, True, len(x), torch.float32)
+    made = launch.decode(planes, unit, zero, 1, 1, 1, None, None, 1, None, 0.0, True, len(x), torch.float32)
     assert torch.equal(made.cpu(), expected)
 
 
@@ -194,7 +194,7 @@ def test_decode(device, drawn, places, kinds, signed):
 @example(2, (1, 67, 5), 34, 8, False)
 @several
 def test_groups_of_features(device, seed, shape, run, bits, hostile):
-    """Codes and values of groups that lie along tokens, there and back; the reference by the definition of a group."""
+    """Codes and decoded values of groups along tokens; the reference follows the definition of a group."""
     generator, (outer, tokens, wide) = torch.Generator().manual_seed(seed), shape
     count, place = outer * tokens * wide, (run, wide, tokens)
     x = numbers(count, generator, DTYPES[seed % 3], hostile)
@@ -217,9 +217,9 @@ def test_rectify(device, seed, count, hostile, slope):
     generator = torch.Generator().manual_seed(seed)
     dtype = DTYPES[seed % 3]
     x, grad = (numbers(count, generator, dtype, hostile) for _ in range(2))
-    y, signs = (one.cpu() for one in launch.rectify(x.to(device), slope))
+    y, signs = (tensor.cpu() for tensor in launch.rectify(x.to(device), slope))
     expected_y, expected_signs = reference.rectify(x, slope)
-    # One product in float32 and its rounding to the dtype, here as there.
+    # Both compute one product in float32 and round it to the dtype.
     assert same(y, expected_y)
     assert torch.equal(signs, expected_signs)
     dx = launch.rectify_backward(grad.to(device), signs.to(device), slope).cpu()
@@ -230,7 +230,7 @@ def test_rectify(device, seed, count, hostile, slope):
 @each_dtype
 def test_nan_counts_as_above_zero(device, dtype, slope):
     x = torch.tensor([math.nan, -math.inf, math.inf, 0.0, -0.0, -1.0, 1.0]).to(dtype)
-    y, signs = (one.cpu() for one in launch.rectify(x.to(device), slope))
+    y, signs = (tensor.cpu() for tensor in launch.rectify(x.to(device), slope))
     assert unpack(signs, 7).tolist() == [1, 0, 1, 0, 0, 0, 1]
     assert y.isnan().tolist() == [True] + [False] * 6
 
@@ -259,7 +259,7 @@ def test_offsets_of_64_bits(device, monkeypatch):
         for place in ((10, 4, 25), (10, 10, 50)):
             least, step = launch.ends(x, *place, 4)
             planes.append(launch.encode(x, least, step, step, None, *place, 4))
-        return [*(codes(one, 500, 4) for one in planes), *others]
+        return [*(codes(plane, 500, 4) for plane in planes), *others]
 
     narrow = run()
     monkeypatch.setattr(launch, "_NARROW", 0)
@@ -268,12 +268,12 @@ def test_offsets_of_64_bits(device, monkeypatch):
 
 def test_the_ops_run_the_kernels(device, monkeypatch):
     ops = torch.ops.actfit
-    x, one, zero = torch.randn(40).to(device), torch.ones(1, device=device), torch.zeros(1, device=device)
+    x, unit, zero = torch.randn(40).to(device), torch.ones(1, device=device), torch.zeros(1, device=device)
 
     def run() -> list[Tensor]:
         y, signs = ops.rectify(x, 0.1)
-        planes = ops.encode(x, zero, one, zero, None, 1, 1, 1, 4)
-        values = ops.decode(planes, one, zero, 40, 1, 40, None, None, 1, signs, 0.1, True, 40, torch.float16)
+        planes = ops.encode(x, zero, unit, zero, None, 1, 1, 1, 4)
+        values = ops.decode(planes, unit, zero, 40, 1, 40, None, None, 1, signs, 0.1, True, 40, torch.float16)
         return [*ops.ends(x, 16, 1, 40, 4), planes, values, y, signs, ops.rectify_backward(y, signs, 0.1)]
 
     called = set()

@@ -1,4 +1,4 @@
-"""Single layers of approximate backprop under what torch does with them: checkpoints, autocast, changes in place."""
+"""Single layers of approximate backprop with checkpoints, autocast, changes in place and other features of torch."""
 
 import contextlib
 import copy
@@ -18,7 +18,7 @@ from tests.kernels.approx_backprop.layers import Doubled, compared, error, gradi
 
 
 class Part(nn.Module):
-    """A norm's result goes into a region that is checkpointed, and past it."""
+    """A norm's result goes into a checkpointed region and around it."""
 
     def __init__(self, ours: bool, nested: bool) -> None:
         super().__init__()
@@ -26,8 +26,8 @@ class Part(nn.Module):
         self.before, self.norm, self.after = nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 16)
         self.within, self.act, self.nested = nn.Linear(16, 16), nn.LeakyReLU(0.2), nested
         if ours:
-            for one in self.children():
-                one.forward = Approximate(one, Compressed())
+            for module in self.children():
+                module.forward = Approximate(module, Compressed())
 
     def region(self, h: Tensor) -> Tensor:
         return self.within(self.act(h))
@@ -49,8 +49,8 @@ def test_checkpoints_of_a_part(nested: bool, on_cpu: bool) -> None:
     x = torch.randn(40, 16)
     with torch.autograd.graph.save_on_cpu() if on_cpu else contextlib.nullcontext():
         pairs = compared(Part(True, nested), Part(False, nested), x)
-    for one, other in pairs:
-        assert error(one, other) <= 0.02  # codes of 8 bits in groups are off by some thousandths
+    for computed, expected in pairs:
+        assert error(computed, expected) <= 0.02  # codes of 8 bits in groups are off by some thousandths
 
 
 @pytest.mark.parametrize("name", ["linear", "written the other way round", "relu", "leaky_relu", "convolution", "norm"])
@@ -80,8 +80,8 @@ def test_results_may_be_changed_in_place(name: str) -> None:
     x = torch.randn(2, 5, 8)
     ours, stock = Net(True), Net(False)
     ours.first.forward = Approximate(ours.first, Compressed(scheme="fused"))
-    for one, other in compared(ours, stock, x):
-        assert error(one, other) <= 10 * torch.finfo(torch.float32).eps  # sums of ten, in another order
+    for computed, expected in compared(ours, stock, x):
+        assert error(computed, expected) <= 10 * torch.finfo(torch.float32).eps  # sums of ten, in another order
 
 
 def test_strides_of_any_kind_stay() -> None:
@@ -126,7 +126,7 @@ def test_what_is_parametrized_afterwards_is_computed_once() -> None:
 def test_a_tensor_changed_in_place_is_copied_anew() -> None:
     norm, linear = nn.BatchNorm1d(8).double(), nn.Linear(8, 3).double()
     x = torch.randn(32, 8, dtype=torch.float64)
-    how = Compressed()
+    method = Compressed()
 
     class Net(nn.Module):
         def __init__(self, ours: bool) -> None:
@@ -134,19 +134,22 @@ def test_a_tensor_changed_in_place_is_copied_anew() -> None:
             self.norm, self.linear, self.ours = norm, linear, ours
 
         def forward(self, x: Tensor) -> Tensor:
-            run: Callable[..., Tensor] = approximately if self.ours else lambda one, x, how: one(x)
-            h = run(self.norm, x, how)
+            run: Callable[..., Tensor] = approximately if self.ours else lambda module, x, method: module(x)
+            h = run(self.norm, x, method)
             h += 5
-            return run(self.linear, h, how)
+            return run(self.linear, h, method)
 
     got, exact = (gradients(Net(ours), x)[1] for ours in (True, False))
-    assert error(got[3], exact[3]) <= 1e-2  # by the copy from before it would be off by as much as it is
+    assert error(got[3], exact[3]) <= 1e-2  # with the code of the old values, the error would be about 1
 
 
 MIXED = {
-    "convolution": lambda how: (PreActivation(nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 6, 3), **how), (4, 8, 6, 6)),
-    "linear": lambda how: (NormLinear(nn.LayerNorm(64), nn.Linear(64, 8), **how), (4, 5, 64)),
-    "alone": lambda how: (QLinear(nn.Linear(64, 8), **how), (4, 5, 64)),
+    "convolution": lambda options: (
+        PreActivation(nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 6, 3), **options),
+        (4, 8, 6, 6),
+    ),
+    "linear": lambda options: (NormLinear(nn.LayerNorm(64), nn.Linear(64, 8), **options), (4, 5, 64)),
+    "alone": lambda options: (QLinear(nn.Linear(64, 8), **options), (4, 5, 64)),
 }
 
 
@@ -163,9 +166,9 @@ def test_autocast(name: str, scheme: str) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert ours(x).dtype == torch.bfloat16
         pairs = compared(ours, stock, x)
-    for one, other in pairs:
-        assert one.dtype == other.dtype
-        assert error(one, other) <= 0.02
+    for computed, expected in pairs:
+        assert computed.dtype == expected.dtype
+        assert error(computed, expected) <= 0.02
 
 
 def test_autocast_leaves_no_copy_of_a_weight_without_gradient() -> None:
@@ -181,10 +184,10 @@ def test_autocast_leaves_no_copy_of_a_weight_without_gradient() -> None:
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-@pytest.mark.parametrize("how", [{}, {"scheme": "group", "rounding": "stochastic"}], ids=str)
-def test_checkpoints(reentrant: bool, how: dict) -> None:
+@pytest.mark.parametrize("options", [{}, {"scheme": "group", "rounding": "stochastic"}], ids=str)
+def test_checkpoints(reentrant: bool, options: dict) -> None:
     norm, conv, x = layer()
-    ours = PreActivation(norm, nn.ReLU(), conv, **how)
+    ours = PreActivation(norm, nn.ReLU(), conv, **options)
     torch.manual_seed(2)
     _, exact = gradients(ours, x[:2])
 
@@ -201,7 +204,7 @@ def test_checkpoints(reentrant: bool, how: dict) -> None:
         leaf = x[:2].clone().requires_grad_()
         y = Checkpointed()(leaf * 1)
         y.backward(torch.randn(y.shape, generator=torch.Generator().manual_seed(1)))
-        got = [leaf.grad, *(one.grad for one in ours.parameters())]
+        got = [leaf.grad, *(parameter.grad for parameter in ours.parameters())]
     else:
         _, got = gradients(Checkpointed(), x[:2])
     assert all(map(torch.equal, got, exact))
@@ -258,7 +261,7 @@ def test_the_mean_as_a_function() -> None:
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 def test_non_finite_inputs(value: float) -> None:
-    """They come out as they do by torch, where they come; and elsewhere nothing changes."""
+    """Results and gradients are not finite where torch's are not, and unchanged elsewhere."""
     x = torch.randn(300, 8)
     x[7, 3] = value
     for act in (nn.ReLU(), nn.LeakyReLU(0.1)):

@@ -1,4 +1,4 @@
-"""Groups of elements that share a minimum and a step: of one feature each, so that none blurs another."""
+"""Groups of elements that share a minimum and a scale: each of one feature, so a large feature coarsens no other."""
 
 from math import ceil, prod
 
@@ -14,18 +14,18 @@ from tests.kernels.approx_backprop.layers import Doubled
 
 
 def worst_column(layer: nn.Module, stock: nn.Module, weight: nn.Parameter, x: Tensor, dim: int = 1) -> float:
-    """The error of the weight's gradient relative to the gradient, of the worst of the features it is multiplied by."""
+    """The relative error of the weight's gradient for the input feature where it is worst."""
     grads = []
     for net in (layer, stock):
         y = net(x.clone(memory_format=torch.preserve_format).requires_grad_() * 1)
         cotangent = torch.randn(y.shape, generator=torch.Generator().manual_seed(3))
         grads += torch.autograd.grad(y, weight, cotangent)
-    got, exact = (one.movedim(dim, 0).flatten(1) for one in grads)
+    got, exact = (gradient.movedim(dim, 0).flatten(1) for gradient in grads)
     return float(((got - exact).norm(dim=1) / exact.norm(dim=1)).max())
 
 
 def inputs(name: str, times: float) -> tuple[nn.Module, nn.Module, nn.Parameter, Tensor, int]:
-    """A layer of ours, stock's, the weight, an input with one feature so many times as large, the dimension."""
+    """Our layer, torch's, the weight, an input with one feature scaled by a factor, and the dimension of features."""
     torch.manual_seed(0)
     if name in ("convolution", "channels last", "small images"):
         conv = nn.Conv2d(24, 64, 1)
@@ -58,9 +58,9 @@ NAMES = ["linear", "conv1d of transformers", "norm", "convolution", "channels la
 @pytest.mark.parametrize("bits", [8, 4])
 def test_a_large_feature_does_not_blur_the_others(name: str, times: float, bits: int) -> None:
     layer, stock, weight, x, dim = inputs(name, times)
-    for one in layer.modules():
-        if hasattr(one, "method"):
-            one.method = Compressed(bits=bits)
+    for module in layer.modules():
+        if hasattr(module, "method"):
+            module.method = Compressed(bits=bits)
     if isinstance(forward := vars(layer).get("forward"), Approximate):
         forward.options.method = Compressed(bits=bits)
     # Numbers of a feature are from N(0, 1), and 64 of them in six deviations or less: a step of 6 / (2^bits - 1), and
@@ -84,7 +84,7 @@ SHAPES = {
 
 
 def groups(layout: MemoryLayout) -> Tensor:
-    """Of each element, by the definition."""
+    """The group of each element, by the definition."""
     i = torch.arange(prod(layout.shape))
     outer, token, feature = i // (layout.tokens * layout.wide), i // layout.wide % layout.tokens, i % layout.wide
     return (outer * ceil(layout.tokens / layout.run) + token // layout.run) * layout.wide + feature
@@ -107,7 +107,7 @@ def test_no_group_has_two_features(name: str) -> None:
     sizes = torch.bincount(groups(layout))
     assert 1 <= sizes.min() <= sizes.max() == layout.run <= 64
     assert layout.bytes_of(5) == 5 * ceil(sizes.sum() / 8) + 4 * len(sizes)
-    # Of a feature's tokens, as few groups as can be, and none much smaller than another.
+    # A feature's tokens form as few groups as possible, of similar size.
     assert len(sizes) == len(groups(layout)) // layout.tokens * ceil(layout.tokens / 64)
 
 
@@ -127,10 +127,10 @@ def test_a_copy_is_shared_only_where_it_does_not_mix_features() -> None:
     for shape, makes in makers.items():
         x = torch.empty(shape)
         for copy in makes:
-            for wanted in makes[:2]:  # what layers want: channels, or the last dimension
-                separate = not mixes(groups(copy(x)), features(wanted(x), wanted is MemoryLayout.of_rows))
-                assert copy(x).separates(wanted(x)) <= separate
-                answers.add((copy(x).separates(wanted(x)), separate))
+            for layer_layout in makes[:2]:  # a layer's features are channels, or the last dimension
+                separate = not mixes(groups(copy(x)), features(layer_layout(x), layer_layout is MemoryLayout.of_rows))
+                assert copy(x).separates(layer_layout(x)) <= separate
+                answers.add((copy(x).separates(layer_layout(x)), separate))
     assert {(True, True), (False, False)} <= answers
 
 
@@ -138,17 +138,17 @@ def test_a_norms_copy_is_not_taken_by_a_layer_whose_features_it_mixes() -> None:
     """Groups of a norm's last dimension lie along the channels that the convolution multiplies."""
     norm, conv = nn.LayerNorm(5), nn.Conv1d(64, 8, 1)
     x = torch.randn(2, 64, 5)
-    for one in (norm, conv):
-        one.forward = Approximate(one, Compressed(bits=8))
+    for module in (norm, conv):
+        module.forward = Approximate(module, Compressed(bits=8))
     kept = saved_bytes(lambda x: conv(norm(x * 1)), x.requires_grad_())
-    codes, n = sum(one.bytes for one in kept.tensors if one.dtype == "uint8"), x.numel()
-    assert codes == 2 * n  # a copy each
+    codes, n = sum(tensor.bytes for tensor in kept.tensors if tensor.dtype == "uint8"), x.numel()
+    assert codes == 2 * n  # each saves its own copy
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_bytes_by_tokens(dtype: torch.dtype, bits: int) -> None:
-    """A group of few tokens costs 4 bytes an element and more; where the tensor itself costs no more, it is kept."""
+    """A group of few tokens costs 4 bytes an element and more; if the tensor costs no more, it is saved itself."""
     exact = set()
     for tokens in (1, 2, 3, 4, 8, 16, 63, 64, 65, 130):
         linear = nn.Linear(24, 8).to(dtype)

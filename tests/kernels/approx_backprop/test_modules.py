@@ -1,4 +1,4 @@
-"""Norm, activation and layers in one: forward as torch's, what is exact exact, the rest as far off as the codes are."""
+"""Norm, activation and layers in one: torch's forward, exact gradients where promised, else errors like the codes'."""
 
 import copy
 import pickle
@@ -40,7 +40,7 @@ NUMBERS = {
 
 
 def bounds(deviation: float) -> tuple[float, float]:
-    """On the relative errors of dx and of dW, of a layer as `layer` gives them.
+    """The bounds of the relative errors of dx and dW, for the layer of `layer`.
 
     dx has one term that is approximate, a * mean(a * g) over 4096 numbers of a channel: codes that are off by e change
     it by e * mean(a * g) + a * mean(e * g), of deviation sqrt(2 / 4096) times theirs. 32 channels make that certain to
@@ -52,10 +52,10 @@ def bounds(deviation: float) -> tuple[float, float]:
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_bytes_and_errors_of_a_layer(name: str) -> None:
-    how, kept, deviation = NUMBERS[name]
+    options, kept, deviation = NUMBERS[name]
     bound_x, bound_weight = bounds(deviation)
     norm, conv, x = layer()
-    ours = PreActivation(norm, nn.ReLU(), conv, **how)
+    ours = PreActivation(norm, nn.ReLU(), conv, **options)
     assert saved_bytes(Doubled(plain(norm, nn.ReLU(), conv)), x).total == 1048832
     assert saved_bytes(Doubled(ours), x).total == kept
     dx, _, dbias, dweight = compared(ours, plain(norm, nn.ReLU(), conv), x)
@@ -72,9 +72,9 @@ def test_a_hostile_layer(bits: int, deviation: float) -> None:
     dx, dgain, dbias, dweight = compared(ours, stock, x)
     assert torch.equal(*dbias)
     assert error(*dx) <= bounds(deviation)[0]
-    assert all(one.isfinite().all() for one, _ in (dgain, dweight))
+    assert all(gradient.isfinite().all() for gradient, _ in (dgain, dweight))
     _, of_paper = gradients(PreActivation(norm, nn.ReLU(), conv, bits=bits, scheme="paper"), x)
-    assert of_paper[0].isnan().any()  # what robust is for
+    assert of_paper[0].isnan().any()  # unlike the paper's scheme, robust handles this
 
 
 @st.composite
@@ -101,7 +101,7 @@ def layers(draw: st.DrawFn) -> tuple[nn.Module, nn.Module, list[nn.Module], Tens
     elif draw(st.booleans()):
         x = torch.cat([x, x], 1)[:, ::2]
     consumers = [draw(consumer(dims, channels)) for _ in range(draw(st.integers(1, 2)))]
-    return norm.double(), act, [one.double() for one in consumers], x
+    return norm.double(), act, [consumer.double() for consumer in consumers], x
 
 
 @st.composite
@@ -128,7 +128,7 @@ def consumer(draw: st.DrawFn, dims: int, channels: int) -> nn.Module:
 @given(layers())
 @settings(max_examples=50)
 def test_a_copy_in_full_gives_autograds_gradients(drawn: Any) -> None:
-    """So all but the codes is right: for every layer, by fused."""
+    """With "fused", which saves whole copies, every layer's gradients are exact."""
     norm, act, consumers, x = drawn
     ours = PreActivation(norm, act, *consumers, scheme="fused")
     stock = Stock([norm, act], consumers)
@@ -141,7 +141,7 @@ def test_a_copy_in_full_gives_autograds_gradients(drawn: Any) -> None:
 @given(layers(), st.sampled_from([2, 4, 8]), st.sampled_from(["nearest", "stochastic"]))
 @settings(max_examples=30)
 def test_what_is_exact_by_codes(drawn: Any, bits: int, rounding: str) -> None:
-    """Outputs, averages, dbias, and the gradient that flows to the norm; the rest is off by what codes are."""
+    """Outputs, averages, dbias and the gradient that reaches the norm are exact; other errors follow the codes'."""
     norm, act, consumers, x = drawn
     ours = PreActivation(norm, act, consumers[0], bits=bits, scheme="group", rounding=rounding)
     stock = plain(norm, act, consumers[0])
@@ -158,26 +158,27 @@ def test_what_is_exact_by_codes(drawn: Any, bits: int, rounding: str) -> None:
     consumed = F.relu(h) if isinstance(act, nn.ReLU) else F.leaky_relu(h, act.negative_slope)
     made = torch.Generator().manual_seed(1)
     cotangent = torch.randn(stock(x).shape, generator=made, dtype=x.dtype)
-    one = copy.deepcopy(consumers[0])
-    one(torch.full_like(consumed, step * gain)).backward(cotangent.abs())  # the most that weights' gradients change by
+    consumer = copy.deepcopy(consumers[0])
+    # The largest possible change of the weights' gradients:
+    consumer(torch.full_like(consumed, step * gain)).backward(cotangent.abs())
     dweight, exact_weight = named["consumers.0.weight"]
-    assert ((dweight - exact_weight).abs() <= one.weight.grad * (1 + 1e-9) + 1e-9).all()
+    assert ((dweight - exact_weight).abs() <= consumer.weight.grad * (1 + 1e-9) + 1e-9).all()
 
 
 @each_scheme
-def test_nothing_comes_to_a_bias_before_a_norm(how: dict) -> None:
-    """A norm takes a constant away, so dx has a sum of 0: by codes, too."""
+def test_nothing_comes_to_a_bias_before_a_norm(options: dict) -> None:
+    """A norm subtracts a constant, so dx sums to 0, also by codes."""
     norm, conv, x = layer(torch.float64)
-    _, (dx, *_) = gradients(PreActivation(norm, nn.ReLU(), conv, **how), x)
+    _, (dx, *_) = gradients(PreActivation(norm, nn.ReLU(), conv, **options), x)
     # Sums of 4096 numbers of float64, of which each is a sum of some hundred.
     assert (dx.sum((0, 2, 3)).abs() <= 1e5 * EPS * dx.abs().sum((0, 2, 3))).all()
 
 
 @each_scheme
-def test_the_stock_modules_run_where_nothing_is_to_be_kept(how: dict) -> None:
+def test_the_stock_modules_run_where_nothing_is_to_be_kept(options: dict) -> None:
     norm, conv, x = layer()
     x = x[:2]
-    ours, stock = PreActivation(norm, nn.ReLU(), conv, **how), plain(norm, nn.ReLU(), conv)
+    ours, stock = PreActivation(norm, nn.ReLU(), conv, **options), plain(norm, nn.ReLU(), conv)
     with torch.no_grad():
         assert torch.equal(ours(x), stock(x))
     with torch.inference_mode():
@@ -191,27 +192,27 @@ def test_the_stock_modules_run_where_nothing_is_to_be_kept(how: dict) -> None:
 
 
 @pytest.mark.parametrize("frozen", range(16))
-@pytest.mark.parametrize("how", [{}, {"scheme": "fused"}, {"scheme": "paper"}], ids=str)
-def test_frozen_parameters(frozen: int, how: dict) -> None:
-    """Any of x and the three parameters without a gradient; the others get what they get with all."""
+@pytest.mark.parametrize("options", [{}, {"scheme": "fused"}, {"scheme": "paper"}], ids=str)
+def test_frozen_parameters(frozen: int, options: dict) -> None:
+    """Any subset of x and the three parameters is frozen; the others get the same gradients as with none frozen."""
     norm, conv, x = layer(torch.float64)
-    x, ours = x[:2], PreActivation(norm, nn.ReLU(), conv, **how)
+    x, ours = x[:2], PreActivation(norm, nn.ReLU(), conv, **options)
     _, exact = gradients(ours, x)
     leaves = [x.clone().requires_grad_(), *ours.parameters()]
     for place, leaf in enumerate(leaves):
         leaf.requires_grad_(not frozen >> place & 1)
     y = ours(leaves[0])
-    wanted = [place for place, leaf in enumerate(leaves) if leaf.requires_grad]
-    if not wanted:
+    places = [index for index, leaf in enumerate(leaves) if leaf.requires_grad]
+    if not places:
         assert not y.requires_grad
         return
     made = torch.Generator().manual_seed(1)
     cotangent = torch.randn(y.shape, generator=made, dtype=y.dtype)
-    # A weight of ours whose input wants no gradient is torch's, and exact.
-    got = torch.autograd.grad(y, [leaves[place] for place in wanted], cotangent)
-    for place, one in zip(wanted, got, strict=True):
-        alone = place == 3 and frozen & 7 == 7
-        assert error(one, exact[place]) <= (0.05 if alone else 1e3 * EPS)
+    # Where the input needs no gradient, torch's own layer runs, and the weight's gradient is exact.
+    got = torch.autograd.grad(y, [leaves[index] for index in places], cotangent)
+    for index, gradient in zip(places, got, strict=True):
+        alone = index == 3 and frozen & 7 == 7
+        assert error(gradient, exact[index]) <= (0.05 if alone else 1e3 * EPS)
 
 
 def test_frozen_weights_keep_nothing() -> None:
@@ -222,12 +223,12 @@ def test_frozen_weights_keep_nothing() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @each_scheme
-def test_sixteen_bits(dtype: torch.dtype, how: dict) -> None:
+def test_sixteen_bits(dtype: torch.dtype, options: dict) -> None:
     norm, conv, x = layer()
     norm, conv, x = norm.to(dtype), conv.to(dtype), x[:4].to(dtype)
-    pairs = compared(PreActivation(norm, nn.ReLU(), conv, **how), plain(norm, nn.ReLU(), conv), x)
-    assert [one.dtype for one, _ in pairs] == [dtype] * 4
-    dx, _, _, dweight = ([one.float() for one in pair] for pair in pairs)
+    pairs = compared(PreActivation(norm, nn.ReLU(), conv, **options), plain(norm, nn.ReLU(), conv), x)
+    assert [computed.dtype for computed, _ in pairs] == [dtype] * 4
+    dx, _, _, dweight = ([tensor.float() for tensor in pair] for pair in pairs)
     assert error(*dx) <= 0.02
     assert error(*dweight) <= 0.25
 
@@ -236,8 +237,8 @@ def test_copies_and_pickles() -> None:
     norm, conv, x = layer()
     ours = PreActivation(norm, nn.ReLU(), conv, bits=4)
     _, exact = gradients(ours, x[:2])
-    for one in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
-        assert all(map(torch.equal, gradients(one, x[:2])[1], exact))
+    for copied in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+        assert all(map(torch.equal, gradients(copied, x[:2])[1], exact))
     assert repr(ours).splitlines()[1].strip() == "4 bits, robust"
 
 

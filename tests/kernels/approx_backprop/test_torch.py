@@ -31,19 +31,20 @@ def test_compiled_by_inductor() -> None:
     convert(net, METHOD, bits=4, inputs=x)
     compiled = torch.compile(net, fullgraph=True)
     kept = saved_bytes(compiled, x)
-    in_bits = sum(one.bytes for one in kept.tensors if one.dtype == "uint8")
-    assert in_bits == sum(one.bytes for one in saved_bytes(net, x).tensors if one.dtype == "uint8")
-    weights = sum(one.numel() * 4 for one in net.parameters())  # of convolutions, which it keeps in another layout
+    in_bits = sum(tensor.bytes for tensor in kept.tensors if tensor.dtype == "uint8")
+    assert in_bits == sum(tensor.bytes for tensor in saved_bytes(net, x).tensors if tensor.dtype == "uint8")
+    # Inductor saves the weights of convolutions in another layout.
+    weights = sum(parameter.numel() * 4 for parameter in net.parameters())
     assert kept.total <= saved_bytes(net, x).total + weights
     net.load_state_dict(stock.state_dict())
     _, got = gradients(compiled, x)
     net.load_state_dict(stock.state_dict())
-    # Its kernels round otherwise, and so a number in some thousands has another code, a step of 1/16 of the range away.
+    # Inductor rounds differently, so one number in some thousands gets another code, a step of 1/16 of the range away.
     assert error(got, gradients(net, x)[1]) <= 0.02
 
 
 class Added(nn.Module):
-    """Changes a norm's result in place by a statement of its own, which torch.compile gives no sign of."""
+    """Changes a norm's result in place by a separate statement, which torch.compile does not show."""
 
     def __init__(self, by_helper: bool) -> None:
         super().__init__()
@@ -84,7 +85,7 @@ def network() -> nn.Module:
     return net
 
 
-# wrapper -> what it wraps each by itself
+# wrapper -> the kinds of layers that it wraps individually
 WRAPPERS: dict[str, tuple[type, ...]] = {
     "ddp": (),
     "fsdp2": (),
@@ -93,13 +94,13 @@ WRAPPERS: dict[str, tuple[type, ...]] = {
 
 
 def worker(rank: int, mesh: Any) -> dict[str, list[Tensor]]:
-    """What each of two processes does."""
-    found = {}
+    """Trains the network in one of two processes, by each wrapper; the parameters."""
+    parameters = {}
     for wrapper, layers in WRAPPERS.items():
         net = wrapped(network(), wrapper, mesh, layers)
         steps(net, batch().chunk(2)[rank])
-        found[wrapper] = [whole(one) for one in net.parameters()]
-    return found
+        parameters[wrapper] = [whole(parameter) for parameter in net.parameters()]
+    return parameters
 
 
 def batch() -> Tensor:
@@ -116,13 +117,13 @@ def steps(net: nn.Module, x: Tensor) -> None:
 
 @needs_distributed
 def test_two_processes_are_as_one(tmp_path: Any) -> None:
-    found = of_two(__file__, tmp_path, 120)
+    by_wrapper = of_two(__file__, tmp_path, 120)
     net = network()
     steps(net, batch())
-    for parameters in found.values():
-        for one, other in zip(parameters, net.parameters(), strict=True):
+    for parameters in by_wrapper.values():
+        for trained, expected in zip(parameters, net.parameters(), strict=True):
             # Sums are taken in another order: some hundred numbers below ten, in each of two steps.
-            assert (one - other).abs().max() <= 1000 * torch.finfo(torch.float64).eps
+            assert (trained - expected).abs().max() <= 1000 * torch.finfo(torch.float64).eps
 
 
 if __name__ == "__main__":

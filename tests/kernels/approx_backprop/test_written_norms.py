@@ -1,4 +1,4 @@
-"""Norms that other people's modules write out: told by their numbers, whatever their names and roundings are."""
+"""Norms written out in other libraries' modules: recognised numerically, whatever their names and roundings are."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ Formula = Callable[[nn.Module, Tensor], Tensor]
 
 
 class Written(nn.Module):
-    """A module of `formula`, with the parameters that are named."""
+    """A module that computes `formula`, with the named parameters."""
 
     def __init__(self, formula: Formula, *names: str) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Written(nn.Module):
 
 
 class Norm(Written):
-    """By name a norm, for those without parameters."""
+    """A norm by its class's name, for formulas without parameters."""
 
 
 def rms(x: Tensor, eps: float = 1e-6) -> Tensor:
@@ -51,8 +51,8 @@ def t5(m: nn.Module, x: Tensor) -> Tensor:
     return m.weight * (y.to(m.weight.dtype) if m.weight.dtype in (torch.float16, torch.bfloat16) else y)
 
 
-# What transformers' models write: Llama, Gemma, Olmo 2, T5, Cohere, DeBERTa, Nemotron, Olmo, Llama 4's queries; another
-# pair of names, and an eps that is too large to be overlooked.
+# The norms of transformers' models: Llama, Gemma, Olmo 2, T5, Cohere, DeBERTa, Nemotron, Olmo, Llama 4's queries; one
+# with other names, and one with a large eps.
 NORMS: dict[str, tuple[nn.Module, WrittenNorm]] = {
     "rounded, then gain": (
         Written(lambda m, x: m.weight * rms(x.float()).to(x.dtype), "weight"),
@@ -115,12 +115,12 @@ each_norm = pytest.mark.parametrize("name", NORMS)
 @each_norm
 def test_what_a_norm_computes_is_told(name: str) -> None:
     module, expected = NORMS[name]
-    found = written_norm(module)
-    assert found is not None
+    norm = written_norm(module)
+    assert norm is not None
     # eps is read off results in float32 that are 2^-27 / sqrt(eps): relative to it, some roundings of float32 and, for
     # a large eps, nothing else.
-    assert found.eps == pytest.approx(expected.eps, rel=1e-4)
-    assert (found.centred, found.weight, found.bias, found.plus_one) == (
+    assert norm.eps == pytest.approx(expected.eps, rel=1e-4)
+    assert (norm.centred, norm.weight, norm.bias, norm.plus_one) == (
         expected.centred,
         expected.weight,
         expected.bias,
@@ -131,9 +131,9 @@ def test_what_a_norm_computes_is_told(name: str) -> None:
 def test_an_eps_that_the_module_has_is_taken_as_it_is() -> None:
     module = Written(lambda m, x: m.weight * rms(x, m.epsilon), "weight")
     module.epsilon = 3e-5
-    found = written_norm(module)
-    assert found is not None
-    assert found.eps == 3e-5
+    norm = written_norm(module)
+    assert norm is not None
+    assert norm.eps == 3e-5
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -167,10 +167,11 @@ def test_forward_is_the_modules_own_and_gradients_are_autograds(
     assert torch.equal(ours, y)
     assert ours.dtype == y.dtype
     # The whole copy is rounded to the dtype of x; a gain's gradient sums 45 of its products, with gradients of order 1.
-    bound = 64 * max(torch.finfo(one).eps for one in (dtype, torch.float32))  # of float64, too, it computes in float32
-    for one, other in zip(got, exact, strict=True):
-        assert one.dtype == other.dtype
-        assert (one - other).abs().max() <= bound * (1 + other.abs().max())
+    # For float64, too, the module computes in float32.
+    bound = 64 * max(torch.finfo(precision).eps for precision in (dtype, torch.float32))
+    for gradient, exact_gradient in zip(got, exact, strict=True):
+        assert gradient.dtype == exact_gradient.dtype
+        assert (gradient - exact_gradient).abs().max() <= bound * (1 + exact_gradient.abs().max())
 
 
 @each_norm
@@ -182,7 +183,7 @@ def test_a_model_with_such_norms_keeps_less_and_is_put_back(name: str) -> None:
     report = convert(net, "approx-backprop", inputs=x)
     assert not report.left
     assert torch.equal(net(x), y)
-    # The norm's input in 8 bits, its groups' ends, 1/std: less than a half of one tensor of float32.
+    # The norm's input in 8 bits, minimum and scale of its groups, 1/std: less than half of one float32 tensor.
     assert saved_bytes(net, x).total < before - 0.5 * 4 * x.numel()
     report.revert()
     assert all("forward" not in vars(module) for module in net.modules())
@@ -235,12 +236,12 @@ def test_a_norm_that_is_written_out_is_compiled_in_one_graph() -> None:
     compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
     assert torch.equal(compiled(x), net(x))
     got = torch.autograd.grad(compiled(x).sin().sum(), list(net.parameters()))
-    for one, other in zip(got, exact, strict=True):
-        torch.testing.assert_close(one, other)
+    for gradient, exact_gradient in zip(got, exact, strict=True):
+        torch.testing.assert_close(gradient, exact_gradient)
 
 
 class Caching(nn.Module):
-    """In evaluation it keeps its weight in the dtype of its input, and it counts its calls."""
+    """In evaluation mode it caches its weight in the dtype of its input; it counts its calls."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

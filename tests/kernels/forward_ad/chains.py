@@ -1,4 +1,4 @@
-"""Programs with a chain of element-wise operations in them, and all else that torch does with tensors around it."""
+"""Programs with a chain of element-wise operations, combined with whatever else torch does with tensors."""
 
 import io
 import math
@@ -25,7 +25,7 @@ def newgelu(x: Tensor) -> Tensor:
     return 0.5 * x * (1 + torch.tanh(NEWGELU * (x + 0.044715 * torch.pow(x, 3))))
 
 
-# name -> the function, and what is kept of linear - function - linear, in units of one activation: plain and nested
+# name -> the function; activations saved by linear - function - linear, plain and nested, in units of one activation
 WRITTEN: dict[str, tuple[Activation, int, int]] = {
     "swish": (lambda x: x * torch.sigmoid(x), 3, 2),
     "swish by division": (lambda x: x / (1 + torch.exp(-x)), 4, 2),
@@ -42,7 +42,7 @@ WRITTEN: dict[str, tuple[Activation, int, int]] = {
 }
 
 
-# One program a case: of x, two weights and an activation that is written out. Each is to give what it gives without.
+# One program for each case: of x, two weights and an activation. The mode must not change its result.
 def consumed_later(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
     h = x @ w
     return (a(h) @ v + h @ v).sum()
@@ -86,7 +86,7 @@ def source_changed_within(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Ten
 
 def source_overwritten_later(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
     h = x @ w
-    y = torch.tanh(h)  # keeps its output
+    y = torch.tanh(h)  # saves its output
     z = y * y * y + torch.exp(y)
     total = (z @ v).sum()
     h.zero_()
@@ -124,9 +124,9 @@ def own_function(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
 
 def hook_on_every_tensor(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
     tensors = [x @ w]
-    for one in (F.softplus, torch.tanh, lambda t: t * tensors[0], torch.exp, lambda t: t @ v):
+    for function in (F.softplus, torch.tanh, lambda t: t * tensors[0], torch.exp, lambda t: t @ v):
         tensors[-1].register_hook(lambda gradient: gradient * 1.5)
-        tensors.append(one(tensors[-1]))
+        tensors.append(function(tensors[-1]))
     return tensors[-1].sum()
 
 
@@ -158,7 +158,7 @@ def hook_on_the_end(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
 def hook_on_the_node(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
     y = torch.tanh(F.softplus(x @ w))
     assert y.grad_fn is not None
-    y.grad_fn.register_hook(lambda given, taken: tuple(one * 2 for one in given))
+    y.grad_fn.register_hook(lambda given, taken: tuple(gradient * 2 for gradient in given))
     return ((y * torch.exp(-y)) @ v).sum()
 
 
@@ -185,7 +185,7 @@ def backward_twice(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
 
 
 def checkpoint_of_the_chain(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
-    inside = checkpoint(a, x @ w, use_reentrant=False)  # which comes out of it unused
+    inside = checkpoint(a, x @ w, use_reentrant=False)  # the chain leaves the checkpoint unused
     return (a(inside) @ v).sum() + torch.exp(-a(inside)).sum()
 
 
@@ -230,7 +230,7 @@ def dual_numbers(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
 def view_of_what_is_changed(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
     h = (x @ w).clone()
     view = h.t()
-    h.mul_(2)  # torch makes the view's node anew when it is asked for it
+    h.mul_(2)  # torch makes a new node of the view when it is read
     return checkpoint(lambda z: (a(z) * 2).sum(), view, use_reentrant=True) + (a(h) @ v).sum()
 
 
@@ -263,7 +263,7 @@ def hook_without_gradients(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Te
 
 def hook_on_an_end_that_is_a_source(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
     y = torch.tanh(x @ w)
-    total = (y @ v).sum()  # a chain ends here as it is, and another begins
+    total = (y @ v).sum()  # a chain ends here unchanged, and another begins
     total = total + ((y * torch.exp(y) * torch.sin(y)) @ v).sum()
     y.register_hook(lambda gradient: gradient * 2)
     return total

@@ -1,4 +1,4 @@
-"""Random numbers begin with the same in each test."""
+"""Each test starts with the same random seed."""
 
 import pytest
 import torch

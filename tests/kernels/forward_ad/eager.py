@@ -1,4 +1,4 @@
-"""A block and a program run with the mode and without."""
+"""A block, and a comparison of programs with the mode and without."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -42,7 +42,7 @@ def leaves(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
     drawn = [
         torch.randn(shape, generator=generator, dtype=dtype) * by for shape, by in zip(shapes, scales, strict=True)
     ]
-    x, w, v = (one.requires_grad_() for one in drawn)
+    x, w, v = (leaf.requires_grad_() for leaf in drawn)
     return x, w, v
 
 
@@ -67,7 +67,7 @@ def assert_same(program: Callable[..., Tensor], tolerance: float = 1e-12, dtype:
     loss, plain = gradients(program, nullcontext(), dtype)
     nested_loss, nested = gradients(program, mode(), dtype)
     assert torch.equal(loss, nested_loss)
-    for one, other in zip(nested, plain, strict=True):
-        assert (one is None) == (other is None)
-        if one is not None and other is not None:
-            assert (one - other).abs().max() <= tolerance * other.abs().max().clamp_min(1.0)
+    for gradient, plain_gradient in zip(nested, plain, strict=True):
+        assert (gradient is None) == (plain_gradient is None)
+        if gradient is not None and plain_gradient is not None:
+            assert (gradient - plain_gradient).abs().max() <= tolerance * plain_gradient.abs().max().clamp_min(1.0)

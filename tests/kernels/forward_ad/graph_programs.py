@@ -1,4 +1,4 @@
-"""Random programs that a tracer can follow: what each step does is drawn beforehand, not as it runs."""
+"""Random programs that a tracer can follow: their steps are drawn before they run."""
 
 import random
 from collections.abc import Callable
@@ -17,7 +17,7 @@ def _without_gradient(t: Tensor) -> Tensor:
 
 
 def _late_constant(t: Tensor) -> Tensor:
-    """One that follows from the chain it is used in."""
+    """A constant computed from the chain in which it is used."""
     return t * torch.sigmoid(t.sum().detach())
 
 
@@ -38,7 +38,7 @@ _KINDS = {"unary": 0.6, "binary": 0.2, "product": 0.07, "other": 0.08, "in place
 
 @dataclass(frozen=True)
 class Step:
-    """What is done to the tensors, counted from the last, that are at `operands`; whether its result joins them."""
+    """A function of the tensors at `operands`, counted from the last; `joins`: whether its result is appended."""
 
     does: Callable[..., Tensor]
     operands: tuple[int, ...]
@@ -46,24 +46,24 @@ class Step:
 
 
 def drawn(seed: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """The program of a seed: from x and weight, a number."""
-    chosen = random.Random(seed)
+    """The program of a seed: a scalar function of x and weight."""
+    generator = random.Random(seed)
     steps: list[Step] = []
     count = 1
 
     def recent() -> int:
-        return 1 + int(chosen.random() ** 2 * count)
+        return 1 + int(generator.random() ** 2 * count)
 
-    for _ in range(chosen.randint(4, 16)):
-        match chosen.choices(list(_KINDS), list(_KINDS.values()))[0]:
+    for _ in range(generator.randint(4, 16)):
+        match generator.choices(list(_KINDS), list(_KINDS.values()))[0]:
             case "unary":
-                steps.append(Step(chosen.choice(UNARY), (recent(),)))
+                steps.append(Step(generator.choice(UNARY), (recent(),)))
             case "binary":
-                steps.append(Step(chosen.choice(BINARY), (recent(), recent())))
+                steps.append(Step(generator.choice(BINARY), (recent(), recent())))
             case "other":
-                steps.append(Step(chosen.choice(OTHER), (recent(),)))
+                steps.append(Step(generator.choice(OTHER), (recent(),)))
             case "in place":
-                steps.append(Step(chosen.choice(IN_PLACE), (recent(),), joins=False))
+                steps.append(Step(generator.choice(IN_PLACE), (recent(),), joins=False))
             case "product":
                 steps.append(Step(torch.mm, (recent(), 0)))
         count += steps[-1].joins

@@ -1,4 +1,4 @@
-"""Models that front ends for graphs rewrite, and how many chains are replaced in them."""
+"""Models that the front ends for graphs rewrite, and the number of chains replaced in them."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from kernels.forward_ad.rewrite import RegionModule
 from tests.kernels.forward_ad.chains import mish
 
 DOUBLE = torch.float64
-# What torch 2.13 and transformers warn of on their own account, whatever is traced and copied.
+# Warnings of torch 2.13 and transformers themselves, whatever model is traced and copied.
 MARKS = [
     pytest.mark.slow,
     pytest.mark.usefixtures("afresh"),
@@ -22,25 +22,25 @@ MARKS = [
 
 
 class Rewritten:
-    """A model by one of the front ends, and how many regions were replaced in it, once it has run."""
+    """A model rewritten by a front end, and the number of regions replaced in it, once it has run."""
 
-    def __init__(self, how: str, model: nn.Module, *sample: Tensor) -> None:
+    def __init__(self, front_end: str, model: nn.Module, *sample: Tensor) -> None:
         self.backend = backend()
-        if how == "compiled":
+        if front_end == "compiled":
             self.module = torch.compile(model, backend=self.backend)
         else:
-            self.module = exported(model, sample) if how == "exported" else traced(model, *sample)
-        self.how = how
+            self.module = exported(model, sample) if front_end == "exported" else traced(model, *sample)
+        self.front_end = front_end
 
     @property
     def regions(self) -> int:
-        if self.how == "compiled":
+        if self.front_end == "compiled":
             assert not self.backend.left
             return self.backend.regions
-        return len([one for one in self.module.modules() if isinstance(one, RegionModule)])
+        return len([module for module in self.module.modules() if isinstance(module, RegionModule)])
 
 
-each_front_end = pytest.mark.parametrize("how", ["exported", "traced", "compiled"])
+each_front_end = pytest.mark.parametrize("front_end", ["exported", "traced", "compiled"])
 
 
 class Act(nn.Module):
@@ -53,12 +53,12 @@ class Act(nn.Module):
 
 
 def in_units(model: nn.Module, x: Tensor, unit: int) -> float:
-    """Bytes kept, less numbers of Python's, which are kept as tensors of one element."""
+    """Bytes saved, rounded so that Python's numbers, saved as tensors of one element, do not count."""
     return round(saved_bytes(model, x).total / unit, 2)
 
 
 class Model(nn.Module):
-    """A function between two layers, with what it may ask for."""
+    """A function between two layers, with parameters, buffers and modules that it may use."""
 
     def __init__(self, function: Callable[["Model", Tensor], Tensor]) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Model(nn.Module):
 
 
 def wave(x: Tensor) -> Tensor:
-    """A chain that keeps two tensors besides what others keep."""
+    """A chain that saves two tensors besides those that its neighbours save."""
     return torch.exp(torch.sin(torch.cos(x)))
 
 

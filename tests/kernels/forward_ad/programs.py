@@ -1,4 +1,4 @@
-"""Random programs of tensors, for comparing what is done to autograd's graph with the graph as it was.
+"""Random programs of tensors, for comparing a changed graph of autograd with the unchanged one.
 
 A program has a 6x6 input `x` that goes through matrix products, element-wise operations with one and two operands,
 in-place operations, views, dropout, constants, pieces of tensors and their like, and gives a number. Values stay small,
@@ -106,7 +106,7 @@ OTHER: list[Callable[[Tensor], Tensor]] = [
     lambda t: F.layer_norm(t, (SIZE,)),
     lambda t: t * t.amax(),
 ]
-EAGER: list[Callable[[Tensor], Tensor]] = [  # what no graph has
+EAGER: list[Callable[[Tensor], Tensor]] = [  # not for graphs
     lambda t: Doubled.apply(t),
     lambda t: checkpoint(lambda t: torch.tanh(t) * t, t, use_reentrant=False),
     lambda t: checkpoint(lambda t: torch.sigmoid(t) * t, t, use_reentrant=True),
@@ -122,29 +122,29 @@ class Program:
     eager: bool = False
 
     def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
-        """A number; which tensors it goes through is drawn from the seed."""
-        chosen = random.Random(self.seed)
+        """A scalar; the operations that lead to it are drawn from the seed."""
+        generator = random.Random(self.seed)
         tensors = [x @ weight]
-        if chosen.random() < 0.3:
+        if generator.random() < 0.3:
             tensors.append(x)  # a leaf
 
         def recent() -> Tensor:
-            return tensors[-1 - int(chosen.random() ** 2 * len(tensors))]
+            return tensors[-1 - int(generator.random() ** 2 * len(tensors))]
 
-        for _ in range(chosen.randint(3, 14)):
-            match chosen.choices(list(KINDS), list(KINDS.values()))[0]:
+        for _ in range(generator.randint(3, 14)):
+            match generator.choices(list(KINDS), list(KINDS.values()))[0]:
                 case "unary":
-                    tensors.append(chosen.choice(UNARY)(recent()))
+                    tensors.append(generator.choice(UNARY)(recent()))
                 case "binary":
-                    tensors.append(chosen.choice(BINARY)(recent(), recent()))
+                    tensors.append(generator.choice(BINARY)(recent(), recent()))
                 case "product":
                     tensors.append(recent() @ weight * 0.3)
                 case "other":
-                    tensors.append(chosen.choice(OTHER + EAGER * self.eager)(recent()))
+                    tensors.append(generator.choice(OTHER + EAGER * self.eager)(recent()))
                 case "in place":
                     tensor = recent()
                     if not tensor.is_leaf:
-                        chosen.choice(IN_PLACE)(tensor)
+                        generator.choice(IN_PLACE)(tensor)
                 case "hook":
                     tensors[-1].register_hook(lambda gradient: gradient * 1.5)
         return (tensors[-1] @ weight).sum() + tensors[len(tensors) // 2].sum()

@@ -22,7 +22,7 @@ def test_the_same_gradients(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_sixteen_bits(dtype: torch.dtype) -> None:
-    """No further from float64 than 1.15 times what plain autograd is, in the root mean square; usually nearer."""
+    """The root mean square error against float64 is at most 1.15 times plain autograd's; usually it is smaller."""
     off: dict[bool, list[float]] = {False: [], True: []}
     for name, (function, _, _) in WRITTEN.items():
         if "dropout" in name:
@@ -31,8 +31,8 @@ def test_sixteen_bits(dtype: torch.dtype) -> None:
         weight = torch.randn(256, 64, generator=torch.Generator().manual_seed(4), dtype=torch.float64).to(dtype)
         exact = slope(function, x.double(), weight.double(), nullcontext())
         for nested in off:
-            found = slope(function, x, weight, mode() if nested else nullcontext())
-            off[nested].append(float((found.double() - exact).square().mean().sqrt()))
+            computed = slope(function, x, weight, mode() if nested else nullcontext())
+            off[nested].append(float((computed.double() - exact).square().mean().sqrt()))
     for name, plain, nested in zip((n for n in WRITTEN if "dropout" not in n), off[False], off[True], strict=True):
         assert nested <= 1.15 * plain, (name, nested / plain)
 
@@ -47,7 +47,7 @@ def slope(function: Activation, x: Tensor, weight: Tensor, mode: AbstractContext
 
 @pytest.mark.parametrize("within", [torch.bfloat16, torch.float32])
 def test_casts_within_a_chain(within: torch.dtype) -> None:
-    """The derivative is rounded to the source's dtype once; the gradient, of either, once more: 2^-8 of each."""
+    """The derivative is rounded to the source's dtype once, and both gradients once more: 2^-8 for each rounding."""
     outer = torch.bfloat16 if within is torch.float32 else torch.float32
 
     def program(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
@@ -76,7 +76,7 @@ def test_gradients_of_gradients_are_refused() -> None:
 
 
 def test_overwritten_before_the_chain_ends() -> None:
-    """What plain autograd says in backward is said there, and the tensor is of use until then."""
+    """Backward raises plain autograd's error; until then the tensor is usable."""
     for nested in (False, True):
         x, w, v = leaves()
         with mode() if nested else nullcontext():
@@ -88,7 +88,7 @@ def test_overwritten_before_the_chain_ends() -> None:
             loss.backward()
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch.compile, of any such
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # by torch.compile
 def test_compiled_code_within() -> None:
     torch._dynamo.reset()
 
@@ -100,7 +100,7 @@ def test_compiled_code_within() -> None:
 
 
 def test_parameters_stay_clean() -> None:
-    """A parameter may be a source; nothing is put on it that could not be saved."""
+    """A parameter may be a source; nothing is attached to it that cannot be pickled."""
     weight = nn.Parameter(torch.randn(8, 8))
     with mode():
         loss = (torch.exp(weight * 2) * weight).sum()
@@ -111,7 +111,7 @@ def test_parameters_stay_clean() -> None:
 
 
 def test_a_chain_does_not_outlive_the_mode() -> None:
-    """What is done to its tensors outside is not seen; so it ends where the mode does."""
+    """Operations outside the mode are not observed, so a chain ends with the mode."""
     for nested in (False, True):
         x, w, v = leaves()
         context = mode() if nested else nullcontext()
@@ -133,7 +133,7 @@ def test_a_chain_does_not_outlive_the_mode() -> None:
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError, KeyboardInterrupt, ValueError])
 def test_an_interrupted_derivative_is_not_lost_in_silence(error: type[BaseException]) -> None:
-    """Who goes on in spite of it is told in backward."""
+    """If the program continues nevertheless, backward raises the error."""
     x, w, v = leaves()
     raised: list[int] = []
 
@@ -154,7 +154,7 @@ def test_an_interrupted_derivative_is_not_lost_in_silence(error: type[BaseExcept
 
 
 def test_the_range_of_float16() -> None:
-    """A derivative that float16 cannot hold, with a gradient that makes up for it."""
+    """A derivative beyond float16's range, whose product with the upstream gradient is within it."""
     for nested in (False, True):
         h = torch.linspace(-2, 2, 64).half().requires_grad_()
         with mode() if nested else nullcontext():

@@ -1,4 +1,4 @@
-"""Nested forward AD in eager code: what is kept, exactly."""
+"""Nested forward AD in eager code: the exact bytes saved."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from kernels import convert, saved_bytes
 from kernels.forward_ad import nested_forward_ad, wrap
-from kernels.forward_ad.chains import record
+from kernels.forward_ad.chains import record_of
 from tests.kernels.forward_ad.chains import WRITTEN, Activation, mish, newgelu
 from tests.kernels.forward_ad.eager import CHANNELS, ROWS, WIDTH, Block, assert_same, batch, mode
 
@@ -14,7 +14,7 @@ from tests.kernels.forward_ad.eager import CHANNELS, ROWS, WIDTH, Block, assert_
 @pytest.mark.parametrize("convolutional", [False, True], ids=["linear", "convolutional"])
 @pytest.mark.parametrize("name", WRITTEN)
 def test_bytes_kept(name: str, convolutional: bool) -> None:
-    """Of a norm its input is kept besides, and two numbers a channel."""
+    """A norm saves its input, too, and two numbers a channel."""
     function, plain, nested = WRITTEN[name]
     block, x = Block(function, convolutional), batch(convolutional)
     unit = x.numel() * x.element_size()
@@ -25,7 +25,7 @@ def test_bytes_kept(name: str, convolutional: bool) -> None:
 
 
 def test_a_chain_with_several_ends_keeps_a_derivative_each() -> None:
-    """R^1 to R^M: both results of the chain are products' operands, and so kept themselves."""
+    """R^1 to R^M: both results of the chain are operands of products, which save them anyway."""
 
     def forward(x: Tensor, weight: Tensor) -> Tensor:
         h = x @ weight
@@ -40,7 +40,7 @@ def test_a_chain_with_several_ends_keeps_a_derivative_each() -> None:
 
 
 def test_nested_modes() -> None:
-    """The inner one works, and the outer one sees nothing but the operations."""
+    """The inner mode works; the outer one sees only the operations."""
     x, block = batch(), Block(newgelu)
     with mode():
         assert saved_bytes(wrap(block, min_numel=1), x, fake=False).total == 2 * x.numel() * 4
@@ -53,7 +53,7 @@ def test_nested_modes() -> None:
 
 
 def test_graphs_die() -> None:
-    """Nothing refers back to what comes later: without the result, all is freed at once."""
+    """There are no reference cycles: without the result, all memory is freed at once."""
     import gc
     import weakref
 
@@ -91,20 +91,20 @@ def test_the_mode_decorates() -> None:
 
     x = batch()
     assert saved_bytes(forward, Block(newgelu), x).total == 2 * x.numel() * 4
-    assert all(isinstance(one, nested_forward_ad) for one in calls)
+    assert all(isinstance(call, nested_forward_ad) for call in calls)
     assert torch.overrides._get_current_function_mode() is None
 
 
 def test_a_long_chain_costs_what_its_operations_do() -> None:
-    """No operation takes over what is noted of those before it."""
+    """No operation copies the records of those before it."""
     with mode():
         h = torch.randn(4, 4, requires_grad=True) * 1.0
         for _ in range(100):
             h = h + 0.01 * torch.tanh(h)
-    it = record(h)  # in the mode that would be a look at its place
-    assert it is not None
-    assert max(len(one.kept) for one in [it, *it.before]) <= 2
-    assert len(it.before) == 3 * 100
+    last = record_of(h)  # within the mode, reading grad_fn would end the chain
+    assert last is not None
+    assert max(len(record.saved) for record in [last, *last.before]) <= 2
+    assert len(last.before) == 3 * 100
 
 
 def test_two_modes_and_a_converted_model_keep_as_little_as_one() -> None:

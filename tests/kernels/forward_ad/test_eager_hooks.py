@@ -1,4 +1,4 @@
-"""Hooks on tensors and modules around chains: they run as before, or it is said that they cannot."""
+"""Hooks on tensors and modules around chains: they run as before, or KernelError says that they cannot."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -23,9 +23,9 @@ def test_module_hooks() -> None:
     def program(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
         block = nn.Sequential(nn.Identity(), nn.Identity())
         block[0].register_forward_hook(lambda module, args, output: a(output))
-        for one in (block, block[0]):
-            one.register_full_backward_hook(lambda module, given, taken: seen.append("after"))
-            one.register_full_backward_pre_hook(lambda module, taken: seen.append("before"))
+        for module in (block, block[0]):
+            module.register_full_backward_hook(lambda module, given, taken: seen.append("after"))
+            module.register_full_backward_pre_hook(lambda module, taken: seen.append("before"))
         return (block(a(x @ w)) @ v).sum()
 
     assert_same(program)
@@ -39,7 +39,9 @@ def test_multi_grad_hook() -> None:
     def program(x: Tensor, w: Tensor, v: Tensor, a: Activation) -> Tensor:
         y = F.softplus(x @ w)
         z = torch.tanh(y) * y
-        torch.autograd.graph.register_multi_grad_hook([y, z], lambda them: seen.extend(one.clone() for one in them))
+        torch.autograd.graph.register_multi_grad_hook(
+            [y, z], lambda gradients: seen.extend(gradient.clone() for gradient in gradients)
+        )
         return (z @ v).sum()
 
     assert_same(program)
@@ -50,7 +52,7 @@ def test_multi_grad_hook() -> None:
 
 @pytest.mark.parametrize("late", ["hook", "gradient", "backward", "retain"])
 def test_a_tensor_within_a_chain_that_is_watched_too_late(late: str) -> None:
-    """Its gradient does not come by any more: that is said, and not left out in silence."""
+    """Its gradient no longer passes through it: KernelError says so."""
     x, w, v = leaves()
     with mode():
         h = x @ w
@@ -68,7 +70,7 @@ def test_a_tensor_within_a_chain_that_is_watched_too_late(late: str) -> None:
         torch.autograd.grad(loss, [y])
 
 
-# Ways to use a tensor that the mode does not see, or that do not go on with its chain.
+# Uses of a tensor that the mode does not see, or that do not continue its chain.
 UNSEEN: dict[str, Activation] = {
     "function": lambda y: Doubled.apply(y),
     "reentrant checkpoint": lambda y: checkpoint(torch.square, y, use_reentrant=True),
@@ -80,7 +82,7 @@ UNSEEN: dict[str, Activation] = {
 
 @pytest.mark.parametrize("name", UNSEEN)
 def test_a_hook_after_a_use_that_was_not_seen(name: str) -> None:
-    """All of the gradient comes by the hook, or KernelError says that it would not."""
+    """The hook sees the whole gradient, or KernelError says that it would not."""
 
     def gradient(context: AbstractContextManager[object]) -> Tensor:
         x, w, v = leaves()

@@ -20,13 +20,13 @@ from tests.kernels.test_properties import gradients, tensors
 
 @pytest.fixture(params=["torch", "triton"])
 def backend(request: pytest.FixtureRequest) -> str:
-    """The place where tensors go for one of the two backends."""
+    """The device of the tensors, for each of the two backends."""
     return "cpu" if request.param == "torch" else request.getfixturevalue("device")
 
 
 def check(name: str, x: Tensor, grad: Tensor) -> None:
-    """Against float64: y is rounded once, dx twice, and what is computed on the way errs by some 16 units of 2**-24 (in
-    float64, 2**-53) of numbers up to 2, or up to x where x is large, as in `test_properties`."""
+    """Against float64: y is rounded once, dx twice, and intermediate numbers up to 2, or up to a large x, are off by
+    some 16 units of 2**-24 (in float64, 2**-53), as in `test_properties`."""
     y, dx = both(MADE[name], x, grad)
     true, slope = exact(WRITTEN[name], x, grad)
     assert (y.dtype, dx.dtype, y.shape, dx.shape) == (x.dtype, x.dtype, x.shape, x.shape)
@@ -57,8 +57,8 @@ def test_random_functions(device: str, function: Callable[..., Tensor], dtype: t
         return
     near = [exact(function, x.double() + step, torch.ones_like(x)) for step in (-(2.0**-16), 2.0**-16)]
     for place, true in enumerate(exact(function, x, torch.ones_like(x))):
-        # Beside a kink or a jump rounding may choose the other branch: what both have there is right. Elsewhere, some
-        # twenty operations in float32, and one rounding.
+        # Beside a kink or a jump, rounding may select the other branch; values of either branch are right there.
+        # Elsewhere: some twenty operations in float32, and one rounding.
         jump = (near[1][place] - near[0][place]).abs() + (near[1][place] - true).abs()
         size = 1 + torch.stack([true, near[0][place]]).abs().max()
         limit = torch.finfo(dtype).eps * true.abs() + torch.finfo(dtype).smallest_normal + 2.0**-17 * size + 2 * jump
@@ -68,28 +68,28 @@ def test_random_functions(device: str, function: Callable[..., Tensor], dtype: t
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", WRITTEN)
 def test_extremes(name: str, dtype: torch.dtype, backend: str) -> None:
-    """Where float64's formula is finite, so is ours; where x is so large that its square is not a float32 number, for
-    those without powers."""
+    """Where the formula is finite in float64, so is the kernel; for x whose square is beyond float32, this holds for
+    functions without powers."""
     points = [0.0, -0.0, 1e-30, -1e-30, 89.0, -89.0, 1e4, -1e4]
     if name not in ("gelu_tanh", "squared relu", "powers", "rational", "snake"):
         points += [1e30, -1e30, math.inf, -math.inf]
     x = torch.tensor(points, dtype=dtype)
     got = both(MADE[name], x.to(backend), torch.ones_like(x).to(backend))
-    for one, true in zip(got, exact(WRITTEN[name], x, torch.ones_like(x)), strict=True):
-        finite = true.abs() < 1e35  # the largest numbers that have room for some more
+    for computed, expected in zip(got, exact(WRITTEN[name], x, torch.ones_like(x)), strict=True):
+        finite = expected.abs() < 1e35  # leaves room below the largest float32
         # Angles of 1e4 are rounded to 2**-10 before their sine is taken.
         units = 2.0**-9 if name == "snake" else 8 * 2.0**-24
-        limit = (torch.finfo(dtype).eps + units) * (1 + true.abs())
-        assert ((one.double().cpu() - true).abs() <= limit)[finite].all(), (one, true)
+        limit = (torch.finfo(dtype).eps + units) * (1 + expected.abs())
+        assert ((computed.double().cpu() - expected).abs() <= limit)[finite].all(), (computed, expected)
         assert finite.sum() >= 6
 
 
 @each_dtype
 def test_nan_gives_nan(dtype: torch.dtype, backend: str) -> None:
     x = torch.full((9,), math.nan, dtype=dtype, device=backend)
-    for one in MADE.values():
-        assert torch.isnan(one(x)).all()
-        assert torch.isnan(one(x.requires_grad_())).all()
+    for kernel in MADE.values():
+        assert torch.isnan(kernel(x)).all()
+        assert torch.isnan(kernel(x.requires_grad_())).all()
 
 
 KINKS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -109,8 +109,8 @@ KINKS: dict[str, Callable[[Tensor], Tensor]] = {
 def test_derivatives_at_kinks_are_torchs(name: str, backend: str) -> None:
     x = torch.tensor([-6.0, -1.0, -0.5, 0.0, -0.0, 0.5, 1.0, 6.0])
     got = both(elementwise(KINKS[name]), x.to(backend), torch.ones_like(x).to(backend))
-    for one, true in zip(got, exact(KINKS[name], x, torch.ones_like(x)), strict=True):
-        assert torch.equal(one.double().cpu(), true)
+    for computed, expected in zip(got, exact(KINKS[name], x, torch.ones_like(x)), strict=True):
+        assert torch.equal(computed.double().cpu(), expected)
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -125,7 +125,7 @@ def test_shape_strides_and_gradient_change_nothing(backend: str, data: st.DataOb
             a for a, size in zip(torch.relu(x).stride(), x.shape, strict=True) if size > 1
         ]
     flat_y, flat_dx = both(MADE["mish"], x.flatten().to(backend), grad.flatten().to(backend))
-    # PyTorch's vectorised functions differ by units in the last place from what they give at a tensor's end.
+    # PyTorch's vectorised functions differ by units in the last place from the scalar ones at a tensor's end.
     eps = torch.finfo(x.dtype).eps
     torch.testing.assert_close(y.flatten(), flat_y, rtol=8 * eps, atol=8 * eps)
     moved = 8 * eps * (1 + grad.flatten().to(backend).abs())
@@ -136,17 +136,17 @@ def test_several_results(backend: str) -> None:
     x = torch.randn(5, 9, device=backend).t().requires_grad_()
     results = several(x, beta=2.0)
     assert type(results) is tuple
-    assert [one.stride() for one in results] == [x.stride()] * 3
+    assert [result.stride() for result in results] == [x.stride()] * 3
     weights = [torch.randn(9, 5, device=backend) for _ in results]
     wide = x.detach().double().requires_grad_()
     expected = several.function(wide, beta=2.0)
-    for chosen in ([0, 1, 2], [1], [0, 2]):  # the others get no gradient
-        total = sum((results[i] * weights[i]).sum() for i in chosen)
+    for indices in ([0, 1, 2], [1], [0, 2]):  # the others get no gradient
+        total = sum((results[i] * weights[i]).sum() for i in indices)
         (dx,) = torch.autograd.grad(total, x, retain_graph=True)
-        (true,) = torch.autograd.grad(sum((expected[i] * weights[i]).sum() for i in chosen), wide, retain_graph=True)
+        (true,) = torch.autograd.grad(sum((expected[i] * weights[i]).sum() for i in indices), wide, retain_graph=True)
         torch.testing.assert_close(dx.double(), true, rtol=2.0**-20, atol=2.0**-20)
-    for one, true in zip(results, expected, strict=True):
-        torch.testing.assert_close(one.double(), true, rtol=2.0**-22, atol=2.0**-22)
+    for result, true in zip(results, expected, strict=True):
+        torch.testing.assert_close(result.double(), true, rtol=2.0**-22, atol=2.0**-22)
 
 
 def test_a_tuple_of_one_stays_one() -> None:

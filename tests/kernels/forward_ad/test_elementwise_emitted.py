@@ -1,4 +1,4 @@
-"""What `elementwise` emits: it stands alone, is imported late, and compiles for GPUs."""
+"""Files that `elementwise` emits run on their own and compile for GPUs; the emitter is imported late."""
 
 import json
 import re
@@ -14,15 +14,17 @@ from tests.kernels.forward_ad.written import several
 def test_what_is_emitted_stands_alone(device: str, tmp_path: Path) -> None:
     x = torch.randn(1003, device=device)
     expected = torch.ops.actfit.fused_forward(x, several.program((), {}).key, True)
-    found = module(several.source("triton", "float32"), tmp_path)
+    emitted = module(several.source("triton", "float32"), tmp_path)
     made, dx = tuple(torch.empty_like(x) for _ in range(6)), torch.empty_like(x)
-    found.fused_forward_kernel[(2,)](x, made, 1003, ROWS=64)
+    emitted.fused_forward_kernel[(2,)](x, made, 1003, ROWS=64)
     assert all(map(torch.equal, made, expected))
-    found.fused_backward_kernel[(2,)](made[:3], made[3:], dx, 1003, ROWS=64)
+    emitted.fused_backward_kernel[(2,)](made[:3], made[3:], dx, 1003, ROWS=64)
     twin = module(several.source("torch", "bfloat16"), tmp_path)
     results, slopes = twin.forward_pass(x)
-    for one, other in zip((*results, *slopes, twin.backward_pass(made[:3], made[3:])), (*made, dx), strict=True):
-        torch.testing.assert_close(one, other, rtol=2.0**-21, atol=2.0**-21)
+    for by_torch, by_triton in zip(
+        (*results, *slopes, twin.backward_pass(made[:3], made[3:])), (*made, dx), strict=True
+    ):
+        torch.testing.assert_close(by_torch, by_triton, rtol=2.0**-21, atol=2.0**-21)
 
 
 @pytest.mark.slow
@@ -83,7 +85,7 @@ def test_what_is_emitted_compiles_for_gpus(tmp_path: Path) -> None:
     path.write_text(several.source("triton", "bfloat16"), encoding="utf-8")
     out = script(COMPILE, str(path))
     for ptx, loads, stores in zip(json.loads(out), (1, 6, 1, 6), (6, 1, 6, 1), strict=True):
-        # Each tensor once, 128 bits a thread and access.
+        # Each tensor is read or written once, with 128 bits for each thread and access.
         assert len(re.findall(r"ld\.global\.v4\.b32", ptx)) == loads
         assert len(re.findall(r"st\.global\.v4\.b32", ptx)) == stores
         assert not re.findall(r"(?:ld|st)\.local", ptx)

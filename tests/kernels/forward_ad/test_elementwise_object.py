@@ -1,4 +1,4 @@
-"""What `elementwise` makes of a function: its name, copies, constants and methods; and what it refuses."""
+"""The object that `elementwise` makes of a function: its name, copies, constants and methods; and refusals."""
 
 import copy
 import io
@@ -80,7 +80,7 @@ def test_the_first_call_from_several_threads() -> None:
     for thread in threads:
         thread.join()
     assert (len(calls), len(outcomes)) == (1, 8)
-    assert all(torch.equal(one, torch.full((2,), 3.0)) for one in outcomes)
+    assert all(torch.equal(outcome, torch.full((2,), 3.0)) for outcome in outcomes)
 
 
 def test_constants_make_functions_of_their_own() -> None:
@@ -91,7 +91,7 @@ def test_constants_make_functions_of_their_own() -> None:
 
     x = torch.tensor([3.0])
     outcomes = [f(x, 2), f(x, 2, 2.0), f(x, 3, scale=2), f(x, 2, negative=True), f(x, 2, kind="b"), f(x, True)]
-    assert [one.item() for one in outcomes] == [9.0, 18.0, 54.0, -9.0, 10.0, 3.0]
+    assert [outcome.item() for outcome in outcomes] == [9.0, 18.0, 54.0, -9.0, 10.0, 3.0]
     assert "x ** 2" not in f.source("torch", power=2)
     with pytest.raises(TypeError, match="power"):
         f(x)
@@ -153,7 +153,7 @@ def test_what_backward_does_not_go_through_is_refused() -> None:
         with pytest.raises(KernelError, match=r"backward goes through, got \w+ within torch\.no_grad\(\) or a"):
             run(x)
     for mode in (torch.no_grad, torch.inference_mode):
-        with mode():  # around the call it is right
+        with mode():  # allowed around the call
             assert torch.equal(elementwise(WRITTEN["silu"])(x), MADE["silu"](x))
             assert not torch.is_grad_enabled()
 

@@ -1,4 +1,4 @@
-"""What `elementwise` keeps, and its ops under torch.compile, transforms, autocast and graphs."""
+"""Tensors that `elementwise` saves, and its ops under torch.compile, transforms, autocast and graphs."""
 
 from collections.abc import Iterator
 
@@ -31,7 +31,7 @@ def test_derivatives_are_kept_and_nothing_else(dtype: torch.dtype) -> None:
 def test_without_a_gradient_nothing_is_kept_or_asked_for() -> None:
     x = torch.randn(64, 50)
     for made in (several(x), torch.no_grad()(several)(x.clone().requires_grad_())):
-        assert not any(one.requires_grad for one in made)
+        assert not any(tensor.requires_grad for tensor in made)
     with torch.no_grad():
         assert bytes_allocated(MADE["mish"], x)[1] == x.nbytes
         assert torch.equal(MADE["mish"](x), MADE["mish"](x.clone().requires_grad_()))
@@ -78,24 +78,27 @@ def compiling() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("compiling")
-@pytest.mark.parametrize(("how", "dynamic"), [("aot_eager", None), ("aot_eager", True), ("inductor", False)])
-def test_compiled_in_one_graph(how: str, dynamic: bool | None) -> None:
+@pytest.mark.parametrize(("backend", "dynamic"), [("aot_eager", None), ("aot_eager", True), ("inductor", False)])
+def test_compiled_in_one_graph(backend: str, dynamic: bool | None) -> None:
     def run(x: Tensor, beta: float) -> Tensor:
         return sum(several(MADE["mish"](x.t()), beta=beta))
 
-    compiled, x = torch.compile(run, backend=how, fullgraph=True, dynamic=dynamic), torch.randn(7, 5).requires_grad_()
+    compiled, x = (
+        torch.compile(run, backend=backend, fullgraph=True, dynamic=dynamic),
+        torch.randn(7, 5).requires_grad_(),
+    )
     for beta in (2.0, 3.0):
         y, expected = compiled(x, beta), run(x, beta)
         assert torch.equal(y, expected)
         assert y.stride() == expected.stride()
-        assert torch.equal(*(torch.autograd.grad(one.sum(), x)[0] for one in (y, expected)))
+        assert torch.equal(*(torch.autograd.grad(result.sum(), x)[0] for result in (y, expected)))
     kept = in_graph(compiled(x, 2.0), [x])
-    assert sum(one.untyped_storage().nbytes() for one in kept) == 4 * x.nbytes  # of mish one, of the others three
+    assert sum(tensor.untyped_storage().nbytes() for tensor in kept) == 4 * x.nbytes  # of mish one, of the others three
 
 
 @pytest.mark.usefixtures("compiling")
 def test_first_called_when_compiled_or_on_tensors_without_contents() -> None:
-    """Numbers in tensors are read nevertheless."""
+    """The values of tensors are still read."""
     half, x = torch.tensor(0.5), torch.randn(5)
     run = elementwise(lambda x: half * x.sin() + torch.tensor(2.0))
     torch.testing.assert_close(torch.compile(run, backend="aot_eager", fullgraph=True)(x), 0.5 * x.sin() + 2)
@@ -126,7 +129,7 @@ def test_tensors_without_contents(dtype: torch.dtype) -> None:
     x = torch.empty(3, 50, 7, dtype=dtype, device="meta", requires_grad=True)
     results = several(x)
     dx = torch.autograd.grad(sum(results).sum(), x)[0]
-    assert all((one.shape, one.dtype, one.device) == (x.shape, dtype, x.device) for one in (*results, dx))
+    assert all((tensor.shape, tensor.dtype, tensor.device) == (x.shape, dtype, x.device) for tensor in (*results, dx))
 
 
 def test_transforms_take_the_function_itself() -> None:

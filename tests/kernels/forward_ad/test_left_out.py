@@ -1,4 +1,4 @@
-"""What a graph would leave out, such as hooks and a backward of its own, is not left out in silence."""
+"""Models with hooks or custom backwards, which a graph would silently leave out, are refused."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ pytestmark = MARKS
 
 
 class Rounded(torch.autograd.Function):
-    """A backward of its own: as if nothing had been rounded."""
+    """Rounds; its backward is the identity."""
 
     @staticmethod
     def forward(ctx: object, x: Tensor) -> Tensor:

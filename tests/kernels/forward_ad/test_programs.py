@@ -1,6 +1,6 @@
 """Nested forward AD in eager code on random programs: the same loss and gradients as plain autograd, and fewer bytes.
 
-More of them: make programs.
+For more programs: make programs.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -23,7 +23,7 @@ TOLERANCE = 1e-10
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of a run. error: what it raised, in a word; else the loss, gradients, and the next random number."""
+    """The outcome of a run: the error it raised, in a word; or the loss, gradients, and the next random number."""
 
     error: str = ""
     loss: float = 0.0
@@ -46,7 +46,7 @@ def run(program: Program, mode: AbstractContextManager[object]) -> Outcome:
 
 
 def kept(program: Program, mode: AbstractContextManager[object]) -> int:
-    """Bytes for backward."""
+    """Bytes saved for backward."""
     x, weight = inputs()
     torch.manual_seed(program.seed)
     with Recorder() as recorder, mode:
@@ -54,11 +54,11 @@ def kept(program: Program, mode: AbstractContextManager[object]) -> int:
     return recorder.saved(loss).total
 
 
-def off(one: Tensor | None, other: Tensor | None) -> float:
+def off(gradient: Tensor | None, plain: Tensor | None) -> float:
     """The largest difference, relative to the largest number where that is above 1."""
-    if one is None or other is None:
-        return 0.0 if one is other else torch.inf
-    return float(((one - other).abs() / other.abs().max().clamp_min(1.0)).max())
+    if gradient is None or plain is None:
+        return 0.0 if gradient is plain else torch.inf
+    return float(((gradient - plain).abs() / plain.abs().max().clamp_min(1.0)).max())
 
 
 def mode() -> nested_forward_ad:
@@ -77,12 +77,12 @@ def test_programs(programs: int) -> None:
             raised.append((seed, nested.error))
             continue
         same = plain.loss == nested.loss and plain.random == nested.random
-        apart = [off(*them) for them in zip(nested.gradients, plain.gradients, strict=True)]
-        if not same or not all(one <= TOLERANCE for one in apart):  # NaN is none
+        distances = [off(*pair) for pair in zip(nested.gradients, plain.gradients, strict=True)]
+        if not same or not all(distance <= TOLERANCE for distance in distances):  # NaN is none
             wrong.append(seed)
         if run(seen, nullcontext()).error:
             continue
-        counted += 1  # what the mode does not see holds chains that it takes for dead
+        counted += 1  # in others, functions that the mode does not see hold chains that it takes for freed
         before, after = kept(seen, nullcontext()), kept(seen, mode())
         more += [seed] * (after > before)
         less += [seed] * (after < before)

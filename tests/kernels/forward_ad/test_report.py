@@ -1,4 +1,4 @@
-"""All ways of nested forward AD side by side."""
+"""The report that compares all ways of nested forward AD."""
 
 import copy
 import json
@@ -18,11 +18,11 @@ pytestmark = MARKS
 def test_report_side_by_side() -> None:
     model, x = nn.Sequential(nn.Linear(64, 64), Act(newgelu), nn.Linear(64, 64)), torch.randn(1024, 64)
     before, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-    found = report(model, x)
+    measured = report(model, x)
     assert torch.equal(torch.get_rng_state(), random)
-    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert "forward" not in vars(model)
-    units = {way.name: round((way.kept or 0) / x.nbytes, 1) for way in found.ways}
+    units = {way.name: round((way.kept or 0) / x.nbytes, 1) for way in measured.ways}
     assert units == {
         "plain": 5,
         "nested, eager": 2,
@@ -32,9 +32,9 @@ def test_report_side_by_side() -> None:
         "the same chains checkpointed": 2,  # and the state of the random numbers
         "torch.compile's partitioner": units["torch.compile's partitioner"],
     }
-    assert found["nested, exported"].chains == found["nested, compiled"].chains == 1
-    assert "| plain |  | 1.2 MiB | 100.0% |" in str(found)
-    assert json.loads(found.to_json())[0] == {"name": "plain", "kept": 5 * x.nbytes, "chains": None, "reason": ""}
+    assert measured["nested, exported"].chains == measured["nested, compiled"].chains == 1
+    assert "| plain |  | 1.2 MiB | 100.0% |" in str(measured)
+    assert json.loads(measured.to_json())[0] == {"name": "plain", "kept": 5 * x.nbytes, "chains": None, "reason": ""}
 
 
 def test_report_says_who_cannot_take_a_model() -> None:
@@ -46,11 +46,13 @@ def test_report_says_who_cannot_take_a_model() -> None:
         def forward(self, x: Tensor, *, factor: float) -> Tensor:
             return mish(self.branching(self.first(x))) * factor
 
-    found = report(Odd(), torch.randn(1024, 64), factor=2.0)
-    assert found["nested, traced"].reason.startswith("cannot be traced: inputs must be positional")
-    assert found["nested, exported"].reason.startswith("cannot be exported: model must be one that torch.export takes")
-    assert found["nested, compiled"].kept == found["nested, eager"].kept < found["plain"].kept
-    assert "cannot be exported" in str(found)
+    measured = report(Odd(), torch.randn(1024, 64), factor=2.0)
+    assert measured["nested, traced"].reason.startswith("cannot be traced: inputs must be positional")
+    assert measured["nested, exported"].reason.startswith(
+        "cannot be exported: model must be one that torch.export takes"
+    )
+    assert measured["nested, compiled"].kept == measured["nested, eager"].kept < measured["plain"].kept
+    assert "cannot be exported" in str(measured)
     with pytest.raises(KernelError, match=r"model must be a torch.nn.Module"):
         report(torch.tanh, torch.randn(3))
 

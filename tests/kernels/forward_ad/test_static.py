@@ -38,11 +38,13 @@ each_chain = pytest.mark.parametrize(("function", "plain", "nested"), WRITTEN.va
 
 @each_chain
 @each_front_end
-def test_bytes_between_linear_layers(how: str, function: Callable[[Tensor], Tensor], plain: int, nested: int) -> None:
+def test_bytes_between_linear_layers(
+    front_end: str, function: Callable[[Tensor], Tensor], plain: int, nested: int
+) -> None:
     model, x = nn.Sequential(nn.Linear(16, 32), Act(function), nn.Linear(32, 16)), torch.randn(64, 16)
     unit = 64 * 32 * 4
     assert in_units(model, x, unit) == plain
-    rewritten = Rewritten(how, model, x)
+    rewritten = Rewritten(front_end, model, x)
     assert in_units(rewritten.module, x, unit) == nested
     assert rewritten.regions == (nested < plain)
 
@@ -51,7 +53,7 @@ def test_bytes_between_linear_layers(how: str, function: Callable[[Tensor], Tens
 def test_bytes_after_batch_norm_are_one_unit_more(
     function: Callable[[Tensor], Tensor], plain: int, nested: int
 ) -> None:
-    """Its input."""
+    """Returns its input."""
     layers = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), Act(function), nn.Conv2d(8, 3, 3, padding=1)
     model, x = nn.Sequential(*layers), torch.randn(2, 3, 32, 32)
     unit = 2 * 8 * 32 * 32 * 4
@@ -60,11 +62,11 @@ def test_bytes_after_batch_norm_are_one_unit_more(
 
 
 @each_front_end
-def test_training_what_is_rewritten_trains_the_model(how: str) -> None:
+def test_training_what_is_rewritten_trains_the_model(front_end: str) -> None:
     model, x = Network(), torch.randn(4, 3, 8, 8, dtype=DOUBLE)
     other = copy.deepcopy(model)
-    rewritten = Rewritten(how, model, x)
-    if how != "compiled":
+    rewritten = Rewritten(front_end, model, x)
+    if front_end != "compiled":
         assert dict(rewritten.module.named_parameters()).keys() == dict(model.named_parameters()).keys()
     for module, owner in ((other, other), (rewritten.module, model)):
         torch.manual_seed(1)
@@ -74,8 +76,8 @@ def test_training_what_is_rewritten_trains_the_model(how: str) -> None:
             module(x).square().sum().backward()
             optimizer.step()
         assert owner.norm.num_batches_tracked == 3
-    for name, one in other.state_dict().items():
-        assert torch.allclose(one, model.state_dict()[name], rtol=0, atol=1e-12), name
+    for name, tensor in other.state_dict().items():
+        assert torch.allclose(tensor, model.state_dict()[name], rtol=0, atol=1e-12), name
     assert rewritten.regions == 1
 
 
@@ -83,7 +85,7 @@ def test_measuring_what_is_compiled_puts_statistics_back() -> None:
     model, x = Network(), torch.randn(4, 3, 8, 8, dtype=DOUBLE)
     before = copy.deepcopy(model.state_dict())
     assert saved_bytes(torch.compile(model, backend=backend()), x).total < saved_bytes(model, x).total
-    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
 def test_traced_models_change_their_mode_and_shapes() -> None:
@@ -104,15 +106,15 @@ def test_exports_with_dynamic_shapes() -> None:
 
 
 def test_compiled_with_dynamic_shapes() -> None:
-    model, found = Network(), backend()
-    module = torch.compile(model, backend=found, dynamic=True)
+    model, rewriting = Network(), backend()
+    module = torch.compile(model, backend=rewriting, dynamic=True)
     for n in (4, 5):
         x = torch.randn(n, 3, 8, 8, dtype=DOUBLE)
         torch.manual_seed(n)
         y = module(x)
         torch.manual_seed(n)
         assert torch.equal(y, model(x))
-    assert (found.graphs, found.regions, found.left) == (1, 1, [])
+    assert (rewriting.graphs, rewriting.regions, rewriting.left) == (1, 1, [])
 
 
 def test_graphs_may_break() -> None:
@@ -121,19 +123,19 @@ def test_graphs_may_break() -> None:
         torch._dynamo.graph_break()
         return mish(y) @ y
 
-    found, x = backend(), torch.randn(4, 4, dtype=DOUBLE, requires_grad=True)
-    assert torch.equal(torch.compile(run, backend=found)(x), run(x))
-    assert found.graphs == 2
-    assert 1 <= found.regions <= 2
+    rewriting, x = backend(), torch.randn(4, 4, dtype=DOUBLE, requires_grad=True)
+    assert torch.equal(torch.compile(run, backend=rewriting)(x), run(x))
+    assert rewriting.graphs == 2
+    assert 1 <= rewriting.regions <= 2
 
 
 def test_a_graph_that_cannot_be_observed_is_left() -> None:
     def run(x: Tensor) -> Tensor:
         return mish(x) * x.sum().item()
 
-    found, x = backend(), torch.randn(4, 4, dtype=DOUBLE, requires_grad=True)
+    rewriting, x = backend(), torch.randn(4, 4, dtype=DOUBLE, requires_grad=True)
     with torch._dynamo.config.patch(capture_scalar_outputs=True):
-        assert torch.equal(torch.compile(run, backend=found)(x), run(x))
+        assert torch.equal(torch.compile(run, backend=rewriting)(x), run(x))
 
 
 def test_constants_that_come_to_be_larger_than_the_source() -> None:
@@ -148,15 +150,15 @@ def test_constants_that_come_to_be_larger_than_the_source() -> None:
     model = Spread()
     module = traced(model, torch.randn(3, 4, dtype=DOUBLE), torch.randn(3, 4, dtype=DOUBLE))
     x, factor = torch.randn(1, 4, dtype=DOUBLE), torch.randn(3, 4, dtype=DOUBLE)
-    expected, found = (
+    expected, gradients = (
         torch.autograd.grad(run(x, factor).square().sum(), list(model.parameters())) for run in (model, module)
     )
-    assert len([one for one in module.modules() if isinstance(one, RegionModule)]) == 1
-    assert all(torch.allclose(*pair, rtol=1e-12) for pair in zip(found, expected, strict=True))
+    assert len([submodule for submodule in module.modules() if isinstance(submodule, RegionModule)]) == 1
+    assert all(torch.allclose(*pair, rtol=1e-12) for pair in zip(gradients, expected, strict=True))
 
 
 class Returning(nn.Module):
-    """Gives what stands in the midst of a chain, too."""
+    """Returns a tensor from the middle of a chain, too."""
 
     def __init__(self, retaining: bool) -> None:
         super().__init__()
@@ -170,20 +172,20 @@ class Returning(nn.Module):
 
 
 @each_front_end
-def test_the_gradient_of_a_result_in_the_midst(how: str) -> None:
+def test_the_gradient_of_a_result_in_the_midst(front_end: str) -> None:
     model, x = Returning(retaining=False), torch.randn(3, 4, dtype=DOUBLE)
-    found = []
-    for module in (model, Rewritten(how, model, x).module):
+    gradients = []
+    for module in (model, Rewritten(front_end, model, x).module):
         y, middle = module(x)
-        found.append(torch.autograd.grad(y.square().sum() + middle.sum(), middle)[0])
-    assert torch.allclose(*found, rtol=1e-12)
+        gradients.append(torch.autograd.grad(y.square().sum() + middle.sum(), middle)[0])
+    assert torch.allclose(*gradients, rtol=1e-12)
 
 
 def test_a_gradient_retained_in_the_midst() -> None:
     model, x = Returning(retaining=True), torch.randn(3, 4, dtype=DOUBLE)
     module = traced(model, x)
     (retaining,) = (node for node in module.graph.nodes if node.target == "retain_grad")
-    assert retaining.args[0].name == "exp"  # as it was, and no region's result
+    assert retaining.args[0].name == "exp"  # unchanged, not a region's result
 
 
 def test_what_is_spread_out_is_a_source_of_its_own() -> None:
@@ -228,7 +230,7 @@ def test_copies_and_pickles() -> None:
         pickle.loads(pickle.dumps(module)),
         copy.deepcopy(exported(model, (x,))),  # torch cannot pickle an export's module
     ):
-        assert len([one for one in other.modules() if isinstance(one, RegionModule)]) == 1
+        assert len([submodule for submodule in other.modules() if isinstance(submodule, RegionModule)]) == 1
         assert torch.equal(other(x), model(x))
 
 
@@ -268,9 +270,9 @@ def transformer(request: pytest.FixtureRequest) -> tuple[nn.Module, dict[str, Te
     return model.double(), given
 
 
-@pytest.mark.parametrize("how", ["eager", "exported", "compiled"])
-def test_transformers(transformer: tuple[nn.Module, dict[str, Tensor]], how: str) -> None:
-    """New GELU keeps five tensors, and one when rewritten, besides what the layer after it keeps."""
+@pytest.mark.parametrize("front_end", ["eager", "exported", "compiled"])
+def test_transformers(transformer: tuple[nn.Module, dict[str, Tensor]], front_end: str) -> None:
+    """Besides the tensor that the next layer saves, new GELU saves five tensors, and one when rewritten."""
     model, given = transformer
     ways: dict[str, Callable[[], Any]] = {
         "eager": lambda: wrap(model, min_numel=1),
@@ -278,7 +280,7 @@ def test_transformers(transformer: tuple[nn.Module, dict[str, Tensor]], how: str
         "compiled": lambda: torch.compile(model, backend=backend()),
     }
     runs = []
-    for make in (lambda: model, ways[how]):
+    for make in (lambda: model, ways[front_end]):
         module = make()
         torch.manual_seed(4)
         loss = module(**given)[0].square().mean()
@@ -286,10 +288,10 @@ def test_transformers(transformer: tuple[nn.Module, dict[str, Tensor]], how: str
         runs.append((loss, gradients, saved_bytes(module, **given).total))
     (loss, gradients, saved), (loss_now, gradients_now, saved_now) = runs
     assert torch.equal(loss, loss_now)
-    near = 1e-10 * max(one.abs().max().item() for one in gradients if one is not None)
-    for one, now in zip(gradients, gradients_now, strict=True):
-        assert (one is None) == (now is None)
-        assert one is None or torch.allclose(one, now, rtol=0, atol=near)
+    near = 1e-10 * max(gradient.abs().max().item() for gradient in gradients if gradient is not None)
+    for gradient, gradient_now in zip(gradients, gradients_now, strict=True):
+        assert (gradient is None) == (gradient_now is None)
+        assert gradient is None or torch.allclose(gradient, gradient_now, rtol=0, atol=near)
     unit = 2 * 16 * 4 * 32 * 8
     assert 2 * 3 * unit <= saved - saved_now <= 2 * 3 * unit + unit // 4  # in each layer; and dropout in the pooler
 
@@ -316,7 +318,7 @@ class Linears(TorchFunctionMode):
 
 
 def test_checkpointed_regions_run_once_in_forward() -> None:
-    """And keep nothing of what is within: packing is none of their business."""
+    """And save nothing of the chain's inside: their packing hooks do not see it."""
     layers = [layer for _ in range(4) for layer in (nn.Linear(8, 8), Written())]
     module = traced(nn.Sequential(*layers), torch.randn(4, 8))
     x = torch.randn(4, 8, requires_grad=True)
@@ -326,7 +328,7 @@ def test_checkpointed_regions_run_once_in_forward() -> None:
     (expected,) = torch.autograd.grad(module(x).sum(), x)
     torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0], expected)
     kept = saved_bytes(lambda x: torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False), x)
-    assert [one.bytes for one in kept.tensors if one.dtype == "float32"] == []
+    assert [tensor.bytes for tensor in kept.tensors if tensor.dtype == "float32"] == []
 
 
 def test_transforms_of_torch_func() -> None:

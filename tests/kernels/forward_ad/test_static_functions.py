@@ -1,4 +1,4 @@
-"""Functions that a graph says all of, or not: the same numbers and random numbers, nothing moved that matters.
+"""Functions that a graph describes completely, or not: the same numbers and random numbers, and no harmful moves.
 
 Losses must be equal bit for bit. Gradients are products of the same factors in another order: in float64 that is some
 1e-16 for each factor, more where terms cancel, and 1e-10 of the largest gradient is far from both that and an error.
@@ -165,7 +165,7 @@ def dropouts_in_turn(m: Model, h: Tensor) -> Tensor:
     return torch.exp(torch.sin(a)) + b
 
 
-# How many regions are replaced where a graph says all that the function does.
+# Functions that a graph describes completely, with the number of regions replaced in them.
 REPLACED: dict[str, tuple[Callable[[Model, Tensor], Tensor], int]] = {
     "parameter": (lambda m, h: h * torch.sigmoid(h * m.weight), 0),
     "parameter around": (lambda m, h: m.weight * wave(h) + m.weight, 1),
@@ -201,43 +201,43 @@ NOT_TRACED = {
 
 
 def outcome(model: nn.Module, module: nn.Module, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """What must be equal bit by bit, among it the next random number; and gradients, side by side."""
+    """Tensors that must be equal bit by bit, with the next random number; and the gradients of all parameters."""
     torch.manual_seed(3)
     y = module(x)
     gradients = torch.autograd.grad(y.square().sum(), list(model.parameters()), allow_unused=True)
-    kept = [y.detach(), torch.rand(1), *(one.clone() for one in model.buffers())]
-    found = [p.new_zeros(p.shape) if g is None else g for p, g in zip(model.parameters(), gradients, strict=True)]
-    return kept, found
+    kept = [y.detach(), torch.rand(1), *(buffer.clone() for buffer in model.buffers())]
+    filled = [p.new_zeros(p.shape) if g is None else g for p, g in zip(model.parameters(), gradients, strict=True)]
+    return kept, filled
 
 
-def agree(how: str, model: nn.Module, x: Tensor) -> int:
-    """Holds the rewritten model against the model, from the same state on; the number of regions."""
+def agree(front_end: str, model: nn.Module, x: Tensor) -> int:
+    """Compares the rewritten model with the model, from the same state; returns the number of regions."""
     before = copy.deepcopy(model.state_dict())
     random = torch.get_rng_state()
-    rewritten = Rewritten(how, model, x)
+    rewritten = Rewritten(front_end, model, x)
     assert torch.equal(torch.get_rng_state(), random)
-    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     exact, gradients = outcome(model, model, x)
     model.load_state_dict(before)
     exact_now, gradients_now = outcome(model, rewritten.module, x)
     assert all(map(torch.equal, exact_now, exact))
-    near = 1e-10 * max(one.abs().max().item() for one in gradients)
+    near = 1e-10 * max(gradient.abs().max().item() for gradient in gradients)
     assert all(torch.allclose(*pair, rtol=0, atol=near) for pair in zip(gradients_now, gradients, strict=True))
     return rewritten.regions
 
 
 @pytest.mark.parametrize("name", REPLACED)
-@pytest.mark.parametrize("how", ["exported", "compiled"])
-def test_same_numbers(how: str, name: str) -> None:
+@pytest.mark.parametrize("front_end", ["exported", "compiled"])
+def test_same_numbers(front_end: str, name: str) -> None:
     function, regions = REPLACED[name]
     model, x = Model(function), torch.randn(6, 8, dtype=DOUBLE)
-    if how == "exported" and name in ("hook_within", "hook_on_source"):
+    if front_end == "exported" and name in ("hook_within", "hook_on_source"):
         with pytest.raises(KernelError, match=r"torch.export takes, got RuntimeError: a hook"):
             exported(model, (x,))
     else:
-        # An export has all that runs without gradients as one node, and chains go on behind it.
-        whole = how == "exported" and name == "call_would_come_where_gradients_are_off"
-        assert agree(how, model, x) == (1 if whole else regions)
+        # An export holds all code without gradients as one node, and chains continue after it.
+        whole = front_end == "exported" and name == "call_would_come_where_gradients_are_off"
+        assert agree(front_end, model, x) == (1 if whole else regions)
 
 
 @pytest.mark.parametrize("name", REPLACED)
@@ -252,7 +252,7 @@ def test_same_numbers_or_not_traced(name: str) -> None:
 
 @pytest.mark.parametrize("seed", range(50))
 def test_random_programs(seed: int) -> None:
-    """In-place operations, views, dropout, comparisons, constants made late: never another number, never more bytes."""
+    """In-place operations, views, dropout, comparisons, late constants: numbers stay the same, bytes never grow."""
     program, (x, weight) = drawn(seed), inputs()
     backend_ = backend()
 
@@ -275,22 +275,22 @@ def test_random_programs(seed: int) -> None:
     assert torch.equal(loss_now, loss)
     assert torch.equal(drawn_next_now, drawn_next)
     assert kept_now <= kept
-    near = 1e-10 * max(one.abs().max().item() for one in gradients)
+    near = 1e-10 * max(gradient.abs().max().item() for gradient in gradients)
     assert all(torch.allclose(*pair, rtol=0, atol=near) for pair in zip(gradients_now, gradients, strict=True))
 
 
 def test_the_random_programs_have_regions() -> None:
-    found = backend()
+    rewriting = backend()
     for seed in range(12):
         torch._dynamo.reset()
-        torch.compile(drawn(seed), backend=found)(*inputs())
-    assert found.regions >= 6
+        torch.compile(drawn(seed), backend=rewriting)(*inputs())
+    assert rewriting.regions >= 6
 
 
 def test_constants_that_come_to_need_a_gradient_get_it() -> None:
     model, x = Model(buffers), torch.randn(6, 8, dtype=DOUBLE)
     module = traced(model, x)
-    assert len([one for one in module.modules() if isinstance(one, RegionModule)]) == 1
+    assert len([submodule for submodule in module.modules() if isinstance(submodule, RegionModule)]) == 1
     model.full.requires_grad_()
-    expected, *found = (torch.autograd.grad(run(x).sum(), model.full)[0] for run in (model, module))
-    assert torch.equal(found[0], expected)
+    expected, *gradients = (torch.autograd.grad(run(x).sum(), model.full)[0] for run in (model, module))
+    assert torch.equal(gradients[0], expected)

@@ -18,7 +18,7 @@ from tests.kernels.forward_ad.eager import ROWS, WIDTH, Block, leaves, mode
 
 
 def test_compiled_around() -> None:
-    """Compiled, the mode steps aside: the compiler sees chains itself."""
+    """Under torch.compile the mode does nothing: the compiler sees the chains itself."""
     torch._dynamo.reset()
     block = wrap(Block(mish).double(), min_numel=1)
     x = torch.randn(ROWS, WIDTH, dtype=torch.float64, requires_grad=True)
@@ -30,11 +30,11 @@ def test_compiled_around() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning", "ignore:`torch.jit")
 def test_exported_and_traced() -> None:
-    """Nothing of ours is in the graph."""
+    """The graph has no node of nested forward AD."""
     block, x = wrap(Block(mish), min_numel=1), torch.randn(ROWS, WIDTH)
     expected = block(x)
-    for one in (torch.export.export(block, (x,)).module(), torch.jit.trace(block, x)):
-        assert torch.allclose(one(x), expected)
+    for program in (torch.export.export(block, (x,)).module(), torch.jit.trace(block, x)):
+        assert torch.allclose(program(x), expected)
 
 
 def test_an_exception_leaves_nothing_behind() -> None:
@@ -53,30 +53,30 @@ def test_an_exception_leaves_nothing_behind() -> None:
         stopped()
     y = kept[0]
     assert torch.overrides._get_current_function_mode() is None
-    (gradient,) = torch.autograd.grad((torch.exp(y) * y).sum(), x)  # a chain that goes on outside
+    (gradient,) = torch.autograd.grad((torch.exp(y) * y).sum(), x)  # the chain continues outside the mode
     x, w, _ = leaves()
     y = torch.tanh(x @ w)
     assert torch.allclose(gradient, torch.autograd.grad((torch.exp(y) * y).sum(), x)[0], rtol=1e-12)
 
 
 def test_threads() -> None:
-    """Each thread has its own modes; a module that is wrapped runs in all of them at once."""
+    """Each thread has its own modes; a wrapped module runs in all of them at once."""
     block = wrap(Block(mish).double(), min_numel=1)
     x = torch.randn(ROWS, WIDTH, dtype=torch.float64, requires_grad=True)
-    found: list[Tensor] = []
+    gradients: list[Tensor] = []
 
     def work() -> None:
         for _ in range(20):
-            found.append(torch.autograd.grad(block(x).sum(), x)[0])
+            gradients.append(torch.autograd.grad(block(x).sum(), x)[0])
 
     threads = [threading.Thread(target=work) for _ in range(4)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     (plain,) = torch.autograd.grad(unwrap(block)(x).sum(), x)
-    assert len(found) == 80
-    assert all(torch.allclose(one, plain, rtol=1e-12) for one in found)
+    assert len(gradients) == 80
+    assert all(torch.allclose(gradient, plain, rtol=1e-12) for gradient in gradients)
 
 
 def test_a_wrapped_model_is_copied_saved_and_unwrapped() -> None:

@@ -1,4 +1,4 @@
-"""Functions as users write them, and made into kernels."""
+"""Functions as users write them, and the kernels made of them."""
 
 import math
 from collections.abc import Callable
@@ -39,7 +39,7 @@ MADE = {name: elementwise(function) for name, function in WRITTEN.items()}
 
 @elementwise
 def several(x: Tensor, beta: float = 1.0) -> tuple[Tensor, ...]:
-    """Three at once."""
+    """Three results of one kernel."""
     return x * torch.sigmoid(beta * x), torch.relu(x), 2 - x
 
 

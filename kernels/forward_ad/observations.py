@@ -1,7 +1,7 @@
-"""What each node of an FX graph does, found by running the graph once on fake tensors, which have no numbers.
+"""What each node of an FX graph does, observed by running the graph once on fake tensors, which have no numbers.
 
-So nothing is guessed from names: which results share memory, what is written in place, also through views, what
-draws random numbers, what needs a gradient where it is read, and what autograd saves, storage by storage.
+Nothing is guessed from names. Observed are: which results share memory, what is written in place, also through views,
+what draws random numbers, what needs a gradient where it is read, and what autograd saves, storage by storage.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,28 +20,28 @@ from kernels.memory.isolated import fake_mode, unchanged
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu")  # that have autocast
 _ENTER, _EXIT = torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exit_autocast
-# How exports have what runs with gradients or autocast otherwise than the rest: as graphs in the graph.
+# Exports hold code that changes gradient mode or autocast as a graph within the graph, called by one of these.
 _WITH_GRAD = torch.ops.higher_order.wrap_with_set_grad_enabled
 _WITH_AUTOCAST = torch.ops.higher_order.wrap_with_autocast
 
 
 @dataclass
-class Fact:
-    """What is known of one node.
+class Observation:
+    """What one node did in the run.
 
     Attributes
     ----------
     value
         Its result, if that is one tensor.
     storages
-        Of all tensors in its result.
+        The storages of all tensors in its result.
     varying
-        The nodes it reads that need a gradient as it reads them.
-    needs
-        Whether its result needs one.
+        The nodes it reads whose results require a gradient at that point.
+    requires_grad
+        Whether its result requires a gradient.
     writes
         Storages changed in place.
-    keeps
+    saved
         Storages that autograd saves for it, with their bytes.
     random
         Whether it draws random numbers.
@@ -54,39 +54,39 @@ class Fact:
     value: FakeTensor | None = None
     storages: frozenset[int] = frozenset()
     varying: tuple[fx.Node, ...] = ()
-    needs: bool = False
+    requires_grad: bool = False
     writes: frozenset[int] = frozenset()
-    keeps: dict[int, int] = field(default_factory=dict)
+    saved: dict[int, int] = field(default_factory=dict)
     random: bool = False
     opaque: bool = False
     era: int = 0
 
 
 @dataclass
-class Facts:
-    """What is known of the nodes of a graph.
+class Observations:
+    """What the nodes of a graph did in the run.
 
     Attributes
     ----------
     of
-        By node.
+        The observation of each node.
     outside
-        Storages that are there whether or not anything is saved: parameters, buffers and inputs.
+        Storages that exist whether or not anything is saved: parameters, buffers and inputs.
     """
 
-    of: dict[fx.Node, Fact]
+    of: dict[fx.Node, Observation]
     outside: set[int]
-    # A storage is known by its address, which must not be given out again.
+    # A storage is identified by its address: this keeps the storages alive, so that no address is used twice.
     _alive: Any = field(default=None, repr=False)
 
 
-def observe(module: fx.GraphModule, inputs: Sequence[Any]) -> Facts:
-    """Run `module` on fakes of `inputs`, one for each placeholder. Neither it nor any random state is changed.
+def observe(module: fx.GraphModule, inputs: Sequence[Any]) -> Observations:
+    """Run `module` on fakes of `inputs`, one for each placeholder. The module and all random states stay unchanged.
 
     Raises
     ------
     Exception
-        Whatever a model raises that cannot run so, as one that branches on numbers.
+        Whatever a model raises that cannot run on fake tensors, such as one that branches on numbers.
     """
     mode = fake_mode(inputs)
 
@@ -96,8 +96,8 @@ def observe(module: fx.GraphModule, inputs: Sequence[Any]) -> Facts:
         return mode.from_tensor(value, static_shapes=True)
 
     with unchanged(module), ExitStack() as stack:
-        for one in module.modules():
-            for members in (one._parameters, one._buffers):
+        for submodule in module.modules():
+            for members in (submodule._parameters, submodule._buffers):
                 members.update({name: fake(tensor) for name, tensor in members.items()})
         outside = _storages([*module.parameters(), *module.buffers()])
         stack.callback(torch.clear_autocast_cache)  # it may hold fakes
@@ -106,42 +106,44 @@ def observe(module: fx.GraphModule, inputs: Sequence[Any]) -> Facts:
         watcher = _Watcher(module, fake, outside)
         stack.callback(watcher.leave)
         watcher.run(*(fake(value) for value in inputs), enable_io_processing=False)
-    return Facts(watcher.facts, outside, (watcher.env, watcher.held))
+    return Observations(watcher.observations, outside, (watcher.env, watcher.held))
 
 
 class _Watcher(fx.Interpreter):
-    """Runs a graph and notes a Fact for each node."""
+    """Runs a graph and records an Observation of each node."""
 
     def __init__(self, module: fx.GraphModule, fake: Callable[[Any], Any], outside: set[int]) -> None:
         super().__init__(module, garbage_collect_values=False)
         self.fake, self.outside = fake, outside
-        self.facts: dict[fx.Node, Fact] = {}
+        self.observations: dict[fx.Node, Observation] = {}
         self.known = set(outside)
         self.held: list[Tensor] = []
         self.entered: list[Any] = []
         self.era = 0
 
     def leave(self) -> None:
-        """Leave the autocasts that a graph which failed had entered."""
+        """Leave the autocasts that a failed graph had entered."""
         while self.entered:
             _EXIT(self.entered.pop())
 
     def run_node(self, n: fx.Node) -> Any:
         reads = {node: self.env[node] for node in n.all_input_nodes}
         before = state()
-        varying = tuple(node for node, value in reads.items() if _needs(value))
-        fact = Fact(varying=varying, era=self.era)
+        varying = tuple(node for node, value in reads.items() if _requires_grad(value))
+        observation = Observation(varying=varying, era=self.era)
         opaque = isinstance(n.target, HigherOrderOperator) and n.target not in (_WITH_GRAD, _WITH_AUTOCAST)
-        value = self._opaque(n, fact, reads) if opaque else self._watched(n, fact)
+        value = self._opaque(n, observation, reads) if opaque else self._watched(n, observation)
         self.era += before != state()
-        fact.storages = frozenset(_storages([value]))
-        fact.needs = _needs(value)
+        observation.storages = frozenset(_storages([value]))
+        observation.requires_grad = _requires_grad(value)
         if type(value) is FakeTensor and value.layout == torch.strided:
-            fact.value = value
+            observation.value = value
         if n.op in ("placeholder", "get_attr"):
-            self.outside |= _storages([one for one in tree_leaves(value) if isinstance(one, Tensor) and one.is_leaf])
-        self.known |= fact.storages
-        self.facts[n] = fact
+            self.outside |= _storages(
+                [tensor for tensor in tree_leaves(value) if isinstance(tensor, Tensor) and tensor.is_leaf]
+            )
+        self.known |= observation.storages
+        self.observations[n] = observation
         return value
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -155,36 +157,36 @@ class _Watcher(fx.Interpreter):
                 return graph(*operands)
         return super().call_function(target, args, kwargs)
 
-    def _watched(self, n: fx.Node, fact: Fact) -> Any:
-        with _saving(fact.keeps, self.held), _Operations() as seen:
+    def _watched(self, n: fx.Node, observation: Observation) -> Any:
+        with _saving(observation.saved, self.held), _Operations() as seen:
             value = self.fake(super().run_node(n))
         if n.target is _ENTER:
             self.entered.append(value)
         elif n.target is _EXIT:
-            self.entered = [one for one in self.entered if one is not self.env[n.args[0]]]
-        fact.random = seen.random
-        fact.writes = frozenset(seen.writes & self.known)  # others were made and written within this node
+            self.entered = [context for context in self.entered if context is not self.env[n.args[0]]]
+        observation.random = seen.random
+        observation.writes = frozenset(seen.writes & self.known)  # others were made and written within this node
         return value
 
-    def _opaque(self, n: fx.Node, fact: Fact, reads: dict[fx.Node, Any]) -> Any:
-        """What holds graphs of its own is not run: it may do anything to what it reads."""
+    def _opaque(self, n: fx.Node, observation: Observation, reads: dict[fx.Node, Any]) -> Any:
+        """A node that holds graphs of its own is not run; it counts as writing all it reads."""
         value = n.meta["example_value"] if "example_value" in n.meta else n.meta["val"]
-        fact.opaque = fact.random = True
-        fact.writes = frozenset(_storages(reads.values()))
-        for storage in fact.writes | _storages([value]):
-            fact.keeps[storage] = 0
-        if isinstance(value, Tensor | tuple | list) and not _needs(value) and fact.varying:
-            value = torch.utils._pytree.tree_map_only(Tensor, _needing, value)
+        observation.opaque = observation.random = True
+        observation.writes = frozenset(_storages(reads.values()))
+        for storage in observation.writes | _storages([value]):
+            observation.saved[storage] = 0
+        if isinstance(value, Tensor | tuple | list) and not _requires_grad(value) and observation.varying:
+            value = torch.utils._pytree.tree_map_only(Tensor, _as_requiring_grad, value)
         return value
 
 
-def _needing(value: Tensor) -> Tensor:
-    """As if it depended on parameters: an export does not say."""
+def _as_requiring_grad(value: Tensor) -> Tensor:
+    """The tensor as if it depended on parameters: an export does not say whether it does."""
     return value.detach().requires_grad_() if value.is_floating_point() or value.is_complex() else value
 
 
 class _Operations(TorchDispatchMode):
-    """Which storages are written, and whether random numbers are drawn."""
+    """Records which storages are written, and whether random numbers are drawn."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -193,24 +195,24 @@ class _Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        for index, one in enumerate(func._schema.arguments):
-            if one.alias_info is not None and one.alias_info.is_write:
-                self.writes |= _storages([args[index] if index < len(args) else kwargs.get(one.name)])
-        if "batch_norm" in func.__name__ or "instance_norm" in func.__name__:  # whose schema is silent on statistics
+        for index, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                self.writes |= _storages([args[index] if index < len(args) else kwargs.get(argument.name)])
+        if "batch_norm" in func.__name__ or "instance_norm" in func.__name__:  # the schema omits the statistics
             self.writes |= _storages(args[1:])
         self.random |= torch.Tag.nondeterministic_seeded in func.tags
         return func(*args, **kwargs)
 
 
 @contextmanager
-def _saving(keeps: dict[int, int], held: list[Tensor]) -> Iterator[None]:
-    """Notes the storages that autograd saves, and holds them."""
+def _saving(saved: dict[int, int], held: list[Tensor]) -> Iterator[None]:
+    """Record the storages that autograd saves, and hold them."""
 
     def pack(tensor: Tensor) -> Tensor:
         inner = tensor.detach()
         held.append(inner)
         for storage in _storages([inner]):
-            keeps[storage] = hint(inner.untyped_storage().nbytes())
+            saved[storage] = hint(inner.untyped_storage().nbytes())
         return inner
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
@@ -218,20 +220,22 @@ def _saving(keeps: dict[int, int], held: list[Tensor]) -> Iterator[None]:
 
 
 def hint(number: Any) -> int:
-    """A number, or what a symbolic one was when the graph was made."""
+    """A number, or the value that a symbolic number had when the graph was made."""
     return int(number) if isinstance(number, int) else int(number.node.hint or 0)
 
 
-def _needs(value: Any) -> bool:
-    return any(isinstance(one, Tensor) and one.requires_grad for one in tree_leaves(value))
+def _requires_grad(value: Any) -> bool:
+    return any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in tree_leaves(value))
 
 
 def _storages(values: Iterable[Any]) -> set[int]:
     leaves = tree_leaves(list(values))
-    return {one.untyped_storage()._cdata for one in leaves if isinstance(one, Tensor) and one.layout == torch.strided}
+    return {
+        leaf.untyped_storage()._cdata for leaf in leaves if isinstance(leaf, Tensor) and leaf.layout == torch.strided
+    }
 
 
 def state() -> tuple[Any, ...]:
-    """What gradients and autocast are set to."""
-    autocast = ((torch.is_autocast_enabled(one), torch.get_autocast_dtype(one)) for one in _DEVICES)
+    """The settings of gradient mode and autocast."""
+    autocast = ((torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in _DEVICES)
     return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), *autocast
