@@ -19,7 +19,7 @@ from codegen.heads import EmittedHead, patched
 from codegen.subject import Subject
 from fitting.activations.activation import Limits
 from fitting.activations.catalogue import CATALOGUE
-from fitting.activations.heads import removable, x
+from fitting.activations.functions import removable, x
 from fitting.activations.tape import Tape
 
 _Z = Symbol("z", real=True)

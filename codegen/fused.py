@@ -23,7 +23,7 @@ from codegen.module import primitive_function, primitives, torch_texts
 from codegen.overflow import check_numbers
 from codegen.subject import DTYPES
 from codegen.traced import trace_recorded
-from fitting.activations.heads import x
+from fitting.activations.functions import x
 from fitting.errors import InputError
 from kernels.engine.templates import elementwise_source
 

@@ -3,10 +3,10 @@
 import mpmath
 from sympy import Expr, Function
 
-from fitting.activations.heads import DEFINITIONS, Head, sigmoid, tanh
+from fitting.activations.functions import DEFINITIONS, StableFunction, sigmoid, tanh
 
 
-class EmittedHead(Head):
+class EmittedHead(StableFunction):
     """One of these: sympy has no need of its value at a number."""
 
     def _eval_evalf(self, prec: int) -> None:

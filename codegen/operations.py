@@ -18,7 +18,7 @@ from codegen.names import DROPOUT, refused
 from codegen.operands import condition_of, negated, number, operand
 from fitting.activations import get
 from fitting.activations.catalogue import CATALOGUE
-from fitting.activations.heads import Phi, expm1, log1p, softplus
+from fitting.activations.functions import Phi, expm1, log1p, softplus
 from fitting.errors import InputError
 
 Operation = Callable[..., Expr]

@@ -17,7 +17,7 @@ from codegen.choices import Condition, unless_nan
 from codegen.names import CASTS, RANDOM, REDUCTIONS, VALUES, by_name, hint, refused
 from codegen.operands import operand
 from codegen.operations import ARITHMETIC, CONSTANT, OPERATIONS, apply
-from fitting.activations.heads import x
+from fitting.activations.functions import x
 from fitting.errors import InputError
 
 MAX_SIZE = 2000  # numbers, names and operations of an expression, written out

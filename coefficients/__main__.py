@@ -26,7 +26,7 @@ JUDGES: Final = {
     "invact": "fitting.invact.verify",
 }
 PROVERS: Final = {"fewbit": "fitting.fewbit.prove"}
-Found = tuple[list[str], list[str]]
+Verdict = tuple[list[str], list[str]]
 WIDTH = 60  # of what is said of a proof on a terminal
 
 COLUMNS: Final = {
@@ -59,7 +59,7 @@ class _Judges:
     def missing(self) -> bool:
         return not self._recompute or None in self._modules.values()
 
-    def judge(self, path: Path, report: Callable[[str], None]) -> Found:
+    def judge(self, path: Path, report: Callable[[str], None]) -> Verdict:
         """Problems of one file, and what could not be verified. The hash comes after the other cheap checks.
 
         `report` is told what is being done.
@@ -76,7 +76,7 @@ class _Judges:
             return problems, []
         method = document["method"]
         judge = self._module(JUDGES[method], f"errors of {method} files were not recomputed")
-        verdict: Found = judge.verify(document) if judge else ([], [])
+        verdict: Verdict = judge.verify(document) if judge else ([], [])
         if not self._prove or method not in PROVERS or verdict[0]:
             return verdict
         prover = self._module(PROVERS[method], f"bounds of {method} files were not proven")

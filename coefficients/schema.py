@@ -68,8 +68,8 @@ def check_part(value: Any, field: str, part: dict[str, Any], root: dict[str, Any
     if "if" in part and _holds(value, part["if"], root):
         check_part(value, field, part["then"], root)
     for word in filter(_LIMITS.__contains__, part):
-        kind, keeps, rule = _LIMITS[word]
-        if (kind is None or _TYPES[kind][0](value)) and not keeps(value, part[word]):
+        kind, satisfied, rule = _LIMITS[word]
+        if (kind is None or _TYPES[kind][0](value)) and not satisfied(value, part[word]):
             raise problem(field, rule.format(part[word]), value)
 
 

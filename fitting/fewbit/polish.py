@@ -20,17 +20,17 @@ from fitting.fewbit.steps import Steps, tidy
 
 PRECISION = 320  # bits
 ROUNDS = 20
-ENOUGH = 1e-75  # of max |f'|: so that a level of 1e-24, of a tail, has its 16 digits too
-ZERO = 1e-60  # of the domain or max |f'|: what is 0 by symmetry comes out far below it
-DIGITS = 12  # kept of a fit under other weights, which float64 solves to about 14
+ENOUGH = 1e-75  # of max |f'|: so that a level of 1e-24, in a tail, has 16 digits too
+ZERO = 1e-60  # of the domain or max |f'|: numbers that are 0 by symmetry come out far below it
+DIGITS = 12  # stored of a fit under other weights, which float64 solves to about 14
 HELD_DIGITS = 15  # that every float64 has
-NOISE = 1e-9  # relative: far above the rounding of an error, far below what another stationary point costs
+NOISE = 1e-9  # relative: far above the rounding of an error, far below the extra error of another stationary point
 
 
 def polish(measure: Measure, steps: Steps) -> Steps:
     """`steps` to the last bit where the weight is constant, else rounded to `DIGITS` significant digits.
 
-    What would raise the error, as by a Newton step that fled to another stationary point, is not taken.
+    A result with a larger error, as after a Newton step to another stationary point, is discarded.
     """
     limit = steps.error(measure) * (1 + NOISE)
     exact = _solve(measure, steps) if measure.weight.height is not None else None
@@ -46,7 +46,7 @@ def polish(measure: Measure, steps: Steps) -> Steps:
 
 
 def trimmed(values: Array) -> list[float]:
-    """`values` to `DIGITS` digits of the range they span (of the value, where there is one)."""
+    """`values` to `DIGITS` digits of the range they span (of the value itself, if there is only one)."""
     largest = float(np.max(np.abs(values), initial=0.0)) or 1.0
     span = (float(np.ptp(values)) if len(values) else 0.0) or largest
     digits = min(DIGITS - 1 - math.floor(math.log10(span)), HELD_DIGITS - 1 - math.floor(math.log10(largest)))
@@ -108,9 +108,9 @@ def _means(curve: Curve, steps: Steps, borders: list[Any], levels: list[Any]) ->
 
 
 def first_of_twins(measure: Measure, steps: Steps) -> Steps:
-    """Of `steps` and the images of it that are as good by a symmetry of f', the one with the first borders.
+    """`steps` or one of its mirror images, if f' has a symmetry that makes them equally good: that of the least borders.
 
-    Which of them the search comes upon is a matter of rounding, and so of the machine.
+    Which of them a search finds depends on rounding, and so on the machine.
     """
     mirror = steps.mirrored(measure.curve.lo + measure.curve.hi)
     twins = [mirror, mirror.flipped(measure.curve.runs[0].first + measure.curve.runs[-1].last)]

@@ -17,11 +17,11 @@ from fitting.fewbit.steps import Steps, contiguous_steps, nearest_level_steps
 MAX_ROUNDS = 200
 DAMPED = (1.0, 0.5, 0.125)  # the parts of Newton's step that are tried
 SETTLED = 4 * np.finfo(np.float64).eps  # a change of levels by less than this, times max |f'|, is rounding
-NEAR = 1e-9  # Newton's steps at least halve the residual; where one of this size is not halved, it is noise
+NEAR = 1e-9  # Newton's steps at least halve a residual; a residual below this that is not halved is noise
 
 
 def refine(measure: Measure, steps: Steps, shared: bool) -> Steps:
-    """A stationary point at least as good as `steps`, whose structure (order, kind) is kept."""
+    """A stationary point at least as good as `steps`, of the same structure (order, kind)."""
 
     def rebuilt(levels: Array) -> Steps:
         if shared:

@@ -35,17 +35,17 @@ def joint(options: argparse.Namespace, show: Callable[[str], None]) -> int:
         plot = command.output_path("plot", options.plot)
         plots.check_path(plot)
     activation = shared.activation(options)
-    with progress.shown(options.quiet) as told:
+    with progress.shown(options.quiet) as report_progress:
         fit = fit_joint(
             activation,
             bits(options),
             output_weight=output_weight(options),
             weight=weight,
             domain=domain(options),
-            report=told,
+            report=report_progress,
         )
         if options.plot is not None:
-            plots.save(plots.joint_figure(fit, told), plot)
+            plots.save(plots.joint_figure(fit, report_progress), plot)
     if options.out == "-":
         show(dumps(seal(document.to_document(fit), 1)).removesuffix("\n"))
         return command.GOOD

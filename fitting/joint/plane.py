@@ -73,10 +73,10 @@ class Cells:
         result: Array = np.sqrt(self.moments.mass) * np.sqrt(self.spread)
         return result
 
-    def chosen(self, chosen: NDArray[np.bool_] | Indices) -> "Cells":
+    def selected(self, index: NDArray[np.bool_] | Indices) -> "Cells":
         """Some of them."""
-        moments = Moments(*(values[chosen] for values in vars(self.moments).values()))
-        return Cells(self.lo[chosen], self.hi[chosen], moments, self.change[chosen], self.doubt[chosen])
+        moments = Moments(*(values[index] for values in vars(self.moments).values()))
+        return Cells(self.lo[index], self.hi[index], moments, self.change[index], self.doubt[index])
 
     def joined(self, other: "Cells") -> "Cells":
         """These and `other`, in x order."""
@@ -87,7 +87,7 @@ class Cells:
         moments = Moments(*map(join, vars(self.moments).values(), vars(other.moments).values()))
         pairs = ((self.lo, other.lo), (self.hi, other.hi), (self.change, other.change), (self.doubt, other.doubt))
         lo, hi, change, doubt = (join(*pair) for pair in pairs)
-        return Cells(lo, hi, moments, change, doubt).chosen(np.argsort(lo, kind="stable"))
+        return Cells(lo, hi, moments, change, doubt).selected(np.argsort(lo, kind="stable"))
 
 
 class Plane:
@@ -168,7 +168,7 @@ class Plane:
         runs = self.curve.run_at(hi)
         moments, sums = self._rule(lo, hi, RULE)
         _, check = self._rule(lo, hi, CHECK)
-        mass, first, second = (np.abs(one - other) for one, other in zip(sums, check, strict=True))
+        mass, first, second = (np.abs(by_rule - by_check) for by_rule, by_check in zip(sums, check, strict=True))
         doubt = DOUBT * (second + 2 * self.reach * np.hypot(*first.T) + self.reach**2 * mass)
         change = np.abs(self.points(hi, runs) - self.points(lo, runs))
         return Cells(lo, hi, moments, change + ROUNDING * self.top, doubt)
@@ -209,7 +209,7 @@ class Plane:
                 return cells
             lo, middle, hi = cells.lo[split], mid[split], cells.hi[split]
             halves = self._measured(np.concatenate([lo, middle]), np.concatenate([middle, hi]))
-            self._cells = cells.chosen(~split).joined(halves)
+            self._cells = cells.selected(~split).joined(halves)
 
     def intervals(self, borders: Array) -> Moments:
         """Moments of the len(borders) + 1 intervals into which increasing `borders` cut the domain."""
@@ -220,7 +220,7 @@ class Plane:
         ends = np.unique(np.concatenate([cells.lo[cut], cells.hi[cut], borders]))
         lo, hi = ends[:-1], ends[1:]
         inside = ~whole[np.minimum(np.searchsorted(cells.hi, hi, side="left"), whole.size - 1)]
-        parts = cells.chosen(whole).joined(self._measured(lo[inside], hi[inside]))
+        parts = cells.selected(whole).joined(self._measured(lo[inside], hi[inside]))
         return parts.moments.merged(np.searchsorted(borders, parts.hi, side="left"), borders.size + 1)
 
 

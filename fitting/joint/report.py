@@ -20,7 +20,7 @@ def as_table(fit: JointFit) -> str:
     cells = [("from", "to", "f'", "f", "code")] + [
         (*map(ten_digits, numbers), f"{code:0{fit.bits}b}") for *numbers, code in rows(fit)
     ]
-    return "\n".join([_title(fit), "", *aligned(cells), "", *_facts(fit)])
+    return "\n".join([_title(fit), "", *aligned(cells), "", *_error_lines(fit)])
 
 
 def _title(fit: JointFit) -> str:
@@ -32,7 +32,7 @@ def _title(fit: JointFit) -> str:
     )
 
 
-def _facts(fit: JointFit) -> list[str]:
+def _error_lines(fit: JointFit) -> list[str]:
     error = fit.error
     if error.total == 0 or (error.lower_bound == 0 and max(error.derivative_share, error.output_share) < EXACT):
         return ["error   0 to the digits of the levels"]

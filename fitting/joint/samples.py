@@ -61,5 +61,5 @@ class SamplePlane(Plane):
             at = left + (right - left) / 2
             beyond = past(at)
             left, right = np.where(beyond, left, at), np.where(beyond, at, right)
-        found = np.where(passed, left, lo + (hi - lo) / 2)
-        return np.where((lo <= found) & (found < hi) & (found > self.domain[0]), found, lo)
+        crossings = np.where(passed, left, lo + (hi - lo) / 2)
+        return np.where((lo <= crossings) & (crossings < hi) & (crossings > self.domain[0]), crossings, lo)

@@ -144,8 +144,8 @@ def _search(plane: Plane, k: int, target_gap: float, report: Callable[[str], Non
         borders, cost, slack = _grid_optimum(cells, k)
         borders = plane.between(borders) if isinstance(plane, SamplePlane) else refine(plane, borders)
         reached, gain = lower_bound(plane, cells, k, cost, slack)
-        if (found := error_of(plane, borders)) < error:
-            best, error = borders, found
+        if (refined_error := error_of(plane, borders)) < error:
+            best, error = borders, refined_error
         bound, target = max(bound, reached), target_gap * error
         if error - bound <= target or gain <= target / 4 or len(cells.lo) in (count, MAX_CELLS):
             return best, bound
@@ -159,8 +159,8 @@ def _search(plane: Plane, k: int, target_gap: float, report: Callable[[str], Non
 def _grid_optimum(cells: Cells, k: int) -> tuple[Array, float, float]:
     """The borders of the cheapest code that is constant on cells, its cost between cells, and rounding slack."""
     held = np.flatnonzero(cells.moments.mass > 0)
-    found = partition(cells.moments.mean[held], cells.moments.mass[held], k)
-    return cells.lo[held][found.cuts], found.cost, found.slack
+    best = partition(cells.moments.mean[held], cells.moments.mass[held], k)
+    return cells.lo[held][best.cuts], best.cost, best.slack
 
 
 def _table(plane: Plane, borders: Array) -> Table:

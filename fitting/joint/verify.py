@@ -29,8 +29,8 @@ def verify(document: dict[str, Any]) -> tuple[list[str], list[str]]:
         activation = stored_function(document["function"])
         weight, domain = named(options["weight"]), tuple(options["domain"])
         judged = judge.errors(activation, weight, domain, Table(**{key: np.array(solution[key]) for key in solution}))
-        found = {"derivative": judged.derivative, "output": judged.output, **judge.shares(judged)}
-        problems = differences(stored, found, judge.TOLERANCE)
+        recomputed = {"derivative": judged.derivative, "output": judged.output, **judge.shares(judged)}
+        problems = differences(stored, recomputed, judge.TOLERANCE)
         if problems or stored["lower_bound"] == 0:  # which is always one
             return problems, []
         # Half of the stored gap, so that another machine's rounding does not stop the search a round too early.

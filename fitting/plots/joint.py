@@ -36,9 +36,12 @@ def joint_figure(fit: JointFit, report: Callable[[str], None] | None = None) -> 
     plane.plot(fit.table.outputs, fit.table.derivatives, "C0.", label=f"{fit.bits} bit{'s' * (fit.bits > 1)}")
     plane.set(xlabel="f", ylabel="f′", title="the levels", xlim=_wider(fit.activation.f(x)))
     plane.legend(frameon=False)
-    others = _along(fit, report)
+    other_codes = _along(fit, report)
     errors.plot(
-        [one.error.output_share for one in others], [one.error.derivative_share for one in others], "C0.-", linewidth=1
+        [code.error.output_share for code in other_codes],
+        [code.error.derivative_share for code in other_codes],
+        "C0.-",
+        linewidth=1,
     )
     errors.plot(
         fit.error.output_share, fit.error.derivative_share, "C3*", markersize=12, label=f"λ = {fit.output_weight:g}"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fitting.activations import calculus, from_expression, oracle
 from fitting.activations.enclosures import SERIES
+from fitting.activations.functions import removable
 from fitting.activations.grammar import parse
-from fitting.activations.heads import removable
 from fitting.activations.singularities import settled, singular
 from fitting.activations.tape import Tape, near_point
 from fitting.errors import InputError
