@@ -63,13 +63,13 @@ def run(module: str, *words: str) -> tuple[int, str, str, set[str]]:
 
 
 def test_every_command_is_here() -> None:
-    found = {
+    modules = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
         for package in ("benchmarks", "codegen", "coefficients", "fitting", "kernels", "notebooks")
         for path in (ROOT / package).rglob("*.py")
         if 'if __name__ == "__main__":' in path.read_text(encoding="utf-8")
     }
-    assert found - {"fitting.invact.symbolic.operon", "fitting.invact.symbolic.pysr"} == set(
+    assert modules - {"fitting.invact.symbolic.operon", "fitting.invact.symbolic.pysr"} == set(
         BAD
     )  # which are workers of another command
 

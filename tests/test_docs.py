@@ -24,8 +24,8 @@ def blocks(language: str) -> list[object]:
     return [
         pytest.param(body, id=f"{page.relative_to(ROOT).with_suffix('')}-{number}")
         for page in PAGES
-        for number, (found, body) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")))
-        if found == language
+        for number, (block_language, body) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")))
+        if block_language == language
     ]
 
 

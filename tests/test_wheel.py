@@ -68,10 +68,10 @@ def install(wheel: Path, folder: Path, *, without: tuple[str, ...] = ()) -> Inst
     (site,) = (folder / "environment").rglob("site-packages")
     others = folder / "others"  # links, so that what is left out is not there at all, nor are our own packages
     others.mkdir()
-    for place in [Path(one) for one in sys.path if Path(one).name in ("site-packages", "dist-packages")]:
+    for place in [Path(path) for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]:
         for entry in place.iterdir():
-            wanted = not entry.name.lower().startswith(("actfit", "_actfit", "__editable__", *without))
-            if wanted and entry.name not in PACKAGES and not (others / entry.name).exists():
+            linked = not entry.name.lower().startswith(("actfit", "_actfit", "__editable__", *without))
+            if linked and entry.name not in PACKAGES and not (others / entry.name).exists():
                 (others / entry.name).symlink_to(entry)
     (site / "others.pth").write_text(str(others))
     command = [
@@ -163,9 +163,9 @@ def test_a_command(words: str, said: str, written: tuple[str, ...], installed: I
     done = installed.run(tmp_path, "-m", *words.split())
     assert (done.returncode, done.stderr) == (0, "")
     assert said in done.stdout
-    found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
-    assert found == set(written)
-    for name in found:  # what is packaged was made by the same commands
+    file_names = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert file_names == set(written)
+    for name in file_names:  # what is packaged was made by the same commands
         if name.endswith(".json"):
             ours, packaged = (json.loads((folder / name).read_text("utf-8")) for folder in (tmp_path, ROOT))
             assert ours["solution"] == packaged["solution"]

@@ -43,8 +43,8 @@ class Partition:
 def partition(values: ArrayLike, masses: ArrayLike, k: int) -> Partition:
     """Cut the atoms, in their order, into at most k segments with the least total cost.
 
-    Equal neighbours are never separated, which cannot reduce the cost, and where k segments separate all others the
-    cost is exactly 0. Equal inputs give equal cuts on every machine; of equally good cuts the left ones, up to rounding.
+    Equal neighbours are never separated, as that cannot reduce the cost. Where k segments separate all others the cost
+    is exactly 0. Equal inputs give equal cuts on every machine; of equally good cuts the left ones, up to rounding.
 
     Time: O(k n log n) for sorted values, little more for few turning points (of any component), O(k n^2) for the
     worst noise. Memory: O(n).

@@ -108,7 +108,7 @@ def _means(curve: Curve, steps: Steps, borders: list[Any], levels: list[Any]) ->
 
 
 def first_of_twins(measure: Measure, steps: Steps) -> Steps:
-    """`steps` or one of its mirror images, if f' has a symmetry that makes them equally good: that of the least borders.
+    """The one with the least borders of `steps` and those of its mirror images that a symmetry of f' makes as good.
 
     Which of them a search finds depends on rounding, and so on the machine.
     """

@@ -35,8 +35,8 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     judge, reader = types.ModuleType(JUDGE), types.ModuleType(READER)
     judge.verify = (
         lambda document: (  # type: ignore[attr-defined]
-            [one for one in findings if one[0] != "?"],
-            [one[1:] for one in findings if one[0] == "?"],
+            [finding for finding in findings if finding[0] != "?"],
+            [finding[1:] for finding in findings if finding[0] == "?"],
         )
     )
     reader.read = lambda document: []  # type: ignore[attr-defined]

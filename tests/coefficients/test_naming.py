@@ -36,7 +36,7 @@ def test_every_packaged_file_is_named_as_it_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first_name", "second_name"),
     [
         ("fewbit-5bit.v1", "fewbit-6bit.v1"),
         ("invact-bfloat16.v1", "invact-float16.v1"),
@@ -45,13 +45,13 @@ def test_every_packaged_file_is_named_as_it_says() -> None:
     ],
 )
 def test_exchanged_files_are_refused(
-    one: str, other: str, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    first_name: str, second_name: str, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first, second = (data / "gelu" / f"{name}.json" for name in (one, other))
+    first, second = (data / "gelu" / f"{name}.json" for name in (first_name, second_name))
     texts = first.read_text(), second.read_text()
     first.write_text(texts[1])
     second.write_text(texts[0])
-    said = {first: other.removesuffix(".v1"), second: one.removesuffix(".v1")}
+    said = {first: second_name.removesuffix(".v1"), second: first_name.removesuffix(".v1")}
     for path, right in said.items():
         name = path.name.removesuffix(".v1.json")
         with pytest.raises(

@@ -25,8 +25,8 @@ each_command = pytest.mark.parametrize("name", FINE)
 @pytest.fixture
 def command(name: str, request: pytest.FixtureRequest) -> Command:
     """The command of that name in this process."""
-    found: Command = request.getfixturevalue(name)
-    return found
+    runner: Command = request.getfixturevalue(name)
+    return runner
 
 
 # Of one function: what is added to `FINE`.

@@ -139,7 +139,7 @@ def test_many_functions_share_a_scale() -> None:
     assert [axes.get_title() for axes in figure.axes] == [*(f"{name}′" for name in names), "", "", ""]
     assert len({axes.get_ylim() for axes in figure.axes[:5]}) == 1
     assert [axes.axison for axes in figure.axes] == [True] * 5 + [False] * 3
-    (labels,) = (one.get_texts() for one in figure.legends)
+    (labels,) = (figure_legend.get_texts() for figure_legend in figure.legends)
     assert len(labels) == 4  # each once
 
 

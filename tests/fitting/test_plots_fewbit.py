@@ -38,8 +38,8 @@ def gelu() -> Fit:
 
 def test_texts(gelu: Fit) -> None:
     assert texts(fewbit_figure(gelu)) == ["gelu′: 8 levels, ∫(f′−q)²w = 0.008094", "gelu′", "3 bits", "x", "f′ − q"]
-    one = fit(from_expression("2*x", "a_name_of_more_than_thirty_letters"), 1, weight=parse_weight("norm(0,2)"))
-    title, *labels = texts(fewbit_figure(one))
+    doubled = fit(from_expression("2*x", "a_name_of_more_than_thirty_letters"), 1, weight=parse_weight("norm(0,2)"))
+    title, *labels = texts(fewbit_figure(doubled))
     assert title == "a_name_of_more_than_thirty_letters′: 1 level, ∫(f′−q)²w = 0, w = norm(0,2)"
     assert labels[:2] == ["f′", "1 bit"]
 
@@ -70,9 +70,9 @@ def test_a_step_function_shows_no_error(name: str) -> None:
 
 
 def test_jumps_of_the_slope_are_upright_where_there_is_no_border() -> None:
-    found = fit(from_expression("where(x < 0, 0, where(x < 0.33, x, 1.1*x - 0.033))"), 1)
-    assert found.steps.borders.tolist() == [0]
-    x, slope = drawn(fewbit_figure(found).axes[0], "custom′")
+    table = fit(from_expression("where(x < 0, 0, where(x < 0.33, x, 1.1*x - 0.033))"), 1)
+    assert table.steps.borders.tolist() == [0]
+    x, slope = drawn(fewbit_figure(table).axes[0], "custom′")
     rise = np.flatnonzero(np.diff(slope))
     assert len(rise) == 2
     assert (x[rise + 1] - x[rise] < 1e-14).all()
@@ -80,9 +80,9 @@ def test_jumps_of_the_slope_are_upright_where_there_is_no_border() -> None:
 
 @pytest.mark.parametrize("kind", ["shared", "contiguous"])
 def test_kinks_of_f_show_no_spike(kind: str) -> None:
-    found = fit(get("selu"), 3, levels=kind)
-    _, error = drawn(fewbit_figure(found).axes[1])
-    assert np.abs(error).max() <= found.error.linf * (1 + 1e-12)
+    table = fit(get("selu"), 3, levels=kind)
+    _, error = drawn(fewbit_figure(table).axes[1])
+    assert np.abs(error).max() <= table.error.linf * (1 + 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -101,12 +101,12 @@ def test_kinks_of_f_show_no_spike(kind: str) -> None:
     ],
 )
 def test_what_matters_is_in_the_picture(make: Any, lo: tuple[float, float], hi: tuple[float, float]) -> None:
-    found = make()
-    left, right = fewbit_figure(found).axes[1].get_xlim()
+    table = make()
+    left, right = fewbit_figure(table).axes[1].get_xlim()
     assert lo[0] <= left <= lo[1]
     assert hi[0] <= right <= hi[1]
-    assert (left < found.steps.borders).all()
-    assert (found.steps.borders < right).all()
+    assert (left < table.steps.borders).all()
+    assert (table.steps.borders < right).all()
 
 
 @pytest.mark.parametrize("suffix", [*MAGIC, ".PNG"])
@@ -147,7 +147,7 @@ def test_a_picture_is_whole_or_not_there(gelu: Fit, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(Figure, "savefig", half)
     with pytest.raises(KeyboardInterrupt):
         save(fewbit_figure(gelu), path)
-    assert [found.read_bytes() for found in tmp_path.iterdir()] == [b"the one before"]
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"the one before"]
 
 
 def test_a_picture_that_cannot_be_written_is_called_as_it_was_asked_for(gelu: Fit, tmp_path: Path) -> None:

@@ -24,9 +24,9 @@ class Finder:
 
     @staticmethod
     def find_distributions(*context):
-        for found in PathFinder.find_distributions(*context):
-            if found.name not in DISTRIBUTIONS:
-                yield found
+        for distribution in PathFinder.find_distributions(*context):
+            if distribution.name not in DISTRIBUTIONS:
+                yield distribution
 
     invalidate_caches = PathFinder.invalidate_caches
 

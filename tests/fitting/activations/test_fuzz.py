@@ -171,7 +171,7 @@ def power(a, exponent):
     return Tree(f"(tanh({a.text}))**{exponent}", lambda p: np.tanh(a.evaluate(p)) ** exponent)
 
 
-def choice(symbol, a, b, c, d):
+def piecewise(symbol, a, b, c, d):
     compare = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}[symbol]
     # sin(0.123 + ...) keeps the two sides apart from ties that rounding would decide.
     left, right = f"tanh({a.text})", f"(0.1234567 + cos({b.text})/7)"
@@ -206,7 +206,7 @@ trees = st.recursive(
         st.builds(binary, st.sampled_from("+-*"), children, children),
         st.builds(quotient, children, children),
         st.builds(power, children, st.integers(1, 4)),
-        st.builds(choice, st.sampled_from(["<", "<=", ">", ">="]), children, children, children, children),
+        st.builds(piecewise, st.sampled_from(["<", "<=", ">", ">="]), children, children, children, children),
         st.builds(negative, children),
     ),
     max_leaves=8,

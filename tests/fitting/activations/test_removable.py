@@ -166,14 +166,14 @@ def test_the_message_names_the_true_place(expression, message):
 @pytest.mark.parametrize("expression", ["tanh(x)/x", "(exp(x) - 1)/x", "x/(exp(x) - 1)"])
 def test_they_are_fitted_with_a_certificate(expression):
     activation = from_expression(expression)
-    found = fit(activation, 2, domain=(-4, 4))
-    assert found.error.gap < 1e-3
+    table = fit(activation, 2, domain=(-4, 4))
+    assert table.error.gap < 1e-3
     grid = np.linspace(-4, 4, 4001)  # another integral of the same square
     values = calculus.values(activation.pieces[0].d1, grid)
-    levels = np.asarray(found.steps.levels)[np.asarray(found.steps.codes)]
-    steps = levels[np.searchsorted(found.steps.borders, grid, side="left")]
+    levels = np.asarray(table.steps.levels)[np.asarray(table.steps.codes)]
+    steps = levels[np.searchsorted(table.steps.borders, grid, side="left")]
     # The trapezoidal rule on 4000 cells: at each of the few jumps it is off by a cell's share of the largest square.
-    assert np.trapezoid((values - steps) ** 2, grid) == pytest.approx(found.error.l2_squared, rel=0.02)
+    assert np.trapezoid((values - steps) ** 2, grid) == pytest.approx(table.error.l2_squared, rel=0.02)
 
 
 @pytest.mark.slow
@@ -181,9 +181,9 @@ def test_f_prime_from_the_output_has_a_proven_bound():
     """x/(exp(x) - 1) falls from infinity to 0: one side, whose series at 0 the bound rests on."""
     from fitting.invact.solve import fit as fit_output
 
-    found = fit_output(from_expression("x/(exp(x) - 1)"), "bfloat16")
-    assert len(found.bounds) == 1
-    assert found.bounds[0].upper < 0.1
+    output_fit = fit_output(from_expression("x/(exp(x) - 1)"), "bfloat16")
+    assert len(output_fit.bounds) == 1
+    assert output_fit.bounds[0].upper < 0.1
 
 
 @pytest.mark.parametrize(

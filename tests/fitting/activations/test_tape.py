@@ -314,7 +314,7 @@ def test_roots_are_good_to_fifty_digits_and_zero_is_zero():
 )
 def test_numbers_of_a_derivative_that_are_none(text, at):
     """0**c, whose derivative has a NaN in it, and 1e400: not finite in any arithmetic, and no exception."""
-    (piece, *_) = (one for one in from_expression(text).pieces if one.lo < at <= one.hi or at < one.hi)
+    (piece, *_) = (piece for piece in from_expression(text).pieces if piece.lo < at <= piece.hi or at < piece.hi)
     derivative = piece.d1
     assert not np.isfinite(derivative.numpy(np.array([float(at)]))).any()
     assert not mpmath.isfinite(derivative.mp(mpmath.mpf(at))) or derivative.mp(mpmath.mpf(at)) > 1e308

@@ -171,5 +171,5 @@ def test_noise_is_no_density():
     rough = from_callable(lambda x: np.exp(np.float32(-x * x / 2)).astype(np.float64))
     smooth = from_callable(lambda x: np.exp(-x * x / 2))
     # float32's rounding is 6e-8 of the density, and as often up as down.
-    one, other = (fit(function, 2, weight=weight).error.l2_squared for weight in (rough, smooth))
-    assert one == pytest.approx(other, rel=6e-8)
+    rough_error, smooth_error = (fit(function, 2, weight=weight).error.l2_squared for weight in (rough, smooth))
+    assert rough_error == pytest.approx(smooth_error, rel=6e-8)

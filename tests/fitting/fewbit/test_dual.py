@@ -48,13 +48,13 @@ def test_sorted_values_always_have_a_price(curve: str, masses: str) -> None:
 @pytest.mark.parametrize("curve", ["gelu'", "snake', 63 turns", "walk", "noise"])
 def test_other_orders_are_right_or_refused(curve: str) -> None:
     x = np.linspace(-4, 4, 300)
-    values, found = CURVES[curve](x), 0
+    values, solved = CURVES[curve](x), 0
     for k in range(1, 40):
         got, want = priced_partition(values, np.ones(300), k), partition(values, np.ones(300), k)
         if got is not None:
-            found += 1
+            solved += 1
             assert abs(got.cost - want.cost) <= got.slack + want.slack
-    assert found > 3
+    assert solved > 3
 
 
 def test_two_that_are_equally_good_are_spliced() -> None:

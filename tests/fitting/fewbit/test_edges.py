@@ -105,9 +105,9 @@ def test_a_turn_that_float64_cannot_see_is_found(name):
     assert 0 < error.lower_bound <= error.l2_squared
     if name.startswith("tanh"):  # f' = a·g(ax) has the levels of g times a, and the squared error times a
         a = float(name[5:-3])
-        one = fitted("tanh", 3, "best", "uniform", (-1e4, 1e4)).error
+        unscaled = fitted("tanh", 3, "best", "uniform", (-1e4, 1e4)).error
         # Each error is within its gap of the optimum on the line; the domains end where f' is below 1e-300.
-        assert error.l2_squared / a == pytest.approx(one.l2_squared, rel=error.gap + one.gap)
+        assert error.l2_squared / a == pytest.approx(unscaled.l2_squared, rel=error.gap + unscaled.gap)
 
 
 @pytest.mark.parametrize("name", ["10**308*x", "10**200*tanh(x)", "x**300"])
@@ -136,9 +136,9 @@ def test_a_root_has_fifty_digits_in_few_steps(text, a, b):
     tape, steps = Tape(from_expression(text).f_expression), []
     ball = tape.arb
     tape.arb = lambda point: steps.append(point) or ball(point)
-    found = calculus.bisect(tape, a, b)
+    root = calculus.bisect(tape, a, b)
     with flint.ctx.workprec(2 * calculus.PRECISION):
         reach = flint.arb(10) ** -50
-        assert ball(found - reach) * ball(found + reach) < 0  # proven by a change of sign
+        assert ball(root - reach) * ball(root + reach) < 0  # proven by a change of sign
     # A root of third order, where secants crawl, is halved to the end.
     assert len(steps) <= (calculus.PRECISION + calculus.SECANTS + 8 if text == "x**3" else 50)

@@ -44,11 +44,11 @@ def test_panels_are_within_their_radius(name):
         for index in range(len(panels.centre)):
             lo, hi = panels.edges[index : index + 2].tolist()
             points = [lo, hi, *rng.uniform(lo, hi, 5).tolist()]
-            found = panels.at(np.array(points), np.full(len(points), index))
+            values = panels.at(np.array(points), np.full(len(points), index))
             ends = np.sort(lo + (hi - lo) * 10.0 ** -rng.uniform(0, 9, (4, 2)))
             means = panels.means(ends[:, 0], ends[:, 1], np.full(4, index))
             with flint.ctx.workprec(PRECISION):
-                for at, value in zip(points, found.tolist(), strict=True):
+                for at, value in zip(points, values.tolist(), strict=True):
                     assert abs(run.piece.d1.arb(flint.arb(at)) - level - value) <= panels.radius[index]
                 for (a, b), value in zip(ends.tolist(), means.tolist(), strict=True):
                     mean = (run.piece.f.arb(flint.arb(b)) - run.piece.f.arb(flint.arb(a))) / (flint.arb(b) - a)
@@ -76,9 +76,9 @@ def test_cells_hold_what_they_say(name, to_spare):
     exact, inside = ExactCells(measure).of(cells)
     assert (exact.moments.mass == cells.hi - cells.lo).all()
     runs = measure.curve.run_at(cells.hi)
-    spreads, chosen = 0.0, range(0, len(cells.lo), 1 + len(cells.lo) // 200)
+    spreads, sampled = 0.0, range(0, len(cells.lo), 1 + len(cells.lo) // 200)
     with flint.ctx.workprec(PRECISION):
-        for i in chosen:
+        for i in sampled:
             piece = measure.curve.runs[runs[i]].piece
             lo, hi = flint.arb(cells.lo[i]), flint.arb(cells.hi[i])
             mean = (piece.f.arb(hi) - piece.f.arb(lo)) / (hi - lo)
@@ -91,7 +91,7 @@ def test_cells_hold_what_they_say(name, to_spare):
                 value = piece.d1.arb(lo + part * (hi - lo))
                 assert exact.low[i] <= value.upper()
                 assert value.lower() <= exact.high[i]
-    if chosen.step == 1:
+    if sampled.step == 1:
         rounding = 1e-12 * measure.mass * measure.top * measure.span
         assert spreads - rounding <= inside <= spreads + 1e-15 * measure.mass * measure.span**2
     assert inside <= math.fsum(exact.moments.spread) * (1 + 8 * EPS)

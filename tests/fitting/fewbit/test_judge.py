@@ -158,8 +158,8 @@ def test_every_corrupted_number_is_refused(name):
     for kind in ("borders", "levels"):
         for i, value in enumerate(solution[kind]):
 
-            def nudged(one, kind=kind, i=i, value=value):
-                one["solution"][kind][i] = value * (1 + NUDGE) if value else NUDGE
+            def nudged(content, kind=kind, i=i, value=value):
+                content["solution"][kind][i] = value * (1 + NUDGE) if value else NUDGE
 
             assert wrong_in(resealed(good, nudged)), (kind, i)
     count = len(solution["levels"])
@@ -170,23 +170,23 @@ def test_every_corrupted_number_is_refused(name):
             if other in around or set(changed) != set(range(count)):
                 continue  # the meaning of the document forbids it already
 
-            def recoded(one, changed=changed):
-                one["solution"]["codes"] = changed
+            def recoded(content, changed=changed):
+                content["solution"]["codes"] = changed
 
             assert wrong_in(resealed(good, recoded)), (i, code, other)
     for key in ("l2_squared", "linf"):
         for wrong in (math.nextafter(error[key], 9), math.nextafter(error[key], 0), error[key] * 2):
 
-            def other(one, key=key, wrong=wrong):
-                one["error"][key] = wrong
-                one["error"]["lower_bound"] = 0.0
+            def other(content, key=key, wrong=wrong):
+                content["error"][key] = wrong
+                content["error"]["lower_bound"] = 0.0
 
             [problem] = wrong_in(resealed(good, other))
             assert key in problem
     for place in (error["linf_at"] + 1e-3, math.nextafter(error["linf_at"], 9), -9.0):
 
-        def moved(one, place=place):
-            one["error"]["linf_at"] = place
+        def moved(content, place=place):
+            content["error"]["linf_at"] = place
 
         [problem] = wrong_in(resealed(good, moved))
         assert "linf_at" in problem
@@ -194,12 +194,12 @@ def test_every_corrupted_number_is_refused(name):
 
 def test_a_wrong_function_is_refused():
     good = load("gelu/fewbit-3bit.v1.json")
-    silu = resealed(good, lambda one: one["function"].update(expr="x*sigmoid(x)"))
+    silu = resealed(good, lambda content: content["function"].update(expr="x*sigmoid(x)"))
     assert "expr" in wrong_in(silu)[0]
-    other = resealed(good, lambda one: one["function"].update(expr="x*sigmoid(x)", name="custom"))
+    other = resealed(good, lambda content: content["function"].update(expr="x*sigmoid(x)", name="custom"))
     assert {problem.split()[0] for problem in wrong_in(other)} >= {"error.l2_squared", "error.linf"}
     for expr in ("1/x", "x +", "log(x)"):
-        broken = resealed(good, lambda one, expr=expr: one["function"].update(expr=expr, name="custom"))
+        broken = resealed(good, lambda content, expr=expr: content["function"].update(expr=expr, name="custom"))
         assert len(wrong_in(broken)) == 1
 
 
@@ -208,26 +208,26 @@ def test_a_forged_lower_bound_is_refused():
     good = load("gelu/fewbit-3bit.v1.json")
     squared, bound = good["error"]["l2_squared"], good["error"]["lower_bound"]
     for forged in (squared, math.nextafter(squared, 0), squared * (1 - 1e-7)):  # nobody knows
-        said = verify(resealed(good, lambda one, forged=forged: one["error"].update(lower_bound=forged)))
+        said = verify(resealed(good, lambda content, forged=forged: content["error"].update(lower_bound=forged)))
         assert said == ([], ["error.lower_bound and error.gap, as searches go no further than a gap of 1e-06"])
     # Of a table that is not the best, a bound above the error of the best, by much and by little.
     steps = Steps(*(np.array(good["solution"][key]) for key in ("borders", "codes", "levels")))
     worse = Steps(steps.borders, steps.codes, steps.levels + 0.003)
     for share, words in ((0.5, "the error of a table that was found"), (0.01, "the error of a table that was found")):
 
-        def forge(one, share=share):
-            one["solution"]["levels"] = worse.levels.tolist()
+        def forge(content, share=share):
+            content["solution"]["levels"] = worse.levels.tolist()
             largest, place = judge.linf(Curve(get("gelu"), *DOMAIN), worse)
             whole = judge.l2_squared(get("gelu"), uniform(), DOMAIN, worse)
             forged = squared + share * (whole - squared)
-            one["error"].update(l2_squared=whole, linf=largest, linf_at=place, lower_bound=forged)
+            content["error"].update(l2_squared=whole, linf=largest, linf_at=place, lower_bound=forged)
 
         [problem] = wrong_in(resealed(good, forge))
         assert problem.startswith("error.lower_bound must be at most ")
         assert words in problem
     # A weaker bound is one, too.
-    assert wrong_in(resealed(good, lambda one: one["error"].update(lower_bound=bound / 2))) == []
-    assert wrong_in(resealed(good, lambda one: one["error"].update(lower_bound=0.0))) == []
+    assert wrong_in(resealed(good, lambda content: content["error"].update(lower_bound=bound / 2))) == []
+    assert wrong_in(resealed(good, lambda content: content["error"].update(lower_bound=0.0))) == []
 
 
 def test_a_sharper_bound_than_the_usual_is_proven_by_a_finer_search():
@@ -245,7 +245,7 @@ def test_what_a_file_does_not_hold_is_said_to_be_unverified():
 def test_a_bound_above_the_error_cannot_be_sealed():
     good = load("gelu/fewbit-3bit.v1.json")
     with pytest.raises((CoefficientError, InputError)):
-        resealed(good, lambda one: one["error"].update(lower_bound=one["error"]["l2_squared"] * 1.01))
+        resealed(good, lambda content: content["error"].update(lower_bound=content["error"]["l2_squared"] * 1.01))
 
 
 def test_files_under_a_density(tmp_path):
@@ -253,14 +253,15 @@ def test_files_under_a_density(tmp_path):
     good = seal(document.to_document(fitted("gelu", 2, "best", "norm")), 1)
     assert verify(good) == ([], [])
     for factor in (1 + 1e-8, 1 - 1e-8):
-        wrong = resealed(good, lambda one, f=factor: one["error"].update(l2_squared=one["error"]["l2_squared"] * f))
+        squared = good["error"]["l2_squared"] * factor
+        wrong = resealed(good, lambda content, squared=squared: content["error"].update(l2_squared=squared))
         assert "l2_squared" in wrong_in(wrong)[0]
     for label, words in [("nrom", "did you mean"), ("norm(0,-1)", "no distribution"), ("callable", "unknown weight")]:
-        wrong = resealed(good, lambda one, label=label: one["options"].update(weight=label))
+        wrong = resealed(good, lambda content, label=label: content["options"].update(weight=label))
         [problem] = wrong_in(wrong)
         assert words in problem
     # A label that is a path is no reason to open a file, which is there.
-    wrong = resealed(good, lambda one: one["options"].update(weight=str(tmp_path / "real.npy")))
+    wrong = resealed(good, lambda content: content["options"].update(weight=str(tmp_path / "real.npy")))
     [problem] = wrong_in(wrong)
     assert "must be uniform, a distribution" in problem
 
@@ -270,8 +271,9 @@ def test_files_whose_weight_is_not_in_them(weight):
     """l2_squared is taken on trust; what does not depend on the weight is not."""
     good = seal(document.to_document(fit(get("gelu"), 1, weight=weight)), 1)
     assert verify(good) == ([], UNWEIGHTED)
-    assert verify(resealed(good, lambda one: one["error"].update(l2_squared=9.0))) == ([], UNWEIGHTED)
-    problems, unverified = verify(resealed(good, lambda one: one["error"].update(linf=one["error"]["linf"] * 1.001)))
+    assert verify(resealed(good, lambda content: content["error"].update(l2_squared=9.0))) == ([], UNWEIGHTED)
+    linf = good["error"]["linf"] * 1.001
+    problems, unverified = verify(resealed(good, lambda content: content["error"].update(linf=linf)))
     assert len(problems) == 1
     assert "linf" in problems[0]
     assert unverified == UNWEIGHTED

@@ -74,32 +74,32 @@ def test_even_is_shared_where_f_prime_falls_from_0(name):
 @pytest.mark.parametrize("power", [2, -10, -60, 70])
 @pytest.mark.parametrize("name", ["gelu", "selu", "tanh"])
 def test_scaling_f_scales_the_answer_exactly(name, power, kind):
-    one = fitted(name, 3, kind)
+    unscaled = fitted(name, 3, kind)
     scaled = fitted(f"({CATALOGUE[name].expr})*2**({power})", 3, kind)
-    assert scaled.steps.borders.tolist() == one.steps.borders.tolist()
-    assert scaled.steps.codes.tolist() == one.steps.codes.tolist()
-    assert scaled.steps.levels.tolist() == (one.steps.levels * 2.0**power).tolist()
-    assert scaled.error.l2_squared == one.error.l2_squared * 4.0**power
-    assert scaled.error.linf == one.error.linf * 2.0**power
+    assert scaled.steps.borders.tolist() == unscaled.steps.borders.tolist()
+    assert scaled.steps.codes.tolist() == unscaled.steps.codes.tolist()
+    assert scaled.steps.levels.tolist() == (unscaled.steps.levels * 2.0**power).tolist()
+    assert scaled.error.l2_squared == unscaled.error.l2_squared * 4.0**power
+    assert scaled.error.linf == unscaled.error.linf * 2.0**power
     # The bound is rounded down to six decimal digits.
-    assert scaled.error.lower_bound == pytest.approx(one.error.lower_bound * 4.0**power, rel=1e-5)
+    assert scaled.error.lower_bound == pytest.approx(unscaled.error.lower_bound * 4.0**power, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["shared", "contiguous"])
 @pytest.mark.parametrize("name", ["selu", "mish", "elu"])
 def test_reflecting_x_reflects_the_answer(name, kind):
     """-f(-x) has the derivative f'(-x)."""
-    one = fitted(name, 3, kind)
+    original = fitted(name, 3, kind)
     mirror = fit(
         from_expression("-(" + re.sub(r"\bx\b", "(-x)", CATALOGUE[name].expr) + ")", "mirror", CATALOGUE[name].params),
         3,
         levels=kind,
     )
-    assert mirror.steps.borders.tolist() == (-one.steps.borders[::-1]).tolist()
-    assert mirror.steps.codes.tolist() == one.steps.codes[::-1].tolist()
-    assert mirror.steps.levels.tolist() == one.steps.levels.tolist()
-    assert mirror.error.l2_squared == one.error.l2_squared
-    assert mirror.error.linf_at == -one.error.linf_at
+    assert mirror.steps.borders.tolist() == (-original.steps.borders[::-1]).tolist()
+    assert mirror.steps.codes.tolist() == original.steps.codes[::-1].tolist()
+    assert mirror.steps.levels.tolist() == original.steps.levels.tolist()
+    assert mirror.error.l2_squared == original.error.l2_squared
+    assert mirror.error.linf_at == -original.error.linf_at
 
 
 def test_reflecting_the_weight_reflects_the_answer():
@@ -199,8 +199,8 @@ def test_shared_levels_are_the_nearest(name):
     steps = fitted(name, 3).steps
     x, _ = grid(20_000)
     away = np.abs(SLOPES[name](x)[:, None] - steps.levels)
-    chosen = np.abs(SLOPES[name](x) - steps(x))
-    assert (chosen <= away.min(axis=1) + 1e-12).all()
+    to_used_level = np.abs(SLOPES[name](x) - steps(x))
+    assert (to_used_level <= away.min(axis=1) + 1e-12).all()
 
 
 @pytest.mark.slow
@@ -266,8 +266,8 @@ def test_shipped_files_are_what_a_fit_gives(name, bits):
     fresh = json.loads(stored(fitted(name, bits)))
     newest = max((DATA / name).glob(f"fewbit-{bits}bit.v*.json"), key=lambda path: int(path.name.split(".v")[1][:-5]))
     shipped = json.loads(newest.read_text())
-    for one in (fresh, shipped):
-        del one["sha256"], one["version"], one["provenance"]["versions"]
+    for content in (fresh, shipped):
+        del content["sha256"], content["version"], content["provenance"]["versions"]
     assert json.dumps(fresh) == json.dumps(shipped)
 
 

@@ -54,13 +54,13 @@ def test_what_ships() -> None:
     tasks = shipped()
     assert tasks == [(name, bits) for name in names() for bits in (1, 2, 3, 4, 5, 6, 7, 8)]
     files = {(entry.function, entry.name) for entry in available()}
-    assert {(name, f"fewbit-{bits}bit") for name, bits in tasks} == {one for one in files if "fewbit" in one[1]}
+    assert {(name, f"fewbit-{bits}bit") for name, bits in tasks} == {file for file in files if "fewbit" in file[1]}
 
 
 def test_fits_come_in_order_and_are_those_of_fit() -> None:
-    found = list(sweep(TASKS, "contiguous", None, (-2.0, 3.0)))
-    assert [(each.activation.name, each.bits) for each in found] == TASKS
-    for each in found:
+    fits = list(sweep(TASKS, "contiguous", None, (-2.0, 3.0)))
+    assert [(each.activation.name, each.bits) for each in fits] == TASKS
+    for each in fits:
         alone = fit(get(each.activation.name), each.bits, levels="contiguous", domain=(-2.0, 3.0))
         assert document.to_document(each) == document.to_document(alone)
 

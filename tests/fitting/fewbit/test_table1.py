@@ -108,11 +108,11 @@ def test_step_functions_cost_nothing(name):
 
 def test_step_functions_in_contiguous_intervals():
     """Two values on three intervals: one bit has two intervals, two bits have enough."""
-    one, two = (fitted("hardtanh", bits, "contiguous") for bits in (1, 2))
+    one_bit, two_bits = (fitted("hardtanh", bits, "contiguous") for bits in (1, 2))
     # f' is 1 on (-1, 1) and 0 elsewhere. Two intervals: best cut at 1 (or -1), mean 2/11 over the longer part.
-    assert one.error.l2_squared == pytest.approx(2 * (1 - 2 / 11), rel=1e-15)
-    assert one.error.lower_bound <= one.error.l2_squared
-    assert two.error.l2_squared == 0
+    assert one_bit.error.l2_squared == pytest.approx(2 * (1 - 2 / 11), rel=1e-15)
+    assert one_bit.error.lower_bound <= one_bit.error.l2_squared
+    assert two_bits.error.l2_squared == 0
     # Three values of f' do not fit in one bit.
     assert fitted("max(x, 0.3*x) + abs(x - 1)", 1).error.l2_squared > 0.1
     assert fitted("max(x, 0.3*x) + abs(x - 1)", 2).error.l2_squared == 0

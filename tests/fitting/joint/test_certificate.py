@@ -65,11 +65,11 @@ def test_the_bound_holds_on_coarse_cells_too(name):
         plane = Plane(get(name), 1.0, NORMAL, NORMAL.domain)
         cells = plane.cells(spare * plane.mass * plane.reach)
         held = cells.moments.mass > 0
-        found = partition(cells.moments.mean[held], cells.moments.mass[held], 2**bits)
-        bound, gain = lower_bound(plane, cells, 2**bits, found.cost, found.slack)
+        best = partition(cells.moments.mean[held], cells.moments.mass[held], 2**bits)
+        bound, gain = lower_bound(plane, cells, 2**bits, best.cost, best.slack)
         assert gain >= 0
         assert bound <= reached
-        needed |= math.fsum(cells.moments.spread) + found.cost > reached * (1 + 1e-6)
+        needed |= math.fsum(cells.moments.spread) + best.cost > reached * (1 + 1e-6)
     assert needed
 
 

@@ -96,7 +96,7 @@ def test_without_the_derivative_it_is_the_best_quantiser_of_f() -> None:
 
 def test_more_weight_on_f_moves_error_from_f_to_its_derivative() -> None:
     fits = [fit_joint(get("silu"), 4, output_weight=weight) for weight in (0.1, 0.5, 1.0, 3.0, 20.0)]
-    derivatives, outputs = ([getattr(one.error, key) for one in fits] for key in ("derivative", "output"))
+    derivatives, outputs = ([getattr(result.error, key) for result in fits] for key in ("derivative", "output"))
     assert derivatives == sorted(derivatives)
     assert outputs == sorted(outputs, reverse=True)
 
