@@ -208,13 +208,13 @@ class Activation:
             first, last = max(piece.lo, least), min(piece.hi, most)
             if not first < last:
                 continue
-            slope = piece.d2 if order else piece.d1
-            if slope.expression == 0:
+            derivative = piece.d2 if order else piece.d1
+            if derivative.expression == 0:
                 runs.append(Branch(first, last, 0))
                 continue
-            inner = [float(root) + 0.0 for root in calculus.sign_changes(slope, first, last)]
+            inner = [float(root) + 0.0 for root in calculus.sign_changes(derivative, first, last)]
             for lo, hi in pairwise([first, *inner, last]):
-                runs.append(Branch(lo, hi, calculus.sign_inside(slope, lo, hi)))
+                runs.append(Branch(lo, hi, calculus.sign_inside(derivative, lo, hi)))
         return runs
 
     def jump(self, order: int, at: float) -> int:
@@ -223,9 +223,9 @@ class Activation:
             if right.lo == at:
                 with flint.ctx.workprec(calculus.PRECISION):
                     before, after = ((p.d1 if order else p.f).arb(flint.arb(at)) for p in (left, right))
-                    slopes = [abs((p.d2 if order else p.d1).arb(flint.arb(at))) for p in (left, right)]
+                    derivatives = [abs((p.d2 if order else p.d1).arb(flint.arb(at))) for p in (left, right)]
                     # The breakpoint is a float64: a step that its rounding explains is no jump.
-                    step, rounding = after - before, sum(slopes) * abs(at) * 2.0**-52
+                    step, rounding = after - before, sum(derivatives) * abs(at) * 2.0**-52
                 return 1 if step > rounding else -1 if step < -rounding else 0
         return 0
 

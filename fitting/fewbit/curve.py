@@ -85,11 +85,11 @@ class Curve:
         """Index of the run that holds the left neighbourhood of each point; 0 for the domain's start."""
         return np.clip(np.searchsorted(self.edges, points, side="left") - 1, 0, len(self.runs) - 1)
 
-    def slopes(self, points: Array, runs: Indices) -> Array:
+    def derivatives(self, points: Array, runs: Indices) -> Array:
         """f' at `points`, each evaluated on its run of `runs` (shapes broadcast along the last axes)."""
         return self._on_runs(points, runs, "d1")
 
-    def bends(self, points: Array, runs: Indices) -> Array:
+    def second_derivatives(self, points: Array, runs: Indices) -> Array:
         """f'' likewise."""
         return self._on_runs(points, runs, "d2")
 
@@ -140,7 +140,7 @@ class Curve:
         `bends`, if given, are bounds on larger cells; they are computed again only where they have become loose.
         Raises `InputError` where f' turns inside a run: then the search for runs has missed a turning point.
         """
-        ends = self.slopes(lo, runs), self.slopes(hi, runs)
+        ends = self.derivatives(lo, runs), self.derivatives(hi, runs)
         between = np.abs(ends[1] - ends[0]) + ROUNDING * np.maximum(np.abs(ends[0]), np.abs(ends[1]))
         bends = np.full(lo.shape, math.nan) if bends is None else bends.copy()
         bends[np.isin(runs, [index for index, run in enumerate(self.runs) if run.flat])] = 0.0
@@ -157,10 +157,10 @@ class Curve:
                 if not bend.contains(0):
                     width[i], bends[i] = min(width[i], between[i]), steepest
                 continue
-            slope = run.piece.d1.arb(ball)
-            finite = slope.is_finite()
-            centre[i], bends[i] = float(slope.mid()) if finite else 0.0, math.nan
-            width[i] = 2 * float(slope.rad()) * (1 + 1e-12) if finite else math.inf
+            derivative = run.piece.d1.arb(ball)
+            finite = derivative.is_finite()
+            centre[i], bends[i] = float(derivative.mid()) if finite else 0.0, math.nan
+            width[i] = 2 * float(derivative.rad()) * (1 + 1e-12) if finite else math.inf
         return centre, width, bends
 
 

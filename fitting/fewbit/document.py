@@ -1,4 +1,4 @@
-"""A fit as a coefficient document, and the file name it goes by."""
+"""A fit as a coefficient document, and its file name."""
 
 from pathlib import Path
 from typing import Any

@@ -114,8 +114,8 @@ def _turning(run: Run, lo: float, hi: float, low: float, high: float) -> tuple[f
     """
     bend = run.piece.d2.arb(hull(lo, hi))
     if not bend.is_finite():
-        slope = run.piece.d1.arb(hull(lo, hi))
-        return _below(slope), _above(slope), math.inf
+        derivative = run.piece.d1.arb(hull(lo, hi))
+        return _below(derivative), _above(derivative), math.inf
     steepest = _above(abs(bend))
     reach = steepest * (hi - lo) / 2 * (1 + 4 * EPS)
     return low - reach, high + reach, steepest

@@ -182,7 +182,7 @@ class Measure:
         """
         lo, hi = cells.lo[stuck], cells.hi[stuck]
         runs = self.curve.run_at(hi)
-        first, last = self.curve.slopes(lo, runs), self.curve.slopes(hi, runs)
+        first, last = self.curve.derivatives(lo, runs), self.curve.derivatives(hi, runs)
         wrong = ~(np.isfinite(first) & np.isfinite(last))
         wrong[~wrong] = np.abs(last - first)[~wrong] > self.span / 64
         if wrong.any():

@@ -92,7 +92,7 @@ class Quadrature:
         """The moments, and the sums of w, (f' - centre) w and (f' - centre)² w that the rule gives."""
         half = (hi - lo)[:, None] / 2
         points = lo[:, None] + half * (1 + roots)
-        values = self.curve.slopes(points, np.broadcast_to(runs[:, None], points.shape)) - self.centre
+        values = self.curve.derivatives(points, np.broadcast_to(runs[:, None], points.shape)) - self.centre
         masses = half * weights * self.density(points)
         sums = np.stack([masses.sum(axis=1), (masses * values).sum(axis=1), (masses * values**2).sum(axis=1)])
         mean = np.divide(sums[1], sums[0], out=values.mean(axis=1), where=sums[0] > 0)
@@ -129,7 +129,7 @@ class Samples:
         self.start = curve.lo
         self.points, counts = np.unique(inside, return_counts=True)
         self.mass: Array = counts / samples.size
-        self.values = curve.slopes(self.points, curve.run_at(self.points))
+        self.values = curve.derivatives(self.points, curve.run_at(self.points))
 
     def focus(self, low: float, high: float) -> None:
         pass  # exact sums do not use it

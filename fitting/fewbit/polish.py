@@ -56,7 +56,7 @@ def trimmed(values: Array) -> list[float]:
 def _solve(measure: Measure, steps: Steps) -> tuple[list[float], list[float]] | None:
     """Borders and levels of the stationary point next to `steps`; None where Newton's method finds none."""
     curve = measure.curve
-    slope = jacobian(measure, steps)
+    derivative_matrix = jacobian(measure, steps)
     with flint.ctx.workprec(PRECISION):
         levels = [flint.arb(value) for value in steps.levels]
         borders = [flint.arb(value) for value in steps.borders]
@@ -70,7 +70,7 @@ def _solve(measure: Measure, steps: Steps) -> tuple[list[float], list[float]] | 
                 return [_rounded(at, reach) for at in borders], [_rounded(y, measure.top) for y in levels]
             # Newton's correction in float64 of a residual scaled to 1: each round gains about ten digits.
             try:
-                scaled = np.linalg.solve(slope, [float(value / worst) for value in residual])
+                scaled = np.linalg.solve(derivative_matrix, [float(value / worst) for value in residual])
             except np.linalg.LinAlgError:
                 return None
             levels = [(y + worst * flint.arb(float(move))).mid() for y, move in zip(levels, scaled, strict=True)]

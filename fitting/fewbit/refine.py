@@ -77,8 +77,8 @@ def jacobian(measure: Measure, steps: Steps) -> Array:
     curve, (left, right) = measure.curve, (steps.codes[:-1], steps.codes[1:])
     runs = curve.run_at(steps.borders)
     gap = steps.levels[right] - steps.levels[left]
-    miss = curve.slopes(steps.borders, runs) - (steps.levels[left] + steps.levels[right]) / 2
-    bend = curve.bends(steps.borders, runs)
+    miss = curve.derivatives(steps.borders, runs) - (steps.levels[left] + steps.levels[right]) / 2
+    bend = curve.second_derivatives(steps.borders, runs)
     movable = (np.abs(miss) <= 1e-6 * measure.span) & np.isfinite(bend) & (bend != 0)
     with np.errstate(over="ignore"):  # a border where f' is all but flat: Newton's step then fails, not Lloyd's
         term = np.divide(measure.source.density(steps.borders) * gap, 4 * bend, out=np.zeros_like(gap), where=movable)

@@ -49,7 +49,7 @@ class Errors:
 
 @dataclass(frozen=True)
 class Fit:
-    """A table for one activation, and what it was asked for.
+    """A table for one activation, and the arguments of its fit.
 
     Attributes
     ----------
@@ -116,8 +116,8 @@ def fit(
     Raises
     ------
     InputError
-        For arguments out of range, for an f' that is not bounded on the domain, and for a weight that two grids do not
-        see alike.
+        For arguments out of range, for an f' that is not bounded on the domain, and for a weight on which two grids
+        disagree.
     """
     begun = time.monotonic()
     task = _task(activation, bits, levels, weight, domain)

@@ -24,7 +24,7 @@ SHIPPED_BITS = range(2, 9)
 
 
 def joint(options: argparse.Namespace, show: Callable[[str], None]) -> int:
-    """Do what the checked options of `fitting.fewbit` ask for; `show` prints. Raises `InputError` for bad input."""
+    """Run the command with checked options of `fitting.fewbit`; `show` prints. Raises `InputError` for bad input."""
     weight = parse_weight(DEFAULT_WEIGHT if options.weight is None else options.weight)
     if options.all:
         return _all(options, weight, show)

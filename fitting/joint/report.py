@@ -4,7 +4,7 @@ from fitting.fewbit.report import aligned, as_math, called
 from fitting.joint.solve import JointFit
 from fitting.words import counted, percent, ten_digits
 
-EXACT = 1e-10  # relative: levels have 12 digits
+EXACT = 1e-10  # relative: a smaller error is rounding, as levels have 12 digits
 
 
 def rows(fit: JointFit) -> list[tuple[float, float, float, float, int]]:

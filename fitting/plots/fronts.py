@@ -18,11 +18,11 @@ from fitting.invact.solve import Fit
 
 DEGREES = range(1, 13)
 POINTS = 2000
-FAR = 4.0  # of x from the minimum, up to which a branch is shown
+FAR = 4.0  # a branch is shown up to this distance from the minimum
 
 
 def root_figure(activation: Activation) -> Figure:
-    """g near f's minimum, against y and against s = √(y - min f), and errors of polynomials in either by degree.
+    """g near f's minimum, against y and against s = √(y - min f), and errors of polynomials in each by degree.
 
     Raises `InputError` for a function without a smooth minimum.
     """
@@ -75,7 +75,7 @@ def fronts_figure(fits: Mapping[str, Fit]) -> Figure:
     for i, (name, fit) in enumerate(fits.items()):
         axes.plot(*place(*fit.front), color=f"C{i}", marker=".", linewidth=1, label=name)
     last = list(fits.values())[-1]
-    # A fit that cannot keep the dtype's own rule is chosen by an easier one, and not marked in this picture.
+    # A fit that cannot meet the dtype's own rule is selected by an easier one, and not marked in this picture.
     enough = [fit.chosen for fit in fits.values() if fit.rule == rule_for(fit.error_floor, fit.max_error)]
     if enough:
         best = min(enough, key=lambda row: row.price.total)

@@ -14,11 +14,11 @@ def memory_figure(before: Mapping[str, int], after: Mapping[str, int], title: st
     Parameters
     ----------
     before, after : mapping of str to int
-        Bytes by the name of what saves them.
+        Bytes by the name of the module that saves them.
     title : str
         Above the picture.
     rows : int
-        Pairs but for the last two.
+        Number of pairs, without the last two.
     """
     names = sorted({*before, *after}, key=lambda name: (-max(before.get(name, 0), after.get(name, 0)), name))
     shown, rest = names[:rows], names[rows:]

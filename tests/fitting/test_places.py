@@ -110,7 +110,7 @@ def test_root_names_the_folder(
         (["--root", __file__], f"root must be a folder, got {__file__!r}"),
     ],
 )
-def test_roots_that_are_none(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_roots_that_are_not_folders(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert fewbit([*RELU, *words]) == 2
     assert capsys.readouterr().err == f"fewbit: {said}\n"
 

@@ -46,13 +46,13 @@ def test_texts(gelu: Fit) -> None:
 
 def test_curve_steps_and_error(gelu: Fit) -> None:
     above, below = fewbit_figure(gelu).axes
-    x, slope = drawn(above, "gelu′")
+    x, derivative = drawn(above, "gelu′")
     _, steps = drawn(above, "3 bits")
     at, error = drawn(below)
-    assert np.array_equal(slope, gelu.activation.df(x))
+    assert np.array_equal(derivative, gelu.activation.df(x))
     assert set(steps) == set(gelu.steps.levels)
     assert np.array_equal(at, x)
-    assert np.array_equal(error, slope - steps)
+    assert np.array_equal(error, derivative - steps)
     assert np.abs(error).max() == pytest.approx(gelu.error.linf, rel=1e-12)
     # Steps are upright: nowhere do two neighbours differ in level that are not within two floats of a border.
     rise = np.flatnonzero(np.diff(steps))
@@ -69,11 +69,11 @@ def test_a_step_function_shows_no_error(name: str) -> None:
     assert not error.any()
 
 
-def test_jumps_of_the_slope_are_upright_where_there_is_no_border() -> None:
+def test_jumps_of_the_derivative_are_upright_without_a_border() -> None:
     table = fit(from_expression("where(x < 0, 0, where(x < 0.33, x, 1.1*x - 0.033))"), 1)
     assert table.steps.borders.tolist() == [0]
-    x, slope = drawn(fewbit_figure(table).axes[0], "custom′")
-    rise = np.flatnonzero(np.diff(slope))
+    x, derivative = drawn(fewbit_figure(table).axes[0], "custom′")
+    rise = np.flatnonzero(np.diff(derivative))
     assert len(rise) == 2
     assert (x[rise + 1] - x[rise] < 1e-14).all()
 
@@ -100,7 +100,7 @@ def test_kinks_of_f_show_no_spike(kind: str) -> None:
         (lambda: fit(get("mish"), 1, weight=parse_weight("beta(0.5,0.5)")), (0, 1e-3), (0.9, 1)),
     ],
 )
-def test_what_matters_is_in_the_picture(make: Any, lo: tuple[float, float], hi: tuple[float, float]) -> None:
+def test_most_of_the_error_is_in_the_picture(make: Any, lo: tuple[float, float], hi: tuple[float, float]) -> None:
     table = make()
     left, right = fewbit_figure(table).axes[1].get_xlim()
     assert lo[0] <= left <= lo[1]

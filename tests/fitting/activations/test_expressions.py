@@ -81,7 +81,7 @@ def test_turning_points_scale(expr, name, b):
 
 @pytest.mark.parametrize("name", ["gelu", "selu", "hardswish", "sigmoid", "threshold", "tanhshrink"])
 @pytest.mark.parametrize("power", [-70, 60])
-def test_facts_do_not_depend_on_the_scale_of_f(name, power):
+def test_derived_properties_do_not_depend_on_the_scale_of_f(name, power):
     unit = get(name)
     row = CATALOGUE[name].expr
     user = from_expression(f"({row})*2**({power})", params=dict(unit.params))
@@ -97,7 +97,7 @@ def test_facts_do_not_depend_on_the_scale_of_f(name, power):
 @pytest.mark.slow
 @given(a=st.floats(-3, 3))
 @settings(max_examples=10)
-def test_reflection_reflects_the_facts(a):
+def test_reflection_reflects_derived_properties(a):
     right = from_expression("x*sigmoid(x + a)", params={"a": a})
     left = from_expression("-x*sigmoid(a - x)", params={"a": a})
     assert tuple(-at for at in reversed(left.turning_points())) == right.turning_points()

@@ -123,7 +123,7 @@ atoms = st.sampled_from([*NUMBERS, *["x"] * 8, "a", "pi", "E", *PLANTED])
 def test_random_trees_of_anything(text):
     expression = survive(text)
     if expression is not None:
-        Tape(expression).numpy(POINTS)  # every head that came through can be evaluated
+        Tape(expression).numpy(POINTS)  # every function that was accepted can be evaluated
 
 
 @pytest.mark.parametrize("text", PLANTED)

@@ -40,7 +40,7 @@ def hardswish(x):
     return np.where(x <= -3, 0.0, np.where(x >= 3, 1.0, x / 3 + 0.5))
 
 
-SLOPES = {
+DERIVATIVES = {
     "gelu": gelu,
     "silu": silu,
     "mish": mish,

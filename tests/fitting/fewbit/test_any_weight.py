@@ -10,7 +10,7 @@ from fitting.fewbit import judge, scan
 from fitting.fewbit.measure import GOLDEN
 from fitting.fewbit.solve import UNSEEN, fit
 from fitting.weights import from_callable, from_samples
-from tests.fitting.fewbit.plainly import GAP, HI, LO, SLOPES, fitted
+from tests.fitting.fewbit.plainly import DERIVATIVES, GAP, HI, LO, fitted
 
 WEIGHTS = [
     "norm",
@@ -37,7 +37,7 @@ def test_distributions_are_certified(weight):
     assert result.error.gap <= GAP
     name, _, inside = weight.rstrip(")").partition("(")
     x = getattr(stats, name)(*map(float, filter(None, inside.split(",")))).ppf((np.arange(n) + 0.5) / n)
-    squares = (SLOPES["gelu"](x) - result.steps(x)) ** 2
+    squares = (DERIVATIVES["gelu"](x) - result.steps(x)) ** 2
     variation = np.abs(np.diff(squares)).sum() + 2 * squares.max()
     assert result.error.l2_squared == pytest.approx(squares.mean(), rel=0, abs=variation / n / 2)
 
@@ -68,7 +68,7 @@ def test_a_million_samples(kind):
     samples = np.random.default_rng(7).normal(size=1_000_000)
     result = fit(get("gelu"), 3, levels=kind, weight=from_samples(samples))
     assert result.error.gap <= GAP
-    direct = np.mean((SLOPES["gelu"](samples) - result.steps(samples)) ** 2)
+    direct = np.mean((DERIVATIVES["gelu"](samples) - result.steps(samples)) ** 2)
     assert result.error.l2_squared == pytest.approx(direct, rel=1e-11)
 
 

@@ -16,11 +16,11 @@ from fitting.fewbit.search import grid_optimum
 from fitting.fewbit.solve import _check_agreement, _task, fit
 from fitting.weights import from_samples, parse_weight, uniform
 from tests.fitting.fewbit.plainly import (
+    DERIVATIVES,
     GAP,
     HI,
     LO,
     SAW,
-    SLOPES,
     activation_of,
     allowance,
     dense_error,
@@ -120,13 +120,18 @@ NEAR = st.floats(-4, 4).map(lambda x: round(x, 2))
 def test_few_samples_against_every_partition(samples, name, bits):
     points, counts = np.unique(samples, return_counts=True)
     masses = counts / counts.sum()
-    values = {"gelu": SLOPES["gelu"], "selu": SLOPES["selu"], "tanh": SLOPES["tanh"], SAW: lambda x: x - 2 * (x > 0)}
-    slopes = values[name](points)
-    order = np.argsort(slopes, kind="stable")
+    values = {
+        "gelu": DERIVATIVES["gelu"],
+        "selu": DERIVATIVES["selu"],
+        "tanh": DERIVATIVES["tanh"],
+        SAW: lambda x: x - 2 * (x > 0),
+    }
+    derivatives = values[name](points)
+    order = np.argsort(derivatives, kind="stable")
     rounding = 1e-14  # of means and squares below 16
     for kind, best in [
-        ("shared", best_of_all(slopes[order], masses[order], 2**bits)),
-        ("contiguous", best_of_all(slopes, masses, 2**bits)),
+        ("shared", best_of_all(derivatives[order], masses[order], 2**bits)),
+        ("contiguous", best_of_all(derivatives, masses, 2**bits)),
     ]:
         error = fit(activation_of(name), bits, levels=kind, weight=from_samples(samples), domain=(-5, 5)).error
         assert error.lower_bound <= best + rounding
@@ -139,7 +144,7 @@ def test_few_samples_against_every_partition(samples, name, bits):
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(
-    st.sampled_from(sorted(SLOPES)),
+    st.sampled_from(sorted(DERIVATIVES)),
     st.integers(1, 3),
     st.floats(-7, 0),
     st.integers(0, 2**32 - 1),
@@ -150,7 +155,7 @@ def test_no_function_is_below_the_bound(name, bits, decades, seed, shared):
     result = fitted(name, bits, "shared" if shared else "contiguous")
     rng = np.random.default_rng(seed)
     x, h = grid(N)
-    values = SLOPES[name](x)
+    values = DERIVATIVES[name](x)
     noise = 10.0**decades
     levels = result.steps.levels + noise * rng.normal(size=len(result.steps.levels))
     if shared:
@@ -169,7 +174,7 @@ def test_lloyd_never_beats_it(name, bits):
     """From many starts: random values of f', some far out, and the optimum itself."""
     error = fitted(name, bits).error
     x, h = grid(20_000)
-    values = SLOPES[name](x)
+    values = DERIVATIVES[name](x)
     rng = np.random.default_rng(bits)
     starts = [rng.choice(values, 2**bits, replace=False) for _ in range(STARTS // 2)]
     starts += [rng.uniform(values.min(), values.max(), 2**bits) for _ in range(STARTS // 2)]
@@ -204,7 +209,7 @@ def test_ranges_hold_f_prime_and_are_not_wide(name):
     inside = np.linspace(0, 1, 9)[1:-1]
     for part in inside:
         at = cells.lo + part * (cells.hi - cells.lo)
-        values = measure.curve.slopes(at, measure.curve.run_at(cells.hi))
+        values = measure.curve.derivatives(at, measure.curve.run_at(cells.hi))
         assert (np.abs(values - cells.centre) <= cells.width / 2 + 1e-14).all()
     assert np.median(cells.width) < 0.1 * measure.span
 

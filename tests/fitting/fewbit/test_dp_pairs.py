@@ -56,9 +56,9 @@ def test_no_partition_is_better(rows: list[tuple[float, float, float]], k: int, 
 @pytest.mark.parametrize("k", [2, 7, 32])
 def test_a_component_that_is_constant_changes_nothing(k: int) -> None:
     x = np.linspace(-5, 5, 3000)
-    slope, mass = 1 / (1 + np.exp(-x)) + np.exp(-x * x), np.exp(-x * x / 2)
-    alone = partition(slope, mass, k)
-    beside = partition(np.column_stack([slope, np.full(x.size, 3.0)]), mass, k)
+    derivative, mass = 1 / (1 + np.exp(-x)) + np.exp(-x * x), np.exp(-x * x / 2)
+    alone = partition(derivative, mass, k)
+    beside = partition(np.column_stack([derivative, np.full(x.size, 3.0)]), mass, k)
     assert beside.cuts.tolist() == alone.cuts.tolist()
     assert beside.cost == alone.cost
 

@@ -22,7 +22,7 @@ from fitting.fewbit.solve import fit
 from fitting.fewbit.steps import Steps
 from fitting.fewbit.verify import verify
 from fitting.weights import UNNAMED, from_callable, from_samples, parse_weight, uniform
-from tests.fitting.fewbit.plainly import SLOPES, activation_of, fitted, grid
+from tests.fitting.fewbit.plainly import DERIVATIVES, activation_of, fitted, grid
 
 DOMAIN = (-10.0, 10.0)
 FILES = sorted(DATA.glob("*/fewbit-*.json"))
@@ -96,13 +96,13 @@ def test_l2_under_a_density(weight):
     assert result.error.l2_squared == pytest.approx(float(total), rel=10.0 ** (1 - judge.WEIGHTED_DIGITS))
 
 
-@pytest.mark.parametrize("name", SLOPES)
+@pytest.mark.parametrize("name", DERIVATIVES)
 def test_linf_is_the_greatest_error(name):
     """No sample exceeds it; the oracle finds it, to an ulp, on one side of where it is said to be."""
     for bits in (1, 3):
         result = fitted(name, bits)
         x, _ = grid(400_000)
-        dense = np.abs(SLOPES[name](x) - result.steps(x))
+        dense = np.abs(DERIVATIVES[name](x) - result.steps(x))
         assert dense.max() <= result.error.linf * (1 + 1e-14)
         assert dense.max() >= result.error.linf - 2 * 1.8 * 5e-5  # |f''| <= 1.8, half a step aside; twice for a leap
         at = result.error.linf_at
@@ -114,7 +114,7 @@ def test_linf_is_the_greatest_error(name):
         assert min(abs(side - result.error.linf) for side in sides) <= 4e-16
 
 
-def test_linf_of_what_is_exact():
+def test_linf_of_an_exact_table():
     result = fitted("hardsigmoid", 1)  # slope 1/6, which is no float64
     assert judge.linf(Curve(get("hardsigmoid"), *DOMAIN), result.steps) == (0.0, None)
 
@@ -236,7 +236,7 @@ def test_a_sharper_bound_than_the_usual_is_proven_by_a_finer_search():
     assert verify(seal(document.to_document(sharp), 1)) == ([], [])
 
 
-def test_what_a_file_does_not_hold_is_said_to_be_unverified():
+def test_unstored_weights_leave_numbers_unverified():
     samples = np.random.default_rng(1).normal(size=500)
     result = fit(get("tanh"), 2, weight=from_samples(samples))
     assert verify(seal(document.to_document(result), 1)) == ([], UNWEIGHTED)

@@ -25,7 +25,7 @@ from fitting.fewbit.search import Effort, search
 from fitting.fewbit.solve import fit, fit_to_error
 from fitting.fewbit.steps import Steps, contiguous_steps
 from fitting.weights import from_samples, parse_weight, uniform
-from tests.fitting.fewbit.plainly import HI, LO, SLOPES, activation_of, fitted, grid
+from tests.fitting.fewbit.plainly import DERIVATIVES, HI, LO, activation_of, fitted, grid
 
 DOMAIN = (LO, HI)
 SHAPES = ["gelu", "selu", "tanh", "hardswish", "relu2", "mish"]
@@ -113,7 +113,7 @@ def test_reflecting_the_weight_reflects_the_answer():
 @pytest.mark.parametrize(
     ("name", "bits", "kind"), [("gelu", 4, "best"), ("hardswish", 3, "best"), ("tanh", 3, "contiguous")]
 )
-def test_of_twins_the_first_is_taken(name, bits, kind):
+def test_the_first_of_equally_good_mirror_images_is_taken(name, bits, kind):
     """f'(-x) = 1 - f'(x), or f' even: the other of two equally good answers is known, and not better."""
     steps = fitted(name, bits, kind).steps
     twin = steps.mirrored() if name == "tanh" else steps.mirrored().flipped(1.0)
@@ -142,7 +142,7 @@ def test_moving_borders_or_levels_never_helps(name, bits, shared, decades, seed)
 def test_it_is_a_stationary_point(name, kind):
     """The paper's eq. 5: levels are means of f', borders lie where f' passes mid-levels (or leaps over them)."""
     activation = activation_of(name)
-    slope = SLOPES[name]
+    derivative = DERIVATIVES[name]
     for bits in (1, 2, 3, 4):
         steps = fitted(name, bits, kind).steps
         edges = np.array([LO, *steps.borders, HI])
@@ -151,11 +151,11 @@ def test_it_is_a_stationary_point(name, kind):
         means = np.bincount(steps.codes, rises) / np.bincount(steps.codes, lengths)
         assert np.abs(means - steps.levels).max() < 1e-10
         middles = (steps.levels[steps.codes[1:]] + steps.levels[steps.codes[:-1]]) / 2
-        beside = slope(steps.borders - 1e-9), slope(steps.borders + 1e-9)
+        beside = derivative(steps.borders - 1e-9), derivative(steps.borders + 1e-9)
         assert (np.minimum(*beside) <= middles + 2e-9).all()
         assert (np.maximum(*beside) >= middles - 2e-9).all()
         smooth = np.abs(beside[1] - beside[0]) < 1e-8
-        assert np.abs(slope(steps.borders) - middles)[smooth].max(initial=0.0) < 1e-10
+        assert np.abs(derivative(steps.borders) - middles)[smooth].max(initial=0.0) < 1e-10
 
 
 @pytest.mark.parametrize("kind", ["shared", "contiguous"])
@@ -172,7 +172,7 @@ def test_it_is_a_stationary_point_under_a_density(name, bits, kind):
             x = (c + d) / 2 + (d - c) / 2 * roots
             part = (d - c) / 2 * weights * np.exp(-x * x / 2)
             mass[code] += part.sum()
-            moment[code] += (part * SLOPES[name](x)).sum()
+            moment[code] += (part * DERIVATIVES[name](x)).sum()
     assert np.abs(moment / mass - steps.levels).max() < 1e-10
 
 
@@ -198,8 +198,8 @@ def test_borders_never_leave_their_order():
 def test_shared_levels_are_the_nearest(name):
     steps = fitted(name, 3).steps
     x, _ = grid(20_000)
-    away = np.abs(SLOPES[name](x)[:, None] - steps.levels)
-    to_used_level = np.abs(SLOPES[name](x) - steps(x))
+    away = np.abs(DERIVATIVES[name](x)[:, None] - steps.levels)
+    to_used_level = np.abs(DERIVATIVES[name](x) - steps(x))
     assert (to_used_level <= away.min(axis=1) + 1e-12).all()
 
 

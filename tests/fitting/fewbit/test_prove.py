@@ -61,7 +61,7 @@ def test_no_bound_above_the_best_error_is_proven(name):
 
 @pytest.mark.parametrize("kind", ["contiguous", "shared"])
 @pytest.mark.parametrize("name", ["gelu", "selu", "x*sin(x)"])
-def test_the_table_may_be_any(name, kind):
+def test_any_table_may_have_the_bound(name, kind):
     """A bound is one of the function, not of the table: it is proven though the stored table is not the best."""
     good = document.to_document(fitted(name, 2, kind))
     assert prove(good, silent) == ([], [])

@@ -305,7 +305,7 @@ def test_only_real_numbers_are_samples(tmp_path, kind, suffix):
 @pytest.mark.parametrize(
     "samples", [["1", "2"], [True, False], [1, "2"], [None], "12", b"12", {1, 2}, {"a": 1}, 10**400, [10**400]]
 )
-def test_lists_of_no_numbers_are_no_samples(samples):
+def test_samples_that_are_not_numbers_are_refused(samples):
     with pytest.raises(InputError, match=r"^samples must be real numbers, got (strings|booleans|objects|bytes)"):
         from_samples(samples)
 

@@ -93,7 +93,7 @@ def test_the_table_has_every_entry():
 
 
 @every_name
-def test_derived_facts(name):
+def test_derived_properties(name):
     activation = get(name)
     parity, turning, derivative_turning, minimum, limits, derivative_limits = TABLE[name]
     assert activation.parity == parity
