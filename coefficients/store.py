@@ -160,7 +160,7 @@ def publish(document: Document, name: str, root: Path) -> Published:
     return Published(path, written=True)
 
 
-def found_same(document: Document, name: str, root: Path) -> Path | None:
+def unchanged_version(document: Document, name: str, root: Path) -> Path | None:
     """The newest version, if it has the same content, so that `publish` would write nothing; else None.
 
     Raises CoefficientError when the document or that version is not valid, OSError when it cannot be read.

@@ -13,7 +13,7 @@ from coefficients.document import dumps, seal
 from coefficients.files import WRITING, noted
 from coefficients.functions import ALIASES, names
 from coefficients.schema import Document
-from coefficients.store import DATA, Published, found_same, publish, write
+from coefficients.store import DATA, Published, publish, unchanged_version, write
 from fitting.errors import InputError, nearest
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def stored(fit: Document, name: str, root: str | None) -> Published:
     """
     here = Path.cwd()
     if root is None:
-        same = found_same(fit, name, DATA)
+        same = unchanged_version(fit, name, DATA)
         if same is not None:
             return Published(same.relative_to(here) if same.is_relative_to(here) else same, written=False)
     return publish(fit, name, user_root() if root is None else Path(root).absolute())

@@ -1,4 +1,4 @@
-"""The rules of the house, held by reading every module: who may import whom, and what none may do."""
+"""Rules of the source, checked by parsing every module: allowed imports, and what no module may do."""
 
 import ast
 import subprocess
@@ -183,7 +183,7 @@ OF_FILES = {"codegen.request", "codegen.subject"}
 
 
 def compared_methods(modules: list[Module]) -> list[str]:
-    """Comparisons with a method's name, outside of the methods: whatever depends on a method, it says itself."""
+    """Comparisons with a method's name outside of the methods, which must state themselves what depends on them."""
     problems = []
     for module in modules:
         if (

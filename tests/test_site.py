@@ -1,4 +1,4 @@
-"""The site of the docs builds without a warning, is whole, and needs no network."""
+"""The documentation's site builds without a warning, is complete, and needs no network."""
 
 import inspect
 import os
@@ -24,7 +24,7 @@ IN_STYLE = re.compile(r"(?:url\(\s*|@import\s+)[\"']?((?:https?:)?//[^\"')\s]+)"
 
 
 class Page(HTMLParser):
-    """What a page loads, where it leads, and the names of its places."""
+    """The resources, links and anchors of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ def in_navigation(entry: object) -> list[str]:
 
 
 def lost(site: Path, pages: dict[Path, Page]) -> list[str]:
-    """Links within the site that lead nowhere, with the page that has them."""
+    """Broken links within the site, with their pages."""
     broken = []
     for path, page in pages.items():
         for link in {*page.links, *page.loads}:
@@ -97,7 +97,7 @@ def lost(site: Path, pages: dict[Path, Page]) -> list[str]:
 
 
 def foreign(pages: dict[Path, Page]) -> list[str]:
-    """What pages load from elsewhere."""
+    """Resources that pages load from other sites."""
     return [link for page in pages.values() for link in page.loads if ELSEWHERE.match(link)]
 
 

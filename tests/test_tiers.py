@@ -54,7 +54,7 @@ def test_every_package_has_quick_tests(collected):
 
 
 def test_a_file_without_quick_tests_is_marked_as_a_whole(collected):
-    """So that a reader of the file knows."""
+    """So that the mark is visible in the file."""
     files = {item.path: item.getparent(pytest.Module) for item in collected}
     quick = {item.path for item in tiers.select(collected, "quick")}
     marked = {path for path, module in files.items() if any(mark.name == "slow" for mark in module.own_markers)}

@@ -1,4 +1,4 @@
-"""The workflow runs what is run here: .ci/run and targets of the Makefile, nothing that it has by heart."""
+"""The workflow runs .ci/run and targets of the Makefile, and no commands of its own."""
 
 import os
 import re
@@ -25,12 +25,12 @@ def workflow() -> dict:
 
 
 def scripts(job: dict) -> list[str]:
-    """What the steps of a job run."""
+    """The scripts of a job's steps."""
     return [step["run"].strip() for step in job["steps"] if "run" in step]
 
 
 def commands(script: str) -> list[list[str]]:
-    """The commands of a script, each as its words."""
+    """The commands of a script, each as a list of words."""
     words = list(shlex.shlex(script.replace("\n", " ; "), posix=True, punctuation_chars="|;"))
     split_commands: list[list[str]] = [[]]
     for word in words:

@@ -47,14 +47,14 @@ def aligned(cells: Sequence[tuple[str, ...]]) -> list[str]:
     return ["  " + "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in cells]
 
 
-def called(activation: Activation) -> str:
+def display_name(activation: Activation) -> str:
     """The function's name, with its parameters."""
     params = ", ".join(f"{key}={value:g}" for key, value in activation.params.items())
     return f"{activation.name}({params})" if params else activation.name
 
 
 def _title(fit: Fit) -> str:
-    name = called(fit.activation)
+    name = display_name(fit.activation)
     lo, hi = fit.domain
     levels, intervals = counted(len(fit.steps.levels), "level"), counted(len(fit.steps.codes), "interval")
     return (

@@ -1,6 +1,6 @@
 """A joint code as text: an aligned table for people, CSV and LaTeX for papers."""
 
-from fitting.fewbit.report import aligned, as_math, called
+from fitting.fewbit.report import aligned, as_math, display_name
 from fitting.joint.solve import JointFit
 from fitting.words import counted, percent, ten_digits
 
@@ -27,7 +27,7 @@ def _title(fit: JointFit) -> str:
     lo, hi = fit.domain
     intervals = counted(len(fit.table.outputs), "interval")
     return (
-        f"{called(fit.activation)} and its derivative: {counted(fit.bits, 'bit')}, {intervals}; "
+        f"{display_name(fit.activation)} and its derivative: {counted(fit.bits, 'bit')}, {intervals}; "
         f"lambda {fit.output_weight:g}, weight {fit.weight.label}, domain [{lo:g}, {hi:g}]"
     )
 

@@ -24,9 +24,9 @@ def memory_figure(before: Mapping[str, int], after: Mapping[str, int], title: st
     shown, rest = names[:rows], names[rows:]
     labels = [_short(name) for name in shown] + [f"{len(rest)} more"] * bool(rest) + ["all"]
     columns = []
-    for kept in (before, after):
-        others = [sum(kept.get(name, 0) for name in rest)] * bool(rest)
-        columns.append([kept.get(name, 0) for name in shown] + others + [sum(kept.values())])
+    for saved in (before, after):
+        others = [sum(saved.get(name, 0) for name in rest)] * bool(rest)
+        columns.append([saved.get(name, 0) for name in shown] + others + [sum(saved.values())])
     unit, unit_name = next((unit for unit in UNITS if max(columns[0][-1], columns[1][-1]) >= 10 * unit[0]), UNITS[-1])
     figure = Figure(figsize=(9, 1.4 + 0.42 * len(labels)), layout="constrained")
     axes = figure.subplots()

@@ -164,7 +164,7 @@ def test_a_file_in_the_wrong_place_is_refused(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path / "gelu")
     with pytest.raises(CoefficientError, match=r"^a.v1.json: function.name"):
         load("a.v1.json")
-    free = tmp_path / "anything.json"  # says nothing of itself by its name
+    free = tmp_path / "anything.json"  # a name without claims
     free.write_text(text)
     assert load(free)["function"]["name"] == "relu"
 

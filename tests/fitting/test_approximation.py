@@ -1,4 +1,4 @@
-"""Approximations of f' as numbers: stored ones and made ones, and their errors against what is known of them."""
+"""Approximations of f' as numbers, stored and fitted here: their errors against known values."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What both commands of fitting do alike: refusals of the options they share, help, closed outputs, Ctrl-C."""
+"""Common behaviour of both commands of fitting: refusals of shared options, help, closed outputs, Ctrl-C."""
 
 import contextlib
 import itertools
@@ -259,7 +259,7 @@ def test_ctrl_c(name: str, words: str, after: float, folder: Path) -> None:
 
 
 def left_over(group: int) -> bool:
-    """Whether processes of the group live on, after a moment to end."""
+    """Whether processes of the group are still alive after a moment."""
     for _ in range(50):
         try:
             os.killpg(group, 0)

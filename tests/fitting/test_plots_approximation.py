@@ -1,4 +1,4 @@
-"""Pictures of any approximation against x and y, of many functions, and of memory."""
+"""Pictures of approximations against x and y, of many functions, and of memory."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Pictures of few-bit tables: what they show, and that they are the same on every run and whole."""
+"""Pictures of few-bit tables: their content, and that files are reproducible and complete."""
 
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ def test_curve_steps_and_error(gelu: Fit) -> None:
     assert np.array_equal(at, x)
     assert np.array_equal(error, derivative - steps)
     assert np.abs(error).max() == pytest.approx(gelu.error.linf, rel=1e-12)
-    # Steps are upright: nowhere do two neighbours differ in level that are not within two floats of a border.
+    # Steps are upright: neighbours with different levels lie within two floats of a border.
     rise = np.flatnonzero(np.diff(steps))
     assert len(rise) == len(gelu.steps.borders)
     assert (x[rise] < gelu.steps.borders).all()
@@ -118,7 +118,7 @@ def test_files_are_the_same_on_every_run(suffix: str, gelu: Fit, tmp_path: Path)
     first, second = (path.read_bytes() for path in paths)
     assert first.startswith(MAGIC[suffix.lower()])
     assert first == second
-    assert b"/CreationDate" not in first  # which has seconds, and both were made in one
+    assert b"/CreationDate" not in first  # the date is to the second, and both files may be of the same second
     assert sorted(tmp_path.iterdir()) == paths  # and nothing else
 
 

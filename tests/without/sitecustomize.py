@@ -16,7 +16,7 @@ DISTRIBUTIONS = ABSENT | {"python-flint", "python_flint", "scikit-learn", "sciki
 
 
 class Finder:
-    """Python's own finder of what lies in folders, without what is absent."""
+    """Python's own finder of modules in folders, without the absent packages."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):

@@ -1,4 +1,4 @@
-"""What a user may write: the catalogue spelled out, scaled and reflected, and functions that it has not."""
+"""Users' expressions: the catalogue's functions spelled out, scaled and reflected, and functions beyond it."""
 
 import math
 
@@ -141,7 +141,7 @@ def test_snake_has_no_limit_of_the_derivative():
         ("abs(x)**0.1", (INF, INF), (0, 0)),
         ("x*(1 - tanh(x))", (-INF, 0), (2, 0)),
         ("1e-20*tanh(x) + 1e-20", (0, 2e-20), (0, 0)),
-        ("1/log(2 + x**2)", (math.nan, math.nan), (0, 0)),  # too slow to be found: said so, not guessed
+        ("1/log(2 + x**2)", (math.nan, math.nan), (0, 0)),  # too slow to be found: NaN, no guess
         ("log(x)", (math.nan, math.nan), (0, 0)),
     ],
 )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fitting.activations.grammar import FUNCTIONS, parse
 from fitting.activations.tape import Tape
 from fitting.errors import InputError
-from tests.fitting.activations.written import POINTS, REFERENCE
+from tests.fitting.activations.reference_values import POINTS, REFERENCE
 from tests.fitting.agreement import assert_agree
 
 
@@ -154,7 +154,7 @@ class Tree:
 
 
 def unary(name, child):
-    # Tame arguments, so that the comparison is not one of rounding errors blown up.
+    # Moderate arguments, so that rounding errors are not amplified.
     return Tree(f"{name}(tanh({child.text}))", lambda p: REFERENCE[name](np.tanh(child.evaluate(p))))
 
 

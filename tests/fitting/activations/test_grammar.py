@@ -1,4 +1,4 @@
-"""The grammar of expressions: what is read, what is refused and where, and its limits."""
+"""The grammar of expressions: what it accepts, what it refuses and at which position, and its limits."""
 
 import ast
 import contextlib
@@ -13,7 +13,7 @@ from fitting.activations import from_expression, get, grammar
 from fitting.activations.functions import STABLE_FUNCTIONS, x
 from fitting.activations.grammar import FUNCTIONS, MAX_BITS, MAX_DEPTH, MAX_LENGTH, RESERVED, parse
 from fitting.errors import LONGEST, InputError
-from tests.fitting.activations.written import POINTS, REFERENCE, value
+from tests.fitting.activations.reference_values import POINTS, REFERENCE, value
 from tests.fitting.agreement import EPS, assert_agree
 
 
@@ -248,7 +248,7 @@ def test_what_is_refused(text, position, reason):
         ("x\ud800", "one line of plain ASCII"),
         ("π*x", "one line of plain ASCII"),
         ("x" + " " * MAX_LENGTH + "+ 1", f"at most {MAX_LENGTH} characters"),
-        ("(" * 150 + "x" + ")" * 150, None),  # parentheses alone nest nothing
+        ("(" * 150 + "x" + ")" * 150, None),  # parentheses alone are no nesting
         ("(" * 500 + "x" + ")" * 500, "malformed"),
         ("-" * 500 + "x", f"nested more than {MAX_DEPTH} deep"),
         ("-" * 1999 + "x", "deep"),
@@ -271,7 +271,7 @@ def test_odd_text(text, reason):
 
 
 def test_a_long_word_is_not_printed_in_full():
-    """What is echoed of an input has an end, in every message of the grammar and of what it raises."""
+    """Every message of the grammar quotes a bounded part of its input."""
     for text in ("y" * 1999, "x + " + "y" * 1900 + " +", "x*(" + "9" * 1900 + ")", "'" + "a" * 1900 + "'", "é" * 1900):
         assert len(refusal(text)) < 500
     for make in (

@@ -117,7 +117,7 @@ def test_derivative_of_the_output_is_the_derivative(name, index, data):
     at = mpmath.mpf(data.draw(inside(branch)))
     y, derivative, second_derivative = oracle.f(activation, at), oracle.df(activation, at), curvature(activation, at)
     with mpmath.workdps(60):
-        # y has 50 digits (of its own size): x then has that over the slope, and g = f'(x) the bend times as much.
+        # y has a relative error of 1e-50: x has that divided by f', and g = f'(x) has the error of x times f''.
         lost = abs(second_derivative / derivative) * max(abs(y), mpmath.mpf("1e-45")) if derivative else mpmath.inf
         tolerance = mpmath.mpf(10) ** -48 * (abs(derivative) + lost + abs(second_derivative * at) + mpmath.mpf("1e-10"))
         if abs(lost) < 1e3:
@@ -142,7 +142,7 @@ def test_inverse_undoes_f(name, index, data):
     assert branch.lo <= x <= branch.hi
     assert digits(oracle.f(activation, x), y, floor=1e-30) > 44
     derivative = abs(oracle.df(activation, at))
-    if derivative > 1e-30:  # y has 50 digits, the slope loses some of them
+    if derivative > 1e-30:  # y has 50 digits; a small f' loses some of them
         assert digits(x, at, floor=1) > 46 + min(0, float(mpmath.log10(derivative)))
 
 
@@ -257,7 +257,7 @@ def test_at_the_minimum_itself():
     gelu = get("gelu")
     (turn,) = gelu.turning_points()
     for branch in gelu.branches:
-        # f(T) of the float64 nearest to T: an ulp away from the true minimum, reached on the branch that T lies in.
+        # f at the float64 nearest to T: an ulp from the true minimum, reached on the branch that contains it.
         y = oracle.f(gelu, turn)
         assert abs(oracle.inverse(gelu, y, branch) - turn) < 1e-15
         assert abs(oracle.df_of_output(gelu, y, branch)) < 1e-15

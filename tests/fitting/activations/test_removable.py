@@ -1,4 +1,4 @@
-"""Quotients that are 0/0 at a point and functions all the same: sin(x)/x, in every arithmetic, and as fits."""
+"""Quotients with a removable singularity, such as sin(x)/x: in every arithmetic, and as fits."""
 
 import math
 from functools import cache
@@ -34,11 +34,11 @@ QUOTIENTS = {
     "x/(exp(x) - 1)": (0, 1, "-1/2", "1/6"),
 }
 every = pytest.mark.parametrize("expression", QUOTIENTS)
-known = cache(from_expression)  # for many examples of one test: what is derived is derived once
+known = cache(from_expression)  # cached, so that examples of a test share derived properties
 
 
 def plainly(expression, at):
-    """The text's own value at 300 digits, where its divisor is not 0."""
+    """The value of the text as written, at 300 digits, where no divisor is 0."""
     with mpmath.workdps(300):
         names = {name: getattr(mpmath, name) for name in ("sin", "cos", "exp", "tanh", "sinh")}
         return eval(expression, {"__builtins__": {}}, {**names, "x": mpmath.mpf(at)})  # of our own texts above
@@ -107,7 +107,7 @@ def test_balls_and_series_hold_what_they_must(expression, data):
 @every
 @given(data=st.data())
 def test_series_over_wide_balls_know_when_they_know_nothing(expression, data):
-    """Each coefficient over a ball overlaps that at its middle, or is not finite: also where tanh has a pole nearby."""
+    """Each coefficient over a ball overlaps that at its middle, or is not finite, even where tanh has a pole nearby."""
     tape = known(expression).pieces[0].f
     middle = data.draw(st.sampled_from([1, -1])) * 10 ** data.draw(st.floats(-4, 2))
     radius = abs(middle) * 10 ** data.draw(st.floats(-3, 0.3))
@@ -123,7 +123,7 @@ def test_series_over_wide_balls_know_when_they_know_nothing(expression, data):
 
 
 def test_a_wrong_quotient_is_told_from_a_right_one():
-    """The tests above can fail: with the order of the zero taken one too low the values are others."""
+    """The tests above can fail: with the order of the zero one too low the values differ."""
     right = settled(parse("(1 - cos(x))/x"))
     above, base, power, point, order = right.args
     assert (str(point), str(order)) == ("0", "1")
@@ -178,7 +178,7 @@ def test_they_are_fitted_with_a_certificate(expression):
 
 @pytest.mark.slow
 def test_f_prime_from_the_output_has_a_proven_bound():
-    """x/(exp(x) - 1) falls from infinity to 0: one side, whose series at 0 the bound rests on."""
+    """x/(exp(x) - 1) falls from infinity to 0: one branch, whose bound uses the series at 0."""
     from fitting.invact.solve import fit as fit_output
 
     output_fit = fit_output(from_expression("x/(exp(x) - 1)"), "bfloat16")
@@ -191,7 +191,7 @@ def test_f_prime_from_the_output_has_a_proven_bound():
     [("1000*sin(x/1000)/x", 1000.0), ("sin(x)/x", 1.5), ("sin(x)/x/1e12", 1.5), ("(exp(x) - 1)/x", 1.2)],
 )
 def test_the_polynomial_reaches_as_far_as_it_is_good(text, reach):
-    """1000*sin(x/1000)/x: of f' the plain quotient had lost 18 % in float32 at x = -0.51, beyond a fixed radius."""
+    """1000*sin(x/1000)/x: with a fixed radius, f' by the plain quotient was 18 % wrong in float32 at x = -0.51."""
     tape = Tape(from_expression(text).d1_expression)
     [node] = tape.expression.atoms(removable)
     near = near_point(node)

@@ -171,7 +171,7 @@ def test_derivatives_of_stable_functions(name, at):
         assert abs(derivative - slope) < mpmath.mpf(10) ** -20 * (1 + abs(slope))
 
 
-# The formula of each function, spelled with others: DEFINITIONS is not compared with itself alone.
+# The formula of each stable function by other functions: a check of DEFINITIONS.
 SPELLED = {
     "sigmoid": "1/(1 + exp(-x))",
     "softplus": "log(1 + exp(x))",

@@ -32,7 +32,7 @@ def test_the_least_cost_is_within_the_slack(case: Atoms, k: int) -> None:
 @pytest.mark.parametrize("masses", MASSES)
 @pytest.mark.parametrize("curve", CURVES)
 def test_sorted_values_always_have_a_price(curve: str, masses: str) -> None:
-    """The least cost is convex in k there: another answer than that of k layers is one of equal cost."""
+    """The least cost is convex in k there: an answer that differs from that of k layers has the same cost."""
     x = np.linspace(-4, 4, 700)
     order = np.argsort(CURVES[curve](x), kind="stable")
     values, weights = CURVES[curve](x)[order], MASSES[masses](x)[order]
@@ -67,7 +67,7 @@ def test_two_that_are_equally_good_are_spliced() -> None:
 
 
 def test_the_slack_of_many_levels_is_small() -> None:
-    """That of k layers, each with its losses, was half of what the certificate of 8 bits lacked."""
+    """The slack of k layers, each with its loss, was half of the certificate's gap at 8 bits."""
     values = np.sort(gelu_slope(np.linspace(-10, 10, 20_000)))
     got, want = priced_partition(values, np.ones(20_000), 256), partition(values, np.ones(20_000), 256)
     assert got is not None

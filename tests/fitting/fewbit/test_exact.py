@@ -1,4 +1,4 @@
-"""What a certificate rests on under a constant weight: polynomials, moments and ranges, against balls."""
+"""The parts of a certificate under a constant weight (polynomials, moments and ranges) against balls."""
 
 import math
 
@@ -15,7 +15,7 @@ from fitting.fewbit.measure import Measure
 from fitting.fewbit.panels import EPS, NODES, gauss, panels_of
 from fitting.fewbit.search import grid_optimum
 from fitting.weights import parse_weight, uniform
-from tests.fitting.fewbit.plainly import HI, LO, SAW, activation_of, fitted
+from tests.fitting.fewbit.references import HI, LO, SAW, activation_of, fitted
 
 PRECISION = 200  # bits of the balls that are compared with
 SMOOTH = [name for name in names() if not Curve(activation_of(name), LO, HI).is_step]
@@ -56,7 +56,7 @@ def test_panels_are_within_their_radius(name):
 
 
 def test_a_function_that_is_not_analytic_has_no_panels():
-    """The end of a square root: what rests on them is estimated, as under other weights, and a bound is found."""
+    """At the end of a square root the bound uses estimates instead, as under other weights."""
     measure = measure_of("x**2.5", (0.0, 5.0))
     assert not ExactCells(measure).works
     assert 0 < fitted("x**2.5", 2, "best", "uniform", (0.0, 5.0)).error.gap < 1e-4
@@ -100,7 +100,7 @@ def test_cells_hold_what_they_say(name, to_spare):
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "contiguous"])
 @pytest.mark.parametrize("name", ["gelu", "selu", "hardswish", "tanh", "relu2", "x*sin(x)", SAW])
 def test_the_bound_is_below_what_is_reached(name, shared):
-    """The best of all functions has its borders inside of cells; on coarse ones only what is subtracted saves it."""
+    """The best function has borders inside cells; on coarse cells only the subtracted gain keeps the bound below it."""
     measure = measure_of(name)
     exact = ExactCells(measure)
     for bits in (1, 2, 3, 5):
@@ -110,7 +110,7 @@ def test_the_bound_is_below_what_is_reached(name, shared):
             _, cost, slack = grid_optimum(measure, known, 2**bits, shared)
             bound, gain = lower_bound(measure, known, 2**bits, cost, slack, shared, inside)
             assert bound <= error.l2_squared
-            # The best on cells is no better than the best of all, of which `error` has a bound: all else is the gain.
+            # The optimum on cells is at least the true one, which `error` bounds; the difference is at most the gain.
             assert bound >= error.lower_bound - gain - 2 * slack - 1e-12 * measure.mass * measure.top * measure.span
 
 

@@ -22,7 +22,7 @@ from fitting.fewbit.solve import fit
 from fitting.fewbit.steps import Steps
 from fitting.fewbit.verify import verify
 from fitting.weights import UNNAMED, from_callable, from_samples, parse_weight, uniform
-from tests.fitting.fewbit.plainly import DERIVATIVES, activation_of, fitted, grid
+from tests.fitting.fewbit.references import DERIVATIVES, activation_of, fitted, grid
 
 DOMAIN = (-10.0, 10.0)
 FILES = sorted(DATA.glob("*/fewbit-*.json"))
@@ -69,7 +69,7 @@ def test_l2_of_a_table_that_is_no_optimum():
     steps = Steps(np.array([-1.0, 0.25, 3.0]), np.array([1, 0, 2, 1]), np.array([-0.5, 0.1, 0.9]))
     for name in ("gelu", "selu", "leaky_relu", "hardshrink"):
         want = by_mpmath(get(name), steps, DOMAIN)
-        # Where f' is a step function its slopes count as the float64 numbers that they are stored as.
+        # Where f' is a step function its values are rounded to float64, as they are stored.
         exact = get(name).step_values is None
         got = judge.l2_squared(get(name), uniform(), DOMAIN, steps)
         assert got == float(want) if exact else got == pytest.approx(float(want), rel=1e-15)
@@ -98,7 +98,7 @@ def test_l2_under_a_density(weight):
 
 @pytest.mark.parametrize("name", DERIVATIVES)
 def test_linf_is_the_greatest_error(name):
-    """No sample exceeds it; the oracle finds it, to an ulp, on one side of where it is said to be."""
+    """No sample exceeds linf; the oracle has the same value, to an ulp, on one side of linf_at."""
     for bits in (1, 3):
         result = fitted(name, bits)
         x, _ = grid(400_000)
@@ -126,7 +126,7 @@ def test_every_shipped_file_passes(path):
 
 
 def wrong_in(document):
-    """What `verify` finds, where it can verify all."""
+    """The problems that `verify` finds; it must be able to verify everything."""
     problems, unverified = verify(document)
     assert unverified == []
     return problems
@@ -210,7 +210,7 @@ def test_a_forged_lower_bound_is_refused():
     for forged in (squared, math.nextafter(squared, 0), squared * (1 - 1e-7)):  # nobody knows
         said = verify(resealed(good, lambda content, forged=forged: content["error"].update(lower_bound=forged)))
         assert said == ([], ["error.lower_bound and error.gap, as searches go no further than a gap of 1e-06"])
-    # Of a table that is not the best, a bound above the error of the best, by much and by little.
+    # A table that is not the best, with a bound far above, or a little above, the error of the best.
     steps = Steps(*(np.array(good["solution"][key]) for key in ("borders", "codes", "levels")))
     worse = Steps(steps.borders, steps.codes, steps.levels + 0.003)
     for share, words in ((0.5, "the error of a table that was found"), (0.01, "the error of a table that was found")):
@@ -225,7 +225,7 @@ def test_a_forged_lower_bound_is_refused():
         [problem] = wrong_in(resealed(good, forge))
         assert problem.startswith("error.lower_bound must be at most ")
         assert words in problem
-    # A weaker bound is one, too.
+    # A weaker bound is valid too.
     assert wrong_in(resealed(good, lambda content: content["error"].update(lower_bound=bound / 2))) == []
     assert wrong_in(resealed(good, lambda content: content["error"].update(lower_bound=0.0))) == []
 
@@ -260,7 +260,7 @@ def test_files_under_a_density(tmp_path):
         wrong = resealed(good, lambda content, label=label: content["options"].update(weight=label))
         [problem] = wrong_in(wrong)
         assert words in problem
-    # A label that is a path is no reason to open a file, which is there.
+    # A label that is a path must not make it open a file, which exists here.
     wrong = resealed(good, lambda content: content["options"].update(weight=str(tmp_path / "real.npy")))
     [problem] = wrong_in(wrong)
     assert "must be uniform, a distribution" in problem
@@ -268,7 +268,7 @@ def test_files_under_a_density(tmp_path):
 
 @pytest.mark.parametrize("weight", [from_samples([0.1, 0.5, -2.0, 3.0]), from_callable(np.cosh, "steep")])
 def test_files_whose_weight_is_not_in_them(weight):
-    """l2_squared is taken on trust; what does not depend on the weight is not."""
+    """l2_squared cannot be verified; numbers that do not depend on the weight are."""
     good = seal(document.to_document(fit(get("gelu"), 1, weight=weight)), 1)
     assert verify(good) == ([], UNWEIGHTED)
     assert verify(resealed(good, lambda content: content["error"].update(l2_squared=9.0))) == ([], UNWEIGHTED)

@@ -1,4 +1,4 @@
-"""What must hold of every fit: order, symmetries, exact scaling, stationarity, the same bytes on every run."""
+"""Properties of every fit: order, symmetries, exact scaling, stationarity, the same bytes on every run."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from fitting.fewbit.search import Effort, search
 from fitting.fewbit.solve import fit, fit_to_error
 from fitting.fewbit.steps import Steps, contiguous_steps
 from fitting.weights import from_samples, parse_weight, uniform
-from tests.fitting.fewbit.plainly import DERIVATIVES, HI, LO, activation_of, fitted, grid
+from tests.fitting.fewbit.references import DERIVATIVES, HI, LO, activation_of, fitted, grid
 
 DOMAIN = (LO, HI)
 SHAPES = ["gelu", "selu", "tanh", "hardswish", "relu2", "mish"]
@@ -114,7 +114,7 @@ def test_reflecting_the_weight_reflects_the_answer():
     ("name", "bits", "kind"), [("gelu", 4, "best"), ("hardswish", 3, "best"), ("tanh", 3, "contiguous")]
 )
 def test_the_first_of_equally_good_mirror_images_is_taken(name, bits, kind):
-    """f'(-x) = 1 - f'(x), or f' even: the other of two equally good answers is known, and not better."""
+    """f'(-x) = 1 - f'(x), or f' even: the mirror image is as good, and not better."""
     steps = fitted(name, bits, kind).steps
     twin = steps.mirrored() if name == "tanh" else steps.mirrored().flipped(1.0)
     assert steps.borders.tolist() < twin.borders.tolist()
@@ -167,7 +167,7 @@ def test_it_is_a_stationary_point_under_a_density(name, bits, kind):
     for a, b, code in zip([lo, *steps.borders], [*steps.borders, hi], steps.codes, strict=True):
         cuts = np.unique([a, *np.clip([-5, -2, -1, 0, 1, 2, 5], a, b), b])
         for c, d in pairwise(cuts):
-            # Tails beyond 1e-16 of the mass matter to no level, but to one that has nothing else.
+            # Tails beyond 1e-16 of the mass matter only to a level with no other mass.
             roots, weights = np.polynomial.legendre.leggauss(60)
             x = (c + d) / 2 + (d - c) / 2 * roots
             part = (d - c) / 2 * weights * np.exp(-x * x / 2)

@@ -1,4 +1,4 @@
-"""--all: over this machine's cores and over a Dask cluster; what it shows, and what an interrupted one leaves."""
+"""--all: over this machine's cores and over a Dask cluster; what it shows, and what it leaves after an interrupt."""
 
 import os
 import re
@@ -28,7 +28,7 @@ TASKS = [("relu", 1), ("silu", 2), ("relu", 2), ("tanh", 1)]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.setattr("fitting.options.DATA", tmp_path / "none")  # what ships is looked at by tests of its own
+    monkeypatch.setattr("fitting.options.DATA", tmp_path / "none")  # shipped files have their own tests
     return tmp_path
 
 

@@ -1,4 +1,4 @@
-"""The errors that the paper prints, those of FACTS.md, and a certificate for every entry of the catalogue."""
+"""The errors printed in the paper, those of FACTS.md, and a certificate for every entry of the catalogue."""
 
 import math
 
@@ -8,7 +8,7 @@ import pytest
 from fitting.activations import get, names
 from fitting.fewbit.solve import fit
 from fitting.fewbit.table1 import EVEN, TABLE_1, printed
-from tests.fitting.fewbit.plainly import DERIVATIVES, GAP, fitted, grid
+from tests.fitting.fewbit.references import DERIVATIVES, GAP, fitted, grid
 
 # Measured independently of this package (FACTS.md), uniform weight on [-10, 10] unless said; None: not measured.
 MEASURED = {
@@ -69,8 +69,8 @@ FINE_MEASURED = {5: 8.35e-4, 6: 2.15e-4, 7: 5.49e-5, 8: 1.50e-5}  # on a grid, s
 @pytest.mark.slow
 @pytest.mark.parametrize("bits", FINE_MEASURED)
 def test_gelu_in_many_contiguous_intervals(bits):
-    """At most what was measured, proven, and on the way to Panter and Dite's (∫|f''|^(2/3))³ / 12 K²."""
-    gap = GAP if bits < 8 else 4 * GAP  # the default is reached at 8 bits too, in some 10 seconds
+    """Errors are at most the measured ones, certified, and tend to Panter and Dite's (∫|f''|^(2/3))³ / 12 K²."""
+    gap = GAP if bits < 8 else 4 * GAP  # the default gap can be reached at 8 bits too, in some 10 seconds
     error = fit(get("gelu"), bits, levels="contiguous", target_gap=gap).error
     assert error.l2_squared <= FINE_MEASURED[bits]
     assert error.gap <= gap

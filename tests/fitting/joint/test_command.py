@@ -1,4 +1,4 @@
-"""python -m fitting.fewbit --joint: what it prints, writes and refuses, and what `coefficients` makes of its files."""
+"""python -m fitting.fewbit --joint: what it prints, writes and refuses, and how `coefficients` judges its files."""
 
 import json
 from pathlib import Path

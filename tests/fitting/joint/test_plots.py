@@ -1,4 +1,4 @@
-"""The picture of joint codes by bits: its lines are errors that the files and other fits state."""
+"""The picture of joint codes by bits: its lines are the errors of stored files and other fits."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def silu() -> Figure:
 
 
 def wholes() -> np.ndarray:
-    """∫ f'² w and ∫ f² w, by what a file says of both."""
+    """∫ f'² w and ∫ f² w, from the errors in a file."""
     error = load("silu", "joint-4bit")["error"]
     return np.array([error[key] / error[f"{key}_share"] ** 2 for key in ("derivative", "output")])
 

@@ -43,7 +43,7 @@ def test_max_error_0_is_for_step_functions(fewbit: Command, monkeypatch: pytest.
 def test_what_is_out_of_reach_is_refused_before_anything_is_fitted(
     fewbit: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a lower bound on coarse cells, for each number of bits: it took 20 seconds, of eight whole fits."""
+    """A lower bound on coarse cells rules out each number of bits; eight whole fits took 20 seconds."""
 
     def too_much(*_: object) -> None:
         raise AssertionError("a bound on coarse cells is enough")
@@ -79,7 +79,7 @@ def test_a_budget_cuts_the_search_short_and_says_so(fewbit: Command) -> None:
     document = stored("x.json")
     assert document["provenance"]["command"].endswith("--bits 5 --domain -3.0 3.0 --budget 1e-09")
     assert json.loads(fewbit(*LONG, "--budget", "1e-9", "--format", "json")[1])["error"] == document["error"]
-    assert document["error"]["gap"] > 1e-3  # what one round proves, and no more is claimed
+    assert document["error"]["gap"] > 1e-3  # claims no more than what the round proved
     assert 0 <= document["error"]["lower_bound"] <= document["error"]["l2_squared"]
     whole = json.loads(fewbit(*LONG, "--out", "-")[1])["error"]
     assert document["error"]["lower_bound"] <= whole["l2_squared"] <= document["error"]["l2_squared"] * (1 + 1e-9)
