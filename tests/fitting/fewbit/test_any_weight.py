@@ -30,7 +30,7 @@ WEIGHTS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_distributions_are_certified(weight):
-    """The error agrees with that of quantiles: ∫ g(x) w(x) dx = ∫ g(quantile(u)) du, to half a step of g's variation."""
+    """The error is that of quantiles too: ∫ g(x) w(x) dx = ∫ g(quantile(u)) du, to half a step of g's variation."""
     n = 50_000
     result = fitted("gelu", 3, "best", weight)
     assert 0 < result.error.lower_bound <= result.error.l2_squared
