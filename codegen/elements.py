@@ -12,8 +12,8 @@ from codegen.closed import CLOSED, Closed
 from codegen.function import Function, Writer
 from codegen.subject import Subject
 from fitting.activations.catalogue import CATALOGUE, Row
+from fitting.activations.functions import x
 from fitting.activations.grammar import parse_formula
-from fitting.activations.heads import x
 from fitting.errors import InputError
 from kernels.methods.from_output import ELEMENT, FINER_ELEMENT
 from kernels.methods.table import largest_float32

@@ -23,7 +23,7 @@ from codegen.piecewise import like, select, unless_nan
 from codegen.rewrites import masked, quotients, rewritten
 from codegen.subject import DTYPES
 from codegen.traced import trace_recorded
-from fitting.activations.heads import x
+from fitting.activations.functions import x
 from fitting.errors import InputError
 from kernels.engine.templates import elementwise_source
 

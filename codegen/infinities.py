@@ -19,7 +19,7 @@ from codegen.subject import Subject
 from codegen.sympy_functions import RewriteFunction, patched
 from fitting.activations.activation import Limits
 from fitting.activations.catalogue import CATALOGUE
-from fitting.activations.heads import removable, x
+from fitting.activations.functions import removable, x
 from fitting.activations.tape import Tape
 
 _Z = Symbol("z", real=True)

@@ -18,7 +18,7 @@ from codegen.piecewise import Condition, at_most, below, both, compared, compose
 from codegen.rewrites import erfc
 from fitting.activations import get
 from fitting.activations.catalogue import CATALOGUE
-from fitting.activations.heads import Phi, expm1, log1p, softplus
+from fitting.activations.functions import Phi, expm1, log1p, softplus
 from fitting.errors import InputError
 
 Operation = Callable[..., Expr]

@@ -11,7 +11,7 @@ from sympy import Expr, Wild, exp, log
 from codegen import sympy_functions
 from codegen.growth import balanced, hyperbolic, logarithms_of_growth
 from codegen.rewrites import reciprocals
-from fitting.activations.heads import Phi, log1p, phi, sech, sigmoid, softplus, tanh
+from fitting.activations.functions import Phi, log1p, phi, sech, sigmoid, softplus, tanh
 
 Pass = Callable[[Expr], Expr]
 _u = Wild("u")

@@ -13,7 +13,7 @@ from sympy.printing.precedence import PRECEDENCE
 
 from codegen.printer import ElementwisePrinter, TritonPrinter
 from codegen.torch_printer import TorchPrinter
-from fitting.activations.heads import x
+from fitting.activations.functions import x
 from fitting.errors import InputError
 
 

@@ -10,7 +10,7 @@ from sympy import Abs, Expr, Float, Function, Integer
 
 from codegen.piecewise import below, select
 from codegen.sympy_functions import patched
-from fitting.activations.heads import removable, x
+from fitting.activations.functions import removable, x
 from fitting.activations.tape import near_point
 from fitting.errors import InputError
 

@@ -11,10 +11,10 @@ from sympy import Add, Expr, Mul, erf, exp, log, sqrt
 from codegen.growth import hyperbolic
 from codegen.operands import negated
 from codegen.piecewise import quotient, select
-from fitting.activations.heads import Head, Phi, expm1, sigmoid, softplus, tanh, x
+from fitting.activations.functions import Phi, StableFunction, expm1, sigmoid, softplus, tanh, x
 
 
-class erfc(Head):
+class erfc(StableFunction):
     """1 - erf(x). Sympy's erfc turns erfc(-x) into 2 - erfc(x), which cancels."""
 
     def fdiff(self, argindex: int = 1) -> Expr:

@@ -21,8 +21,8 @@ from coefficients.schema import Document
 from coefficients.store import DATA, available
 from fitting.activations import Activation, from_expression, get
 from fitting.activations.catalogue import CATALOGUE
+from fitting.activations.functions import x
 from fitting.activations.grammar import parse_formula
-from fitting.activations.heads import x
 from fitting.activations.vocabulary import FUNCTIONS
 from fitting.errors import InputError
 

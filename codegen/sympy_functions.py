@@ -3,10 +3,10 @@
 import mpmath
 from sympy import Expr, Function
 
-from fitting.activations.heads import DEFINITIONS, Head, sigmoid, tanh
+from fitting.activations.functions import DEFINITIONS, StableFunction, sigmoid, tanh
 
 
-class RewriteFunction(Head):
+class RewriteFunction(StableFunction):
     """A function that a rewrite introduces; it is never evaluated at a number."""
 
     def _eval_evalf(self, prec: int) -> None:

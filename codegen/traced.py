@@ -18,7 +18,7 @@ from codegen.names import CASTS, RANDOM, REDUCTIONS, VALUES, by_name, hint, refu
 from codegen.operands import operand
 from codegen.operations import ARITHMETIC, CONSTANT, OPERATIONS, apply
 from codegen.piecewise import Condition, unless_nan
-from fitting.activations.heads import x
+from fitting.activations.functions import x
 from fitting.errors import InputError
 
 MAX_SIZE = 2000  # numbers, names and operations of an expression, written out

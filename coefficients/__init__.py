@@ -1,4 +1,4 @@
-"""Fitted approximations as files that carry their origin: JSON, versioned, hashed, checked on reading."""
+"""Fitted approximations as files that state their origin: JSON, versioned, hashed, checked when read."""
 
 from typing import TYPE_CHECKING
 
@@ -11,5 +11,5 @@ if TYPE_CHECKING:
 __all__ = ["CoefficientError", "available", "load", "publish"]
 
 if not TYPE_CHECKING:
-    # Not yet: a command answers Ctrl-C before anything else is imported.
+    # Imported lazily: a command must handle Ctrl-C before anything else is imported.
     __getattr__, __dir__ = lazily(__name__, __all__, homes=("schema", "store"), modules=("document",))

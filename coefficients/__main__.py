@@ -15,10 +15,10 @@ from coefficients.document import check_hash, read_unsealed
 from coefficients.reference import check_numbers
 from coefficients.schema import CoefficientError, Document
 
-# Who reads expressions by the grammar, read(document) -> problems; who recomputes what a method's files state,
-# verify(document) -> (problems, what could not be verified); and who proves its bounds anew, and tells a report what it
-# is doing: prove(document, report) -> (problems, what could not be proven). They live above this package and need numpy
-# and sympy, so they are looked up when asked for, and only here.
+# Modules that read expressions: read(document) -> problems; that recompute the numbers of a method's files:
+# verify(document) -> (problems, what could not be verified); and that prove its bounds again, and report progress:
+# prove(document, report) -> (problems, what could not be proven). They are in packages above this one and need numpy
+# and sympy, so they are imported when needed, and only here.
 READER: Final = "fitting.stored"
 JUDGES: Final = {
     "fewbit": "fitting.fewbit.verify",
@@ -26,8 +26,8 @@ JUDGES: Final = {
     "invact": "fitting.invact.verify",
 }
 PROVERS: Final = {"fewbit": "fitting.fewbit.prove"}
-Found = tuple[list[str], list[str]]
-WIDTH = 60  # of what is said of a proof on a terminal
+Verdict = tuple[list[str], list[str]]
+WIDTH = 60  # characters of a proof's progress on a terminal
 
 COLUMNS: Final = {
     "fewbit": ("function", "name", "version", "bits", "levels", "l2_squared", "linf", "gap"),
@@ -48,7 +48,7 @@ COLUMNS: Final = {
 
 
 class _Judges:
-    """Reads, recomputes and proves files where the packages for it are installed; where not, it says so once."""
+    """Reads, recomputes and proves files as far as the packages for it are installed; says once what is missing."""
 
     def __init__(self, recompute: bool, prove: bool) -> None:
         self._recompute, self._prove = recompute, prove
@@ -59,10 +59,10 @@ class _Judges:
     def missing(self) -> bool:
         return not self._recompute or None in self._modules.values()
 
-    def judge(self, path: Path, report: Callable[[str], None]) -> Found:
-        """Problems of one file, and what could not be verified. The hash comes after the other cheap checks.
+    def judge(self, path: Path, report: Callable[[str], None]) -> Verdict:
+        """Problems of one file, and what could not be verified. The hash is checked after the other cheap checks.
 
-        `report` is told what is being done.
+        `report` is called with texts of what is being done.
         """
         document = _read(path)
         reader = self._module(READER, "expressions of files were not read")
@@ -76,7 +76,7 @@ class _Judges:
             return problems, []
         method = document["method"]
         judge = self._module(JUDGES[method], f"errors of {method} files were not recomputed")
-        verdict: Found = judge.verify(document) if judge else ([], [])
+        verdict: Verdict = judge.verify(document) if judge else ([], [])
         if not self._prove or method not in PROVERS or verdict[0]:
             return verdict
         prover = self._module(PROVERS[method], f"bounds of {method} files were not proven")
@@ -98,7 +98,7 @@ class _Judges:
 
 
 def _all(root: Path) -> list[Path]:
-    # Not store.available: a file that has a wrong name should be seen here too.
+    # Not store.available, which passes over files with a wrong name.
     if not root.is_dir():
         raise Misuse(f"root must be a folder of coefficient files, got {str(root)!r}")
     paths = sorted(root.rglob("*.json"))
@@ -116,7 +116,7 @@ def _read(path: Path) -> Document:
 
 
 def _show(place: str, text: str = "") -> None:
-    """A line on a terminal, which the next one covers."""
+    """A line on a terminal, which the next line overwrites."""
     if sys.stderr is not None and sys.stderr.isatty():
         print(f"{place}{text}", end="\r", file=sys.stderr, flush=True)
 

@@ -1,4 +1,4 @@
-"""What all commands of the project share: errors of one line, and exit statuses."""
+"""Helpers of all commands of the project: errors of one line, exit statuses, Ctrl-C."""
 
 import argparse
 import contextlib
@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from coefficients.files import READING, WRITING
 
-LONGEST = 600  # of a line on stderr, in characters: what was given may be megabytes
+LONGEST = 600  # characters of a line on stderr: an argument that it quotes may be megabytes
 GOOD, BAD, MISUSED, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
 
 
@@ -37,8 +37,8 @@ class Parser(argparse.ArgumentParser):
         self.exit(MISUSED)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: None = None) -> argparse.Namespace:  # type: ignore[override]
-        # There are no short options but -h and -o: whatever else begins with one minus is a value, which
-        # argparse takes as such when it holds a space.
+        # There are no short options but -h and -o: any other word that begins with one minus is a value, and
+        # argparse takes it for one if it holds a space.
         words = sys.argv[1:] if args is None else args
         spaced = [
             f" {word}" if word[:1] == "-" and word[:2] != "--" and word not in ("-", "-h", "-o") else word
@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Version(argparse.Action):
-    """Looks the version up only where it is asked for."""
+    """Prints the version, which is looked up only here."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
         parser._print_message(f"actfit {version()}\n", sys.stdout)
@@ -98,15 +98,15 @@ def _unspaced(value: Any) -> Any:
 
 
 def output_path(what: str, text: str) -> Path:
-    """`text` as the path of a file that can be written; checked before the work. Raises Misuse where it cannot."""
+    """`text` as the path of a file to write, checked before the work. Raises Misuse where it cannot be written."""
     path = Path(text)
     if not text or path.is_dir():
         raise Misuse(f"{what} must be a file, got {'the folder ' * bool(text)}{text!r}")
     try:
         path.resolve()
-    except FileNotFoundError:  # of the folder one is in; `run` says so
+    except FileNotFoundError:  # the current folder is gone; `run` says so
         raise
-    except (OSError, RuntimeError):  # of which kind, depends on Python's version
+    except (OSError, RuntimeError):  # the kind depends on Python's version
         raise Misuse(f"{what} must not be a link that leads to itself, got {text!r}") from None
     if not path.parent.is_dir():
         raise Misuse(f"{what} must be in a folder that exists, got {text!r}")
@@ -125,8 +125,8 @@ def exit_on_interrupt() -> None:
 
     For the second that a command's imports take, when there is nothing to clean up.
     """
-    main_thread = threading.current_thread() is threading.main_thread()  # the one that may
-    if main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the caller has it ignored
+    main_thread = threading.current_thread() is threading.main_thread()  # only this thread may set handlers
+    if main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if the caller ignores it
         signal.signal(signal.SIGINT, _exit_now)
 
 
@@ -158,14 +158,14 @@ def exit_without(library: str, prog: str, way_out: str) -> None:
 def early(prog: str, check: Callable[[], object], misuse: tuple[type[Exception], ...] = ()) -> None:
     """Read and check the options of the command before its imports, which take most of the time.
 
-    What cannot be ends the process here, as do --help and --version; after it Ctrl-C does, with one line.
+    Misuse ends the process here, as do --help and --version; from then on Ctrl-C does, with one line.
     """
 
     def checked() -> int:
         check()
         return GOOD
 
-    os.environ["MPLBACKEND"] = "agg"  # pictures of commands are files, and another's name may be none
+    os.environ["MPLBACKEND"] = "agg"  # commands draw to files, and the user's setting may name a missing backend
     exit_on_interrupt()
     status = run(prog, checked, misuse)
     if status != GOOD:
@@ -197,7 +197,7 @@ def run(prog: str, main: Callable[[], int], misuse: tuple[type[Exception], ...] 
     except BrokenPipeError:
         status = PIPE_CLOSED
     except OSError as error:
-        if error.errno is None:  # not of the operating system's making
+        if error.errno is None:  # not from the operating system
             raise
         say(prog, _failure(error))
         status = MISUSED
@@ -206,7 +206,7 @@ def run(prog: str, main: Callable[[], int], misuse: tuple[type[Exception], ...] 
 
 
 def _failure(error: OSError) -> str:
-    """What could not be done with which file."""
+    """The message for an OSError: the action, the file and the reason."""
     name = error.filename2 or error.filename
     if name is None and isinstance(error, FileNotFoundError):
         return "the folder you are in must be there, and is gone; go to another"
@@ -216,7 +216,7 @@ def _failure(error: OSError) -> str:
 
 
 def _give_up_output() -> None:
-    """Drop what cannot be written to stdout: otherwise Python reports it again at its exit."""
+    """Drop output that cannot be written to stdout: otherwise Python reports it again at exit."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -225,7 +225,7 @@ def _give_up_output() -> None:
 
 
 def say(prog: str, line: str) -> None:
-    """One line on stderr, in the command's name; nothing where there is no stderr to take it."""
+    """Print one line on stderr, in the command's name; nothing if there is no stderr."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
             sys.stderr.write(f"{prog}: {shortened(line)}\n")
@@ -233,9 +233,9 @@ def say(prog: str, line: str) -> None:
 
 
 def shortened(text: str, longest: int = LONGEST) -> str:
-    """The text, without its middle if it has more than `longest` characters: an echoed input may be a whole file.
+    """The text, without its middle if it has more than `longest` characters: a quoted input may be a whole file.
 
-    Both ends stay: an error says at one what is wrong, and at the other the way out.
+    Both ends stay: an error begins with what is wrong, and ends with the remedy.
     """
     half = (longest - 5) // 2
     return text if len(text) <= longest else f"{text[:half]} ... {text[-half:]}"

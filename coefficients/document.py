@@ -12,13 +12,13 @@ from coefficients.naming import check_place
 from coefficients.schema import CoefficientError, Document, check_shape, problem, resolved, schema
 
 SCHEMA_VERSION: Final = 1
-SEALED: Final = ("schema_version", "version", "sha256")  # what seal adds to a fit
+SEALED: Final = ("schema_version", "version", "sha256")  # the keys that `seal` adds to a fit
 
 
 def validate(document: object) -> Document:
     """Return the document if its shape, meaning and hash are right.
 
-    The hash comes last, so that the field which is wrong is named also when it was not hashed again.
+    The hash is checked last, so that a changed field is named even if the document was not hashed again.
     Raises CoefficientError at the first problem.
     """
     checked = check_unsealed(document)
@@ -59,7 +59,7 @@ def seal(document: Document, version: int) -> Document:
     Raises
     ------
     CoefficientError
-        Where the fit has one of these already, or the result is not valid.
+        If the fit already has one of these keys, or the result is not valid.
     """
     for key in SEALED:
         if key in document:
@@ -125,7 +125,7 @@ def digest(document: Document) -> str:
 
 
 def canonical(document: Document, without: tuple[str, ...] = ()) -> str:
-    """The document without some of its members as JSON in the one form that is hashed and compared."""
+    """The document, without some of its members, in the canonical JSON that is hashed and compared."""
     rest = {key: value for key, value in document.items() if key not in without}
     return json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 

@@ -37,11 +37,11 @@ def whole(path: Path) -> Iterator[Path]:
 
     Raises OSError, with the name `path`, when it cannot be written.
     """
-    place = path.resolve()  # a link stays, and what it points to is written
-    # Its own name, as others may write here, too. Not by tempfile, whose files only the owner may read.
+    place = path.resolve()  # a link stays a link; its target is written
+    # A unique name, as others may write here too. Not by tempfile, whose files only the owner may read.
     partial = place.with_name(f".{uuid.uuid4().hex}.tmp{path.suffix}")
     try:
-        with noted(WRITING, path):  # and not the partial, which nobody has named
+        with noted(WRITING, path):  # name this file in errors, not the partial one
             yield partial
             os.replace(partial, place)
     finally:

@@ -1,10 +1,10 @@
 """The catalogue: one row for each activation, without anything that can be derived from it.
 
-Expressions are text of `fitting.activations.grammar`; at a kink the branch that holds is the one whose
-slope torch's backward uses there. `torch` names the counterpart in `torch.nn.functional`, which takes
+Expressions are text of `fitting.activations.grammar`; at a kink the condition holds for the branch whose
+derivative torch's backward uses there. `torch` names the counterpart in `torch.nn.functional`, which takes
 the parameters by the same names; defaults are torch's own (for threshold, those of its documentation).
 
-The rows are text, and stand here since whoever reads a file or an option needs the names, and not sympy.
+The rows are plain text and in this package, since reading a file or an option needs names, but not sympy.
 """
 
 from collections.abc import Mapping

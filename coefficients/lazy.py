@@ -1,4 +1,4 @@
-"""Names of a package that are imported when the first of them is asked for (PEP 562)."""
+"""Names of a package that are imported when the first of them is used (PEP 562)."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -11,19 +11,19 @@ def lazily(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of a package, whose public `names` are in modules `homes` of it.
 
-    All of them come with the first that is asked for, but for those that the package has got meanwhile. Modules right
-    in the package, of `homes` and `modules`, are attributes of it, too, as they are once they are imported.
+    The first use of a name imports all of them, except those that the package has already. Modules of `homes` and
+    `modules` that are directly in the package are attributes of it too, as if they were imported.
 
     Parameters
     ----------
     package, names
         The package, and its public names.
     homes
-        Modules of the package that have the names.
+        Modules of the package that define the names.
     modules
         Further modules of it.
     torch
-        What ImportError says where PyTorch is missing.
+        The message of ImportError where PyTorch is missing.
     """
     direct = {name for name in (*homes, *modules) if "." not in name}
 

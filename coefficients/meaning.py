@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from coefficients.schema import Document, member, problem
 
-HALF: Final = re.compile("[\ud800-\udfff]")  # of a surrogate pair; Python reads a whole one as one character
+HALF: Final = re.compile("[\ud800-\udfff]")  # half a surrogate pair; Python reads a whole pair as one character
 
 
 def check_meaning(document: Document) -> None:
@@ -36,7 +36,7 @@ def _check_text(value: Any, field: str) -> None:
 
 
 def _domain(document: Document) -> tuple[float, float]:
-    """The domain's ends, once they and the borders within are in order."""
+    """The domain's ends, after a check of them and of the borders inside."""
     low, high = map(float, document["options"]["domain"])
     if not low < high:
         raise problem("options.domain", "must be [a, b] with a < b", document["options"]["domain"])

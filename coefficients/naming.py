@@ -8,11 +8,11 @@ from typing import Any, Final
 from coefficients.functions import CATALOGUE
 from coefficients.schema import Document, problem, schema
 
-DOMAIN: Final = (-10.0, 10.0)  # of a weight that has none of its own
+DOMAIN: Final = (-10.0, 10.0)  # for a weight without a domain of its own
 WEIGHTS: Final = {"fewbit": "uniform", "joint": "norm", "invact": "norm"}
 ENGINES: Final = ("minimax", "template")
 _FILE: Final = re.compile(r"(?P<name>.+)\.v(?P<version>[1-9][0-9]{0,8})\.json")
-_UNSTORED: Final = re.compile(r"-imported|-templates=[0-9a-f]{8}")  # in a name, and nowhere in the document
+_UNSTORED: Final = re.compile(r"-imported|-templates=[0-9a-f]{8}")  # parts of a name that no document holds
 
 
 def file_name(document: Document, domain: Sequence[float] = DOMAIN, extra: Sequence[str] = ()) -> str:
@@ -23,7 +23,7 @@ def file_name(document: Document, domain: Sequence[float] = DOMAIN, extra: Seque
     document
         A fit.
     domain
-        The weight's own, which is not named.
+        The weight's own domain, which is left out of the name.
     extra
         Parts of the name that no document holds.
     """
@@ -90,8 +90,8 @@ def _domain(document: Document, usual: Sequence[float]) -> list[str]:
 def check_name(document: Document, name: str) -> None:
     """Raise CoefficientError where a name that begins with a method's name describes another document.
 
-    A name that begins otherwise says nothing. What a document does not hold, such as the domain that a distribution
-    has of itself, may stand in the name or not.
+    Names that begin otherwise are free. Parts that the document cannot confirm, such as a distribution's own domain,
+    may be in the name or not.
     """
     claimed = re.match(r"[a-z]+(?=-)", name)
     if claimed is None or claimed[0] not in WEIGHTS:
@@ -111,7 +111,7 @@ def is_name(text: str) -> bool:
 
 
 def place_of(path: Path) -> tuple[str, str, int] | None:
-    """Function, name and version in a file's path; None where it is not named like a coefficient file."""
+    """Function, name and version from a file's path; None if it is not named like a coefficient file."""
     match = _FILE.fullmatch(path.name)
     if not (match and is_name(match["name"]) and is_name(path.parent.name)):
         return None

@@ -7,15 +7,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-PATIENCE = 2.0  # seconds in which most work is done
+PATIENCE = 2.0  # seconds before anything is shown: most work takes less
 PERIOD = 0.5
 
 
 @contextmanager
 def shown(quiet: bool = False) -> Iterator[Callable[[str], None] | None]:
-    """A function that takes a text of what is being done; after `PATIENCE` seconds stderr shows the latest text.
+    """A context with a function for texts of what is being done; after `PATIENCE` seconds stderr shows the latest.
 
-    None if `quiet`, or if stderr is not a terminal.
+    None instead if `quiet`, or if stderr is not a terminal.
     """
     if quiet or sys.stderr is None or not sys.stderr.isatty():
         yield None

@@ -1,6 +1,6 @@
 """Compare a document with the packaged files of the same function.
 
-Cheap enough to be asked whenever a file is loaded: nothing is fitted or integrated, only numbers are compared.
+Cheap enough for every load of a file: nothing is fitted or integrated, only numbers are compared.
 """
 
 import bisect
@@ -16,7 +16,7 @@ ROUNDING = 1e-9  # of levels and errors: files of other machines and quadratures
 
 
 def check_function(document: Document) -> None:
-    """Raise CoefficientError where a name of the catalogue has another expression or other parameters."""
+    """Raise CoefficientError if a function with a catalogue's name has another expression or other parameters."""
     function = document["function"]
     row = CATALOGUE.get(function["name"])
     if row is None:
@@ -29,9 +29,9 @@ def check_function(document: Document) -> None:
 
 
 def check_numbers(document: Document) -> None:
-    """Raise CoefficientError where the solution cannot be one of the function that the document names.
+    """Raise CoefficientError if the solution cannot be one of the function that the document names.
 
-    Parameters other than the catalogue's, and functions that it does not have, pass.
+    Functions that are not in the catalogue, or have other parameters than there, pass.
     """
     function = document["function"]
     row = CATALOGUE.get(function["name"])
@@ -50,10 +50,10 @@ def check_numbers(document: Document) -> None:
 
 
 def _check_levels(document: Document, known: Document) -> None:
-    """Levels are means of f', which a packaged table encloses: within its largest error of its own levels."""
+    """Check levels, which are means of f': a packaged table bounds f' by its own levels and its largest error."""
     low, high = map(float, document["options"]["domain"])
     if not known["options"]["domain"][0] <= low < high <= known["options"]["domain"][1]:
-        return  # there f' may be more, or less
+        return  # beyond its domain f' may have other values
     levels, largest = known["solution"]["levels"], known["error"]["linf"]
     spare = largest + ROUNDING * max(map(abs, levels))
     least, most = levels[0] - spare, levels[-1] + spare
@@ -66,14 +66,14 @@ def _check_levels(document: Document, known: Document) -> None:
 
 
 def _check_steps(document: Document, known: Document) -> None:
-    """Two tables of one f' differ by no more than their largest errors together."""
+    """Check that two tables of the same f' differ by no more than the sum of their largest errors."""
     low = max(float(fit["options"]["domain"][0]) for fit in (document, known))
     high = min(float(fit["options"]["domain"][1]) for fit in (document, known))
     tables = [fit["solution"] for fit in (document, known)]
     edges = sorted({low, high, *(edge for table in tables for edge in table["borders"] if low < edge < high)})
     allowed = sum(float(fit["error"]["linf"]) for fit in (document, known))
     allowed += ROUNDING * max(1.0, *map(abs, known["solution"]["levels"]))
-    for edge in edges[1:]:  # each interval has its right end
+    for edge in edges[1:]:  # intervals are closed on the right
         own, other = (_at(table, edge) for table in tables)
         if abs(own - other) > allowed:
             name, largest = document["function"]["name"], document["error"]["linf"]
@@ -88,7 +88,7 @@ def _at(table: dict[str, Any], x: float) -> float:
 
 
 def _check_branches(solution: dict[str, Any], known: dict[str, Any]) -> None:
-    """Border, ranges and directions follow from f, and are the same in every file of a dtype."""
+    """Check border, ranges and directions, which follow from f and are the same in every file of a dtype."""
 
     def fixed_parts(part: dict[str, Any]) -> list[Any]:
         return [part["border_side"], *((branch["x"], branch["y"], branch["direction"]) for branch in part["branches"])]
@@ -103,14 +103,14 @@ def _check_branches(solution: dict[str, Any], known: dict[str, Any]) -> None:
 
 @lru_cache(maxsize=64)
 def _finest(function: str, root: Path) -> Document | None:
-    """The packaged table of most bits."""
+    """The packaged table with the most bits."""
     tables = (_packaged(function, f"fewbit-{bits}bit", root) for bits in range(8, 0, -1))
     return next((document for document in tables if document is not None), None)
 
 
 @lru_cache(maxsize=256)
 def _packaged(function: str, name: str, root: Path) -> Document | None:
-    """The newest packaged file of this name, if it is valid: what is wrong with it is said where it is read."""
+    """The newest packaged file of this name; None if it is not valid, which is reported where the file is read."""
     versions = [entry for entry in store.available(root) if (entry.function, entry.name) == (function, name)]
     try:
         return store.load(versions[-1].path) if versions else None

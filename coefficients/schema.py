@@ -1,8 +1,8 @@
 """The shape of a document: a small interpreter of schema.json, so that the shape is written down once.
 
-Not a library's, as two things are stricter than in JSON Schema: an integer is written without a point, and a number is
-finite and within float64's range; and as files are read where nothing is installed. The tests compare it with the
-jsonschema package.
+No library is used, as files must be readable where none is installed, and as two rules are stricter than JSON Schema:
+an integer is written without a point, and a number is finite and within float64's range. The tests compare it with
+the jsonschema package.
 """
 
 import functools
@@ -53,7 +53,7 @@ def schema() -> dict[str, Any]:
 def check_part(value: Any, field: str, part: dict[str, Any], root: dict[str, Any]) -> None:
     """Raise CoefficientError where the value of a field breaks this part of the schema root.
 
-    In this order: what is there, then what it holds, then what depends on the method.
+    In this order: keys and type, then members, then conditions that depend on the method, then limits.
     """
     if "$ref" in part:
         check_part(value, field, resolved(part["$ref"], root), root)
@@ -68,8 +68,8 @@ def check_part(value: Any, field: str, part: dict[str, Any], root: dict[str, Any
     if "if" in part and _holds(value, part["if"], root):
         check_part(value, field, part["then"], root)
     for word in filter(_LIMITS.__contains__, part):
-        kind, keeps, rule = _LIMITS[word]
-        if (kind is None or _TYPES[kind][0](value)) and not keeps(value, part[word]):
+        kind, satisfied, rule = _LIMITS[word]
+        if (kind is None or _TYPES[kind][0](value)) and not satisfied(value, part[word]):
             raise problem(field, rule.format(part[word]), value)
 
 
@@ -144,7 +144,7 @@ _TYPES: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
     "null": (lambda v: v is None, "null"),
 }
 
-# keyword: the type it speaks of (others pass), whether a value keeps it, and how it reads
+# keyword: the type that it limits (others pass), whether a value satisfies it, and its text in an error
 _LIMITS: Final[dict[str, tuple[str | None, Callable[[Any, Any], bool], str]]] = {
     "const": (None, _same, "must be {}"),
     "enum": (None, lambda v, options: any(_same(v, option) for option in options), "must be one of {}"),

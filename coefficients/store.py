@@ -28,9 +28,9 @@ class Entry:
     name
         Its name, without version and ending: fewbit-3bit.
     version
-        1 for the first.
+        Its version, from 1.
     path
-        Where it is.
+        Its path.
     """
 
     function: str
@@ -160,8 +160,8 @@ def publish(document: Document, name: str, root: Path) -> Published:
     return Published(path, written=True)
 
 
-def found_same(document: Document, name: str, root: Path) -> Path | None:
-    """The file that `publish` would leave unchanged, as the newest version says the same; None where there is none.
+def unchanged_version(document: Document, name: str, root: Path) -> Path | None:
+    """The newest version, if it has the same content, so that `publish` would write nothing; else None.
 
     Raises CoefficientError when the document or that version is not valid, OSError when it cannot be read.
     """

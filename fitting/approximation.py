@@ -1,6 +1,6 @@
-"""Any approximation of f' as numbers: the value of a table or a formula at each x, and its error.
+"""Approximations of f' as numbers: the value of a table or a formula at each x, and its error.
 
-Stored fits are read; tables that are not stored are fitted.
+Stored fits are loaded; tables that are not stored are fitted.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ from fitting.weights import Weight, uniform
 
 POINTS = 4000
 CLOSE = 1e-6  # of the domain: the distance of the first points from the border of two branches
-GAP = 0.01  # to the lower bound, of tables that are fitted here: half of them are the best to many digits anyway
+GAP = 0.01  # the target gap of tables fitted here; half of them are far closer to the best
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,15 @@ class Approximation:
     label : str
         How q is computed, in words.
     bits : int
-        Saved for each element, beside the output if q reads it.
+        Saved for each element; if q reads the output, beside it.
     x, q : float64 array (n,)
-        Points, increasing and left and right of every jump, and q there.
+        Increasing points, two of them around each jump, and q there.
     error : float
-        ∫ (f' - q)² w over the domain. If q reads a stored output, x is rounded to its dtype.
+        ∫ (f' - q)² w over the domain. If q reads a stored output, the integral is over all x of its dtype.
     linf : float
         The largest |f' - q| on the domain.
     error_floor : ErrorFloor or None
-        Of the stored output, if q reads it.
+        The error floor of the stored output, if q reads it.
     """
 
     activation: Activation
@@ -144,7 +144,7 @@ def from_output(
 
 
 def _largest(error_floor: ErrorFloor, formulas: tuple[Candidate, ...], y: Array, right: NDArray[np.bool_]) -> float:
-    """The largest |f' - q| over all x that are stored as an output between the least and the largest y of a branch."""
+    """The largest |f' - q| over all x whose stored output lies between the least and the largest y of a branch."""
     largest = 0.0
     for branch_bit, (cells, formula) in enumerate(zip(error_floor.cells, formulas, strict=True)):
         own = y[(right == bool(branch_bit)) & np.isfinite(y)]
@@ -175,9 +175,9 @@ class Comparison:
     Attributes
     ----------
     contiguous, shared : dict of int to float
-        Of few-bit tables, by bits.
+        Errors of few-bit tables, by bits.
     printed : dict of int to float
-        In Table 1 of the FewBit paper, by bits; for even f' its tables are of |x|.
+        Errors in Table 1 of the FewBit paper, by bits; for even f' its tables are of |x|.
     outputs, paper : dict of str to (int, float)
         Bits and error of the stored formulas of y, and of the InvAct paper's, by dtype of y.
     """

@@ -11,7 +11,7 @@ LONGEST_NAME = 64  # characters of a name that are compared with known names
 
 
 class InputError(ValueError):
-    """A bad argument. Its message is one line of at most `LONGEST` characters: argument, rule, value got, way out.
+    """A bad argument. Its message is one line of at most `LONGEST` characters: argument, rule, value got, remedy.
 
     Commands print it and exit with status 2. They catch no other exception, so a bug still shows its traceback.
     """

@@ -1,6 +1,6 @@
 """Options that the commands of this package share, and how their texts become values.
 
-Only what options need is imported: a command checks them before it imports its libraries.
+Imports no numerical library: a command checks its options before it imports its libraries.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from coefficients.document import dumps, seal
 from coefficients.files import WRITING, noted
 from coefficients.functions import ALIASES, names
 from coefficients.schema import Document
-from coefficients.store import DATA, Published, found_same, publish, write
+from coefficients.store import DATA, Published, publish, unchanged_version, write
 from fitting.errors import InputError, nearest
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def check_output(options: argparse.Namespace, formats: Sequence[str]) -> None:
 
 
 def check_alone(options: argparse.Namespace, names: Sequence[str]) -> None:
-    """Raise `InputError` for options that, beside --all, make no sense."""
+    """Raise `InputError` for options that make no sense with --all."""
     for name in names:
         if getattr(options, name) not in (None, [], False):
             raise InputError(f"--{name.replace('_', '-')} goes with one function, not with --all")
@@ -124,7 +124,7 @@ def activation(options: argparse.Namespace) -> "Activation":
 
 
 def is_plain(text: str) -> bool:
-    """Whether the numbers in `text` are in ASCII: Python also reads other scripts' digits, and underscores."""
+    """Whether `text` is ASCII without underscores: Python would also read other scripts' digits, and 1_000."""
     return text.isascii() and "_" not in text
 
 
@@ -149,7 +149,7 @@ def whole(what: str, text: str, rule: str = "") -> int:
 
 
 def _shown(text: str) -> str:
-    """`text` as an error quotes it, shortened, and why it is not a number if it looks like one."""
+    """`text` for an error: quoted, shortened, and with a hint if it looks like a number."""
     word = text.strip()
     quoted = repr(word) if len(word) <= LONGEST else f"{word[:LONGEST]!r}..."
     unlike = any(letter.isdigit() for letter in word) and not is_plain(word)
@@ -157,7 +157,7 @@ def _shown(text: str) -> str:
 
 
 def checked(what: str, text: str | None, check: Callable[[float], None]) -> float | None:
-    """The number of an option that need not be there; `check` raises `InputError` for what breaks its rule."""
+    """The number of an optional option; `check` raises `InputError` for a number that breaks its rule."""
     if text is None:
         return None
     value = number(what, text)
@@ -174,7 +174,7 @@ def jobs(text: str | None) -> int:
 
 
 def deliver(fit: Document, name: str, out: Path | None, root: str | None) -> tuple[str, str]:
-    """Write a fit's document to `out`, or store it if `out` is None; its text, and a line that says where it is."""
+    """Write a fit's document to `out`, or store it if `out` is None. Returns its text, and a line with its path."""
     if out is None:
         published = stored(fit, name, root)
         text = published.path.read_text(encoding="ascii")
@@ -184,7 +184,7 @@ def deliver(fit: Document, name: str, out: Path | None, root: str | None) -> tup
         if command.is_device(out):
             out.write_text(dumps(sealed), encoding="ascii")
         else:
-            write(sealed, out.resolve())  # a link stays, and what it points to is written
+            write(sealed, out.resolve())  # a link stays a link; its target is written
     return dumps(sealed), f"wrote {out}"
 
 
@@ -195,7 +195,7 @@ def stored(fit: Document, name: str, root: str | None) -> Published:
     """
     here = Path.cwd()
     if root is None:
-        same = found_same(fit, name, DATA)
+        same = unchanged_version(fit, name, DATA)
         if same is not None:
             return Published(same.relative_to(here) if same.is_relative_to(here) else same, written=False)
     return publish(fit, name, user_root() if root is None else Path(root).absolute())

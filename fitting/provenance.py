@@ -1,4 +1,4 @@
-"""The origin of a fit, as every coefficient file states it: function, command, versions; and checks of such files."""
+"""The origin of a fit in coefficient files: function, command, versions; and checks of stored functions and errors."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ def versions(libraries: Sequence[str]) -> dict[str, str]:
 
 
 def command(module: str, activation: Activation, options: Sequence[str]) -> str | None:
-    """The command line that fits `activation` with `options` again; None if it is not text, as some files' names."""
+    """The command line that fits `activation` with `options` again; None if a file name in it is not valid text."""
     words = ["python", "-m", module]
     if activation.name in names():
         words += ["--fn", activation.name]
@@ -57,7 +57,7 @@ def stored_function(function: Mapping[str, Any]) -> Activation:
 def differences(
     stored: Mapping[str, Any], recomputed: Mapping[str, Any], relative: float, absolute: float = 0.0
 ) -> list[str]:
-    """What is wrong with stored errors beside the recomputed ones; 0 and None must be equal."""
+    """Problems of stored errors, compared with recomputed ones; 0 and None must be equal."""
     return [
         f"error.{key} must be {value!r} as recomputed, got {stored[key]!r}"
         for key, value in recomputed.items()

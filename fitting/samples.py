@@ -1,4 +1,4 @@
-"""Recorded values: which files and arrays are read as samples, and which are refused."""
+"""Samples from arrays and files of recorded values."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ ARRAYS = (".npy", ".npz")
 
 
 def real_numbers(samples: ArrayLike) -> Array:
-    """`samples` flattened, in float64. Raises `InputError` if there is none, or one is not a finite real number."""
+    """`samples` flattened, in float64. Raises `InputError` if there are none, or some are not finite real numbers."""
     try:
         values = np.asarray(samples)
     except (TypeError, ValueError, RuntimeError) as error:  # rows of unequal length; a tensor on a GPU, or with a graph
@@ -45,12 +45,12 @@ def read_samples(path: Path) -> NDArray[np.generic]:
         return _array(path) if path.suffix in ARRAYS else _text(path)
     except InputError:
         raise
-    except Exception as error:  # of whatever kind: NumPy lets those of zipfile, zlib, tokenize and ast through
+    except Exception as error:  # of any kind: NumPy lets exceptions of zipfile, zlib, tokenize and ast through
         raise InputError(f"sample file {path} cannot be read: {_reason(error)}") from None
 
 
 def _array(path: Path) -> NDArray[np.generic]:
-    with path.open("rb") as file:  # by us: NumPy leaves a broken archive open
+    with path.open("rb") as file:  # opened here, as NumPy leaves a broken archive open
         loaded = np.load(file, allow_pickle=False)
         if not isinstance(loaded, np.lib.npyio.NpzFile):
             return np.asarray(loaded)

@@ -8,7 +8,7 @@ from fitting.provenance import stored_function
 
 
 def read(document: dict[str, Any]) -> list[str]:
-    """What is wrong with the expressions of a document that passed its schema; empty when nothing is."""
+    """Problems of the expressions of a document that passed its schema."""
     problems = []
     try:
         stored_function(document["function"])

@@ -16,7 +16,7 @@ from fitting.weights import Weight, uniform
 def stored_table(
     activation: Activation, bits: int, levels: str, weight: Weight, domain: tuple[float, float]
 ) -> tuple[Steps, float, float] | None:
-    """The shipped table for these arguments, if there is one, and its errors: the integral and the largest."""
+    """The shipped table for these arguments, its squared error and its largest error; None if there is none."""
     usual = uniform()
     is_shipped = levels in ("best", "shared") and (weight.label, domain) == (usual.label, usual.domain)
     name = f"fewbit-{bits}bit"
@@ -47,12 +47,12 @@ def published_formulas(activation: Activation) -> tuple[Candidate, ...]:
 
 
 def _names(activation: Activation) -> set[str]:
-    """The names of the stored fits of this very function."""
+    """The names of the stored fits of this function; none if it is not the catalogue's."""
     if not _catalogued(activation):
         return set()
     return {entry.name for entry in available() if entry.function == activation.name}
 
 
 def _catalogued(activation: Activation) -> bool:
-    """Whether it is the catalogue's function of this name, with the catalogue's parameters."""
+    """Whether this is the catalogue's function of its name, with the catalogue's parameters."""
     return activation.name in names() and activation.f_expression == get(activation.name).f_expression

@@ -18,14 +18,14 @@ Result = TypeVar("Result")
 def run(
     work: Callable[..., Result], tasks: Iterable[tuple[Any, ...]], jobs: int = 1, scheduler: str | None = None
 ) -> Generator[Result, None, None]:
-    """`work(*task)` of each task, in their order, as they get done. Closing the generator stops the work.
+    """`work(*task)` for each task, in their order, as they are done. Closing the generator stops the work.
 
     Parameters
     ----------
     work : callable
-        What is run.
+        The function to run.
     tasks : iterable of tuple
-        Its arguments.
+        Its arguments in each run.
     jobs : int
         Worker processes; -1 for one a core.
     scheduler : str, optional
@@ -48,19 +48,19 @@ def run(
                 yield result
         finally:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # joblib's advice on work that was stopped, as was meant
+                warnings.simplefilter("ignore")  # joblib warns of work that was stopped
                 results.close()
 
 
 @contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    """Hold Ctrl-C back, also from the workers started here: this process answers it for them."""
+    """Block Ctrl-C, also in the workers started meanwhile: this process handles it for them."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    resource_tracker.ensure_running()  # here, since it lets signals through again when it has begun
+    resource_tracker.ensure_running()  # here, since it unblocks signals once it has started
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    # joblib's own tracker of folders, begun in here, complains when an interrupt has them both tidy up at once.
+    # joblib's own tracker of folders, started here, warns if an interrupt makes both of them clean up at once.
     wished = os.environ.get("PYTHONWARNINGS", "")
     os.environ["PYTHONWARNINGS"] = f"{wished},ignore:resource_tracker".lstrip(",")
     try:
@@ -78,7 +78,7 @@ def _client(address: str) -> Any:
         raise InputError("scheduler needs dask: pip install dask distributed") from None
     try:
         client = Client(address, timeout=5)
-    except Exception as error:  # of whatever kind: each transport has its own for an address it cannot use
+    except Exception as error:  # of any kind: each transport has its own for an address it cannot use
         raise InputError(f"scheduler {address!r} does not answer: {error or type(error).__name__}") from None
     try:
         client.wait_for_workers(1, timeout=10)

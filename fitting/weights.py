@@ -19,7 +19,7 @@ from fitting.samples import read_samples, real_numbers
 Density = Callable[[Array], Array]
 DEFAULT_DOMAIN = naming.DOMAIN
 TAIL = 1e-12  # mass left outside a distribution's default domain, on each side
-UNNAMED = ("samples:", "callable:")  # begin the labels of weights that cannot be made again from the label
+UNNAMED = ("samples:", "callable:")  # prefixes of labels from which the weight cannot be made again
 TOO_SLOW = ("kstwo", "levy_stable", "studentized_range")  # a millisecond and more for each point
 LONGEST_NAME = 100  # characters: of a name, and of what an error quotes
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\((.*)\))?\s*", re.ASCII)
@@ -33,17 +33,17 @@ class Weight:
     Attributes
     ----------
     label : str
-        As stored in coefficient files.
+        The label in coefficient files.
     domain : (float, float)
         The default domain of a fit.
     density, samples : callable or float64 array (n,)
-        One of the two: a density, vectorised over float64, or samples with equal weights that sum to 1.
+        Exactly one is given: a density, vectorised over float64, or samples with equal weights that sum to 1.
     height : float or None
         The density's value if it is constant, which makes exact integrals possible.
     landmarks : tuple of float
         Points that the integration grid must not step over, such as quantiles of a narrow distribution.
     spelling : str or None
-        How a command line asks for it; None: it cannot.
+        Its text on a command line; None if it has none.
     """
 
     label: str
@@ -85,7 +85,7 @@ def from_callable(density: Density, label: str | None = None, landmarks: tuple[f
     label : str, optional
         Its name in coefficient files; by default the function's own.
     landmarks : tuple of float
-        Points at its kinks, jumps and narrow peaks, which a rule of 12 points may not see otherwise.
+        Points at its kinks, jumps and narrow peaks, which a rule of 12 points may miss otherwise.
     """
     name = label or str(getattr(density, "__name__", "density"))
     return Weight(f"{UNNAMED[1]}{name}", DEFAULT_DOMAIN, density=density, landmarks=tuple(map(float, landmarks)))
@@ -102,7 +102,7 @@ def from_samples(samples: ArrayLike) -> Weight:
     Raises
     ------
     InputError
-        If there is none, or one is not a finite real number.
+        If there are none, or some are not finite real numbers.
     """
     values = np.sort(real_numbers(samples))
     digest = hashlib.sha256(values.tobytes()).hexdigest()[:16]
@@ -168,7 +168,7 @@ def _check_parameters(
 
 
 def _shortest(value: float) -> str:
-    """`value` so that it reads back the same, 2.0 as 2."""
+    """The shortest text that reads back as `value`: 2 for 2.0."""
     return repr(float(value)).removesuffix(".0")
 
 
@@ -178,8 +178,8 @@ def parse_weight(text: str) -> Weight:
     Parameters
     ----------
     text : str
-        `uniform`, a distribution such as `norm(0,2)`, or the path of a sample file, with a suffix or a separator: no
-        file can take the place of a name.
+        `uniform`, a distribution such as `norm(0,2)`, or the path of a sample file with a suffix or a separator, which
+        no name has.
 
     Raises
     ------
@@ -193,7 +193,7 @@ def parse_weight(text: str) -> Weight:
     try:
         return named(text)
     except InputError as error:
-        # Only for the message: a file of that name changes the advice, not the weight.
+        # A file of that name changes only the message, never the weight.
         if len(text) < LONGEST_NAME and "\0" not in text and Path(text).is_file():
             raise InputError(f"{error}; for the file of that name write ./{text}") from None
         raise

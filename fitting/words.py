@@ -9,7 +9,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def ten_digits(value: float) -> str:
-    """Ten significant digits, without zeros behind."""
+    """Ten significant digits, without trailing zeros."""
     return f"{value:.10g}"
 
 
@@ -19,5 +19,5 @@ def percent(share: float) -> str:
 
 
 def upwards(value: float, digits: int = 2) -> str:
-    """So many digits that are not below the value: a bound that is printed must hold."""
+    """The value rounded up to so many digits: a printed bound must hold."""
     return f"{float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(value)):.{digits}g}"

@@ -21,7 +21,7 @@ settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True
 settings.register_profile("dev", deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # a process for each core: what a test runs must not take the others'
+if "PYTEST_XDIST_WORKER" in os.environ:  # a process for each core, so a test must not use the other cores
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -58,25 +58,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Set aside what imports and collecting made: else each of many full collections of garbage goes through it."""
+    """Freeze objects of imports and collection, so that full garbage collections do not visit them."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure() -> None:
-    gc.unfreeze()  # else what is torn down with Python is said to leak
+    gc.unfreeze()  # else objects destroyed at exit are reported as leaks
 
 
 @pytest.fixture
 def programs(request: pytest.FixtureRequest) -> int:
-    """How many random programs are to be run."""
+    """The number of random programs to run."""
     return int(request.config.getoption("--programs"))
 
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """So that what runs beside the tests slows them no more than it must."""
+    """So that other processes slow the tests as little as possible."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -1,4 +1,4 @@
-"""Every command answers --help, --version and bad options before the libraries it works with are imported."""
+"""Every command handles --help, --version and bad options before it imports its libraries."""
 
 import re
 import subprocess
@@ -63,13 +63,13 @@ def run(module: str, *words: str) -> tuple[int, str, str, set[str]]:
 
 
 def test_every_command_is_here() -> None:
-    found = {
+    modules = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
         for package in ("benchmarks", "codegen", "coefficients", "fitting", "kernels", "notebooks")
         for path in (ROOT / package).rglob("*.py")
         if 'if __name__ == "__main__":' in path.read_text(encoding="utf-8")
     }
-    assert found - {"fitting.invact.symbolic.operon", "fitting.invact.symbolic.pysr"} == set(
+    assert modules - {"fitting.invact.symbolic.operon", "fitting.invact.symbolic.pysr"} == set(
         BAD
     )  # which are workers of another command
 
@@ -94,7 +94,7 @@ def test_options_are_read_before_libraries(module: str) -> None:
 
 
 def test_what_help_names_is_what_there_is() -> None:
-    """Libraries are not there yet when options are read, so these names stand apart from what they name."""
+    """Options are read before libraries are imported, so these lists of names are separate; they must agree."""
     import torch
 
     from benchmarks.gpu import steps, training, ways
@@ -147,7 +147,7 @@ def test_long_words_are_not_repeated_whole(module: str) -> None:
 
 
 def test_a_version_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the project's tree around it, the installed package's."""
+    """Outside the project's tree, it is the version of the installed package."""
     from importlib import metadata
 
     monkeypatch.setattr(command, "__file__", str(tmp_path / "coefficients" / "command.py"))
@@ -163,7 +163,7 @@ def test_a_version_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_folder_that_is_gone(tmp_path: Path) -> None:
-    """A folder can be deleted under the one who is in it."""
+    """The current folder may have been deleted."""
     gone = tmp_path / "gone"
     gone.mkdir()
     script = f"rmdir {gone}; exec {sys.executable} -m coefficients check"

@@ -1,4 +1,4 @@
-"""Every command and snippet in README and docs runs, and prints what is said to be printed."""
+"""Every command and snippet in README and docs runs, and prints what the page shows."""
 
 import json
 import os
@@ -24,20 +24,20 @@ def blocks(language: str) -> list[object]:
     return [
         pytest.param(body, id=f"{page.relative_to(ROOT).with_suffix('')}-{number}")
         for page in PAGES
-        for number, (found, body) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")))
-        if found == language
+        for number, (block_language, body) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")))
+        if block_language == language
     ]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder to run in that has the shipped tables where the checkout has them: those are the packaged ones there."""
+    """A folder to run in, with the shipped tables at the checkout's paths, where they count as packaged."""
     shutil.copytree(ROOT / "coefficients", tmp_path / "coefficients", ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path
 
 
 def run(words: list[str], folder: Path) -> str:
-    if words[0] == "make":  # what it would do; doing it here would run the tests within the tests
+    if words[0] == "make":  # a dry run: otherwise it would run the tests within the tests
         words, folder = [words[0], "-n", *words[1:]], ROOT
     elif words[0] == "python":
         words = [sys.executable, *words[1:]]
@@ -80,7 +80,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def fields(part: object) -> set[str]:
-    """The names of all fields that a JSON Schema speaks of."""
+    """The names of all fields in a JSON Schema."""
     members = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
     named = set(part.get("properties", ())) if isinstance(part, dict) else set()
     return named.union(*map(fields, members))

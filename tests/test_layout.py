@@ -1,4 +1,4 @@
-"""The rules of the house, held by reading every module: who may import whom, and what none may do."""
+"""Rules of the source, checked by parsing every module: allowed imports, and what no module may do."""
 
 import ast
 import subprocess
@@ -71,7 +71,7 @@ def within(target: str, prefix: str) -> bool:
 
 
 def forbidden_imports(modules: list[Module]) -> list[str]:
-    found = []
+    problems = []
     for module in modules:
         for line, target in imports(module):
             library = target.partition(".")[0]
@@ -87,8 +87,8 @@ def forbidden_imports(modules: list[Module]) -> list[str]:
                 or (module.top == "coefficients" and library not in sys.stdlib_module_names)
                 or (module.top == "codegen" and library == "triton" and module.name != "codegen.inspect")
             ):
-                found.append(f"{module.name}:{line} imports {target}")
-    return found
+                problems.append(f"{module.name}:{line} imports {target}")
+    return problems
 
 
 def import_cycle(modules: list[Module]) -> list[str]:
@@ -107,7 +107,7 @@ def import_cycle(modules: list[Module]) -> list[str]:
 
 def forbidden_names(modules: list[Module]) -> list[str]:
     """Evaluation of text, dynamic imports, prints and asserts, where they must not be."""
-    found = []
+    problems = []
     for module in modules:
         banned = set(EVALUATING_BUILTINS)
         if module.name not in DYNAMIC:
@@ -117,20 +117,20 @@ def forbidden_names(modules: list[Module]) -> list[str]:
         for node in ast.walk(module.tree):
             match node:
                 case ast.Assert():
-                    found.append(f"{module.name}:{node.lineno} assert")
+                    problems.append(f"{module.name}:{node.lineno} assert")
                 case ast.Name(id=name) if name in banned | EVALUATING_FUNCTIONS:
-                    found.append(f"{module.name}:{node.lineno} {name}")
+                    problems.append(f"{module.name}:{node.lineno} {name}")
                 case ast.Attribute(value=ast.Name(id="builtins"), attr=name) if name in banned:
-                    found.append(f"{module.name}:{node.lineno} {name}")
+                    problems.append(f"{module.name}:{node.lineno} {name}")
                 case ast.Attribute(attr=name) if name in EVALUATING_FUNCTIONS | (DYNAMIC_IMPORTS & banned):
-                    found.append(f"{module.name}:{node.lineno} {name}")
+                    problems.append(f"{module.name}:{node.lineno} {name}")
                 case ast.Call(func=ast.Name(id="S") | ast.Attribute(attr="S")):  # sympy's short name for sympify
-                    found.append(f"{module.name}:{node.lineno} S(...)")
+                    problems.append(f"{module.name}:{node.lineno} S(...)")
                 case ast.ImportFrom(names=aliases):
                     for alias in aliases:
                         if alias.name in banned | EVALUATING_FUNCTIONS:
-                            found.append(f"{module.name}:{node.lineno} {alias.name}")
-    return found
+                            problems.append(f"{module.name}:{node.lineno} {alias.name}")
+    return problems
 
 
 METHODS = {
@@ -148,8 +148,8 @@ OF_FILES = {"codegen.request", "codegen.subject"}
 
 
 def compared_methods(modules: list[Module]) -> list[str]:
-    """Comparisons with a method's name, outside of the methods: whatever depends on a method, it says itself."""
-    found = []
+    """Comparisons with a method's name outside of the methods, which must state themselves what depends on them."""
+    problems = []
     for module in modules:
         if (
             module.top not in ("codegen", "kernels")
@@ -168,8 +168,8 @@ def compared_methods(modules: list[Module]) -> list[str]:
                 case _:
                     continue
             names = [word.value for word in words if isinstance(word, ast.Constant) and word.value in METHODS]
-            found += [f"{module.name} compares with {name!r}" for name in names]
-    return found
+            problems += [f"{module.name} compares with {name!r}" for name in names]
+    return problems
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from tests.modules import OURS, ROOT, Module, module_of, read_modules
 
 # Names that say nothing of what they stand for, alone.
 VAGUE = {
-    *("arms", "choice", "choices", "choose", "chosen", "complements", "facts", "found", "heads", "how", "keeps", "one"),
+    *("arms", "choice", "choices", "choose", "chosen", "complements", "facts", "found", "how", "keeps", "one"),
     *("remembering", "remembers", "them", "there", "told", "trusting", "wanted"),
 }
 

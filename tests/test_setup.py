@@ -1,4 +1,4 @@
-"""`make` without a network: one line, a status, and a set-up that is taken up again."""
+"""`make` without a network: one line, a status, and a set-up that is resumed."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.skipif(not shutil.which("make"), reason="needs make")
 def test_a_set_up_that_failed_says_so_and_is_taken_up_again(tmp_path: Path) -> None:
-    """A stand-in for pip fails as it does where no index answers; then it works."""
+    """A stand-in for pip fails as if no index answered; then it works."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path / name)
     python = tmp_path / ".venv" / "bin" / "python"

@@ -1,4 +1,4 @@
-"""The site of the docs builds without a warning, is whole, and needs no network."""
+"""The documentation's site builds without a warning, is complete, and needs no network."""
 
 import inspect
 import os
@@ -24,7 +24,7 @@ IN_STYLE = re.compile(r"(?:url\(\s*|@import\s+)[\"']?((?:https?:)?//[^\"')\s]+)"
 
 
 class Page(HTMLParser):
-    """What a page loads, where it leads, and the names of its places."""
+    """The resources, links and anchors of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -81,8 +81,8 @@ def in_navigation(entry: object) -> list[str]:
 
 
 def lost(site: Path, pages: dict[Path, Page]) -> list[str]:
-    """Links within the site that lead nowhere, with the page that has them."""
-    found = []
+    """Broken links within the site, with their pages."""
+    broken = []
     for path, page in pages.items():
         for link in {*page.links, *page.loads}:
             parts = urlsplit(link)
@@ -92,12 +92,12 @@ def lost(site: Path, pages: dict[Path, Page]) -> list[str]:
             target = (root / unquote(parts.path).lstrip("/")).resolve() if parts.path else path
             anchor = unquote(parts.fragment)
             if not target.is_file() or (anchor and target in pages and anchor not in pages[target].names):
-                found.append(f"{path.relative_to(site)}: {link}")
-    return found
+                broken.append(f"{path.relative_to(site)}: {link}")
+    return broken
 
 
 def foreign(pages: dict[Path, Page]) -> list[str]:
-    """What pages load from elsewhere."""
+    """Resources that pages load from other sites."""
     return [link for page in pages.values() for link in page.loads if ELSEWHERE.match(link)]
 
 
@@ -150,13 +150,14 @@ def test_what_is_public_is_in_the_reference_with_its_words(pages, site):
 
     names = set().union(*(page.names for path, page in pages.items() if path.parent == site / "api"))
     packages = (coefficients, fitting.activations, kernels, kernels.approx_backprop, kernels.forward_ad)
-    public = {f"{one.__name__}.{name}": getattr(one, name) for one in packages for name in one.__all__}
-    public |= {f"{one.__name__}.fit": one.fit for one in (fewbit, invact)}
+    public = {f"{package.__name__}.{name}": getattr(package, name) for package in packages for name in package.__all__}
+    public |= {f"{module.__name__}.fit": module.fit for module in (fewbit, invact)}
     public["fitting.activations.Activation.df"] = Activation.df
     words = plain(
         " ".join((site / "api" / path.name).read_text("utf-8") for path in pages if path.parent.name == "api")
     )
-    assert [name for name, one in public.items() if plain(inspect.getdoc(one).partition("\n")[0]) not in words] == []
+    first_lines = {name: plain(inspect.getdoc(member).partition("\n")[0]) for name, member in public.items()}
+    assert [name for name, line in first_lines.items() if line not in words] == []
     twice = {name: f"{name}.{name.rpartition('.')[2]}" for name in public}  # a function in a module of its own name
     assert [name for name in public if not {name, twice[name]} & names] == []
 
@@ -192,12 +193,12 @@ def test_a_browser_asks_nobody_and_searches_in_files(site):
         page.click(".md-search__input")
         page.keyboard.type("certificate")
         page.wait_for_selector(".md-search-result__item")
-        found = page.inner_text(".md-search-result")
+        search_results = page.inner_text(".md-search-result")
         page.set_viewport_size({"width": 390, "height": 800})
         page.goto(f"file://{site}/trainers.html")
         wide = page.evaluate("document.documentElement.scrollWidth > innerWidth")
         browser.close()
-    assert "The certificate" in found
+    assert "The certificate" in search_results
     assert not wide, "the page is wider than a phone"
     assert [url for url in asked if not url.startswith(("file:", "data:", "about:"))] == []
 

@@ -15,7 +15,7 @@ TESTED = ("benchmarks", "codegen", "coefficients", "fitting", "kernels", "notebo
 @pytest.fixture
 def collected(request: pytest.FixtureRequest) -> list[pytest.Item]:
     """All tests of the project, before those of a tier are selected."""
-    if [Path(one).resolve() for one in request.config.args] != [ROOT / "tests"]:
+    if [Path(argument).resolve() for argument in request.config.args] != [ROOT / "tests"]:
         pytest.skip("not all tests were collected; name no file: pytest -k tiers")
     return request.config.stash[tiers.COLLECTED]
 
@@ -28,12 +28,12 @@ def packages() -> set[str]:
 
 def used(module: ModuleType) -> set[str]:
     """The modules whose names or members a module imports, and the packages around them."""
-    found = set()
+    names = set()
     for value in vars(module).values():
         source = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
         parts = str(source).split(".")
-        found |= {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
-    return found
+        names |= {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
+    return names
 
 
 def test_each_test_is_in_one_tier(collected):
@@ -54,7 +54,7 @@ def test_every_package_has_quick_tests(collected):
 
 
 def test_a_file_without_quick_tests_is_marked_as_a_whole(collected):
-    """So that a reader of the file knows."""
+    """So that the mark is visible in the file."""
     files = {item.path: item.getparent(pytest.Module) for item in collected}
     quick = {item.path for item in tiers.select(collected, "quick")}
     marked = {path for path, module in files.items() if any(mark.name == "slow" for mark in module.own_markers)}

@@ -1,4 +1,4 @@
-"""The wheel, installed where there is no repository: what it holds, its commands, and that nothing writes into it."""
+"""The wheel, installed without the repository: its content, its commands, and that nothing writes into it."""
 
 import hashlib
 import json
@@ -44,12 +44,12 @@ class Installed:
     site: Path
 
     def files(self) -> dict[Path, str]:
-        """What is in the environment, and its hash; but for the caches that Python and Numba keep beside modules."""
+        """Files of the environment and their hashes, without the caches of Python and Numba beside modules."""
         paths = (path for path in self.site.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
         return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
     def run(self, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-        """python with these words, in a folder; the environment must be as it was."""
+        """Run python with these words in a folder; the environment must not change."""
         unwanted = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "OMP_NUM_THREADS")
         environment = {name: value for name, value in os.environ.items() if name not in unwanted}
         environment |= {"PYTHONIOENCODING": "utf-8", "PYTHONWARNINGS": "error"}
@@ -63,15 +63,15 @@ class Installed:
 
 
 def install(wheel: Path, folder: Path, *, without: tuple[str, ...] = ()) -> Installed:
-    """The wheel, in an environment where packages whose names begin so are not there."""
+    """Install the wheel in an environment without packages whose names begin with one of `without`."""
     venv.create(folder / "environment", with_pip=False)
     (site,) = (folder / "environment").rglob("site-packages")
-    others = folder / "others"  # links, so that what is left out is not there at all, nor are our own packages
+    others = folder / "others"  # links, so that excluded packages and our own are absent
     others.mkdir()
-    for place in [Path(one) for one in sys.path if Path(one).name in ("site-packages", "dist-packages")]:
+    for place in [Path(path) for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]:
         for entry in place.iterdir():
-            wanted = not entry.name.lower().startswith(("actfit", "_actfit", "__editable__", *without))
-            if wanted and entry.name not in PACKAGES and not (others / entry.name).exists():
+            linked = not entry.name.lower().startswith(("actfit", "_actfit", "__editable__", *without))
+            if linked and entry.name not in PACKAGES and not (others / entry.name).exists():
                 (others / entry.name).symlink_to(entry)
     (site / "others.pth").write_text(str(others))
     command = [
@@ -97,7 +97,7 @@ def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
 
 @pytest.fixture(scope="module")
 def bare(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """The same without PyTorch and what needs it."""
+    """The same without PyTorch and packages that need it."""
     without = ("torch", "triton", "functorch", "transformers")
     return install(built / f"{STEM}-py3-none-any.whl", tmp_path_factory.mktemp("bare"), without=without)
 
@@ -163,9 +163,9 @@ def test_a_command(words: str, said: str, written: tuple[str, ...], installed: I
     done = installed.run(tmp_path, "-m", *words.split())
     assert (done.returncode, done.stderr) == (0, "")
     assert said in done.stdout
-    found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
-    assert found == set(written)
-    for name in found:  # what is packaged was made by the same commands
+    file_names = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert file_names == set(written)
+    for name in file_names:  # packaged files were made by the same commands
         if name.endswith(".json"):
             ours, packaged = (json.loads((folder / name).read_text("utf-8")) for folder in (tmp_path, ROOT))
             assert ours["solution"] == packaged["solution"]

@@ -1,4 +1,4 @@
-"""The workflow runs what is run here: .ci/run and targets of the Makefile, nothing that it has by heart."""
+"""The workflow runs .ci/run and targets of the Makefile, and no commands of its own."""
 
 import os
 import re
@@ -25,20 +25,20 @@ def workflow() -> dict:
 
 
 def scripts(job: dict) -> list[str]:
-    """What the steps of a job run."""
+    """The scripts of a job's steps."""
     return [step["run"].strip() for step in job["steps"] if "run" in step]
 
 
 def commands(script: str) -> list[list[str]]:
-    """The commands of a script, each as its words."""
+    """The commands of a script, each as a list of words."""
     words = list(shlex.shlex(script.replace("\n", " ; "), posix=True, punctuation_chars="|;"))
-    found: list[list[str]] = [[]]
+    split_commands: list[list[str]] = [[]]
     for word in words:
         if set(word) <= set("|;"):
-            found.append([])
-        elif found[-1] or word != "then":
-            found[-1].append(word)
-    return [one for one in found if one]
+            split_commands.append([])
+        elif split_commands[-1] or word != "then":
+            split_commands[-1].append(word)
+    return [command for command in split_commands if command]
 
 
 def unknown(script: str) -> list[str]:
@@ -53,9 +53,9 @@ def unknown(script: str) -> list[str]:
 
 
 def test_every_command_is_there(workflow):
-    found = [script for job in workflow["jobs"].values() for script in scripts(job)]
-    assert len(found) >= len(workflow["jobs"])
-    assert [one for script in found for one in unknown(script)] == []
+    all_scripts = [script for job in workflow["jobs"].values() for script in scripts(job)]
+    assert len(all_scripts) >= len(workflow["jobs"])
+    assert [command for script in all_scripts for command in unknown(script)] == []
 
 
 @pytest.mark.parametrize("script", ["make tests", "ruff check .", ".ci/walk", "make test | python x.py", "make"])
@@ -67,7 +67,7 @@ def test_every_python_that_we_promise_runs_what_ci_runs(workflow):
     check = workflow["jobs"]["check"]
     assert scripts(check) == [".ci/run"]
     classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["classifiers"]
-    promised = [one.rpartition(" ")[2] for one in classifiers if re.search(r":: 3\.\d+$", one)]
+    promised = [classifier.rpartition(" ")[2] for classifier in classifiers if re.search(r":: 3\.\d+$", classifier)]
     assert check["strategy"]["matrix"]["python"] == promised
 
 

@@ -1,4 +1,4 @@
-"""An activation function, and all that follows from its one symbolic definition."""
+"""An activation function, and all that is derived from its symbolic definition."""
 
 import math
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ from sympy import Expr
 from fitting.activations import calculus
 from fitting.activations.balls import flint
 from fitting.activations.calculus import Piece
+from fitting.activations.functions import x
 from fitting.activations.grammar import parse
-from fitting.activations.heads import x
 from fitting.activations.singularities import settled
 from fitting.activations.tape import Array, Tape
 from fitting.errors import InputError
@@ -86,7 +86,7 @@ class Activation:
             raise InputError(f"expression must be a function of x, got {self.expr!r}")
 
     def __reduce__(self) -> tuple[type["Activation"], tuple[str, str, dict[str, float]]]:
-        # What is derived stays behind: it is made again where it is needed, and balls cannot be pickled.
+        # Derived attributes are not pickled, as balls cannot be: they are computed again where they are needed.
         return Activation, (self.name, self.expr, dict(self.params))
 
     @cached_property
@@ -96,7 +96,7 @@ class Activation:
 
     @cached_property
     def d1_expression(self) -> Expr:
-        """f', built from the stable heads."""
+        """f', built from the stable functions."""
         return self.f_expression.diff(x)
 
     @cached_property
@@ -127,22 +127,22 @@ class Activation:
         result = np.atleast_1d(calculus.values(tape, np.atleast_1d(points)))
         ends = np.atleast_1d(points)
         result[ends == -math.inf], result[ends == math.inf] = limits.left, limits.right
-        result[np.isnan(ends)] = math.nan  # a condition is false there and would choose the last branch
+        result[np.isnan(ends)] = math.nan  # where all conditions are false, a Piecewise takes its last branch
         return result.reshape(points.shape)
 
     @cached_property
     def limits(self) -> Limits:
-        """Of f."""
+        """Limits of f."""
         return Limits(calculus.limit(self.pieces[0].f, -1), calculus.limit(self.pieces[-1].f, 1))
 
     @cached_property
     def derivative_limits(self) -> Limits:
-        """Of f'."""
+        """Limits of f'."""
         return Limits(calculus.limit(self.pieces[0].d1, -1), calculus.limit(self.pieces[-1].d1, 1))
 
     @cached_property
     def parity(self) -> str:
-        """'even', 'odd' or 'none': of f', decided at 60 digits at points no identity could know of."""
+        """The parity of f': 'even', 'odd' or 'none'; decided at 60 digits, at 39 arbitrary points."""
         verdicts = set()
         with flint.ctx.workprec(calculus.PRECISION):
             for k in range(1, 40):
@@ -162,7 +162,7 @@ class Activation:
     def turning_points(self, order: int = 0) -> tuple[float, ...]:
         """Where a function changes direction: rising before, falling after, or the reverse.
 
-        A plateau between a rise and a fall is no point, and is not listed.
+        A plateau between a rise and a fall is not listed.
 
         Parameters
         ----------
@@ -187,7 +187,7 @@ class Activation:
         return self.derivative_runs_within(-math.inf, math.inf)
 
     def derivative_runs_within(self, lo: float, hi: float) -> tuple[Branch, ...]:
-        """Those of the interval [lo, hi] alone: a sine's thousands beyond it are not looked for."""
+        """The same within [lo, hi] only: a sine has thousands outside, which are not computed."""
         return tuple(self._smooth_runs(1, lo, hi))
 
     def _runs(self, order: int) -> tuple[Branch, ...]:
@@ -208,13 +208,13 @@ class Activation:
             first, last = max(piece.lo, least), min(piece.hi, most)
             if not first < last:
                 continue
-            slope = piece.d2 if order else piece.d1
-            if slope.expression == 0:
+            derivative = piece.d2 if order else piece.d1
+            if derivative.expression == 0:
                 runs.append(Branch(first, last, 0))
                 continue
-            inner = [float(root) + 0.0 for root in calculus.sign_changes(slope, first, last)]
+            inner = [float(root) + 0.0 for root in calculus.sign_changes(derivative, first, last)]
             for lo, hi in pairwise([first, *inner, last]):
-                runs.append(Branch(lo, hi, calculus.sign_inside(slope, lo, hi)))
+                runs.append(Branch(lo, hi, calculus.sign_inside(derivative, lo, hi)))
         return runs
 
     def jump(self, order: int, at: float) -> int:
@@ -223,9 +223,9 @@ class Activation:
             if right.lo == at:
                 with flint.ctx.workprec(calculus.PRECISION):
                     before, after = ((p.d1 if order else p.f).arb(flint.arb(at)) for p in (left, right))
-                    slopes = [abs((p.d2 if order else p.d1).arb(flint.arb(at))) for p in (left, right)]
+                    derivatives = [abs((p.d2 if order else p.d1).arb(flint.arb(at))) for p in (left, right)]
                     # The breakpoint is a float64: a step that its rounding explains is no jump.
-                    step, rounding = after - before, sum(slopes) * abs(at) * 2.0**-52
+                    step, rounding = after - before, sum(derivatives) * abs(at) * 2.0**-52
                 return 1 if step > rounding else -1 if step < -rounding else 0
         return 0
 

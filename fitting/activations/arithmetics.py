@@ -1,4 +1,4 @@
-"""The number systems of a tape, each a table from sympy's heads to functions.
+"""The number systems of a tape, each a table from names of sympy's functions to implementations.
 
 mpmath (50 digits, the oracle), arb balls (rigorous enclosures over whole intervals; also machine-independent correctly
 rounded results) and acb, the same in the complex plane. Those of numpy are in `fitting.activations.floats`.
@@ -16,12 +16,12 @@ from sympy import Expr
 from sympy.functions.elementary.piecewise import ExprCondPair
 
 from fitting.activations.balls import flint
-from fitting.activations.heads import DEFINITIONS, erfc
+from fitting.activations.functions import DEFINITIONS, erfc
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What a tape needs of a number system."""
+    """A number system, as a tape uses it."""
 
     name: str
     constant: Callable[[Expr], Any]
@@ -30,8 +30,8 @@ class Arithmetic:
     select: Callable[..., Any]
 
     def operation(self, node: Expr) -> Callable[..., Any]:
-        """The function that makes `node`'s value from the values of its arguments: of a power with a whole exponent
-        from that of the base."""
+        """The function from the values of `node`'s arguments to its value; for a power with a whole exponent, from
+        that of the base."""
         if node.is_Add or node.is_Mul:
             combine = operator.add if node.is_Add else operator.mul
             return combine if len(node.args) == 2 else lambda *operands: reduce(combine, operands)
@@ -48,7 +48,7 @@ class Arithmetic:
         return self.functions[type(node).__name__]
 
 
-# What sympy may make of a branch that is not defined: 0**c has such a derivative.
+# Values that sympy may give a branch that is not defined, such as the derivative of 0**c.
 NOT_REAL = (sympy.nan, sympy.zoo, sympy.oo, -sympy.oo, sympy.I)
 
 
@@ -73,8 +73,8 @@ _LOGIC: dict[str, Callable[..., Any]] = {
 
 @lru_cache(maxsize=4096)
 def _kind(node: Expr) -> bool | str | tuple[Any, Any]:
-    """What a constant is: a truth value, a name, or numerator and denominator. Asked once a node, not once a value:
-    sympy's comparisons take far longer than the arithmetic does."""
+    """A constant as a truth value, a name, or numerator and denominator. Cached for each node, as sympy's comparisons
+    take far longer than the arithmetic."""
     if node in (sympy.true, sympy.false):
         return bool(node)
     if node in NOT_REAL:
@@ -201,7 +201,7 @@ def _atan(u: Any) -> Any:
     return ((1 + i * u).log(analytic=True) - (1 - i * u).log(analytic=True)) / (2 * i)
 
 
-# Of a smooth piece only: no conditions or absolute values. log and its kin answer "not finite" on their cuts.
+# For smooth pieces only: no conditions or absolute values. log and the like are not finite on their cuts.
 ACB = Arithmetic(
     "acb",
     constant=lambda node: flint.acb(_arb_constant(node)),

@@ -1,6 +1,6 @@
-"""python-flint, whose balls are rigorous; where it is not installed, what says so when it is used.
+"""python-flint, for rigorous ball arithmetic; without it, a stand-in that raises `InputError` when it is used.
 
-So the catalogue and codegen can be imported without it, and what needs no ball runs.
+So the catalogue and codegen can be imported, and run where they need no balls, without it.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ class Absent:
     """Stands for python-flint where it is not installed."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # Python's own questions
+        if name.startswith("__"):  # Python itself asks for these
             raise AttributeError(name)
         raise InputError("python-flint must be installed for ball arithmetic, got none; pip install python-flint")
 

@@ -1,4 +1,4 @@
-"""What follows from an expression: where it breaks, its smooth pieces, its sign changes, its limits.
+"""Properties of an expression: its breakpoints, smooth pieces, sign changes and limits.
 
 Signs and limits are decided in ball arithmetic (arb), never by a float that may have underflowed.
 """
@@ -14,15 +14,15 @@ from sympy import Expr, Integer, Piecewise
 from sympy.core.relational import Relational
 
 from fitting.activations.balls import flint
-from fitting.activations.heads import softsign, x
+from fitting.activations.functions import softsign, x
 from fitting.activations.tape import Array, Tape
 
 SCAN_RANGE = 1e4  # beyond it an activation is its asymptote: none has structure on such a scale
 SCAN_POINTS = 4001
-PRECISION = 200  # bits: 50 digits and some to lose
-SPARE = 20  # of them, which a step of rounding size does not count
+PRECISION = 200  # bits: 50 digits, and some to lose to rounding
+SPARE = 20  # of them: a relative step below 2**(SPARE - PRECISION) is rounding
 HALVINGS = 20
-SECANTS = 12  # each gains half as many digits again as the last: from 20 bits, 9 of them give 200
+SECANTS = 12  # each multiplies the number of digits by about 1.6: from 20 bits, 9 of them give 200
 
 
 @dataclass(frozen=True)
@@ -66,16 +66,16 @@ def breakpoints(expression: Expr) -> list[float]:
 def pieces(f: Expr, d1: Expr) -> list[Piece]:
     """The smooth pieces of f and its derivative over the whole line."""
     edges = [-math.inf, *breakpoints(f), math.inf]
-    found = []
+    smooth_pieces = []
     for lo, hi in pairwise(edges):
         inside = _off_ties(f, lo, hi)
         smooth = resolve(d1, inside)
-        found.append(Piece(lo, hi, Tape(resolve(f, inside)), Tape(smooth), Tape(smooth.diff(x))))
-    return found
+        smooth_pieces.append(Piece(lo, hi, Tape(resolve(f, inside)), Tape(smooth), Tape(smooth.diff(x))))
+    return smooth_pieces
 
 
 def _off_ties(f: Expr, lo: float, hi: float) -> float:
-    """A point of (lo, hi) at which no condition of f is a tie: max(exp(x), x + 1) has one at 0, but does not switch."""
+    """A point of (lo, hi) at which no condition of f is a tie. max(exp(x), x + 1) has a tie at 0, but no switch."""
     ties = [Tape(relation.lhs - relation.rhs) for relation in f.atoms(Relational)]
     base, span = middle(lo, hi), min(hi - lo, 2.0)
     points = [base + span * offset for offset in (0.0, 0.1, 0.2, -0.1, 0.3)]
@@ -83,7 +83,7 @@ def _off_ties(f: Expr, lo: float, hi: float) -> float:
 
 
 def resolve(expression: Expr, point: float) -> Expr:
-    """`expression` with every condition, absolute value and sign replaced by what it is around `point`."""
+    """`expression` with every condition, absolute value and sign replaced by its value around `point`."""
     if not expression.args:
         return expression
     if isinstance(expression, Piecewise):
@@ -165,7 +165,7 @@ def bisect(tape: Tape, a: float, b: float) -> Any:
 
 
 def _halved(tape: Tape, left: Any, right: Any, sign: int, times: int) -> tuple[Any, Any]:
-    """The bracket halved so often; where the value is 0, or too small to tell, that point alone."""
+    """The bracket after `times` halvings, or one point at which the sign is 0 or cannot be told."""
     for _ in range(times):
         mid = (left + right).mid() / 2
         here = sign_at(tape, mid)
@@ -176,7 +176,7 @@ def _halved(tape: Tape, left: Any, right: Any, sign: int, times: int) -> tuple[A
 
 
 def _by_secants(tape: Tape, left: Any, right: Any, sign: int) -> Any | None:
-    """The root in the bracket, if the signs close beside it are proven to differ; else None."""
+    """The root in the bracket; None unless the signs on both sides close to it are proven to differ."""
     before, root = left, right
     value, height = tape.arb(before), tape.arb(root)
     for _ in range(SECANTS):

@@ -3,9 +3,9 @@
 SERIES has `flint.arb_series`: coefficient k of a value computed from ball + d holds f⁽ᵏ⁾/k! at every point of the
 ball, since each operation is the Taylor recurrence of that function in ball arithmetic; where the ball is all that a
 Lagrange remainder asks about, this is the remainder. HULL is ARB with conditions that may be undecided. ROOTS is HULL
-for an expression whose roots are all of numbers known not to be negative: what lies below 0 there is the ball's own.
+for an expression that takes roots only of numbers known to be at least 0: it cuts the part of a ball below 0 off.
 
-None raises: what is not analytic (SERIES) or not known to be real and finite (HULL, ROOTS) on the ball is not finite.
+None raises: where a value is not analytic (SERIES) or not known to be real and finite (HULL, ROOTS), it is not finite.
 """
 
 import operator
@@ -19,7 +19,7 @@ from fitting.activations.balls import flint
 
 
 def _nan() -> Any:
-    return flint.arb("nan")  # not of this module: flint may not be there
+    return flint.arb("nan")  # not a constant: flint may not be installed
 
 
 # A condition is True or False where it is so on all of the ball, None where it may be either.
@@ -38,7 +38,7 @@ def _sign(u: Any) -> int:
 
 
 def _either_sign(positive: Callable[[Any], Any], negative: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Two spellings of one analytic function, each for the half line on which it does not overflow or cancel."""
+    """An analytic function by two spellings, each for the half line on which it does not overflow or cancel."""
     return lambda u: positive(u) if leading(u).mid() >= 0 else negative(u)
 
 
@@ -87,13 +87,13 @@ def _sigmoid_of_negative(u: Any) -> Any:
 
 
 def _extreme(sign: int) -> Callable[[Any, Any], Any]:
-    """The larger (1) or smaller (-1) of two values, where it is the same one on all of the ball."""
+    """The larger (1) or smaller (-1) of two values; NaN where it is not the same value on all of the ball."""
 
-    def choose(a: Any, b: Any) -> Any:
+    def extreme(a: Any, b: Any) -> Any:
         order = _sign(leading(a) - leading(b)) * sign
         return a if order > 0 else b if order < 0 else _nan()
 
-    return choose
+    return extreme
 
 
 def _compare(holds: Callable[..., bool], fails: Callable[..., bool]) -> Callable[[Any, Any], Verdict]:
@@ -124,19 +124,19 @@ _CONDITIONS: dict[str, Callable[..., Any]] = {
 
 
 def _possible(*branches: tuple[Any, Verdict]) -> list[Any]:
-    """The values that a Piecewise may take: those before, and the first at, a condition that surely holds."""
-    found = []
+    """The values that a Piecewise may take: up to its first condition that surely holds, if not surely false."""
+    values = []
     for value, verdict in branches:
         if verdict is not False:
-            found.append(value)
+            values.append(value)
         if verdict:
             break
-    return found
+    return values
 
 
 def _only(*branches: tuple[Any, Verdict]) -> Any:
-    found = _possible(*branches)
-    return found[0] if len(found) == 1 else _nan()
+    values = _possible(*branches)
+    return values[0] if len(values) == 1 else _nan()
 
 
 def _union(*branches: tuple[Any, Verdict]) -> Any:
@@ -144,7 +144,7 @@ def _union(*branches: tuple[Any, Verdict]) -> Any:
 
 
 def _clipped_power(base: Any, exponent: Any) -> Any:
-    """As ARB's, and of the part of the ball that is not negative: for roots of what is known not to be."""
+    """As ARB's power; a root is taken of the part of the ball that is not negative."""
     if isinstance(exponent, int):
         return _whole_power(base, exponent) if exponent < 0 else ARB.power(base, exponent)
     if not base.is_finite() or base > 0 or not exponent > 0:

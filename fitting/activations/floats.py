@@ -45,7 +45,7 @@ def _float(node: Expr) -> Any:
         return math.nan
     try:
         return float(node)
-    except OverflowError:  # of a derivative, whose numbers may be products of what is below 1.8e308
+    except OverflowError:  # in a derivative, whose constants may be products of numbers below 1.8e308
         return math.copysign(math.inf, 1 if node.is_positive else -1)
 
 

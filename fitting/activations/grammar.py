@@ -21,7 +21,7 @@ import sympy
 from sympy import Expr, Piecewise, Rational, Symbol
 
 from fitting.activations.balls import Absent, flint
-from fitting.activations.heads import x
+from fitting.activations.functions import x
 from fitting.activations.tape import Tape
 from fitting.activations.vocabulary import (
     CALLS,
@@ -65,9 +65,9 @@ def parse_formula(
     parameters: Mapping[str, float] | None = None,
     functions: Functions | None = None,
 ) -> Expr:
-    """The same for a formula in any `variables`, where max, min and abs stay what they are.
+    """The same for a formula in any `variables`; max, min and abs are not rewritten as a Piecewise.
 
-    `functions`: more of them, by name: how many arguments, and what makes an expression of these.
+    `functions`: further functions by name: the number of arguments, and what makes an expression of these.
     """
     known = FUNCTIONS | OF_FORMULAS | dict(functions or {})
     return _Parser(text, parameters or {}, variables, known).expression()
@@ -91,7 +91,7 @@ class _Parser:
         self.functions = functions
         self.symbols = {name: Rational(float(value)) for name, value in parameters.items()}
         self.symbols |= {variable.name: variable for variable in variables}
-        self.above: list[ast.AST] = []  # the nodes around the one that is read
+        self.above: list[ast.AST] = []  # the node being read, and the nodes around it
 
     def expression(self) -> Expr:
         if not self.text:
@@ -103,7 +103,7 @@ class _Parser:
         if "#" in self.text:
             raise InputError(f"expression: no comments, {self.around(self.text.index('#'))}")
         try:
-            with warnings.catch_warnings(action="ignore"):  # Python warns of "1if": refused or not, that is ours to say
+            with warnings.catch_warnings(action="ignore"):  # of Python's, as for "1if": the parser below refuses it
                 tree = ast.parse(self.text, mode="eval").body
         except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
             offset = getattr(error, "offset", 1) or len(self.text) + 1  # Python's 0 is the end
@@ -116,7 +116,7 @@ class _Parser:
         return InputError(f"expression: {why} {self.around(getattr(node, 'col_offset', 0))}")
 
     def around(self, offset: int) -> str:
-        """Where that is, and the text around it."""
+        """The position, and the text around it, for an error."""
         start = max(0, min(offset - SHOWN // 2, len(self.text) - SHOWN))
         part = self.text[start : start + SHOWN]
         shown = f"{'...' * (start > 0)}{part}{'...' * (start + SHOWN < len(self.text))}"
@@ -126,7 +126,7 @@ class _Parser:
         """The number-valued expression at `node`."""
         self.above.append(node)
         if len(self.above) > MAX_DEPTH:
-            sums = sum(isinstance(one, ast.BinOp) and not isinstance(one.op, ast.Pow) for one in self.above)
+            sums = sum(isinstance(outer, ast.BinOp) and not isinstance(outer.op, ast.Pow) for outer in self.above)
             in_a_row = f"more than {MAX_DEPTH} terms in a row: group them with parentheses,"
             raise self.refuse(node, in_a_row if sums > MAX_DEPTH // 2 else f"nested more than {MAX_DEPTH} deep")
         try:
@@ -139,7 +139,7 @@ class _Parser:
         for number in result.atoms(Rational):
             if max(abs(number.p), number.q).bit_length() > MAX_BITS or abs(number) > LARGEST:
                 raise self.refuse(node, "a number too large or of too many digits")
-        # Also what keeps sympy from computing sin(exp(exp(20))), to decide a condition, for minutes.
+        # This also keeps sympy from computing sin(exp(exp(20))), to decide a condition, for minutes.
         if not result.has(*self.variables) and magnitude(result) > LARGEST:
             raise self.refuse(node, "not a real number below 1.8e308")
         return result

@@ -1,6 +1,6 @@
-"""The one judge: f, f' and f'∘f⁻¹ at 50 digits, by mpmath, and integrals by arb.
+"""The reference for all tests: f, f' and f'∘f⁻¹ at 50 digits, by mpmath.
 
-Slow and sure. Fits, printed formulas and kernels are all compared with this and nothing else.
+Slow, but certain: fits, printed formulas and kernels are all compared with it.
 """
 
 import math
@@ -15,7 +15,7 @@ from fitting.errors import InputError
 
 DIGITS = 50
 _WORKING = 65  # digits to begin with
-_MOST = 520  # digits to end with: x - tanh(x) and 1 + tanh(x) cancel all the others, down to 1e-470
+_MOST = 520  # digits at most: x - tanh(x) and 1 + tanh(x) need so many, down to 1e-470
 _TINY = mpmath.mpf(10) ** -330  # below every float64, its inverse above
 
 
@@ -82,7 +82,7 @@ def inverse(activation: Activation, y: Any, branch: Branch) -> Any:
 
 
 def _end(tape: Tape, target: Any, branch: Branch, side: int) -> Any:
-    """One end of a bracket: the branch's own, or, for an infinite one, a point where f is past `target` (or None)."""
+    """One end of a bracket: the branch's end or, if that is infinite, a point where f is past `target` (or None)."""
     end, other = (branch.hi, branch.lo) if side > 0 else (branch.lo, branch.hi)
     if math.isfinite(end):
         return mpmath.mpf(end)

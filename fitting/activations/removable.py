@@ -1,9 +1,9 @@
 """Values of quotients such as sin(x)/x also where both parts are 0, in every arithmetic.
 
 With t = x - a, above = t**M * n(x) and base = t**m * d(x), and the quotient is n/d**k. By the integral form of Taylor's
-remainder n(x) is a mean of above⁽ᴹ⁾/M! over the way from a to x. So a ball that holds this on the hull of a and x
+remainder n(x) is a mean of above⁽ᴹ⁾/M! over the points between a and x. So a ball that holds it on the hull of a and x
 holds n(x), and likewise coefficient j of n about x is a mean of above⁽ᴹ⁺ʲ⁾/(M + j)!: exact enclosures, without a
-division by 0. Away from a the plain quotient is better; of two enclosures the narrower one counts.
+division by 0. Away from a the plain quotient is better; of two enclosures the narrower is taken.
 """
 
 import math
@@ -19,12 +19,12 @@ from sympy import Expr
 from fitting.activations.arithmetics import Arithmetic
 from fitting.activations.balls import flint
 from fitting.activations.enclosures import SERIES
-from fitting.activations.heads import removable, x
+from fitting.activations.functions import removable, x
 
 TERMS = 26  # of the polynomial next to the point: with NEAREST to the TERMSth power left out, below float64's eps
 NEAREST = 1 / 4  # of the radius of convergence
-WIDE = 0.5  # a radius from which on more is asked of the polynomial than that the terms left out are small
-_FLOAT32 = -126 * math.log(2)  # below whose exponential a coefficient is lost in float32
+WIDE = 0.5  # a larger radius is used only where `_wide` allows it
+_FLOAT32 = -126 * math.log(2)  # the log of float32's smallest normal number
 FAR = 1.0  # from the point, where the plain quotient is narrow enough
 _BITS = 400
 Run = Callable[[Expr, Arithmetic, Any], Any]
@@ -65,10 +65,10 @@ def _derivative(expression: Expr, count: int) -> Expr:
     return expression.diff(x, count) if count else expression
 
 
-def _narrower(one: Any, other: Any) -> Any:
-    if not (one.is_finite() and other.is_finite()):
-        return one if one.is_finite() else other
-    return one if one.rad() <= other.rad() else other
+def _narrower(first: Any, second: Any) -> Any:
+    if not (first.is_finite() and second.is_finite()):
+        return first if first.is_finite() else second
+    return first if first.rad() <= second.rad() else second
 
 
 def _series(node: removable, ball: Any, length: int, run: Run) -> Any:
@@ -83,7 +83,7 @@ def _series(node: removable, ball: Any, length: int, run: Run) -> Any:
             for part, shift in ((above, int(power * order)), (base, int(order)))
         ]
         whole = parts[0] * SERIES.power(parts[1], -int(power))
-        if not whole[0].is_finite():  # a NaN times a short series is a short one, and what it lacks reads as 0
+        if not whole[0].is_finite():  # a NaN times a short series is short, and its missing coefficients read as 0
             return flint.arb_series([flint.arb("nan")] * length, length)
         return flint.arb_series(list(whole), length)
     finally:
@@ -93,24 +93,24 @@ def _series(node: removable, ball: Any, length: int, run: Run) -> Any:
 def _shifted(series: Any, shift: int, length: int) -> Any:
     if not isinstance(series, flint.arb_series):  # a constant
         series = flint.arb_series([series])
-    if not series[0].is_finite():  # what is not analytic says so by its first coefficient, which goes here
+    if not series[0].is_finite():  # not analytic; the first coefficient, which says so, is shifted out below
         return flint.arb_series([flint.arb("nan")] * length, length)
     return flint.arb_series([series[k] for k in range(shift, shift + length)], length)
 
 
-def _narrower_series(one: Any, other: Any, value: Any) -> Any:
+def _narrower_series(direct: Any, by_mean: Any, value: Any) -> Any:
     length = value.prec
-    if not (value[1] == 1 and isinstance(other, flint.arb_series)):
-        return one
-    if not isinstance(one, flint.arb_series) or not one[0].is_finite():  # as in `_series`
-        return other
-    if not other[0].is_finite():
-        return one
-    return flint.arb_series([_narrower(one[k], other[k]) for k in range(length)], length)
+    if not (value[1] == 1 and isinstance(by_mean, flint.arb_series)):
+        return direct
+    if not isinstance(direct, flint.arb_series) or not direct[0].is_finite():  # as in `_series`
+        return by_mean
+    if not by_mean[0].is_finite():
+        return direct
+    return flint.arb_series([_narrower(direct[k], by_mean[k]) for k in range(length)], length)
 
 
 def _digits(node: removable, arithmetic: Arithmetic, at: Any, run: Run) -> Any:
-    """By mpmath, with as many more digits as the quotient cancels."""
+    """By mpmath, with as many digits more as cancel in the quotient."""
     above, base, power, point, order = node.args
     lost = int(power * order)
     near = at - arithmetic.constant(point)
@@ -124,7 +124,7 @@ def _digits(node: removable, arithmetic: Arithmetic, at: Any, run: Run) -> Any:
 
 @dataclass(frozen=True)
 class Near:
-    """The polynomial in x - point that is the quotient to float64's precision for |x - point| < radius."""
+    """A polynomial in x - point that equals the quotient, to float64's precision, for |x - point| < radius."""
 
     point: float
     radius: float
@@ -133,30 +133,30 @@ class Near:
 
 @lru_cache(maxsize=256)
 def near(node: removable, run: Run) -> Near:
-    """Next to the point."""
+    """The polynomial of `node` near its point."""
     with flint.ctx.workprec(_BITS):
         series = _series(node, SERIES.constant(node.args[3]), TERMS, run)
-        found = [0.0 if series[k].contains(0) else float(series[k].mid()) for k in range(TERMS)]
+        coefficients = [0.0 if series[k].contains(0) else float(series[k].mid()) for k in range(TERMS)]
         logs = {k: float(abs(series[k].mid()).log()) for k in range(TERMS) if not series[k].contains(0)}
     radius = min([math.log(WIDE), *(math.log(NEAREST) - log / k for k, log in logs.items() if k >= TERMS // 2)])
     if radius == math.log(WIDE):
         radius = max(radius, _wide(logs))
-    return Near(float(node.args[3]), math.exp(radius), tuple(found))
+    return Near(float(node.args[3]), math.exp(radius), tuple(coefficients))
 
 
 def _wide(logs: dict[int, float]) -> float:
-    """The log of a radius to which the polynomial is good in parts of its first term, by logs of coefficients.
+    """The log of a radius within which the polynomial is accurate relative to its first term, by logs of coefficients.
 
-    The terms left out are small there, no term is above the first, and none counts whose coefficient float32 lacks.
+    There the terms left out are small, no term is above the first, and terms that float32 cannot hold do not matter.
     """
     first = min(logs, default=0)
-    found = []
+    log_radii = []
     for k, log in logs.items():
         if k > first:
             less = math.log(NEAREST) * (k - first) if k >= TERMS // 2 else 0.0
             less = min(less, math.log(2) * -26) if log < _FLOAT32 else less
-            found.append((less + logs[first] - log) / (k - first))
-    return min([*found, 69.0]) if len(found) > 1 else -math.inf  # 1e30, whose square is a float32's no more
+            log_radii.append((less + logs[first] - log) / (k - first))
+    return min([*log_radii, 69.0]) if len(log_radii) > 1 else -math.inf  # 1e30, whose square is a float32's no more
 
 
 def _floats(node: removable, arithmetic: Arithmetic, at: Any, run: Run) -> Any:

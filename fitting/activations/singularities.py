@@ -1,6 +1,6 @@
-"""Where a quotient is 0/0 and yet a function: sin(x)/x at 0, (x**2 - 1)/(x - 1) at 1.
+"""Removable singularities, where a quotient is 0/0 but has a limit: sin(x)/x at 0, (x**2 - 1)/(x - 1) at 1.
 
-`settled` makes a `removable` of each that it can tell to be one: both parts analytic there, and zeros exact.
+`settled` replaces a quotient by a `removable` where both parts are analytic and their zeros are known exactly.
 """
 
 from functools import cache
@@ -10,10 +10,10 @@ from sympy import Add, Expr, Integer, Mul, Piecewise, Poly, Rational
 
 from fitting.activations.balls import flint
 from fitting.activations.enclosures import SERIES
-from fitting.activations.heads import Head, maximum, minimum, removable, softsign, x
+from fitting.activations.functions import StableFunction, maximum, minimum, removable, softsign, x
 from fitting.activations.tape import Tape
 
-HIGHEST = 6  # order of a zero that is looked for
+HIGHEST = 6  # zeros of higher order are not looked for
 _KINKED = (Piecewise, sympy.Abs, sympy.sign, softsign, maximum, minimum)
 _AT_ZERO = {
     "sigmoid": Rational(1, 2),
@@ -28,7 +28,7 @@ _AT_ZERO = {
 
 
 def settled(expression: Expr) -> Expr:
-    """The expression with each quotient that has a removable singularity as `removable`."""
+    """The expression with a `removable` for each quotient that has a removable singularity."""
     if expression.is_Atom or not expression.has(x):
         return expression
     expression = expression.func(*map(settled, expression.args))
@@ -43,19 +43,19 @@ def _settled_product(product: Expr) -> Expr:
 
 
 def _settled_sum(total: Expr) -> Expr:
-    """1/tanh(x) - 1/x: terms with a pole at the same point, together."""
+    """A sum such as 1/tanh(x) - 1/x, whose terms have a pole at the same point: they are put over one divisor."""
     terms = {term: _parts(term) for term in total.args}
     poles = {term: (above, base) for term, (above, base) in terms.items() if base.has(x) and zeros(base)}
     if len(poles) < 2:
         return total
     whole = Mul(*(base for _, base in poles.values()))
     above = Add(*(part * whole / base for part, base in poles.values()))
-    found = _quotient(above, whole)
-    return total if found is None else Add(found, *(term for term in total.args if term not in poles))
+    quotient = _quotient(above, whole)
+    return total if quotient is None else Add(quotient, *(term for term in total.args if term not in poles))
 
 
 def _parts(term: Expr) -> tuple[Expr, Expr]:
-    """Above and below the line, of what depends on x."""
+    """Numerator and denominator; powers without x stay in the numerator."""
     under = [
         factor
         for factor in Mul.make_args(term)
@@ -79,29 +79,29 @@ def _quotient(above: Expr, base: Expr) -> Expr | None:
 
 
 def zeros(base: Expr) -> list[Expr]:
-    """Rational points at which it is 0: of polynomials all, of other factors 0."""
-    found: dict[Expr, None] = {}
+    """Rational points at which `base` is 0: all of its polynomial factors, and of other factors only x = 0."""
+    points: dict[Expr, None] = {}
     for factor in Mul.make_args(base):
         inner = factor.args[0] if factor.is_Pow else factor
         if inner.is_polynomial(x):
             polynomial = Poly(inner, x)
             rational = polynomial.degree() <= 4 and polynomial.domain in (sympy.ZZ, sympy.QQ)
-            found |= dict.fromkeys(polynomial.ground_roots() if rational else {})
+            points |= dict.fromkeys(polynomial.ground_roots() if rational else {})
         elif at(inner, Integer(0)) == 0:
-            found[Integer(0)] = None
-    return sorted(found, key=sympy.default_sort_key)
+            points[Integer(0)] = None
+    return sorted(points, key=sympy.default_sort_key)
 
 
 def at(expression: Expr, point: Expr) -> Expr:
-    """Its value at a point, exactly; 0 only where sympy knows it to be."""
+    """The exact value of `expression` at a point; it is 0 only where sympy knows it."""
     return expression.xreplace({x: point}).replace(
-        lambda node: isinstance(node, Head) and node.args[0] == 0 and type(node).__name__ in _AT_ZERO,
+        lambda node: isinstance(node, StableFunction) and node.args[0] == 0 and type(node).__name__ in _AT_ZERO,
         lambda node: _AT_ZERO[type(node).__name__],
     )
 
 
 def _order(expression: Expr, point: Expr, enough: int = HIGHEST) -> int | None:
-    """Of the zero at the point, or `enough` where it is that at least; None where it cannot be told."""
+    """The order of the zero at the point, `enough` if it is at least that; None where it cannot be told."""
     for order in range(enough):
         value = at(expression, point)
         if value != 0:
@@ -112,7 +112,7 @@ def _order(expression: Expr, point: Expr, enough: int = HIGHEST) -> int | None:
 
 
 def _analytic(above: Expr, base: Expr, point: Expr) -> bool:
-    """Whether both have power series there: of sqrt(x) there is none at 0."""
+    """Whether both have power series at the point; sqrt(x) has none at 0."""
     start = flint.arb_series([SERIES.constant(point), 1], HIGHEST)
     values = [Tape(part).run(SERIES, start) for part in (above, base)]
     return all(isinstance(value, flint.arb_series) and value[HIGHEST - 1].is_finite() for value in values)
@@ -120,9 +120,9 @@ def _analytic(above: Expr, base: Expr, point: Expr) -> bool:
 
 @cache
 def singular(expression: Expr) -> tuple[Expr, ...]:
-    """Rational points where a divisor of the expression is 0 and no limit was found, for a message."""
-    found: dict[Expr, None] = {}
+    """Rational points where a divisor of the expression is 0 and no limit was found; for an error."""
+    points: dict[Expr, None] = {}
     for power in expression.atoms(sympy.Pow):
         if power.args[1].is_negative and power.args[0].has(x):
-            found |= dict.fromkeys(zeros(power.args[0]))
-    return tuple(found)
+            points |= dict.fromkeys(zeros(power.args[0]))
+    return tuple(points)

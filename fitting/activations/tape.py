@@ -10,7 +10,7 @@ from sympy import Expr, Symbol
 
 from fitting.activations.arithmetics import ACB, ARB, MPMATH, Arithmetic
 from fitting.activations.floats import NUMPY, NUMPY32
-from fitting.activations.heads import removable, x
+from fitting.activations.functions import removable, x
 from fitting.activations.removable import Near, near, value_of
 
 Array = NDArray[np.float64]
@@ -27,7 +27,7 @@ class Tape:
         self.variables = variables or (x,)
         self._nodes: list[tuple[Expr, tuple[int, ...]]] = []
         self._index: dict[Expr, int] = {}
-        # Of each node the place of the variable that it is, or -1; what makes it; the cells that this takes.
+        # For each node: the index of the variable that it is, or -1; its operation; the cells of the operands.
         self._programs: dict[str, list[tuple[int, Callable[..., Any], tuple[int, ...]]]] = {}
         self._add(expression)
 
@@ -35,7 +35,7 @@ class Tape:
         if node not in self._index:
             inside = (x,) if isinstance(node, removable) else node.args
             if node.is_Pow and node.args[1].is_Integer:
-                inside = node.args[:1]  # the operation has the exponent
+                inside = node.args[:1]  # the exponent is part of the operation
             operands = tuple(self._add(argument) for argument in inside)
             self._nodes.append((node, operands))
             self._index[node] = len(self._nodes) - 1
@@ -78,7 +78,7 @@ class Tape:
         return np.broadcast_to(np.asarray(result, dtype=np.float32), shape).copy()
 
     def numpy_checked(self, values: Array) -> tuple[Array, NDArray[np.bool_]]:
-        """`numpy`, and where a value on the way overflowed (or a negative power became 0).
+        """`numpy`, and a mask of points where an intermediate value overflowed (or a negative power became 0).
 
         There the result may be finite and wrong: exp(x) * exp(x) * (exp(x) + exp(-x))**-2 is 0 at x = 385.
         """
@@ -121,5 +121,5 @@ def _run(expression: Expr, arithmetic: Arithmetic, value: Any) -> Any:
 
 
 def near_point(node: removable) -> Near:
-    """The polynomial that a `removable` is next to its point."""
+    """The polynomial that stands for a `removable` near its point."""
     return near(node, _run)

@@ -1,4 +1,4 @@
-"""The words of the grammar: its functions and constants, and conditions on them."""
+"""The names of the grammar: functions, constants, and what the parser says of everything else."""
 
 import ast
 import math
@@ -8,7 +8,7 @@ from typing import Any
 import sympy
 from sympy import Expr, Integer, Piecewise
 
-from fitting.activations.heads import HEADS, maximum, minimum
+from fitting.activations.functions import STABLE_FUNCTIONS, maximum, minimum
 
 MAX_CASES = 64  # of the Piecewise terms in one comparison, multiplied
 
@@ -30,7 +30,7 @@ def _sign(a: Expr) -> Expr:
 
 
 def _absolute(a: Expr) -> Expr:
-    # sympy differentiates Abs only of what it knows to be real, which log(x) is not.
+    # sympy differentiates Abs only of a real argument, and does not take log(x) for one.
     return sympy.Abs(a) if a.is_extended_real else Piecewise((a, unfold(a > 0)), (-a, True))
 
 
@@ -43,7 +43,7 @@ class TooManyCases(Exception):
 
 
 def unfold(relation: Any) -> Any:
-    """A relation of Piecewise terms as and/or of plain ones: sympy would do it too, and then solve them for minutes."""
+    """A relation of Piecewise terms as and/or of plain relations; sympy would also solve these, for minutes."""
     pieces = relation.atoms(Piecewise)
     if math.prod(len(piece.args) for piece in pieces) > MAX_CASES:
         raise TooManyCases
@@ -59,7 +59,7 @@ def unfold(relation: Any) -> Any:
 
 Functions = Mapping[str, tuple[int, Callable[..., Any]]]
 FUNCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {
-    **{name: (1, head) for name, head in HEADS.items()},
+    **{name: (1, function) for name, function in STABLE_FUNCTIONS.items()},
     **{
         name: (1, getattr(sympy, name))
         for name in ("exp", "log", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "atan", "erf", "erfc")
@@ -76,7 +76,7 @@ OF_FORMULAS = {"max": (2, maximum), "min": (2, minimum), "abs": (1, sympy.Abs), 
 CONSTANTS = {"pi": sympy.pi, "E": sympy.E}
 RESERVED = {"x", "Piecewise", *FUNCTIONS, *CONSTANTS}
 
-# How calls are written, where not NAME(x), and what is refused by what name.
+# For errors: the names of refused operators, calls that are not NAME(x), and reasons for other refused nodes.
 OPERATORS = {
     ast.Mod: "%",
     ast.FloorDiv: "//",

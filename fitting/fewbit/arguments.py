@@ -1,4 +1,4 @@
-"""The rules of a fit's arguments that need its activation and its weight."""
+"""Checks of a fit's arguments that need its activation and its weight."""
 
 from fitting.activations import Activation
 from fitting.errors import InputError

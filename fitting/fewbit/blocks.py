@@ -1,11 +1,11 @@
-"""The compiled search behind `dp.partition`: layers of row minima, and the way back to the cuts.
+"""The compiled search behind `dp.partition`: layers of row minima, and backtracking to the cuts.
 
 Row i of layer k asks for D_k(i) = min over columns j < i of D_{k-1}(j) + T(j, i), where T(j, i) is the cost
 of the atoms j .. i-1 as one segment. Three exact facts stand in for the dense search:
 
 1. D grows with its index, and T(j, i) falls as j grows (an atom more never costs less), whatever the values.
-   So once column y is looked at, every column j < y with D(j) >= best - T(y, i) is out: `_scan` walks from
-   right to left and jumps over those. On a smooth curve it stops O(sqrt(segment length)) times.
+   So once column y is evaluated, every column j < y with D(j) >= best - T(y, i) is out: `_scan` goes from
+   right to left and skips those. On a smooth curve it stops O(sqrt(segment length)) times.
 2. Where the atoms a .. b-1 are monotone, the triangle a <= j < i <= b of T is Monge. Let the atoms j and i
    have masses u and v, those between them mass W, and let P and Q be the two values less the mean between:
      T(j,i+1) + T(j+1,i) - T(j,i) - T(j+1,i+1) = uv / (u+v+W) * [uP^2 / (u+W) + vQ^2 / (v+W) - 2PQ],
@@ -13,7 +13,7 @@ of the atoms j .. i-1 as one segment. Three exact facts stand in for the dense s
    each component is monotone.) So the best column never moves left from row to row, whatever D is, and
    `_triangle` divides and conquers: its scans see ever narrower intervals, O(n log n) looks a layer.
 3. For columns before a row's own monotone piece nothing is assumed. The scan there starts from the best so
-   far, with what was best for the row above; it is short unless the values are noise, and then n at worst.
+   far, and from the best column of the row above; it is short unless the values are noise, and then n at worst.
 
 Rounding. Let every computed T be within tau of the truth, and `margin` >= tau. By its jumps a scan loses at
 most margin + 2 tau. Its column, as a bound for the scans of other rows, costs them at most
@@ -40,7 +40,7 @@ TABLE_CELLS = 1 << 22
 def _cost(sums: Floats, j: int, i: int) -> float:
     """T(j, i). High parts are subtracted first: that is exact where cancellation is worst."""
     mass = (sums[i, 0] - sums[j, 0]) + (sums[i, 1] - sums[j, 1])
-    if mass <= 0.0:  # too small for the sums to see, so any cost is
+    if mass <= 0.0:  # too small to show in the sums, and so is any cost
         return 0.0
     first = (sums[i, 3] - sums[j, 3]) + (sums[i, 4] - sums[j, 4])
     square = first * first
@@ -177,7 +177,7 @@ def _by_table(sums: Floats, turns: Ints, origin: int, k: int, margin: float, cut
 
 @compiled
 def _cut_after(sums: Floats, turns: Ints, origin: int, k: int, half: int, margin: float) -> int:
-    """The cut after the first `half` of the k best segments: each row carries its own, so O(n) cells."""
+    """The cut after the first `half` of the k best segments; each row carries its own cut along, so O(n) cells."""
     n = len(sums) - 1
     prev = _first_layer(sums)
     cur = np.empty(n + 1)

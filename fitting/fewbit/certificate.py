@@ -17,9 +17,9 @@ Hence, for any q with K levels, replacing it by one that is constant on cells co
 A function of |x| is one of x >= 0 under the folded weight, and its bound is that of the contiguous kind
 there. The cheapest function that is constant on cells is what the dynamic programme finds; it and the
 spread inside the cells make up the optimum on the grid, and the bound is that optimum less the cost above.
-Subtracted too: the floating point slack of the programme, and what the moments may be off by. Under a constant weight
-that is proven, as everything else is (`exact`). Under other weights it is 16 times the difference of two Gauss rules
-(also in σ), and the rounding of f': ranges are proven then, integrals are not, they are known to the doubt just named.
+The bound also subtracts the floating point slack of the programme, and a bound on the moments' errors. Under a constant
+weight this is proven, as everything else is (`exact`). Under other weights it is 16 times the difference of two Gauss
+rules (also in σ), and the rounding of f': then ranges are proven, but integrals are known only to that estimate.
 """
 
 import math
@@ -35,10 +35,10 @@ from fitting.fewbit.measure import Cells, Measure
 def lower_bound(
     measure: Measure, cells: Cells, k: int, grid_cost: float, slack: float, shared: bool, inside: float | None = None
 ) -> tuple[float, float]:
-    """The bound, at least 0, and how much of what it lacks is due to the cells' size.
+    """The bound, at least 0, and the part of its loss that is due to the cells' size.
 
     `grid_cost` ± `slack` is the optimal cost between cells with k levels; `inside` is a lower bound of the spread
-    inside the cells, by default what their moments say less their doubts.
+    inside the cells, by default that of their moments less their doubts.
     """
     held = cells.moments.mass > 0
     low, high = cells.low[held], cells.high[held]
@@ -62,10 +62,10 @@ def _peak(low: Array, high: Array, spare: Array) -> float:
 
 
 def _variation(cells: Cells, held: NDArray[np.bool_], edges: Array) -> float:
-    """At least the total variation of f' over the cells with mass: within each, and from each to the next."""
+    """An upper bound of the total variation of f' over the cells with mass: within each, and from each to the next."""
     lo, hi, centre, width = cells.lo[held], cells.hi[held], cells.centre[held], cells.width[held]
-    # Where two cells meet inside a run f' is continuous, and no more than a gap between its ranges (over
-    # samples) can lie between them; elsewhere it may leap from anywhere in the one to anywhere in the other.
+    # Where two cells meet inside a run f' is continuous, and changes by no more than a gap between its ranges (over
+    # samples); elsewhere it may leap from any value in one range to any value in the other.
     met = (hi[:-1] == lo[1:]) & ~np.isin(hi[:-1], edges)
     reach = (width[1:] + width[:-1]) / 2
     leaps = np.maximum(np.abs(np.diff(centre)) + np.where(met, -reach, reach), 0.0)

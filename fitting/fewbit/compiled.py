@@ -1,4 +1,4 @@
-"""Functions that Numba compiles when they are first called, and keeps for the next process where it may."""
+"""Functions that Numba compiles on the first call, and caches for the next process where it can write."""
 
 from collections.abc import Callable
 from typing import TypeVar, cast
@@ -9,8 +9,8 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def compiled(function: Function) -> Function:
-    """The function, compiled. It is kept beside its module, or else in the user's cache (NUMBA_CACHE_DIR)."""
+    """The function, compiled; cached beside its module, or else in the user's cache (NUMBA_CACHE_DIR)."""
     try:
         return cast(Function, njit(cache=True)(function))
-    except RuntimeError:  # neither can be written to, as in a container: it is compiled in each process
+    except RuntimeError:  # neither is writable, as in a container: compiled in each process
         return cast(Function, njit(function))

@@ -18,7 +18,7 @@ from fitting.errors import InputError
 Indices = NDArray[np.int64]
 STEEPEST, FLATTEST = 1e100, 1e-100  # of the largest |f'|
 ROUNDING = 16 * float(np.finfo(np.float64).eps)  # of f', relative
-LOOSE = 1.1  # what a known bound of |f''| may allow f' to vary by, relative to what it does
+LOOSE = 1.1  # how far a known bound of |f''| may overestimate the variation of f'
 
 
 @dataclass(frozen=True)
@@ -82,14 +82,14 @@ class Curve:
         return all(run.flat for run in self.runs)
 
     def run_at(self, points: Array) -> Indices:
-        """Index of the run that holds the left neighbourhood of each point (of the domain's start: the first)."""
+        """Index of the run that holds the left neighbourhood of each point; 0 for the domain's start."""
         return np.clip(np.searchsorted(self.edges, points, side="left") - 1, 0, len(self.runs) - 1)
 
-    def slopes(self, points: Array, runs: Indices) -> Array:
-        """f' at `points`, each taken on the run it is said to lie in (shapes broadcast along the last axes)."""
+    def derivatives(self, points: Array, runs: Indices) -> Array:
+        """f' at `points`, each evaluated on its run of `runs` (shapes broadcast along the last axes)."""
         return self._on_runs(points, runs, "d1")
 
-    def bends(self, points: Array, runs: Indices) -> Array:
+    def second_derivatives(self, points: Array, runs: Indices) -> Array:
         """f'' likewise."""
         return self._on_runs(points, runs, "d2")
 
@@ -100,8 +100,8 @@ class Curve:
     def _on_runs(self, points: Array, runs: Indices, tape: str) -> Array:
         result = np.empty_like(points)
         for index in np.unique(runs):
-            chosen = runs == index
-            result[chosen] = getattr(self.runs[index].piece, tape).numpy(points[chosen])
+            on_run = runs == index
+            result[on_run] = getattr(self.runs[index].piece, tape).numpy(points[on_run])
         return result
 
     def crossings(self, heights: Array) -> list[tuple[Indices, Array]]:
@@ -109,14 +109,14 @@ class Curve:
 
         Positions are ordered along x. Bisection to the last bit: every root is a float64 next to the true one.
         """
-        found = []
+        by_run = []
         for index, run in enumerate(self.runs):
             low, high = min(run.first, run.last), max(run.first, run.last)
             crossed = np.flatnonzero((low < heights) & (heights < high))
             if run.last < run.first:
                 crossed = crossed[::-1]
-            found.append((crossed, self._bisect(index, heights[crossed])))
-        return found
+            by_run.append((crossed, self._bisect(index, heights[crossed])))
+        return by_run
 
     def _bisect(self, index: int, heights: Array) -> Array:
         run = self.runs[index]
@@ -136,11 +136,11 @@ class Curve:
 
         Where f'' is of one sign, f' lies between its values at the ends, and `bends` is a bound of |f''|; it is NaN
         elsewhere. With |f''| <= L on a cell of width h, f' lies within L·h/2 of their mean. Where no finite L is found
-        (a square root's end), the enclosure of f' itself serves. Width inf: neither.
-        What is known of `bends`, as of a cell that holds this one, is asked anew only where it has become loose.
-        Raises `InputError` where f' is found to turn inside a run, which the runs' search must have missed.
+        (a square root's end), the enclosure of f' itself is taken. Width inf: there is neither.
+        `bends`, if given, are bounds on larger cells; they are computed again only where they have become loose.
+        Raises `InputError` where f' turns inside a run: then the search for runs has missed a turning point.
         """
-        ends = self.slopes(lo, runs), self.slopes(hi, runs)
+        ends = self.derivatives(lo, runs), self.derivatives(hi, runs)
         between = np.abs(ends[1] - ends[0]) + ROUNDING * np.maximum(np.abs(ends[0]), np.abs(ends[1]))
         bends = np.full(lo.shape, math.nan) if bends is None else bends.copy()
         bends[np.isin(runs, [index for index, run in enumerate(self.runs) if run.flat])] = 0.0
@@ -157,16 +157,16 @@ class Curve:
                 if not bend.contains(0):
                     width[i], bends[i] = min(width[i], between[i]), steepest
                 continue
-            slope = run.piece.d1.arb(ball)
-            finite = slope.is_finite()
-            centre[i], bends[i] = float(slope.mid()) if finite else 0.0, math.nan
-            width[i] = 2 * float(slope.rad()) * (1 + 1e-12) if finite else math.inf
+            derivative = run.piece.d1.arb(ball)
+            finite = derivative.is_finite()
+            centre[i], bends[i] = float(derivative.mid()) if finite else 0.0, math.nan
+            width[i] = 2 * float(derivative.rad()) * (1 + 1e-12) if finite else math.inf
         return centre, width, bends
 
 
 @lru_cache(maxsize=64)
 def _branches(activation: Activation, lo: float, hi: float) -> tuple[Branch, ...]:
-    """Kept, as the search, the judge and the report each follow the same curve."""
+    """Cached, as the search, the judge and the report each ask for the same curve."""
     return activation.derivative_runs_within(lo, hi)
 
 

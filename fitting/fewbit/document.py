@@ -1,4 +1,4 @@
-"""A fit as a coefficient document, and the file name it goes by."""
+"""A fit as a coefficient document, and its file name."""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def to_document(fit: Fit) -> dict[str, Any]:
 
 
 def command(fit: Fit) -> str | None:
-    """The command that makes this fit again; None for a weight that no command line can name."""
+    """The command that makes this fit again; None for a weight that a command line cannot name."""
     if fit.weight.spelling is None:
         return None
     words = ["--bits", str(fit.bits)]
@@ -45,20 +45,20 @@ def command(fit: Fit) -> str | None:
         words += ["--weight", fit.weight.spelling]
     if fit.domain != fit.weight.domain:
         words += ["--domain", *map(repr, fit.domain)]
-    if fit.budget is not None:  # says so, though it makes the fit again on a machine as fast only
+    if fit.budget is not None:  # recorded, though only a machine of the same speed would make the same fit
         words += ["--budget", repr(fit.budget)]
     return provenance.command("fitting.fewbit", fit.activation, words)
 
 
 def file_name(fit: Fit) -> str:
-    """`fewbit-3bit`, and after it whatever is not by default, in characters that suit any file system."""
+    """`fewbit-3bit`, then every option that is not the default, in characters that suit any file system."""
     return naming.file_name(to_document(fit), fit.weight.domain)
 
 
 def store(fit: Fit, root: Path) -> Published:
-    """Publish `fit` below `root`: a new version unless the newest one already says the same.
+    """Publish `fit` below `root`, as a new version unless the newest version has the same content.
 
-    Raises `InputError` for one that was cut short: the same command must give the same file everywhere.
+    Raises `InputError` for a fit that was cut short: the same command must give the same file everywhere.
     """
     if fit.budget is not None:
         raise InputError(f"{UNPUBLISHED}, got one of {fit.bits} bits after {fit.budget:g} s; use a larger budget")

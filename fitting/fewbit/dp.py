@@ -43,8 +43,8 @@ class Partition:
 def partition(values: ArrayLike, masses: ArrayLike, k: int) -> Partition:
     """Cut the atoms, in their order, into at most k segments with the least total cost.
 
-    Equal neighbours are never cut apart, which cannot pay, and where k segments tell all others apart the cost is
-    exactly 0. Equal inputs give equal cuts on every machine; of equally good cuts the left ones, up to rounding.
+    Equal neighbours are never separated, as that cannot reduce the cost. Where k segments separate all others the cost
+    is exactly 0. Equal inputs give equal cuts on every machine; of equally good cuts the left ones, up to rounding.
 
     Time: O(k n log n) for sorted values, little more for few turning points (of any component), O(k n^2) for the
     worst noise. Memory: O(n).
@@ -89,7 +89,7 @@ class Atoms:
     Attributes
     ----------
     places : int64 array (m,)
-        Where they stood.
+        Their indices in the input.
     p, u : float64 arrays (m, d) and (m,)
         Values and masses, below 1 in size; empty without mass, as are the next two.
     starts : int64 array (r,)
@@ -111,13 +111,13 @@ class Atoms:
     noise: float
 
     def cost(self, cuts: Ints) -> float:
-        """Of the segments between `cuts`, which count runs of equal values."""
+        """The cost of the segments between `cuts`, which are indices of runs of equal values."""
         cuts = self.starts[cuts]
         return math.fsum(map(_cost, np.split(self.p, cuts), np.split(self.u, cuts)))
 
 
 def prepared(values: ArrayLike, masses: ArrayLike) -> Atoms:
-    """The atoms of `values` and `masses`, as `partition` takes and refuses them."""
+    """The atoms of `values` and `masses`; arguments and errors are those of `partition`."""
     p, u = _checked(values, masses)
     places = np.flatnonzero(u)
     p, u = np.ascontiguousarray(p[places]), u[places]
@@ -168,7 +168,7 @@ def _cost(p: Floats, u: Floats) -> float:
 
 
 def rounding_slack(atoms: Atoms, k: int) -> float:
-    """Bound on what rounding costs the search: the terms are those of `blocks`, in units of `noise`.
+    """A bound on the loss of the search by rounding: the terms are those of `blocks`, in units of `noise`.
 
     Let Q be the sum of mass * value^2, and count eps / 2 for each rounding. In first^2 / mass there are 3 for
     the products, the high parts and the whole of `first`, doubled by the square (its terms may cancel, but
@@ -180,7 +180,7 @@ def rounding_slack(atoms: Atoms, k: int) -> float:
     A tolerance t of turning points (t / sqrt(d) in each of d components) moves sqrt(T) by t sqrt(mass) at most:
     t = 4 eps sqrt(Q / mass), nu = 9.
     With margin = 12, lambda = 96, and a layer's loss is 96 (levels + 1) + 12 < 100 (levels + 1).
-    Each of Hirschberg's halvings searches all anew, with k layers in all.
+    Each of Hirschberg's halvings repeats the whole search, with k layers in all.
     """
     n = atoms.starts.size
     passes = 1 if k * (n + 1) <= TABLE_CELLS else k.bit_length()
@@ -218,7 +218,7 @@ def prefix_sums(p: Floats, u: Floats, starts: Ints) -> Floats:
 def turning_points(p: Floats, tolerance: float) -> Ints:
     """0, the atoms where p turns, len(p) - 1; between two of these p goes back by no more than tolerance.
 
-    The tolerance keeps the last bits of a flat tail from passing for hundreds of turns. Time: O(n).
+    Without the tolerance, the last bits of a flat tail would count as hundreds of turns. Time: O(n).
     """
     turns = [0]
     direction = 0  # until the values have left the tolerance once

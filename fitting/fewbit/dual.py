@@ -1,13 +1,13 @@
 """The best partition with a price on segments, in one layer: far cheaper than `dp.partition` for many segments.
 
-Let every segment cost λ more. The best partition into any number of segments is found by one row of minima,
+Add a price λ to each segment. One row of minima gives the best partition into any number of segments,
 
     D(i) = min over j < i of D(j) + T(j, i) + λ,     D(0) = 0,
 
 in place of the k rows of `dp`. Every partition into k segments costs at least D(n) - λk, whatever λ is (weak
 duality), and where the partition found has k segments, that is its cost: then it is the best, exactly. For sorted
 values the least cost is convex in k (T is Monge), so some λ gives k, and the count of segments falls as λ rises:
-λ is found by a search. For other orders there may be none, and `dp.partition` must be asked.
+λ is found by a search. For other orders there may be no such λ, and `dp.partition` must be called.
 
 Rounding. Let every computed T, and the sums below, be within τ of the truth, and let `_scan` use a margin. D(i) grows
 with i, and so does the computed one, by its running maximum. Claim: the computed D(i) is above the true one by at most
@@ -66,12 +66,12 @@ def priced_cuts(sums: Floats, price: float, margin: float) -> tuple[float, Ints]
 
 
 def priced_partition(values: ArrayLike, masses: ArrayLike, k: int) -> Partition | None:
-    """The best partition into k segments where some price leads to it, else None; never a larger slack than `dp`'s.
+    """The best partition into k segments, or None if no price leads to it; its slack is at most that of `dp`.
 
     Parameters
     ----------
     values, masses, k
-        As for `dp.partition`, which this agrees with to the sum of their slacks.
+        As for `dp.partition`; the costs agree to the sum of both slacks.
 
     Raises
     ------
@@ -83,10 +83,10 @@ def priced_partition(values: ArrayLike, masses: ArrayLike, k: int) -> Partition 
     atoms = prepared(values, masses)
     if atoms.starts.size <= k:
         return Partition(atoms.places[atoms.starts[1:]], 0.0, 0.0)
-    found = _search(atoms, k)
-    if found is None:
+    cuts_and_bound = _search(atoms, k)
+    if cuts_and_bound is None:
         return None
-    cuts, bound = found
+    cuts, bound = cuts_and_bound
     cost = atoms.cost(cuts)
     slack = max(0.0, cost - bound) + atoms.p.size * TINY
     if slack > rounding_slack(atoms, k):  # no price leads to k segments, and others hide the least cost
@@ -102,8 +102,8 @@ def _search(atoms: Atoms, k: int) -> tuple[Ints, float] | None:
     """The cuts of k segments, and a lower bound on the cost of any such.
 
     The first prices come from a smooth curve's error, C / k², and its price, 2 C / k³. Once partitions with more and
-    with fewer than k segments have been seen, the next price makes these two equally good. Where no third one is better
-    there, both are best, and so is a splice of them.
+    with fewer than k segments have been seen, the next price makes these two equally good. If no third partition is
+    better at that price, both are best, and so is a splice of them.
     """
     more: Ints | None = None
     fewer: Ints | None = None
@@ -133,10 +133,10 @@ def _bound(atoms: Atoms, least: float, price: float, k: int) -> float:
 
 
 def _splice(fewer: Ints, more: Ints, k: int, n: int) -> Ints | None:
-    """k segments from the first of one partition and the last of another; None where they never nest.
+    """The first segments of one partition and the last of the other, k in all; None where they never nest.
 
-    Where a segment of `more` lies inside one of `fewer`, going over from the one to the other there costs no more than
-    both partitions do, if T is Monge.
+    Where a segment of `more` lies inside one of `fewer`, changing from one partition to the other there costs no more
+    than both partitions do, if T is Monge.
     """
     outer, inner = [0, *fewer.tolist(), n], [0, *more.tolist(), n]
     skipped = len(inner) - k - 1

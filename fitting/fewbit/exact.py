@@ -1,9 +1,9 @@
-"""The cells of a certificate under a constant weight, with nothing that is estimated: all of it in ball arithmetic.
+"""The cells of a certificate under a constant weight, without estimates: all in ball arithmetic.
 
 The bound of `certificate` needs of each cell its mass μ, the mean p of f', a range that holds f' and an upper bound of
 its spread σ; and of all cells together a lower bound of the sum of σ.
 
-- μ is the cell's length, and p the mean of the polynomials that `panels` puts in the place of f'.
+- μ is the cell's length, and p the mean of the polynomials by which `panels` approximates f'.
 - Where f'' has one sign on a cell, f' lies between its values at the ends, which these polynomials give, too.
   Elsewhere, with |f''| <= L, it lies within L·h/2 of them, h being the cell's length; where no L is found, the
   enclosure of f' itself serves.
@@ -49,7 +49,7 @@ class ExactCells:
 
     @cached_property
     def works(self) -> bool:
-        """Whether all of f' has balls; it has none at the end of a square root, for instance."""
+        """Whether f' has enclosures everywhere; it has none at the end of a square root, for instance."""
         return None not in self._panels and math.isfinite(self._total)
 
     @cached_property
@@ -66,9 +66,9 @@ class ExactCells:
         return [panels_of(run, self.centre, self.reach) for run in self.curve.runs]
 
     def of(self, cells: Cells) -> tuple[Cells, float]:
-        """The cells with proven moments and ranges, and a lower bound of all that is inside them, less all doubts.
+        """The cells with proven moments and ranges, and a lower bound of the sum of their spreads, less all doubts.
 
-        Their `spread` is an upper bound.
+        The `spread` of each is an upper bound.
         """
         known = [self._on_run(run, panels, cells) for run, panels in zip(self.curve.runs, self._panels, strict=True)]
         away, radius, low, high, bends = (np.concatenate(column) for column in zip(*known, strict=True))
@@ -114,8 +114,8 @@ def _turning(run: Run, lo: float, hi: float, low: float, high: float) -> tuple[f
     """
     bend = run.piece.d2.arb(hull(lo, hi))
     if not bend.is_finite():
-        slope = run.piece.d1.arb(hull(lo, hi))
-        return _below(slope), _above(slope), math.inf
+        derivative = run.piece.d1.arb(hull(lo, hi))
+        return _below(derivative), _above(derivative), math.inf
     steepest = _above(abs(bend))
     reach = steepest * (hi - lo) / 2 * (1 + 4 * EPS)
     return low - reach, high + reach, steepest

@@ -1,6 +1,6 @@
 """The judge of a finished table: its errors from the definition alone, by ball arithmetic.
 
-Knows nothing of how the table was found.
+It uses nothing of the search.
 """
 
 from collections.abc import Iterator
@@ -18,10 +18,10 @@ from fitting.fewbit.steps import Steps
 from fitting.weights import Weight
 
 PRECISION = 128  # bits
-FINER = (512, 4096)  # where f' - q is nothing but cancellation
-SHARP = 2.0**-56  # the relative radius of an enclosure that rounds to one float64, but for a rare tie
+FINER = (512, 4096)  # bits, where all digits of f' - q cancel
+SHARP = 2.0**-56  # the relative radius of an enclosure that rounds to a single float64, but for a rare tie
 WEIGHTED_DIGITS = 12
-WEIGHTED_TOLERANCE = 1e-9  # relative: two quadratures of 1e-15 of the whole, against an error of 1e-6 of it
+WEIGHTED_TOLERANCE = 1e-9  # relative: two quadratures, each to 1e-15 of the integral, of an error of 1e-6 of it
 
 
 def l2_squared(activation: Activation, weight: Weight, domain: tuple[float, float], steps: Steps) -> float:
@@ -35,7 +35,7 @@ def l2_squared(activation: Activation, weight: Weight, domain: tuple[float, floa
 def l2_and_doubt(
     activation: Activation, weight: Weight, domain: tuple[float, float], steps: Steps
 ) -> tuple[float, float]:
-    """`l2_squared`, and what it may be wrong by beyond its rounding, for all that its own points of w show."""
+    """`l2_squared`, and a bound on its error beyond rounding, as far as its own points of w show it."""
     curve = Curve(activation, *domain)
     if weight.height is None:
         measure = Measure(activation, weight, domain, independent=True)
@@ -50,7 +50,7 @@ def l2_and_doubt(
 
 
 def _total(curve: Curve, steps: Steps) -> Any:
-    if curve.is_step:  # its slopes, such as 1/6, count as the float64 numbers that levels can be
+    if curve.is_step:  # a value of f' such as 1/6 is rounded to float64, as levels are
         parts = ((b - a) * (run.first - y) ** 2 for run, a, b, y in pieces_of(curve, steps))
     else:
         parts = (squared_error(run.piece, a, b, y) for run, a, b, y in pieces_of(curve, steps))
@@ -63,9 +63,9 @@ def squared_error(piece: Piece, lo: Any, hi: Any, level: Any) -> Any:
     def integrand(z: Any, _: bool) -> Any:
         return flint.acb(piece.d1.acb(z) - level) ** 2
 
-    # The monotone f' - level is greatest at one end; what it is between there and 0 sets the scale of the whole.
+    # The monotone f' - level is largest at one end, which sets the scale of the integral.
     ends = [abs(piece.d1.arb(end) - level) for end in (lo, hi)]
-    if piece.d2.expression == 0:  # f' is constant, and subdivision would look in vain for how it changes
+    if piece.d2.expression == 0:  # f' is constant: nothing to subdivide for
         return (hi - lo) * ends[0] ** 2
     tolerance = (hi - lo) * max(end.upper() for end in ends) ** 2 * flint.arb(2) ** -110
     total = flint.acb.integral(integrand, lo, hi, abs_tol=tolerance).real

@@ -15,12 +15,12 @@ from fitting.fewbit.moments import Moments, Quadrature, Samples, Source
 from fitting.fewbit.scan import refined
 from fitting.weights import Weight
 
-CONVERGED = 1e-15  # the doubt about one cell, relative to the whole integral, that is as good as none
+CONVERGED = 1e-15  # a cell's doubt, relative to the whole integral, that is negligible
 NARROWEST = 2.0**-46  # of |x|: below it a cell is not split again
 TINIEST = 2.0**-80  # of the domain: below it the search for a bound of f' is given up
 MAX_CELLS = 300_000
 TOO_ROUGH = 1e-3  # of the mass, unaccounted for: as much as the gap that a fit is to prove
-GOLDEN = (3 - math.sqrt(5)) / 2  # no halving of a cell comes upon a cell cut there
+GOLDEN = (3 - math.sqrt(5)) / 2  # a cell cut there has no cell in common with its halvings
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Measure:
     activation, weight, domain
         The activation, the weight and the domain's ends.
     independent : bool
-        Whether cells and the points that look at the weight are others than those of a first measure.
+        Whether to use other cells, and other points of the weight, than the first measure.
 
     Raises
     ------
@@ -92,7 +92,7 @@ class Measure:
                 "or draw samples from it and fit to them"
             )
         held = cells.moments.mass > 0
-        # Where a narrow weight leaves but a part of f', that part's scale is what counts.
+        # Under a narrow weight only a part of f' counts, and its scale.
         low = max(float(np.min(cells.low[held])), self.curve.low)
         high = min(float(np.max(cells.high[held])), self.curve.high)
         self.source.focus(low, high)
@@ -100,9 +100,9 @@ class Measure:
         self._cells = self._measured(edges[:-1], edges[1:])
 
     def _edges(self, independent: bool) -> tuple[Array, float]:
-        """Where cells begin: at the ends of runs, at landmarks, and around what a look at the density finds.
+        """The edges of the first cells: ends of runs, landmarks, and more around features seen in the density.
 
-        And how much mass was seen there that the rules on these cells do not account for.
+        And how much of the mass seen there the rules on these cells do not account for.
         """
         lo, hi = self.domain
         marks = np.unique([lo, *(point for point in self.weight.landmarks if lo < point < hi), hi])
@@ -135,13 +135,13 @@ class Measure:
         return Cells(lo, hi, moments, *self.source.ranges(lo, hi, runs, bends), doubt)
 
     def first_spare(self, k: int) -> float:
-        """What `cells` for k levels may have to spare, to begin with: no feature of f' escapes them."""
+        """The first `spare` for `cells`, with k levels: small enough that the cells show every feature of f'."""
         return min(1e-5, 1e-2 / k**2) * self.mass * self.span
 
     def cells(self, spare: float, late: Callable[[], bool] | None = None) -> Cells:
-        """Cells none of which has more than `spare` to spare; smaller values refine the same cells.
+        """Cells whose `spare` is at most the given one; smaller values refine the same cells.
 
-        They may have more where they cannot be narrower, where there are `MAX_CELLS` of them, and once `late`.
+        A cell may have more if it cannot be narrower, if there are `MAX_CELLS`, and once `late`.
         """
         while True:
             cells = self._cells
@@ -167,23 +167,22 @@ class Measure:
             self._cells = _joined(cells, ~split, halves)
 
     def _coarse(self, cells: Cells, spare: float) -> NDArray[np.bool_]:
-        """Cells with too much to spare or doubtful moments.
+        """Cells with too large a `spare`, or with doubtful moments.
 
-        What the nodes of the quadrature saw must agree with the proven width: where f' bends between
-        two nodes, the width shows it.
+        The nodes of the quadrature must agree with the proven width, which shows whether f' bends between two nodes.
         """
         seen = np.maximum(cells.spare, cells.moments.mass * cells.width / 4)
         wide = cells.width > 2 * ROUNDING * self.top
         return (wide & (seen > spare)) | (cells.doubt > CONVERGED * self.mass * self.top * self.span)
 
-    def _by_ends(self, cells: Cells, chosen: NDArray[np.bool_]) -> Cells:
-        """`cells`, the `chosen` ones with the range that f', being monotone, has by its values at their ends.
+    def _by_ends(self, cells: Cells, stuck: NDArray[np.bool_]) -> Cells:
+        """`cells`, where the range of f' on the `stuck` ones comes from its values at their ends, as f' is monotone.
 
-        For ends at which f' is finite and no ball that touches them has an image, such as that of a square root.
+        Needed at ends where f' is finite but has no enclosure on any ball that touches them, as for a square root.
         """
-        lo, hi = cells.lo[chosen], cells.hi[chosen]
+        lo, hi = cells.lo[stuck], cells.hi[stuck]
         runs = self.curve.run_at(hi)
-        first, last = self.curve.slopes(lo, runs), self.curve.slopes(hi, runs)
+        first, last = self.curve.derivatives(lo, runs), self.curve.derivatives(hi, runs)
         wrong = ~(np.isfinite(first) & np.isfinite(last))
         wrong[~wrong] = np.abs(last - first)[~wrong] > self.span / 64
         if wrong.any():
@@ -193,7 +192,7 @@ class Measure:
                 f"no bound is found near x = {at:.6g}; try --domain"
             )
         centre, width = cells.centre.copy(), cells.width.copy()
-        centre[chosen], width[chosen] = (first + last) / 2, 2 * np.abs(last - first)
+        centre[stuck], width[stuck] = (first + last) / 2, 2 * np.abs(last - first)
         return replace(cells, centre=centre, width=width)
 
     def intervals(self, borders: Array) -> Moments:
@@ -212,7 +211,7 @@ class Measure:
 
 
 def _joined(cells: Cells, keep: NDArray[np.bool_], new: Cells) -> Cells:
-    """The kept ones of `cells` and all `new` ones, in x order."""
+    """The cells of `cells` under the mask `keep`, and all `new` ones, in x order."""
     order = np.argsort(np.concatenate([cells.lo[keep], new.lo]), kind="stable")
 
     def join(old: Array, fresh: Array) -> Array:

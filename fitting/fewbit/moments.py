@@ -18,8 +18,8 @@ from fitting.weights import Weight
 
 _ROOTS, _WEIGHTS = special.roots_legendre(12)
 _CHECK_ROOTS, _CHECK_WEIGHTS = special.roots_legendre(8)
-# How often the difference of the two rules holds the error of the better one: for smooth functions it is far
-# greater, at the end of x**-s the error is 1/(1.5**(2 - 2s) - 1) times the difference, 12 for s = 0.9.
+# The error of the better rule is at most so many times the difference of both: for smooth functions far less than
+# once, at the end of x**-s 1/(1.5**(2 - 2s) - 1) times, 12 for s = 0.9.
 DOUBT = 16
 
 
@@ -31,8 +31,8 @@ class Moments:
     mean: Array
     spread: Array
 
-    def __getitem__(self, chosen: NDArray[np.bool_] | Indices) -> "Moments":
-        return Moments(self.mass[chosen], self.mean[chosen], self.spread[chosen])
+    def __getitem__(self, index: NDArray[np.bool_] | Indices) -> "Moments":
+        return Moments(self.mass[index], self.mean[index], self.spread[index])
 
     def joined(self, other: "Moments") -> "Moments":
         """These intervals and then those of `other`."""
@@ -55,13 +55,13 @@ class Moments:
 
 
 class Source(Protocol):
-    """Where moments come from. Intervals are (lo, hi], each inside one run of the curve."""
+    """Computes moments. Intervals are (lo, hi], each inside one run of the curve."""
 
     def moments(self, lo: Array, hi: Array, runs: Indices) -> tuple[Moments, Array]:
         """The moments, and for each interval a bound on the error of ∫ (f' - y)² w, for any y in the focus."""
 
     def focus(self, low: float, high: float) -> None:
-        """Say between which values f' lies where there is mass; at first, it is all of its values."""
+        """Set the range of f' where there is mass; at first it is that of all its values."""
 
     def ranges(self, lo: Array, hi: Array, runs: Indices, bends: Array | None = None) -> tuple[Array, Array, Array]:
         """(centre, width) of an interval that holds every value of f' that counts; bends as in `Curve.ranges`."""
@@ -71,7 +71,7 @@ class Source(Protocol):
 
 
 class Quadrature:
-    """Under a density: Gauss-Legendre rules of 12 points, and of 8 to tell the error."""
+    """Moments under a density: Gauss-Legendre rules of 12 points, and of 8 to estimate the error."""
 
     def __init__(self, curve: Curve, weight: Weight) -> None:
         self.curve, self.weight = curve, weight
@@ -92,7 +92,7 @@ class Quadrature:
         """The moments, and the sums of w, (f' - centre) w and (f' - centre)² w that the rule gives."""
         half = (hi - lo)[:, None] / 2
         points = lo[:, None] + half * (1 + roots)
-        values = self.curve.slopes(points, np.broadcast_to(runs[:, None], points.shape)) - self.centre
+        values = self.curve.derivatives(points, np.broadcast_to(runs[:, None], points.shape)) - self.centre
         masses = half * weights * self.density(points)
         sums = np.stack([masses.sum(axis=1), (masses * values).sum(axis=1), (masses * values**2).sum(axis=1)])
         mean = np.divide(sums[1], sums[0], out=values.mean(axis=1), where=sums[0] > 0)
@@ -117,9 +117,9 @@ class Quadrature:
 
 
 class Samples:
-    """Over recorded values: exact sums. Raises `InputError` where none lies in the domain.
+    """Moments over recorded values: exact sums. Raises `InputError` where none lies in the domain.
 
-    At a kink f' is that of the left side, for q's intervals are closed there.
+    At a kink f' is the left derivative, as q's intervals are closed on the right.
     """
 
     def __init__(self, curve: Curve, samples: Array) -> None:
@@ -129,10 +129,10 @@ class Samples:
         self.start = curve.lo
         self.points, counts = np.unique(inside, return_counts=True)
         self.mass: Array = counts / samples.size
-        self.values = curve.slopes(self.points, curve.run_at(self.points))
+        self.values = curve.derivatives(self.points, curve.run_at(self.points))
 
     def focus(self, low: float, high: float) -> None:
-        pass  # sums need none
+        pass  # exact sums do not use it
 
     def _slices(self, lo: Array, hi: Array) -> list[slice]:
         """Which samples lie in each (lo, hi]; the domain's first point belongs to the first interval."""
@@ -157,7 +157,7 @@ class Samples:
             if part.start < part.stop:
                 low, high = self.values[part].min(), self.values[part].max()
                 centre[i], width[i] = (low + high) / 2, high - low
-        return centre, width, np.full(lo.shape, math.nan)  # which none asks for
+        return centre, width, np.full(lo.shape, math.nan)  # bends: not used over samples
 
     def density(self, points: Array) -> Array:
         return np.zeros_like(points)

@@ -1,4 +1,4 @@
-"""The options of the command, and the checks of them that need none of its libraries."""
+"""The options of the command, and their checks, which need none of its libraries."""
 
 import argparse
 
@@ -102,7 +102,7 @@ def _check_joint(options: argparse.Namespace) -> None:
 
 
 def output_weight(options: argparse.Namespace) -> float:
-    """λ, as --lambda gives it."""
+    """λ from --lambda."""
     given = shared.checked("lambda", options.output_weight, check_output_weight)
     return 1.0 if given is None else given
 

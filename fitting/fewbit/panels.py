@@ -29,8 +29,8 @@ NODES = 10  # of Gauss's rule, which is exact for degrees below 20
 RHO = 8
 PRECISION = 96  # bits
 EPS = float(np.finfo(np.float64).eps)
-ENOUGH = 2 * EPS  # the error of interpolation that is as good as rounding, relative to how far f' reaches
-MOST = 4096  # panels of a run: the end of a square root has no ellipse, and would be halved for ever
+ENOUGH = 2 * EPS  # an error of interpolation that is no more than rounding, relative to the range of f'
+MOST = 4096  # panels of a run: at the end of a square root there is no ellipse, and halving would not end
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Panels:
     coefficients : float64 array (m, N)
         Of T_0 ... T_(N-1).
     radius : float64 array (m,)
-        Between f' - level and what `at` and `means` say of it, at most.
+        Bounds of the errors of `at` and `means`.
     """
 
     level: float
@@ -81,9 +81,9 @@ class Panels:
 
 
 def panels_of(run: Run, level: float, reach: float) -> Panels | None:
-    """The panels of a run; None where f' is not found to be analytic around it, as at the end of a square root.
+    """The panels of a run; None where f' cannot be shown to be analytic around it, as at the end of a square root.
 
-    `reach` is the size of f' - level to which rounding is compared.
+    Errors are compared with the rounding of a number of size `reach`.
     """
     todo, done = [(run.lo, run.hi)], []
     while todo:

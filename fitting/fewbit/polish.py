@@ -20,17 +20,17 @@ from fitting.fewbit.steps import Steps, tidy
 
 PRECISION = 320  # bits
 ROUNDS = 20
-ENOUGH = 1e-75  # of max |f'|: so that a level of 1e-24, of a tail, has its 16 digits too
-ZERO = 1e-60  # of the domain or max |f'|: what is 0 by symmetry comes out far below it
-DIGITS = 12  # kept of a fit under other weights, which float64 solves to about 14
+ENOUGH = 1e-75  # of max |f'|: so that a level of 1e-24, in a tail, has 16 digits too
+ZERO = 1e-60  # of the domain or max |f'|: numbers that are 0 by symmetry come out far below it
+DIGITS = 12  # stored of a fit under other weights, which float64 solves to about 14
 HELD_DIGITS = 15  # that every float64 has
-NOISE = 1e-9  # relative: far above the rounding of an error, far below what another stationary point costs
+NOISE = 1e-9  # relative: far above the rounding of an error, far below the extra error of another stationary point
 
 
 def polish(measure: Measure, steps: Steps) -> Steps:
     """`steps` to the last bit where the weight is constant, else rounded to `DIGITS` significant digits.
 
-    What would raise the error, as by a Newton step that fled to another stationary point, is not taken.
+    A result with a larger error, as after a Newton step to another stationary point, is discarded.
     """
     limit = steps.error(measure) * (1 + NOISE)
     exact = _solve(measure, steps) if measure.weight.height is not None else None
@@ -46,7 +46,7 @@ def polish(measure: Measure, steps: Steps) -> Steps:
 
 
 def trimmed(values: Array) -> list[float]:
-    """`values` to `DIGITS` digits of the range they span (of the value, where there is one)."""
+    """`values` to `DIGITS` digits of the range they span (of the value itself, if there is only one)."""
     largest = float(np.max(np.abs(values), initial=0.0)) or 1.0
     span = (float(np.ptp(values)) if len(values) else 0.0) or largest
     digits = min(DIGITS - 1 - math.floor(math.log10(span)), HELD_DIGITS - 1 - math.floor(math.log10(largest)))
@@ -56,7 +56,7 @@ def trimmed(values: Array) -> list[float]:
 def _solve(measure: Measure, steps: Steps) -> tuple[list[float], list[float]] | None:
     """Borders and levels of the stationary point next to `steps`; None where Newton's method finds none."""
     curve = measure.curve
-    slope = jacobian(measure, steps)
+    derivative_matrix = jacobian(measure, steps)
     with flint.ctx.workprec(PRECISION):
         levels = [flint.arb(value) for value in steps.levels]
         borders = [flint.arb(value) for value in steps.borders]
@@ -70,7 +70,7 @@ def _solve(measure: Measure, steps: Steps) -> tuple[list[float], list[float]] | 
                 return [_rounded(at, reach) for at in borders], [_rounded(y, measure.top) for y in levels]
             # Newton's correction in float64 of a residual scaled to 1: each round gains about ten digits.
             try:
-                scaled = np.linalg.solve(slope, [float(value / worst) for value in residual])
+                scaled = np.linalg.solve(derivative_matrix, [float(value / worst) for value in residual])
             except np.linalg.LinAlgError:
                 return None
             levels = [(y + worst * flint.arb(float(move))).mid() for y, move in zip(levels, scaled, strict=True)]
@@ -108,9 +108,9 @@ def _means(curve: Curve, steps: Steps, borders: list[Any], levels: list[Any]) ->
 
 
 def first_of_twins(measure: Measure, steps: Steps) -> Steps:
-    """Of `steps` and the images of it that are as good by a symmetry of f', the one with the first borders.
+    """The one with the least borders of `steps` and those of its mirror images that a symmetry of f' makes as good.
 
-    Which of them the search comes upon is a matter of rounding, and so of the machine.
+    Which of them a search finds depends on rounding, and so on the machine.
     """
     mirror = steps.mirrored(measure.curve.lo + measure.curve.hi)
     twins = [mirror, mirror.flipped(measure.curve.runs[0].first + measure.curve.runs[-1].last)]

@@ -1,7 +1,7 @@
-"""The lower bound of a stored fewbit file, proven from the file alone. `python -m coefficients check --prove` calls it.
+"""Prove the lower bound of a stored fewbit file from the file alone. `python -m coefficients check --prove` calls it.
 
-No table is searched for: cells, which end at the stored borders up to 4 bits, are refined until their bound reaches the
-stored one. Everything in it is proven (`certificate`, `exact`, `dual`), so the weight must be uniform.
+It searches for no table: it refines cells, which up to 4 bits end at the stored borders, until their bound reaches the
+stored one. The bound is rigorous (`certificate`, `exact`, `dual`) for a uniform weight only.
 """
 
 import math
@@ -22,17 +22,17 @@ UNPROVEN = "error.lower_bound in ball arithmetic"
 
 
 def prove(document: dict[str, Any], report: Callable[[str], None]) -> tuple[list[str], list[str]]:
-    """What is wrong with the lower bound of a fewbit document that passed its schema, and what could not be proven.
+    """Problems in the lower bound of a fewbit document that passed its schema, and what could not be proven.
 
     Parameters
     ----------
     document : dict
         As `coefficients.load` gives it.
     report : callable
-        Is told, in a few words, what is being done.
+        Called with a short text of what is being done.
     """
     options, stored = document["options"], document["error"]["lower_bound"]
-    if stored == 0:  # which is always one
+    if stored == 0:  # 0 is always a lower bound
         return [], []
     weight = uniform()
     if options["weight"] != weight.label:
@@ -80,7 +80,7 @@ def _proven(
         bound = max(bound, reached)
         if bound >= sought or gain > STUCK * last or len(cells.lo) == MAX_CELLS:
             return bound
-        # On fine cells the bound falls short of the error by the gain, about: so much of the gain may be left.
+        # On fine cells the bound is below the error by about the gain, so the gain may be as large as this difference.
         sharper = 0.8 * max(error - sought, target_gap(kind[0]) * error) / gain
         spare = min(spare, float(known.spare.max())) * min(0.5, max(sharper, SHARPEST))
         last = gain

@@ -17,11 +17,11 @@ from fitting.fewbit.steps import Steps, contiguous_steps, nearest_level_steps
 MAX_ROUNDS = 200
 DAMPED = (1.0, 0.5, 0.125)  # the parts of Newton's step that are tried
 SETTLED = 4 * np.finfo(np.float64).eps  # a change of levels by less than this, times max |f'|, is rounding
-NEAR = 1e-9  # Newton's steps at least halve the residual; where one of this size is not halved, it is noise
+NEAR = 1e-9  # Newton's steps at least halve a residual; a residual below this that is not halved is noise
 
 
 def refine(measure: Measure, steps: Steps, shared: bool) -> Steps:
-    """A stationary point at least as good as `steps`, whose structure (order, kind) is kept."""
+    """A stationary point at least as good as `steps`, of the same structure (order, kind)."""
 
     def rebuilt(levels: Array) -> Steps:
         if shared:
@@ -77,8 +77,8 @@ def jacobian(measure: Measure, steps: Steps) -> Array:
     curve, (left, right) = measure.curve, (steps.codes[:-1], steps.codes[1:])
     runs = curve.run_at(steps.borders)
     gap = steps.levels[right] - steps.levels[left]
-    miss = curve.slopes(steps.borders, runs) - (steps.levels[left] + steps.levels[right]) / 2
-    bend = curve.bends(steps.borders, runs)
+    miss = curve.derivatives(steps.borders, runs) - (steps.levels[left] + steps.levels[right]) / 2
+    bend = curve.second_derivatives(steps.borders, runs)
     movable = (np.abs(miss) <= 1e-6 * measure.span) & np.isfinite(bend) & (bend != 0)
     with np.errstate(over="ignore"):  # a border where f' is all but flat: Newton's step then fails, not Lloyd's
         term = np.divide(measure.source.density(steps.borders) * gap, 4 * bend, out=np.zeros_like(gap), where=movable)

@@ -33,7 +33,7 @@ def as_table(fit: Fit) -> str:
     cells = [("from", "to", "level", "code")] + [
         (ten_digits(a), ten_digits(b), ten_digits(level), f"{code:0{fit.bits}b}") for a, b, level, code in rows(fit)
     ]
-    return "\n".join([*lines, *aligned(cells), "", *_facts(fit)])
+    return "\n".join([*lines, *aligned(cells), "", *_error_lines(fit)])
 
 
 def aligned(cells: Sequence[tuple[str, ...]]) -> list[str]:
@@ -47,14 +47,14 @@ def aligned(cells: Sequence[tuple[str, ...]]) -> list[str]:
     return ["  " + "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in cells]
 
 
-def called(activation: Activation) -> str:
+def display_name(activation: Activation) -> str:
     """The function's name, with its parameters."""
     params = ", ".join(f"{key}={value:g}" for key, value in activation.params.items())
     return f"{activation.name}({params})" if params else activation.name
 
 
 def _title(fit: Fit) -> str:
-    name = called(fit.activation)
+    name = display_name(fit.activation)
     lo, hi = fit.domain
     levels, intervals = counted(len(fit.steps.levels), "level"), counted(len(fit.steps.codes), "interval")
     return (
@@ -63,7 +63,7 @@ def _title(fit: Fit) -> str:
     )
 
 
-def _facts(fit: Fit) -> list[str]:
+def _error_lines(fit: Fit) -> list[str]:
     error = fit.error
     if all(run.flat for run in Curve(fit.activation, *fit.domain).runs) and error.linf == 0:
         return [f"error   exactly 0: f' takes {counted(len(fit.steps.levels), 'value')} here, and each has its level"]

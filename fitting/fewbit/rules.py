@@ -1,4 +1,4 @@
-"""The rules of a fit's arguments: for the command, before its libraries are there, and for `solve.fit`."""
+"""Checks of a fit's arguments, for `solve.fit`, and for the command before it imports its libraries."""
 
 import math
 from numbers import Integral

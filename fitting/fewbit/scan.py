@@ -1,8 +1,8 @@
-"""A second look at a density, by points of its own: a rule of 12 points cannot know of a peak between them.
+"""A scan of a density at further points: a rule of 12 points does not see a peak between them.
 
-The nodes of `moments` claim that on each cell w is the polynomial through its values at them. Here w is looked at
-on `POINTS` evenly spaced points as well, and cells on which it is not what their nodes claim are halved until it
-is. A peak that no point falls on stays unseen: nothing that calls w can exclude it.
+The nodes of `moments` claim that on each cell w is the polynomial through its values at them. Here w is evaluated
+at `POINTS` evenly spaced points too, and cells on which it differs from that polynomial are halved until it does
+not. A peak that no point falls on stays unseen: no method that only calls w can exclude it.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from fitting.activations.tape import Array
 
 POINTS = 1 << 18  # over the domain, shared out evenly among the stretches between landmarks
 FEWEST = 1 << 10  # in each of them
-UNSEEN = 1e-10  # of all mass: what one cell may hold that its nodes do not claim
+UNSEEN = 1e-10  # of all mass: how much of it a cell may have beside what its nodes claim
 MOST_EDGES = 100_000
 
 _ROOTS, _WEIGHTS = special.roots_legendre(12)
@@ -22,7 +22,7 @@ _BARYCENTRIC = (-1.0) ** np.arange(12) * np.sqrt((1 - _ROOTS**2) * _WEIGHTS)
 
 
 def refined(density: Callable[[Array], Array], landmarks: Array, edges: Array, offset: float) -> tuple[Array, float]:
-    """`edges` and more between them, such that points see what the cells' nodes claim, to `UNSEEN` of the mass each.
+    """`edges` and more between them, so that points and nodes agree on each cell, to `UNSEEN` of the mass.
 
     Parameters
     ----------
@@ -33,12 +33,12 @@ def refined(density: Callable[[Array], Array], landmarks: Array, edges: Array, o
     edges : float64 array
         Of the cells.
     offset : float
-        In (0, 1), where the points lie in their strata.
+        In (0, 1): where in its stratum each point lies.
 
     Returns
     -------
     edges, mass
-        The mass that is still not claimed is more than rounding for a density of many peaks, or noise.
+        The edges, and the mass not claimed by nodes: more than rounding for a density of many peaks, or noise.
     """
     count = max(FEWEST, POINTS // (len(landmarks) - 1))
     lengths = np.diff(landmarks) / count
@@ -46,18 +46,18 @@ def refined(density: Callable[[Array], Array], landmarks: Array, edges: Array, o
     masses = np.repeat(lengths, count)
     values = density(points)
     limit = UNSEEN * float(values @ masses)
-    lo, hi, found, rest = edges[:-1], edges[1:], edges, 0.0
+    lo, hi, cell_edges, rest = edges[:-1], edges[1:], edges, 0.0
     while lo.size:
         unclaimed = _unclaimed(density, points, values, masses, lo, hi)
         mid = lo + (hi - lo) / 2
         split = (unclaimed > limit) & (lo < mid) & (mid < hi)
-        if len(found) + split.sum() > MOST_EDGES:
+        if len(cell_edges) + split.sum() > MOST_EDGES:
             split[:] = False
         rest += float(unclaimed[~split].sum())
         lo, mid, hi = lo[split], mid[split], hi[split]
-        found = np.concatenate([found, mid])
+        cell_edges = np.concatenate([cell_edges, mid])
         lo, hi = np.concatenate([lo, mid]), np.concatenate([mid, hi])
-    return np.sort(found), rest
+    return np.sort(cell_edges), rest
 
 
 def _unclaimed(

@@ -17,10 +17,10 @@ from fitting.fewbit.refine import refine
 from fitting.fewbit.steps import Steps, contiguous_steps, nearest_level_steps, tidy
 from fitting.words import counted, percent
 
-TARGET_GAPS = (16, 9e-6, 9e-5)  # up to so many levels, beyond them; 1e-5 and 1e-4 with the rounding of the stored bound
-MANY = 16  # levels, beyond which one layer of the search with a price is cheaper than so many without
-STUCK = 0.9  # a gain above so much of the last round's, which is to halve: cells are as narrow as they get
-SHARPEST = 1 / 64  # what a round asks of the next at most: about 8 times the cells
+TARGET_GAPS = (16, 9e-6, 9e-5)  # gap up to 16 levels, and above; 1e-5 and 1e-4 with the rounding of the stored bound
+MANY = 16  # levels, above which one layer with a price is cheaper than a layer for each level
+STUCK = 0.9  # if the gain, which should halve, stays above this part of the last round's, cells get no narrower
+SHARPEST = 1 / 64  # the least factor of `spare` from round to round: about 8 times the cells
 
 
 def _silent(_: str) -> None:
@@ -38,9 +38,9 @@ class Effort:
     deadline : float
         Of `time.monotonic`, after which no further round begins.
     sought : float
-        The error that would do; the search ends once the lower bound is above it.
+        The error that suffices; the search ends once the lower bound is above it.
     report : callable
-        Is told of rounds.
+        Called with a text in each round.
     """
 
     gap: float | None = None
@@ -60,7 +60,7 @@ def target_gap(k: int) -> float:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The outcome of a search.
 
     Attributes
@@ -68,7 +68,7 @@ class Found:
     steps : Steps
         The best.
     error : float
-        Of them, by the search's measure.
+        Their error by the search's measure.
     bound : float
         A lower bound of the error.
     exact : bool
@@ -84,11 +84,11 @@ class Found:
     cut_short: bool = False
 
 
-def search(measure: Measure, k: int, shared: bool, effort: Effort) -> Found:
-    """f' itself where it can be had, else the grid optimum, refined; on finer cells until the gap is small enough."""
+def search(measure: Measure, k: int, shared: bool, effort: Effort) -> SearchResult:
+    """f' itself if it has few enough steps; else the refined grid optimum, on finer cells until the gap is small."""
     steps = _exact_steps(measure, k, shared)
     if steps is not None:
-        return Found(steps, 0.0, 0.0, exact=True)
+        return SearchResult(steps, 0.0, 0.0, exact=True)
     exact = ExactCells(measure) if measure.weight.height is not None else None
     aim = target_gap(k) if effort.gap is None else effort.gap
     spare, last, rounds = measure.first_spare(k), math.inf, 0
@@ -97,7 +97,7 @@ def search(measure: Measure, k: int, shared: bool, effort: Effort) -> Found:
     while True:
         cells = measure.cells(spare, effort.late if best else None)
         if best is not None and effort.late():
-            return Found(best[1], best[0], bound, cut_short=True)
+            return SearchResult(best[1], best[0], bound, cut_short=True)
         rounds += 1
         gap = f", gap {percent((best[0] - bound) / best[0])}" if best and best[0] else ""
         effort.report(f"round {rounds} on {counted(len(cells.lo), 'cell')}{gap}")
@@ -111,7 +111,7 @@ def search(measure: Measure, k: int, shared: bool, effort: Effort) -> Found:
         bound, target = max(bound, reached), aim * best[0]
         done = best[0] - bound <= target or gain <= target / 4 or gain > STUCK * last or len(cells.lo) == MAX_CELLS
         if done or bound > effort.sought:
-            return Found(best[1], best[0], bound)
+            return SearchResult(best[1], best[0], bound)
         # Finer cells lessen the gain, in proportion to `spare`, but not the rounding that keeps the two apart too.
         rest = max(0.0, best[0] - reached - gain)
         sharper = 0.8 * max(target - rest, target / 4) / gain
@@ -131,7 +131,7 @@ def _exact_steps(measure: Measure, k: int, shared: bool) -> Steps | None:
 
 
 def _refined(measure: Measure, steps: Steps, shared: bool) -> Steps:
-    """`steps` refined, but as they are where that parts samples worse than the grid does."""
+    """`steps` refined; unchanged where that would divide samples worse than the grid does."""
     if shared:
         return refine(measure, nearest_level_steps(measure.curve, steps.levels), shared)
     moved = refine(measure, contiguous_steps(measure.curve, steps, steps.levels), shared)
@@ -146,10 +146,10 @@ def grid_optimum(measure: Measure, cells: Cells, k: int, shared: bool) -> tuple[
     held = np.flatnonzero(cells.moments.mass > 0)
     order = held[np.argsort(cells.moments.mean[held], kind="stable")] if shared else held
     atoms = cells.moments.mean[order], cells.moments.mass[order]
-    found = (priced_partition(*atoms, k) if k > MANY else None) or partition(*atoms, k)
+    best = (priced_partition(*atoms, k) if k > MANY else None) or partition(*atoms, k)
     groups = np.zeros(len(order), dtype=np.int64)
-    groups[found.cuts] = 1
+    groups[best.cuts] = 1
     groups = np.cumsum(groups)
-    levels = cells.moments[order].merged(groups, len(found.cuts) + 1).mean
-    borders = np.zeros(0) if shared else cells.lo[order][found.cuts]
-    return Steps(borders, np.arange(len(levels)), levels), found.cost, found.slack
+    levels = cells.moments[order].merged(groups, len(best.cuts) + 1).mean
+    borders = np.zeros(0) if shared else cells.lo[order][best.cuts]
+    return Steps(borders, np.arange(len(levels)), levels), best.cost, best.slack

@@ -13,13 +13,13 @@ from fitting.fewbit.curve import Curve
 from fitting.fewbit.measure import Measure
 from fitting.fewbit.polish import NOISE, first_of_twins, polish
 from fitting.fewbit.rules import MAX_BITS, check_budget, check_max_error
-from fitting.fewbit.search import Effort, Found, search
+from fitting.fewbit.search import Effort, SearchResult, search
 from fitting.fewbit.steps import Steps
 from fitting.weights import Weight, uniform
 from fitting.words import counted, upwards
 
 BOUND_DIGITS = 7  # the stored bound is rounded down to these
-UNSEEN = 1e-4  # relative: what two grids may see otherwise of a density that is only ever called
+UNSEEN = 1e-4  # relative: how far two grids may differ on a density of which nothing but values is known
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Errors:
     linf : float
         sup |f' - q| on the domain.
     linf_at : float or None
-        Where that is attained; None when it is 0.
+        Where it is attained; None when linf is 0.
     lower_bound : float
         No function of the kind fitted has l2_squared below it.
     gap : float
@@ -49,7 +49,7 @@ class Errors:
 
 @dataclass(frozen=True)
 class Fit:
-    """A table for one activation, and what it was asked for.
+    """A table for one activation, and the arguments of its fit.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class Fit:
     error : Errors
         Of q.
     budget : float or None
-        The seconds after which its search was cut short; None where it was not.
+        Seconds after which its search was cut short; None if it was not.
     """
 
     activation: Activation
@@ -103,10 +103,10 @@ def fit(
     target_gap : float, optional
         The gap at which the search ends: by default 1e-5 up to 4 bits, 1e-4 from 5 on.
     budget : float, optional
-        Seconds after which the search refines no further and its best so far is taken, with the gap that is then
-        proven; what that is depends on the machine.
+        Seconds after which the search stops and its best table so far is taken, with the gap proven so far; the
+        result depends on the machine.
     report : callable, optional
-        Is told, in a few words, what is being done.
+        Called with a short text of what is being done.
 
     Returns
     -------
@@ -116,8 +116,8 @@ def fit(
     Raises
     ------
     InputError
-        For arguments out of range, for an f' that is not bounded on the domain, and for a weight that two grids do not
-        see alike.
+        For arguments out of range, for an f' that is not bounded on the domain, and for a weight on which two grids
+        disagree.
     """
     begun = time.monotonic()
     task = _task(activation, bits, levels, weight, domain)
@@ -139,7 +139,7 @@ def fit_to_error(
 ) -> Fit:
     """The fit with the fewest bits whose l2_squared is at most `max_error`.
 
-    Bits are given up as soon as a lower bound says that they do not reach it. Other arguments are those of `fit`.
+    A number of bits is given up once a lower bound shows that it does not suffice. Other arguments are those of `fit`.
 
     Parameters
     ----------
@@ -154,11 +154,11 @@ def fit_to_error(
     check_max_error(max_error)
     effort = Effort(target_gap, sought=max_error)
     for bits in range(1, MAX_BITS + 1):
-        task, measure, found = _searched(_task(activation, bits, levels, weight, domain), effort, report)
-        if found.bound > max_error:
-            reached = upwards(found.error * (1 + NOISE), 3)  # a full search finds no worse
+        task, measure, search_result = _searched(_task(activation, bits, levels, weight, domain), effort, report)
+        if search_result.bound > max_error:
+            reached = upwards(search_result.error * (1 + NOISE), 3)  # a full search would do at least as well
             continue
-        result = _judged(task, measure, found)
+        result = _judged(task, measure, search_result)
         if result.error.l2_squared <= max_error:
             return result
         reached = repr(result.error.l2_squared)
@@ -183,7 +183,7 @@ def _task(
     return _Task(activation, bits, levels, weight, check_arguments(activation, bits, levels, weight, domain))
 
 
-def _searched(task: _Task, effort: Effort, report: Callable[[str], None] | None) -> tuple[_Task, Measure, Found]:
+def _searched(task: _Task, effort: Effort, report: Callable[[str], None] | None) -> tuple[_Task, Measure, SearchResult]:
     if report is not None:
         report_of = report
         effort = replace(effort, report=lambda text: report_of(f"{counted(task.bits, 'bit')}: {text}"))
@@ -192,15 +192,15 @@ def _searched(task: _Task, effort: Effort, report: Callable[[str], None] | None)
         measure = Measure(task.activation, task.weight.folded(), (0.0, task.domain[1]))
     else:
         measure = Measure(task.activation, task.weight, task.domain)
-    found = search(measure, 2**task.bits, task.levels in ("best", "shared"), effort)
+    search_result = search(measure, 2**task.bits, task.levels in ("best", "shared"), effort)
     effort.report("last digits, and the judge")
-    return task, measure, found
+    return task, measure, search_result
 
 
-def _judged(task: _Task, measure: Measure, found: Found, budget: float | None = None) -> Fit:
-    """The fit of what was found: polished, and its error integrated anew, from the definition."""
-    activation, domain, steps, bound = task.activation, task.domain, found.steps, found.bound
-    if not (found.exact or found.cut_short):
+def _judged(task: _Task, measure: Measure, search_result: SearchResult, budget: float | None = None) -> Fit:
+    """The fit from a search's result: polished, and its error integrated again, from the definition."""
+    activation, domain, steps, bound = task.activation, task.domain, search_result.steps, search_result.bound
+    if not (search_result.exact or search_result.cut_short):
         steps = polish(measure, first_of_twins(measure, steps))
     half = steps.error(measure)
     if task.levels == "even":
@@ -211,16 +211,16 @@ def _judged(task: _Task, measure: Measure, found: Found, budget: float | None = 
         raise InputError(f"levels even needs an even f', and that of {activation.name} is not on this domain")
     _check_agreement(task, (l2, half, bound), doubt + measure.doubt)
     error = _errors(activation, domain, steps, l2, bound)
-    cut = budget if found.cut_short else None
+    cut = budget if search_result.cut_short else None
     return Fit(activation, task.bits, task.levels, task.weight, domain, steps, error, cut)
 
 
-def _check_agreement(task: _Task, found: tuple[float, float, float], doubt: float) -> None:
+def _check_agreement(task: _Task, errors: tuple[float, float, float], doubt: float) -> None:
     """Raise `InputError` where the judge's error, the search's and the lower bound contradict each other.
 
-    They rest on two sets of points, at which f' and w were looked at: what contradicts them lies between.
+    They use two sets of points; a contradiction means that f' or w has a feature between these.
     """
-    judged, searched, bound = found
+    judged, searched, bound = errors
     by_call = task.weight.density is not None and task.weight.spelling is None
     allowed = doubt + (UNSEEN if by_call else judge.WEIGHTED_TOLERANCE) * judged
     if abs(judged - searched) <= allowed and bound <= judged + allowed:

@@ -18,9 +18,9 @@ class Steps:
     Attributes
     ----------
     borders : float64 array (n - 1,)
-        Increasing, the inner ones of n intervals.
+        Increasing: the borders between n intervals.
     codes : int64 array (n,)
-        Of the intervals.
+        The code of each interval.
     levels : float64 array
         Increasing.
     """
@@ -105,11 +105,11 @@ def contiguous_steps(curve: Curve, steps: Steps, levels: Array) -> Steps:
 
 def _passages(curve: Curve, heights: Array) -> list[tuple[int, float, bool]]:
     """Every (index of height, x, whether upward) at which f' passes one of the increasing `heights`."""
-    found = []
+    passages = []
     for run, (crossed, positions) in zip(curve.runs, curve.crossings(heights), strict=True):
-        found += [(int(i), float(at), run.last > run.first) for i, at in zip(crossed, positions, strict=True)]
+        passages += [(int(i), float(at), run.last > run.first) for i, at in zip(crossed, positions, strict=True)]
     for left, right in pairwise(curve.runs):
         low, high = sorted((left.last, right.first))
         jumped = np.flatnonzero((low <= heights) & (heights <= high) & (low < high))
-        found += [(int(i), left.hi, right.first > left.last) for i in jumped]
-    return found
+        passages += [(int(i), left.hi, right.first > left.last) for i in jumped]
+    return passages

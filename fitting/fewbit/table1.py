@@ -14,6 +14,6 @@ EVEN = ("sigmoid", "tanh")
 
 
 def printed(function: str, bits: int) -> str | None:
-    """The paper's value for default parameters and uniform weight, as printed; None where it has none."""
+    """The paper's value for default parameters and uniform weight, as printed; None if the table has none."""
     values = TABLE_1.get(function, ())
     return values[bits - 1] if bits <= len(values) else None

@@ -1,4 +1,4 @@
-"""The numbers of stored fewbit files, computed again. `python -m coefficients check` calls `verify`."""
+"""Recompute the numbers of stored fewbit files. `python -m coefficients check` calls `verify`."""
 
 from functools import partial
 from typing import Any
@@ -13,15 +13,15 @@ from fitting.fewbit.steps import Steps
 from fitting.provenance import differences, stored_function
 from fitting.weights import UNNAMED, named
 
-ROUNDED = 10.0 ** (1 - BOUND_DIGITS)  # by how much two machines' bounds may differ
-FINEST = 1e-6  # the least gap that a search is asked for here: it takes seconds
+ROUNDED = 10.0 ** (1 - BOUND_DIGITS)  # the relative difference that two machines' bounds may have
+FINEST = 1e-6  # the smallest target gap of a search here: it takes seconds
 
 
 def verify(document: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """What is wrong with the numbers of a fewbit document that passed its schema, and what could not be verified.
+    """Problems in the numbers of a fewbit document that passed its schema, and what could not be verified.
 
-    The lower bound is proven again, by another search, and a finer one where that proves less. Samples and Python
-    densities are not stored, so under them neither it nor l2_squared can be.
+    The lower bound is proven again by another search, and by a finer one if that proves less. Samples and Python
+    densities are not stored, so with them neither the bound nor l2_squared can be verified.
     """
     solution, stored, options = document["solution"], document["error"], document["options"]
     try:
@@ -35,13 +35,13 @@ def verify(document: dict[str, Any]) -> tuple[list[str], list[str]]:
         weight = named(options["weight"])
         tolerance = 0.0 if weight.height is not None else WEIGHTED_TOLERANCE
         problems += differences(stored, {"l2_squared": l2_squared(activation, weight, domain, steps)}, tolerance)
-        if problems or stored["lower_bound"] == 0:  # which is always one
+        if problems or stored["lower_bound"] == 0:  # 0 is always a lower bound
             return problems, []
         search = partial(fit, activation, options["bits"], levels=options["levels"], weight=weight, domain=domain)
         proven = search().error
         if _within(stored["lower_bound"], proven.lower_bound):
             return [], []
-        proven = search(target_gap=max(FINEST, stored["gap"] / 2)).error  # it may come of a finer search
+        proven = search(target_gap=max(FINEST, stored["gap"] / 2)).error  # the bound may come from a finer search
     except InputError as error:
         return [str(error)], []
     return _judged(stored, proven)
@@ -52,7 +52,7 @@ def _within(bound: float, proven: float) -> bool:
 
 
 def _judged(stored: dict[str, Any], proven: Errors) -> tuple[list[str], list[str]]:
-    """What `verify` says of a bound that the usual search does not reach, after a finer one."""
+    """The result of `verify` for a bound that the usual search does not reach; `proven` is from a finer one."""
     bound = stored["lower_bound"]
     if not _within(bound, proven.l2_squared):
         rule = f"must be at most {proven.l2_squared!r}, the error of a table that was found"

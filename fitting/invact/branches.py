@@ -16,7 +16,7 @@ import numpy as np
 from fitting.activations import Activation
 from fitting.activations.activation import Branch as MonotonePart
 from fitting.activations.calculus import PRECISION, Piece, bisect, sign_at
-from fitting.activations.heads import x
+from fitting.activations.functions import x
 from fitting.activations.tape import Tape
 from fitting.errors import InputError
 

@@ -8,7 +8,7 @@ import numpy as np
 import sympy
 from sympy import Expr, Integer, Rational, Symbol
 
-from fitting.activations.heads import maximum, minimum
+from fitting.activations.functions import maximum, minimum
 from fitting.activations.tape import Array, Tape
 
 Y = Symbol("y", real=True)

@@ -21,10 +21,11 @@ Hence some q that is constant on cells costs at most
 
     Σ|y_{k+1} - y_k| max sqrt(μσ) + (K - 1)/2 max σ
 
-more than the best: a cell with more than one border uses up two of K - 1. What the dynamic programme finds costs no
-more than that q. The length of F, which is monotone in both components on each cell, is at most the sum of their
-changes, and Σ|y_{k+1} - y_k| is at most K - 1 times the greatest distance of two points, too. Subtracted as well:
-the rounding slack of the programme, and 16 times the difference of two Gauss rules, an estimate. The rest is proven.
+more than the best: a cell with more than one border uses up two of K - 1. The optimum of the dynamic programme costs
+no more than that q. The length of F, which is monotone in both components on each cell, is at most the sum of their
+changes, and Σ|y_{k+1} - y_k| is also at most K - 1 times the greatest distance of two points. The bound subtracts
+the rounding slack of the programme too, and 16 times the difference of two Gauss rules, which is an estimate; all else
+is proven.
 """
 
 import math
@@ -36,7 +37,7 @@ from fitting.joint.plane import Cells, Plane
 
 
 def lower_bound(plane: Plane, cells: Cells, k: int, grid_cost: float, slack: float) -> tuple[float, float]:
-    """The bound, at least 0, and how much of what it lacks is due to the cells' size.
+    """The bound, at least 0, and the part of its loss that is due to the cells' size.
 
     `grid_cost` ± `slack` is the optimal cost between cells with k levels.
     """

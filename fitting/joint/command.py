@@ -24,7 +24,7 @@ SHIPPED_BITS = range(2, 9)
 
 
 def joint(options: argparse.Namespace, show: Callable[[str], None]) -> int:
-    """Do what the checked options of `fitting.fewbit` ask for; `show` prints. Raises `InputError` for bad input."""
+    """Run the command with checked options of `fitting.fewbit`; `show` prints. Raises `InputError` for bad input."""
     weight = parse_weight(DEFAULT_WEIGHT if options.weight is None else options.weight)
     if options.all:
         return _all(options, weight, show)
@@ -35,17 +35,17 @@ def joint(options: argparse.Namespace, show: Callable[[str], None]) -> int:
         plot = command.output_path("plot", options.plot)
         plots.check_path(plot)
     activation = shared.activation(options)
-    with progress.shown(options.quiet) as told:
+    with progress.shown(options.quiet) as report_progress:
         fit = fit_joint(
             activation,
             bits(options),
             output_weight=output_weight(options),
             weight=weight,
             domain=domain(options),
-            report=told,
+            report=report_progress,
         )
         if options.plot is not None:
-            plots.save(plots.joint_figure(fit, told), plot)
+            plots.save(plots.joint_figure(fit, report_progress), plot)
     if options.out == "-":
         show(dumps(seal(document.to_document(fit), 1)).removesuffix("\n"))
         return command.GOOD

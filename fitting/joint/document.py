@@ -1,4 +1,4 @@
-"""A joint code as a coefficient document, and the file name it goes by."""
+"""A joint code as a coefficient document, and its file name."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def to_document(fit: JointFit) -> dict[str, Any]:
 
 
 def command(fit: JointFit) -> str | None:
-    """The command that makes this fit again; None for a weight that no command line can name."""
+    """The command that makes this fit again; None for a weight that a command line cannot name."""
     if fit.weight.spelling is None:
         return None
     words = ["--bits", str(fit.bits), "--joint"]
@@ -40,5 +40,5 @@ def command(fit: JointFit) -> str | None:
 
 
 def file_name(fit: JointFit) -> str:
-    """`joint-4bit`, and after it whatever is not by default, in characters that suit any file system."""
+    """`joint-4bit`, then every option that is not the default, in characters that suit any file system."""
     return naming.file_name(to_document(fit), fit.weight.domain)

@@ -13,12 +13,12 @@ from fitting.joint.table import Table
 from fitting.weights import Weight
 
 TOLERANCE = WEIGHTED_TOLERANCE
-FINE = 1e-4  # to spare of a cell: far narrower than any feature that its two rules would not show
+FINE = 1e-4  # the `spare` of a cell, relative: such cells are far narrower than features that their rules could miss
 
 
 @dataclass(frozen=True)
 class Judged:
-    """∫ (f' - q)² w and ∫ (f - y)² w, ∫ f'² w and ∫ f² w, and what the sum of the first two may be wrong by."""
+    """∫ (f' - q)² w and ∫ (f - y)² w, ∫ f'² w and ∫ f² w, and a bound on the error of the sum of the first two."""
 
     derivative: float
     output: float
@@ -41,14 +41,14 @@ def errors(activation: Activation, weight: Weight, domain: tuple[float, float], 
         doubt = plane.doubt
     codes = table.codes(x)
     levels = np.stack([table.derivatives, table.outputs], axis=-1)[codes]
-    with np.errstate(over="ignore"):  # levels of a file may be any
+    with np.errstate(over="ignore"):  # levels read from a file may be huge
         errors, wholes = mass @ (points - levels) ** 2, mass @ points**2
     derivative, output, derivative_whole, output_whole = map(_digits, [*errors.tolist(), *wholes.tolist()])
     return Judged(derivative, output, derivative_whole, output_whole, doubt)
 
 
 def shares(judged: Judged) -> dict[str, float]:
-    """Relative root mean square errors, by the names of `Errors`; 0 where all is 0."""
+    """Relative root mean square errors, by the names of `Errors`; 0 where the whole is 0."""
     pairs = {
         "derivative_share": (judged.derivative, judged.derivative_whole),
         "output_share": (judged.output, judged.output_whole),

@@ -1,6 +1,6 @@
 """The curve x -> (f'(x), sqrt(λ) f(x)) under a weight, and the cells of x that the search runs on.
 
-The squared distance of two of its points is what a joint code pays: the error of f' and λ times that of f.
+The error of a joint code at x is the squared distance of two points: the error of f', plus λ times that of f.
 """
 
 import math
@@ -19,7 +19,7 @@ from fitting.fewbit.moments import DOUBT
 from fitting.weights import Weight
 
 RULE = special.roots_legendre(12)
-CHECK = special.roots_legendre(8)  # tells the error of the other
+CHECK = special.roots_legendre(8)  # estimates the error of RULE
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class Cells:
     lo, hi : float64 array (n,)
         Their ends.
     moments : Moments
-        Of the curve on each.
+        Moments of the curve on each cell.
     change : float64 array (n, 2)
-        By how much each component varies on each.
+        The variation of each component on each cell.
     doubt : float64 array (n,)
         A bound on the quadrature error of the moments, in units of the error of a code.
     """
@@ -63,7 +63,7 @@ class Cells:
 
     @property
     def spread(self) -> Array:
-        """At least the sum of squared distances from the mean, on each cell."""
+        """An upper bound of the sum of squared distances from the mean, on each cell."""
         by_ends: Array = self.moments.mass * squared(self.change) / 4
         return np.fmin(self.moments.spread + self.doubt, by_ends)
 
@@ -73,10 +73,10 @@ class Cells:
         result: Array = np.sqrt(self.moments.mass) * np.sqrt(self.spread)
         return result
 
-    def chosen(self, chosen: NDArray[np.bool_] | Indices) -> "Cells":
-        """Some of them."""
-        moments = Moments(*(values[chosen] for values in vars(self.moments).values()))
-        return Cells(self.lo[chosen], self.hi[chosen], moments, self.change[chosen], self.doubt[chosen])
+    def selected(self, index: NDArray[np.bool_] | Indices) -> "Cells":
+        """The cells at `index`."""
+        moments = Moments(*(values[index] for values in vars(self.moments).values()))
+        return Cells(self.lo[index], self.hi[index], moments, self.change[index], self.doubt[index])
 
     def joined(self, other: "Cells") -> "Cells":
         """These and `other`, in x order."""
@@ -87,7 +87,7 @@ class Cells:
         moments = Moments(*map(join, vars(self.moments).values(), vars(other.moments).values()))
         pairs = ((self.lo, other.lo), (self.hi, other.hi), (self.change, other.change), (self.doubt, other.doubt))
         lo, hi, change, doubt = (join(*pair) for pair in pairs)
-        return Cells(lo, hi, moments, change, doubt).chosen(np.argsort(lo, kind="stable"))
+        return Cells(lo, hi, moments, change, doubt).selected(np.argsort(lo, kind="stable"))
 
 
 class Plane:
@@ -98,9 +98,9 @@ class Plane:
     activation, weight, domain
         The activation, the weight and the domain's ends.
     output_weight : float
-        λ: what the error of f counts beside that of f'.
+        λ: the factor of the error of f beside that of f'.
     independent : bool
-        Whether the cells are others than those of a first plane.
+        Whether to use other cells than the first plane.
 
     Raises
     ------
@@ -117,7 +117,7 @@ class Plane:
         independent: bool = False,
     ) -> None:
         measure = self._start(activation, output_weight, weight, domain, independent)
-        seen = measure.cells(measure.first_spare(2))  # fine enough for all that f' and the weight do
+        seen = measure.cells(measure.first_spare(2))  # fine enough for all features of f' and the weight
         turns = [at for _, places in self.curve.crossings(np.zeros(1)) for at in places.tolist()]  # of f
         edges = np.unique(np.concatenate([seen.lo, seen.hi, turns]))
         self._span(self.points(edges, self.curve.run_at(edges)))
@@ -135,7 +135,7 @@ class Plane:
         domain: tuple[float, float],
         independent: bool = False,
     ) -> Measure:
-        """What the points of the curve need, and the measure of f' alone."""
+        """Set the attributes that `points` needs; the measure of f' alone."""
         self.activation, self.weight, self.domain = activation, weight, domain
         measure = Measure(activation, weight, domain, independent)
         self.curve, self.density = measure.curve, measure.source.density
@@ -143,7 +143,7 @@ class Plane:
         return measure
 
     def _span(self, points: Array) -> None:
-        """The centre of the box that holds these points, half its diagonal, and the greatest size in it."""
+        """Set the centre of the points' bounding box, half its diagonal, and its greatest distance from 0."""
         if not np.isfinite(points).all():
             raise InputError(f"f must be finite on the domain, got {self.activation.name}, which is not; try --domain")
         low, high = points.min(axis=0), points.max(axis=0)
@@ -151,12 +151,12 @@ class Plane:
         self.top = math.hypot(*np.maximum(np.abs(low), np.abs(high)))
 
     def points(self, x: Array, runs: Indices) -> Array:
-        """(f', sqrt(λ) f) at `x`, each taken on the run it is said to lie in: one axis more, of length 2."""
-        return np.stack([self.curve.slopes(x, runs), self.root * self.curve.values(x, runs)], axis=-1)
+        """(f', sqrt(λ) f) at `x`, each evaluated on its run of `runs`: one axis more, of length 2."""
+        return np.stack([self.curve.derivatives(x, runs), self.root * self.curve.values(x, runs)], axis=-1)
 
     def tangents(self, x: Array, runs: Indices) -> Array:
         """Their derivatives (f'', sqrt(λ) f')."""
-        return np.stack([self.curve.bends(x, runs), self.root * self.curve.slopes(x, runs)], axis=-1)
+        return np.stack([self.curve.second_derivatives(x, runs), self.root * self.curve.derivatives(x, runs)], axis=-1)
 
     @property
     def doubt(self) -> float:
@@ -168,13 +168,13 @@ class Plane:
         runs = self.curve.run_at(hi)
         moments, sums = self._rule(lo, hi, RULE)
         _, check = self._rule(lo, hi, CHECK)
-        mass, first, second = (np.abs(one - other) for one, other in zip(sums, check, strict=True))
+        mass, first, second = (np.abs(by_rule - by_check) for by_rule, by_check in zip(sums, check, strict=True))
         doubt = DOUBT * (second + 2 * self.reach * np.hypot(*first.T) + self.reach**2 * mass)
         change = np.abs(self.points(hi, runs) - self.points(lo, runs))
         return Cells(lo, hi, moments, change + ROUNDING * self.top, doubt)
 
     def nodes(self, lo: Array, hi: Array, rule: tuple[Array, Array] = RULE) -> tuple[Array, Array, Array]:
-        """x, mass (n, m) and point (n, m, 2) at the m nodes of a rule on n intervals, each inside one run."""
+        """x, mass (n, m) and point (n, m, 2) at the m nodes of a rule on n intervals, each inside a run."""
         half = (hi - lo)[:, np.newaxis] / 2
         x = lo[:, np.newaxis] + half * (1 + rule[0])
         runs = np.broadcast_to(self.curve.run_at(hi)[:, np.newaxis], x.shape)
@@ -191,15 +191,15 @@ class Plane:
         return Moments(mass, mean + self.centre, spread), (mass, first, second)
 
     def cells(self, spare: float) -> Cells:
-        """Cells none of which has more than `spare` to spare, or doubtful moments, unless there are `MAX_CELLS`.
+        """Cells whose `spare` is at most the given one, and whose moments are not doubtful; at most `MAX_CELLS`.
 
-        They stay refined.
+        Later calls refine the same cells.
         """
         while True:
             cells = self._cells
             mid = cells.lo + (cells.hi - cells.lo) / 2
             narrow = cells.hi - cells.lo <= NARROWEST * np.maximum(abs(cells.lo), abs(cells.hi))
-            # What the nodes of the quadrature saw must agree with the change between the ends.
+            # The nodes of the quadrature must agree with the change between the ends.
             seen = np.maximum(cells.spare, cells.moments.mass * np.hypot(*cells.change.T) / 4)
             split = (seen > spare) & (cells.change.max(axis=1) > 4 * ROUNDING * self.top)
             split |= cells.doubt > CONVERGED * self.mass * self.reach**2
@@ -209,7 +209,7 @@ class Plane:
                 return cells
             lo, middle, hi = cells.lo[split], mid[split], cells.hi[split]
             halves = self._measured(np.concatenate([lo, middle]), np.concatenate([middle, hi]))
-            self._cells = cells.chosen(~split).joined(halves)
+            self._cells = cells.selected(~split).joined(halves)
 
     def intervals(self, borders: Array) -> Moments:
         """Moments of the len(borders) + 1 intervals into which increasing `borders` cut the domain."""
@@ -220,7 +220,7 @@ class Plane:
         ends = np.unique(np.concatenate([cells.lo[cut], cells.hi[cut], borders]))
         lo, hi = ends[:-1], ends[1:]
         inside = ~whole[np.minimum(np.searchsorted(cells.hi, hi, side="left"), whole.size - 1)]
-        parts = cells.chosen(whole).joined(self._measured(lo[inside], hi[inside]))
+        parts = cells.selected(whole).joined(self._measured(lo[inside], hi[inside]))
         return parts.moments.merged(np.searchsorted(borders, parts.hi, side="left"), borders.size + 1)
 
 

@@ -25,7 +25,7 @@ def error_of(plane: Plane, borders: Array) -> float:
 
 
 def refine(plane: Plane, borders: Array) -> Array:
-    """Increasing borders at a stationary point that is at least as good; those at leaps of the curve stay there."""
+    """Increasing borders at a stationary point that is at least as good; borders at leaps of the curve stay there."""
     width = plane.domain[1] - plane.domain[0]
     free = ~np.isin(borders, plane.curve.edges[1:-1][plane.leaps.any(axis=1)])
     error = error_of(plane, borders)
@@ -71,6 +71,6 @@ def _newton_step(plane: Plane, borders: Array, free: NDArray[np.bool_]) -> Array
 
 
 def _sides(moments: Moments) -> tuple[Moments, Moments]:
-    """Of the intervals left and right of each border."""
+    """The moments of the intervals left of each border, and of those right of it."""
     values = moments.mass, moments.mean, moments.spread
     return Moments(*(value[:-1] for value in values)), Moments(*(value[1:] for value in values))

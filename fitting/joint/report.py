@@ -1,10 +1,10 @@
 """A joint code as text: an aligned table for people, CSV and LaTeX for papers."""
 
-from fitting.fewbit.report import aligned, as_math, called
+from fitting.fewbit.report import aligned, as_math, display_name
 from fitting.joint.solve import JointFit
 from fitting.words import counted, percent, ten_digits
 
-EXACT = 1e-10  # relative: levels have 12 digits
+EXACT = 1e-10  # relative: a smaller error is rounding, as levels have 12 digits
 
 
 def rows(fit: JointFit) -> list[tuple[float, float, float, float, int]]:
@@ -20,19 +20,19 @@ def as_table(fit: JointFit) -> str:
     cells = [("from", "to", "f'", "f", "code")] + [
         (*map(ten_digits, numbers), f"{code:0{fit.bits}b}") for *numbers, code in rows(fit)
     ]
-    return "\n".join([_title(fit), "", *aligned(cells), "", *_facts(fit)])
+    return "\n".join([_title(fit), "", *aligned(cells), "", *_error_lines(fit)])
 
 
 def _title(fit: JointFit) -> str:
     lo, hi = fit.domain
     intervals = counted(len(fit.table.outputs), "interval")
     return (
-        f"{called(fit.activation)} and its derivative: {counted(fit.bits, 'bit')}, {intervals}; "
+        f"{display_name(fit.activation)} and its derivative: {counted(fit.bits, 'bit')}, {intervals}; "
         f"lambda {fit.output_weight:g}, weight {fit.weight.label}, domain [{lo:g}, {hi:g}]"
     )
 
 
-def _facts(fit: JointFit) -> list[str]:
+def _error_lines(fit: JointFit) -> list[str]:
     error = fit.error
     if error.total == 0 or (error.lower_bound == 0 and max(error.derivative_share, error.output_share) < EXACT):
         return ["error   0 to the digits of the levels"]

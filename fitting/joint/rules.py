@@ -1,8 +1,8 @@
-"""The rule of λ: for the command, before its libraries are there, and for `solve.fit_joint`."""
+"""The check of λ, for `solve.fit_joint`, and for the command before it imports its libraries."""
 
 from fitting.errors import InputError
 
-LEAST, LARGEST = 1e-12, 1e12  # beyond, one of the two errors is lost in the other's rounding
+LEAST, LARGEST = 1e-12, 1e12  # beyond these, one of the two errors is below the other's rounding
 
 
 def check_output_weight(output_weight: float) -> None:

@@ -1,4 +1,4 @@
-"""The curve x -> (f'(x), sqrt(λ) f(x)) at recorded samples of x: each is a cell of its own."""
+"""The curve x -> (f'(x), sqrt(λ) f(x)) at recorded samples of x; each sample is a cell."""
 
 import math
 
@@ -15,7 +15,7 @@ HALVINGS = 60  # of the way between two samples: to the last bit of float64
 
 
 class SamplePlane(Plane):
-    """As `Plane`, under a weight of samples; nothing about it is in doubt but rounding."""
+    """As `Plane`, under a weight of samples; exact but for rounding."""
 
     def __init__(
         self, activation: Activation, output_weight: float, weight: Weight, domain: tuple[float, float]
@@ -42,9 +42,9 @@ class SamplePlane(Plane):
         return self._cells.moments.merged(groups, borders.size + 1)
 
     def between(self, borders: Array) -> Array:
-        """Borders at samples, each moved to where, on the way to the next sample, the curve is as far from both levels.
+        """Borders at samples, each moved towards the next sample, to where the curve is as far from both levels.
 
-        It parts the samples as before. Found by bisection; in the middle where the curve passes no such place.
+        They divide the samples as before. Found by bisection; without such a place, the middle of both samples.
         """
         first = np.searchsorted(self.x, borders, side="right") - 1
         lo, hi = self.x[first], self.x[first + 1]
@@ -61,5 +61,5 @@ class SamplePlane(Plane):
             at = left + (right - left) / 2
             beyond = past(at)
             left, right = np.where(beyond, left, at), np.where(beyond, at, right)
-        found = np.where(passed, left, lo + (hi - lo) / 2)
-        return np.where((lo <= found) & (found < hi) & (found > self.domain[0]), found, lo)
+        crossings = np.where(passed, left, lo + (hi - lo) / 2)
+        return np.where((lo <= crossings) & (crossings < hi) & (crossings > self.domain[0]), crossings, lo)

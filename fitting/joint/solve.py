@@ -25,7 +25,7 @@ from fitting.weights import Weight, named
 from fitting.words import counted, percent
 
 TARGET_GAP = 1e-3
-SHARPEST = 1 / 64  # what a round asks of the next at most: about 8 times the cells
+SHARPEST = 1 / 64  # the least factor of `spare` from round to round: about 8 times the cells
 DEFAULT_WEIGHT = "norm"
 
 
@@ -58,7 +58,7 @@ class Errors:
 
 @dataclass(frozen=True)
 class JointFit:
-    """A joint code for one activation, and what it was asked for.
+    """A joint code for one activation, and the arguments of its fit.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class JointFit:
     table : Table
         Borders and levels.
     error : Errors
-        Of it.
+        Errors of the table.
     """
 
     activation: Activation
@@ -91,8 +91,8 @@ def fit_joint(
 ) -> JointFit:
     """The code of 2**bits successive intervals that minimises ∫ [(f' - q)² + λ (f - y)²] w dx over the domain.
 
-    An element's code says in which interval x is; q and y, a level of f' and one of f for each interval, are what
-    backward takes for f'(x) and for f(x).
+    An element's code is the index of the interval of x; q and y, which have a level of f' and of f for each interval,
+    stand for f'(x) and f(x) in the backward pass.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def fit_joint(
     target_gap : float
         The gap at which the search ends.
     report : callable, optional
-        Is told, in a few words, what is being done.
+        Called with a short text of what is being done.
 
     Returns
     -------
@@ -119,8 +119,8 @@ def fit_joint(
     Raises
     ------
     InputError
-        For arguments out of range, for an f or f' that is not bounded on the domain, and for a weight that two grids
-        do not see alike.
+        For arguments out of range, for an f or f' that is not bounded on the domain, and for a weight on which two
+        grids disagree.
     """
     check_output_weight(output_weight)
     weight = weight or named(DEFAULT_WEIGHT)
@@ -134,7 +134,7 @@ def fit_joint(
 
 
 def _search(plane: Plane, k: int, target_gap: float, report: Callable[[str], None]) -> tuple[Array, float]:
-    """The best borders, and a lower bound of the error of all: the grid's optimum, refined, on ever finer cells."""
+    """The best borders, and a lower bound of every code's error: the grid's optimum, refined, on ever finer cells."""
     spare, count = min(1e-4, 1e-1 / k**2) * plane.mass * plane.reach, 0
     best, error, bound = np.zeros(0), math.inf, 0.0
     while True:
@@ -144,8 +144,8 @@ def _search(plane: Plane, k: int, target_gap: float, report: Callable[[str], Non
         borders, cost, slack = _grid_optimum(cells, k)
         borders = plane.between(borders) if isinstance(plane, SamplePlane) else refine(plane, borders)
         reached, gain = lower_bound(plane, cells, k, cost, slack)
-        if (found := error_of(plane, borders)) < error:
-            best, error = borders, found
+        if (refined_error := error_of(plane, borders)) < error:
+            best, error = borders, refined_error
         bound, target = max(bound, reached), target_gap * error
         if error - bound <= target or gain <= target / 4 or len(cells.lo) in (count, MAX_CELLS):
             return best, bound
@@ -159,12 +159,12 @@ def _search(plane: Plane, k: int, target_gap: float, report: Callable[[str], Non
 def _grid_optimum(cells: Cells, k: int) -> tuple[Array, float, float]:
     """The borders of the cheapest code that is constant on cells, its cost between cells, and rounding slack."""
     held = np.flatnonzero(cells.moments.mass > 0)
-    found = partition(cells.moments.mean[held], cells.moments.mass[held], k)
-    return cells.lo[held][found.cuts], found.cost, found.slack
+    best = partition(cells.moments.mean[held], cells.moments.mass[held], k)
+    return cells.lo[held][best.cuts], best.cost, best.slack
 
 
 def _table(plane: Plane, borders: Array) -> Table:
-    """The code of these borders, each level f's and f''s mean on its interval; to 12 digits, unless that costs."""
+    """The code of these borders; levels are means of f and f'. To 12 digits, unless that raises the error."""
     leaps = np.isin(borders, plane.curve.edges)  # a border at a kink or a jump of f' stays on it
     rounded = np.where(leaps, borders, trimmed(borders))
     in_order = np.all(np.diff(np.concatenate([plane.domain[:1], rounded, plane.domain[1:]])) > 0)
@@ -175,7 +175,7 @@ def _table(plane: Plane, borders: Array) -> Table:
 
 
 def _judged(plane: Plane, output_weight: float, table: Table, bound: float) -> Errors:
-    """Its errors, integrated anew on other cells; `InputError` where they contradict those of the search."""
+    """The errors of `table`, integrated again on other cells; `InputError` where they contradict the search."""
     judged = judge.errors(plane.activation, plane.weight, plane.domain, table)
     total = judged.derivative + output_weight * judged.output
     rounding = plane.mass * (plane.top * 10.0 ** (1 - DIGITS)) ** 2  # of levels, which are rounded means

@@ -17,7 +17,7 @@ class Table:
     borders : float64 array (n - 1,)
         Increasing.
     derivatives, outputs : float64 array (n,)
-        What backward takes for f'(x) and for f(x), by code.
+        By code: the values that stand for f'(x) and f(x) in the backward pass.
     """
 
     borders: Array

@@ -1,4 +1,4 @@
-"""The numbers of stored joint codes, computed again. `python -m coefficients check` calls `verify`."""
+"""Recompute the numbers of stored joint codes. `python -m coefficients check` calls `verify`."""
 
 from functools import partial
 from typing import Any
@@ -13,14 +13,14 @@ from fitting.joint.table import Table
 from fitting.provenance import differences, stored_function
 from fitting.weights import UNNAMED, named
 
-FINEST = 1e-5  # the least gap that a search is asked for here
+FINEST = 1e-5  # the smallest target gap of a search here
 
 
 def verify(document: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """What is wrong with the numbers of a joint document that passed its schema, and what could not be verified.
+    """Problems in the numbers of a joint document that passed its schema, and what could not be verified.
 
-    The lower bound is proven again, by another search. Samples and Python densities are not stored, so under them
-    nothing can be.
+    The lower bound is proven again by another search. Samples and Python densities are not stored, so with them
+    nothing can be verified.
     """
     solution, stored, options = document["solution"], document["error"], document["options"]
     if options["weight"].startswith(UNNAMED):
@@ -29,9 +29,9 @@ def verify(document: dict[str, Any]) -> tuple[list[str], list[str]]:
         activation = stored_function(document["function"])
         weight, domain = named(options["weight"]), tuple(options["domain"])
         judged = judge.errors(activation, weight, domain, Table(**{key: np.array(solution[key]) for key in solution}))
-        found = {"derivative": judged.derivative, "output": judged.output, **judge.shares(judged)}
-        problems = differences(stored, found, judge.TOLERANCE)
-        if problems or stored["lower_bound"] == 0:  # which is always one
+        recomputed = {"derivative": judged.derivative, "output": judged.output, **judge.shares(judged)}
+        problems = differences(stored, recomputed, judge.TOLERANCE)
+        if problems or stored["lower_bound"] == 0:  # 0 is always a lower bound
             return problems, []
         # Half of the stored gap, so that another machine's rounding does not stop the search a round too early.
         search = partial(fit_joint, activation, options["bits"], output_weight=options["lambda"])

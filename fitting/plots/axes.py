@@ -8,12 +8,12 @@ from fitting.invact.proof import RESOLVED
 
 
 def resolved(errors: Array) -> Array:
-    """`errors` with NaN, which is not drawn, for those that float64 cannot tell from 0."""
+    """`errors`, where NaN, which is not drawn, replaces those that float64 cannot tell from 0."""
     return np.where(np.isfinite(errors) & (errors > RESOLVED), errors, np.nan)
 
 
 def logarithmic(axes: Axes, otherwise: str) -> bool:
-    """Make the scale logarithmic if something is drawn, else write `otherwise`. Whether something is drawn."""
+    """Make the scale logarithmic if something is drawn, else write `otherwise`. Returns whether something is drawn."""
     drawn = any(np.isfinite(np.asarray(line.get_ydata(), dtype=np.float64)).any() for line in axes.lines)
     if drawn:
         axes.set_yscale("log")

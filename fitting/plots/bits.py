@@ -1,4 +1,4 @@
-"""The squared error against the bits that are saved for it."""
+"""The squared error against the bits saved for each element."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from fitting.approximation import Comparison
 
 COLUMNS = 4
 ERROR = "∫(f′−q)² on [−10, 10]"
-ASIDE = 0.2  # of a bit, by which marks are moved so that they do not cover others
+ASIDE = 0.2  # marks are moved by so much of a bit, so that they do not cover others
 MARKS = {"bfloat16": "s", "float16": "D", "float32": "^"}
 
 
@@ -69,5 +69,5 @@ def _draw(axes: Axes, comparison: Comparison) -> None:
 
 
 def _positive(errors: Sequence[float]) -> Array:
-    """Errors of 0 left out of the logarithm."""
+    """`errors` with NaN, which is not drawn, for 0."""
     return np.where(np.array(errors) > 0, errors, np.nan)

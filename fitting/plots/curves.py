@@ -11,8 +11,8 @@ from fitting.invact.error_floor import ErrorFloor, on_right
 from fitting.invact.exact import derivative_from_output
 from fitting.plots.axes import logarithmic, resolved
 
-STILL = 2e-3  # of the span of f': the picture ends where f' moves by less than this from then on
-MARGIN = 0.08  # of what is shown
+STILL = 2e-3  # of the span of f': the picture ends where f' changes by less than this beyond it
+MARGIN = 0.08  # of the range shown
 
 
 def error_figure(approximation: Approximation, error_floor: ErrorFloor | None = None, *, log: bool = False) -> Figure:
@@ -25,8 +25,8 @@ def error_figure(approximation: Approximation, error_floor: ErrorFloor | None = 
     error_floor : ErrorFloor, optional
         Of a stored output; by default the approximation's own.
     log : bool
-        Whether to draw |f' - q| on a logarithmic scale; if q reads a stored y, the largest of all x that are stored as
-        that y, as the error floor is about these.
+        Whether to draw |f' - q| on a logarithmic scale; if q reads a stored y, the largest over all x stored as that y,
+        as for the error floor.
     """
     error_floor = error_floor or approximation.error_floor
     x, y = approximation.x, approximation.activation.f(approximation.x)
@@ -66,7 +66,7 @@ def _title(approximation: Approximation) -> str:
 
 
 def _error(approximation: Approximation, log: bool) -> Array:
-    """f' - q at each x; with `log` its size, and if q reads a stored y, the largest of all x that share it."""
+    """f' - q at each x; with `log` its size, and if q reads a stored y, the largest over all x stored as that y."""
     error = approximation.derivative - approximation.q
     if not log:
         return error
@@ -87,9 +87,9 @@ def _shown(approximation: Approximation) -> slice:
 
 
 def _ranges(error_floor: ErrorFloor, x: Array) -> tuple[Array, Array]:
-    """The least and the greatest f' of all inputs that are stored as the y of each x, which is rounded first.
+    """The least and greatest f' over all inputs stored as the same y as each x; x is rounded first.
 
-    NaN where nothing finite is stored.
+    NaN where y is not finite.
     """
     x = error_floor.format.round(x)
     with np.errstate(all="ignore"):

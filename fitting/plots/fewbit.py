@@ -8,7 +8,7 @@ from fitting.fewbit.solve import Fit
 
 POINTS = 4000
 UNSEEN = 0.01  # of the error, left out of the picture at each end
-MARGIN = 0.15  # of what is shown
+MARGIN = 0.15  # of the range shown
 
 
 def fewbit_figure(fit: Fit) -> Figure:

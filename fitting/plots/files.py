@@ -10,7 +10,7 @@ from fitting.errors import InputError
 
 
 def check_path(path: Path) -> None:
-    """Raises `InputError` for a suffix that is not in `FORMATS`."""
+    """Raise `InputError` for a suffix that is not in `FORMATS`."""
     if path.suffix.lower() not in FORMATS:
         raise InputError(f"plot must end in one of {', '.join(FORMATS)}, got {str(path)!r}")
 

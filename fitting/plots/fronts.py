@@ -18,11 +18,11 @@ from fitting.invact.solve import Fit
 
 DEGREES = range(1, 13)
 POINTS = 2000
-FAR = 4.0  # of x from the minimum, up to which a branch is shown
+FAR = 4.0  # a branch is shown up to this distance from the minimum
 
 
 def root_figure(activation: Activation) -> Figure:
-    """g near f's minimum, against y and against s = √(y - min f), and errors of polynomials in either by degree.
+    """g near f's minimum, against y and against s = √(y - min f), and errors of polynomials in each by degree.
 
     Raises `InputError` for a function without a smooth minimum.
     """

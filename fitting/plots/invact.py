@@ -18,7 +18,7 @@ SPAN = 8.0  # of x, in pictures of functions of y
 
 
 def invact_figure(fit: Fit) -> Figure:
-    """g and its formulas q against y, |q - g| against x with its proven bound, and the front with the choice on it.
+    """g and its formulas q against y, |q - g| against x with its proven bound, and the front with the selected row.
 
     Errors below RESOLVED, which float64 does not tell from 0, are left out.
     """
@@ -52,7 +52,7 @@ def invact_figure(fit: Fit) -> Figure:
 
 
 def _draw_front(axes: Axes, fit: Fit) -> None:
-    """The error that the fit's rule is about, against instructions."""
+    """The front: the error that the fit's rule limits, against instructions."""
 
     def place(*rows: Row) -> tuple[list[int], list[float]]:
         errors = [row.rms if fit.rule.by_rms else row.pointwise for row in rows]
@@ -74,9 +74,9 @@ def _draw_front(axes: Axes, fit: Fit) -> None:
 
 
 def floor_figure(error_floor: ErrorFloor) -> Figure:
-    """Half the range of f' over all x that are stored as one y, against that y: no formula can err less.
+    """Half the range of f' over all x stored as the same y, against y: no formula of y has a smaller error.
 
-    Outputs that tell f' exactly are left out.
+    Outputs that determine f' exactly are left out.
     """
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
@@ -103,7 +103,7 @@ def floor_figure(error_floor: ErrorFloor) -> Figure:
 
 
 def _inside(branch: Branch) -> Array:
-    """x of a branch within SPAN of its finite ends, or of 0: even, and dense where it meets the other branch."""
+    """Points of a branch within SPAN of its finite ends, or of 0: even, and dense where it meets the other branch."""
     lo = branch.lo if np.isfinite(branch.lo) else min(-SPAN, branch.hi - SPAN)
     hi = branch.hi if np.isfinite(branch.hi) else max(SPAN, branch.lo + SPAN)
     near = np.geomspace(1e-6, 1.0, POINTS // 8) * (hi - lo)

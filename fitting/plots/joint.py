@@ -16,16 +16,16 @@ from fitting.plots.axes import logarithmic, resolved
 from fitting.weights import Weight, named
 
 POINTS = 2000
-RATIOS = 2.0 ** np.arange(-6, 7)  # of λ, beside the fit's own
-CLOSE = 0.05  # the gap of the codes along the trade-off: a picture shows no more
-SHOWN = 4.0  # |x|: beyond, the tails of f would take most of the picture
-BITS = range(2, 9)  # of a joint code, beside codes of half as many for f' and as many for f
+RATIOS = 2.0 ** np.arange(-6, 7)  # of other λ to the fit's own
+CLOSE = 0.05  # the gap of the codes along the trade-off: a smaller one would not show
+SHOWN = 4.0  # the largest |x|: beyond, the tails of f would take most of the picture
+BITS = range(2, 9)  # of a joint code; compared with a code of half the bits for f' and another for f
 
 
 def joint_figure(fit: JointFit, report: Callable[[str], None] | None = None) -> Figure:
     """f' against f with the code's levels on the left; both errors, for λ from a 64th to 64 times, on the right.
 
-    Fits a code for each λ; `report` is told which.
+    Fits a code for each λ; `report` is called with a text that names it.
     """
     name = fit.activation.name
     figure = Figure(figsize=(9, 4.2), layout="constrained")
@@ -36,9 +36,12 @@ def joint_figure(fit: JointFit, report: Callable[[str], None] | None = None) -> 
     plane.plot(fit.table.outputs, fit.table.derivatives, "C0.", label=f"{fit.bits} bit{'s' * (fit.bits > 1)}")
     plane.set(xlabel="f", ylabel="f′", title="the levels", xlim=_wider(fit.activation.f(x)))
     plane.legend(frameon=False)
-    others = _along(fit, report)
+    other_codes = _along(fit, report)
     errors.plot(
-        [one.error.output_share for one in others], [one.error.derivative_share for one in others], "C0.-", linewidth=1
+        [code.error.output_share for code in other_codes],
+        [code.error.derivative_share for code in other_codes],
+        "C0.-",
+        linewidth=1,
     )
     errors.plot(
         fit.error.output_share, fit.error.derivative_share, "C3*", markersize=12, label=f"λ = {fit.output_weight:g}"
@@ -88,7 +91,7 @@ def joint_bits_figure(activation: Activation, weight: Weight | None = None) -> F
 
 
 def _along(fit: JointFit, report: Callable[[str], None] | None) -> list[JointFit]:
-    """The codes of as many bits for other λ."""
+    """The codes of the same number of bits for other λ."""
     fits = []
     ratios = fit.output_weight * RATIOS
     for ratio in ratios[(ratios >= LEAST) & (ratios <= LARGEST)]:

@@ -14,19 +14,19 @@ def memory_figure(before: Mapping[str, int], after: Mapping[str, int], title: st
     Parameters
     ----------
     before, after : mapping of str to int
-        Bytes by the name of what saves them.
+        Bytes by the name of the module that saves them.
     title : str
         Above the picture.
     rows : int
-        Pairs but for the last two.
+        Number of pairs, without the last two.
     """
     names = sorted({*before, *after}, key=lambda name: (-max(before.get(name, 0), after.get(name, 0)), name))
     shown, rest = names[:rows], names[rows:]
     labels = [_short(name) for name in shown] + [f"{len(rest)} more"] * bool(rest) + ["all"]
     columns = []
-    for kept in (before, after):
-        others = [sum(kept.get(name, 0) for name in rest)] * bool(rest)
-        columns.append([kept.get(name, 0) for name in shown] + others + [sum(kept.values())])
+    for saved in (before, after):
+        others = [sum(saved.get(name, 0) for name in rest)] * bool(rest)
+        columns.append([saved.get(name, 0) for name in shown] + others + [sum(saved.values())])
     unit, unit_name = next((unit for unit in UNITS if max(columns[0][-1], columns[1][-1]) >= 10 * unit[0]), UNITS[-1])
     figure = Figure(figsize=(9, 1.4 + 0.42 * len(labels)), layout="constrained")
     axes = figure.subplots()

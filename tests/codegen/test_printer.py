@@ -30,8 +30,8 @@ from codegen.function import Writer, numbers
 from codegen.printer import TritonPrinter
 from codegen.torch_printer import TorchPrinter
 from fitting.activations import get, names
+from fitting.activations.functions import expm1, log1p, maximum, minimum, phi, sech, sigmoid, softplus, tanh, x
 from fitting.activations.grammar import parse, parse_formula
-from fitting.activations.heads import expm1, log1p, maximum, minimum, phi, sech, sigmoid, softplus, tanh, x
 from fitting.activations.tape import Tape
 from fitting.errors import InputError
 from tests.codegen.run import module

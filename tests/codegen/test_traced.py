@@ -17,8 +17,8 @@ from codegen.fused import fuse
 from codegen.names import ALIASES, by_name
 from codegen.rewrites import rewritten
 from codegen.traced import trace
+from fitting.activations.functions import x as symbol
 from fitting.activations.grammar import parse
-from fitting.activations.heads import x as symbol
 from fitting.errors import InputError
 from kernels.stock import STOCK
 from tests.codegen.emitted import EPS, POINTS, UNITS, Made, emitted, expected, functions

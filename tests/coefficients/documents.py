@@ -1,4 +1,4 @@
-"""Documents for the tests of coefficients: two true ones, and ways to spoil them."""
+"""Documents for the tests of coefficients: two valid ones, and functions that corrupt them."""
 
 import copy
 from typing import Any
@@ -67,7 +67,7 @@ def without(document: Document, path: tuple[str | int, ...]) -> Document:
 
 
 def rehashed(document: Document) -> Document:
-    """A copy with the hash that belongs to it; non-finite numbers cannot be hashed and keep the old one."""
+    """A copy with its hash recomputed; with non-finite numbers, which cannot be hashed, it keeps the old one."""
     try:
         return {**document, "sha256": digest(document)}
     except ValueError:
@@ -75,6 +75,6 @@ def rehashed(document: Document) -> Document:
 
 
 def paths(value: Any, at: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    """The path of every member of a document, the inner ones too."""
+    """The path of every member of a document, including nested ones."""
     members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [path for key, inner in members for path in ((*at, key), *paths(inner, (*at, key)))]

@@ -30,13 +30,13 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def judge(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """A judge that finds what this list holds; what begins with a question mark it cannot verify."""
+    """A judge whose findings are this list; those that begin with a question mark are unverified."""
     findings: list[Any] = []
     judge, reader = types.ModuleType(JUDGE), types.ModuleType(READER)
     judge.verify = (
         lambda document: (  # type: ignore[attr-defined]
-            [one for one in findings if one[0] != "?"],
-            [one[1:] for one in findings if one[0] == "?"],
+            [finding for finding in findings if finding[0] != "?"],
+            [finding[1:] for finding in findings if finding[0] == "?"],
         )
     )
     reader.read = lambda document: []  # type: ignore[attr-defined]
@@ -193,7 +193,7 @@ def test_progress_is_for_terminals(
 
 @pytest.fixture
 def prover(judge: list[Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[list[str], list[str]]]:
-    """A prover that says of functions what this holds, and of others that all is proven."""
+    """A prover with these findings by function; for other functions everything is proven."""
     said: dict[str, tuple[list[str], list[str]]] = {}
     module = types.ModuleType(PROVER)
 
@@ -223,7 +223,7 @@ def test_check_proves_where_it_is_asked_to(
     assert capsys.readouterr().out.splitlines()[0].endswith("v1.json: error.lower_bound must be at most 1, got 2")
     assert run(["check"]) == 0  # unless it is asked to
     assert "proven" not in capsys.readouterr().out
-    judge.append("error.linf must be 0.3, got 0.2")  # what is wrong already is not proven
+    judge.append("error.linf must be 0.3, got 0.2")  # files with problems are not proven
     assert run(["check", "--prove"]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "2 files, 2 bad, 0 bounds proven"
 

@@ -244,7 +244,7 @@ def test_text_that_is_not_json_is_refused(text: str, message: str) -> None:
     "literal", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", "1" * 400, "-" + "9" * 6000, "true"]
 )
 @pytest.mark.parametrize("field", ["linf", "l2_squared", "lower_bound"])
-def test_numbers_that_are_none_are_refused_in_text(field: str, literal: str) -> None:
+def test_non_finite_numbers_are_refused_in_text(field: str, literal: str) -> None:
     text = dumps(GOOD).replace(f'"{field}": {GOOD["error"][field]!r}', f'"{field}": {literal}')
     assert refusal(parse(text)).startswith(f"error.{field} must be a finite number, got ")
 

@@ -1,4 +1,4 @@
-"""File name, folder and content agree, at load as in check; and a file is of the function that it names."""
+"""File name, folder and content agree, in load and in check; and a file's numbers fit the function that it names."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ BUMP = "fewbit-2bit-shared-beta=1.5-norm_0_2"
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """The packaged files of gelu, to be spoilt."""
+    """A copy of gelu's packaged files, to be corrupted."""
     shutil.copytree(DATA / "gelu", tmp_path / "gelu")
     return tmp_path
 
@@ -36,7 +36,7 @@ def test_every_packaged_file_is_named_as_it_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first_name", "second_name"),
     [
         ("fewbit-5bit.v1", "fewbit-6bit.v1"),
         ("invact-bfloat16.v1", "invact-float16.v1"),
@@ -45,13 +45,13 @@ def test_every_packaged_file_is_named_as_it_says() -> None:
     ],
 )
 def test_exchanged_files_are_refused(
-    one: str, other: str, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    first_name: str, second_name: str, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first, second = (data / "gelu" / f"{name}.json" for name in (one, other))
+    first, second = (data / "gelu" / f"{name}.json" for name in (first_name, second_name))
     texts = first.read_text(), second.read_text()
     first.write_text(texts[1])
     second.write_text(texts[0])
-    said = {first: other.removesuffix(".v1"), second: one.removesuffix(".v1")}
+    said = {first: second_name.removesuffix(".v1"), second: first_name.removesuffix(".v1")}
     for path, right in said.items():
         name = path.name.removesuffix(".v1.json")
         with pytest.raises(
@@ -62,7 +62,7 @@ def test_exchanged_files_are_refused(
             load("gelu", name, root=data)
         monkeypatch.chdir(path.parent)
         with pytest.raises(CoefficientError, match="the file's name must be"):
-            load(path.name)  # whatever the folder is called by which one got there
+            load(path.name)  # however the folder is spelled
     assert run(["check", "--no-recompute", str(first), str(second)]) == 1
     assert capsys.readouterr().out.splitlines()[-1].startswith("2 files, 2 bad")
 
@@ -94,7 +94,7 @@ def test_a_domain_is_named_where_it_is_not_the_weights_own() -> None:
     check_name(narrow, "fewbit-2bit-beta=1.5-domain=-5.0_5.0")
     with pytest.raises(CoefficientError, match="the file's name"):
         check_name(narrow, "fewbit-2bit-beta=1.5")
-    # Which domain a distribution has of itself, only its library knows.
+    # Only scipy knows a distribution's own domain.
     normal = changed(narrow, ("options", "weight"), "norm")
     for name in ("fewbit-2bit-beta=1.5-norm", "fewbit-2bit-beta=1.5-norm-domain=-5.0_5.0"):
         check_name(normal, name)
@@ -130,7 +130,7 @@ def test_names_that_claim_nothing_are_free(tmp_path: Path) -> None:
     write(seal(relu_fit(), 1), free)
     assert load(free)["options"]["bits"] == 1
     entry = store.publish(relu_fit(), "fewbit-1bit", tmp_path).path
-    (tmp_path / "my files").mkdir()  # no function's name, so only the file's own says anything
+    (tmp_path / "my files").mkdir()  # not a function's name, so only the file's name is checked
     shutil.copy(entry, tmp_path / "my files" / "fewbit-2bit.v1.json")
     with pytest.raises(CoefficientError, match="the file's name must be what the document says, 'fewbit-1bit'"):
         load(tmp_path / "my files" / "fewbit-2bit.v1.json")
@@ -157,7 +157,7 @@ def test_levels_that_no_derivative_has(level: int, by: float) -> None:
 
 
 def test_the_range_of_a_derivative_is_met_closely() -> None:
-    """gelu' is from -0.129 to 1.129; the table of 8 bits knows that within its largest error."""
+    """gelu' is from -0.129 to 1.129; the 8-bit table shows that to within its largest error."""
     document = load("gelu", "fewbit-1bit")
     spare = load("gelu", "fewbit-8bit")["error"]["linf"]
     assert spare < 0.01
@@ -169,7 +169,7 @@ def test_the_range_of_a_derivative_is_met_closely() -> None:
 
 
 def test_a_table_of_another_function() -> None:
-    """tanh's, whose levels gelu' has too, under gelu's name."""
+    """tanh's table under gelu's name: its levels are values of gelu' too."""
     forged = changed(load("tanh", "fewbit-3bit"), ("function",), {"name": "gelu", "expr": "x*Phi(x)", "params": {}})
     check_function(forged)
     with pytest.raises(CoefficientError, match=r"^solution must be within error.linf of the derivative of gelu, which"):

@@ -1,4 +1,4 @@
-"""The shape: schema.json is a schema, our interpreter reads it as the jsonschema package does."""
+"""The shape: schema.json is a valid schema, and our interpreter agrees with the jsonschema package."""
 
 import math
 from typing import Any
@@ -15,7 +15,7 @@ from coefficients.schema import CoefficientError, check_part, check_shape, schem
 from tests.coefficients.documents import bump_fit, changed, paths, relu_fit, without
 
 GOOD = seal(bump_fit(), 1)
-BEYOND = [math.nan, math.inf, -math.inf, 10**400, -(10**5000)]  # what float64 cannot hold as a finite number
+BEYOND = [math.nan, math.inf, -math.inf, 10**400, -(10**5000)]  # not finite in float64
 
 
 def strict_validator() -> Any:

@@ -113,10 +113,10 @@ def test_files_have_the_permissions_of_any_other_file(tmp_path: Path) -> None:
 
 
 def test_load_by_function_and_name_takes_the_newest_or_the_named_version(tmp_path: Path) -> None:
-    one = publish(relu_fit(), "a", tmp_path).path
-    two = publish(changed(relu_fit(), ("provenance", "seed"), 1), "a", tmp_path).path
-    assert load("relu", "a", root=tmp_path) == load(two) == load(str(two))
-    assert load("relu", "a", root=tmp_path, version=1) == load(one)
+    first = publish(relu_fit(), "a", tmp_path).path
+    second = publish(changed(relu_fit(), ("provenance", "seed"), 1), "a", tmp_path).path
+    assert load("relu", "a", root=tmp_path) == load(second) == load(str(second))
+    assert load("relu", "a", root=tmp_path, version=1) == load(first)
     with pytest.raises(CoefficientError, match=r"^version of relu a must be one of 1, 2, got 3$"):
         load("relu", "a", root=tmp_path, version=3)
 
@@ -164,7 +164,7 @@ def test_a_file_in_the_wrong_place_is_refused(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path / "gelu")
     with pytest.raises(CoefficientError, match=r"^a.v1.json: function.name"):
         load("a.v1.json")
-    free = tmp_path / "anything.json"  # says nothing of itself by its name
+    free = tmp_path / "anything.json"  # a name without claims
     free.write_text(text)
     assert load(free)["function"]["name"] == "relu"
 
@@ -175,8 +175,8 @@ def test_available_sorts_and_passes_over_other_files(tmp_path: Path) -> None:
     publish(bump_fit(), "a", tmp_path)
     for other in ("readme.json", "a.v0.json", "a.v01.json", ".hidden.v1.json", "a.v1.json~", "a.v1.txt"):
         (tmp_path / "relu" / other).touch()
-    found = [(e.function, e.name, e.version) for e in available(tmp_path)]
-    assert found == [("bump", "a", 1), ("relu", "a", 1), ("relu", "a.v2", 1), ("relu", "b", 1)]
+    entries = [(e.function, e.name, e.version) for e in available(tmp_path)]
+    assert entries == [("bump", "a", 1), ("relu", "a", 1), ("relu", "a.v2", 1), ("relu", "b", 1)]
     assert all(entry.path.is_file() for entry in available(tmp_path))
     assert available(tmp_path / "none") == []
 

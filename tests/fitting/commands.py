@@ -1,4 +1,4 @@
-"""The commands of fitting as other processes, and the files they leave."""
+"""Run the commands of fitting as other processes, and list the files they leave."""
 
 import json
 import os
@@ -21,13 +21,13 @@ Command = Callable[..., Ended]
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """For processes: this checkout first, and buffers as users have them."""
+    """The environment of processes: this checkout first on the path, and buffered output, as users have it."""
     kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONUNBUFFERED", "PYTHONIOENCODING")}
     return {**kept, "PYTHONPATH": str(ROOT), **changes}
 
 
 def python(*words: str, before: tuple[str, ...] = (), **options: Any) -> subprocess.CompletedProcess[str]:
-    """A Python that ended, and for which a warning is an error."""
+    """A finished Python process in which warnings are errors."""
     return subprocess.run(
         [*before, sys.executable, "-W", "error", *words],
         **{"text": True, "stderr": subprocess.PIPE, "stdout": subprocess.PIPE, "env": environment(), **options},
@@ -36,7 +36,7 @@ def python(*words: str, before: tuple[str, ...] = (), **options: Any) -> subproc
 
 
 def process(command: str, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """`python -m fitting.command`, ended."""
+    """A finished process of `python -m fitting.command`."""
     return python("-m", f"fitting.{command}", *words, **options)
 
 

@@ -1,4 +1,4 @@
-"""The commands of fitting in this process, each in an empty folder."""
+"""Fixtures that run the commands of fitting in this process, each in an empty folder."""
 
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +15,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to run in."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.setattr("fitting.options.DATA", tmp_path / "none")  # what ships is looked at by tests of its own
+    monkeypatch.setattr("fitting.options.DATA", tmp_path / "none")  # shipped files have their own tests
     return tmp_path
 
 

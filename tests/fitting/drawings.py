@@ -14,5 +14,5 @@ def drawn(axes: Axes, label: str | None = None) -> tuple[Any, Any]:
 
 
 def legend(axes: Axes) -> list[str]:
-    found = axes.get_legend()
-    return [text.get_text() for text in found.get_texts()] if found else []
+    drawn_legend = axes.get_legend()
+    return [text.get_text() for text in drawn_legend.get_texts()] if drawn_legend else []

@@ -1,4 +1,4 @@
-"""Approximations of f' as numbers: stored ones and made ones, and their errors against what is known of them."""
+"""Approximations of f' as numbers, stored and fitted here: their errors against known values."""
 
 import numpy as np
 import pytest
@@ -15,10 +15,10 @@ from fitting.weights import named
 
 def test_a_stored_table_is_taken_as_it_is() -> None:
     document = load("gelu", "fewbit-8bit")  # 47 s to make
-    found = few_bits(get("gelu"), 8)
-    assert found.error == document["error"]["l2_squared"]
-    assert set(found.q) <= set(document["solution"]["levels"])
-    assert (found.label, found.bits, found.domain) == ("by 8 bits, shared levels", 8, (-10, 10))
+    approximation = few_bits(get("gelu"), 8)
+    assert approximation.error == document["error"]["l2_squared"]
+    assert set(approximation.q) <= set(document["solution"]["levels"])
+    assert (approximation.label, approximation.bits, approximation.domain) == ("by 8 bits, shared levels", 8, (-10, 10))
 
 
 @pytest.mark.slow
@@ -32,14 +32,14 @@ def test_a_stored_table_is_taken_as_it_is() -> None:
     ],
 )
 def test_other_tables_are_made(levels: str, weight: str, domain: tuple[float, float] | None) -> None:
-    found = few_bits(get("silu"), 3, levels, named(weight), domain)
+    approximation = few_bits(get("silu"), 3, levels, named(weight), domain)
     exact = fit(get("silu"), 3, levels=levels, weight=named(weight), domain=domain)
-    assert found.error == pytest.approx(exact.error.l2_squared, rel=1e-6)
-    assert found.domain == exact.domain
-    lo, hi = found.domain
-    assert (lo, hi) == (found.x[0], found.x[-1])
-    near = np.abs(found.x[:, None] - exact.steps.borders).min(axis=1) < 1e-4
-    assert found.q[~near] == pytest.approx(exact.steps(found.x[~near]), abs=1e-5)
+    assert approximation.error == pytest.approx(exact.error.l2_squared, rel=1e-6)
+    assert approximation.domain == exact.domain
+    lo, hi = approximation.domain
+    assert (lo, hi) == (approximation.x[0], approximation.x[-1])
+    near = np.abs(approximation.x[:, None] - exact.steps.borders).min(axis=1) < 1e-4
+    assert approximation.q[~near] == pytest.approx(exact.steps(approximation.x[~near]), abs=1e-5)
 
 
 def test_parameters_and_own_functions_are_not_those_stored() -> None:
@@ -47,17 +47,18 @@ def test_parameters_and_own_functions_are_not_those_stored() -> None:
     assert few_bits(soft, 2).error == pytest.approx(fit(soft, 2).error.l2_squared, rel=1e-6)
     own = from_expression("x**2 + 1", "own")
     assert few_bits(own, 1, domain=(0, 1)).error == pytest.approx(4 / 12 / 4)
-    for one in (soft, own):
-        with pytest.raises(InputError, match=f"^formulas of the output are stored .*, got {one.name}; python -m"):
-            from_output(one, "float16")
+    for activation in (soft, own):
+        refusal = f"^formulas of the output are stored .*, got {activation.name}; python -m"
+        with pytest.raises(InputError, match=refusal):
+            from_output(activation, "float16")
 
 
 def test_another_function_of_a_known_name_is_not_the_known_one() -> None:
     parabola = from_expression("x**2", "gelu")
-    found = few_bits(parabola, 3)
+    approximation = few_bits(parabola, 3)
     # f' = 2x on [-10, 10] in 8 equal steps of 5: each errs by 5²/12 in the mean.
-    assert found.error == pytest.approx(20 * 25 / 12, rel=1e-2)
-    assert found.linf == pytest.approx(2.5, rel=1e-2)
+    assert approximation.error == pytest.approx(20 * 25 / 12, rel=1e-2)
+    assert approximation.linf == pytest.approx(2.5, rel=1e-2)
     for paper in (False, True):
         with pytest.raises(InputError, match=r", got gelu"):
             from_output(parabola, "float16", paper=paper)
@@ -82,38 +83,42 @@ def test_the_largest_error_is_that_of_the_domain() -> None:
 @pytest.mark.parametrize(("name", "dtype"), [("gelu", "bfloat16"), ("silu", "float16"), ("tanh", "float32")])
 def test_stored_formulas_have_the_stored_error(name: str, dtype: str) -> None:
     stored = load(name, f"invact-{dtype}")
-    found = from_output(get(name), dtype, named("norm"))
-    assert found.error == pytest.approx(stored["error"]["rms"] ** 2, rel=1e-6)  # the mass of N(0, 1) is 1
-    assert found.bits == len(stored["solution"]["branches"]) - 1
-    assert found.error_floor is not None
-    assert found.error_floor.rms == pytest.approx(stored["error"]["floor_rms"], rel=1e-9)
-    assert np.abs(found.derivative - found.q).max() <= stored["error"]["linf"] * (1 + 1e-9)
+    approximation = from_output(get(name), dtype, named("norm"))
+    assert approximation.error == pytest.approx(stored["error"]["rms"] ** 2, rel=1e-6)  # the mass of N(0, 1) is 1
+    assert approximation.bits == len(stored["solution"]["branches"]) - 1
+    assert approximation.error_floor is not None
+    assert approximation.error_floor.rms == pytest.approx(stored["error"]["floor_rms"], rel=1e-9)
+    assert np.abs(approximation.derivative - approximation.q).max() <= stored["error"]["linf"] * (1 + 1e-9)
 
 
 def test_the_error_is_the_integral_of_what_is_drawn() -> None:
-    found = from_output(get("mish"), "float16", domain=(-4, 6))
-    square = (found.derivative - found.q) ** 2
-    assert found.error == pytest.approx(np.trapezoid(square, found.x), rel=2e-2)
+    approximation = from_output(get("mish"), "float16", domain=(-4, 6))
+    square = (approximation.derivative - approximation.q) ** 2
+    assert approximation.error == pytest.approx(np.trapezoid(square, approximation.x), rel=2e-2)
 
 
 @pytest.mark.slow
 def test_the_papers_formulas() -> None:
     # Measured in exact arithmetic on [-10, 10]: 1.38e-6 + 3.38e-5 for GELU, 1.56e-6 + 2.49e-5 for SiLU.
     assert from_output(get("gelu"), "float32", paper=True).error == pytest.approx(3.51e-5, rel=5e-3)
-    found = from_output(get("silu"), "float32", paper=True)
-    assert found.error == pytest.approx(2.65e-5, rel=5e-3)
-    assert found.label == "from y in float32, the paper's formulas"
+    approximation = from_output(get("silu"), "float32", paper=True)
+    assert approximation.error == pytest.approx(2.65e-5, rel=5e-3)
+    assert approximation.label == "from y in float32, the paper's formulas"
     theirs = published("silu")
     assert theirs is not None
-    assert found.error_floor is not None
-    scores = [Judge(branch, found.error_floor)(one) for branch, one in enumerate(theirs)]
-    assert np.abs(found.derivative - found.q).max() <= max(score.linf for score in scores) * (1 + 1e-9)
+    assert approximation.error_floor is not None
+    scores = [Judge(branch, approximation.error_floor)(formula) for branch, formula in enumerate(theirs)]
+    assert np.abs(approximation.derivative - approximation.q).max() <= max(score.linf for score in scores) * (1 + 1e-9)
     with pytest.raises(InputError, match=r"^engine published has formulas for gelu and silu, got mish$"):
         from_output(get("mish"), "float32", paper=True)
 
 
 @pytest.mark.parametrize(
-    "make", [lambda **one: few_bits(get("gelu"), 2, **one), lambda **one: from_output(get("gelu"), "float16", **one)]
+    "make",
+    [
+        lambda **options: few_bits(get("gelu"), 2, **options),
+        lambda **options: from_output(get("gelu"), "float16", **options),
+    ],
 )
 def test_a_domain_must_be_one(make) -> None:
     with pytest.raises(InputError, match=r"^domain must be two finite numbers, the lower first, got 3 3$"):
@@ -121,11 +126,11 @@ def test_a_domain_must_be_one(make) -> None:
 
 
 def test_comparisons() -> None:
-    found = compare(get("sigmoid"), [1, 2])
-    assert found.printed == {1: 0.0181, 2: 0.0038}
+    comparison = compare(get("sigmoid"), [1, 2])
+    assert comparison.printed == {1: 0.0181, 2: 0.0038}
     # Table 1 prints four decimals, of tables of |x|, which are shared ones.
-    assert found.shared == pytest.approx(found.printed, abs=1e-4)
-    assert all(found.contiguous[bits] > found.shared[bits] for bits in (1, 2))
-    assert (found.outputs["bfloat16"][0], found.paper) == (0, {})
+    assert comparison.shared == pytest.approx(comparison.printed, abs=1e-4)
+    assert all(comparison.contiguous[bits] > comparison.shared[bits] for bits in (1, 2))
+    assert (comparison.outputs["bfloat16"][0], comparison.paper) == (0, {})
     silu = compare(get("silu"), [1], ["float16"])
     assert (silu.outputs["float16"][0], silu.paper["float16"][0]) == (1, 1)

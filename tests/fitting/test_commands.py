@@ -1,4 +1,4 @@
-"""What both commands of fitting do alike: refusals of the options they share, help, closed outputs, Ctrl-C."""
+"""Common behaviour of both commands of fitting: refusals of shared options, help, closed outputs, Ctrl-C."""
 
 import contextlib
 import itertools
@@ -25,8 +25,8 @@ each_command = pytest.mark.parametrize("name", FINE)
 @pytest.fixture
 def command(name: str, request: pytest.FixtureRequest) -> Command:
     """The command of that name in this process."""
-    found: Command = request.getfixturevalue(name)
-    return found
+    runner: Command = request.getfixturevalue(name)
+    return runner
 
 
 # Of one function: what is added to `FINE`.
@@ -259,7 +259,7 @@ def test_ctrl_c(name: str, words: str, after: float, folder: Path) -> None:
 
 
 def left_over(group: int) -> bool:
-    """Whether processes of the group live on, after a moment to end."""
+    """Whether processes of the group are still alive after a moment."""
     for _ in range(50):
         try:
             os.killpg(group, 0)

@@ -1,4 +1,4 @@
-"""Where fits go: nowhere if they ship, else among the user's data or below --root; never into the package by itself."""
+"""Where fits are written: shipped ones not at all, others to the user's data or below --root; never to the package."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ OWN = ["--expr", "2*where(x > 0, x, 0)", "--name", "twice"]
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's data, of nobody else."""
+    """A folder of user data for one test."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
 
@@ -44,7 +44,7 @@ def last(capsys: pytest.CaptureFixture[str]) -> str:
     ],
 )
 def test_what_ships_is_found_and_not_written(command: str, words: list[str], path: str, home: Path) -> None:
-    """From the checkout the path is relative, from elsewhere whole."""
+    """In the checkout the printed path is relative, elsewhere absolute."""
     elsewhere = home.parent / "elsewhere"
     elsewhere.mkdir()
     for folder, shown in ((ROOT, f"coefficients/data/{path}"), (elsewhere, str(store.DATA / path))):
@@ -91,7 +91,7 @@ def test_own_fits_go_to_the_users_data(
 def test_root_names_the_folder(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """There also what ships is written, as a checkout's files are made so."""
+    """Below --root shipped fits are written too: so the files of a checkout are made."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "mine" / "relu" / "fewbit-1bit.v1.json"
     assert fewbit([*RELU, "--root", "mine"]) == 0
@@ -110,7 +110,7 @@ def test_root_names_the_folder(
         (["--root", __file__], f"root must be a folder, got {__file__!r}"),
     ],
 )
-def test_roots_that_are_none(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_roots_that_are_not_folders(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert fewbit([*RELU, *words]) == 2
     assert capsys.readouterr().err == f"fewbit: {said}\n"
 

@@ -1,4 +1,4 @@
-"""Pictures of any approximation against x and y, of many functions, and of memory."""
+"""Pictures of approximations against x and y, of many functions, and of memory."""
 
 from typing import Any
 
@@ -61,9 +61,9 @@ def test_error_and_floor_are_those_of_all_x_that_share_a_stored_y(name: str, dty
         known = np.flatnonzero(np.isfinite(floor) & (simple | (dtype == "bfloat16")))
         assert len(known) > 50
         for i in known[:: len(known) // 50]:
-            slopes = slopes_of_one_output(approximation, i)
-            assert floor[i] == pytest.approx(np.ptp(slopes) / 2, rel=1e-2, abs=1e-12)
-            assert error[i] == pytest.approx(np.abs(slopes - approximation.q[i]).max(), rel=1e-2, abs=1e-12)
+            derivatives = slopes_of_one_output(approximation, i)
+            assert floor[i] == pytest.approx(np.ptp(derivatives) / 2, rel=1e-2, abs=1e-12)
+            assert error[i] == pytest.approx(np.abs(derivatives - approximation.q[i]).max(), rel=1e-2, abs=1e-12)
             assert error[i] <= approximation.linf * (1 + 1e-3)  # which float32 has from other samples
 
 
@@ -139,7 +139,7 @@ def test_many_functions_share_a_scale() -> None:
     assert [axes.get_title() for axes in figure.axes] == [*(f"{name}′" for name in names), "", "", ""]
     assert len({axes.get_ylim() for axes in figure.axes[:5]}) == 1
     assert [axes.axison for axes in figure.axes] == [True] * 5 + [False] * 3
-    (labels,) = (one.get_texts() for one in figure.legends)
+    (labels,) = (figure_legend.get_texts() for figure_legend in figure.legends)
     assert len(labels) == 4  # each once
 
 

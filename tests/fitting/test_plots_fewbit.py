@@ -1,4 +1,4 @@
-"""Pictures of few-bit tables: what they show, and that they are the same on every run and whole."""
+"""Pictures of few-bit tables: their content, and that files are reproducible and complete."""
 
 from pathlib import Path
 from typing import Any
@@ -38,23 +38,23 @@ def gelu() -> Fit:
 
 def test_texts(gelu: Fit) -> None:
     assert texts(fewbit_figure(gelu)) == ["gelu′: 8 levels, ∫(f′−q)²w = 0.008094", "gelu′", "3 bits", "x", "f′ − q"]
-    one = fit(from_expression("2*x", "a_name_of_more_than_thirty_letters"), 1, weight=parse_weight("norm(0,2)"))
-    title, *labels = texts(fewbit_figure(one))
+    doubled = fit(from_expression("2*x", "a_name_of_more_than_thirty_letters"), 1, weight=parse_weight("norm(0,2)"))
+    title, *labels = texts(fewbit_figure(doubled))
     assert title == "a_name_of_more_than_thirty_letters′: 1 level, ∫(f′−q)²w = 0, w = norm(0,2)"
     assert labels[:2] == ["f′", "1 bit"]
 
 
 def test_curve_steps_and_error(gelu: Fit) -> None:
     above, below = fewbit_figure(gelu).axes
-    x, slope = drawn(above, "gelu′")
+    x, derivative = drawn(above, "gelu′")
     _, steps = drawn(above, "3 bits")
     at, error = drawn(below)
-    assert np.array_equal(slope, gelu.activation.df(x))
+    assert np.array_equal(derivative, gelu.activation.df(x))
     assert set(steps) == set(gelu.steps.levels)
     assert np.array_equal(at, x)
-    assert np.array_equal(error, slope - steps)
+    assert np.array_equal(error, derivative - steps)
     assert np.abs(error).max() == pytest.approx(gelu.error.linf, rel=1e-12)
-    # Steps are upright: nowhere do two neighbours differ in level that are not within two floats of a border.
+    # Steps are upright: neighbours with different levels lie within two floats of a border.
     rise = np.flatnonzero(np.diff(steps))
     assert len(rise) == len(gelu.steps.borders)
     assert (x[rise] < gelu.steps.borders).all()
@@ -69,20 +69,20 @@ def test_a_step_function_shows_no_error(name: str) -> None:
     assert not error.any()
 
 
-def test_jumps_of_the_slope_are_upright_where_there_is_no_border() -> None:
-    found = fit(from_expression("where(x < 0, 0, where(x < 0.33, x, 1.1*x - 0.033))"), 1)
-    assert found.steps.borders.tolist() == [0]
-    x, slope = drawn(fewbit_figure(found).axes[0], "custom′")
-    rise = np.flatnonzero(np.diff(slope))
+def test_jumps_of_the_derivative_are_upright_without_a_border() -> None:
+    table = fit(from_expression("where(x < 0, 0, where(x < 0.33, x, 1.1*x - 0.033))"), 1)
+    assert table.steps.borders.tolist() == [0]
+    x, derivative = drawn(fewbit_figure(table).axes[0], "custom′")
+    rise = np.flatnonzero(np.diff(derivative))
     assert len(rise) == 2
     assert (x[rise + 1] - x[rise] < 1e-14).all()
 
 
 @pytest.mark.parametrize("kind", ["shared", "contiguous"])
 def test_kinks_of_f_show_no_spike(kind: str) -> None:
-    found = fit(get("selu"), 3, levels=kind)
-    _, error = drawn(fewbit_figure(found).axes[1])
-    assert np.abs(error).max() <= found.error.linf * (1 + 1e-12)
+    table = fit(get("selu"), 3, levels=kind)
+    _, error = drawn(fewbit_figure(table).axes[1])
+    assert np.abs(error).max() <= table.error.linf * (1 + 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -100,13 +100,13 @@ def test_kinks_of_f_show_no_spike(kind: str) -> None:
         (lambda: fit(get("mish"), 1, weight=parse_weight("beta(0.5,0.5)")), (0, 1e-3), (0.9, 1)),
     ],
 )
-def test_what_matters_is_in_the_picture(make: Any, lo: tuple[float, float], hi: tuple[float, float]) -> None:
-    found = make()
-    left, right = fewbit_figure(found).axes[1].get_xlim()
+def test_most_of_the_error_is_in_the_picture(make: Any, lo: tuple[float, float], hi: tuple[float, float]) -> None:
+    table = make()
+    left, right = fewbit_figure(table).axes[1].get_xlim()
     assert lo[0] <= left <= lo[1]
     assert hi[0] <= right <= hi[1]
-    assert (left < found.steps.borders).all()
-    assert (found.steps.borders < right).all()
+    assert (left < table.steps.borders).all()
+    assert (table.steps.borders < right).all()
 
 
 @pytest.mark.parametrize("suffix", [*MAGIC, ".PNG"])
@@ -118,7 +118,7 @@ def test_files_are_the_same_on_every_run(suffix: str, gelu: Fit, tmp_path: Path)
     first, second = (path.read_bytes() for path in paths)
     assert first.startswith(MAGIC[suffix.lower()])
     assert first == second
-    assert b"/CreationDate" not in first  # which has seconds, and both were made in one
+    assert b"/CreationDate" not in first  # the date is to the second, and both files may be of the same second
     assert sorted(tmp_path.iterdir()) == paths  # and nothing else
 
 
@@ -147,7 +147,7 @@ def test_a_picture_is_whole_or_not_there(gelu: Fit, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(Figure, "savefig", half)
     with pytest.raises(KeyboardInterrupt):
         save(fewbit_figure(gelu), path)
-    assert [found.read_bytes() for found in tmp_path.iterdir()] == [b"the one before"]
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"the one before"]
 
 
 def test_a_picture_that_cannot_be_written_is_called_as_it_was_asked_for(gelu: Fit, tmp_path: Path) -> None:

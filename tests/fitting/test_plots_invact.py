@@ -52,11 +52,11 @@ def test_formulas_their_error_and_the_front(mish: invact.Fit) -> None:
 
 @pytest.mark.slow
 def test_the_paper_is_marked() -> None:
-    found = invact.fit(get("silu"), "bfloat16", max_error=0.2)
-    front = invact_figure(found).axes[1]
-    assert found.paper is not None
+    silu = invact.fit(get("silu"), "bfloat16", max_error=0.2)
+    front = invact_figure(silu).axes[1]
+    assert silu.paper is not None
     assert legend(front) == ["front", "chosen", "paper"]
-    assert [float(part[0]) for part in drawn(front, "paper")] == [found.paper.price.total, found.paper.pointwise]
+    assert [float(part[0]) for part in drawn(front, "paper")] == [silu.paper.price.total, silu.paper.pointwise]
     assert front.get_ylabel() == "largest |q − g| in float32"
 
 

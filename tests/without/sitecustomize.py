@@ -16,7 +16,7 @@ DISTRIBUTIONS = ABSENT | {"python-flint", "python_flint", "scikit-learn", "sciki
 
 
 class Finder:
-    """Python's own finder of what lies in folders, without what is absent."""
+    """Python's own finder of modules in folders, without the absent packages."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
@@ -24,9 +24,9 @@ class Finder:
 
     @staticmethod
     def find_distributions(*context):
-        for found in PathFinder.find_distributions(*context):
-            if found.name not in DISTRIBUTIONS:
-                yield found
+        for distribution in PathFinder.find_distributions(*context):
+            if distribution.name not in DISTRIBUTIONS:
+                yield distribution
 
     invalidate_caches = PathFinder.invalidate_caches
 

@@ -11,7 +11,7 @@ from sympy import Abs, Dummy, Expr, Integer, Mul, Piecewise, Poly, Rational, Wil
 
 from fitting.activations.activation import Activation
 from fitting.activations.calculus import sign_inside
-from fitting.activations.heads import expm1, log1p, maximum, minimum, softplus, x
+from fitting.activations.functions import expm1, log1p, maximum, minimum, softplus, x
 from fitting.activations.tape import Tape
 from fitting.invact.branches import Arc
 from fitting.invact.variable import Y

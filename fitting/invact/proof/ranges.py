@@ -6,7 +6,7 @@ import sympy
 from sympy import Expr, Rational, Symbol
 from sympy.core.relational import GreaterThan, LessThan, StrictGreaterThan, StrictLessThan
 
-from fitting.activations.heads import maximum, minimum
+from fitting.activations.functions import maximum, minimum
 from fitting.invact.variable import Y
 
 _LESS, _GREATER = (LessThan, StrictLessThan), (GreaterThan, StrictGreaterThan)

@@ -28,7 +28,7 @@ PARAMETERS = [
 ids = [" ".join([name, *(f"{key}={value}" for key, value in params.items())]) for name, params in PARAMETERS]
 every_case = pytest.mark.parametrize(("name", "params"), PARAMETERS, ids=ids)
 every_name = pytest.mark.parametrize("name", names())
-known = cache(get)  # for many examples of one test: what is derived is derived once
+known = cache(get)  # cached, so that examples of a test share derived properties
 
 
 def close(values):

@@ -1,4 +1,4 @@
-"""Functions by name: aliases, parameters, what is refused, identity."""
+"""Functions by name: aliases, parameters, refusals, equality."""
 
 import math
 import pickle

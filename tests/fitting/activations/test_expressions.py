@@ -1,4 +1,4 @@
-"""What a user may write: the catalogue spelled out, scaled and reflected, and functions that it has not."""
+"""Users' expressions: the catalogue's functions spelled out, scaled and reflected, and functions beyond it."""
 
 import math
 
@@ -81,7 +81,7 @@ def test_turning_points_scale(expr, name, b):
 
 @pytest.mark.parametrize("name", ["gelu", "selu", "hardswish", "sigmoid", "threshold", "tanhshrink"])
 @pytest.mark.parametrize("power", [-70, 60])
-def test_facts_do_not_depend_on_the_scale_of_f(name, power):
+def test_derived_properties_do_not_depend_on_the_scale_of_f(name, power):
     unit = get(name)
     row = CATALOGUE[name].expr
     user = from_expression(f"({row})*2**({power})", params=dict(unit.params))
@@ -97,7 +97,7 @@ def test_facts_do_not_depend_on_the_scale_of_f(name, power):
 @pytest.mark.slow
 @given(a=st.floats(-3, 3))
 @settings(max_examples=10)
-def test_reflection_reflects_the_facts(a):
+def test_reflection_reflects_derived_properties(a):
     right = from_expression("x*sigmoid(x + a)", params={"a": a})
     left = from_expression("-x*sigmoid(a - x)", params={"a": a})
     assert tuple(-at for at in reversed(left.turning_points())) == right.turning_points()
@@ -141,7 +141,7 @@ def test_snake_has_no_limit_of_the_derivative():
         ("abs(x)**0.1", (INF, INF), (0, 0)),
         ("x*(1 - tanh(x))", (-INF, 0), (2, 0)),
         ("1e-20*tanh(x) + 1e-20", (0, 2e-20), (0, 0)),
-        ("1/log(2 + x**2)", (math.nan, math.nan), (0, 0)),  # too slow to be found: said so, not guessed
+        ("1/log(2 + x**2)", (math.nan, math.nan), (0, 0)),  # too slow to be found: NaN, no guess
         ("log(x)", (math.nan, math.nan), (0, 0)),
     ],
 )

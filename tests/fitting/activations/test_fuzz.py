@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fitting.activations.grammar import FUNCTIONS, parse
 from fitting.activations.tape import Tape
 from fitting.errors import InputError
-from tests.fitting.activations.written import POINTS, REFERENCE
+from tests.fitting.activations.reference_values import POINTS, REFERENCE
 from tests.fitting.agreement import assert_agree
 
 
@@ -123,7 +123,7 @@ atoms = st.sampled_from([*NUMBERS, *["x"] * 8, "a", "pi", "E", *PLANTED])
 def test_random_trees_of_anything(text):
     expression = survive(text)
     if expression is not None:
-        Tape(expression).numpy(POINTS)  # every head that came through can be evaluated
+        Tape(expression).numpy(POINTS)  # every function that was accepted can be evaluated
 
 
 @pytest.mark.parametrize("text", PLANTED)
@@ -154,7 +154,7 @@ class Tree:
 
 
 def unary(name, child):
-    # Tame arguments, so that the comparison is not one of rounding errors blown up.
+    # Moderate arguments, so that rounding errors are not amplified.
     return Tree(f"{name}(tanh({child.text}))", lambda p: REFERENCE[name](np.tanh(child.evaluate(p))))
 
 
@@ -171,7 +171,7 @@ def power(a, exponent):
     return Tree(f"(tanh({a.text}))**{exponent}", lambda p: np.tanh(a.evaluate(p)) ** exponent)
 
 
-def choice(symbol, a, b, c, d):
+def piecewise(symbol, a, b, c, d):
     compare = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}[symbol]
     # sin(0.123 + ...) keeps the two sides apart from ties that rounding would decide.
     left, right = f"tanh({a.text})", f"(0.1234567 + cos({b.text})/7)"
@@ -206,7 +206,7 @@ trees = st.recursive(
         st.builds(binary, st.sampled_from("+-*"), children, children),
         st.builds(quotient, children, children),
         st.builds(power, children, st.integers(1, 4)),
-        st.builds(choice, st.sampled_from(["<", "<=", ">", ">="]), children, children, children, children),
+        st.builds(piecewise, st.sampled_from(["<", "<=", ">", ">="]), children, children, children, children),
         st.builds(negative, children),
     ),
     max_leaves=8,

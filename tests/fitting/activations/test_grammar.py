@@ -1,4 +1,4 @@
-"""The grammar of expressions: what is read, what is refused and where, and its limits."""
+"""The grammar of expressions: what it accepts, what it refuses and at which position, and its limits."""
 
 import ast
 import contextlib
@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from fitting.activations import from_expression, get, grammar
+from fitting.activations.functions import STABLE_FUNCTIONS, x
 from fitting.activations.grammar import FUNCTIONS, MAX_BITS, MAX_DEPTH, MAX_LENGTH, RESERVED, parse
-from fitting.activations.heads import HEADS, x
 from fitting.errors import LONGEST, InputError
-from tests.fitting.activations.written import POINTS, REFERENCE, value
+from tests.fitting.activations.reference_values import POINTS, REFERENCE, value
 from tests.fitting.agreement import EPS, assert_agree
 
 
@@ -78,7 +78,7 @@ def test_what_is_read(text, want):
 
 def test_every_function_has_a_reference():
     assert set(REFERENCE) == set(FUNCTIONS) - {"where"}
-    assert set(HEADS) <= set(FUNCTIONS)
+    assert set(STABLE_FUNCTIONS) <= set(FUNCTIONS)
 
 
 @pytest.mark.parametrize("name", REFERENCE)
@@ -91,7 +91,7 @@ def test_every_function(name):
         assert f"{name} takes {count} argument" in refusal(f"{name}({', '.join(['x'] * wrong)})")
 
 
-@pytest.mark.parametrize("name", sorted(set(HEADS) | {"erf", "exp", "atan"}))
+@pytest.mark.parametrize("name", sorted(set(STABLE_FUNCTIONS) | {"erf", "exp", "atan"}))
 def test_comparing_numbers_uses_the_function_of_that_name(name):
     # sympy looks unknown functions up in mpmath, where phi is the golden ratio.
     for at in (-1.3, 0.7, 2.0):
@@ -248,7 +248,7 @@ def test_what_is_refused(text, position, reason):
         ("x\ud800", "one line of plain ASCII"),
         ("π*x", "one line of plain ASCII"),
         ("x" + " " * MAX_LENGTH + "+ 1", f"at most {MAX_LENGTH} characters"),
-        ("(" * 150 + "x" + ")" * 150, None),  # parentheses alone nest nothing
+        ("(" * 150 + "x" + ")" * 150, None),  # parentheses alone are no nesting
         ("(" * 500 + "x" + ")" * 500, "malformed"),
         ("-" * 500 + "x", f"nested more than {MAX_DEPTH} deep"),
         ("-" * 1999 + "x", "deep"),
@@ -271,7 +271,7 @@ def test_odd_text(text, reason):
 
 
 def test_a_long_word_is_not_printed_in_full():
-    """What is echoed of an input has an end, in every message of the grammar and of what it raises."""
+    """Every message of the grammar quotes a bounded part of its input."""
     for text in ("y" * 1999, "x + " + "y" * 1900 + " +", "x*(" + "9" * 1900 + ")", "'" + "a" * 1900 + "'", "é" * 1900):
         assert len(refusal(text)) < 500
     for make in (

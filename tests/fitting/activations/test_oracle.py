@@ -68,10 +68,10 @@ def test_fifty_digits(name, at):
         # a central difference, good to some 240 digits
         step = mpmath.mpf(10) ** -120
         away = all(abs(at - kink) > 1e-3 for kink in activation.breakpoints)
-        slope = (FORMULAS[name](at + step) - FORMULAS[name](at - step)) / (2 * step) if away else None
+        derivative = (FORMULAS[name](at + step) - FORMULAS[name](at - step)) / (2 * step) if away else None
     assert digits(oracle.f(activation, at), want) > 48
     if away:
-        assert digits(oracle.df(activation, at), slope, floor=1e-180) > 48
+        assert digits(oracle.df(activation, at), derivative, floor=1e-180) > 48
 
 
 def test_known_constants():
@@ -115,13 +115,13 @@ def test_derivative_of_the_output_is_the_derivative(name, index, data):
     activation = known(name)
     branch = activation.branches[index]
     at = mpmath.mpf(data.draw(inside(branch)))
-    y, slope, bend = oracle.f(activation, at), oracle.df(activation, at), curvature(activation, at)
+    y, derivative, second_derivative = oracle.f(activation, at), oracle.df(activation, at), curvature(activation, at)
     with mpmath.workdps(60):
-        # y has 50 digits (of its own size): x then has that over the slope, and g = f'(x) the bend times as much.
-        lost = abs(bend / slope) * max(abs(y), mpmath.mpf("1e-45")) if slope else mpmath.inf
-        tolerance = mpmath.mpf(10) ** -48 * (abs(slope) + lost + abs(bend * at) + mpmath.mpf("1e-10"))
+        # y has a relative error of 1e-50: x has that divided by f', and g = f'(x) has the error of x times f''.
+        lost = abs(second_derivative / derivative) * max(abs(y), mpmath.mpf("1e-45")) if derivative else mpmath.inf
+        tolerance = mpmath.mpf(10) ** -48 * (abs(derivative) + lost + abs(second_derivative * at) + mpmath.mpf("1e-10"))
         if abs(lost) < 1e3:
-            assert abs(oracle.df_of_output(activation, y, branch) - slope) <= tolerance
+            assert abs(oracle.df_of_output(activation, y, branch) - derivative) <= tolerance
 
 
 def curvature(activation, at):
@@ -141,9 +141,9 @@ def test_inverse_undoes_f(name, index, data):
     x = oracle.inverse(activation, y, branch)
     assert branch.lo <= x <= branch.hi
     assert digits(oracle.f(activation, x), y, floor=1e-30) > 44
-    slope = abs(oracle.df(activation, at))
-    if slope > 1e-30:  # y has 50 digits, the slope loses some of them
-        assert digits(x, at, floor=1) > 46 + min(0, float(mpmath.log10(slope)))
+    derivative = abs(oracle.df(activation, at))
+    if derivative > 1e-30:  # y has 50 digits; a small f' loses some of them
+        assert digits(x, at, floor=1) > 46 + min(0, float(mpmath.log10(derivative)))
 
 
 CLOSED = {  # FACTS.md: g(y) without x
@@ -257,7 +257,7 @@ def test_at_the_minimum_itself():
     gelu = get("gelu")
     (turn,) = gelu.turning_points()
     for branch in gelu.branches:
-        # f(T) of the float64 nearest to T: an ulp away from the true minimum, reached on the branch that T lies in.
+        # f at the float64 nearest to T: an ulp from the true minimum, reached on the branch that contains it.
         y = oracle.f(gelu, turn)
         assert abs(oracle.inverse(gelu, y, branch) - turn) < 1e-15
         assert abs(oracle.df_of_output(gelu, y, branch)) < 1e-15

@@ -1,4 +1,4 @@
-"""Quotients that are 0/0 at a point and functions all the same: sin(x)/x, in every arithmetic, and as fits."""
+"""Quotients with a removable singularity, such as sin(x)/x: in every arithmetic, and as fits."""
 
 import math
 from functools import cache
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fitting.activations import calculus, from_expression, oracle
 from fitting.activations.enclosures import SERIES
+from fitting.activations.functions import removable
 from fitting.activations.grammar import parse
-from fitting.activations.heads import removable
 from fitting.activations.singularities import settled, singular
 from fitting.activations.tape import Tape, near_point
 from fitting.errors import InputError
@@ -34,11 +34,11 @@ QUOTIENTS = {
     "x/(exp(x) - 1)": (0, 1, "-1/2", "1/6"),
 }
 every = pytest.mark.parametrize("expression", QUOTIENTS)
-known = cache(from_expression)  # for many examples of one test: what is derived is derived once
+known = cache(from_expression)  # cached, so that examples of a test share derived properties
 
 
 def plainly(expression, at):
-    """The text's own value at 300 digits, where its divisor is not 0."""
+    """The value of the text as written, at 300 digits, where no divisor is 0."""
     with mpmath.workdps(300):
         names = {name: getattr(mpmath, name) for name in ("sin", "cos", "exp", "tanh", "sinh")}
         return eval(expression, {"__builtins__": {}}, {**names, "x": mpmath.mpf(at)})  # of our own texts above
@@ -107,7 +107,7 @@ def test_balls_and_series_hold_what_they_must(expression, data):
 @every
 @given(data=st.data())
 def test_series_over_wide_balls_know_when_they_know_nothing(expression, data):
-    """Each coefficient over a ball overlaps that at its middle, or is not finite: also where tanh has a pole nearby."""
+    """Each coefficient over a ball overlaps that at its middle, or is not finite, even where tanh has a pole nearby."""
     tape = known(expression).pieces[0].f
     middle = data.draw(st.sampled_from([1, -1])) * 10 ** data.draw(st.floats(-4, 2))
     radius = abs(middle) * 10 ** data.draw(st.floats(-3, 0.3))
@@ -123,7 +123,7 @@ def test_series_over_wide_balls_know_when_they_know_nothing(expression, data):
 
 
 def test_a_wrong_quotient_is_told_from_a_right_one():
-    """The tests above can fail: with the order of the zero taken one too low the values are others."""
+    """The tests above can fail: with the order of the zero one too low the values differ."""
     right = settled(parse("(1 - cos(x))/x"))
     above, base, power, point, order = right.args
     assert (str(point), str(order)) == ("0", "1")
@@ -166,24 +166,24 @@ def test_the_message_names_the_true_place(expression, message):
 @pytest.mark.parametrize("expression", ["tanh(x)/x", "(exp(x) - 1)/x", "x/(exp(x) - 1)"])
 def test_they_are_fitted_with_a_certificate(expression):
     activation = from_expression(expression)
-    found = fit(activation, 2, domain=(-4, 4))
-    assert found.error.gap < 1e-3
+    table = fit(activation, 2, domain=(-4, 4))
+    assert table.error.gap < 1e-3
     grid = np.linspace(-4, 4, 4001)  # another integral of the same square
     values = calculus.values(activation.pieces[0].d1, grid)
-    levels = np.asarray(found.steps.levels)[np.asarray(found.steps.codes)]
-    steps = levels[np.searchsorted(found.steps.borders, grid, side="left")]
+    levels = np.asarray(table.steps.levels)[np.asarray(table.steps.codes)]
+    steps = levels[np.searchsorted(table.steps.borders, grid, side="left")]
     # The trapezoidal rule on 4000 cells: at each of the few jumps it is off by a cell's share of the largest square.
-    assert np.trapezoid((values - steps) ** 2, grid) == pytest.approx(found.error.l2_squared, rel=0.02)
+    assert np.trapezoid((values - steps) ** 2, grid) == pytest.approx(table.error.l2_squared, rel=0.02)
 
 
 @pytest.mark.slow
 def test_f_prime_from_the_output_has_a_proven_bound():
-    """x/(exp(x) - 1) falls from infinity to 0: one side, whose series at 0 the bound rests on."""
+    """x/(exp(x) - 1) falls from infinity to 0: one branch, whose bound uses the series at 0."""
     from fitting.invact.solve import fit as fit_output
 
-    found = fit_output(from_expression("x/(exp(x) - 1)"), "bfloat16")
-    assert len(found.bounds) == 1
-    assert found.bounds[0].upper < 0.1
+    output_fit = fit_output(from_expression("x/(exp(x) - 1)"), "bfloat16")
+    assert len(output_fit.bounds) == 1
+    assert output_fit.bounds[0].upper < 0.1
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_f_prime_from_the_output_has_a_proven_bound():
     [("1000*sin(x/1000)/x", 1000.0), ("sin(x)/x", 1.5), ("sin(x)/x/1e12", 1.5), ("(exp(x) - 1)/x", 1.2)],
 )
 def test_the_polynomial_reaches_as_far_as_it_is_good(text, reach):
-    """1000*sin(x/1000)/x: of f' the plain quotient had lost 18 % in float32 at x = -0.51, beyond a fixed radius."""
+    """1000*sin(x/1000)/x: with a fixed radius, f' by the plain quotient was 18 % wrong in float32 at x = -0.51."""
     tape = Tape(from_expression(text).d1_expression)
     [node] = tape.expression.atoms(removable)
     near = near_point(node)

@@ -1,4 +1,4 @@
-"""One tape, four arithmetics: they agree, balls hold what they must, and heads are what they say."""
+"""One tape, four arithmetics: they agree, balls hold what they must, and stable functions have their definitions."""
 
 import flint
 import mpmath
@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fitting.activations import calculus, from_expression, get, names, oracle
+from fitting.activations.functions import DEFINITIONS, STABLE_FUNCTIONS, erfc, x
 from fitting.activations.grammar import FUNCTIONS, parse
-from fitting.activations.heads import DEFINITIONS, HEADS, erfc, x
 from fitting.activations.tape import Tape
 from tests.fitting.agreement import EPS, assert_agree
 
@@ -157,21 +157,21 @@ def test_acb_on_the_real_line_is_arb(name, data):
             assert wide.real.overlaps(narrow)
 
 
-@pytest.mark.parametrize("name", sorted(HEADS))
+@pytest.mark.parametrize("name", sorted(STABLE_FUNCTIONS))
 @settings(max_examples=20)
 @given(at=st.floats(-6, 6))
-def test_each_head_knows_its_derivative(name, at):
+def test_derivatives_of_stable_functions(name, at):
     at = abs(at) if name == "log1p" else at
-    head = HEADS[name](x)
+    function = STABLE_FUNCTIONS[name](x)
     with mpmath.workdps(60):
-        assert abs(Tape(head).mp(mpmath.mpf(at)) - DEFINITIONS[name](mpmath.mpf(at))) == 0
+        assert abs(Tape(function).mp(mpmath.mpf(at)) - DEFINITIONS[name](mpmath.mpf(at))) == 0
         slope = mpmath.diff(DEFINITIONS[name], at, h=mpmath.mpf(10) ** -25) if at else None
-        derivative = Tape(head.diff(x)).mp(mpmath.mpf(at))
+        derivative = Tape(function.diff(x)).mp(mpmath.mpf(at))
     if slope is not None and (name != "softsign" or abs(at) > 1e-20):
         assert abs(derivative - slope) < mpmath.mpf(10) ** -20 * (1 + abs(slope))
 
 
-# The formula of each head, spelled with others: DEFINITIONS is not compared with itself alone.
+# The formula of each stable function by other functions: a check of DEFINITIONS.
 SPELLED = {
     "sigmoid": "1/(1 + exp(-x))",
     "softplus": "log(1 + exp(x))",
@@ -185,20 +185,20 @@ SPELLED = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(HEADS))
+@pytest.mark.parametrize("name", sorted(STABLE_FUNCTIONS))
 @pytest.mark.parametrize("at", [-4.3, -0.9, -1e-3, 0.0, 0.4, 3.7])
-def test_each_head_is_its_formula_in_every_arithmetic(name, at):
+def test_each_stable_function_is_its_formula_in_every_arithmetic(name, at):
     at = abs(at) if name == "log1p" else at
-    head, spelled = Tape(HEADS[name](x)), Tape(parse(SPELLED[name]))
+    function, spelled = Tape(STABLE_FUNCTIONS[name](x)), Tape(parse(SPELLED[name]))
     with mpmath.workdps(60), flint.ctx.workprec(200):
         want = spelled.mp(mpmath.mpf(at))
-        assert abs(head.mp(mpmath.mpf(at)) - want) < mpmath.mpf(10) ** -50
-        assert holds(head.arb(flint.arb(at)), want)
+        assert abs(function.mp(mpmath.mpf(at)) - want) < mpmath.mpf(10) ** -50
+        assert holds(function.arb(flint.arb(at)), want)
         if name != "softsign":  # of smooth pieces only
-            assert holds(head.acb(flint.acb(at)).real, want)
+            assert holds(function.acb(flint.acb(at)).real, want)
     # exp(-x²/2) at 4.3 has x² + 1 times the rounding of its argument.
-    assert_agree([at], [head.numpy(np.array(at))], [float(want)], rtol=16 * EPS)
-    assert_agree([at], [float(HEADS[name](parse("a", {"a": at})).evalf(30))], [float(want)], rtol=EPS)
+    assert_agree([at], [function.numpy(np.array(at))], [float(want)], rtol=16 * EPS)
+    assert_agree([at], [float(STABLE_FUNCTIONS[name](parse("a", {"a": at})).evalf(30))], [float(want)], rtol=EPS)
 
 
 @pytest.mark.parametrize("name", sorted(set(FUNCTIONS) - {"where", "max", "min"}))
@@ -312,9 +312,9 @@ def test_roots_are_good_to_fifty_digits_and_zero_is_zero():
     ("text", "at"),
     [("(relu(x + 1)*x)**softsign(Phi(1e-300))", -2), ("1e200*tanh(1e200*x)", 0)],
 )
-def test_numbers_of_a_derivative_that_are_none(text, at):
+def test_non_finite_numbers_of_a_derivative(text, at):
     """0**c, whose derivative has a NaN in it, and 1e400: not finite in any arithmetic, and no exception."""
-    (piece, *_) = (one for one in from_expression(text).pieces if one.lo < at <= one.hi or at < one.hi)
+    (piece, *_) = (piece for piece in from_expression(text).pieces if piece.lo < at <= piece.hi or at < piece.hi)
     derivative = piece.d1
     assert not np.isfinite(derivative.numpy(np.array([float(at)]))).any()
     assert not mpmath.isfinite(derivative.mp(mpmath.mpf(at))) or derivative.mp(mpmath.mpf(at)) > 1e308

@@ -42,7 +42,7 @@ def oracle_values(activation, points):
 
 
 def size(activation, points):
-    """What the rounding errors of f are measured by: torch forms 1 + erf and 1 + tanh, so they scale with x."""
+    """The scale of rounding errors of f: torch computes 1 + erf and 1 + tanh, so they scale with x."""
     return slack(activation.name) / 4 * (1 + np.abs(points) + max(map(abs, activation.params.values()), default=0))
 
 
@@ -138,7 +138,7 @@ def test_float64_against_the_oracle(name, params):
 
 @pytest.mark.parametrize("name", ["sigmoid", "softplus", "logsigmoid", "gelu", "quick_gelu", "silu", "mish", "elu"])
 def test_tails_keep_their_relative_accuracy(name):
-    # Not only the absolute one: no 1 - 1 anywhere. The loss is exp(u)'s, |u| ulps, and a factor x² in x φ(x) + Φ(x).
+    # Relative accuracy too: nothing cancels. exp(u) loses |u| ulps, and x φ(x) + Φ(x) a factor x².
     activation = get(name)
     far = np.array([-36.5, -30, -21.3, -12.1, -7.7, 7.7, 12.1, 21.3, 30, 36.5])
     for got, want in zip((activation.f(far), activation.df(far)), oracle_values(activation, far), strict=True):

@@ -10,7 +10,7 @@ from fitting.fewbit import judge, scan
 from fitting.fewbit.measure import GOLDEN
 from fitting.fewbit.solve import UNSEEN, fit
 from fitting.weights import from_callable, from_samples
-from tests.fitting.fewbit.plainly import GAP, HI, LO, SLOPES, fitted
+from tests.fitting.fewbit.references import DERIVATIVES, GAP, HI, LO, fitted
 
 WEIGHTS = [
     "norm",
@@ -30,14 +30,14 @@ WEIGHTS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_distributions_are_certified(weight):
-    """And the error is that of quantiles: ∫ g(x) w(x) dx = ∫ g(quantile(u)) du, to half a step of g's variation."""
+    """The error is that of quantiles too: ∫ g(x) w(x) dx = ∫ g(quantile(u)) du, to half a step of g's variation."""
     n = 50_000
     result = fitted("gelu", 3, "best", weight)
     assert 0 < result.error.lower_bound <= result.error.l2_squared
     assert result.error.gap <= GAP
     name, _, inside = weight.rstrip(")").partition("(")
     x = getattr(stats, name)(*map(float, filter(None, inside.split(",")))).ppf((np.arange(n) + 0.5) / n)
-    squares = (SLOPES["gelu"](x) - result.steps(x)) ** 2
+    squares = (DERIVATIVES["gelu"](x) - result.steps(x)) ** 2
     variation = np.abs(np.diff(squares)).sum() + 2 * squares.max()
     assert result.error.l2_squared == pytest.approx(squares.mean(), rel=0, abs=variation / n / 2)
 
@@ -51,7 +51,7 @@ def test_a_narrow_peak_on_a_wide_domain_is_not_stepped_over(weight):
 
 
 def test_weights_that_leave_parts_out():
-    """Where w is 0 nothing is measured; an f' that is flat where w is not costs nothing."""
+    """Nothing counts where w is 0; if f' is flat everywhere else, the error is 0."""
     beyond = from_callable(lambda x: np.where(x > 3, 1.0, 0.0), landmarks=(3.0,))
     part = fit(get("gelu"), 3, weight=beyond)
     whole = fitted("gelu", 3, "best", "uniform", (3.0, 10.0))
@@ -68,7 +68,7 @@ def test_a_million_samples(kind):
     samples = np.random.default_rng(7).normal(size=1_000_000)
     result = fit(get("gelu"), 3, levels=kind, weight=from_samples(samples))
     assert result.error.gap <= GAP
-    direct = np.mean((SLOPES["gelu"](samples) - result.steps(samples)) ** 2)
+    direct = np.mean((DERIVATIVES["gelu"](samples) - result.steps(samples)) ** 2)
     assert result.error.l2_squared == pytest.approx(direct, rel=1e-11)
 
 
@@ -114,7 +114,7 @@ def test_a_wrong_weight_is_named():
 
 
 def bump(centre, width, beneath=1.0):
-    """A density of mass about 2.5 on the line, and a peak of as much that no wider grid falls on."""
+    """A density of mass about 2.5, and a peak of similar mass that a coarser grid misses."""
     return lambda x: beneath * np.exp(-x * x / 2) + np.exp(-(((x - centre) / width) ** 2) / 2) / width
 
 
@@ -131,14 +131,14 @@ def test_a_narrow_peak_of_a_callable_is_found(width, centre, beneath):
     error = (result := fit(get("gelu"), 3, weight=from_callable(density))).error
     marked = from_callable(density, landmarks=[centre + width * away for away in (-8, -4, -2, 0, 2, 4, 8)])
     true = judge.l2_squared(get("gelu"), marked, (LO, HI), result.steps)
-    # Beneath 1e-12 of the whole, tails of the peak that no rule tells from 0 count.
+    # Below 1e-12 of the integral, tails of the peak count, which no rule can tell from 0.
     assert error.l2_squared == pytest.approx(true, rel=1e-9, abs=1e-12)
     assert error.lower_bound <= true
-    assert error.gap <= GAP or error.l2_squared < 1e-12  # said as it is where f' hardly varies
+    assert error.gap <= GAP or error.l2_squared < 1e-12  # where f' hardly varies
 
 
 def needle(offset):
-    """A peak so narrow that one point of one grid alone meets it, and landmarks around it."""
+    """A peak so narrow that a single point of a single grid hits it, and landmarks around it."""
     centre = LO + (HI - LO) / scan.POINTS * (round(scan.POINTS * 0.47) + offset)
     return bump(centre, 2e-8), [centre + 2e-8 * away for away in (-8, -4, -2, 0, 2, 4, 8)]
 
@@ -155,7 +155,7 @@ def test_a_peak_that_the_judge_alone_sees_is_refused():
 
 @pytest.mark.slow
 def test_a_peak_that_the_search_alone_sees_has_a_level_of_its_own():
-    """So the judge, who misses it, is right all the same, to the fifth of a gap by which the two may differ."""
+    """The judge misses the peak, but is right nevertheless, to UNSEEN, relative."""
     density, marks = needle(0.5)
     result = fit(get("gelu"), 3, weight=from_callable(density))
     true = judge.l2_squared(get("gelu"), from_callable(density, landmarks=marks), (LO, HI), result.steps)
@@ -165,11 +165,11 @@ def test_a_peak_that_the_search_alone_sees_has_a_level_of_its_own():
 
 @pytest.mark.slow
 def test_noise_is_no_density():
-    function = get("hardswish")  # whose f' takes least: the search goes to its last cells under noise
+    function = get("hardswish")  # fastest to evaluate: under noise the search goes on to its last cells
     with pytest.raises(InputError, match=r"varies too fast to be integrated; give landmarks"):
         fit(function, 2, weight=from_callable(lambda x: 1 + np.sin(1e9 * x)))
     rough = from_callable(lambda x: np.exp(np.float32(-x * x / 2)).astype(np.float64))
     smooth = from_callable(lambda x: np.exp(-x * x / 2))
     # float32's rounding is 6e-8 of the density, and as often up as down.
-    one, other = (fit(function, 2, weight=weight).error.l2_squared for weight in (rough, smooth))
-    assert one == pytest.approx(other, rel=6e-8)
+    rough_error, smooth_error = (fit(function, 2, weight=weight).error.l2_squared for weight in (rough, smooth))
+    assert rough_error == pytest.approx(smooth_error, rel=6e-8)

@@ -1,4 +1,4 @@
-"""The lower bound is never above what any function reaches, and the answer is never wrong without saying so."""
+"""The lower bound is never above the error of any function, and no wrong answer goes unreported."""
 
 import itertools
 import math
@@ -15,12 +15,12 @@ from fitting.fewbit.measure import Measure
 from fitting.fewbit.search import grid_optimum
 from fitting.fewbit.solve import _check_agreement, _task, fit
 from fitting.weights import from_samples, parse_weight, uniform
-from tests.fitting.fewbit.plainly import (
+from tests.fitting.fewbit.references import (
+    DERIVATIVES,
     GAP,
     HI,
     LO,
     SAW,
-    SLOPES,
     activation_of,
     allowance,
     dense_error,
@@ -51,7 +51,7 @@ CURVES = ["gelu", "selu", "hardswish", "tanh", "relu2", "x*sin(x)", SAW]
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "contiguous"])
 @pytest.mark.parametrize("name", CURVES)
 def test_the_bound_holds_on_coarse_cells_too(name, shared):
-    """Where cells are coarse their optimum lies above the true one, and only what is subtracted saves the bound."""
+    """On coarse cells the optimum is above the true one; only the subtracted gain keeps the bound below."""
     needed = False
     for bits in (1, 2, 3):
         reached = fitted(name, bits, "shared" if shared else "contiguous").error.l2_squared
@@ -69,7 +69,7 @@ def test_the_bound_holds_on_coarse_cells_too(name, shared):
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "contiguous"])
 @pytest.mark.parametrize("name", ["gelu", "selu", SAW])
 def test_finer_cells_are_never_worse(name, shared):
-    """Nested cells: what is constant on the coarse ones is so on the fine ones."""
+    """The cells are nested: a function that is constant on coarse cells is constant on fine ones."""
     measure = Measure(activation_of(name), uniform(), (LO, HI))
     last = math.inf
     for to_spare in (1e-2, 1e-3, 1e-4, 1e-5, 1e-6):
@@ -120,17 +120,22 @@ NEAR = st.floats(-4, 4).map(lambda x: round(x, 2))
 def test_few_samples_against_every_partition(samples, name, bits):
     points, counts = np.unique(samples, return_counts=True)
     masses = counts / counts.sum()
-    values = {"gelu": SLOPES["gelu"], "selu": SLOPES["selu"], "tanh": SLOPES["tanh"], SAW: lambda x: x - 2 * (x > 0)}
-    slopes = values[name](points)
-    order = np.argsort(slopes, kind="stable")
+    values = {
+        "gelu": DERIVATIVES["gelu"],
+        "selu": DERIVATIVES["selu"],
+        "tanh": DERIVATIVES["tanh"],
+        SAW: lambda x: x - 2 * (x > 0),
+    }
+    derivatives = values[name](points)
+    order = np.argsort(derivatives, kind="stable")
     rounding = 1e-14  # of means and squares below 16
     for kind, best in [
-        ("shared", best_of_all(slopes[order], masses[order], 2**bits)),
-        ("contiguous", best_of_all(slopes, masses, 2**bits)),
+        ("shared", best_of_all(derivatives[order], masses[order], 2**bits)),
+        ("contiguous", best_of_all(derivatives, masses, 2**bits)),
     ]:
         error = fit(activation_of(name), bits, levels=kind, weight=from_samples(samples), domain=(-5, 5)).error
         assert error.lower_bound <= best + rounding
-        # Between samples nothing decides where a border lies, but which samples it parts does.
+        # A border's place between samples is arbitrary; only which samples it divides matters.
         assert error.l2_squared == pytest.approx(best, rel=GAP, abs=rounding)
         coarse, _ = bound_on(name, 1.0, 2**bits, kind == "shared", from_samples(samples), (-5, 5))
         assert coarse <= best + rounding
@@ -139,18 +144,18 @@ def test_few_samples_against_every_partition(samples, name, bits):
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(
-    st.sampled_from(sorted(SLOPES)),
+    st.sampled_from(sorted(DERIVATIVES)),
     st.integers(1, 3),
     st.floats(-7, 0),
     st.integers(0, 2**32 - 1),
     st.booleans(),
 )
 def test_no_function_is_below_the_bound(name, bits, decades, seed, shared):
-    """Random ones, from wild to a hair's breadth from the optimum, by a midpoint rule of 100,000 points."""
+    """Random functions, from far off to very near the optimum, by a midpoint rule of 100,000 points."""
     result = fitted(name, bits, "shared" if shared else "contiguous")
     rng = np.random.default_rng(seed)
     x, h = grid(N)
-    values = SLOPES[name](x)
+    values = DERIVATIVES[name](x)
     noise = 10.0**decades
     levels = result.steps.levels + noise * rng.normal(size=len(result.steps.levels))
     if shared:
@@ -169,14 +174,14 @@ def test_lloyd_never_beats_it(name, bits):
     """From many starts: random values of f', some far out, and the optimum itself."""
     error = fitted(name, bits).error
     x, h = grid(20_000)
-    values = SLOPES[name](x)
+    values = DERIVATIVES[name](x)
     rng = np.random.default_rng(bits)
     starts = [rng.choice(values, 2**bits, replace=False) for _ in range(STARTS // 2)]
     starts += [rng.uniform(values.min(), values.max(), 2**bits) for _ in range(STARTS // 2)]
     reached = [lloyd(values, start, h)[1] for start in [*starts, fitted(name, bits).steps.levels]]
     assert min(reached) >= error.lower_bound - allowance(20_000, 2.0)
     assert min(reached) >= error.l2_squared - allowance(20_000, 2.0)
-    assert reached[-1] <= error.l2_squared + allowance(20_000, 2.0)  # the start that is right stays so
+    assert reached[-1] <= error.l2_squared + allowance(20_000, 2.0)  # from the optimum it stays there
 
 
 @pytest.mark.parametrize(
@@ -204,14 +209,14 @@ def test_ranges_hold_f_prime_and_are_not_wide(name):
     inside = np.linspace(0, 1, 9)[1:-1]
     for part in inside:
         at = cells.lo + part * (cells.hi - cells.lo)
-        values = measure.curve.slopes(at, measure.curve.run_at(cells.hi))
+        values = measure.curve.derivatives(at, measure.curve.run_at(cells.hi))
         assert (np.abs(values - cells.centre) <= cells.width / 2 + 1e-14).all()
     assert np.median(cells.width) < 0.1 * measure.span
 
 
 @pytest.mark.parametrize("wrong", ["judged", "searched", "bound"])
 def test_a_contradiction_is_an_error(wrong):
-    """Of a search, a judge and a bound, whichever is off by more than quadrature leaves open."""
+    """Any of the search, the judge and the bound may be wrong by more than the error of quadrature."""
     task = _task(get("gelu"), 3, "best", parse_weight("norm"), None)
     values = {"judged": 1.0, "searched": 1.0, "bound": 1.0}
     _check_agreement(task, tuple(values.values()), 0.0)

@@ -99,14 +99,14 @@ def test_every_name_is_one_that_files_may_have() -> None:
 @pytest.mark.slow
 def test_the_document_says_what_was_fitted() -> None:
     made = fit(get("elu", alpha=0.5), 2, levels="contiguous", domain=(-3, 2))
-    found = document.to_document(made)
-    assert found["function"] == {"name": "elu", "expr": get("elu").expr, "params": {"alpha": 0.5}}
-    assert (found["method"], found["options"]) == (
+    content = document.to_document(made)
+    assert content["function"] == {"name": "elu", "expr": get("elu").expr, "params": {"alpha": 0.5}}
+    assert (content["method"], content["options"]) == (
         "fewbit",
         {"bits": 2, "levels": "contiguous", "weight": "uniform", "domain": [-3.0, 2.0]},
     )
-    assert set(found["error"]) == {"l2_squared", "linf", "linf_at", "lower_bound", "gap"}
-    solution = found["solution"]
+    assert set(content["error"]) == {"l2_squared", "linf", "linf_at", "lower_bound", "gap"}
+    solution = content["solution"]
     assert len(solution["codes"]) == len(solution["borders"]) + 1
     assert set(solution["codes"]) == set(range(len(solution["levels"])))
     assert all(type(code) is int for code in solution["codes"])
@@ -135,6 +135,6 @@ def test_a_stored_fit_reloads_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_versions_are_the_packages_own() -> None:
-    found = provenance.versions(document.LIBRARIES)
-    assert found["actfit"] == tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
-    assert found["numpy"] == np.__version__
+    versions = provenance.versions(document.LIBRARIES)
+    assert versions["actfit"] == tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    assert versions["numpy"] == np.__version__

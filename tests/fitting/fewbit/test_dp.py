@@ -31,7 +31,7 @@ WIDE_MASSES = st.builds(lambda m, e: m * 10.0**e, st.floats(0, 1), st.integers(-
 
 @st.composite
 def atoms(draw: st.DrawFn) -> Atoms:
-    """Values in any order, sorted up or sorted down; masses, some of them 0."""
+    """Values in any order, ascending or descending; masses, some of them 0."""
     values = draw(st.lists(draw(st.sampled_from([INTEGERS, WIDE])), min_size=1, max_size=9))
     if draw(st.booleans()):
         values.sort(reverse=draw(st.booleans()))

@@ -17,7 +17,7 @@ POINTS = st.lists(st.tuples(st.sampled_from([0.0, 1.0, 0.3]), INTEGERS, WIDE), m
 
 
 def exact_cost(rows: list[tuple[float, ...]]) -> Fraction:
-    """Of one segment of (mass, value, value) rows."""
+    """The cost of a segment of (mass, value, value) rows."""
     masses, *components = ([Fraction(x) for x in column] for column in zip(*rows, strict=True))
     mass = sum(masses)
     if not mass:
@@ -56,16 +56,16 @@ def test_no_partition_is_better(rows: list[tuple[float, float, float]], k: int, 
 @pytest.mark.parametrize("k", [2, 7, 32])
 def test_a_component_that_is_constant_changes_nothing(k: int) -> None:
     x = np.linspace(-5, 5, 3000)
-    slope, mass = 1 / (1 + np.exp(-x)) + np.exp(-x * x), np.exp(-x * x / 2)
-    alone = partition(slope, mass, k)
-    beside = partition(np.column_stack([slope, np.full(x.size, 3.0)]), mass, k)
+    derivative, mass = 1 / (1 + np.exp(-x)) + np.exp(-x * x), np.exp(-x * x / 2)
+    alone = partition(derivative, mass, k)
+    beside = partition(np.column_stack([derivative, np.full(x.size, 3.0)]), mass, k)
     assert beside.cuts.tolist() == alone.cuts.tolist()
     assert beside.cost == alone.cost
 
 
 @pytest.mark.parametrize("turned", [0.0, 0.4, math.pi / 2])
 def test_turning_the_plane_changes_no_cost(turned: float) -> None:
-    """A turn leaves distances, and so all costs, as they are, but not which components are monotone."""
+    """A rotation changes no distance, and so no cost, but it changes which components are monotone."""
     x = np.linspace(-4, 4, 2000)
     values, mass = np.column_stack([np.tanh(x), np.sin(2 * x)]), np.ones(x.size)
     rotation = np.array([[math.cos(turned), -math.sin(turned)], [math.sin(turned), math.cos(turned)]])

@@ -32,7 +32,7 @@ def test_the_least_cost_is_within_the_slack(case: Atoms, k: int) -> None:
 @pytest.mark.parametrize("masses", MASSES)
 @pytest.mark.parametrize("curve", CURVES)
 def test_sorted_values_always_have_a_price(curve: str, masses: str) -> None:
-    """The least cost is convex in k there: another answer than that of k layers is one of equal cost."""
+    """The least cost is convex in k there: an answer that differs from that of k layers has the same cost."""
     x = np.linspace(-4, 4, 700)
     order = np.argsort(CURVES[curve](x), kind="stable")
     values, weights = CURVES[curve](x)[order], MASSES[masses](x)[order]
@@ -48,13 +48,13 @@ def test_sorted_values_always_have_a_price(curve: str, masses: str) -> None:
 @pytest.mark.parametrize("curve", ["gelu'", "snake', 63 turns", "walk", "noise"])
 def test_other_orders_are_right_or_refused(curve: str) -> None:
     x = np.linspace(-4, 4, 300)
-    values, found = CURVES[curve](x), 0
+    values, solved = CURVES[curve](x), 0
     for k in range(1, 40):
         got, want = priced_partition(values, np.ones(300), k), partition(values, np.ones(300), k)
         if got is not None:
-            found += 1
+            solved += 1
             assert abs(got.cost - want.cost) <= got.slack + want.slack
-    assert found > 3
+    assert solved > 3
 
 
 def test_two_that_are_equally_good_are_spliced() -> None:
@@ -67,7 +67,7 @@ def test_two_that_are_equally_good_are_spliced() -> None:
 
 
 def test_the_slack_of_many_levels_is_small() -> None:
-    """That of k layers, each with its losses, was half of what the certificate of 8 bits lacked."""
+    """The slack of k layers, each with its loss, was half of the certificate's gap at 8 bits."""
     values = np.sort(gelu_slope(np.linspace(-10, 10, 20_000)))
     got, want = priced_partition(values, np.ones(20_000), 256), partition(values, np.ones(20_000), 256)
     assert got is not None

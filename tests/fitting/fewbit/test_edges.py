@@ -1,4 +1,4 @@
-"""Functions and domains at the edge of what can be fitted: each has an answer with a certificate, or is refused."""
+"""Extreme functions and domains: each fit has a certificate, or is refused."""
 
 import flint
 import numpy as np
@@ -10,7 +10,7 @@ from fitting.errors import InputError
 from fitting.fewbit.curve import Curve
 from fitting.fewbit.solve import fit
 from fitting.weights import from_samples
-from tests.fitting.fewbit.plainly import GAP, HI, LO, SAW, activation_of, fitted
+from tests.fitting.fewbit.references import GAP, HI, LO, SAW, activation_of, fitted
 
 FITTED = [
     ("gelu", (1e-8, 2e-8)),
@@ -79,7 +79,7 @@ def test_what_cannot_be_fitted_is_refused(name, domain):
 
 @pytest.mark.parametrize("domain", [(0.0, 1e-20), (-1e-300, 1e-300), (50.0, 60.0)])
 def test_what_float64_cannot_tell_apart_is_one_level(domain):
-    """There gelu' is one float64 number, and no cell is worth splitting for the rest."""
+    """There gelu' rounds to a single float64, and no cell needs to be split."""
     result = fitted("gelu", 3, "best", "uniform", domain)
     assert len(result.steps.levels) == 1
     assert result.error.linf <= 1e-16
@@ -100,14 +100,14 @@ def test_samples_on_either_side_of_equally_near_crossings():
     "name", ["tanh(100000000*x)", "tanh(1000000*x)", "sigmoid(10**9*x)", "x*sigmoid(10**8*x)", "exp(-(10**6*x)**2)"]
 )
 def test_a_turn_that_float64_cannot_see_is_found(name):
-    """f'' is 0 in float64 all around; its sign is known in balls. It was taken for an f' without a bound."""
+    """f'' is 0 in float64 around it, but balls know its sign. Such an f' was refused as unbounded once."""
     error = fit(from_expression(name), 3).error
     assert 0 < error.lower_bound <= error.l2_squared
     if name.startswith("tanh"):  # f' = a·g(ax) has the levels of g times a, and the squared error times a
         a = float(name[5:-3])
-        one = fitted("tanh", 3, "best", "uniform", (-1e4, 1e4)).error
+        unscaled = fitted("tanh", 3, "best", "uniform", (-1e4, 1e4)).error
         # Each error is within its gap of the optimum on the line; the domains end where f' is below 1e-300.
-        assert error.l2_squared / a == pytest.approx(one.l2_squared, rel=error.gap + one.gap)
+        assert error.l2_squared / a == pytest.approx(unscaled.l2_squared, rel=error.gap + unscaled.gap)
 
 
 @pytest.mark.parametrize("name", ["10**308*x", "10**200*tanh(x)", "x**300"])
@@ -117,7 +117,7 @@ def test_squares_beyond_float64_are_refused(name):
 
 
 def test_turns_are_looked_for_on_the_domain_alone(monkeypatch):
-    """relu(sin(10*x)) turns 32,000 times as far as a search goes, and 64 times here: it took 103 seconds."""
+    """relu(sin(10*x)) turns 32,000 times within SCAN_RANGE, which took 103 seconds, but 64 times on this domain."""
     calls = []
     halved = calculus.bisect
     monkeypatch.setattr(calculus, "bisect", lambda *arguments: calls.append(arguments[1:]) or halved(*arguments))
@@ -136,9 +136,9 @@ def test_a_root_has_fifty_digits_in_few_steps(text, a, b):
     tape, steps = Tape(from_expression(text).f_expression), []
     ball = tape.arb
     tape.arb = lambda point: steps.append(point) or ball(point)
-    found = calculus.bisect(tape, a, b)
+    root = calculus.bisect(tape, a, b)
     with flint.ctx.workprec(2 * calculus.PRECISION):
         reach = flint.arb(10) ** -50
-        assert ball(found - reach) * ball(found + reach) < 0  # proven by a change of sign
-    # A root of third order, where secants crawl, is halved to the end.
+        assert ball(root - reach) * ball(root + reach) < 0  # proven by a change of sign
+    # At a root of third order secants are slow: halving finds it.
     assert len(steps) <= (calculus.PRECISION + calculus.SECANTS + 8 if text == "x**3" else 50)

@@ -1,4 +1,4 @@
-"""What a certificate rests on under a constant weight: polynomials, moments and ranges, against balls."""
+"""The parts of a certificate under a constant weight (polynomials, moments and ranges) against balls."""
 
 import math
 
@@ -15,7 +15,7 @@ from fitting.fewbit.measure import Measure
 from fitting.fewbit.panels import EPS, NODES, gauss, panels_of
 from fitting.fewbit.search import grid_optimum
 from fitting.weights import parse_weight, uniform
-from tests.fitting.fewbit.plainly import HI, LO, SAW, activation_of, fitted
+from tests.fitting.fewbit.references import HI, LO, SAW, activation_of, fitted
 
 PRECISION = 200  # bits of the balls that are compared with
 SMOOTH = [name for name in names() if not Curve(activation_of(name), LO, HI).is_step]
@@ -44,11 +44,11 @@ def test_panels_are_within_their_radius(name):
         for index in range(len(panels.centre)):
             lo, hi = panels.edges[index : index + 2].tolist()
             points = [lo, hi, *rng.uniform(lo, hi, 5).tolist()]
-            found = panels.at(np.array(points), np.full(len(points), index))
+            values = panels.at(np.array(points), np.full(len(points), index))
             ends = np.sort(lo + (hi - lo) * 10.0 ** -rng.uniform(0, 9, (4, 2)))
             means = panels.means(ends[:, 0], ends[:, 1], np.full(4, index))
             with flint.ctx.workprec(PRECISION):
-                for at, value in zip(points, found.tolist(), strict=True):
+                for at, value in zip(points, values.tolist(), strict=True):
                     assert abs(run.piece.d1.arb(flint.arb(at)) - level - value) <= panels.radius[index]
                 for (a, b), value in zip(ends.tolist(), means.tolist(), strict=True):
                     mean = (run.piece.f.arb(flint.arb(b)) - run.piece.f.arb(flint.arb(a))) / (flint.arb(b) - a)
@@ -56,7 +56,7 @@ def test_panels_are_within_their_radius(name):
 
 
 def test_a_function_that_is_not_analytic_has_no_panels():
-    """The end of a square root: what rests on them is estimated, as under other weights, and a bound is found."""
+    """At the end of a square root the bound uses estimates instead, as under other weights."""
     measure = measure_of("x**2.5", (0.0, 5.0))
     assert not ExactCells(measure).works
     assert 0 < fitted("x**2.5", 2, "best", "uniform", (0.0, 5.0)).error.gap < 1e-4
@@ -76,9 +76,9 @@ def test_cells_hold_what_they_say(name, to_spare):
     exact, inside = ExactCells(measure).of(cells)
     assert (exact.moments.mass == cells.hi - cells.lo).all()
     runs = measure.curve.run_at(cells.hi)
-    spreads, chosen = 0.0, range(0, len(cells.lo), 1 + len(cells.lo) // 200)
+    spreads, sampled = 0.0, range(0, len(cells.lo), 1 + len(cells.lo) // 200)
     with flint.ctx.workprec(PRECISION):
-        for i in chosen:
+        for i in sampled:
             piece = measure.curve.runs[runs[i]].piece
             lo, hi = flint.arb(cells.lo[i]), flint.arb(cells.hi[i])
             mean = (piece.f.arb(hi) - piece.f.arb(lo)) / (hi - lo)
@@ -91,7 +91,7 @@ def test_cells_hold_what_they_say(name, to_spare):
                 value = piece.d1.arb(lo + part * (hi - lo))
                 assert exact.low[i] <= value.upper()
                 assert value.lower() <= exact.high[i]
-    if chosen.step == 1:
+    if sampled.step == 1:
         rounding = 1e-12 * measure.mass * measure.top * measure.span
         assert spreads - rounding <= inside <= spreads + 1e-15 * measure.mass * measure.span**2
     assert inside <= math.fsum(exact.moments.spread) * (1 + 8 * EPS)
@@ -100,7 +100,7 @@ def test_cells_hold_what_they_say(name, to_spare):
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "contiguous"])
 @pytest.mark.parametrize("name", ["gelu", "selu", "hardswish", "tanh", "relu2", "x*sin(x)", SAW])
 def test_the_bound_is_below_what_is_reached(name, shared):
-    """The best of all functions has its borders inside of cells; on coarse ones only what is subtracted saves it."""
+    """The best function has borders inside cells; on coarse cells only the subtracted gain keeps the bound below it."""
     measure = measure_of(name)
     exact = ExactCells(measure)
     for bits in (1, 2, 3, 5):
@@ -110,7 +110,7 @@ def test_the_bound_is_below_what_is_reached(name, shared):
             _, cost, slack = grid_optimum(measure, known, 2**bits, shared)
             bound, gain = lower_bound(measure, known, 2**bits, cost, slack, shared, inside)
             assert bound <= error.l2_squared
-            # The best on cells is no better than the best of all, of which `error` has a bound: all else is the gain.
+            # The optimum on cells is at least the true one, which `error` bounds; the difference is at most the gain.
             assert bound >= error.lower_bound - gain - 2 * slack - 1e-12 * measure.mass * measure.top * measure.span
 
 

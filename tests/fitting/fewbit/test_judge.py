@@ -22,7 +22,7 @@ from fitting.fewbit.solve import fit
 from fitting.fewbit.steps import Steps
 from fitting.fewbit.verify import verify
 from fitting.weights import UNNAMED, from_callable, from_samples, parse_weight, uniform
-from tests.fitting.fewbit.plainly import SLOPES, activation_of, fitted, grid
+from tests.fitting.fewbit.references import DERIVATIVES, activation_of, fitted, grid
 
 DOMAIN = (-10.0, 10.0)
 FILES = sorted(DATA.glob("*/fewbit-*.json"))
@@ -69,7 +69,7 @@ def test_l2_of_a_table_that_is_no_optimum():
     steps = Steps(np.array([-1.0, 0.25, 3.0]), np.array([1, 0, 2, 1]), np.array([-0.5, 0.1, 0.9]))
     for name in ("gelu", "selu", "leaky_relu", "hardshrink"):
         want = by_mpmath(get(name), steps, DOMAIN)
-        # Where f' is a step function its slopes count as the float64 numbers that they are stored as.
+        # Where f' is a step function its values are rounded to float64, as they are stored.
         exact = get(name).step_values is None
         got = judge.l2_squared(get(name), uniform(), DOMAIN, steps)
         assert got == float(want) if exact else got == pytest.approx(float(want), rel=1e-15)
@@ -96,13 +96,13 @@ def test_l2_under_a_density(weight):
     assert result.error.l2_squared == pytest.approx(float(total), rel=10.0 ** (1 - judge.WEIGHTED_DIGITS))
 
 
-@pytest.mark.parametrize("name", SLOPES)
+@pytest.mark.parametrize("name", DERIVATIVES)
 def test_linf_is_the_greatest_error(name):
-    """No sample exceeds it; the oracle finds it, to an ulp, on one side of where it is said to be."""
+    """No sample exceeds linf; the oracle has the same value, to an ulp, on one side of linf_at."""
     for bits in (1, 3):
         result = fitted(name, bits)
         x, _ = grid(400_000)
-        dense = np.abs(SLOPES[name](x) - result.steps(x))
+        dense = np.abs(DERIVATIVES[name](x) - result.steps(x))
         assert dense.max() <= result.error.linf * (1 + 1e-14)
         assert dense.max() >= result.error.linf - 2 * 1.8 * 5e-5  # |f''| <= 1.8, half a step aside; twice for a leap
         at = result.error.linf_at
@@ -114,7 +114,7 @@ def test_linf_is_the_greatest_error(name):
         assert min(abs(side - result.error.linf) for side in sides) <= 4e-16
 
 
-def test_linf_of_what_is_exact():
+def test_linf_of_an_exact_table():
     result = fitted("hardsigmoid", 1)  # slope 1/6, which is no float64
     assert judge.linf(Curve(get("hardsigmoid"), *DOMAIN), result.steps) == (0.0, None)
 
@@ -126,7 +126,7 @@ def test_every_shipped_file_passes(path):
 
 
 def wrong_in(document):
-    """What `verify` finds, where it can verify all."""
+    """The problems that `verify` finds; it must be able to verify everything."""
     problems, unverified = verify(document)
     assert unverified == []
     return problems
@@ -158,8 +158,8 @@ def test_every_corrupted_number_is_refused(name):
     for kind in ("borders", "levels"):
         for i, value in enumerate(solution[kind]):
 
-            def nudged(one, kind=kind, i=i, value=value):
-                one["solution"][kind][i] = value * (1 + NUDGE) if value else NUDGE
+            def nudged(content, kind=kind, i=i, value=value):
+                content["solution"][kind][i] = value * (1 + NUDGE) if value else NUDGE
 
             assert wrong_in(resealed(good, nudged)), (kind, i)
     count = len(solution["levels"])
@@ -170,23 +170,23 @@ def test_every_corrupted_number_is_refused(name):
             if other in around or set(changed) != set(range(count)):
                 continue  # the meaning of the document forbids it already
 
-            def recoded(one, changed=changed):
-                one["solution"]["codes"] = changed
+            def recoded(content, changed=changed):
+                content["solution"]["codes"] = changed
 
             assert wrong_in(resealed(good, recoded)), (i, code, other)
     for key in ("l2_squared", "linf"):
         for wrong in (math.nextafter(error[key], 9), math.nextafter(error[key], 0), error[key] * 2):
 
-            def other(one, key=key, wrong=wrong):
-                one["error"][key] = wrong
-                one["error"]["lower_bound"] = 0.0
+            def other(content, key=key, wrong=wrong):
+                content["error"][key] = wrong
+                content["error"]["lower_bound"] = 0.0
 
             [problem] = wrong_in(resealed(good, other))
             assert key in problem
     for place in (error["linf_at"] + 1e-3, math.nextafter(error["linf_at"], 9), -9.0):
 
-        def moved(one, place=place):
-            one["error"]["linf_at"] = place
+        def moved(content, place=place):
+            content["error"]["linf_at"] = place
 
         [problem] = wrong_in(resealed(good, moved))
         assert "linf_at" in problem
@@ -194,12 +194,12 @@ def test_every_corrupted_number_is_refused(name):
 
 def test_a_wrong_function_is_refused():
     good = load("gelu/fewbit-3bit.v1.json")
-    silu = resealed(good, lambda one: one["function"].update(expr="x*sigmoid(x)"))
+    silu = resealed(good, lambda content: content["function"].update(expr="x*sigmoid(x)"))
     assert "expr" in wrong_in(silu)[0]
-    other = resealed(good, lambda one: one["function"].update(expr="x*sigmoid(x)", name="custom"))
+    other = resealed(good, lambda content: content["function"].update(expr="x*sigmoid(x)", name="custom"))
     assert {problem.split()[0] for problem in wrong_in(other)} >= {"error.l2_squared", "error.linf"}
     for expr in ("1/x", "x +", "log(x)"):
-        broken = resealed(good, lambda one, expr=expr: one["function"].update(expr=expr, name="custom"))
+        broken = resealed(good, lambda content, expr=expr: content["function"].update(expr=expr, name="custom"))
         assert len(wrong_in(broken)) == 1
 
 
@@ -208,26 +208,26 @@ def test_a_forged_lower_bound_is_refused():
     good = load("gelu/fewbit-3bit.v1.json")
     squared, bound = good["error"]["l2_squared"], good["error"]["lower_bound"]
     for forged in (squared, math.nextafter(squared, 0), squared * (1 - 1e-7)):  # nobody knows
-        said = verify(resealed(good, lambda one, forged=forged: one["error"].update(lower_bound=forged)))
+        said = verify(resealed(good, lambda content, forged=forged: content["error"].update(lower_bound=forged)))
         assert said == ([], ["error.lower_bound and error.gap, as searches go no further than a gap of 1e-06"])
-    # Of a table that is not the best, a bound above the error of the best, by much and by little.
+    # A table that is not the best, with a bound far above, or a little above, the error of the best.
     steps = Steps(*(np.array(good["solution"][key]) for key in ("borders", "codes", "levels")))
     worse = Steps(steps.borders, steps.codes, steps.levels + 0.003)
     for share, words in ((0.5, "the error of a table that was found"), (0.01, "the error of a table that was found")):
 
-        def forge(one, share=share):
-            one["solution"]["levels"] = worse.levels.tolist()
+        def forge(content, share=share):
+            content["solution"]["levels"] = worse.levels.tolist()
             largest, place = judge.linf(Curve(get("gelu"), *DOMAIN), worse)
             whole = judge.l2_squared(get("gelu"), uniform(), DOMAIN, worse)
             forged = squared + share * (whole - squared)
-            one["error"].update(l2_squared=whole, linf=largest, linf_at=place, lower_bound=forged)
+            content["error"].update(l2_squared=whole, linf=largest, linf_at=place, lower_bound=forged)
 
         [problem] = wrong_in(resealed(good, forge))
         assert problem.startswith("error.lower_bound must be at most ")
         assert words in problem
-    # A weaker bound is one, too.
-    assert wrong_in(resealed(good, lambda one: one["error"].update(lower_bound=bound / 2))) == []
-    assert wrong_in(resealed(good, lambda one: one["error"].update(lower_bound=0.0))) == []
+    # A weaker bound is valid too.
+    assert wrong_in(resealed(good, lambda content: content["error"].update(lower_bound=bound / 2))) == []
+    assert wrong_in(resealed(good, lambda content: content["error"].update(lower_bound=0.0))) == []
 
 
 def test_a_sharper_bound_than_the_usual_is_proven_by_a_finer_search():
@@ -236,7 +236,7 @@ def test_a_sharper_bound_than_the_usual_is_proven_by_a_finer_search():
     assert verify(seal(document.to_document(sharp), 1)) == ([], [])
 
 
-def test_what_a_file_does_not_hold_is_said_to_be_unverified():
+def test_unstored_weights_leave_numbers_unverified():
     samples = np.random.default_rng(1).normal(size=500)
     result = fit(get("tanh"), 2, weight=from_samples(samples))
     assert verify(seal(document.to_document(result), 1)) == ([], UNWEIGHTED)
@@ -245,7 +245,7 @@ def test_what_a_file_does_not_hold_is_said_to_be_unverified():
 def test_a_bound_above_the_error_cannot_be_sealed():
     good = load("gelu/fewbit-3bit.v1.json")
     with pytest.raises((CoefficientError, InputError)):
-        resealed(good, lambda one: one["error"].update(lower_bound=one["error"]["l2_squared"] * 1.01))
+        resealed(good, lambda content: content["error"].update(lower_bound=content["error"]["l2_squared"] * 1.01))
 
 
 def test_files_under_a_density(tmp_path):
@@ -253,25 +253,27 @@ def test_files_under_a_density(tmp_path):
     good = seal(document.to_document(fitted("gelu", 2, "best", "norm")), 1)
     assert verify(good) == ([], [])
     for factor in (1 + 1e-8, 1 - 1e-8):
-        wrong = resealed(good, lambda one, f=factor: one["error"].update(l2_squared=one["error"]["l2_squared"] * f))
+        squared = good["error"]["l2_squared"] * factor
+        wrong = resealed(good, lambda content, squared=squared: content["error"].update(l2_squared=squared))
         assert "l2_squared" in wrong_in(wrong)[0]
     for label, words in [("nrom", "did you mean"), ("norm(0,-1)", "no distribution"), ("callable", "unknown weight")]:
-        wrong = resealed(good, lambda one, label=label: one["options"].update(weight=label))
+        wrong = resealed(good, lambda content, label=label: content["options"].update(weight=label))
         [problem] = wrong_in(wrong)
         assert words in problem
-    # A label that is a path is no reason to open a file, which is there.
-    wrong = resealed(good, lambda one: one["options"].update(weight=str(tmp_path / "real.npy")))
+    # A label that is a path must not make it open a file, which exists here.
+    wrong = resealed(good, lambda content: content["options"].update(weight=str(tmp_path / "real.npy")))
     [problem] = wrong_in(wrong)
     assert "must be uniform, a distribution" in problem
 
 
 @pytest.mark.parametrize("weight", [from_samples([0.1, 0.5, -2.0, 3.0]), from_callable(np.cosh, "steep")])
 def test_files_whose_weight_is_not_in_them(weight):
-    """l2_squared is taken on trust; what does not depend on the weight is not."""
+    """l2_squared cannot be verified; numbers that do not depend on the weight are."""
     good = seal(document.to_document(fit(get("gelu"), 1, weight=weight)), 1)
     assert verify(good) == ([], UNWEIGHTED)
-    assert verify(resealed(good, lambda one: one["error"].update(l2_squared=9.0))) == ([], UNWEIGHTED)
-    problems, unverified = verify(resealed(good, lambda one: one["error"].update(linf=one["error"]["linf"] * 1.001)))
+    assert verify(resealed(good, lambda content: content["error"].update(l2_squared=9.0))) == ([], UNWEIGHTED)
+    linf = good["error"]["linf"] * 1.001
+    problems, unverified = verify(resealed(good, lambda content: content["error"].update(linf=linf)))
     assert len(problems) == 1
     assert "linf" in problems[0]
     assert unverified == UNWEIGHTED

@@ -1,4 +1,4 @@
-"""What must hold of every fit: order, symmetries, exact scaling, stationarity, the same bytes on every run."""
+"""Properties of every fit: order, symmetries, exact scaling, stationarity, the same bytes on every run."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from fitting.fewbit.search import Effort, search
 from fitting.fewbit.solve import fit, fit_to_error
 from fitting.fewbit.steps import Steps, contiguous_steps
 from fitting.weights import from_samples, parse_weight, uniform
-from tests.fitting.fewbit.plainly import HI, LO, SLOPES, activation_of, fitted, grid
+from tests.fitting.fewbit.references import DERIVATIVES, HI, LO, activation_of, fitted, grid
 
 DOMAIN = (LO, HI)
 SHAPES = ["gelu", "selu", "tanh", "hardswish", "relu2", "mish"]
@@ -74,32 +74,32 @@ def test_even_is_shared_where_f_prime_falls_from_0(name):
 @pytest.mark.parametrize("power", [2, -10, -60, 70])
 @pytest.mark.parametrize("name", ["gelu", "selu", "tanh"])
 def test_scaling_f_scales_the_answer_exactly(name, power, kind):
-    one = fitted(name, 3, kind)
+    unscaled = fitted(name, 3, kind)
     scaled = fitted(f"({CATALOGUE[name].expr})*2**({power})", 3, kind)
-    assert scaled.steps.borders.tolist() == one.steps.borders.tolist()
-    assert scaled.steps.codes.tolist() == one.steps.codes.tolist()
-    assert scaled.steps.levels.tolist() == (one.steps.levels * 2.0**power).tolist()
-    assert scaled.error.l2_squared == one.error.l2_squared * 4.0**power
-    assert scaled.error.linf == one.error.linf * 2.0**power
+    assert scaled.steps.borders.tolist() == unscaled.steps.borders.tolist()
+    assert scaled.steps.codes.tolist() == unscaled.steps.codes.tolist()
+    assert scaled.steps.levels.tolist() == (unscaled.steps.levels * 2.0**power).tolist()
+    assert scaled.error.l2_squared == unscaled.error.l2_squared * 4.0**power
+    assert scaled.error.linf == unscaled.error.linf * 2.0**power
     # The bound is rounded down to six decimal digits.
-    assert scaled.error.lower_bound == pytest.approx(one.error.lower_bound * 4.0**power, rel=1e-5)
+    assert scaled.error.lower_bound == pytest.approx(unscaled.error.lower_bound * 4.0**power, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["shared", "contiguous"])
 @pytest.mark.parametrize("name", ["selu", "mish", "elu"])
 def test_reflecting_x_reflects_the_answer(name, kind):
     """-f(-x) has the derivative f'(-x)."""
-    one = fitted(name, 3, kind)
+    original = fitted(name, 3, kind)
     mirror = fit(
         from_expression("-(" + re.sub(r"\bx\b", "(-x)", CATALOGUE[name].expr) + ")", "mirror", CATALOGUE[name].params),
         3,
         levels=kind,
     )
-    assert mirror.steps.borders.tolist() == (-one.steps.borders[::-1]).tolist()
-    assert mirror.steps.codes.tolist() == one.steps.codes[::-1].tolist()
-    assert mirror.steps.levels.tolist() == one.steps.levels.tolist()
-    assert mirror.error.l2_squared == one.error.l2_squared
-    assert mirror.error.linf_at == -one.error.linf_at
+    assert mirror.steps.borders.tolist() == (-original.steps.borders[::-1]).tolist()
+    assert mirror.steps.codes.tolist() == original.steps.codes[::-1].tolist()
+    assert mirror.steps.levels.tolist() == original.steps.levels.tolist()
+    assert mirror.error.l2_squared == original.error.l2_squared
+    assert mirror.error.linf_at == -original.error.linf_at
 
 
 def test_reflecting_the_weight_reflects_the_answer():
@@ -113,8 +113,8 @@ def test_reflecting_the_weight_reflects_the_answer():
 @pytest.mark.parametrize(
     ("name", "bits", "kind"), [("gelu", 4, "best"), ("hardswish", 3, "best"), ("tanh", 3, "contiguous")]
 )
-def test_of_twins_the_first_is_taken(name, bits, kind):
-    """f'(-x) = 1 - f'(x), or f' even: the other of two equally good answers is known, and not better."""
+def test_the_first_of_equally_good_mirror_images_is_taken(name, bits, kind):
+    """f'(-x) = 1 - f'(x), or f' even: the mirror image is as good, and not better."""
     steps = fitted(name, bits, kind).steps
     twin = steps.mirrored() if name == "tanh" else steps.mirrored().flipped(1.0)
     assert steps.borders.tolist() < twin.borders.tolist()
@@ -142,7 +142,7 @@ def test_moving_borders_or_levels_never_helps(name, bits, shared, decades, seed)
 def test_it_is_a_stationary_point(name, kind):
     """The paper's eq. 5: levels are means of f', borders lie where f' passes mid-levels (or leaps over them)."""
     activation = activation_of(name)
-    slope = SLOPES[name]
+    derivative = DERIVATIVES[name]
     for bits in (1, 2, 3, 4):
         steps = fitted(name, bits, kind).steps
         edges = np.array([LO, *steps.borders, HI])
@@ -151,11 +151,11 @@ def test_it_is_a_stationary_point(name, kind):
         means = np.bincount(steps.codes, rises) / np.bincount(steps.codes, lengths)
         assert np.abs(means - steps.levels).max() < 1e-10
         middles = (steps.levels[steps.codes[1:]] + steps.levels[steps.codes[:-1]]) / 2
-        beside = slope(steps.borders - 1e-9), slope(steps.borders + 1e-9)
+        beside = derivative(steps.borders - 1e-9), derivative(steps.borders + 1e-9)
         assert (np.minimum(*beside) <= middles + 2e-9).all()
         assert (np.maximum(*beside) >= middles - 2e-9).all()
         smooth = np.abs(beside[1] - beside[0]) < 1e-8
-        assert np.abs(slope(steps.borders) - middles)[smooth].max(initial=0.0) < 1e-10
+        assert np.abs(derivative(steps.borders) - middles)[smooth].max(initial=0.0) < 1e-10
 
 
 @pytest.mark.parametrize("kind", ["shared", "contiguous"])
@@ -167,12 +167,12 @@ def test_it_is_a_stationary_point_under_a_density(name, bits, kind):
     for a, b, code in zip([lo, *steps.borders], [*steps.borders, hi], steps.codes, strict=True):
         cuts = np.unique([a, *np.clip([-5, -2, -1, 0, 1, 2, 5], a, b), b])
         for c, d in pairwise(cuts):
-            # Tails beyond 1e-16 of the mass matter to no level, but to one that has nothing else.
+            # Tails beyond 1e-16 of the mass matter only to a level with no other mass.
             roots, weights = np.polynomial.legendre.leggauss(60)
             x = (c + d) / 2 + (d - c) / 2 * roots
             part = (d - c) / 2 * weights * np.exp(-x * x / 2)
             mass[code] += part.sum()
-            moment[code] += (part * SLOPES[name](x)).sum()
+            moment[code] += (part * DERIVATIVES[name](x)).sum()
     assert np.abs(moment / mass - steps.levels).max() < 1e-10
 
 
@@ -198,9 +198,9 @@ def test_borders_never_leave_their_order():
 def test_shared_levels_are_the_nearest(name):
     steps = fitted(name, 3).steps
     x, _ = grid(20_000)
-    away = np.abs(SLOPES[name](x)[:, None] - steps.levels)
-    chosen = np.abs(SLOPES[name](x) - steps(x))
-    assert (chosen <= away.min(axis=1) + 1e-12).all()
+    away = np.abs(DERIVATIVES[name](x)[:, None] - steps.levels)
+    to_used_level = np.abs(DERIVATIVES[name](x) - steps(x))
+    assert (to_used_level <= away.min(axis=1) + 1e-12).all()
 
 
 @pytest.mark.slow
@@ -266,8 +266,8 @@ def test_shipped_files_are_what_a_fit_gives(name, bits):
     fresh = json.loads(stored(fitted(name, bits)))
     newest = max((DATA / name).glob(f"fewbit-{bits}bit.v*.json"), key=lambda path: int(path.name.split(".v")[1][:-5]))
     shipped = json.loads(newest.read_text())
-    for one in (fresh, shipped):
-        del one["sha256"], one["version"], one["provenance"]["versions"]
+    for content in (fresh, shipped):
+        del content["sha256"], content["version"], content["provenance"]["versions"]
     assert json.dumps(fresh) == json.dumps(shipped)
 
 

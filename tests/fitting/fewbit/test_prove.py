@@ -1,4 +1,4 @@
-"""`check --prove`: bounds that are proven from the file alone, bounds that are refused, and files it cannot serve."""
+"""`check --prove`: bounds proven from the file alone, bounds refused, and files for which it cannot prove any."""
 
 import copy
 import math
@@ -15,7 +15,7 @@ from fitting.fewbit import document
 from fitting.fewbit.measure import Measure
 from fitting.fewbit.prove import prove
 from fitting.fewbit.solve import fit
-from tests.fitting.fewbit.plainly import activation_of, fitted
+from tests.fitting.fewbit.references import activation_of, fitted
 
 FILES = sorted(path.relative_to(DATA).as_posix() for path in DATA.glob("*/fewbit-*.json"))
 SOME = [f"{name}/fewbit-{bits}bit.v1.json" for name, bits in (("gelu", 3), ("selu", 1), ("tanh", 3), ("relu2", 1))]
@@ -26,7 +26,7 @@ def silent(_):
 
 
 def with_bound(good, bound):
-    """The document with another lower bound, of whatever size; `prove` takes documents that are not sealed."""
+    """The document with another lower bound, of any size; `prove` takes documents that are not sealed."""
     changed = copy.deepcopy(good)
     changed["error"]["lower_bound"] = bound
     return changed
@@ -61,8 +61,8 @@ def test_no_bound_above_the_best_error_is_proven(name):
 
 @pytest.mark.parametrize("kind", ["contiguous", "shared"])
 @pytest.mark.parametrize("name", ["gelu", "selu", "x*sin(x)"])
-def test_the_table_may_be_any(name, kind):
-    """A bound is one of the function, not of the table: it is proven though the stored table is not the best."""
+def test_any_table_may_have_the_bound(name, kind):
+    """The bound depends on the function, not on the table: it is proven even if the stored table is not the best."""
     good = document.to_document(fitted(name, 2, kind))
     assert prove(good, silent) == ([], [])
     bad = copy.deepcopy(good)
@@ -109,7 +109,7 @@ def test_the_command(tmp_path, capsys):
 
 
 def test_cells_end_at_the_stored_borders(monkeypatch):
-    """So that the best function that is constant on cells is the table itself, if it is the best."""
+    """Then the best function that is constant on cells is the table itself, if that is the best."""
     seen = []
 
     class Watched(Measure):

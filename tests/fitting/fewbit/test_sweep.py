@@ -1,4 +1,4 @@
-"""--all: over this machine's cores and over a Dask cluster; what it shows, and what an interrupted one leaves."""
+"""--all: over this machine's cores and over a Dask cluster; what it shows, and what it leaves after an interrupt."""
 
 import os
 import re
@@ -28,7 +28,7 @@ TASKS = [("relu", 1), ("silu", 2), ("relu", 2), ("tanh", 1)]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.setattr("fitting.options.DATA", tmp_path / "none")  # what ships is looked at by tests of its own
+    monkeypatch.setattr("fitting.options.DATA", tmp_path / "none")  # shipped files have their own tests
     return tmp_path
 
 
@@ -54,13 +54,13 @@ def test_what_ships() -> None:
     tasks = shipped()
     assert tasks == [(name, bits) for name in names() for bits in (1, 2, 3, 4, 5, 6, 7, 8)]
     files = {(entry.function, entry.name) for entry in available()}
-    assert {(name, f"fewbit-{bits}bit") for name, bits in tasks} == {one for one in files if "fewbit" in one[1]}
+    assert {(name, f"fewbit-{bits}bit") for name, bits in tasks} == {file for file in files if "fewbit" in file[1]}
 
 
 def test_fits_come_in_order_and_are_those_of_fit() -> None:
-    found = list(sweep(TASKS, "contiguous", None, (-2.0, 3.0)))
-    assert [(each.activation.name, each.bits) for each in found] == TASKS
-    for each in found:
+    fits = list(sweep(TASKS, "contiguous", None, (-2.0, 3.0)))
+    assert [(each.activation.name, each.bits) for each in fits] == TASKS
+    for each in fits:
         alone = fit(get(each.activation.name), each.bits, levels="contiguous", domain=(-2.0, 3.0))
         assert document.to_document(each) == document.to_document(alone)
 

@@ -1,4 +1,4 @@
-"""The errors that the paper prints, those of FACTS.md, and a certificate for every entry of the catalogue."""
+"""The errors printed in the paper, those of FACTS.md, and a certificate for every entry of the catalogue."""
 
 import math
 
@@ -8,7 +8,7 @@ import pytest
 from fitting.activations import get, names
 from fitting.fewbit.solve import fit
 from fitting.fewbit.table1 import EVEN, TABLE_1, printed
-from tests.fitting.fewbit.plainly import GAP, SLOPES, fitted, grid
+from tests.fitting.fewbit.references import DERIVATIVES, GAP, fitted, grid
 
 # Measured independently of this package (FACTS.md), uniform weight on [-10, 10] unless said; None: not measured.
 MEASURED = {
@@ -69,8 +69,8 @@ FINE_MEASURED = {5: 8.35e-4, 6: 2.15e-4, 7: 5.49e-5, 8: 1.50e-5}  # on a grid, s
 @pytest.mark.slow
 @pytest.mark.parametrize("bits", FINE_MEASURED)
 def test_gelu_in_many_contiguous_intervals(bits):
-    """At most what was measured, proven, and on the way to Panter and Dite's (∫|f''|^(2/3))³ / 12 K²."""
-    gap = GAP if bits < 8 else 4 * GAP  # the default is reached at 8 bits too, in some 10 seconds
+    """Errors are at most the measured ones, certified, and tend to Panter and Dite's (∫|f''|^(2/3))³ / 12 K²."""
+    gap = GAP if bits < 8 else 4 * GAP  # the default gap can be reached at 8 bits too, in some 10 seconds
     error = fit(get("gelu"), bits, levels="contiguous", target_gap=gap).error
     assert error.l2_squared <= FINE_MEASURED[bits]
     assert error.gap <= gap
@@ -108,21 +108,21 @@ def test_step_functions_cost_nothing(name):
 
 def test_step_functions_in_contiguous_intervals():
     """Two values on three intervals: one bit has two intervals, two bits have enough."""
-    one, two = (fitted("hardtanh", bits, "contiguous") for bits in (1, 2))
+    one_bit, two_bits = (fitted("hardtanh", bits, "contiguous") for bits in (1, 2))
     # f' is 1 on (-1, 1) and 0 elsewhere. Two intervals: best cut at 1 (or -1), mean 2/11 over the longer part.
-    assert one.error.l2_squared == pytest.approx(2 * (1 - 2 / 11), rel=1e-15)
-    assert one.error.lower_bound <= one.error.l2_squared
-    assert two.error.l2_squared == 0
+    assert one_bit.error.l2_squared == pytest.approx(2 * (1 - 2 / 11), rel=1e-15)
+    assert one_bit.error.lower_bound <= one_bit.error.l2_squared
+    assert two_bits.error.l2_squared == 0
     # Three values of f' do not fit in one bit.
     assert fitted("max(x, 0.3*x) + abs(x - 1)", 1).error.l2_squared > 0.1
     assert fitted("max(x, 0.3*x) + abs(x - 1)", 2).error.l2_squared == 0
 
 
-@pytest.mark.parametrize("name", SLOPES)
+@pytest.mark.parametrize("name", DERIVATIVES)
 def test_errors_agree_with_a_dense_grid(name):
     """The judge against (f' - q)² summed over 200,000 points; cells with a border or kink inside miss by h each."""
     result = fitted(name, 3)
     x, h = grid(200_000)
-    dense = float(np.sum((SLOPES[name](x) - result.steps(x)) ** 2) * h)
+    dense = float(np.sum((DERIVATIVES[name](x) - result.steps(x)) ** 2) * h)
     jumps = np.abs(np.diff(result.steps.levels[result.steps.codes])).sum() * 2 * result.error.linf
     assert result.error.l2_squared == pytest.approx(dense, rel=0, abs=h * jumps + 20 * h * h)

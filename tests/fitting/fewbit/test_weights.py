@@ -1,4 +1,4 @@
-"""Weights from names, files, samples and Python: what is read, what is refused, what integrates to one."""
+"""Weights from names, files, samples and Python: what is accepted, what is refused, and total masses."""
 
 import io
 import math
@@ -157,7 +157,7 @@ def refused(text):
 
 
 class Trap:
-    """Unpickling it would raise something else than InputError."""
+    """Unpickling the file would raise another exception than InputError."""
 
     def __reduce__(self):
         return (exit, (3,))
@@ -261,7 +261,7 @@ def test_the_name_uniform_is_one_weight(spelling):
 
 
 def header(descr, shape):
-    """The beginning of a .npy file, as its format says, with whatever claims."""
+    """The header of a .npy file, with any claims."""
     file = io.BytesIO()
     np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
     return file.getvalue()
@@ -291,7 +291,7 @@ NO_NUMBERS = {
 @pytest.mark.parametrize("kind", NO_NUMBERS)
 @pytest.mark.parametrize("suffix", [".npy", ".npz"])
 def test_only_real_numbers_are_samples(tmp_path, kind, suffix):
-    """All but objects convert to float64, in silence."""
+    """numpy would convert all of these, except objects, to float64 silently."""
     descr, words = NO_NUMBERS[kind]
     data = header(descr, (2,)) + bytes(16)
     path = tmp_path / f"a{suffix}"
@@ -305,7 +305,7 @@ def test_only_real_numbers_are_samples(tmp_path, kind, suffix):
 @pytest.mark.parametrize(
     "samples", [["1", "2"], [True, False], [1, "2"], [None], "12", b"12", {1, 2}, {"a": 1}, 10**400, [10**400]]
 )
-def test_lists_of_no_numbers_are_no_samples(samples):
+def test_samples_that_are_not_numbers_are_refused(samples):
     with pytest.raises(InputError, match=r"^samples must be real numbers, got (strings|booleans|objects|bytes)"):
         from_samples(samples)
 
@@ -367,7 +367,7 @@ def test_samples_far_out_need_a_domain():
 
 @pytest.mark.parametrize("name", ["samples.npy", "/etc/hostname", "C:\\data.txt"])
 def test_names_open_no_files(name):
-    """What a document says its weight is must not make a check read files."""
+    """The weight's label in a document must not make a check read files."""
     with pytest.raises(InputError, match="must be uniform"):
         named(name)
 

@@ -12,7 +12,7 @@ from sympy import Abs, Piecewise, Rational, exp, log, sqrt, symbols
 
 from benchmarks import price as measured
 from benchmarks.rows import RESULTS, Row
-from fitting.activations.heads import Phi, expm1, log1p, maximum, minimum, sigmoid, tanh
+from fitting.activations.functions import Phi, expm1, log1p, maximum, minimum, sigmoid, tanh
 from fitting.invact.engines.papers import published
 from fitting.invact.price import DIVISION, TABLE, Price, price
 from fitting.invact.variable import S, Y, constant

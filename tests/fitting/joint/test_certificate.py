@@ -41,7 +41,7 @@ def test_the_mean_on_a_whole_cell_costs_its_spread(atoms, levels):
     points, masses = np.array(atoms)[:, :2], np.array(atoms)[:, 2]
     _, spread = spare_of(points, masses)
     nearest = min(float(masses @ ((points - np.array(level)) ** 2).sum(axis=1)) for level in levels)
-    assert spread <= nearest + 1e-12  # which no number of parts with one level each can exceed
+    assert spread <= nearest + 1e-12  # no single level costs less than the mean
 
 
 @pytest.mark.parametrize("name", ["gelu", "mish", "hardswish", "tanh"])
@@ -58,18 +58,18 @@ def test_means_of_successive_intervals_are_no_longer_a_way_than_the_curve(name, 
 
 @pytest.mark.parametrize("name", ["gelu", "selu", "hardswish", "tanh"])
 def test_the_bound_holds_on_coarse_cells_too(name):
-    """Where cells are coarse their optimum lies above the true one, and only what is subtracted saves the bound."""
+    """On coarse cells the optimum is above the true one; only the subtracted gain keeps the bound below."""
     needed = False
     for bits, spare in itertools.product((1, 2, 3), (1e-2, 1e-3, 1e-4, 1e-5)):
         reached = fit_joint(get(name), bits).error.total
         plane = Plane(get(name), 1.0, NORMAL, NORMAL.domain)
         cells = plane.cells(spare * plane.mass * plane.reach)
         held = cells.moments.mass > 0
-        found = partition(cells.moments.mean[held], cells.moments.mass[held], 2**bits)
-        bound, gain = lower_bound(plane, cells, 2**bits, found.cost, found.slack)
+        best = partition(cells.moments.mean[held], cells.moments.mass[held], 2**bits)
+        bound, gain = lower_bound(plane, cells, 2**bits, best.cost, best.slack)
         assert gain >= 0
         assert bound <= reached
-        needed |= math.fsum(cells.moments.spread) + found.cost > reached * (1 + 1e-6)
+        needed |= math.fsum(cells.moments.spread) + best.cost > reached * (1 + 1e-6)
     assert needed
 
 

@@ -1,4 +1,4 @@
-"""python -m fitting.fewbit --joint: what it prints, writes and refuses, and what `coefficients` makes of its files."""
+"""python -m fitting.fewbit --joint: what it prints, writes and refuses, and how `coefficients` judges its files."""
 
 import json
 from pathlib import Path
@@ -24,33 +24,33 @@ def test_the_table(fewbit: Command) -> None:
     status, out, err = fewbit("--fn", "silu", "--bits", "2", "--joint", "--lambda", "2")
     assert (status, err) == (0, "")
     path = "actfit/coefficients/silu/joint-2bit-lambda_2.0.v1.json".replace("lambda_", "lambda=")
-    found = stored(path)
+    document = stored(path)
     lines = out.splitlines()
     assert lines[0] == (
         "silu and its derivative: 2 bits, 4 intervals; lambda 2, weight norm, domain [-7.03448, 7.03448]"
     )
     assert lines[2].split() == ["from", "to", "f'", "f", "code"]
-    levels = zip(found["solution"]["derivatives"], found["solution"]["outputs"], strict=True)
+    levels = zip(document["solution"]["derivatives"], document["solution"]["outputs"], strict=True)
     assert [line.split()[2:] for line in lines[3:7]] == [
         [f"{derivative:.10g}", f"{output:.10g}", f"{code:02b}"] for code, (derivative, output) in enumerate(levels)
     ]
-    error = found["error"]
+    error = document["error"]
     assert lines[8].startswith(f"error   of f' {error['derivative_share']:.4g}, of f {error['output_share']:.4g} ")
     assert lines[9].endswith(f" = {error['derivative']:.6g} + 2 * {error['output']:.6g} = {error['total']:.6g}")
     assert lines[10].startswith(f"proof   no code of 4 intervals has a sum below {error['lower_bound']:.6g}, ")
     assert lines[11:] == [f"file    wrote {Path(path).resolve()}"]
-    assert found["provenance"]["command"] == "python -m fitting.fewbit --fn silu --bits 2 --joint --lambda 2.0"
-    assert verify(found) == ([], [])
+    assert document["provenance"]["command"] == "python -m fitting.fewbit --fn silu --bits 2 --joint --lambda 2.0"
+    assert verify(document) == ([], [])
 
 
 def test_csv_has_every_digit(fewbit: Command) -> None:
     _, out, _ = fewbit("--fn", "mish", "--bits", "1", "--joint", "--format", "csv")
-    found = fit_joint(get("mish"), 1).table
+    table = fit_joint(get("mish"), 1).table
     rows = [line.split(",") for line in out.splitlines()]
     assert rows[0] == ["from", "to", "derivative", "output", "code"]
-    assert [float(row[2]) for row in rows[1:]] == found.derivatives.tolist()
-    assert [float(row[3]) for row in rows[1:]] == found.outputs.tolist()
-    assert float(rows[1][1]) == found.borders[0]
+    assert [float(row[2]) for row in rows[1:]] == table.derivatives.tolist()
+    assert [float(row[3]) for row in rows[1:]] == table.outputs.tolist()
+    assert float(rows[1][1]) == table.borders[0]
 
 
 def test_a_packaged_code_is_what_is_found_again() -> None:
@@ -135,7 +135,8 @@ def test_wrong_numbers_are_found() -> None:
     table = to_document(fit_joint(get("silu"), 2, output_weight=9.0))["solution"]
     bold = {**vars(other), "total": total, "lower_bound": 0.999 * total, "gap": (total - 0.999 * total) / total}
     problems, _ = verify({**document, "solution": table, "error": bold})
-    assert problems == [one for one in problems if one.startswith("error.lower_bound must be at most ")] != []
+    assert problems
+    assert all(problem.startswith("error.lower_bound must be at most ") for problem in problems)
 
 
 def test_levels_must_be_values_of_the_derivative() -> None:

@@ -43,8 +43,8 @@ def test_another_scale() -> None:
         weight = named(f"norm(0,{scale})")
         by_usual = judge.shares(judge.errors(get("gelu"), weight, weight.domain, usual))
         best = fit_joint(get("gelu"), 4, weight=weight).error
-        found = (by_usual["derivative_share"], by_usual["output_share"]), (best.derivative_share, best.output_share)
-        assert cells == [shown(*pair) for pair in found]
+        pairs = (by_usual["derivative_share"], by_usual["output_share"]), (best.derivative_share, best.output_share)
+        assert cells == [shown(*pair) for pair in pairs]
 
 
 def test_both_relative_errors_are_alike_at_lambda_1() -> None:

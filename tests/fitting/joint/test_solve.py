@@ -62,7 +62,7 @@ def test_the_oracle_agrees_on_both_errors() -> None:
     [("gelu", 4, 0.080, 0.052), ("gelu", 5, 0.040, 0.028), ("silu", 5, 0.042, 0.026)],
 )
 def test_shares_of_a_dense_grid(name: str, bits: int, output: float, derivative: float) -> None:
-    """By the dense programme on 40,001 points of ±7, which is another implementation; to the digits given."""
+    """Values of another implementation, the dense programme on 40,001 points of ±7, to the digits given."""
     error = fit_joint(get(name), bits).error
     assert error.output_share == pytest.approx(output, abs=5e-4)
     assert error.derivative_share == pytest.approx(derivative, abs=5e-4)
@@ -85,7 +85,7 @@ def test_without_f_it_is_the_best_few_bit_table(name: str) -> None:
 
 
 def test_without_the_derivative_it_is_the_best_quantiser_of_f() -> None:
-    """Of tanh, which is monotone: y = f(x) has a density, and its quantiser is found with y for x."""
+    """For tanh, which is monotone, y = f(x) has a density, and its quantiser can be fitted with y in place of x."""
     joint = fit_joint(get("tanh"), 3, output_weight=1e9)
     density = from_callable(lambda y: np.exp(-(np.arctanh(y) ** 2) / 2) / (1 - y**2) / math.sqrt(2 * math.pi))
     ends = (math.tanh(joint.domain[0]), math.tanh(joint.domain[1]))
@@ -96,7 +96,7 @@ def test_without_the_derivative_it_is_the_best_quantiser_of_f() -> None:
 
 def test_more_weight_on_f_moves_error_from_f_to_its_derivative() -> None:
     fits = [fit_joint(get("silu"), 4, output_weight=weight) for weight in (0.1, 0.5, 1.0, 3.0, 20.0)]
-    derivatives, outputs = ([getattr(one.error, key) for one in fits] for key in ("derivative", "output"))
+    derivatives, outputs = ([getattr(result.error, key) for result in fits] for key in ("derivative", "output"))
     assert derivatives == sorted(derivatives)
     assert outputs == sorted(outputs, reverse=True)
 
@@ -210,7 +210,7 @@ def test_borders_of_samples_lie_where_both_levels_are_as_far(samples: list[float
 
 @pytest.mark.parametrize(("name", "bits"), [("relu", 3), ("hardtanh", 4)])
 def test_a_density_that_is_infinite_at_an_end_is_followed(name: str, bits: int) -> None:
-    """Where f' is constant no change of it asks for finer cells; the doubt about the weight does."""
+    """Where f' is constant only the doubt about the weight makes cells finer."""
     error = fit_joint(get(name), bits, weight=named("beta(0.5,0.5)")).error
     assert error.gap <= 2 * TARGET_GAP
 

@@ -19,14 +19,14 @@ from tests.fitting.commands import Command, files, stored
     ("error", "bits"), [("0.22", 1), ("0.05", 2), ("0.0475", 3), ("0.0123", 3), ("0.012", 4), ("1e9", 1)]
 )
 def test_max_error_takes_the_fewest_bits(error: str, bits: int, fewbit: Command) -> None:
-    found = json.loads(fewbit("--fn", "silu", "--max-error", error, "--out", "-")[1])
-    assert found["options"]["bits"] == bits
-    assert found["error"]["l2_squared"] <= float(error)
+    document = json.loads(fewbit("--fn", "silu", "--max-error", error, "--out", "-")[1])
+    assert document["options"]["bits"] == bits
+    assert document["error"]["l2_squared"] <= float(error)
 
 
 def test_max_error_0_is_for_step_functions(fewbit: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = json.loads(fewbit("--fn", "hardshrink", "--max-error", "0", "--out", "-")[1])
-    assert (found["options"]["bits"], found["error"]["l2_squared"]) == (1, 0)
+    document = json.loads(fewbit("--fn", "hardshrink", "--max-error", "0", "--out", "-")[1])
+    assert (document["options"]["bits"], document["error"]["l2_squared"]) == (1, 0)
     three = "Piecewise((-x, x < -1), (0, x < 1), (x, True))"
     assert json.loads(fewbit("--expr", three, "--max-error", "0", "--out", "-")[1])["options"]["bits"] == 2
     monkeypatch.setattr(sys.modules["fitting.fewbit.solve"], "MAX_BITS", 2)
@@ -43,7 +43,7 @@ def test_max_error_0_is_for_step_functions(fewbit: Command, monkeypatch: pytest.
 def test_what_is_out_of_reach_is_refused_before_anything_is_fitted(
     fewbit: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a lower bound on coarse cells, for each number of bits: it took 20 seconds, of eight whole fits."""
+    """A lower bound on coarse cells rules out each number of bits; eight whole fits took 20 seconds."""
 
     def too_much(*_: object) -> None:
         raise AssertionError("a bound on coarse cells is enough")
@@ -76,13 +76,13 @@ def test_a_budget_cuts_the_search_short_and_says_so(fewbit: Command) -> None:
     for name in ("json", "csv", "latex"):
         assert fewbit(*LONG, "--budget", "1e-9", "--format", name)[2] == err
     assert fewbit(*LONG, "--budget", "1e-9", "--out", "x.json", "--quiet") == (0, "", "")
-    found = stored("x.json")
-    assert found["provenance"]["command"].endswith("--bits 5 --domain -3.0 3.0 --budget 1e-09")
-    assert json.loads(fewbit(*LONG, "--budget", "1e-9", "--format", "json")[1])["error"] == found["error"]
-    assert found["error"]["gap"] > 1e-3  # what one round proves, and no more is claimed
-    assert 0 <= found["error"]["lower_bound"] <= found["error"]["l2_squared"]
+    document = stored("x.json")
+    assert document["provenance"]["command"].endswith("--bits 5 --domain -3.0 3.0 --budget 1e-09")
+    assert json.loads(fewbit(*LONG, "--budget", "1e-9", "--format", "json")[1])["error"] == document["error"]
+    assert document["error"]["gap"] > 1e-3  # claims no more than what the round proved
+    assert 0 <= document["error"]["lower_bound"] <= document["error"]["l2_squared"]
     whole = json.loads(fewbit(*LONG, "--out", "-")[1])["error"]
-    assert found["error"]["lower_bound"] <= whole["l2_squared"] <= found["error"]["l2_squared"] * (1 + 1e-9)
+    assert document["error"]["lower_bound"] <= whole["l2_squared"] <= document["error"]["l2_squared"] * (1 + 1e-9)
     assert run_coefficients(["check", "x.json"]) == 0
 
 
@@ -121,16 +121,16 @@ def test_a_terminal_is_told_what_takes_long(
 
 
 def test_levels(fewbit: Command) -> None:
-    found = {
+    documents = {
         kind: json.loads(fewbit("--fn", "tanh", "--bits", "2", "--levels", kind, "--out", "-")[1])
         for kind in ("best", "shared", "contiguous", "even")
     }
-    assert [each["options"]["levels"] for each in found.values()] == list(found)
-    errors = {kind: each["error"]["l2_squared"] for kind, each in found.items()}
+    assert [each["options"]["levels"] for each in documents.values()] == list(documents)
+    errors = {kind: each["error"]["l2_squared"] for kind, each in documents.items()}
     assert errors["best"] == errors["shared"] <= errors["even"] < errors["contiguous"]
     assert f"{errors['even']:.4f}" == "0.0319"
-    assert len(found["contiguous"]["solution"]["codes"]) == 4
-    borders = found["even"]["solution"]["borders"]
+    assert len(documents["contiguous"]["solution"]["codes"]) == 4
+    borders = documents["even"]["solution"]["borders"]
     assert [-border for border in reversed(borders)] == borders
 
 
@@ -147,21 +147,21 @@ def test_samples(suffix: str, fewbit: Command) -> None:
     status, out, _ = fewbit("--fn", "gelu", "--bits", "2", "--weight", path)
     assert status == 0
     (written,) = (name for name in files() if name.endswith(".json"))
-    found = stored(written)
-    assert re.fullmatch(r"samples:[0-9a-f]{16}", found["options"]["weight"])
+    document = stored(written)
+    assert re.fullmatch(r"samples:[0-9a-f]{16}", document["options"]["weight"])
     # The same numbers have the same label, whatever the file that holds them.
-    assert found["options"]["weight"] == from_samples(samples.astype(np.float32)).label
-    assert found["options"]["domain"] == [samples.astype(np.float32).min(), samples.astype(np.float32).max()]
-    assert found["provenance"]["command"] == f"python -m fitting.fewbit --fn gelu --bits 2 --weight '{path}'"
-    assert found["options"]["weight"] in out.splitlines()[0]
+    assert document["options"]["weight"] == from_samples(samples.astype(np.float32)).label
+    assert document["options"]["domain"] == [samples.astype(np.float32).min(), samples.astype(np.float32).max()]
+    assert document["provenance"]["command"] == f"python -m fitting.fewbit --fn gelu --bits 2 --weight '{path}'"
+    assert document["options"]["weight"] in out.splitlines()[0]
 
 
 def test_own_function_with_name_and_parameters(fewbit: Command) -> None:
     words = ["--expr", " -x*2 + a*x**2 ", "--name", "square_2", "--param", "a=-1e-1", "--bits", "2"]
     assert fewbit(*words)[0] == 0
     assert files() == ["actfit/coefficients/square_2/fewbit-2bit-a=-0.1.v1.json"]
-    found = stored(files()[0])["function"]
-    assert found == {"name": "square_2", "expr": "-x*2 + a*x**2", "params": {"a": -0.1}}
+    function = stored(files()[0])["function"]
+    assert function == {"name": "square_2", "expr": "-x*2 + a*x**2", "params": {"a": -0.1}}
 
 
 def test_an_alias_is_its_function(fewbit: Command) -> None:

@@ -15,9 +15,9 @@ def test_the_table(fewbit: Command) -> None:
     status, out, err = fewbit("--fn", "gelu", "--bits", "2")
     assert (status, err) == (0, "")
     path = "actfit/coefficients/gelu/fewbit-2bit.v1.json"
-    found = stored(path)
-    borders = [f"{border:.10g}" for border in found["solution"]["borders"]]
-    levels = [f"{level:.10g}" for level in found["solution"]["levels"]]
+    document = stored(path)
+    borders = [f"{border:.10g}" for border in document["solution"]["borders"]]
+    levels = [f"{level:.10g}" for level in document["solution"]["levels"]]
     lines = out.splitlines()
     assert lines[0] == "gelu': 2 bits, 4 levels on 4 intervals; weight uniform, domain [-10, 10]"
     assert [line.split() for line in lines[1:8]] == [
@@ -31,8 +31,8 @@ def test_the_table(fewbit: Command) -> None:
     ]
     ends = {tuple(word.end() for word in re.finditer(r"\S+", line)) for line in lines[2:7]}
     assert len(ends) == 1  # every column is aligned to the right
-    error, bound, gap = (found["error"][key] for key in ("l2_squared", "lower_bound", "gap"))
-    assert lines[8].startswith(f"error   ∫(f'-q)²w = {error:.6g}, max |f'-q| = {found['error']['linf']:.4g} at x = ")
+    error, bound, gap = (document["error"][key] for key in ("l2_squared", "lower_bound", "gap"))
+    assert lines[8].startswith(f"error   ∫(f'-q)²w = {error:.6g}, max |f'-q| = {document['error']['linf']:.4g} at x = ")
     assert lines[9].startswith("proof   ")
     assert f" {bound:.6g}" in lines[9]
     assert f" {float(f'{100 * gap:.2g}'):g} %" in lines[9]
@@ -101,11 +101,11 @@ def test_the_paper_is_quoted_for_its_own_setting_only(words: list[str], paper: s
 def test_csv_holds_every_digit(fewbit: Command) -> None:
     out = fewbit("--fn", "silu", "--bits", "3", "--format", "csv")[1]
     table = list(csv.DictReader(io.StringIO(out)))
-    found = stored("actfit/coefficients/silu/fewbit-3bit.v1.json")["solution"]
-    assert [float(row["from"]) for row in table] == [-10.0, *found["borders"]]
-    assert [float(row["to"]) for row in table] == [*found["borders"], 10.0]
-    assert [int(row["code"]) for row in table] == found["codes"]
-    assert [float(row["level"]) for row in table] == [found["levels"][code] for code in found["codes"]]
+    solution = stored("actfit/coefficients/silu/fewbit-3bit.v1.json")["solution"]
+    assert [float(row["from"]) for row in table] == [-10.0, *solution["borders"]]
+    assert [float(row["to"]) for row in table] == [*solution["borders"], 10.0]
+    assert [int(row["code"]) for row in table] == solution["codes"]
+    assert [float(row["level"]) for row in table] == [solution["levels"][code] for code in solution["codes"]]
 
 
 def test_latex(fewbit: Command) -> None:

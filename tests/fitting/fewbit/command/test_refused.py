@@ -13,8 +13,8 @@ REFUSED: list[tuple[str, str]] = [
     *(
         (f"{what} --bits '{bits}'", f"bits must be a whole number from 1 to 8, got {shown}")
         for what, bits, shown in [
-            *(("--fn gelu", one, one) for one in ("0", "9", "-1")),
-            *(("--fn gelu", one, f"'{one}'") for one in ("2.5", "nan", "", "1e3")),
+            *(("--fn gelu", bits, bits) for bits in ("0", "9", "-1")),
+            *(("--fn gelu", bits, f"'{bits}'") for bits in ("2.5", "nan", "", "1e3")),
             *(("--fn gelu", 5000 * "3", f"'{60 * '3'}'..."), ("--all", "9", "9"), ("--all", "", "''")),
         ]
     ),

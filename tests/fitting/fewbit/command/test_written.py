@@ -1,4 +1,4 @@
-"""Where python -m fitting.fewbit writes, and what the files are worth."""
+"""Where python -m fitting.fewbit writes, and that its files are valid."""
 
 import os
 import shlex
@@ -26,7 +26,7 @@ def test_out_through_a_link_and_into_a_pipe(fewbit: Command) -> None:
     text = fewbit("--fn", "relu", "--bits", "1", "--out", "-")[1]
     assert Path("real.json").read_text() == text
     reading, writing = os.pipe()
-    # By a link of our own: if that were replaced, the machine's devices would be none the worse.
+    # By a link made here, so that the machine's own devices are safe if it is replaced.
     Path("pipe").symlink_to(f"/dev/fd/{writing}")
     assert fewbit(*words, "pipe") == (0, "", "")
     os.close(writing)
@@ -128,7 +128,7 @@ def test_freshly_made_files_are_good(
         ["silu", "fewbit-2bit-domain=-3.0_4.5", "1", "2", "4"],
         ["tanh", "fewbit-2bit-even", "1", "2", "4"],
     ]
-    # The judge looks at the numbers: a file that is whole and sealed, but wrong, is found out.
+    # The judge checks the numbers: it finds a file that is complete and sealed, but wrong.
     path = Path("actfit/coefficients/silu/fewbit-2bit-domain=-3.0_4.5.v1.json")
     wrong = stored(path)
     wrong["solution"]["levels"][2] += 1e-9

@@ -1,4 +1,4 @@
-"""What text of the grammar means: its values at some points, and each function of the grammar by numpy and scipy."""
+"""Reference values for text of the grammar, and each function of the grammar by numpy and scipy."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What is derived of a function against a table written by hand: parity, turning points, branches, minimum, limits."""
+"""Derived properties against a table written by hand: parity, turning points, branches, minimum, limits."""
 
 import math
 from itertools import pairwise
@@ -93,7 +93,7 @@ def test_the_table_has_every_entry():
 
 
 @every_name
-def test_derived_facts(name):
+def test_derived_properties(name):
     activation = get(name)
     parity, turning, derivative_turning, minimum, limits, derivative_limits = TABLE[name]
     assert activation.parity == parity
@@ -212,7 +212,7 @@ def test_derivative_changes_sign_at_turning_points_only(name):
     points, signs = points[signs != 0], signs[signs != 0]
     changes = [(points[i], points[i + 1]) for i in np.flatnonzero(signs[1:] != signs[:-1])]
     turning = activation.turning_points()
-    # A jump against the slope is a turn too (threshold: from 20 down to 0.1, then up), f' need not change sign there.
+    # A jump against the direction of f is a turn too (threshold: from 20 down to 0.1, then up); f' may keep its sign.
     assert [at for at in turning if name != "threshold"] == [at for a, b in changes for at in turning if a < at < b]
     assert len(changes) == len(turning) - (name == "threshold")
 

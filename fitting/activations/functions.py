@@ -1,8 +1,8 @@
-"""Sympy heads for the primitives whose usual spelling is unstable in floating point.
+"""Sympy functions for the primitives whose usual spelling is unstable in floating point.
 
-Each knows its derivative in terms of heads that are themselves stable, so that differentiating
-an activation never creates an inf/inf or a difference of nearly equal numbers: plain
-`sympy.diff` of mish, spelled with exp and log, is NaN at x = 89 in float32 and at x = 710 in float64.
+The derivative of each is made of stable functions too, so that differentiating an activation never
+creates an inf/inf or a difference of nearly equal numbers: plain `sympy.diff` of mish, spelled with
+exp and log, is NaN at x = 89 in float32 and at x = 710 in float64.
 """
 
 from collections.abc import Callable
@@ -14,8 +14,8 @@ from sympy import Abs, Expr, Float, Function, Integer, Piecewise, Symbol, exp
 x = Symbol("x", real=True)
 
 
-class Head(Function):
-    """A real function of one real variable that sympy keeps as it is written."""
+class StableFunction(Function):
+    """A real function of one real variable that sympy does not rewrite."""
 
     nargs = 1
 
@@ -23,7 +23,7 @@ class Head(Function):
         return True
 
     def _eval_evalf(self, prec: int) -> Expr | None:
-        # Not sympy's own way, which looks the name up in mpmath: there, phi is the golden ratio.
+        # sympy would look the name up in mpmath, where phi is the golden ratio.
         if not self.is_number:
             return None
         with mpmath.workprec(prec + 10):
@@ -31,63 +31,63 @@ class Head(Function):
             return Float._new(DEFINITIONS[type(self).__name__](at)._mpf_, prec)
 
 
-class sigmoid(Head):
+class sigmoid(StableFunction):
     """1 / (1 + exp(-x))."""
 
     def fdiff(self, argindex: int = 1) -> Expr:
         return sigmoid(self.args[0]) * sigmoid(-self.args[0])
 
 
-class softplus(Head):
+class softplus(StableFunction):
     """log(1 + exp(x))."""
 
     def fdiff(self, argindex: int = 1) -> Expr:
         return sigmoid(self.args[0])
 
 
-class tanh(Head):
+class tanh(StableFunction):
     """Hyperbolic tangent; its derivative is sech², without the cancellation of 1 - tanh²."""
 
     def fdiff(self, argindex: int = 1) -> Expr:
         return sech(self.args[0]) ** 2
 
 
-class sech(Head):
+class sech(StableFunction):
     """1 / cosh(x)."""
 
     def fdiff(self, argindex: int = 1) -> Expr:
         return -tanh(self.args[0]) * sech(self.args[0])
 
 
-class Phi(Head):
+class Phi(StableFunction):
     """Distribution function of N(0, 1)."""
 
     def fdiff(self, argindex: int = 1) -> Expr:
         return phi(self.args[0])
 
 
-class phi(Head):
+class phi(StableFunction):
     """Density of N(0, 1): exp(-x²/2) / sqrt(2π)."""
 
     def fdiff(self, argindex: int = 1) -> Expr:
         return -self.args[0] * phi(self.args[0])
 
 
-class softsign(Head):
+class softsign(StableFunction):
     """x / (1 + |x|); its derivative 1 / (1 + |x|)² is exact in relative terms for large x."""
 
     def fdiff(self, argindex: int = 1) -> Expr:
         return (1 + Abs(self.args[0])) ** Integer(-2)
 
 
-class expm1(Head):
+class expm1(StableFunction):
     """exp(x) - 1."""
 
     def fdiff(self, argindex: int = 1) -> Expr:
         return exp(self.args[0])
 
 
-class log1p(Head):
+class log1p(StableFunction):
     """log(1 + x), for x > -1."""
 
     def fdiff(self, argindex: int = 1) -> Expr:
@@ -95,7 +95,7 @@ class log1p(Head):
 
 
 class maximum(Function):
-    """The larger of two numbers. Of formulas only: in an activation it is a Piecewise, whose breakpoints count."""
+    """The larger of two numbers, in formulas only: activations have a Piecewise instead, whose breakpoints count."""
 
     nargs = 2
 
@@ -121,9 +121,9 @@ class minimum(Function):
 
 
 class removable(Function):
-    """above / base**power in x, where `base` is 0 at `point` to the order `order` and `above` to power*order at least.
+    """above / base**power in x; at `point`, `base` has a zero of order `order`, and `above` one of power*order or more.
 
-    So sin(x)/x is a function of all x, and so is each derivative: `fitting.activations.removable` gives its values.
+    So sin(x)/x and its derivatives are functions of all x; `fitting.activations.removable` computes their values.
     """
 
     nargs = 5
@@ -133,12 +133,12 @@ class removable(Function):
 
     def _eval_derivative(self, symbol: Expr) -> Expr:
         above, base, power, point, order = self.args
-        slope = above.diff(symbol) * base - power * above * base.diff(symbol)
-        return removable(slope, base, power + 1, point, order)
+        numerator = above.diff(symbol) * base - power * above * base.diff(symbol)
+        return removable(numerator, base, power + 1, point, order)
 
 
-HEADS: dict[str, Any] = {
-    head.__name__: head for head in (sigmoid, softplus, tanh, sech, Phi, phi, softsign, expm1, log1p)
+STABLE_FUNCTIONS: dict[str, Any] = {
+    function.__name__: function for function in (sigmoid, softplus, tanh, sech, Phi, phi, softsign, expm1, log1p)
 }
 
 
@@ -147,7 +147,7 @@ def erfc(u: Any) -> Any:
     return mpmath.erfc(u) if u < 1e25 else mpmath.exp(-u * u) / (u * mpmath.sqrt(mpmath.pi)) * (1 - 1 / (2 * u * u))
 
 
-# What each head means: the definition that evalf, the oracle and the tests go by.
+# The definition of each function, for evalf, the oracle and the tests.
 DEFINITIONS: dict[str, Callable[[Any], Any]] = {
     "sigmoid": lambda u: 1 / (1 + mpmath.exp(-u)),
     "softplus": lambda u: mpmath.log1p(mpmath.exp(u)),

@@ -1,4 +1,4 @@
-"""What the fewbit tests compare with: f' written by hand, errors on a dense grid, Lloyd's iteration. Plain numpy."""
+"""References for the fewbit tests in plain numpy: f' written by hand, errors on a dense grid, Lloyd's iteration."""
 
 from functools import cache
 
@@ -40,7 +40,7 @@ def hardswish(x):
     return np.where(x <= -3, 0.0, np.where(x >= 3, 1.0, x / 3 + 0.5))
 
 
-SLOPES = {
+DERIVATIVES = {
     "gelu": gelu,
     "silu": silu,
     "mish": mish,
@@ -98,11 +98,11 @@ def lloyd(values, levels, h, rounds=60):
 
 @cache
 def activation_of(text):
-    """Of the catalogue where `text` names an entry, else the expression it spells."""
+    """The catalogue's function if `text` is its name, else that of the expression."""
     return get(text) if text in names() else from_expression(text)
 
 
 @cache
 def fitted(name, bits, levels="best", weight="uniform", domain=None):
-    """A fit, made once for all tests that look at it."""
+    """A fit, cached for all tests that use it."""
     return fit(activation_of(name), bits, levels=levels, weight=parse_weight(weight), domain=domain)
