@@ -71,7 +71,7 @@ class Step:
         """What graphs give whose backward ran, and all gradients, with the same inputs and random numbers."""
         given: list[Tensor] = []
         gradients: list[Tensor] = []
-        for joint in [one for one in self.joints if one.upstream]:
+        for joint in [joint_run for joint_run in self.joints if joint_run.upstream]:
             forward, backward = cut(_copied(joint.graph), joint.inputs, **joint.options)
             count = joint.options["num_fwd_outputs"]
             torch.set_rng_state(joint.state)
@@ -100,7 +100,7 @@ class Step:
 
         def run(*given: Any) -> Any:
             pairs = zip(names, given, strict=True)
-            joint.upstream = joint.upstream or [one.clone() for name, one in pairs if name.startswith("tangents")]
+            joint.upstream = joint.upstream or [tensor.clone() for name, tensor in pairs if name.startswith("tangents")]
             return graph(*given)
 
         return make_boxed_func(run)
@@ -109,7 +109,7 @@ class Step:
 def same(results: tuple[list[Tensor], list[Tensor]], others: tuple[list[Tensor], list[Tensor]]) -> bool:
     """Whether outputs and gradients of two cuts are, bit for bit."""
     pairs = zip([*results[0], *results[1]], [*others[0], *others[1]], strict=True)
-    return all(torch.equal(one, other) for one, other in pairs)
+    return all(torch.equal(result, other) for result, other in pairs)
 
 
 def allowed(graphs: Sequence[Graph], bits: int) -> float:
@@ -133,8 +133,8 @@ def _copied(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _clones(values: Sequence[Any]) -> list[Any]:
-    return [one.clone() if isinstance(one, Tensor) else one for one in values]
+    return [value.clone() if isinstance(value, Tensor) else value for value in values]
 
 
 def _tensors(values: Sequence[Any]) -> list[Tensor]:
-    return [one for one in values if isinstance(one, Tensor)]
+    return [value for value in values if isinstance(value, Tensor)]

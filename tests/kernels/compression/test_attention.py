@@ -13,13 +13,13 @@ from torch.nn import functional as F
 
 from kernels.compression import cut as cuts
 from kernels.compression import forms
-from kernels.compression.attention import beside_a_log_sum_exp, compute_again
+from kernels.compression.attention import inputs_beside_log_sum_exp, recompute_attention
 from kernels.compression.codes import decode, encode
 from kernels.compression.crossing import Crossing
 from kernels.compression.cut import cut_of
 from kernels.compression.forms import Whole
+from kernels.compression.layout import layout_of
 from kernels.compression.nodes import arguments_of
-from kernels.compression.places import places_of
 from kernels.compression.splice import crossings, put_codes
 from kernels.methods.every_tensor import EveryTensor
 from tests.kernels.compression.cuts import full_width
@@ -38,14 +38,14 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def through_codes(x: Tensor, bits: int) -> Tensor:
     """What backward decodes of a tensor."""
-    places = places_of(x)
-    assert not isinstance(places, str)
-    made = encode(places.split(x), bits, None)
-    return places.join(decode(made, bits, x.dtype), [x.shape[dim] for dim in places.order])
+    layout = layout_of(x)
+    assert not isinstance(layout, str)
+    made = encode(layout.split(x), bits, None)
+    return layout.join(decode(made, bits, x.dtype), [x.shape[dim] for dim in layout.order])
 
 
 def gradients(function: Callable[..., Tensor], upstream: Tensor, *inputs: Tensor) -> list[Tensor]:
-    leaves = [one.detach().clone().requires_grad_() for one in inputs]
+    leaves = [tensor.detach().clone().requires_grad_() for tensor in inputs]
     return list(torch.autograd.grad(function(*leaves), leaves, upstream))
 
 
@@ -69,10 +69,12 @@ def test_gradients_are_those_of_the_decoded_tensors(function: Callable[..., Tens
     q, k, v, upstream = torch.randn(4, *SHAPE)
     q = SHARP * q
     got = gradients(compiled(function, partitioner(bits=bits)), upstream, q, k, v)
-    decoded = [through_codes(one, bits) for one in (q, k, v)]
-    for one, exact in zip(got, gradients(function, upstream, *decoded), strict=True):
+    decoded = [through_codes(gradient, bits) for gradient in (q, k, v)]
+    for gradient, exact in zip(got, gradients(function, upstream, *decoded), strict=True):
         # The same operation on the same numbers; BLAS may sum in another order where memory is aligned otherwise.
-        torch.testing.assert_close(one, exact, rtol=0, atol=64 * torch.finfo(one.dtype).eps * float(exact.abs().max()))
+        torch.testing.assert_close(
+            gradient, exact, rtol=0, atol=64 * torch.finfo(gradient.dtype).eps * float(exact.abs().max())
+        )
 
 
 def test_beside_exact_statistics_the_error_would_be_larger(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,10 +83,10 @@ def test_beside_exact_statistics_the_error_would_be_larger(monkeypatch: pytest.M
     q = SHARP * q
     exact = gradients(causal, upstream, q, k, v)
     again = error(gradients(compiled(causal, partitioner(bits=2)), upstream, q, k, v), exact)
-    monkeypatch.setattr(cuts, "compute_again", lambda backward, pairs, coded: pairs)
-    monkeypatch.setattr(cuts, "beside_a_log_sum_exp", lambda backward, crossing: set())
+    monkeypatch.setattr(cuts, "recompute_attention", lambda backward, pairs, coded: pairs)
+    monkeypatch.setattr(cuts, "inputs_beside_log_sum_exp", lambda backward, crossing: set())
     beside = error(gradients(compiled(causal, partitioner(bits=2)), upstream, q, k, v), exact)
-    (a, b), (c, d) = ((through_codes(one, 2), one) for one in (q, k))
+    (a, b), (c, d) = ((through_codes(tensor, 2), tensor) for tensor in (q, k))
     logits = float(((a @ c.mT - b @ d.mT) / SHAPE[-1] ** 0.5).std())
     assert beside > torch.tensor(logits).exp() * again
 
@@ -107,7 +109,7 @@ class Projected(nn.Module):
 def weight_gradients(model: nn.Module, cut: Callable[..., Any], x: Tensor, upstream: Tensor) -> list[Tensor]:
     model.zero_grad()
     compiled(model, cut)(x).backward(upstream)
-    return [one.grad.clone() for one in model.parameters() if one.grad is not None]
+    return [weight.grad.clone() for weight in model.parameters() if weight.grad is not None]
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -121,9 +123,13 @@ def test_wiring_of_attention_upon_attention(dynamic: bool) -> None:
     cut = partitioner()
     with full_width():
         assert all(map(torch.equal, weight_gradients(model, cut, x, upstream), exact))
-    found = [row.form for row in cut.graphs[0].crossings]
-    assert found.count("computed again") == 4  # two outputs and log-sum-exps
-    assert set(found) == {"computed again", "4 bits", "1 bit"}  # query, key and value; relu's mask; x is a batch
+    crossing_forms = [row.form for row in cut.graphs[0].crossings]
+    assert crossing_forms.count("computed again") == 4  # two outputs and log-sum-exps
+    assert set(crossing_forms) == {
+        "computed again",
+        "4 bits",
+        "1 bit",
+    }  # query, key and value; relu's mask; x is a batch
 
 
 def test_what_crosses_of_one_tensor_thrice() -> None:
@@ -163,8 +169,8 @@ def test_an_attention_of_ones_own() -> None:
     call = torch.ops.actfit_tests.attention_backward.default
     graph.call_function(call, (product, graph.call_function(aten.relu.default, (a,)), [b], lse))
     pairs = {node: node for node in (a, b, c, lse)}
-    assert beside_a_log_sum_exp(graph, set(pairs)) == {a, b, lse}
-    assert compute_again(graph, pairs, {a, b}) == pairs
+    assert inputs_beside_log_sum_exp(graph, set(pairs)) == {a, b, lse}
+    assert recompute_attention(graph, pairs, {a, b}) == pairs
 
 
 GPU: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {  # what attention is given, and where it gives random states
@@ -248,7 +254,7 @@ def test_flex_attention_is_not() -> None:
     given = (*saved[:3], *saved[4:], upstream, None, None, None, (), 1.0, {}, (saved[3],))
     backward.call_function(flex_attention_backward, given)
     pairs = dict(zip(tensors, saved, strict=True))
-    assert compute_again(backward, pairs, set(tensors[:5])) == pairs
-    assert beside_a_log_sum_exp(backward, set(saved)) == set(saved)
+    assert recompute_attention(backward, pairs, set(tensors[:5])) == pairs
+    assert inputs_beside_log_sum_exp(backward, set(saved)) == set(saved)
     saved[5].meta["val"] = torch.empty(SHAPE)
     assert forms.form_of(saved[5], saved[5], 4, 64) == Whole("backward needs it exactly")

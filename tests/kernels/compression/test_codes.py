@@ -11,7 +11,7 @@ from torch import Tensor
 from kernels.compression import codes, private
 from kernels.compression.codes import Codes
 from kernels.compression.forms import Bits, Groups, coded_bytes
-from kernels.compression.places import LANES, Places, _unit_of, places_of
+from kernels.compression.layout import LANES, GroupLayout, _unit_of, layout_of
 
 EPS = torch.finfo(torch.float32).eps
 WIDTHS = range(2, 9)
@@ -91,11 +91,11 @@ def test_a_gpu_decodes_the_same(bits: int) -> None:
     """By its own expression, which runs here, too."""
     made = codes.encode(units(3, 96), bits)
     expected = codes.decode(made, bits, torch.float32)
-    one = codes._combined(
+    unpacked = codes._combined(
         [codes._unpacked(field, width) for field, (width, _) in zip(made.fields, codes.fields_of(bits), strict=True)],
         [width for width, _ in codes.fields_of(bits)],
     )
-    assert torch.equal(one.float() * made.step.float() + made.minimum.float(), expected)
+    assert torch.equal(unpacked.float() * made.step.float() + made.minimum.float(), expected)
 
 
 def test_bools_come_back() -> None:
@@ -125,9 +125,9 @@ def vector(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> i
 
 
 def test_lanes_are_those_of_a_vector(vector: int) -> None:
-    places = places_of(torch.randn(4, 32, 64))
-    assert isinstance(places, Places)
-    assert (places.group, places.lanes) == (64, vector)
+    layout = layout_of(torch.randn(4, 32, 64))
+    assert isinstance(layout, GroupLayout)
+    assert (layout.group, layout.lanes) == (64, vector)
 
 
 @pytest.mark.parametrize(
@@ -143,29 +143,29 @@ def test_units_waste_nothing_of_usual_rows(row: int, units: dict[int, tuple[int,
 @pytest.mark.parametrize("x", TENSORS.values(), ids=TENSORS)
 def test_places_of_a_tensor(x: Tensor) -> None:
     """Groups follow one another in memory, and joined are the tensor again, with its strides."""
-    places = places_of(x)
-    assert isinstance(places, Places)
-    groups = places.split(x)
+    layout = layout_of(x)
+    assert isinstance(layout, GroupLayout)
+    groups = layout.split(x)
     memory = torch.as_strided(x, (x.numel(),), (1,))
     assert torch.equal(groups.flatten()[: x.numel()], memory)
-    joined = places.join(groups, [x.shape[dim] for dim in places.order])
+    joined = layout.join(groups, [x.shape[dim] for dim in layout.order])
     assert torch.equal(joined, x)
     assert joined.contiguous().stride() == x.contiguous().stride()
 
 
 def test_tensors_with_gaps_have_no_places() -> None:
-    assert places_of(torch.randn(8, 64)[:, ::2]) == "its elements overlap or have gaps"
-    assert places_of(torch.randn(1, 64).expand(8, 64)) == "its elements overlap or have gaps"
+    assert layout_of(torch.randn(8, 64)[:, ::2]) == "its elements overlap or have gaps"
+    assert layout_of(torch.randn(1, 64).expand(8, 64)) == "its elements overlap or have gaps"
 
 
 @each_width
 @pytest.mark.usefixtures("vector")
 @pytest.mark.parametrize("x", TENSORS.values(), ids=TENSORS)
 def test_bytes_are_those_of_the_codes(x: Tensor, bits: int) -> None:
-    places = places_of(x)
-    assert isinstance(places, Places)
-    made = codes.encode(places.split(x), bits)
+    layout = layout_of(x)
+    assert isinstance(layout, GroupLayout)
+    made = codes.encode(layout.split(x), bits)
     count = made.minimum.nbytes + made.step.nbytes + sum(field.nbytes for field in made.fields)
-    assert coded_bytes(x, Groups(bits, places)) == count
+    assert coded_bytes(x, Groups(bits, layout)) == count
     bools = x > 0
-    assert coded_bytes(bools, Bits(places)) == codes.encode_bits(places.split(bools)).nbytes
+    assert coded_bytes(bools, Bits(layout)) == codes.encode_bits(layout.split(bools)).nbytes

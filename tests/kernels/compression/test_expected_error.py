@@ -9,7 +9,7 @@ from torch import nn
 from kernels import compression
 from kernels.compression import codes, forms
 from kernels.compression.expected_error import expected_error, squared_range
-from kernels.compression.places import GROUPS, LANES
+from kernels.compression.layout import GROUPS, LANES
 from tests.kernels.compression.graphs import compiled, gradients, partitioner
 
 each_group = pytest.mark.parametrize("group", GROUPS)

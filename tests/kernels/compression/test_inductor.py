@@ -26,13 +26,13 @@ def test_inductor_gives_what_its_graphs_give(tmp_path: Path, monkeypatch: pytest
     model, inputs = models.build("mlp")
     exact = gradients(model, compiled(model, stock), *inputs)
     expected = error(gradients(model, compiled(model, partitioner()), *inputs), exact)
-    found = []
+    outcomes = []
     for _ in range(2):
         torch._dynamo.reset()
         with inductor_config.patch(fx_graph_cache=True):
             run = torch.compile(model, options=compression.options())
-            found.append((gradients(model, run, *inputs), compression.report(run)))
-    (first, report), (again, _) = found
+            outcomes.append((gradients(model, run, *inputs), compression.report(run)))
+    (first, report), (again, _) = outcomes
     # A value whose code rounding moves by a step is one of many: the errors' sizes agree to a few percent.
     assert error(first, exact) == pytest.approx(expected, rel=0.1)
     assert all(map(torch.equal, first, again))
@@ -90,7 +90,7 @@ def test_errors_of_gradients(in_place: bool) -> None:
     if in_place:
         model.compile(options=options)
     run = model if in_place else torch.compile(model, options=options)
-    measured = compression.gradient_error(run, lambda one: one(x).square().mean())
+    measured = compression.gradient_error(run, lambda parameter: parameter(x).square().mean())
     assert 0 < measured.error < 0.02
-    assert [one.name for one in measured.parameters if "_orig_mod" in one.name] == []
+    assert [parameter.name for parameter in measured.parameters if "_orig_mod" in parameter.name] == []
     assert len(measured.parameters) == len(list(model.parameters()))

@@ -96,13 +96,13 @@ def test_random_programs(programs: int, monkeypatch: pytest.MonkeyPatch) -> None
         step, cut = Step(program, stock), partitioner(bits=BITS)
         step.run(x, weight).backward()
         exact = step.again(stock)
-        gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in (x, weight)]
+        gradients = [torch.zeros_like(tensor) if tensor.grad is None else tensor.grad for tensor in (x, weight)]
         if same_draws(lambda: program(x, weight)):  # noqa: B023, it is called here
             # Sums of 36 float64, up to 16 operations behind one another.
             torch.testing.assert_close(gradients, list(plain), rtol=1e-12, atol=1e-12, msg=f"{seed}")
         with full_width():
             assert same(step.again(partitioner()), exact), seed
-        if any(bool(one.any()) for one in exact[1]):
+        if any(bool(tensor.any()) for tensor in exact[1]):
             assert error(step.again(cut)[1], exact[1]) <= allowed(cut.graphs, BITS), seed
             tried += 1
     assert tried > programs // 60

@@ -79,10 +79,10 @@ def test_bytes_are_what_autograd_saves(name: str) -> None:
     model, inputs = models.build(name)
     cut = partitioner()
     y = compiled(model, cut)(*inputs)
-    known = {one.data_ptr() for one in (*model.parameters(), *model.buffers(), *inputs)}
-    saved = [one for one in y.grad_fn.saved_tensors if one is not None and one.data_ptr() not in known]
+    known = {tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers(), *inputs)}
+    saved = [tensor for tensor in y.grad_fn.saved_tensors if tensor is not None and tensor.data_ptr() not in known]
     (graph,) = cut.graphs
-    assert graph.after == sum(one.nbytes for one in saved)
+    assert graph.after == sum(tensor.nbytes for tensor in saved)
     assert graph.before > graph.after
 
 

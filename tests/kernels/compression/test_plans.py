@@ -17,7 +17,7 @@ from kernels import KernelError, compression, convert, saved_bytes
 from kernels.compression import private
 from kernels.compression.partitioner import CodedPartitioner
 from kernels.compression.parts import PlannedParts
-from kernels.compression.planning import CompiledTask, TriedGradients, run
+from kernels.compression.planning import CompiledGradients, CompiledTask, run
 from kernels.memory.isolated import on_copies
 from kernels.methods.every_tensor import EveryTensor
 from kernels.planning import Plan, front, make_plan
@@ -83,7 +83,7 @@ def test_what_is_tried_is_what_comes_of_it() -> None:
     coded = gradient(model, run(model, partitioner(plan), (x,), {}))
     trials = Trials()
     weights = torch.linspace(-1, 1, x.numel()).view(x.shape)
-    tried = TriedGradients(model, (x,), {}, lambda y: (y * weights).sum(), trials)
+    tried = CompiledGradients(model, (x,), {}, lambda y: (y * weights).sum(), trials)
     assert tried.error(plan.method.at_site) ** 0.5 == pytest.approx(off(coded, exact), abs=ROUNDING)
     assert tried.error({}) == 0
     assert 10 * ROUNDING < off(coded, exact) < 0.1
@@ -108,11 +108,11 @@ def test_a_planned_model_under_inductor(tmp_path: Path) -> None:
     assert Plan.load(tmp_path / "plan.json") == plan
     with inductor_config.patch(force_disable_caches=True):
         compiled = torch.compile(model, options=compression.options(plan=tmp_path / "plan.json"))
-        found = gradient(model, compiled(x))
+        compiled_gradient = gradient(model, compiled(x))
     assert [graph.after for graph in compression.report(compiled).graphs] == [plan.planned.kept]
     same = gradient(model, run(model, partitioner(plan), (x,), {}))
     # Where compiled code rounds in another way, a code may jump by a step: a few in ten thousand, not one in a hundred.
-    assert off(found, same) < 0.1 * plan.errors.measured
+    assert off(compiled_gradient, same) < 0.1 * plan.errors.measured
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch's own modules, while they compile
@@ -153,7 +153,7 @@ def test_dropout_and_stochastic_rounding() -> None:
     """A dropout mask is the same in all backward passes; other sites of a mask would be errors without codes."""
     model, x = stack(lambda: Attention(written=True))
     with on_copies(model):
-        tried = TriedGradients(model, (x,), {}, None, Trials("stochastic"))
+        tried = CompiledGradients(model, (x,), {}, None, Trials("stochastic"))
         assert tried.error({}) == 0
         everywhere = dict.fromkeys(tried.sites, 4)
         assert 0 < tried.error(everywhere) != tried.error(everywhere)
@@ -281,7 +281,7 @@ def test_a_plan_leaves_no_trace() -> None:
     make_plan(model, x, 0.2, compiled=True)
     assert torch.equal(torch.get_rng_state(), states[0])
     assert random.getstate() == states[1]
-    assert all(one.grad is None for one in model.parameters())
+    assert all(parameter.grad is None for parameter in model.parameters())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     cut = CodedPartitioner(EveryTensor(4))
     torch.compile(model, backend=private.interpreted(cut))(x)
@@ -293,11 +293,11 @@ def test_a_plan_leaves_no_trace() -> None:
 def test_a_front() -> None:
     model, x = stack(layers=1)
     plan = make_plan(model, x, 0.12, compiled=True)
-    found = front(model, x, plan=plan, compiled=True, count=3)
-    assert [point.name for point in found.named] == ["stock", "8 bits", "4 bits", "2 bits", "plan"]
-    errors = [point.error for point in found.points]
+    plans = front(model, x, plan=plan, compiled=True, count=3)
+    assert [point.name for point in plans.named] == ["stock", "8 bits", "4 bits", "2 bits", "plan"]
+    errors = [point.error for point in plans.points]
     assert errors == sorted(errors, reverse=True)
-    assert "| – |" in str(found)
+    assert "| – |" in str(plans)
     with pytest.raises(KernelError, match="by must be 'kept' for a compiled model, whose peak is not known"):
         front(model, x, by="peak", compiled=True)
 
@@ -396,5 +396,5 @@ def test_layers_that_are_compiled_by_themselves() -> None:
 )
 def test_names_of_parts(site: str, bits: int | None) -> None:
     at = {"layers.0.gate: aten.mm": 3, "layers.1.gate: aten.mm": 5, "layers.0.gate: aten.mm 2": None}
-    found = PlannedParts(8, "nearest", {**at, "crate: aten.mm": 2}).at(site)
-    assert (None if found is None else found.bits) == bits
+    method = PlannedParts(8, "nearest", {**at, "crate: aten.mm": 2}).at(site)
+    assert (None if method is None else method.bits) == bits

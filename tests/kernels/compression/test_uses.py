@@ -8,7 +8,7 @@ from torch import Tensor, fx, nn
 from torch.utils.checkpoint import checkpoint
 
 from kernels.compression import forms, private
-from kernels.compression.decoding import Reader, decode_where_used
+from kernels.compression.decoding import Decoder, decode_where_used
 from tests.kernels.compression import models
 from tests.kernels.compression.cuts import Step, allowed, full_width, same
 from tests.kernels.compression.graphs import compiled, error, gradients, partitioner, stock
@@ -71,7 +71,7 @@ def test_dtypes_layouts_and_ties(case: str) -> None:
 def test_weights_as_arguments() -> None:
     """They are inputs with a gradient, and so are coded; the gradient is as near."""
     model, x = models.mlp(), torch.randn(64, 32)
-    weights = {name: one.detach().clone().requires_grad_() for name, one in model.named_parameters()}
+    weights = {name: parameter.detach().clone().requires_grad_() for name, parameter in model.named_parameters()}
     step = Step(lambda weights, x: torch.func.functional_call(model, weights, (x,)).square().mean(), stock)
     step.run(weights, x).backward()
     cut, exact = partitioner(bits=BITS), step.again(stock)
@@ -171,7 +171,7 @@ def test_what_backward_changes_is_read_before() -> None:
     for node in graph.nodes:
         node.meta["val"] = torch.zeros(64, dtype=torch.int32 if node is field else torch.float32)
     decoding = private.trace(lambda bits: [bits.view(torch.float32)], field.meta["val"])
-    decode_where_used(graph, {saved: Reader([field], decoding)}, {field, saved, buffer})
+    decode_where_used(graph, {saved: Decoder([field], decoding)}, {field, saved, buffer})
     values, old, new = torch.randn(3, 64)
     result, _ = fx.GraphModule(nn.Module(), graph)(values.view(torch.int32), old.clone(), new)
     assert torch.equal(result, values * old)

@@ -17,7 +17,7 @@ class Sizes:
 
     width: int = 32
     layers: int = 2
-    heads: int = 2
+    attention_heads: int = 2
     batch: int = 2
     length: int = 16
     words: int = 64
@@ -62,7 +62,10 @@ class Architecture:
     def _sizes(self, sizes: Sizes) -> dict[str, Any]:
         names = {**COMMON, **self.names}
         known = {
-            **{name: getattr(sizes, name) for name in ("width", "layers", "heads", "inner", "words", "image", "patch")},
+            **{
+                name: getattr(sizes, name)
+                for name in ("width", "layers", "attention_heads", "inner", "words", "image", "patch")
+            },
             "positions": sizes.length + 4,
         }
         return {names[name]: value for name, value in known.items() if names[name]}
@@ -97,7 +100,7 @@ class Architecture:
 COMMON = {
     "width": "hidden_size",
     "layers": "num_hidden_layers",
-    "heads": "num_attention_heads",
+    "attention_heads": "num_attention_heads",
     "inner": "intermediate_size",
     "words": "vocab_size",
     "positions": "max_position_embeddings",
@@ -106,9 +109,14 @@ COMMON = {
 }
 NO_SIZES = dict.fromkeys(COMMON, "")
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-BART = {"width": "d_model", "layers": "encoder_layers", "heads": "encoder_attention_heads", "inner": "encoder_ffn_dim"}
+BART = {
+    "width": "d_model",
+    "layers": "encoder_layers",
+    "attention_heads": "encoder_attention_heads",
+    "inner": "encoder_ffn_dim",
+}
 BART_TOO = {
     "decoder_layers": lambda s: s.layers,
-    "decoder_attention_heads": lambda s: s.heads,
+    "decoder_attention_heads": lambda s: s.attention_heads,
     "decoder_ffn_dim": lambda s: s.inner,
 }

@@ -5,7 +5,7 @@ import torch
 
 from kernels.eager import mode
 from kernels.eager.provenance import Provenance
-from tests.kernels.eager.nets import Exactly
+from tests.kernels.eager.nets import ExactCode
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def exact_codes(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let codes give back what was coded: so gradients are stock's, unless a tensor is taken for another one."""
     for name in ("Groups", "Logarithms"):
-        monkeypatch.setattr(mode, name, Exactly)
+        monkeypatch.setattr(mode, name, ExactCode)
 
 
 @pytest.fixture(autouse=True)

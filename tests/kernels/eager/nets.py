@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from kernels import convert
 
 
-class Exactly:
+class ExactCode:
     """In the place of a code: the tensor itself, as it is now."""
 
     def __init__(self, flat: Tensor, method: Any, group: int = 64, drawn: Any = None) -> None:
@@ -61,18 +61,20 @@ def block(width: int = 32) -> nn.Sequential:
 def loss_of(output: Any) -> Tensor:
     """A sum of all that can have a gradient, with weights that are always the same."""
     generator = torch.Generator().manual_seed(5)
-    outputs = [one for one in tree_leaves(output) if isinstance(one, Tensor) and one.requires_grad]
-    real = [torch.view_as_real(one.resolve_conj()) if one.is_complex() else one for one in outputs]
-    return sum(((one.double() * torch.randn(one.shape, generator=generator)).sum() for one in real), torch.zeros(()))
+    outputs = [tensor for tensor in tree_leaves(output) if isinstance(tensor, Tensor) and tensor.requires_grad]
+    real = [torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor for tensor in outputs]
+    return sum(
+        ((tensor.double() * torch.randn(tensor.shape, generator=generator)).sum() for tensor in real), torch.zeros(())
+    )
 
 
 def gradients(model: nn.Module, *inputs: Any, call: Callable[..., Any] | None = None) -> tuple[Any, list[Any]]:
     """What it gives, and the gradients of its parameters and inputs."""
     torch.manual_seed(1)
-    given = [one.detach().clone().requires_grad_(one.requires_grad) for one in inputs]
+    given = [tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in inputs]
     output = (call or model)(*given)
     loss_of(output).backward()
-    return output, [one.grad for one in [*model.parameters(), *given] if one.requires_grad]
+    return output, [tensor.grad for tensor in [*model.parameters(), *given] if tensor.requires_grad]
 
 
 def converted(model: nn.Module, **options: Any) -> nn.Module:
@@ -97,6 +99,10 @@ def assert_same(model: nn.Module, *inputs: Any, kernels_differ: bool = False, **
 
 def error(got: list[Any], expected: list[Any]) -> float:
     """Of all gradients together, relative."""
-    pairs = [(one.to_dense(), other.to_dense()) for one, other in zip(got, expected, strict=True) if other is not None]
-    wrong = sum(float((one - other).double().square().sum()) for one, other in pairs)
-    return float((wrong / sum(float(other.double().square().sum()) for _, other in pairs)) ** 0.5)
+    pairs = [
+        (gradient.to_dense(), exact.to_dense())
+        for gradient, exact in zip(got, expected, strict=True)
+        if exact is not None
+    ]
+    wrong = sum(float((gradient - exact).double().square().sum()) for gradient, exact in pairs)
+    return float((wrong / sum(float(exact.double().square().sum()) for _, exact in pairs)) ** 0.5)

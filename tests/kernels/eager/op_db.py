@@ -39,17 +39,18 @@ def samples(info: OpInfo, most: int, dtype: torch.dtype = torch.float32) -> list
         tensors = [x for x in tree_leaves((sample.input, sample.args, sample.kwargs)) if isinstance(x, Tensor)]
         return any(map(wants_gradient, tensors)) and all(x.layout == torch.strided for x in tensors)
 
-    found = [one for one in info.sample_inputs("cpu", dtype, requires_grad=True) if fits(one)]
-    return found[:: -(-len(found) // most)] if found else []
+    fitting = [sample for sample in info.sample_inputs("cpu", dtype, requires_grad=True) if fits(sample)]
+    return fitting[:: -(-len(fitting) // most)] if fitting else []
 
 
 def large_samples(info: OpInfo, most: int) -> Iterator[SampleInput]:
     """As `samples`; of functions that go element by element, with 4096 from all of the domain, and from near 0."""
     make = {"device": "cpu", "dtype": torch.float32, "requires_grad": True}
-    found = samples(info, most)
+    sources = samples(info, most)
     if isinstance(info, UnaryUfuncInfo | BinaryUfuncInfo):  # of the sample, only further arguments are taken
-        found = list({str((one.args[isinstance(info, BinaryUfuncInfo) :], one.kwargs)): one for one in found}.values())
-    for sample in found:
+        own = int(isinstance(info, BinaryUfuncInfo))
+        sources = list({str((sample.args[own:], sample.kwargs)): sample for sample in sources}.values())
+    for sample in sources:
         if isinstance(info, UnaryUfuncInfo):
             low, high = info.domain
             near = -2 if low is None else low
@@ -67,10 +68,10 @@ def large_samples(info: OpInfo, most: int) -> Iterator[SampleInput]:
 
 def variants(info: OpInfo) -> list[Call]:
     """The function, as a method, in place, as an operator, and by its other names."""
-    found = [info.op, info.method_variant, info.inplace_variant, info.operator_variant, info.inplace_operator_variant]
+    forms = [info.op, info.method_variant, info.inplace_variant, info.operator_variant, info.inplace_operator_variant]
     for alias in info.aliases:
-        found += [alias.op, alias.method_variant, alias.inplace_variant]
-    return [one for one in found if one is not None]
+        forms += [alias.op, alias.method_variant, alias.inplace_variant]
+    return [call for call in forms if call is not None]
 
 
 def is_in_place(info: OpInfo, call: Call) -> bool:

@@ -29,8 +29,8 @@ class Of(nn.Module):
         self.function = function
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.after(self.function(self.before(x)))
-        return found
+        y: Tensor = self.after(self.function(self.before(x)))
+        return y
 
 
 def gradients(model: nn.Module, x: Tensor, bits: int | None) -> list[Tensor]:
@@ -42,12 +42,12 @@ def gradients(model: nn.Module, x: Tensor, bits: int | None) -> list[Tensor]:
     model(x).square().mean().backward()
     if report is not None:
         report.revert()
-    return [one.grad.clone() for one in (*model.parameters(), x) if one.grad is not None]
+    return [tensor.grad.clone() for tensor in (*model.parameters(), x) if tensor.grad is not None]
 
 
 def off(model: nn.Module, x: Tensor, bits: int = 8) -> float:
     pairs = zip(gradients(model, x, bits), gradients(model, x, None), strict=True)
-    return max(float((one - other).norm() / other.norm()) for one, other in pairs)
+    return max(float((approximate - exact).norm() / exact.norm()) for approximate, exact in pairs)
 
 
 def kept(model: nn.Module, x: Tensor, bits: int = 4) -> int:
@@ -162,7 +162,7 @@ class Biased(nn.Module):
         self.qkv, self.bias = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, ROWS)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (one.view(1, ROWS, 4, -1).transpose(1, 2) for one in self.qkv(x).chunk(3, -1))
+        q, k, v = (part.view(1, ROWS, 4, -1).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
         bias = self.bias(x)
         bias = bias * bias.sigmoid()  # kept in few bits, as it is multiplied
         mask = torch.where(torch.ones(ROWS, ROWS, dtype=torch.bool).tril(), bias, torch.finfo(x.dtype).min)

@@ -27,25 +27,25 @@ def no_collector() -> Iterator[None]:
 
 
 def alive(kind: type) -> int:
-    return sum(isinstance(one, kind) for one in gc.get_objects())
+    return sum(isinstance(candidate, kind) for candidate in gc.get_objects())
 
 
 def watched(model: nn.Module) -> list[weakref.ref]:
     """References to the output of each layer, to come."""
-    found: list[weakref.ref] = []
+    references: list[weakref.ref] = []
     for layer in model.modules():
         if not list(layer.children()) and not getattr(layer, "inplace", False):
-            layer.register_forward_hook(lambda layer, given, output: found.append(weakref.ref(output)))
-    return found
+            layer.register_forward_hook(lambda layer, given, output: references.append(weakref.ref(output)))
+    return references
 
 
 @pytest.mark.usefixtures("no_collector", "small")
 def test_activations_die() -> None:
     net = converted(nn.Sequential(block(), block()))
-    found = watched(net)
+    references = watched(net)
     loss = loss_of(net(torch.randn(16, 32)))
-    assert len(found) == 10
-    assert not any(one() is not None for one in found)
+    assert len(references) == 10
+    assert not any(reference() is not None for reference in references)
     loss.backward()
 
 
@@ -92,18 +92,18 @@ def test_a_constant_is_not_kept_for_a_call() -> None:
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("named", [False, True])
 def test_what_attention_is_given_dies(named: bool) -> None:
-    found = []
+    references = []
 
     def forward(net: Net, x: Tensor) -> Tensor:
         given = [net[0](x).clone() for _ in range(3)]
-        found.extend(weakref.ref(one) for one in given)
+        references.extend(weakref.ref(reference) for reference in given)
         q, k, v = given
         if named:
             return F.scaled_dot_product_attention(query=q, key=k, value=v)
         return F.scaled_dot_product_attention(q, k, v)
 
     output = converted(Net(forward, nn.Linear(32, 32)))(torch.randn(2, 16, 32))
-    assert [one() for one in found] == [None] * 3
+    assert [reference() for reference in references] == [None] * 3
     loss_of(output).backward()
 
 

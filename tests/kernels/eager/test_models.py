@@ -56,9 +56,9 @@ FLAT = {
 
 
 @pytest.mark.parametrize("name", FLAT)
-@pytest.mark.parametrize("wanted", [False, True], ids=["", "gradient of the input"])
-def test_linear_layers(name: str, wanted: bool) -> None:
-    assert_same(FLAT[name], torch.randn(16, 32, requires_grad=wanted))
+@pytest.mark.parametrize("requires_grad", [False, True], ids=["", "gradient of the input"])
+def test_linear_layers(name: str, requires_grad: bool) -> None:
+    assert_same(FLAT[name], torch.randn(16, 32, requires_grad=requires_grad))
 
 
 class Residual(nn.Module):

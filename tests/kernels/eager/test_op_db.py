@@ -28,7 +28,7 @@ HANDFUL = (  # in the quick tier
 )
 NAMES = [pytest.param(name, marks=() if name in HANDFUL else pytest.mark.slow) for name in INFOS]
 # Each fourth, and the handful: once all of them were seen to be exact, and what a new one does is seen by any of them.
-SOME = [one for i, one in enumerate(NAMES) if i % 4 == 0 or not one.marks]
+SOME = [param for place, param in enumerate(NAMES) if place % 4 == 0 or not param.marks]
 UNDETERMINED = {
     "linalg_lstsq": "PyTorch's own gives another result of one input when it is called again",
     "linalg_lstsq_grad_oriented": "the same",
@@ -65,7 +65,7 @@ def assert_exact(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.usefixtures("exact_codes")
-@pytest.mark.parametrize("name", [one for one in SOME if one.values[0] not in UNDETERMINED])
+@pytest.mark.parametrize("name", [param for param in SOME if param.values[0] not in UNDETERMINED])
 def test_exact_codes(name: str) -> None:
     assert_exact(name, torch.float32)
 
@@ -94,7 +94,9 @@ class Shaken:
         except RuntimeError:  # as of indices that are none any more
             return [torch.inf]
         pairs = zip(got, expected, strict=True)
-        return [off(one, other) / step for one, other in pairs if other is not None and other.isfinite().any()]
+        return [
+            off(gradient, exact) / step for gradient, exact in pairs if exact is not None and exact.isfinite().any()
+        ]
 
 
 def off(got: Tensor, expected: Tensor) -> float:
@@ -125,24 +127,24 @@ def sharp(shaken: Shaken, call: op_db.Call, sample: SampleInput) -> tuple[float,
         return None
     numbers = sum(gradient.numel() for gradient in stock[1] if gradient is not None)
     for seed in range(2 if numbers > 1024 else 4):  # of few numbers none may lie near a jump or a pole
-        found = []
+        errors_by_step = []
         for step in STEPS:
             shaken.generator.manual_seed(seed)
-            found.append(shaken.errors(call, sample, stock[1], step))
+            errors_by_step.append(shaken.errors(call, sample, stock[1], step))
             if not shaken.coded:
                 return None
-        for fine, coarse in zip(*found, strict=False):
+        for fine, coarse in zip(*errors_by_step, strict=False):
             if max(fine, coarse) > SMALL and not (fine / 2 <= coarse <= 2 * fine < torch.inf):
                 return fine, coarse
     return None
 
 
-@pytest.mark.parametrize("name", [one for one in NAMES if one.values[0] not in AMPLIFIED])
+@pytest.mark.parametrize("name", [param for param in NAMES if param.values[0] not in AMPLIFIED])
 def test_errors_are_of_the_size_of_the_noise(name: str, shaken: Shaken) -> None:
     for sample in op_db.large_samples(INFOS[name], 6):
         for call in op_db.by_name(INFOS[name]):
-            found = sharp(shaken, call, sample)
-            assert found is None, f"{calls.name_of(call)} of {sample}: errors of {found} steps"
+            steps = sharp(shaken, call, sample)
+            assert steps is None, f"{calls.name_of(call)} of {sample}: errors of {steps} steps"
 
 
 @pytest.mark.slow
@@ -228,4 +230,4 @@ def test_the_parts_of_linear_cross_entropy_are_seen() -> None:
         lambda x, weight: F.linear_cross_entropy(x, weight, target),
         lambda x, weight: F.cross_entropy(F.linear(x, weight), target),
     ]
-    same(*(op_db.gradients(one, sample, Compressing(EveryTensor(2))) for one in parts))
+    same(*(op_db.gradients(call, sample, Compressing(EveryTensor(2))) for call in parts))

@@ -191,24 +191,26 @@ def test_long_chains() -> None:
 def test_sums_that_backward_does_not_reach() -> None:
     """A part of what was saved is asked for, in another order, and again."""
     net, x = of_activations(lambda h: (F.gelu(h) * h, F.silu(h) + F.gelu(2 * h))), torch.randn(16, 32)
-    found = []
+    by_model = []
     for model in (net, converted(net)):
         model.zero_grad()
         (first, second), _ = model(x)
-        one = torch.autograd.grad(second.sum(), list(model.parameters()), retain_graph=True)
-        two = torch.autograd.grad(loss_of(first), list(model.parameters()), retain_graph=True)
-        found.append([*one, *two, *torch.autograd.grad(loss_of((first, second)), list(model.parameters()))])
-    torch.testing.assert_close(*found, rtol=0, atol=0)
+        of_second = torch.autograd.grad(second.sum(), list(model.parameters()), retain_graph=True)
+        of_first = torch.autograd.grad(loss_of(first), list(model.parameters()), retain_graph=True)
+        by_model.append(
+            [*of_second, *of_first, *torch.autograd.grad(loss_of((first, second)), list(model.parameters()))]
+        )
+    torch.testing.assert_close(*by_model, rtol=0, atol=0)
 
 
 def test_second_derivatives() -> None:
     net = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.LayerNorm(64), nn.Linear(64, 64), nn.Softplus())
-    found = []
+    by_model = []
     for model in (net, converted(net)):
         x = torch.ones(16, 32).cumsum(1).mul(0.1).requires_grad_()
-        (slope,) = torch.autograd.grad(loss_of(model(x)), x, create_graph=True)
-        found.append(torch.autograd.grad(slope.square().sum(), list(model.parameters()), allow_unused=True))
-    torch.testing.assert_close(*found, rtol=0, atol=0)
+        (derivative,) = torch.autograd.grad(loss_of(model(x)), x, create_graph=True)
+        by_model.append(torch.autograd.grad(derivative.square().sum(), list(model.parameters()), allow_unused=True))
+    torch.testing.assert_close(*by_model, rtol=0, atol=0)
 
 
 def test_gradients_within_the_forward_pass() -> None:

@@ -90,7 +90,9 @@ class Step:
         output.loss.backward()
         given = [value.detach() for value in output.values() if isinstance(value, Tensor)]
         buffers = [buffer.clone() for buffer in self.model.buffers()]
-        return [*given, *buffers], [one.grad.clone() for one in self.model.parameters() if one.grad is not None]
+        return [*given, *buffers], [
+            weight.grad.clone() for weight in self.model.parameters() if weight.grad is not None
+        ]
 
     def converted(self, bits: int) -> tuple[list[Tensor], list[Tensor]]:
         """The same with the model converted."""
@@ -103,22 +105,22 @@ class Step:
 
 def same(got: list[Tensor], expected: list[Tensor]) -> bool:
     pairs = zip(got, expected, strict=True)
-    return all(torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in pairs)
+    return all(torch.equal(tensor.nan_to_num(), other.nan_to_num()) for tensor, other in pairs)
 
 
 def error(got: list[Tensor], expected: list[Tensor]) -> float:
     """Relative, of all gradients as one vector."""
-    apart = sum(float((one - other).square().sum()) for one, other in zip(got, expected, strict=True))
-    return math.sqrt(apart / sum(float(one.square().sum()) for one in expected))
+    apart = sum(float((gradient - exact).square().sum()) for gradient, exact in zip(got, expected, strict=True))
+    return math.sqrt(apart / sum(float(gradient.square().sum()) for gradient in expected))
 
 
 def check_what_is_kept(report: Report, name: str, before: int, after: int) -> None:
     """4 bits, one for minima and steps of groups of 32, one for the side of a jump; and what is whole for a reason."""
     whole = report.whole or ()
-    for one in whole:
-        known = one.reason in REASONS or one.operation in EXACT.get(name, ())
-        assert known or one.bytes < before / 100, one  # few elements
-    assert after <= before * 6 / 32 + sum(one.bytes for one in whole)
+    for tensor in whole:
+        known = tensor.reason in REASONS or tensor.operation in EXACT.get(name, ())
+        assert known or tensor.bytes < before / 100, tensor  # few elements
+    assert after <= before * 6 / 32 + sum(tensor.bytes for tensor in whole)
     assert after < before / 4
 
 
@@ -186,13 +188,13 @@ def test_with_checkpoints(name: str, reentrant: bool, monkeypatch: pytest.Monkey
 def _train(step: Step) -> None:
     """A step along the gradient, and back: the loss falls."""
     weights = list(step.model.parameters())
-    before, gradients = [one.detach().clone() for one in weights], step.run()
-    norm = math.sqrt(sum(float(one.square().sum()) for one in gradients[1]))
+    before, gradients = [weight.detach().clone() for weight in weights], step.run()
+    norm = math.sqrt(sum(float(weight.square().sum()) for weight in gradients[1]))
     with torch.no_grad():
-        for one in weights:
-            if one.grad is not None:
-                one -= RATE / norm * one.grad
+        for weight in weights:
+            if weight.grad is not None:
+                weight -= RATE / norm * weight.grad
     assert step.run()[0][0] < gradients[0][0]
     with torch.no_grad():
-        for one, old in zip(weights, before, strict=True):
-            one.copy_(old)
+        for weight, old in zip(weights, before, strict=True):
+            weight.copy_(old)
