@@ -1,4 +1,4 @@
-"""A step of training that is traced once and cut in many ways: tracing takes longer than all the rest."""
+"""A training step that is traced once and cut in many ways: tracing takes longer than all the rest."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +30,7 @@ def _decode(made: Codes, bits: int, dtype: torch.dtype) -> Tensor:
 
 @contextlib.contextmanager
 def full_width() -> Iterator[None]:
-    """Codes whose fields hold the elements' own bits, while all but their arithmetic runs as ever.
+    """Codes whose fields hold the elements' own bits; only their arithmetic is replaced.
 
     If a gradient then is not that of the same cut without codes, bit for bit, the wiring is wrong.
     """
@@ -42,7 +42,7 @@ def full_width() -> Iterator[None]:
 
 @dataclass
 class Joint:
-    """A graph of forward and backward, what its partitioner was told, and what both were given when they ran first."""
+    """A joint graph, the options of its partitioner, and the inputs of its first forward and backward run."""
 
     graph: fx.GraphModule
     inputs: Any
@@ -53,7 +53,7 @@ class Joint:
 
 
 class Step:
-    """A compiled function whose graphs are kept: `run` cuts them by a partitioner, `again` by others."""
+    """A compiled function and its joint graphs: `run` cuts them by one partitioner, `again` by others."""
 
     def __init__(self, function: Callable[..., Any], cut: Callable[..., Any]) -> None:
         self.joints: list[Joint] = []
@@ -68,7 +68,7 @@ class Step:
         self.run = torch.compile(function, backend=backend)
 
     def again(self, cut: Callable[..., Any]) -> tuple[list[Tensor], list[Tensor]]:
-        """What graphs give whose backward ran, and all gradients, with the same inputs and random numbers."""
+        """Outputs and gradients of all graphs whose backward ran, with the same inputs and random numbers."""
         given: list[Tensor] = []
         gradients: list[Tensor] = []
         for joint in [joint_run for joint_run in self.joints if joint_run.upstream]:
@@ -107,13 +107,13 @@ class Step:
 
 
 def same(results: tuple[list[Tensor], list[Tensor]], others: tuple[list[Tensor], list[Tensor]]) -> bool:
-    """Whether outputs and gradients of two cuts are, bit for bit."""
+    """Whether outputs and gradients of two cuts are equal bit for bit."""
     pairs = zip([*results[0], *results[1]], [*others[0], *others[1]], strict=True)
     return all(torch.equal(result, other) for result, other in pairs)
 
 
 def allowed(graphs: Sequence[Graph], bits: int) -> float:
-    """The relative error of a gradient if that of each coded tensor went into it in full, all in one direction.
+    """The relative error of a gradient if the errors of all coded tensors added up in one direction.
 
     A group of 64 normal values spans about 5 of their standard deviations, and rounding to a step is off by a step
     through the root of 12, in the root mean square. Most tensors' errors are independent of each other, so that there
@@ -124,7 +124,7 @@ def allowed(graphs: Sequence[Graph], bits: int) -> float:
 
 
 def _copied(module: fx.GraphModule) -> fx.GraphModule:
-    """With the same tensors: only the graph is a partitioner's to change."""
+    """A copy with the same tensors: a partitioner changes only the graph."""
     graph = fx.Graph()
     given = graph.graph_copy(module.graph, {})
     (last,) = module.graph.find_nodes(op="output")

@@ -1,4 +1,4 @@
-"""Attention, whose backward pass needs the log-sum-exp and the output of what is decoded."""
+"""Attention, whose backward pass needs the log-sum-exp and the output of the decoded tensors."""
 
 import operator
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from tests.kernels.compression.graphs import compiled, error, partitioner, stock
 
 aten = torch.ops.aten
 SHAPE = (2, 2, 64, 32)
-SHARP = 6.0  # a factor of the logits' that leaves rows with a probability near 1
+SHARP = 6.0  # a factor of the logits: some rows have a probability near 1
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def through_codes(x: Tensor, bits: int) -> Tensor:
-    """What backward decodes of a tensor."""
+    """The tensor that backward decodes."""
     layout = layout_of(x)
     assert not isinstance(layout, str)
     made = encode(layout.split(x), bits, None)
@@ -65,7 +65,7 @@ def masked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 @pytest.mark.parametrize("bits", [2, 4])
 @pytest.mark.parametrize("function", [plain, causal, masked])
 def test_gradients_are_those_of_the_decoded_tensors(function: Callable[..., Tensor], bits: int) -> None:
-    """However sharp it is; with the output and the log-sum-exp of exact ones, they are no gradients of anything."""
+    """However sharp; with the output and log-sum-exp of exact tensors, they would be gradients of no function."""
     q, k, v, upstream = torch.randn(4, *SHAPE)
     q = SHARP * q
     got = gradients(compiled(function, partitioner(bits=bits)), upstream, q, k, v)
@@ -78,7 +78,7 @@ def test_gradients_are_those_of_the_decoded_tensors(function: Callable[..., Tens
 
 
 def test_beside_exact_statistics_the_error_would_be_larger(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At least e^s times as large, what an error of s, its standard deviation, in a logit makes of a probability."""
+    """At least e^s times as large: the factor of a probability for an error s, one standard deviation, in a logit."""
     q, k, v, upstream = torch.randn(4, *SHAPE)
     q = SHARP * q
     exact = gradients(causal, upstream, q, k, v)
@@ -92,7 +92,7 @@ def test_beside_exact_statistics_the_error_would_be_larger(monkeypatch: pytest.M
 
 
 class Projected(nn.Module):
-    """Attention whose output a product and an activation need, too; the second takes the first's output as it is."""
+    """Attention on the output of attention, whose own output a product and an activation need, too."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ def weight_gradients(model: nn.Module, cut: Callable[..., Any], x: Tensor, upstr
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_wiring_of_attention_upon_attention(dynamic: bool) -> None:
-    """With tensors that cross as they are in the place of their codes, all gradients are stock's, bit for bit."""
+    """With uncoded tensors in place of codes, all gradients are stock's, bit for bit."""
     width = 256 if dynamic else 32  # groups are cut out of a row whose length is known
     model, x, upstream = Projected(width), *torch.randn(2, 2, 2, 64, width)
     if dynamic:
@@ -159,7 +159,7 @@ def test_where_all_is_exact_nothing_is_computed_again(monkeypatch: pytest.Monkey
 
 
 def test_an_attention_of_ones_own() -> None:
-    """What it is given under names that nobody knows has the finest codes beside its log-sum-exp."""
+    """Its arguments of unknown names get the finest codes, beside its log-sum-exp."""
     graph = fx.Graph()
     a, b, c, lse, upstream = (graph.placeholder(name) for name in ("a", "b", "c", "lse", "upstream"))
     product = graph.call_function(aten.mul.Tensor, (c, upstream))
@@ -173,7 +173,9 @@ def test_an_attention_of_ones_own() -> None:
     assert recompute_attention(graph, pairs, {a, b}) == pairs
 
 
-GPU: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {  # what attention is given, and where it gives random states
+GPU: dict[
+    str, tuple[dict[str, Any], tuple[int, int]]
+] = {  # arguments of attention, and positions of random states in its results
     "flash": ({"is_causal": True}, (6, 7)),
     "efficient": ({"attn_bias": None, "compute_log_sumexp": True, "scale": 0.3}, (2, 3)),
     "cudnn": ({"attn_bias": None, "compute_log_sumexp": True, "is_causal": True}, (6, 7)),
@@ -181,7 +183,7 @@ GPU: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {  # what attention is 
 
 
 def of_a_gpu(kind: str, dropout: float) -> tuple[list[Crossing], fx.Node, list[fx.Node]]:
-    """What crosses, the backward pass, and the attention that is in the backward graph: nothing has memory or runs."""
+    """Crossings, the backward pass, and the attention in the backward graph, on fake tensors."""
     attention = getattr(aten, f"_scaled_dot_product_{kind}_attention").default
     backward_pass = getattr(aten, f"_scaled_dot_product_{kind}_attention_backward").default
     given = {**GPU[kind][0], "dropout_p": dropout}
@@ -220,7 +222,7 @@ def of_a_gpu(kind: str, dropout: float) -> tuple[list[Crossing], fx.Node, list[f
 @pytest.mark.parametrize("kind", GPU)
 def test_a_gpus_attention_is_computed_again(kind: str) -> None:
     rows, backward_pass, (again,) = of_a_gpu(kind, 0.0)
-    # Then random states, and at last output and log-sum-exp.
+    # The last are random states, then output and log-sum-exp.
     assert [row.form for row in rows] == [*["4 bits"] * 3, *["whole"] * 2, *["computed again"] * 2]
     given, own = arguments_of(backward_pass), arguments_of(again)
     assert [(given[name].target, given[name].args) for name in ("out", "logsumexp")] == [
@@ -234,7 +236,7 @@ def test_a_gpus_attention_is_computed_again(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", GPU)
 def test_attention_with_dropout_is_not(kind: str) -> None:
-    """It would drop others. So what goes into its backward pass beside an exact log-sum-exp has the finest codes."""
+    """It would drop other elements. Tensors beside an exact log-sum-exp in its backward pass get the finest codes."""
     rows, _, again = of_a_gpu(kind, 0.1)
     assert not again
     assert [row.form for row in rows][:5] == [*["8 bits"] * 4, "whole"]
@@ -242,7 +244,7 @@ def test_attention_with_dropout_is_not(kind: str) -> None:
 
 
 def test_flex_attention_is_not() -> None:
-    """What it computes is a graph of its own. It runs on GPUs only."""
+    """It contains a graph of its own, and runs on GPUs only."""
     forward, backward = fx.Graph(), fx.Graph()
     names = ("query", "key", "value", "bias")
     tensors = [forward.placeholder(name) for name in names]

@@ -1,4 +1,4 @@
-"""Codes by groups: what decoding gives back, how far it may be off, and how many bytes they take."""
+"""Codes by groups: decoding, its error, and bytes."""
 
 import math
 
@@ -25,14 +25,14 @@ def again(x: Tensor, bits: int) -> tuple[Tensor, Codes]:
 
 
 def units(*shape: int) -> Tensor:
-    """Normal numbers as codes take them: [*lead, units, group, lanes]."""
+    """Normal numbers in the shape for codes: [*lead, units, group, lanes]."""
     return torch.randn(*shape, LANES)
 
 
 @each_width
 @given(st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=32))
 def test_values_come_back_within_half_a_step(bits: int, values: list[float]) -> None:
-    """Half a step, and what float32's rounding of the place and of the value adds to it."""
+    """Half a step, and float32's rounding of the position and of the value."""
     x = torch.tensor([*values, *[values[0]] * (32 * LANES - len(values))]).view(1, 32, LANES)
     decoded, made = again(x, bits)
     step, minimum = made.step.float(), made.minimum.float()
@@ -42,7 +42,7 @@ def test_values_come_back_within_half_a_step(bits: int, values: list[float]) -> 
 
 @each_width
 def test_the_step_is_the_range_by_the_codes(bits: int) -> None:
-    """Rounding it and the minimum to bfloat16, outwards, adds to the step at most 2^-7 of what either is."""
+    """Rounding step and minimum outwards to bfloat16 adds at most 2^-7 of either to the step."""
     x = units(100, 64)
     made = codes.encode(x, bits)
     low, high = x.amin(-2, keepdim=True), x.amax(-2, keepdim=True)
@@ -60,14 +60,14 @@ def test_constants_of_bfloat16_come_back(bits: int) -> None:
 
 @each_width
 def test_ends_of_a_group_come_back(bits: int) -> None:
-    """Where they are numbers of bfloat16, and so is the step."""
+    """If they and the step are bfloat16 numbers."""
     x = torch.tensor([0.0, 2.0**bits - 1, *[1.0] * 30])[None, :, None].expand(1, 32, LANES)
     assert torch.equal(again(x, bits)[0], x)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_seen_in_the_gradient(value: float) -> None:
-    """Its group becomes NaN, as the gradients behind it would; the other groups do not."""
+    """Its group becomes NaN, as would the gradients computed from it; the other groups do not."""
     x = units(2, 32)
     x[0, 5, 3] = value
     lost = again(x, 4)[0].isnan()
@@ -88,7 +88,7 @@ def test_stochastic_rounding_has_the_right_mean(bits: int) -> None:
 
 @each_width
 def test_a_gpu_decodes_the_same(bits: int) -> None:
-    """By its own expression, which runs here, too."""
+    """By the expression for GPUs, which also runs on a CPU."""
     made = codes.encode(units(3, 96), bits)
     expected = codes.decode(made, bits, torch.float32)
     unpacked = codes._combined(
@@ -119,7 +119,7 @@ TENSORS = {
 
 @pytest.fixture(params=[8, 16], ids=["AVX2", "AVX-512"])
 def vector(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Numbers in a vector of this CPU, as places are told."""
+    """Numbers in a vector of this CPU, as layouts assume."""
     monkeypatch.setattr(private, "vector", lambda _: request.param)
     return int(request.param)
 
@@ -135,14 +135,14 @@ def test_lanes_are_those_of_a_vector(vector: int) -> None:
     {256: {8: (32, 8), 16: (32, 8)}, 768: {8: (96, 8), 16: (96, 8)}, 4096: {8: (64, 8), 16: (64, 16)}}.items(),
 )
 def test_units_waste_nothing_of_usual_rows(row: int, units: dict[int, tuple[int, int]], vector: int) -> None:
-    """Where the number of rows changes."""
+    """If the number of rows is dynamic."""
     assert _unit_of(row, vector) == units[vector]
 
 
 @pytest.mark.usefixtures("vector")
 @pytest.mark.parametrize("x", TENSORS.values(), ids=TENSORS)
 def test_places_of_a_tensor(x: Tensor) -> None:
-    """Groups follow one another in memory, and joined are the tensor again, with its strides."""
+    """Groups follow one another in memory; `join` restores the tensor with its strides."""
     layout = layout_of(x)
     assert isinstance(layout, GroupLayout)
     groups = layout.split(x)

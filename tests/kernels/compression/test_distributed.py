@@ -19,7 +19,7 @@ BITS = 8
 
 
 class Block(nn.Module):
-    """A class of its own: Dynamo leaves alone what FSDP2 makes of nn.Sequential."""
+    """A class of its own: Dynamo does not compile an nn.Sequential under FSDP2."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Block(nn.Module):
 
 
 def worker(rank: int, mesh: Any) -> dict[str, tuple[float, float, int, bool]]:
-    """How far gradients are from stock's and may be, how many inputs are coded, and whether both have the same."""
+    """The error of gradients and its bound, the number of coded inputs, and whether both processes agree."""
     warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")  # Dynamo looks at it
     forms.SMALLEST = 64
     measured = {}
@@ -49,7 +49,7 @@ def worker(rank: int, mesh: Any) -> dict[str, tuple[float, float, int, bool]]:
 
 
 def alike(gradients: list[Tensor]) -> bool:
-    """Whether the other process has the same ones."""
+    """Whether the other process has the same gradients."""
     mine = torch.cat([gradient.flatten() for gradient in gradients])
     both = [torch.empty_like(mine) for _ in range(2)]
     distributed.all_gather(both, mine)

@@ -1,4 +1,4 @@
-"""The error of a compiled model's gradient, measured beside eager mode."""
+"""The error of a compiled model's gradient, compared with eager mode."""
 
 import math
 from collections.abc import Callable
@@ -20,12 +20,12 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
 
 
-# Dynamo looks at the gradient of what goes into a compiled part.
+# Dynamo looks at `.grad` of the input of a compiled part.
 an_activation_as_an_input = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 
 
 class Net(nn.Module):
-    """A class of its own: torch leaves alone an nn.Sequential that is compiled in place."""
+    """A class of its own: torch does not compile an nn.Sequential in place."""
 
     def __init__(self, *, dropout: float = 0.0) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def test_a_compiled_part_of_a_model(compile: Callable[..., nn.Module]) -> None:
 
 
 def test_nothing_is_changed() -> None:
-    """Nor is anything compiled again: neither here, in a second call, nor by training on."""
+    """Nor is anything compiled again: not by the first call, nor by the second, nor by further training."""
     model, x, cut = nn.Sequential(nn.BatchNorm1d(32), models.mlp()), torch.randn(64, 32), partitioner()
     run = compiled(model, cut)
     square(x)(run).backward()
@@ -123,7 +123,7 @@ def test_autocast_in_the_loss() -> None:
 
 
 def test_parameters_without_a_gradient() -> None:
-    """Frozen and unused ones are left out; one whose gradient is 0 has no error."""
+    """Frozen and unused parameters are left out; a gradient of 0 has no error."""
     net, x = Net(), torch.randn(64, 32)
     net.layers[0].weight.requires_grad_(requires_grad=False)
     net.unused = nn.Parameter(torch.zeros(3))

@@ -1,4 +1,4 @@
-"""Plans for compiled models: what crosses, what codes there do to the gradient, and what the plan then does."""
+"""Plans for compiled models: crossing tensors, the gradient's error by codes, and the planned model."""
 
 import random
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def stack(kind: Callable[[], nn.Module] = Llama, layers: int = 2) -> tuple[nn.Mo
 
 
 def gradient(model: nn.Module, output: Tensor) -> list[Tensor]:
-    """Of a loss that weighs all outputs differently."""
+    """The gradient of a loss that weighs all outputs differently."""
     weights = torch.linspace(-1, 1, output.numel()).view(output.shape)
     return list(torch.autograd.grad((output * weights).sum(), list(model.parameters())))
 
@@ -53,7 +53,7 @@ def partitioner(plan: Plan | Path) -> CodedPartitioner:
 
 
 def saved(model: nn.Module, plan: Plan, x: Tensor) -> tuple[CodedPartitioner, int]:
-    """What cut the compiled model, and the bytes that autograd's graph holds of it."""
+    """The partitioner of the compiled model, and the bytes that autograd's graph holds."""
     cut = partitioner(plan)
     torch.compiler.reset()
     return cut, saved_bytes(torch.compile(model, backend=private.interpreted(cut), dynamic=False), x).total
@@ -76,7 +76,7 @@ def test_a_share_of_what_is_kept() -> None:
 
 
 def test_what_is_tried_is_what_comes_of_it() -> None:
-    """The gradient with codes tried one backward pass after the other is that of the codes themselves."""
+    """The gradient with codes on trial is that with the codes themselves."""
     model, x = stack()
     plan = make_plan(model, x, 0.12, compiled=True)
     exact = gradient(model, model(x))
@@ -101,7 +101,7 @@ def test_whole_tensors_are_the_exact_gradient() -> None:
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch's own modules, while they compile
 @pytest.mark.slow
 def test_a_planned_model_under_inductor(tmp_path: Path) -> None:
-    """What Inductor compiles by a file saves and computes what was planned."""
+    """Compiled with a plan from a file, the model saves and computes what was planned."""
     model, x = stack(layers=1)
     plan = make_plan(model, x, 0.12, compiled=True)
     plan.save(tmp_path / "plan.json")
@@ -111,14 +111,14 @@ def test_a_planned_model_under_inductor(tmp_path: Path) -> None:
         compiled_gradient = gradient(model, compiled(x))
     assert [graph.after for graph in compression.report(compiled).graphs] == [plan.planned.kept]
     same = gradient(model, run(model, partitioner(plan), (x,), {}))
-    # Where compiled code rounds in another way, a code may jump by a step: a few in ten thousand, not one in a hundred.
+    # Other rounding in compiled code may move a code by a step: a few in ten thousand, less than one in a hundred.
     assert off(compiled_gradient, same) < 0.1 * plan.errors.measured
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch's own modules, while they compile
 @pytest.mark.slow
 def test_dropout_under_inductor() -> None:
-    """Inductor has operations of its own for random numbers; what crosses beside them is planned, too."""
+    """With Inductor's own operations for random numbers, all sites are still planned."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Dropout(0.1), nn.Linear(256, 64), nn.Dropout(0.1))
     x = torch.randn(256, 64)
@@ -132,7 +132,7 @@ def test_dropout_under_inductor() -> None:
 
 
 def test_of_a_stand_in_and_a_loss() -> None:
-    """A model without numbers, whose errors are those of another."""
+    """A model on the meta device, with the errors of its stand-in."""
     model, x = stack()
     other, _ = stack()
     labels = torch.randint(64, (8, 32))
@@ -150,7 +150,7 @@ def test_of_a_stand_in_and_a_loss() -> None:
 
 
 def test_dropout_and_stochastic_rounding() -> None:
-    """A dropout mask is the same in all backward passes; other sites of a mask would be errors without codes."""
+    """All backward passes use the same dropout mask; another mask would count as an error."""
     model, x = stack(lambda: Attention(written=True))
     with on_copies(model):
         tried = CompiledGradients(model, (x,), {}, None, Trials("stochastic"))
@@ -194,7 +194,7 @@ def test_a_layer_in_two_graphs_has_its_sites_once() -> None:
 
 
 class Loop(nn.Module):
-    """Graphs that run again and again, of layers that are alike; one layer is not compiled."""
+    """A graph that runs once for each of five like layers; one layer is not compiled."""
 
     def __init__(self, compiled: bool = True) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ class Loop(nn.Module):
 
 @an_activation_as_an_input
 def test_graphs_that_run_again_and_what_is_saved_outside_of_graphs() -> None:
-    """All of it counts: as much as autograd's own graph holds."""
+    """All of it counts: the total is what autograd's own graph holds."""
     torch.manual_seed(0)
     model, x = Loop(), torch.randn(8, 32, 64)
     plan = make_plan(model, x, 0.2, compiled=True)
@@ -248,7 +248,7 @@ def test_no_fake_tensors_are_left() -> None:
 
 
 class Positions(nn.Module):
-    """Of a table that every sample has in common: whether it crosses goes by the number of samples."""
+    """A table shared by all samples: whether it crosses depends on the number of samples."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -273,7 +273,7 @@ def test_sites_that_samples_do_not_have_are_guessed() -> None:
 
 
 def test_a_plan_leaves_no_trace() -> None:
-    """The model, its gradients and random numbers are as before; and what is compiled next knows of no samples."""
+    """Model, gradients and random states are unchanged; the next compilation does not see the samples' sizes."""
     model, x = stack(lambda: Attention(written=True), layers=1)
     model.append(nn.Sequential(nn.Flatten(0, 1), nn.BatchNorm1d(64)))
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -368,7 +368,7 @@ def test_the_plan_of_another_model_is_refused() -> None:
 
 @an_activation_as_an_input
 def test_layers_that_are_compiled_by_themselves() -> None:
-    """They share their code, and have the most bits of any of them."""
+    """They share compiled code, and get the most bits of any of them."""
     model, x = stack(layers=3)
     plan = make_plan(model, x, 0.1, compiled=True)
     cut = partitioner(plan)

@@ -69,7 +69,7 @@ def test_dtypes_layouts_and_ties(case: str) -> None:
 
 @pytest.mark.slow
 def test_weights_as_arguments() -> None:
-    """They are inputs with a gradient, and so are coded; the gradient is as near."""
+    """As inputs with a gradient they are coded, too; the error has the same bound."""
     model, x = models.mlp(), torch.randn(64, 32)
     weights = {name: parameter.detach().clone().requires_grad_() for name, parameter in model.named_parameters()}
     step = Step(lambda weights, x: torch.func.functional_call(model, weights, (x,)).square().mean(), stock)
@@ -105,7 +105,7 @@ def test_double_backward_is_refused() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("changed", ["output", "batch", "weight"])
 def test_changes_in_place_before_backward(changed: str) -> None:
-    """A code is of the value that was; what crosses as it is and was changed raises, as in eager mode."""
+    """A code holds the old value; a changed tensor that crosses whole raises, as in eager mode."""
     model, x = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh()), torch.randn(64, 32)
     y, weights = output_of(model, x)
     expected = torch.autograd.grad(y.sum(), weights, retain_graph=True)
@@ -144,7 +144,7 @@ def test_a_checkpoint_around(reentrant: bool) -> None:
 
 @pytest.mark.slow
 def test_an_order_that_is_computed_again_is_forwards() -> None:
-    """The gradient of the bias has no other use for what is coded than the order: of 2 bits, it would be another."""
+    """The gradient of the bias uses the coded tensor only for its order, which 2 bits would change."""
 
     class Sorting(nn.Module):
         def __init__(self) -> None:
@@ -162,7 +162,7 @@ def test_an_order_that_is_computed_again_is_forwards() -> None:
 
 
 def test_what_backward_changes_is_read_before() -> None:
-    """As without codes: a product with a buffer that backward then changes."""
+    """A product with a buffer that backward changes later uses the old buffer, as without codes."""
     graph, aten = fx.Graph(), torch.ops.aten
     field, saved, buffer, gradient = (graph.placeholder(name) for name in ("field", "saved", "buffer", "gradient"))
     product = graph.call_function(aten.mul.Tensor, (saved, buffer))

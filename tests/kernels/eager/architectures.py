@@ -1,4 +1,4 @@
-"""Architectures of transformers at random weights, of any width, and what they are called with."""
+"""Architectures of transformers with random weights, of any width, and their inputs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a model and a batch of it."""
+    """Sizes of a model and its batch."""
 
     width: int = 32
     layers: int = 2
@@ -40,7 +40,7 @@ class Architecture:
     spread: float = 4.0  # by which weights are multiplied
 
     def build(self, sizes: Sizes, dropout: bool = True) -> nn.Module:
-        """In training, with all dropouts at their own, or without them."""
+        """The model in training mode, with its default dropouts or without dropout."""
         kind = getattr(transformers, self.model)
         config = kind.config_class(**{**self._sizes(sizes), **self._evaluated(sizes)})
         for part in (
@@ -50,7 +50,7 @@ class Architecture:
             vars(part).update({name: 0.0 for name in vars(part) if "drop" in name and not dropout})
         torch.manual_seed(0)
         model: nn.Module = kind(config).train()
-        with torch.no_grad():  # at the standard deviation of 0.02 that most start with, small models are straight lines
+        with torch.no_grad():  # with the usual initial deviation of 0.02, small models are nearly linear
             for weight in model.parameters():
                 if weight.ndim > 1:
                     weight *= self.spread
@@ -71,7 +71,7 @@ class Architecture:
         return {names[name]: value for name, value in known.items() if names[name]}
 
     def batch(self, sizes: Sizes) -> dict[str, Any]:
-        """What it is called with."""
+        """The model's inputs."""
         made = torch.Generator().manual_seed(1)
         ids = torch.randint(4, sizes.words, (sizes.batch, sizes.length), generator=made)
         pixels = torch.randn(sizes.batch, 3, sizes.image, sizes.image, generator=made)

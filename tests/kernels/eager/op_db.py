@@ -18,7 +18,7 @@ from torch.testing import make_tensor
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import BinaryUfuncInfo, OpInfo, SampleInput, UnaryUfuncInfo
 
-SPARSE = ("sparse_sampled_addmm", "sparse_mm_reduce", "to_sparse")  # all their samples, or what they give
+SPARSE = ("sparse_sampled_addmm", "sparse_mm_reduce", "to_sparse")  # all their samples or results are sparse
 INFOS = {
     info.formatted_name: info
     for info in op_db
@@ -33,7 +33,7 @@ def wants_gradient(x: Any) -> bool:
 
 
 def samples(info: OpInfo, most: int, dtype: torch.dtype = torch.float32) -> list[SampleInput]:
-    """At most so many of the function's samples, evenly from all of them; none that is sparse or wants no gradient."""
+    """At most `most` evenly spaced samples of the function, dense and with a gradient."""
 
     def fits(sample: SampleInput) -> bool:
         tensors = [x for x in tree_leaves((sample.input, sample.args, sample.kwargs)) if isinstance(x, Tensor)]
@@ -44,10 +44,10 @@ def samples(info: OpInfo, most: int, dtype: torch.dtype = torch.float32) -> list
 
 
 def large_samples(info: OpInfo, most: int) -> Iterator[SampleInput]:
-    """As `samples`; of functions that go element by element, with 4096 from all of the domain, and from near 0."""
+    """As `samples`; for element-wise functions, 4096 elements from the whole domain, and from near 0."""
     make = {"device": "cpu", "dtype": torch.float32, "requires_grad": True}
     sources = samples(info, most)
-    if isinstance(info, UnaryUfuncInfo | BinaryUfuncInfo):  # of the sample, only further arguments are taken
+    if isinstance(info, UnaryUfuncInfo | BinaryUfuncInfo):  # samples that differ only in tensors are duplicates
         own = int(isinstance(info, BinaryUfuncInfo))
         sources = list({str((sample.args[own:], sample.kwargs)): sample for sample in sources}.values())
     for sample in sources:
@@ -80,7 +80,7 @@ def is_in_place(info: OpInfo, call: Call) -> bool:
 
 
 def by_name(info: OpInfo) -> list[Call]:
-    """One variant for each name that our tables may know the function by."""
+    """One variant for each name of the function in our tables."""
     return list(
         {calls.name_of(call): call for call in reversed(variants(info)) if not is_in_place(info, call)}.values()
     )
@@ -97,9 +97,9 @@ def stock(call: Call, sample: SampleInput, composed: bool = False) -> Any:
 def gradients(
     call: Call, sample: SampleInput, within: AbstractContextManager[Any] | None = None, composed: bool = False
 ) -> tuple[Any, list[Tensor | None]]:
-    """What a call gives, and the gradients of all that wants one; of results without a gradient, no gradients.
+    """The result of a call, and the gradients of all arguments that require one; none if the result has no gradient.
 
-    What the call is given are activations: made by others, outside of `within`.
+    The arguments are activations: results of operations outside of `within`.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def gradients(
     within
         The context in which it is called.
     composed
-        Whether it is a call of products, and products are made of what it gives.
+        Whether its arguments are results of products, and its result goes into products.
     """
     torch.manual_seed(3)
     leaves: list[Tensor] = []

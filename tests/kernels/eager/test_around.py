@@ -46,7 +46,7 @@ def test_a_checkpoint_inside(reentrant: bool) -> None:
 @each_checkpoint
 @pytest.mark.parametrize("exclude", [None, "1", "3.*"])
 def test_a_checkpoint_around(reentrant: bool, exclude: str | None) -> None:
-    """What it runs again saves the same again; of modules that are left alone, too."""
+    """The second run saves the same tensors, also in excluded modules."""
     stock = deep()
     net, x = converted(stock, exclude=exclude), some()
     for model in (net, stock):
@@ -56,7 +56,7 @@ def test_a_checkpoint_around(reentrant: bool, exclude: str | None) -> None:
 
 
 def test_a_checkpoint_around_keeps_nothing() -> None:
-    """Not even what is left alone."""
+    """Not even tensors of excluded modules."""
     net, packed = converted(deep(), exclude="1"), []
 
     def pack(x: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ def test_a_checkpoint_around_keeps_nothing() -> None:
         net(some())
     seen = {id(tensor) for tensor in packed}
     assert len(seen) > 20
-    assert any(tensor.shape == (16, 64) for tensor in packed)  # of the module that is left alone
+    assert any(tensor.shape == (16, 64) for tensor in packed)  # of the excluded module
 
 
 def test_saved_on_the_cpu() -> None:
@@ -106,7 +106,7 @@ def test_two_calls_before_backward() -> None:
 
 
 def test_one_within_another() -> None:
-    """The outer one does not code codes, nor what the inner one keeps as it is."""
+    """The outer model codes neither the codes of the inner one nor tensors that it saves whole."""
     stock = Net(lambda net, x: net[2](net[1](net[0](x)).exp().log()), nn.Linear(32, 32), block(), block())
     net = copy.deepcopy(stock)
     convert(net.layers[1], "compress")
@@ -172,7 +172,7 @@ def test_autocast(name: str) -> None:
 
 
 def test_weights_cast_by_autocast_are_not_coded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So the gradient of what goes in is exact, for layers that are linear."""
+    """So the input's gradient is exact for linear layers."""
     monkeypatch.setattr("kernels.eager.mode.Groups", kernels.eager.encoded.Groups)
     stock, x = nn.Sequential(nn.Linear(32, 64), nn.Linear(64, 48)), some()
     net = converted(stock, bits=2)
@@ -182,7 +182,7 @@ def test_weights_cast_by_autocast_are_not_coded(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_transforms() -> None:
-    """Of the converted model: it saves as stock does. And of functions within it."""
+    """Transforms of the converted model, which then saves as stock does, and of functions within it."""
     stock, x = deep().eval(), some().detach()
     net = converted(stock)
     by_model = []

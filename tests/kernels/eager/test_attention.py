@@ -1,4 +1,4 @@
-"""With exact codes every gradient is stock's: attention, by all of PyTorch's ways to it."""
+"""With exact codes every gradient is stock's: attention in all of PyTorch's forms."""
 
 from collections.abc import Callable
 from typing import Any
@@ -66,7 +66,7 @@ MASKS: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("named", [False, True], ids=["", "named"])
 @pytest.mark.parametrize("mask", MASKS)
 def test_masks(mask: str, named: bool) -> None:
-    """Whose -inf no code could give back."""
+    """Masks contain -inf, which has no code."""
 
     def forward(net: Net, x: Tensor) -> Tensor:
         h = net[0](x)
@@ -83,7 +83,7 @@ def test_a_mask_that_wants_a_gradient(named: bool) -> None:
 
 
 def test_a_mask_with_infinities_by_real_codes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is kept as it is: a group of a code would lose all its numbers to one that is infinite."""
+    """It is saved whole: one infinity would spoil all numbers of its group of codes."""
     monkeypatch.setattr(mode, "Groups", encoded.Groups)
     net = Net(lambda net, x: net[0](x, (net[1](x)[:, None] + ADDED)), attention(), nn.Linear(32, 16))
     for gradient in gradients(converted(net), torch.randn(16, 16, 32))[1]:

@@ -88,7 +88,7 @@ def test_an_error_in_the_run_leaves_the_model_alone() -> None:
 
 @exactly
 def test_copies() -> None:
-    """They stand for the forward of the copy, and have the names of the model."""
+    """The copy's replaced forward refers to the copy; names of parameters are unchanged."""
     model, x = net(), torch.randn(16, 32)
     names = list(model.state_dict())
     convert(model, "compress")

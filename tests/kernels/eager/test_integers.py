@@ -1,4 +1,4 @@
-"""Codes of integers are exact: places of max pooling of every geometry, and indices."""
+"""Codes of integers are exact: positions of max pooling of any geometry, and indices."""
 
 import math
 
@@ -76,14 +76,14 @@ def test_integers(bound: int, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize(("kernel", "bits"), [(2, 2), (3, 4), (4, 4), (5, 5)])
 def test_bits_of_a_window(kernel: int, bits: int) -> None:
-    """As many as number its places; of the image one element, whose shape is the image's."""
+    """Enough bits for the positions in a window; of the image, only its shape and one element of 4 bytes."""
     net = converted(nn.Sequential(nn.Conv2d(3, 3, 1), nn.MaxPool2d(kernel, 1, kernel // 2)))
     side = 64 if kernel % 2 else 65
     assert int(saved_bytes(net, torch.randn(1, 3, 64, 64))) == bits * math.ceil(3 * side**2 / 8) + 4
 
 
 class Indexing(nn.Module):
-    """Saves indices that are neither inputs nor buffers, which are alive anyhow."""
+    """A module that saves indices other than inputs and buffers."""
 
     def __init__(self, name: str) -> None:
         super().__init__()

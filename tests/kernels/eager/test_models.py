@@ -118,7 +118,7 @@ def test_places_of_maxima(layers: tuple[nn.Module, ...], shape: tuple[int, ...])
 
 
 def test_running_statistics_by_an_operator() -> None:
-    """It is not run again, which would count a batch twice."""
+    """It does not run again, as that would count a batch twice."""
 
     def forward(net: Net, x: Tensor) -> Tensor:
         h = torch.batch_norm(net[0](x), None, None, net.mean, net.var, True, 0.1, 1e-5, False)
