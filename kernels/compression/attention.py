@@ -113,7 +113,7 @@ def _copy_before(user: fx.Node, source: fx.Node, users: list[fx.Node]) -> fx.Nod
     order = {node: place for place, node in enumerate(graph.nodes)}
     first = min(users, key=order.__getitem__)
     for node in sorted(cone(*arguments.values()), key=order.__getitem__):
-        if order[node] > order[first]:  # it depends on no gradient, and may move forward
+        if order[node] > order[first]:  # it depends on no gradient, and may come earlier
             first.prepend(node)
     with graph.inserting_before(first):
         positional = tuple(arguments[name] for name in own)[: len(source.args)]

@@ -84,7 +84,7 @@ def _code(
     names = [f"{node.name}_{part}" for part in ("minimum", "step", "field", "field2", "field3")]
     made = inline(forward.graph, encoding, [node], _after_last_use(node), names)
     with backward.graph.inserting_before(placeholder):
-        crossing = [backward.graph.placeholder(node_sent.name) for node_sent in made]
+        crossing = [backward.graph.placeholder(sent.name) for sent in made]
     for sent, received in zip(made, crossing, strict=True):
         sent.meta = {**origin(node), **sent.meta}
         received.meta["val"] = sent.meta["val"]
