@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from kernels.compression import codes
-from kernels.compression.places import GROUP, LANES
+from kernels.compression.layout import GROUP, LANES
 from kernels.methods.every_tensor import SMALLEST
 
 

@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.baselines import gact
 from benchmarks.planning.nets import Case
-from kernels.compression.planning import TriedGradients
+from kernels.compression.planning import CompiledGradients
 from kernels.memory.isolated import on_copies
 from kernels.methods.planned import WIDTHS
 from kernels.planning.batches import Call
@@ -43,7 +43,7 @@ class Draws(Gradients):
         return apart / 2 / self._norm if self._norm else 0.0
 
 
-class CompiledDraws(Draws, TriedGradients):
+class CompiledDraws(Draws, CompiledGradients):
     """Likewise, of the network compiled."""
 
 
@@ -68,7 +68,7 @@ def of_seed(case: Case, step: Step, stock: int, compiled: bool = False) -> Value
     compiled
         Whether the network is compiled.
     """
-    measured, drawing = (TriedGradients, CompiledDraws) if compiled else (Gradients, Draws)
+    measured, drawing = (CompiledGradients, CompiledDraws) if compiled else (Gradients, Draws)
     names = [site.name for site in step.sites]
     to_plan, to_check, held_out = case.batches
     with gradients(case, to_plan, measured) as planning:

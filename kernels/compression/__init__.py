@@ -5,10 +5,9 @@
     print(compression.report(compiled))
     print(compression.gradient_error(compiled, lambda model: criterion(model(x), y)))
 
-PyTorch's partitioner cuts the graph of forward and backward in two; what crosses the cut is saved. Here each large
-tensor that crosses is replaced by its codes, made after its last use in forward and decoded right before each use in
-backward, in operations that Inductor fuses with their neighbours. Forward computes what it would have computed; the
-gradient is approximate.
+PyTorch's partitioner cuts the graph of forward and backward in two; tensors that cross the cut are saved. Here each
+large one is replaced by its codes, encoded after its last use in forward and decoded right before each use in backward,
+by operations that Inductor fuses with their neighbours. Forward is exact; the gradient is approximate.
 """
 
 from kernels.compression.crossing import Crossing, Graph

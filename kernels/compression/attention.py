@@ -1,9 +1,9 @@
 """Fused attention is computed again in backward, from the decoded query, key and value.
 
-Its backward pass has the probabilities from a log-sum-exp, p = exp(q k - l), and takes from the gradients of a row's
-logits their mean, which it has from the output: sum(p (do v)) = do o. Both need the l and o of these very q, k and v.
-Beside decoded ones, an exact l makes of a logit's error a factor in its probability: no row of p sums to 1. And
-a code of o errs in other ways than the codes of v. So l and o are computed of the decoded tensors, and do not cross.
+Its backward pass computes the probabilities from a log-sum-exp, p = exp(q k - l), and subtracts from the gradients of a
+row's logits their mean, computed from the output: sum(p (do v)) = do o. Both need the l and o of the same q, k and v.
+With decoded q and k, an exact l turns a logit's error into a factor of its probability: no row of p sums to 1. And the
+error of a coded o differs from that of a coded v. So l and o are computed from the decoded tensors, and do not cross.
 """
 
 import operator
@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 
 class BackwardPass(NamedTuple):
-    """An attention's backward pass, and what it is given."""
+    """The backward pass of an attention, and its arguments."""
 
     node: fx.Node
     query: fx.Node
@@ -29,10 +29,12 @@ class BackwardPass(NamedTuple):
     logsumexp: fx.Node
 
 
-def compute_again(backward: fx.Graph, pairs: dict[fx.Node, fx.Node], coded: set[fx.Node]) -> dict[fx.Node, fx.Node]:
-    """Compute attention again in the backward graph; not one with dropout, which would drop others.
+def recompute_attention(
+    backward: fx.Graph, pairs: dict[fx.Node, fx.Node], coded: set[fx.Node]
+) -> dict[fx.Node, fx.Node]:
+    """Compute attention again in the backward graph; not with dropout, which would drop other elements.
 
-    `pairs` and `coded` are as in `exact.move_to_forward`, and so are the pairs that it returns.
+    `pairs`, `coded` and the returned pairs are as in `exact.move_to_forward`.
     """
     nodes = {placeholder: node for node, placeholder in pairs.items()}
     used = {placeholder for placeholder in nodes if placeholder.users}
@@ -50,16 +52,16 @@ def compute_again(backward: fx.Graph, pairs: dict[fx.Node, fx.Node], coded: set[
     return without_unused(pairs, used)
 
 
-def beside_a_log_sum_exp(backward: fx.Graph, crossing: set[fx.Node]) -> set[fx.Node]:
-    """The placeholders whose values go into an operation together with a log-sum-exp that crosses, by no gradient."""
-    found: set[fx.Node] = set()
+def inputs_beside_log_sum_exp(backward: fx.Graph, crossing: set[fx.Node]) -> set[fx.Node]:
+    """The placeholders used in an operation together with a crossing log-sum-exp, other than by way of gradients."""
+    beside: set[fx.Node] = set()
     for node in backward.nodes:
         given = arguments_of(node)
         if any(_unaliased(given.get(name)) in crossing for name in LOG_SUM_EXPS):
-            for one in node.all_input_nodes:
-                placeholders = {part for part in cone(one) if part.op == "placeholder"}
-                found |= placeholders if placeholders <= crossing else set()
-    return found
+            for argument in node.all_input_nodes:
+                placeholders = {part for part in cone(argument) if part.op == "placeholder"}
+                beside |= placeholders if placeholders <= crossing else set()
+    return beside
 
 
 def _backward_pass(node: fx.Node) -> BackwardPass | None:
@@ -69,7 +71,7 @@ def _backward_pass(node: fx.Node) -> BackwardPass | None:
 
 
 def _source(call: BackwardPass, nodes: dict[fx.Node, fx.Node]) -> fx.Node | None:
-    """The attention in the forward graph that this is the backward pass of, if it can be computed again."""
+    """The attention in the forward graph to this backward pass; None if it cannot be computed again."""
     result = nodes.get(_unaliased(call.logsumexp))
     source = result.args[0] if result is not None and result.target is operator.getitem else None
     if not isinstance(source, fx.Node) or not hasattr(source.target, "_schema"):
@@ -86,16 +88,16 @@ def _unaliased(node: fx.Node) -> fx.Node:
 
 
 def _insert(call: BackwardPass, source: fx.Node, nodes: dict[fx.Node, fx.Node], approximate: set[fx.Node]) -> None:
-    """Compute `source` before its backward pass, which is given the results.
+    """Compute `source` before its backward pass, and replace that pass's output and log-sum-exp by the results.
 
-    An output that would be coded is replaced for all who use it, and computed before the first of them.
+    An output that would be coded is replaced in all its users, and computed before the first of them.
     """
     output, log_sum_exp = _unaliased(call.out), _unaliased(call.logsumexp)
     is_coded = output in approximate and nodes[output].all_input_nodes == [source]
-    again = _copied(call.node, source, [call.node, *(output.users if is_coded else [])])
-    graph, places = call.node.graph, (0, nodes[log_sum_exp].args[1])
-    with graph.inserting_before(again.next):
-        results = [graph.call_function(operator.getitem, (again, place)) for place in places]
+    recomputed = _copy_before(call.node, source, [call.node, *(output.users if is_coded else [])])
+    graph, result_indices = call.node.graph, (0, nodes[log_sum_exp].args[1])
+    with graph.inserting_before(recomputed.next):
+        results = [graph.call_function(operator.getitem, (recomputed, place)) for place in result_indices]
     for result in results:
         result.meta = {**origin(call.node), "val": source.meta["val"][result.args[1]]}
     for old, new in zip((call.out, call.logsumexp), results, strict=True):
@@ -104,17 +106,17 @@ def _insert(call: BackwardPass, source: fx.Node, nodes: dict[fx.Node, fx.Node], 
         output.replace_all_uses_with(results[0])
 
 
-def _copied(user: fx.Node, source: fx.Node, users: list[fx.Node]) -> fx.Node:
-    """The operation of the forward graph, before the first of `users`, given what `user` is under the same names."""
+def _copy_before(user: fx.Node, source: fx.Node, users: list[fx.Node]) -> fx.Node:
+    """Copy the forward operation `source` before the first of `users`, with `user`'s arguments of the same names."""
     graph, given, own = user.graph, arguments_of(user), arguments_of(source)
     arguments = {name: given[name] if isinstance(value, fx.Node) else value for name, value in own.items()}
     order = {node: place for place, node in enumerate(graph.nodes)}
     first = min(users, key=order.__getitem__)
     for node in sorted(cone(*arguments.values()), key=order.__getitem__):
-        if order[node] > order[first]:  # it has no gradient, and may come first
+        if order[node] > order[first]:  # it depends on no gradient, and may come earlier
             first.prepend(node)
     with graph.inserting_before(first):
         positional = tuple(arguments[name] for name in own)[: len(source.args)]
-        again = graph.call_function(source.target, positional, {name: arguments[name] for name in source.kwargs})
-    again.meta = {**origin(user), "val": source.meta["val"]}
-    return again
+        copy = graph.call_function(source.target, positional, {name: arguments[name] for name in source.kwargs})
+    copy.meta = {**origin(user), "val": source.meta["val"]}
+    return copy

@@ -1,12 +1,12 @@
-"""Codes of tensors in few bits, in plain PyTorch that Inductor traces and fuses with what is next to it.
+"""Codes of tensors in few bits, in plain PyTorch that Inductor traces and fuses with neighbouring operations.
 
-A tensor lies in memory as [*lead, units, group, lanes]: `group` elements that are `lanes` apart make a group. Each
-group has its minimum and a step, rounded to bfloat16 so that all of the group is reached, and each element the number
-of steps from the minimum, in `bits` bits. The bits are cut into fields of 4, 2 and 1. A field of w bits of a unit fills
-words: part p of the group, of as many elements as there are words, stands at bit p * w on.
+A tensor lies in memory as [*lead, units, group, lanes]: `group` elements that are `lanes` apart form a group. A group
+stores its minimum and a step, rounded to bfloat16 so that the codes reach the whole group, and each element its number
+of steps from the minimum, in `bits` bits. The bits are cut into fields of 4, 2 and 1. A field of w bits of a unit is
+packed into words: part p of the group, of as many elements as there are words, starts at bit p * w.
 
-So neighbours in memory go into neighbouring groups and words, and a minimum, a maximum and each shift are operations on
-whole vectors: with groups of neighbours and bytes, encoding takes twice as long on a CPU, and decoding thrice.
+Neighbours in memory go into neighbouring groups and words, so a minimum, a maximum and each shift are operations on
+whole vectors. With groups of neighbours, packed in bytes, a CPU encodes half as fast and decodes a third as fast.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,8 +18,8 @@ from torch import Tensor
 from kernels.compression import private
 from kernels.engine.reference_codes import next_bfloat16
 
-WORDS = {4: torch.int32, 2: torch.int32, 1: torch.uint8}  # by the bits of a field; of 16 bits they would be slow
-SMALLEST_STEP = 2.0**-126  # whose inverse is a number, too
+WORDS = {4: torch.int32, 2: torch.int32, 1: torch.uint8}  # by the bits of a field; words of 16 bits would be slow
+SMALLEST_STEP = 2.0**-126  # its inverse is finite
 
 
 class Codes(NamedTuple):
@@ -46,22 +46,22 @@ def encode(x: Tensor, bits: int, noise: Tensor | None = None, written: bool = Fa
     Parameters
     ----------
     x
-        In any floating-point type; all is computed in float32.
+        Of any floating-point type; computed in float32.
     bits
         1 to 8.
     noise
-        Of the shape of x, uniform in [0, 1): rounding is stochastic, and its mean right. None: to the nearest.
+        Uniform in [0, 1), of the shape of x, for stochastic rounding without bias. None: to the nearest.
     written
-        Whether compiled code writes each group's minimum and inverse step to memory first. Or Inductor's C++ computes
-        them again for each word.
+        Whether compiled code writes each group's minimum and inverse step to memory first; otherwise Inductor's C++
+        computes them again for each word.
     """
     values = x.float()
     low, high = values.amin(-2, keepdim=True), values.amax(-2, keepdim=True)
     minimum = -next_bfloat16(-low)
     step = next_bfloat16(((high - minimum) / ((1 << bits) - 1)).clamp(min=SMALLEST_STEP))
     start, inverse = (private.in_memory(minimum), private.in_memory(1 / step)) if written else (minimum, 1 / step)
-    places = (values - start) * inverse + (0.5 if noise is None else noise)
-    numbers = places.clamp(0, (1 << bits) - 1).to(torch.int32)  # cut off, which is floor above 0
+    positions = (values - start) * inverse + (0.5 if noise is None else noise)
+    numbers = positions.clamp(0, (1 << bits) - 1).to(torch.int32)  # truncation, which is floor above 0
     fields = tuple(_pack(_cut(numbers, lowest, width), width) for width, lowest in fields_of(bits))
     return Codes(minimum.bfloat16(), step.bfloat16(), fields)
 
@@ -79,15 +79,15 @@ def encode_bits(x: Tensor) -> Tensor:
 
 
 def decode_bits(field: Tensor) -> Tensor:
-    """Bools again.
+    """The bools of `encode_bits`.
 
-    They are bytes until they are used: on a CPU, bools that are written to memory take twenty times as long.
+    They stay bytes until they are used: on a CPU, writing bools to memory takes twenty times as long.
     """
     return _joined([part.to(torch.uint8) for part in _numbers((field,), [1])]).to(torch.int32) != 0
 
 
 def _cut(numbers: Tensor, lowest: int, width: int) -> Tensor:
-    """So many bits of numbers, from `lowest` on."""
+    """The `width` bits of numbers from bit `lowest` on."""
     return ((numbers >> lowest) if lowest else numbers) & ((1 << width) - 1)
 
 
@@ -101,15 +101,15 @@ def _pack(numbers: Tensor, width: int) -> Tensor:
 
 
 def _parts(width: int) -> int:
-    """Of the group, which share the words of a field."""
+    """How many parts of a group share the words of a field."""
     return int(8 * WORDS[width].itemsize) // width
 
 
 def _numbers(fields: Sequence[Tensor], widths: Sequence[int]) -> Iterator[Tensor]:
-    """The numbers that fields hold, in parts as small as those of the field with most of them; on a GPU in one.
+    """The numbers that fields hold: on a CPU in parts, as many as the field with the most parts has; on a GPU in one.
 
-    Inductor's C++ writes parts one after another with whole vectors, but not one expression whose shift follows from
-    the place; its Triton fuses that one expression with what uses it, but not parts.
+    Inductor's C++ vectorizes separate parts, but not a single expression whose shift depends on the position; its
+    Triton fuses that expression with its users, but not parts.
     """
     if fields[0].device.type != "cpu":
         yield _combined([_unpacked(field, width) for field, width in zip(fields, widths, strict=True)], widths)
@@ -130,7 +130,7 @@ def _unpacked(field: Tensor, width: int) -> Tensor:
 
 
 def _combined(parts: Sequence[Tensor], widths: Sequence[int]) -> Tensor:
-    """Numbers of their fields, the lowest bits first."""
+    """Numbers from their fields, the lowest bits first."""
     numbers, lowest = parts[0], widths[0]
     for part, width in zip(parts[1:], widths[1:], strict=True):
         numbers, lowest = numbers | (part << lowest), lowest + width

@@ -1,32 +1,32 @@
-"""What forward leaves to backward: values that a report is made of."""
+"""Tensors that forward saves for backward, as a report lists them."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """A tensor that forward leaves to backward.
+    """A tensor that forward saves for backward.
 
     Attributes
     ----------
     module
-        Whose it is, by name in the model; "" for the model itself.
+        The name of its module in the model; "" for the model itself.
     operation
-        That gave it, as "aten.addmm".
+        The operation that computed it, as "aten.addmm".
     shape
-        With the sizes that the compiler saw first, where they change.
+        Sizes that change are those that the compiler saw first.
     dtype
         As "bfloat16".
     form
-        What crosses in its stead: "4 bits", "1 bit", "whole"; or "computed again", where nothing does.
+        The form in which it crosses: "4 bits", "1 bit", "whole"; or "computed again" if it does not.
     reason
         Why it is whole, or "".
     before, after
         Bytes.
     error
-        Expected of the decoded tensor, in the root mean square, relative: of normally distributed values. 0 if exact.
+        Expected relative error of the decoded tensor, root mean square, for normally distributed values; 0 if exact.
     site
-        By what name a plan chooses its bits, see `kernels.compression.cut.Cut`; "" if none does.
+        The name by which a plan sets its bits, see `kernels.compression.cut.Cut`; "" if no plan can.
     """
 
     module: str
@@ -43,7 +43,7 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Graph:
-    """All that crosses in one compiled graph."""
+    """All tensors that cross in one compiled graph."""
 
     crossings: tuple[Crossing, ...]
 

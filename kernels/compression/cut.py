@@ -1,4 +1,4 @@
-"""What crosses from a forward graph into its backward graph, in what form, and by what names a plan knows it."""
+"""Which tensors cross from a forward graph into its backward graph, in what form, and their names in a plan."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,27 +7,27 @@ from dataclasses import dataclass
 from torch import SymBool, SymFloat, SymInt, Tensor, fx
 
 from kernels.compression import forms, private
-from kernels.compression.attention import beside_a_log_sum_exp, compute_again
+from kernels.compression.attention import inputs_beside_log_sum_exp, recompute_attention
 from kernels.compression.exact import move_to_forward
-from kernels.compression.forms import MOST, Again, Bits, Form, Groups, Whole, form_of
+from kernels.compression.forms import MOST, Bits, ComputedAgain, Form, Groups, Whole, form_of
 from kernels.methods.every_tensor import EveryTensor
 
 
 @dataclass(frozen=True)
 class Cut:
-    """What crosses.
+    """The tensors that cross, and their forms.
 
     Attributes
     ----------
     outputs
-        Of the forward graph, that are not for backward; they come first.
+        The number of the forward graph's own outputs, which precede those for backward.
     pairs
-        Nodes of the forward graph that cross, and the placeholders of the backward graph that they go to.
+        Nodes of the forward graph that cross, and their placeholders in the backward graph.
     forms
-        Of tensors that cross, or are computed again; not of inputs that others hold.
+        Forms of tensors that cross or are computed again; not of inputs that are held elsewhere.
     sites
-        Names of those whose bits the method says, "module: operation", with a number from the second result on that
-        this operation has in this module, as in "layers.0.mlp: aten.mul 2".
+        Names of nodes whose bits the method sets: "module: operation", followed by a number from this operation's
+        second result in this module on, as in "layers.0.mlp: aten.mul 2".
     """
 
     outputs: int
@@ -37,7 +37,7 @@ class Cut:
 
     @property
     def coded(self) -> dict[fx.Node, Bits | Groups]:
-        """The forms of what crosses as codes."""
+        """The forms of nodes that cross as codes."""
         return _coded(self.forms)
 
 
@@ -49,46 +49,46 @@ def cut_of(
     method: EveryTensor,
     smallest: int | None = None,
 ) -> Cut:
-    """Decide what crosses; what backward may not compute from codes is moved into the forward graph.
+    """Decide what crosses, and move operations that need exact values into the forward graph.
 
-    What the forward graph gives is not changed yet.
+    The outputs of the forward graph are not changed yet.
 
     Parameters
     ----------
     outputs
-        Of the forward graph, that are not for backward; they come first.
+        The number of the forward graph's own outputs, which precede those for backward.
     static
-        Places of inputs that stay where they are for the whole training: parameters and buffers.
+        Positions of inputs with a fixed address during training: parameters and buffers.
     method
-        Says the bits at each site.
+        Sets the bits at each site.
     smallest
-        Elements of a tensor that may have codes; None: `forms.SMALLEST`.
+        The least number of elements of a tensor that may have codes; None: `forms.SMALLEST`.
     """
     (last,) = forward.find_nodes(op="output")
     saved = _pairs(last.args[0][outputs:], backward)
     inputs = _inputs_without_gradient(forward, backward, static)
-    least = forms.SMALLEST if smallest is None else smallest
+    least_elements = forms.SMALLEST if smallest is None else smallest
 
-    def found(pairs: dict[fx.Node, fx.Node]) -> dict[fx.Node, Form]:
+    def forms_of(pairs: dict[fx.Node, fx.Node]) -> dict[fx.Node, Form]:
         tensors = [node for node in pairs if node not in inputs and isinstance(node.meta.get("val"), Tensor)]
-        return {node: form_of(node, pairs[node], MOST, least) for node in tensors}
+        return {node: form_of(node, pairs[node], MOST, least_elements) for node in tensors}
 
-    # As if all had codes, whatever the method says: so all plans of a model find the same sites.
-    exact = move_to_forward(forward, backward, saved, set(_coded(found(saved))))
-    pairs = compute_again(backward, exact, set(_coded(found(exact))))
-    fine, names = beside_a_log_sum_exp(backward, set(pairs.values())), site_names(forward)
-    kinds, sites = found(pairs), dict[fx.Node, str]()
-    for node, form in kinds.items():
+    # As if all had codes, whatever the method: so all plans of a model have the same sites.
+    exact = move_to_forward(forward, backward, saved, set(_coded(forms_of(saved))))
+    pairs = recompute_attention(backward, exact, set(_coded(forms_of(exact))))
+    fine, names = inputs_beside_log_sum_exp(backward, set(pairs.values())), site_names(forward)
+    form_by_node, sites = forms_of(pairs), dict[fx.Node, str]()
+    for node, form in form_by_node.items():
         if isinstance(form, Groups) and pairs[node] not in fine:
             sites[node] = names[node]
             at = method.at(names[node])
-            kinds[node] = Whole("the plan keeps it") if at is None else Groups(at.bits, form.places)
-    again = {node: Again() for node in exact if node not in pairs}
-    return Cut(outputs, pairs, kinds | again, sites)
+            form_by_node[node] = Whole("the plan keeps it") if at is None else Groups(at.bits, form.layout)
+    recomputed = {node: ComputedAgain() for node in exact if node not in pairs}
+    return Cut(outputs, pairs, form_by_node | recomputed, sites)
 
 
 def site_names(graph: fx.Graph) -> dict[fx.Node, str]:
-    """Of all nodes of a forward graph, see `Cut`: they count whether they cross or not."""
+    """Site names of all nodes of a forward graph, crossing or not, see `Cut`."""
     counts: Counter[str] = Counter()
     names = {}
     for node in graph.nodes:
@@ -99,13 +99,13 @@ def site_names(graph: fx.Graph) -> dict[fx.Node, str]:
 
 
 def module_of(node: fx.Node) -> str:
-    """Name of the module that it belongs to; "" for the model itself."""
+    """The name of a node's module; "" for the model itself."""
     stack = list(node.meta.get("nn_module_stack", {}).values())
     return private.module_name(stack[-1][0]) if stack else ""
 
 
 def operation_of(node: fx.Node) -> str:
-    """As "aten.addmm", by what the model called; or "an input"."""
+    """The operation that the model called, as "aten.addmm"; or "an input"."""
     called = "an input" if node.op == "placeholder" else node.meta.get("original_aten", node.target)
     return str(called).removesuffix(".default")
 
@@ -115,7 +115,7 @@ def _coded(kinds: dict[fx.Node, Form]) -> dict[fx.Node, Bits | Groups]:
 
 
 def _pairs(saved: Sequence[fx.Node], backward: fx.Graph) -> dict[fx.Node, fx.Node]:
-    """What crosses, and the placeholders of the backward graph, which begin with the sizes that forward ends with.
+    """Saved nodes and their placeholders in the backward graph: sizes come first there, and last in forward.
 
     Their names may differ, as in checkpointed regions.
     """
@@ -127,7 +127,7 @@ def _pairs(saved: Sequence[fx.Node], backward: fx.Graph) -> dict[fx.Node, fx.Nod
 
 
 def _inputs_without_gradient(forward: fx.Graph, backward: fx.Graph, static: frozenset[int]) -> set[fx.Node]:
-    """Parameters, buffers and batches: others hold them. An input with a gradient comes from a graph before this."""
+    """Parameters, buffers and batches, which are held elsewhere. Other inputs are results of a preceding graph."""
     (last,) = backward.find_nodes(op="output")
     gradients = last.args[0]
     nodes = forward.find_nodes(op="placeholder")

@@ -1,4 +1,4 @@
-"""The error of a code, before anything has run: what is to be expected of normally distributed values."""
+"""The expected error of a code for normally distributed values, without running anything."""
 
 from functools import cache
 from statistics import NormalDist
@@ -9,15 +9,15 @@ REACH, SPACING = 8.0, 0.125  # of the points of the quadrature: standard deviati
 def expected_error(bits: int, group: int, rounding: str) -> float:
     """The root mean square error of decoded values over that of the values, sqrt(E[R²] / 12) / (2**bits - 1).
 
-    The values are taken to be normally distributed, with mean 0 and one variance in a group, and rounding errors to be
-    uniform in half a step to each side, a step being the range R of the group over 2**bits - 1. Stochastic rounding
-    errs by a variance of step² / 6 in place of step² / 12. That ends and steps are rounded to bfloat16, and that a
-    group's ends come back almost exactly, change this by less than 4 %; a tensor of bfloat16 rounds the result, too.
+    Values are assumed to be normally distributed, with mean 0 and one variance in a group, and rounding errors to be
+    uniform within half a step to each side, a step being the range R of the group over 2**bits - 1. The error of
+    stochastic rounding has a variance of step² / 6 instead of step² / 12. The rounding of minima and steps to bfloat16,
+    and the almost exact ends of a group, change this by less than 4 %; a tensor of bfloat16 rounds the result, too.
 
     Parameters
     ----------
     bits
-        Of an element.
+        Bits of an element.
     group
         Elements that share a minimum and a step.
     rounding
@@ -29,7 +29,7 @@ def expected_error(bits: int, group: int, rounding: str) -> float:
 
 @cache
 def squared_range(count: int) -> float:
-    """E[R²] of so many standard normal numbers: 22.4 of 64.
+    """E[R²] of `count` standard normal numbers: 22.4 for 64.
 
     Smallest x and largest y have the density n (n - 1) p(x) p(y) (P(y) - P(x))^(n - 2), which is smooth and soon 0 on
     all sides for n of 32 and more, so that the trapezoidal rule is exact to 1e-9 at this spacing.

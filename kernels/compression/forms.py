@@ -1,4 +1,4 @@
-"""In what form a tensor crosses from the forward graph into the backward graph, by rules."""
+"""Rules for the form in which a tensor crosses from the forward graph into the backward graph."""
 
 import operator
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from math import prod
 import torch
 from torch import Tensor, fx
 
+from kernels.compression.layout import GroupLayout, hint, layout_of
 from kernels.compression.nodes import arguments_of, packet_of
-from kernels.compression.places import Places, hint, places_of
-from kernels.methods.every_tensor import SMALLEST as SMALLEST  # which others ask for here, as tests change it
+from kernels.methods.every_tensor import SMALLEST as SMALLEST  # imported from here, as tests change it
 from kernels.methods.every_tensor import STATISTIC
 
 aten = torch.ops.aten
@@ -17,8 +17,8 @@ aten = torch.ops.aten
 MOST = 8  # bits of an element
 HEADER = 4  # bytes of a group: its minimum and its step
 
-LOG_SUM_EXPS = ("logsumexp", "softmax_lse", "lse")  # as operations of PyTorch and of FlashAttention name them
-# Names of operations' arguments that have to be exact: statistics, log-sum-exps, random states, masks with infinities.
+LOG_SUM_EXPS = ("logsumexp", "softmax_lse", "lse")  # names in operations of PyTorch and of FlashAttention
+# Names of arguments that must be exact: statistics, log-sum-exps, random states, masks with infinities.
 EXACT = frozenset(
     [
         "mean",
@@ -39,7 +39,7 @@ EXACT = frozenset(
 )
 REDUCTIONS = (aten.mean, aten.sum, aten.var, aten.var_mean, aten.std, aten.amax, aten.amin, aten.max, aten.min)
 
-# Functions that are infinite or end somewhere; AWAY is far enough from there.
+# Functions with a pole, or a domain that ends; AWAY is far enough from there.
 POLES = (
     *(aten.reciprocal, aten.rsqrt, aten.sqrt, aten.log, aten.log2, aten.log10, aten.log1p),
     *(aten.asin, aten.acos, aten.acosh, aten.atanh, aten.erfinv),
@@ -59,29 +59,29 @@ class Whole:
 class Bits:
     """Bools, a bit each."""
 
-    places: Places
+    layout: GroupLayout
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Codes of `bits` bits by groups."""
+    """Codes of `bits` bits, by groups."""
 
     bits: int
-    places: Places
+    layout: GroupLayout
 
 
 @dataclass(frozen=True)
-class Again:
-    """Nothing: backward computes it again."""
+class ComputedAgain:
+    """Nothing crosses: backward computes the tensor again."""
 
 
-Form = Whole | Bits | Groups | Again
+Form = Whole | Bits | Groups | ComputedAgain
 
 
 def form_of(node: fx.Node, placeholder: fx.Node, bits: int, smallest: int) -> Form:
-    """The form of the tensor that `node` of the forward graph gives to `placeholder` of the backward graph.
+    """The form in which `node` of the forward graph crosses to `placeholder` of the backward graph.
 
-    Below `smallest` elements it is whole.
+    A tensor of fewer than `smallest` elements crosses whole.
     """
     value: Tensor = node.meta["val"]
     if value.dtype != torch.bool and not value.is_floating_point():
@@ -96,14 +96,14 @@ def form_of(node: fx.Node, placeholder: fx.Node, bits: int, smallest: int) -> Fo
         return Whole("a statistic")
     if value.is_floating_point() and _is_divisor(placeholder):
         return Whole("backward divides by it")
-    places = places_of(value)
-    if isinstance(places, str):
-        return Whole(places)
-    return Bits(places) if value.dtype == torch.bool else Groups(bits, places)
+    layout = layout_of(value)
+    if isinstance(layout, str):
+        return Whole(layout)
+    return Bits(layout) if value.dtype == torch.bool else Groups(bits, layout)
 
 
 def bytes_of(value: Tensor) -> int:
-    """Bytes of a tensor, with the sizes that the compiler saw where they change."""
+    """Bytes of a tensor; sizes that change are those that the compiler saw first."""
     size: int = value.element_size()
     return hint(value.numel()) * size
 
@@ -112,18 +112,18 @@ def coded_bytes(value: Tensor, form: Form) -> int:
     """Bytes of a tensor in a form."""
     if isinstance(form, Whole):
         return bytes_of(value)
-    if isinstance(form, Again):
+    if isinstance(form, ComputedAgain):
         return 0
-    places = form.places
-    row: int = prod(places.sizes(value))
-    groups = hint(value.numel()) // row * ((row + places.filler) // places.group)
+    layout = form.layout
+    row: int = prod(layout.sizes(value))
+    groups = hint(value.numel()) // row * ((row + layout.filler) // layout.group)
     if isinstance(form, Bits):
-        return groups * places.group // 8
-    return groups * (HEADER + places.group * form.bits // 8)
+        return groups * layout.group // 8
+    return groups * (HEADER + layout.group * form.bits // 8)
 
 
 def _must_be_exact(placeholder: fx.Node) -> bool:
-    """Whether it, or a view of it, is an argument that has to be exact."""
+    """Whether it, or a view of it, is an argument that must be exact."""
     todo = [placeholder]
     while todo:
         node = todo.pop()
@@ -136,10 +136,10 @@ def _must_be_exact(placeholder: fx.Node) -> bool:
 
 
 def _is_divisor(placeholder: fx.Node) -> bool:
-    """Whether backward divides by it, or the like, as in the derivative of a logarithm or a root.
+    """Whether backward divides by it, as in the derivative of a logarithm or a root.
 
-    Near 0, half a step is a factor in such a quotient, and may make it infinite. So it is by what is computed of the
-    placeholder, element by element, unless that is known to stay away from 0, as 1 + x * x does.
+    Near 0, half a step is a factor of such a quotient, and may make it infinite. The same holds for values computed
+    from the placeholder element by element, unless they are known to stay away from 0, as 1 + x * x.
     """
     size = hint(placeholder.meta["val"].numel())
     seen, todo = {placeholder}, [placeholder]
@@ -156,7 +156,7 @@ def _is_divisor(placeholder: fx.Node) -> bool:
 
 
 def _divisor(node: fx.Node) -> object:
-    """The argument that an operation divides by, or that it has a pole in; None if there is none."""
+    """The argument by which an operation divides or in which it has a pole; None if there is none."""
     packet = packet_of(node)
     if packet is aten.div:
         return node.args[1]
@@ -168,7 +168,7 @@ def _divisor(node: fx.Node) -> object:
 
 
 def _is_away_from_zero(node: fx.Node) -> bool:
-    """Whether its result is positive, and a small change of its argument a small change of its logarithm."""
+    """Whether its result is positive, and a small change of its argument changes its logarithm little."""
     if packet_of(node) is not aten.add:
         return packet_of(node) in POSITIVE
     number = any(isinstance(arg, int | float) and arg >= AWAY for arg in node.args)
@@ -182,15 +182,15 @@ def _is_not_negative(node: fx.Node) -> bool:
 
 
 def _is_statistic(node: fx.Node) -> bool:
-    """Whether it is made, element by element, of the result of a reduction."""
+    """Whether it is computed, element by element, from the result of a reduction."""
     size = bytes_of(node.meta["val"])
     seen, todo = set(), [node]
     while todo:
-        one = todo.pop()
-        if one in seen or one.op != "call_function":
+        ancestor = todo.pop()
+        if ancestor in seen or ancestor.op != "call_function":
             continue
-        seen.add(one)
-        source = one.args[0] if one.target is operator.getitem else one
+        seen.add(ancestor)
+        source = ancestor.args[0] if ancestor.target is operator.getitem else ancestor
         if not isinstance(source, fx.Node):
             continue
         tensors = [arg for arg in source.all_input_nodes if isinstance(arg.meta.get("val"), Tensor)]

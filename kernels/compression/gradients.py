@@ -1,4 +1,4 @@
-"""How far the gradient of a compiled model is from the exact one: both are computed on the same batch."""
+"""The error of a compiled model's gradient: it is compared with the exact one on the same batch."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from kernels.compression.report import configs, percent, table
 from kernels.errors import KernelError, shown
 from kernels.memory.isolated import on_copies
 
-ROWS = 10  # parameters that are shown
+ROWS = 10  # parameters in the text
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class ParameterError:
     Attributes
     ----------
     name
-        In the model, before it was compiled.
+        Its name in the model before compilation.
     error
         ||g' - g|| / ||g||; where g is 0, 0 or infinity.
     share
-        ||g||² over that of the whole gradient: where this is small, the error says little.
+        ||g||² over that of the whole gradient; if it is small, the error matters little.
     """
 
     name: str
@@ -37,14 +37,14 @@ class ParameterError:
 
 @dataclass(frozen=True)
 class GradientError:
-    """The error of a gradient; `str(...)` tells it, and the worst parameters.
+    """The error of a gradient; `str(...)` shows it and the worst parameters.
 
     Attributes
     ----------
     error
         ||g' - g|| / ||g|| of the whole gradient.
     parameters
-        Those that have a gradient, the worst first.
+        The parameters with a gradient, the worst first.
     """
 
     error: float
@@ -56,7 +56,9 @@ class GradientError:
                 "no error: the gradient is that of eager mode, bit by bit; "
                 "either nothing but masks was coded, or loss does not call the model it is given, or the gradient is 0"
             )
-        rows = [(one.name, percent(one.error), percent(one.share)) for one in self.parameters[:ROWS]]
+        rows = [
+            (parameter.name, percent(parameter.error), percent(parameter.share)) for parameter in self.parameters[:ROWS]
+        ]
         lines = [f"error of the gradient: {percent(self.error)}"]
         lines += table([("parameter", "error", "share of |g|²"), *rows])
         more = self.parameters[ROWS:]
@@ -64,34 +66,33 @@ class GradientError:
 
 
 def gradient_error(compiled: nn.Module, loss: Callable[[nn.Module], Tensor]) -> GradientError:
-    """Measure the error of a compiled model's gradient: what codes do to it, and the rounding of compiled kernels.
+    """Measure the error of a compiled model's gradient: that of codes, and the rounding of compiled kernels.
 
-    The gradient is computed twice, in eager mode and as compiled, with the same random state, and both are held. What
-    parameters have as `.grad`, buffers, attributes of modules and PyTorch's random states are afterwards what they
-    were; what `loss` changes in place elsewhere, as in a list, stays changed.
+    The gradient is computed twice, in eager mode and compiled, with the same random state, and both are held in memory.
+    Gradients in `.grad`, buffers, attributes of modules and PyTorch's random states are restored; other objects that
+    `loss` changes in place, as a list, stay changed.
 
     Compiled code draws other random numbers than eager mode: turn dropout off, and draw noise before, not in `loss`.
-    Compiled with the option "fallback_random" of Inductor, it draws the same ones, unless codes are rounded
-    stochastically, which draws between them. A generator of one's own goes on from the first run to the second,
-    unnoticed.
+    Inductor's option "fallback_random" makes compiled code draw the same numbers, unless codes are rounded
+    stochastically, which draws in between. Your own generators are not restored between the two runs.
 
     Parameters
     ----------
     compiled
-        The model that torch.compile gave with `options(...)`, or a model some modules of which were compiled so.
+        The result of torch.compile with `options(...)`, or a model some of whose modules were compiled so.
     loss
-        From the model that it is given to a tensor of one number, without a call of backward; it is called twice.
+        Computes a tensor of one number from the model, without calling backward; it is called twice.
 
     Raises
     ------
     KernelError
-        If `compiled` is no such model, or one under DDP or FSDP; if `loss` gives something else, or a number that
-        depends on no parameter; if it draws random numbers and compiled code would draw others.
+        If `compiled` is not such a model, or wrapped by DDP or FSDP; if `loss` returns something else, or a number
+        that depends on no parameter; if it draws random numbers and compiled code would draw others.
     RuntimeError
-        PyTorch's own, for reentrant checkpoints, which only know backward().
+        PyTorch's own, for reentrant checkpoints, which support only backward().
     """
     _check(compiled)
-    named = {name: one for name, one in compiled.named_parameters() if one.requires_grad}
+    named = {name: parameter for name, parameter in compiled.named_parameters() if parameter.requires_grad}
     weights, may_draw = list(named.values()), all(map(_draws_as_eager_mode, configs(compiled)))
     with torch.enable_grad():
         with on_copies(compiled), torch.compiler.set_stance("force_eager"):
@@ -108,10 +109,10 @@ def gradient_error(compiled: nn.Module, loss: Callable[[nn.Module], Tensor]) -> 
 
 
 def _check(compiled: Any) -> None:
-    """Raises KernelError for what has no parameters, or has them in other processes, too."""
+    """Raises KernelError if it is not a module, or is spread over processes."""
     if not isinstance(compiled, nn.Module):
         raise KernelError(f"compiled must be a torch.nn.Module, which has parameters, got {shown(compiled)}")
-    fsdp = sys.modules.get("torch.distributed.fsdp")  # without which nothing can be sharded
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # if it was not imported, nothing is sharded
     wrappers = (
         nn.parallel.DistributedDataParallel,
         *((fsdp.FSDPModule, fsdp.FullyShardedDataParallel) if fsdp else ()),
@@ -129,13 +130,13 @@ def _draws_as_eager_mode(config: Mapping[str, Any]) -> bool:
 
 
 def _gradient(loss: Tensor, weights: Sequence[Tensor]) -> list[Tensor | None]:
-    """Not by backward(), which would add to what parameters hold, and run hooks such as an optimizer's."""
+    """The gradient; not by backward(), which would add to `.grad` and run hooks such as an optimizer's."""
     if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.is_floating_point()):
         raise KernelError(f"loss must return a floating-point tensor of one number, got {shown(loss)}")
-    found = torch.autograd.grad(loss, weights, allow_unused=True) if loss.requires_grad and weights else ()
-    if all(one is None for one in found):
+    gradients = torch.autograd.grad(loss, weights, allow_unused=True) if loss.requires_grad and weights else ()
+    if all(gradient is None for gradient in gradients):
         raise KernelError("loss must depend on parameters of the model that it is given, got a number that does not")
-    return list(found)
+    return list(gradients)
 
 
 def _random_states() -> list[Tensor]:
@@ -144,18 +145,18 @@ def _random_states() -> list[Tensor]:
 
 def _compared(names: Sequence[str], coded: Sequence[Tensor | None], exact: Sequence[Tensor | None]) -> GradientError:
     norms: dict[str, tuple[float, float]] = {}
-    for name, one, other in zip(names, coded, exact, strict=True):
-        if one is not None or other is not None:
-            norms[name] = _norms(one, other)
+    for name, approximate, reference in zip(names, coded, exact, strict=True):
+        if approximate is not None or reference is not None:
+            norms[name] = _norms(approximate, reference)
     off, whole = (hypot(*lengths) for lengths in zip(*norms.values(), strict=True))
     parameters = [ParameterError(name, _ratio(*pair), _ratio(pair[1], whole) ** 2) for name, pair in norms.items()]
-    parameters.sort(key=lambda one: inf if isnan(one.error) else one.error, reverse=True)
+    parameters.sort(key=lambda parameter: inf if isnan(parameter.error) else parameter.error, reverse=True)
     return GradientError(_ratio(off, whole), tuple(parameters))
 
 
 def _norms(coded: Tensor | None, exact: Tensor | None) -> tuple[float, float]:
-    """Of the difference, and of the exact gradient; None is 0."""
-    a, b = (0.0 if one is None else one.double() for one in (coded, exact))
+    """Norms of the difference and of the exact gradient; None is 0."""
+    a, b = (0.0 if gradient is None else gradient.double() for gradient in (coded, exact))
     return float(torch.as_tensor(a - b).norm()), float(torch.as_tensor(b).norm())
 
 

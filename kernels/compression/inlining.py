@@ -1,4 +1,4 @@
-"""Operations of a traced function, put into a graph."""
+"""Inline the operations of a traced function into a graph."""
 
 from torch import fx
 
@@ -6,7 +6,7 @@ from torch import fx
 def inline(
     graph: fx.Graph, traced: fx.GraphModule, arguments: list[fx.Node], before: fx.Node, names: list[str]
 ) -> list[fx.Node]:
-    """Copies of a traced function's operations, and those of them that are its results, under these names."""
+    """Copy a traced function's operations into the graph; its results get these names and are returned."""
     (output,) = traced.graph.find_nodes(op="output")
     named = dict(zip(output.args[0], names, strict=False))
     copies: dict[fx.Node, fx.Node] = {}

@@ -1,4 +1,4 @@
-"""What is asked of the nodes of a graph."""
+"""Properties of the nodes of a graph."""
 
 import inspect
 from typing import Any
@@ -18,7 +18,7 @@ def packet_of(node: fx.Node) -> object:
 
 
 def arguments_of(node: fx.Node) -> dict[str, Any]:
-    """What an operation is given, by name; empty for other nodes."""
+    """The arguments of an operation by name; empty for other nodes."""
     if node.op != "call_function":
         return {}
     if hasattr(node.target, "_schema"):
@@ -31,20 +31,20 @@ def arguments_of(node: fx.Node) -> dict[str, Any]:
 
 
 def cone(*ends: object) -> set[fx.Node]:
-    """The nodes among `ends`, and all that goes into them."""
-    found, todo = set(), [one for one in ends if isinstance(one, fx.Node)]
+    """The nodes among `ends`, and all their ancestors."""
+    nodes, todo = set(), [end for end in ends if isinstance(end, fx.Node)]
     while todo:
         node = todo.pop()
-        if node not in found:
-            found.add(node)
+        if node not in nodes:
+            nodes.add(node)
             todo += node.all_input_nodes
-    return found
+    return nodes
 
 
 def without_unused(pairs: dict[fx.Node, fx.Node], used: set[fx.Node]) -> dict[fx.Node, fx.Node]:
-    """The pairs without those whose placeholders were used, and are no more: they are erased.
+    """The pairs without placeholders that were `used` and no longer are: these are erased.
 
-    What was not used before stays: Inductor takes sizes from it.
+    Placeholders that were never used stay: Inductor takes sizes from them.
     """
     gone = {placeholder for placeholder in pairs.values() if placeholder in used and not placeholder.users}
     for placeholder in gone:
@@ -53,7 +53,7 @@ def without_unused(pairs: dict[fx.Node, fx.Node], used: set[fx.Node]) -> dict[fx
 
 
 def is_product(node: fx.Node) -> bool:
-    """Whether it is an operation that Inductor does not fuse, and that takes most of the time."""
+    """Whether it is a matrix product, convolution or attention: Inductor does not fuse it, and it takes most time."""
     packet = packet_of(node)
     return packet in PRODUCTS or "attention" in str(packet)
 
@@ -64,6 +64,6 @@ def is_drawn(node: fx.Node) -> bool:
 
 
 def origin(node: fx.Node) -> dict[str, Any]:
-    """What tells where a node comes from, and in which part of the saved tensors it stands."""
+    """Metadata that says where a node comes from, and among which saved tensors it counts."""
     names = ("nn_module_stack", "stack_trace", "saved_tensor_with_no_vc_check", "partitioner_tag")
     return {name: node.meta[name] for name in names if name in node.meta}

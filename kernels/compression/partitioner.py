@@ -1,4 +1,4 @@
-"""The partitioner that torch.compile is given."""
+"""The partitioner for torch.compile."""
 
 import hashlib
 from collections.abc import Sequence
@@ -20,44 +20,42 @@ from kernels.errors import KernelError
 from kernels.methods.every_tensor import EveryTensor
 from kernels.planning.plan import Plan
 
-TORCH = ((2, 9), (2, 13))  # the releases that this package supports; CI has the last, the others were tested by hand
+TORCH = ((2, 9), (2, 13))  # supported releases; CI tests the last, the others were tested by hand
 
 
 def options(
     bits: int | None = None, *, rounding: str | None = None, plan: Plan | str | PathLike[str] | None = None
 ) -> dict[str, Any]:
-    """Options of torch.compile by which a model saves codes for its backward pass.
+    """Options of torch.compile for a model that saves codes for its backward pass.
 
-    They join others: ``torch.compile(model, options={**options(bits=4), "max_autotune": True})``.
+    They can be combined with others: ``torch.compile(model, options={**options(bits=4), "max_autotune": True})``.
 
     Parameters
     ----------
     bits
-        Of each element, 2 to 8, by default 4; half a bit more goes to each group of 64, for its minimum value and its
-        step.
+        Of each element, 2 to 8, by default 4; minimum and step of each group of 64 add half a bit per element.
     rounding
-        "nearest", the default, or "stochastic", whose decoded values have the right mean; PyTorch's random state seeds
-        it.
+        "nearest", the default, or "stochastic", which is unbiased; PyTorch's random state seeds it.
     plan
-        Of `make_plan`, or a file that it was saved in: it says bits and rounding, tensor by tensor.
+        The result of `make_plan`, or a file with it: bits for each tensor, and rounding.
 
     Raises
     ------
     KernelError
-        For other values, and on a release of PyTorch that was not tested.
+        For other values, or on a release of PyTorch that was not tested.
     """
     check_release()
     if plan is None:
         return _options(EveryTensor(4 if bits is None else bits, "nearest" if rounding is None else rounding))
     if bits is not None or rounding is not None:
         raise KernelError("bits and rounding must not be given beside plan, which says both")
-    found = plan if isinstance(plan, Plan) else Plan.load(plan)
-    if not found.compiled:
+    loaded = plan if isinstance(plan, Plan) else Plan.load(plan)
+    if not loaded.compiled:
         raise KernelError(
             "plan must be of a compiled model, got one for eager mode, which saves other tensors; make one by"
             " make_plan(model, inputs, budget, compiled=True), or give this one to convert(model, plan=...)"
         )
-    method = found.method
+    method = loaded.method
     return _options(PlannedParts(method.bits, method.rounding, method.at_site))
 
 
@@ -65,7 +63,7 @@ def check_release() -> None:
     """Raise KernelError on a release of PyTorch that was not tested."""
     release = tuple(int(part) for part in torch.__version__.split(".")[:2])
     if not TORCH[0] <= release <= TORCH[1]:
-        first, last = (".".join(map(str, one)) for one in TORCH)
+        first, last = (".".join(map(str, version)) for version in TORCH)
         raise KernelError(
             f"kernels.compression works with torch {first} to {last}, not {torch.__version__}; "
             'in eager mode, kernels.convert(model, "compress", bits=4) works with all'
@@ -77,17 +75,17 @@ def _options(method: EveryTensor) -> dict[str, Any]:
 
 
 class CodedPartitioner(private.CustomPartitionerFn):
-    """Cuts the graph of forward and backward as PyTorch does, then codes what crosses.
+    """Cuts the graph of forward and backward as PyTorch does, then codes the tensors that cross.
 
     Attributes
     ----------
     method
-        Says the bits.
+        Sets the bits.
     graphs
-        What crossed in each graph that was compiled in this process; one that came from Inductor's cache is not here.
+        The graphs that were compiled in this process; not those from Inductor's cache.
     """
 
-    smallest: int | None = None  # elements of a tensor that may have codes, if not as usual
+    smallest: int | None = None  # least elements of a tensor with codes; None: the default
 
     def __init__(self, method: EveryTensor) -> None:
         self.method = method
@@ -116,11 +114,11 @@ class CodedPartitioner(private.CustomPartitionerFn):
         put_codes(forward, backward, cut, self.method.rounding)
 
     def uuid(self) -> str:
-        """What Inductor's caches know this partitioner by: its method, and the text of this package."""
+        """The key of this partitioner in Inductor's caches: its method, and a hash of this package's source."""
         return f"kernels.compression {_text()} {self.method!r}"
 
     def __deepcopy__(self, memo: object) -> Self:
-        """Itself: Inductor copies its options, and the report has to find the graphs."""
+        """Itself: Inductor copies its options, but the report needs this object's graphs."""
         return self
 
 

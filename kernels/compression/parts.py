@@ -1,25 +1,29 @@
-"""Plans for a model, where its parts are compiled by themselves: layer by layer, or as FSDP2 cuts it."""
+"""Plans for models whose parts are compiled separately: layer by layer, or as FSDP2 cuts them."""
 
 from kernels.methods.every_tensor import EveryTensor
 from kernels.methods.planned import Planned
 
 
 class PlannedParts(Planned):
-    """As `Planned`; in a part that is compiled by itself, a site gets the most bits of those that it may be.
+    """As `Planned`; in a separately compiled part, a site gets the most bits of all planned sites it may stand for.
 
-    Names in such a graph begin at the part: "gate: aten.mm" may be "layers.0.gate: aten.mm", or that of any other
-    layer, for all of which the part is compiled once. Of the part itself, ": aten.add", only the operation is known.
+    Names in such a graph begin at the part: "gate: aten.mm" may be "layers.0.gate: aten.mm", or that of another layer,
+    as the part is compiled once for all. In the part itself, ": aten.add", only the operation is known.
     """
 
     def at(self, site: str) -> EveryTensor | None:
-        """What codes the tensor at a site; None: it stays as it is."""
-        found = self.known(site)
-        if not found:
+        """The method for the tensor at a site; None: it stays whole."""
+        candidates = self.known(site)
+        if not candidates:
             return super().at(site)
-        return None if None in found else EveryTensor(max(bits for bits in found if bits is not None), self.rounding)
+        return (
+            None
+            if None in candidates
+            else EveryTensor(max(bits for bits in candidates if bits is not None), self.rounding)
+        )
 
     def known(self, site: str) -> tuple[int | None, ...]:
-        """The bits of all sites of the plan that this one may be."""
+        """The bits of all planned sites that this site may stand for."""
         if site in self.at_site:
             return (self.at_site[site],)
         module, _, operation = site.rpartition(": ")

@@ -1,7 +1,7 @@
-"""What plans for compiled models are made by: the tensors that cross in their graphs, and what codes there do.
+"""The basis of plans for compiled models: the tensors that cross in their graphs, and the errors of codes there.
 
-The model is compiled as torch.compile does it by default, up to the point where Inductor would generate code: graphs
-run operation by operation. So the tensors that cross are those of the training to come, and have the same names.
+The model is compiled as torch.compile does by default, up to the point where Inductor would generate code; then graphs
+run operation by operation. So the tensors that cross, and their names, are those of later training.
 """
 
 from collections import Counter
@@ -29,35 +29,35 @@ from kernels.planning.observe import SavedSite, Step
 from kernels.planning.sensitivity import Bits, Gradients, Trials
 from kernels.planning.task import Blocks, Task
 
-# Of the sites of a batch, a step of few samples may do without so many: their errors are guessed to be as large as any,
-# and are not in what is measured at last. That this stays little is our choice; the networks tried had 1 of 18 or none.
+# The share of a batch's sites that a step of few samples may lack: their errors are taken to be as large as any, and
+# are missing in the final measurement. The limit is our choice; the networks tried lacked 1 of 18 sites or none.
 MISSING = 0.1
 
 
-class TriedGradients(Gradients):
-    """As `Gradients`, of the model as it is compiled."""
+class CompiledGradients(Gradients):
+    """As `Gradients`, of the compiled model."""
 
     def _output(self, model: nn.Module, args: Any, kwargs: Any) -> Any:
-        return run(model, Trying(self._trials), args, kwargs)
+        return run(model, TrialPartitioner(self._trials), args, kwargs)
 
     def _try(self, bits: Bits) -> None:
         self._trials.bits = bits
 
 
 class CompiledTask(Task):
-    """As `Task`, of a model that will be compiled: in whole, with sizes that do not change."""
+    """As `Task`, of a model that will be compiled as a whole, with fixed sizes."""
 
     compiled: ClassVar[bool] = True
-    gradients: ClassVar[type[Gradients]] = TriedGradients
+    gradients: ClassVar[type[Gradients]] = CompiledGradients
 
     @property
     def blocks(self) -> Blocks:
-        """None: what backward computes again, PyTorch's partitioner says."""
+        """None: PyTorch's partitioner decides what backward computes again."""
         return ()
 
     def _observed(self, blocks: Blocks) -> Step:
         check_release()
-        cut = Trying(Trials(self.rounding, smallest=forms.SMALLEST))
+        cut = TrialPartitioner(Trials(self.rounding, smallest=forms.SMALLEST))
         try:
             with on_fakes(self.model, *self.call, compiled=True) as (copied, args, kwargs):
                 if self.training:
@@ -80,7 +80,7 @@ class CompiledTask(Task):
         return step_of(cut, beside)
 
     def _miss(self, missing: Set[str], of: int) -> None:
-        """Go on if they are few: which tensors PyTorch lets cross goes by their sizes, too."""
+        """Go on if few are missing: which tensors cross depends on their sizes, too."""
         if len(missing) > MISSING * of:
             raise KernelError(
                 f"samples must be cut as the whole batch, got none of {len(missing)} of its {of} saved tensors, such as"
@@ -93,7 +93,7 @@ class CompiledTask(Task):
             with super()._gradients(*given) as gradients:
                 yield gradients
         finally:
-            torch.compiler.reset()  # what is compiled next knows nothing of samples
+            torch.compiler.reset()  # or the next compilation would know the samples' sizes
 
 
 def run(
@@ -103,24 +103,24 @@ def run(
     kwargs: Any,
     watch: Callable[[], Callable[[], object]] = lambda: lambda: None,
 ) -> Any:
-    """What a model gives, compiled with a partitioner; its graphs run operation by operation.
+    """The output of a model compiled with a partitioner; its graphs run operation by operation.
 
-    `watch` is as of `private.interpreted`.
+    `watch` is as in `private.interpreted`.
     """
-    torch.compiler.reset()  # or sizes that differ from those of a run before would count as sizes that change
+    torch.compiler.reset()  # or sizes other than those of an earlier run would count as dynamic
     with torch.compiler.set_stance("default"), torch.enable_grad():
         return torch.compile(model, backend=private.interpreted(cut, watch), dynamic=False)(*args, **kwargs)
 
 
-class Trying(CodedPartitioner):
-    """Lets tensors cross whole, of which backward sees what would come out of the codes that are tried.
+class TrialPartitioner(CodedPartitioner):
+    """Lets tensors cross whole, and backward see their values as decoded from the codes on trial.
 
     Attributes
     ----------
     sites
-        Of each graph, with their bytes.
+        The sites of each graph, with their bytes.
     runs
-        How often each graph ran forward, by its number, if it was told to `watch`: layers that are alike may share one.
+        How often each graph ran forward, by its number, if `watch` is used: layers that are alike may share a graph.
     """
 
     def __init__(self, trials: Trials) -> None:
@@ -130,59 +130,59 @@ class Trying(CodedPartitioner):
         self.runs: Counter[int] = Counter()
 
     def watch(self) -> Callable[[], object]:
-        """What counts the runs of the graph that was cut last."""
+        """A function that counts the runs of the graph that was cut last."""
         return partial(self.runs.update, [len(self.graphs) - 1])
 
     def _write(self, forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut) -> None:
         last = backward.graph.find_nodes(op="placeholder")[-1]
-        found = []
+        saved_sites = []
         for node, site in cut.sites.items():
             form, value, placeholder = cut.forms[node], node.meta["val"], cut.pairs[node]
             if not isinstance(form, Groups):
                 raise KernelError(f"every site must have codes to be tried, got {site} without; report this")
             self._trials.sites[site] = value.numel()
-            found.append(_saved(site, value, form))
+            saved_sites.append(_saved(site, value, form))
             with backward.graph.inserting_after(last):
                 seen = backward.graph.call_function(_seen(self._trials, site, form, value), (placeholder,))
             seen.meta = dict(placeholder.meta)
             placeholder.replace_all_uses_with(seen, lambda user, seen=seen: user is not seen)
-        self.sites.append(found)
+        self.sites.append(saved_sites)
         let_cross(forward, backward, cut.outputs, list(cut.pairs))
 
 
 def _seen(trials: Trials, site: str, form: Groups, value: Tensor) -> Callable[[Tensor], Tensor]:
-    """What makes of a tensor that crosses at a site what backward is to see."""
-    places, sizes = form.places, form.places.sizes(value)
+    """A function from a tensor that crosses at a site to the one that backward sees."""
+    layout, sizes = form.layout, form.layout.sizes(value)
 
     def seen(x: Tensor) -> Tensor:
         bits = trials.bits.get(site)
         if bits is None:
             return x
-        groups = places.split(x)
+        groups = layout.split(x)
         noise = torch.rand_like(groups, dtype=torch.float32) if trials.rounding == "stochastic" else None
-        return places.join(codes.decode(codes.encode(groups, bits, noise), bits, x.dtype), sizes)
+        return layout.join(codes.decode(codes.encode(groups, bits, noise), bits, x.dtype), sizes)
 
     return seen
 
 
 def _saved(site: str, value: Tensor, form: Groups) -> SavedSite:
-    """It is there from the first moment to the last: of when the compiler makes and frees it, nothing is known."""
-    one, two = (coded_bytes(value, Groups(bits, form.places)) for bits in (1, 2))
-    return SavedSite(site, bytes_of(value), two - one, 2 * one - two, 0, 1)
+    """The site, alive during the whole step: when the compiler makes and frees its tensor is unknown."""
+    with_1_bit, with_2_bits = (coded_bytes(value, Groups(bits, form.layout)) for bits in (1, 2))
+    return SavedSite(site, bytes_of(value), with_2_bits - with_1_bit, 2 * with_1_bit - with_2_bits, 0, 1)
 
 
 def saved_beside(output: Any, own: Sequence[Tensor]) -> int:
-    """Bytes that autograd saves outside of compiled graphs, without those of `own` and what graphs save, too."""
-    kept: tuple[dict[int, int], dict[int, int]] = {}, {}  # outside, and in graphs: by storage
+    """Bytes that autograd saves outside of compiled graphs, except `own` tensors and those that graphs save, too."""
+    saved: tuple[dict[int, int], dict[int, int]] = {}, {}  # bytes by storage: outside of graphs, and in them
     for node in nodes(output):
-        into = kept["CompiledFunction" in node.name()]
+        into = saved["CompiledFunction" in node.name()]
         into |= {storage._cdata: storage.nbytes() for x in saved_of(node) for storage in storages(x)}
-    known = kept[1].keys() | addresses(own)
-    return sum(count for key, count in kept[0].items() if key not in known)
+    known = saved[1].keys() | addresses(own)
+    return sum(count for key, count in saved[0].items() if key not in known)
 
 
-def step_of(cut: Trying, beside: int) -> Step:
-    """What crosses in all graphs as often as they run, and bytes beside it; each site once."""
+def step_of(cut: TrialPartitioner, beside: int) -> Step:
+    """The step of all graphs, each counted as often as it runs, and the bytes beside them; each site once."""
     joined: dict[str, SavedSite] = {}
     for number, sites in enumerate(cut.sites):
         times = cut.runs[number]
@@ -194,5 +194,5 @@ def step_of(cut: Trying, beside: int) -> Step:
                 per_bit=before.per_bit + times * site.per_bit,
                 fixed=before.fixed + times * site.fixed,
             )
-    kept = beside + sum(cut.runs[number] * graph.after for number, graph in enumerate(cut.graphs))
-    return Step(list(joined.values()), MOST, (), 1, kept)
+    saved = beside + sum(cut.runs[number] * graph.after for number, graph in enumerate(cut.graphs))
+    return Step(list(joined.values()), MOST, (), 1, saved)

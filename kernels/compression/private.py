@@ -1,4 +1,4 @@
-"""All that this package takes from inside PyTorch: nothing of it is promised to stay."""
+"""All that this package uses of PyTorch's private modules, which may change with any release."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def partition(joint: fx.GraphModule, inputs: Sequence[object], **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """PyTorch's own partition, told that a code is cheaper than the tensor that a product in backward needs."""
+    """PyTorch's own partition, which may recompute views and inputs of products in backward: codes are cheaper."""
     with functorch_config.patch(ban_recompute_materialized_backward=False, recompute_views=True):
         forward, backward = min_cut_rematerialization_partition(joint, inputs, **options)
     return forward, backward
@@ -40,17 +40,17 @@ def partition(joint: fx.GraphModule, inputs: Sequence[object], **options: Any) -
 def interpreted(
     cut: CustomPartitionerFn, watch: Callable[[], Callable[[], object]] = lambda: lambda: None
 ) -> Callable[..., Any]:
-    """A backend of torch.compile: Inductor up to where it generates code; then graphs run operation by operation.
+    """A backend of torch.compile: Inductor up to code generation; then graphs run operation by operation.
 
-    Backward may run again and again. `watch` is called for each forward graph right after it was cut, and what it gives
-    each time that the graph runs.
+    Backward may run repeatedly. `watch` is called right after each forward graph was cut; the function that it returns
+    is called each time that graph runs.
     """
-    from torch._inductor.compile_fx import compile_fx  # which takes a second, and warns of what is its own
+    from torch._inductor.compile_fx import compile_fx  # slow to import, and warns of its own internals
 
     settings = {"custom_partitioner_fn": cut, "force_disable_caches": True}
 
-    def run(graph: fx.GraphModule, *_: Any, **told: Any) -> Any:
-        if told.get("is_backward") or told.get("is_inference"):
+    def run(graph: fx.GraphModule, *_: Any, **context: Any) -> Any:
+        if context.get("is_backward") or context.get("is_inference"):
             return make_boxed_func(graph)
         runs = watch()
 
@@ -68,18 +68,18 @@ def interpreted(
 
 
 def trace(function: Callable[..., Any], *values: Tensor) -> fx.GraphModule:
-    """The graph of a function of fake tensors, in the operations that Inductor knows."""
+    """Trace a function of fake tensors into a graph of operations that Inductor knows."""
     return make_fx(function, decomposition_table=select_decomp_table())(*values)
 
 
 def in_memory(x: Tensor) -> Tensor:
-    """The same tensor, which Inductor writes to memory before it is read, in place of computing it in each loop."""
+    """The same tensor, which Inductor then writes to memory instead of computing it in each loop that reads it."""
     same: Tensor = inductor_prims.force_stride_order(x, x.stride())
     return same
 
 
 def uniform(like: Tensor) -> Tensor:
-    """Numbers from [0, 1), in a graph for Inductor, whose passes that make such of torch.rand have run before."""
+    """Uniform numbers from [0, 1) in Inductor's operations: its passes that replace torch.rand have already run."""
     if inductor_config.fallback_random:
         return torch.rand_like(like, dtype=torch.float32)
     seed = torch.ops.prims.inductor_lookup_seed(torch.ops.prims.inductor_seeds(1, like.device), 0)
@@ -88,14 +88,14 @@ def uniform(like: Tensor) -> Tensor:
 
 
 def vector(device: torch.device) -> int:
-    """Numbers of 32 bits in a vector of compiled code: 16 on a CPU with AVX-512; 8 on others, and on a GPU.
+    """32-bit numbers in a vector of compiled code: 16 on a CPU with AVX-512; 8 on others, and on a GPU.
 
-    In vectors of 16, groups of 8 lanes take thrice as long to encode; in those of 8, 16 lanes twice as long to decode.
+    With vectors of 16, 8 lanes take three times as long to encode; with vectors of 8, 16 lanes twice as long to decode.
     """
     return 16 if device.type == "cpu" and pick_vec_isa().bit_width() == 512 else 8
 
 
 def module_name(path: str) -> str:
-    """Of Dynamo's path to a module, as L['self'].layers.0 or G['model'].layers.0: the part that is a name in it."""
+    """The module's name in Dynamo's path to it, as L['self'].layers.0 or G['model'].layers.0."""
     path = re.sub(r"^[LG]\['\w+'\](\._orig_mod)?", "", path)
     return re.sub(r"\._modules\['(\w+)'\]", r".\1", path).lstrip(".")

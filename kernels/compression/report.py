@@ -1,4 +1,4 @@
-"""What crosses from forward to backward in a compiled model, in what form."""
+"""Which tensors a compiled model saves for backward, and in what form."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ ERROR = "error: expected of normally distributed values, relative, in the root m
 
 @dataclass(frozen=True)
 class Report:
-    """The graphs of a compiled model; `str(report)` is a table of them, layers that are alike in one row."""
+    """The graphs of a compiled model; `str(report)` is a table, with one row for layers that are alike."""
 
     graphs: tuple[Graph, ...]
 
@@ -31,55 +31,55 @@ class Report:
 
 
 def report(compiled: Callable[..., Any]) -> Report:
-    """What a compiled model or function saves for its backward pass.
+    """Report the tensors that a compiled model or function saves for its backward pass.
 
     Parameters
     ----------
     compiled
-        What torch.compile gave with `options(...)`, or a model some modules of which were compiled so.
+        The result of torch.compile with `options(...)`, or a model some of whose modules were compiled so.
 
     Raises
     ------
     KernelError
-        If nothing of it was compiled with `options(...)`.
+        If no part of it was compiled with `options(...)`.
     """
     partitioners = dict.fromkeys(config["custom_partitioner_fn"] for config in configs(compiled))
     return Report(tuple(graph for partitioner in partitioners for graph in partitioner.graphs))
 
 
 def configs(compiled: Any) -> list[Mapping[str, Any]]:
-    """The settings of Inductor that parts were compiled with, of those that have `options(...)` among them.
+    """Inductor's settings of all parts that were compiled with `options(...)`.
 
     Raises
     ------
     KernelError
-        If there are none.
+        If there are no such parts.
     """
     parts = [compiled, *compiled.modules()] if isinstance(compiled, nn.Module) else [compiled]
-    found = [config for part in parts for config in _configs_of(part)]
-    if not found:
+    settings = [config for part in parts for config in _configs_of(part)]
+    if not settings:
         raise KernelError(
             "compiled must be what torch.compile(model, options=compression.options(...)) gave, or a model with "
             f"modules compiled so, not a {type(compiled).__name__} without such options"
         )
-    return found
+    return settings
 
 
 def _configs_of(part: Any) -> Iterator[Mapping[str, Any]]:
-    """Of a module or function that is compiled, or whose forward is."""
-    for one in (part, getattr(part, "_compiled_call_impl", None), getattr(part, "forward", None)):
-        config = getattr(one, "get_compiler_config", lambda: None)() or {}
+    """Settings of a compiled module or function, or of a module with a compiled forward."""
+    for holder in (part, getattr(part, "_compiled_call_impl", None), getattr(part, "forward", None)):
+        config = getattr(holder, "get_compiler_config", lambda: None)() or {}
         if isinstance(config.get("custom_partitioner_fn"), CodedPartitioner):
             yield config
 
 
 def percent(share: float) -> str:
-    """For a reader: 9.1 %."""
+    """As text: 9.1 %."""
     return f"{100 * share:.2g} %"
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines of a table, its header being the first row."""
+    """Lines of a table whose first row is the header."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -89,13 +89,20 @@ def _lines(number: int, graph: Graph) -> Iterator[str]:
     ratio = f", {graph.before / graph.after:.1f} times less" if graph.after else ""
     yield f"graph {number}: {size(graph.after)} cross into backward in place of {size(graph.before)}{ratio}"
     groups: dict[tuple[str, ...], list[Crossing]] = {}
-    for one in graph.crossings:
-        form = f"{one.form}: {one.reason}" if one.reason else one.form
-        error = percent(one.error) if one.error else "0"
-        groups.setdefault((like(one.module) or "the model", one.operation, one.dtype, form, error), []).append(one)
+    for crossing in graph.crossings:
+        form = f"{crossing.form}: {crossing.reason}" if crossing.reason else crossing.form
+        error = percent(crossing.error) if crossing.error else "0"
+        groups.setdefault(
+            (like(crossing.module) or "the model", crossing.operation, crossing.dtype, form, error), []
+        ).append(crossing)
     header = ("module", "operation", "dtype", "form", "error", "tensors", "before", "after")
     rows = [
-        (*key, str(len(ones)), size(sum(one.before for one in ones)), size(sum(one.after for one in ones)))
-        for key, ones in groups.items()
+        (
+            *key,
+            str(len(crossings)),
+            size(sum(crossing.before for crossing in crossings)),
+            size(sum(crossing.after for crossing in crossings)),
+        )
+        for key, crossings in groups.items()
     ]
     yield from table([header, *rows])

@@ -1,4 +1,4 @@
-"""Codes, put between a forward graph and its backward graph."""
+"""Insert encoding into a forward graph, and decoding into its backward graph."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,12 +8,12 @@ from torch import SymInt, Tensor, fx
 from kernels.compression import codes, private
 from kernels.compression.crossing import Crossing
 from kernels.compression.cut import Cut, module_of, operation_of
-from kernels.compression.decoding import Reader, decode_where_used
+from kernels.compression.decoding import Decoder, decode_where_used
 from kernels.compression.expected_error import expected_error
 from kernels.compression.forms import Bits, Form, Groups, Whole, bytes_of, coded_bytes
 from kernels.compression.inlining import inline
+from kernels.compression.layout import hint
 from kernels.compression.nodes import origin
-from kernels.compression.places import hint
 from kernels.engine.elements import dtype_name
 
 Graphs = tuple[fx.GraphModule, fx.GraphModule]
@@ -21,24 +21,24 @@ Traced = dict[tuple[str, Bits | Groups], Graphs]
 
 
 def put_codes(forward: fx.GraphModule, backward: fx.GraphModule, cut: Cut, rounding: str) -> None:
-    """Let codes cross in the stead of what is coded; of both graphs."""
+    """Encode in the forward graph and decode in the backward graph, so that codes cross."""
     crossing: list[fx.Node] = []
-    readers: dict[fx.Node, Reader] = {}
+    decoders: dict[fx.Node, Decoder] = {}
     traced: Traced = {}
     coded = cut.coded
     for node, placeholder in cut.pairs.items():
         if node in coded:
             graphs = _graphs(node.meta["val"], coded[node], rounding, traced)
-            made, readers[placeholder] = _code(forward, backward, node, placeholder, graphs)
+            made, decoders[placeholder] = _code(forward, backward, node, placeholder, graphs)
             crossing += made
         else:
             crossing.append(node)
-    decode_where_used(backward.graph, readers, set(cut.pairs.values()))
+    decode_where_used(backward.graph, decoders, set(cut.pairs.values()))
     let_cross(forward, backward, cut.outputs, crossing)
 
 
 def let_cross(forward: fx.GraphModule, backward: fx.GraphModule, outputs: int, crossing: list[fx.Node]) -> None:
-    """End the forward graph, after its own outputs, with what the backward graph begins with."""
+    """Make `crossing` the forward graph's outputs for backward, after its own, and recompile both graphs."""
     (last,) = forward.graph.find_nodes(op="output")
     last.args = ((*last.args[0][:outputs], *crossing),)
     for module in (forward, backward):
@@ -47,7 +47,7 @@ def let_cross(forward: fx.GraphModule, backward: fx.GraphModule, outputs: int, c
 
 
 def crossings(cut: Cut, rounding: str) -> list[Crossing]:
-    """What is told of all that crosses."""
+    """The report's rows of all tensors that cross."""
     return [_row(node, form, cut.sites.get(node, ""), rounding) for node, form in cut.forms.items()]
 
 
@@ -68,74 +68,74 @@ def _row(node: fx.Node, form: Form, site: str, rounding: str) -> Crossing:
         reason,
         bytes_of(value),
         coded_bytes(value, form),
-        expected_error(form.bits, form.places.group, rounding) if isinstance(form, Groups) else 0.0,
+        expected_error(form.bits, form.layout.group, rounding) if isinstance(form, Groups) else 0.0,
         site,
     )
 
 
 def _code(
     forward: fx.GraphModule, backward: fx.GraphModule, node: fx.Node, placeholder: fx.Node, graphs: Graphs
-) -> tuple[list[fx.Node], Reader]:
-    """What crosses in the stead of a node, encoded after its last use, and how the placeholder is decoded.
+) -> tuple[list[fx.Node], Decoder]:
+    """Encode a node after its last use; its codes, and the decoder of its placeholder.
 
-    To encode at once would save no less, and Inductor may fuse the code with the last use.
+    Encoding right away would save no memory, and Inductor may fuse encoding with the last use.
     """
     encoding, decoding = graphs
     names = [f"{node.name}_{part}" for part in ("minimum", "step", "field", "field2", "field3")]
     made = inline(forward.graph, encoding, [node], _after_last_use(node), names)
     with backward.graph.inserting_before(placeholder):
-        crossing = [backward.graph.placeholder(one.name) for one in made]
+        crossing = [backward.graph.placeholder(sent.name) for sent in made]
     for sent, received in zip(made, crossing, strict=True):
         sent.meta = {**origin(node), **sent.meta}
         received.meta["val"] = sent.meta["val"]
-    return made, Reader(crossing, decoding)
+    return made, Decoder(crossing, decoding)
 
 
 def _graphs(value: Tensor, form: Bits | Groups, rounding: str, traced: Traced) -> Graphs:
-    """Encode and decode as graphs; tensors that are alike share them, for tracing takes longer than all else here."""
+    """Encoding and decoding as graphs, shared by like tensors: tracing takes longer than all else here."""
     key = (str((value.shape, value.stride(), value.dtype, value.device)), form)
     if key not in traced:
         encode, decode = _functions(value, form, rounding)
         encoding = private.trace(encode, value)
         (output,) = encoding.graph.find_nodes(op="output")
-        traced[key] = encoding, private.trace(decode, *(one.meta["val"] for one in output.args[0]))
+        traced[key] = encoding, private.trace(decode, *(encoded.meta["val"] for encoded in output.args[0]))
     return traced[key]
 
 
 def _functions(value: Tensor, form: Bits | Groups, rounding: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Encode and decode, from a list of tensors to a list of tensors."""
-    places, sizes = form.places, form.places.sizes(value)
+    """Functions that encode and decode, each from tensors to a list of tensors."""
+    layout, sizes = form.layout, form.layout.sizes(value)
 
     def encode(x: Tensor) -> list[Tensor]:
         if isinstance(form, Bits):
-            return [codes.encode_bits(places.split(x))]
+            return [codes.encode_bits(layout.split(x))]
         written = _is_written_first(x)
-        groups = places.split(private.in_memory(x) if written else x)
+        groups = layout.split(private.in_memory(x) if written else x)
         noise = private.uniform(groups) if rounding == "stochastic" else None
         minimum, step, fields = codes.encode(groups, form.bits, noise, written)
         return [minimum, step, *fields]
 
     def decode(*parts: Tensor) -> list[Tensor]:
         if isinstance(form, Bits):
-            return [places.join(codes.decode_bits(parts[0]), sizes)]
-        whole = codes.Codes(parts[0], parts[1], parts[2:])
-        return [places.join(codes.decode(whole, form.bits, value.dtype), sizes)]
+            return [layout.join(codes.decode_bits(parts[0]), sizes)]
+        encoded = codes.Codes(parts[0], parts[1], parts[2:])
+        return [layout.join(codes.decode(encoded, form.bits, value.dtype), sizes)]
 
     return encode, decode
 
 
 def _is_written_first(x: Tensor) -> bool:
-    """Whether x, and what codes need of each group, is written to memory before it is read: on a CPU.
+    """Whether x, and the minimum and step of each group, are written to memory before they are read: on a CPU.
 
-    Were x computed in the loops that encode it, Inductor's C++ would take what x has from its row, such as a mean,
-    number by number. Not where sizes change: older releases of PyTorch order strides as plain numbers only.
+    If x were computed in the loops that encode it, Inductor's C++ would load values of its row, such as a mean, number
+    by number. Not where sizes change: older releases of PyTorch order strides as plain numbers only.
     """
     return x.device.type == "cpu" and not any(isinstance(size, SymInt) for size in (*x.shape, *x.stride()))
 
 
 def _after_last_use(node: fx.Node) -> fx.Node:
-    """The operation before which nothing uses the node any more, but for the output."""
-    order = {one: place for place, one in enumerate(node.graph.nodes)}
+    """The operation right after the node's last use, apart from the output."""
+    order = {operation: place for place, operation in enumerate(node.graph.nodes)}
     last = max((user for user in node.users if user.op != "output"), key=order.__getitem__, default=node)
     following = last.next
     while following.op == "placeholder":

@@ -1,4 +1,4 @@
-"""What torch.autocast does now."""
+"""The current state of torch.autocast."""
 
 from collections.abc import Sequence
 
@@ -9,12 +9,12 @@ from kernels.hooks import autocasts
 
 
 def autocasting(given: Sequence[Tensor]) -> bool:
-    """Whether a call of these tensors is one under autocast."""
+    """Whether autocast is on for the device of these tensors."""
     return bool(given) and autocast_of(given[0].device.type)[2]
 
 
 def autocast_of(kind: str) -> tuple[str, torch.dtype | None, bool]:
-    """What torch.autocast is given to be as it is now: the kind of device, the type, and whether it is on."""
+    """Arguments of torch.autocast that restore its current state: kind of device, type, and whether it is on."""
     if not autocasts(kind):
         return "cpu", None, False
     enabled = torch.is_autocast_enabled(kind)

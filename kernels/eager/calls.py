@@ -1,11 +1,11 @@
-"""What is known of PyTorch's functions, by their names: an operator, a method and a function of one name are alike."""
+"""Properties of PyTorch's functions by name; an operator, a method and a function of the same name are alike."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
-# Cheap functions of tensors and numbers that give the same again, element by element or, as norms, row by row.
+# Cheap, deterministic functions of tensors and numbers, element by element or, as norms, row by row.
 REPEATED = frozenset(
     [
         *("add", "radd", "sub", "rsub", "mul", "rmul", "div", "truediv", "neg", "square", "pow"),
@@ -22,9 +22,9 @@ REDUCTIONS = frozenset(
         *("norm", "linalg_vector_norm", "vector_norm", "logsumexp"),
     ]
 )
-# Of a statistic they make a statistic.
+# Functions whose result is a statistic if their argument is.
 OF_STATISTICS = REPEATED | {"sqrt", "rsqrt", "reciprocal", "rdiv", "rtruediv", "root"}
-# They save nothing that is large, and what they give is a view, or no tensor.
+# They save nothing large; their result is a view, or no tensor.
 PASSED = frozenset(
     [
         *("size", "dim", "numel", "stride", "is_floating_point", "item", "view", "view_as", "expand", "expand_as"),
@@ -54,46 +54,46 @@ POLES = frozenset(
         *("triangular_solve", "lu_solve", "cholesky_solve", "cholesky_inverse"),
     ]
 )
-# Their poles are where the length, which they save besides, is 0.
+# Their pole is at length 0; they save the length, too.
 LENGTHS = frozenset(["std", "norm", "linalg_vector_norm", "vector_norm", "normalize"])
-# Their derivative jumps at a number that what they save is compared with; for some, see `intervals`.
+# Their derivative jumps where a saved number crosses a threshold; for some, see `intervals`.
 STEPS = frozenset(
     [
         *("abs", "sign", "clamp", "clip", "clamp_min", "clamp_max", "maximum", "minimum", "max", "min", "amax", "amin"),
         *("hardtanh", "relu6", "hardswish", "hardsigmoid", "hardshrink", "softshrink", "threshold", "prelu", "rrelu"),
         *("selu", "median", "sort", "topk", "cummax", "cummin", "fmod", "remainder", "fmax", "fmin", "i0e"),
         "softplus that jumps",
-        *("nan_to_num", "nansum", "nanmean"),  # one that is no number would make its group of codes such
+        *("nan_to_num", "nansum", "nanmean"),  # a NaN would turn its whole group of codes into NaN
         *("huber_loss", "smooth_l1_loss", "l1_loss", "hinge_embedding_loss", "margin_ranking_loss"),
         *("multi_margin_loss", "multilabel_margin_loss", "nanmedian", "aminmax"),
         *("scatter_reduce", "index_reduce", "segment_reduce"),
         *("grid_sample", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d"),
     ]
 )
-# From its threshold on softplus is linear: its derivative jumps by 1 - sigmoid(threshold), from this one on by less
-# than .0004, a fifth of what codes of 8 bits, half a step of 1/255, are off by.
+# Above its threshold softplus is linear: its derivative jumps by 1 - sigmoid(threshold). From this threshold on, that
+# is less than .0004, a fifth of the error of 8-bit codes, half a step of 1/255.
 NO_JUMP = 8
 # They save their result.
 RESULTS = frozenset(["relu", "leaky_relu", "tanh", "sigmoid"])
-# They save where in the last dimensions the largest are: in how many of them.
+# They save positions of the largest elements; over how many of the last dimensions.
 POOLS = {"max_pool1d": 1, "max_pool2d": 2, "max_pool3d": 3}
-# Their backward wants to know of their input no more than its shape.
+# Their backward uses only the shape of their input.
 SHAPE_ONLY = frozenset([*POOLS, "avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d", "nll_loss", "nll_loss2d"])
-# They save logarithms of probabilities, of which backward takes the exponential.
+# They save logarithms of probabilities; backward takes their exponentials.
 LOG_PROBABILITIES = frozenset(["log_softmax", "cross_entropy", "cross_entropy_loss"])
 DROPOUTS = frozenset(["dropout", "feature_dropout", "dropout1d", "dropout2d", "dropout3d"])
-# They save nothing but what they are given, which autocast casts to fewer bits.
+# They save only their arguments, which autocast casts to fewer bits.
 PRODUCTS = frozenset(
     [
         *("linear", "matmul", "rmatmul", "mm", "bmm", "addmm", "addbmm", "baddbmm", "mv", "addmv", "einsum"),
         *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
     ]
 )
-# What they save besides what they are given are statistics, of however few elements each.
+# Besides their arguments they save statistics, even of few elements each.
 NORMS = frozenset(["layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm"])
 ATTENTION = "scaled_dot_product_attention"
 
-# Of functions that go by several, but for "special_" before a name.
+# Other names of a function; a leading "special_" is removed before.
 ALIASES = {
     **{"divide": "div", "true_divide": "div", "multiply": "mul", "subtract": "sub", "absolute": "abs"},
     **{"arccos": "acos", "arcsin": "asin", "arccosh": "acosh", "arctanh": "atanh", "arctan2": "atan2"},
@@ -109,7 +109,7 @@ IN_PLACE = {
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Without underscores around it: of `x.mul(y)`, `x * y`, `x.mul_(y)`, `x *= y` and operators it is "mul"."""
+    """The name without underscores around it: "mul" for `x.mul(y)`, `x * y`, `x.mul_(y)`, `x *= y` and operators."""
     name: str = getattr(function, "__name__", "").partition(".")[0].strip("_").removeprefix("special_")
     return IN_PLACE.get(name, ALIASES.get(name, name))
 
@@ -121,7 +121,7 @@ def is_in_place(function: Callable[..., Any]) -> bool:
 
 
 def named(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """The name, but another one where, with these arguments, all that the function saves has to be exact.
+    """The name, or a name with a pole or jump if with these arguments all saved tensors must be exact.
 
     "root" for a power by anything but 1, 2, 3 and so on, for a norm that is not the square root of a sum of squares,
     and for a quotient whose parts are given by name, in whatever order; "... of probabilities" for losses whose
@@ -150,9 +150,9 @@ def named(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 
 
 def needs_exact(name: str, places: Sequence[int]) -> bool:
-    """Whether backward needs what a function saves exactly, where it is these of the tensors that are given.
+    """Whether backward needs a saved tensor exactly; `places` are its positions among the arguments.
 
-    What has no name was called where nobody sees it, as in a script of torch.jit, and may be anything.
+    A call without a name, as in a script of torch.jit, is not visible and may be anything.
     """
     if name in ("div", "truediv") or name in LENGTHS:  # all but what is divided
         return list(places) != [0]

@@ -1,4 +1,4 @@
-"""Codes of the tensors that autograd saves: what is kept, and the tensor made of it again."""
+"""Codes of the tensors that autograd saves: encoding and decoding."""
 
 import itertools
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ from kernels.methods.every_tensor import GROUP, EveryTensor
 
 
 def changed(x: Tensor, expected: int) -> RuntimeError:
-    """As autograd says it."""
+    """The error that autograd raises for a tensor changed in place."""
     return RuntimeError(
         "one of the variables needed for gradient computation has been modified by an inplace operation:"
         f" {tuple(x.shape)} is at version {version_of(x)}; expected version {expected}"
@@ -22,50 +22,50 @@ def changed(x: Tensor, expected: int) -> RuntimeError:
 
 
 class Encoded(ABC):
-    """How a flat tensor was coded."""
+    """The code of a flat tensor."""
 
     _tensors: list[Tensor]
 
     def parts(self) -> list[Tensor]:
-        """What is to be kept, until it is handed over."""
+        """The tensors of the code, until they are handed over."""
         return self._tensors
 
     def hand_over(self) -> list[Tensor]:
-        """What is to be kept. It is not held here any more: hooks of others may move it to where there is room."""
+        """The tensors of the code, no longer held here: outer hooks may move them elsewhere."""
         tensors, self._tensors = self._tensors, []
         return tensors
 
     @abstractmethod
     def decode(self, tensors: list[Tensor]) -> Tensor:
-        """The flat tensor, of what was handed over."""
+        """The flat tensor, from the tensors that were handed over."""
 
 
-class Same(Encoded):
-    """No code: the tensor, which nobody must change in place before backward has it.
+class Uncoded(Encoded):
+    """No code: the tensor itself, which must not change in place before backward.
 
     Parameters
     ----------
     flat
         The tensor.
     counted
-        Whether its own changes are counted when it is decoded: it is not another one, which hooks around ours made.
+        Whether to check its version when it is decoded: not of a copy, or if outer hooks replace the tensor.
     """
 
     def __init__(self, flat: Tensor, counted: bool) -> None:
         self._tensors, self._version = [flat], flat._version if counted else None
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
-        """Raises RuntimeError, as autograd does, if it was changed since."""
+        """Raises RuntimeError, as autograd does, if the tensor was changed since."""
         if self._version is not None and tensors[0]._version != self._version:
             raise changed(tensors[0], self._version)
         return tensors[0]
 
 
 class Drawn:
-    """Random numbers for the codes of one forward pass, none of which PyTorch's own generators give.
+    """Random numbers for the codes of one forward pass, from generators of their own.
 
-    So dropout drops what it would drop without codes. The seed follows from the state of the CPU's generator, and from
-    how many passes there were, as that state may be the same in the next.
+    So dropout drops the same elements as without codes. The seed depends on the state of the CPU's generator and on
+    the number of passes, as the next pass may begin with the same state.
     """
 
     _passes = itertools.count()
@@ -76,14 +76,14 @@ class Drawn:
         self._generators: dict[torch.device, torch.Generator] = {}
 
     def like(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """As many numbers from [0, 1) as x has."""
+        """Uniform numbers from [0, 1) in the shape of x."""
         if x.device not in self._generators:
             self._generators[x.device] = torch.Generator(x.device).manual_seed(self._seed)
         return torch.rand(x.shape, dtype=dtype, device=x.device, generator=self._generators[x.device])
 
 
 class Groups(Encoded):
-    """Codes of the numbers in each group of neighbours, from the group's minimum on by its step."""
+    """Codes of groups of neighbours: each number in steps from the group's minimum."""
 
     def __init__(self, flat: Tensor, method: EveryTensor, group: int = GROUP, drawn: Drawn | None = None) -> None:
         self.count, self.dtype, self.group = flat.numel(), flat.dtype, group
@@ -95,7 +95,7 @@ class Groups(Encoded):
         planes, minimum, step = tensors
         unsigned = None, None, 1, None, 0.0, False
         place = self.group, 1, self.count
-        half = self.dtype == torch.float16  # the last code may reach further than there are numbers
+        half = self.dtype == torch.float16  # the last code may decode to more than the largest float16
         dtype = torch.float32 if half else self.dtype
         flat: Tensor = torch.ops.actfit.decode(planes, step, minimum, *place, *unsigned, self.count, dtype)
         most = torch.finfo(self.dtype).max
@@ -103,10 +103,10 @@ class Groups(Encoded):
 
 
 class Logarithms(Groups):
-    """Codes of the square roots of the probabilities whose logarithms are given: backward uses the probabilities.
+    """Codes of logarithms of probabilities, for a backward pass that uses the probabilities: of their square roots.
 
-    Codes of probabilities themselves would round most of a group to its minimum, all in one direction; codes of their
-    logarithms would make large ones several times as large.
+    Codes of the probabilities would round most of a group to its minimum, all in one direction; codes of the logarithms
+    would make large probabilities several times as large.
     """
 
     def __init__(self, flat: Tensor, method: EveryTensor, group: int = GROUP, drawn: Drawn | None = None) -> None:
@@ -117,7 +117,7 @@ class Logarithms(Groups):
 
 
 class Bools(Encoded):
-    """A bit for each."""
+    """Bools, a bit each."""
 
     def __init__(self, flat: Tensor) -> None:
         self.count, self._tensors = flat.numel(), [pack(flat.view(torch.uint8), 1)]
@@ -127,7 +127,7 @@ class Bools(Encoded):
 
 
 class TwoNumbers(Bools):
-    """A bit for each of numbers that are 0 or the largest one, as the noise of a dropout."""
+    """Numbers that are all 0 or the maximum, as the noise of a dropout: a bit each."""
 
     def __init__(self, flat: Tensor) -> None:
         super().__init__(flat != 0)

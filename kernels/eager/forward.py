@@ -1,4 +1,4 @@
-"""What stands for the forward of a module all of whose saved tensors are kept in few bits."""
+"""Replacements for a module's forward: saved tensors in few bits, recomputed, or left as they are."""
 
 from itertools import chain
 from typing import Any
@@ -8,14 +8,14 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
-from kernels.eager.around import hooks_around
 from kernels.eager.mode import Compressing
+from kernels.eager.outer_hooks import outer_hooks
 from kernels.forwarding import Forwarding
 from kernels.methods.every_tensor import EveryTensor
 
 
 class InFewBits(Forwarding):
-    """Stands for the forward of `module`. Compiled code and functorch's transforms save as they would without it."""
+    """Replaces the forward of `module`; compiled code and functorch transforms save as without it."""
 
     def __init__(self, module: nn.Module, method: EveryTensor, name: str = "") -> None:
         super().__init__(module, method=method, name=name)
@@ -29,23 +29,23 @@ class InFewBits(Forwarding):
             return self.original(*args, **kwargs)
 
     def mode(self, *given: Any) -> Compressing:
-        """What forward runs in."""
+        """The context in which forward runs."""
         return Compressing(*given)
 
     def _names(self) -> dict[nn.Module, str]:
-        """Of modules in the model, for a method that asks for them."""
+        """Names of modules in the model, if the method goes by site."""
         if not self.options.method.by_site:
             return {}
         return {module: name for name, module in self.module.named_modules(prefix=self.options.name)}
 
 
 class Recomputed(Forwarding):
-    """Stands for the forward of a module that backward runs again: of it, only what it is given is saved."""
+    """Replaces the forward of a module that backward runs again: only its arguments are saved."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if _saves_as_it_is():
             return self.original(*args, **kwargs)
-        # All by position: checkpoint has only those saved as autograd does, by what may be codes.
+        # All by position: checkpoint saves only positional arguments by autograd, and so by the hooks.
         return checkpoint(self._again, tuple(kwargs), *args, *kwargs.values(), use_reentrant=False)
 
     def _again(self, names: tuple[str, ...], *given: Any) -> Any:
@@ -54,17 +54,17 @@ class Recomputed(Forwarding):
 
 
 class Untouched(Forwarding):
-    """Stands for the forward of a module whose saved tensors stay as they are, within one whose do not."""
+    """Replaces the forward of a module that is left as it is within a converted one."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
             return self.original(*args, **kwargs)
-        with torch.autograd.graph.saved_tensors_hooks(*(hooks_around() or (_same, _same))):
+        with torch.autograd.graph.saved_tensors_hooks(*(outer_hooks() or (_same, _same))):
             return self.original(*args, **kwargs)
 
 
 def _saves_as_it_is() -> bool:
-    """Whether nothing is saved here, or compiled code or functorch's transforms save it."""
+    """True if no gradient is needed, or compiled code or a functorch transform saves."""
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return True
     return bool(torch._C._are_functorch_transforms_active())

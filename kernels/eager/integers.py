@@ -1,4 +1,4 @@
-"""Codes of integers, exact, in as many bits as they need by what the function that saves them was given."""
+"""Exact codes of integers, in as many bits as the arguments of the saving function call for."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -10,11 +10,11 @@ from torch import Tensor
 
 from kernels.eager.calls import POOLS
 from kernels.eager.encoded import Encoded
-from kernels.eager.tensors import Place, flat
+from kernels.eager.tensors import ViewGeometry, flat
 from kernels.engine.planes import pack, unpack
 
 BYTE = 8
-# They save indices along a dimension of the tensor that they take numbers of, or put them into.
+# They save indices along a dimension of the tensor that they read from or write to.
 INDICES = frozenset(
     [
         *("embedding", "gather", "index_select", "scatter", "scatter_add"),
@@ -24,7 +24,7 @@ INDICES = frozenset(
 
 
 class Integers(Encoded):
-    """Whole numbers from 0 on and below a bound."""
+    """Integers from 0 to below a bound."""
 
     def __init__(self, flat: Tensor, bound: int) -> None:
         self.count, self.dtype = flat.numel(), flat.dtype
@@ -36,15 +36,15 @@ class Integers(Encoded):
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
         first, *others = (unpack(planes, self.count).to(self.dtype) for planes in tensors)
-        for place, byte in enumerate(others, 1):
-            first.bitwise_or_(byte.bitwise_left_shift_(place * BYTE))
+        for number, byte in enumerate(others, 1):
+            first.bitwise_or_(byte.bitwise_left_shift_(number * BYTE))
         return first
 
 
 class Windows(NamedTuple):
-    """Those of pooling along one dimension of `size` numbers.
+    """Windows of pooling along one dimension of `size` elements.
 
-    Window i is of `kernel` places, `dilation` apart, the first of which is i * stride - padding.
+    Window i has `kernel` positions, `dilation` apart, from i * stride - padding on.
     """
 
     size: int
@@ -54,23 +54,23 @@ class Windows(NamedTuple):
     dilation: int
 
     def starts(self, count: int, device: torch.device) -> Tensor:
-        """The first places of so many windows."""
+        """The first positions of `count` windows."""
         return torch.arange(count, device=device) * self.stride - self.padding
 
 
 class InWindows(Integers):
-    """Places in an image, each of which is in the window of where it stands: where in the window it is.
+    """Positions in an image, one of each pooling window, coded as positions within their windows.
 
     Parameters
     ----------
     x
-        Places, as max pooling gives them, [..., *counts]; all of a storage, in whatever order.
+        Positions as max pooling returns them, [..., *counts]; they fill a storage, in any order.
     windows
-        Of each of the last dimensions.
+        One for each of the last dimensions.
     """
 
     def __init__(self, x: Tensor, windows: Sequence[Windows]) -> None:
-        self.place, self.windows = Place.of(x), windows
+        self.geometry, self.windows = ViewGeometry.of(x), windows
         inside, rest, bound = torch.zeros_like(x), x, 1
         for starts, of in self._starts(x.device):
             inside += (rest % of.size - starts) // of.dilation * bound
@@ -78,7 +78,7 @@ class InWindows(Integers):
         super().__init__(flat(inside), bound)
 
     def decode(self, tensors: list[Tensor]) -> Tensor:
-        rest = super().decode(tensors).as_strided(*self.place)
+        rest = super().decode(tensors).as_strided(*self.geometry)
         x, size = torch.zeros_like(rest), 1
         for starts, of in self._starts(rest.device):
             x += (rest % of.kernel * of.dilation + starts) * size
@@ -86,8 +86,8 @@ class InWindows(Integers):
         return flat(x)
 
     def _starts(self, device: torch.device) -> list[tuple[Tensor, Windows]]:
-        """Of the last dimension first, each to go along its dimension."""
-        last = zip(reversed(self.place.size), reversed(self.windows), strict=False)  # as many as there are windows
+        """First positions and windows, the last dimension first, shaped to broadcast along their dimension."""
+        last = zip(reversed(self.geometry.size), reversed(self.windows), strict=False)  # as many as there are windows
         return [(of.starts(count, device)[(..., *[None] * dim)], of) for dim, (count, of) in enumerate(last)]
 
 
@@ -95,17 +95,17 @@ Coding = Callable[[Tensor], Encoded]
 
 
 def coding_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], given: Sequence[Tensor]) -> Coding | None:
-    """What makes codes of the integers that a function saves, by its name and arguments; None if it is not known.
+    """The encoder of integers that a function saves, by its name and arguments; None if there is none.
 
-    A tensor of them is to be all of its storage. Where dilation is larger than an image, PyTorch lets a window of
-    pooling have no place in it, and says one beyond: none of such is coded.
+    The integers must fill their storage. If dilation exceeds the image, PyTorch allows pooling windows outside of the
+    image and returns positions beyond it: these are not coded.
     """
     if name in POOLS and given:
         windows = _windows(given[0].shape[-POOLS[name] :], args, kwargs)
         if any(of.dilation > of.size for of in windows):
             return None
         if len(windows) == 3 and given[0].device.type == "cpu" and not given[0].is_contiguous():
-            # Of windows that hold nothing but -inf PyTorch then says places in the first layers, whatever their depth.
+            # PyTorch then returns positions in the first layers for windows of nothing but -inf, at any depth.
             return partial(_integers, bound=math.prod(of.size for of in windows))
         return partial(InWindows, windows=windows)
     if name in INDICES:
@@ -119,10 +119,10 @@ def _integers(x: Tensor, bound: int) -> Encoded:
 
 
 def _windows(sizes: Sequence[int], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Windows]:
-    """Those of max pooling, all of whose functions take their arguments in one order."""
+    """The windows of max pooling; all its functions take their arguments in the same order."""
 
-    def each(name: str, place: int, usual: Any) -> list[int]:
-        value = kwargs.get(name, args[place] if len(args) > place else None)
+    def each(name: str, position: int, usual: Any) -> list[int]:
+        value = kwargs.get(name, args[position] if len(args) > position else None)
         value = usual if value is None or value == () or value == [] else value
         values = list(value) if isinstance(value, Sequence) else [value]
         return values * len(sizes) if len(values) == 1 else values

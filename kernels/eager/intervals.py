@@ -9,7 +9,7 @@ from torch import Tensor
 
 ABOVE_ZERO = ("relu", "leaky_relu", "prelu", "elu", "selu", "rnn_relu", "rnn_relu_cell")
 WITHIN_3 = ("hardswish", "hardsigmoid")
-# Of functions that are given them: the names of the low and the high end, and what these are if they are not given.
+# Functions whose ends are arguments: the names of the low and the high end, and their defaults.
 ENDS = {
     "relu6": ((), (0.0, 6.0)),
     "hardtanh": (("min_val", "max_val"), (-1.0, 1.0)),
@@ -30,7 +30,7 @@ class Interval(NamedTuple):
 
     @staticmethod
     def of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> "Interval | None":
-        """That of a function, by its name and arguments; None if it has none, or tensors for ends."""
+        """The interval of a function, by its name and arguments; None if it has none, or its ends are tensors."""
         if name in ABOVE_ZERO:
             return Interval(0.0, inf)
         if name in WITHIN_3:
@@ -49,10 +49,10 @@ class Interval(NamedTuple):
         return Interval(float(low), float(high), name in ENDS_INSIDE)
 
     def holds(self, x: Tensor) -> Tensor:
-        """Whether each element is inside, or no number."""
+        """Whether each element is inside or NaN."""
         if self.closed:
             return ~((x < self.low) | (x > self.high))
-        low, high = x.new_full((), self.low), x.new_full((), self.high)  # as rounded as results that are the ends
+        low, high = x.new_full((), self.low), x.new_full((), self.high)  # rounded as results equal to the ends are
         return ~((x <= low) | (x >= high))
 
     def put(self, x: Tensor, inside: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class Interval(NamedTuple):
         ends = [self.low, self.high, self.low - low, self.high + high]
         if not self.closed:
             ends = [self.low + low, self.high - high, self.low, self.high]
-        most = torch.finfo(x.dtype).max  # an end may be the last number there is
+        most = torch.finfo(x.dtype).max  # an end may be the largest number of the type
         ends = [end if abs(end) == inf else min(max(end, -most), most) for end in ends]
         if self.high == inf:
             outside = x.clamp(max=ends[2])
@@ -73,5 +73,5 @@ class Interval(NamedTuple):
 
 
 def _step(end: float, dtype: torch.dtype) -> float:
-    """From an end to a number beside it."""
+    """The distance from an end to a number next to it."""
     return 0.0 if abs(end) == inf else max(abs(end) * torch.finfo(dtype).eps, torch.finfo(dtype).tiny)

@@ -1,4 +1,4 @@
-"""What the calls of a forward pass tell of its tensors: which must stay exact, and which can be made again."""
+"""The origin of tensors in a forward pass: which must stay exact, and which can be recomputed."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from kernels.eager.encoded import Logarithms
 from kernels.eager.integers import Coding
 from kernels.eager.intervals import Interval
 from kernels.eager.rules import attention_arguments, batch_norm
-from kernels.eager.tensors import Place, is_dense, is_plain, key_of, storage_of, version_of
+from kernels.eager.tensors import ViewGeometry, is_dense, is_plain, key_of, storage_of, version_of
 from kernels.eager.values import MOST_CALLS, Call, Constant, Operand, Value
 from kernels.methods.every_tensor import SMALLEST, STATISTIC
 
@@ -23,25 +23,25 @@ ALIVE = (PARAMETER, OF_PARAMETERS, INPUT)
 A_STATISTIC, COPY, DATA = "a statistic", "a parameter's copy", "its changes are not counted, by way of .data"
 
 
-class Running(NamedTuple):
-    """A call that runs.
+class RunningCall(NamedTuple):
+    """A running call.
 
     Attributes
     ----------
     name
         Of the function.
     given
-        Tensors.
+        Its tensor arguments.
     version
-        Of the first one.
+        Of the first of them.
     repeated
-        How to repeat it.
+        The call that recomputes its result, or None.
     autocast
-        Whether it may run in another type than that of what it is given; within, torch says it does not.
+        Whether autocast may run it in another type than that of its arguments; within the call, torch denies it.
     interval
-        Where its derivative jumps, if that is at the ends of one.
+        The interval at whose ends its derivative jumps, or None.
     coding
-        Of integers that it saves.
+        The encoder of integers that it saves.
     """
 
     name: str
@@ -54,12 +54,12 @@ class Running(NamedTuple):
 
 
 class Provenance:
-    """The values of one forward pass, by the storages that hold them.
+    """The values of one forward pass by storage.
 
     Attributes
     ----------
     smallest
-        Elements of a tensor that is worth codes.
+        The least number of elements of a tensor that gets codes.
     """
 
     smallest = SMALLEST
@@ -69,30 +69,29 @@ class Provenance:
         self.inputs = {storage_of(x) for x in inputs if is_plain(x) and x.is_leaf}
         self._uncounted: dict[int, StorageWeakRef] = {}
         self._masks: dict[Any, tuple[StorageWeakRef, Tensor]] = {}
-        self._values: dict[Any, tuple[StorageWeakRef, Value]] = {}  # a reference keeps the address from others
+        self._values: dict[Any, tuple[StorageWeakRef, Value]] = {}  # the reference keeps the address from being reused
 
     def clear(self) -> None:
-        """Forget all: what backward needs is held by the graph."""
+        """Forget all values; the graph holds those that backward needs."""
         self._values.clear()
         self._masks.clear()
 
     def value(self, x: Tensor) -> Value:
-        """What is known of a tensor."""
+        """The value of a tensor."""
         key = key_of(x)
         if key not in self._values:
             self._values[key] = StorageWeakRef(x.untyped_storage()), Value()
         return self._values[key][1]
 
     def anew(self, x: Tensor) -> Value:
-        """To be known of a tensor from now on, in place of what was."""
+        """A new value of a tensor, which replaces the old one."""
         self._values.pop(key_of(x), None)
         return self.value(x)
 
     def whole_mask(self, *args: Any, **kwargs: Any) -> Constant | None:
-        """The mask that attention is given, unless what made it can run again: then it needs no code.
+        """The mask of attention, to be saved whole; None if there is none or it can be recomputed.
 
-        Attention makes numbers of a mask of bools, which may be changed afterwards: of one there is a copy, for all
-        layers.
+        Attention converts a mask of bools, which may change afterwards: such a mask is copied, once for all layers.
         """
         mask = attention_arguments(*args, **kwargs)[3]
         if mask is None or (mask.requires_grad and is_plain(mask) and self.value(mask).is_available()):
@@ -105,14 +104,14 @@ class Provenance:
         return Constant.of(self._masks[key][1])
 
     def relieve(self, given: Iterable[Tensor]) -> None:
-        """Drop codes of arguments that backward can do without by now."""
+        """Drop codes of arguments that can be recomputed by now."""
         for x in filter(is_plain, given):
             _, value = self._values.get(key_of(x), (None, None))
             if value is not None:
                 value.relieve()
 
     def exact(self, x: Tensor) -> str:
-        """Why an argument of a call is kept as it is, or ""."""
+        """Why an argument of a call is saved whole, or ""."""
         if isinstance(x, nn.Parameter):
             return PARAMETER
         if not is_plain(x):
@@ -127,17 +126,19 @@ class Provenance:
             return INPUT
         if storage in self._uncounted:
             return DATA
-        if value is not None:  # a checkpoint makes some without gradients first
+        if value is not None:  # a checkpoint first makes some without gradients
             return "" if value.exact == CONSTANT and x.requires_grad else value.exact
         return "" if x.requires_grad else CONSTANT
 
     def uncount(self, given: Iterable[Tensor]) -> None:
-        """Take down that changes of these tensors are not counted from now on."""
+        """Record that changes of these tensors are not counted from now on."""
         self._uncounted.update((storage_of(x), StorageWeakRef(x.untyped_storage())) for x in given)
 
-    def exact_of_saved(self, x: Tensor, running: Running) -> str:
-        """Why a tensor that a call saves, and whose history autograd does not show, is kept as it is, or ""."""
-        argument = next((one for one in running.given if is_plain(one) and storage_of(one) == storage_of(x)), None)
+    def exact_of_saved(self, x: Tensor, running: RunningCall) -> str:
+        """Why a tensor that a call saves, without its autograd history, is saved whole, or ""."""
+        argument = next(
+            (tensor for tensor in running.given if is_plain(tensor) and storage_of(tensor) == storage_of(x)), None
+        )
         if argument is not None and argument._version == x._version:
             return self.exact(argument)
         if storage_of(x) in self.parameters:
@@ -149,44 +150,46 @@ class Provenance:
         if storage_of(x) in self.inputs:
             return INPUT
         few = 2 if running.name in calls.NORMS else STATISTIC
-        if any(x.numel() * few <= one.numel() for one in running.given):
+        if any(x.numel() * few <= tensor.numel() for tensor in running.given):
             return A_STATISTIC
         return self._copy_for_autocast(x, running)
 
     def call(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Call:
-        """A call that can be repeated from its operands. Values among the arguments lie as the result does."""
+        """A call that can be repeated from its operands. Values among the arguments have the geometry of the result."""
         operands: list[Value] = []
         kinds = []
 
-        def kept(given: Any) -> Any:
+        def argument(given: Any) -> Any:
             if not isinstance(given, Tensor | Value):
                 return given
             if isinstance(given, Tensor):
                 kinds.append(given.device.type)
                 if given.numel() < self.smallest and is_plain(given) and not (given.is_leaf and given.requires_grad):
-                    return Constant.of(given.detach().clone())  # which may be changed, or part of what is large
+                    return Constant.of(given.detach().clone())  # the original may change, or be part of a large storage
                 if given.numel() < self.smallest or self.exact(given):
                     return Constant.of(given)
             value = given if isinstance(given, Value) else self.value(given)
-            if isinstance(given, Tensor) and value.is_kept_as(Logarithms):  # whose codes serve exponentials alone
+            if isinstance(given, Tensor) and value.has_code_of(
+                Logarithms
+            ):  # codes that are only accurate for exponentials
                 value = self.anew(given)
             operands.append(value)
-            return Operand(value, None if isinstance(given, Value) else Place.of(given))
+            return Operand(value, None if isinstance(given, Value) else ViewGeometry.of(given))
 
-        positional, named = [kept(x) for x in args], {name: kept(x) for name, x in kwargs.items()}
+        positional, named = [argument(x) for x in args], {name: argument(x) for name, x in kwargs.items()}
         return Call(function, positional, named, operands, autocast_of(kinds[0] if kinds else "cpu"))
 
     def repeated(
         self, name: str, function: Any, args: Sequence[Any], kwargs: dict[str, Any], given: Sequence[Tensor]
     ) -> Call | None:
-        """The call of `given` tensors that is about to run, if it is cheap to repeat, changing nothing in place."""
+        """The call that is about to run, as one that changes nothing in place; None if it is not cheap to repeat."""
         if name not in calls.REPEATED or "out" in kwargs or not torch.is_grad_enabled():
             return None
         if function is torch.batch_norm or not self._worth_repeating(name, given):
             return None
         in_place = calls.is_in_place(function)
         if (in_place or kwargs.get("inplace")) and (not args or self.exact(args[0])):
-            return None  # what is kept as it is now would change
+            return None  # a tensor that is saved whole would change
         if in_place:
             function = getattr(Tensor, name, None) or getattr(F, name)
         if function is F.batch_norm and (kwargs.get("training") or args[5:6] == (True,)):
@@ -194,20 +197,20 @@ class Provenance:
         return self.call(function, args, {key: value for key, value in kwargs.items() if key != "inplace"})
 
     def _worth_repeating(self, name: str, given: Sequence[Tensor]) -> bool:
-        """Whether a call keeps no more than is alive or saved anyhow, and makes no large error of a small one."""
+        """Whether repeating a call needs only tensors that are alive or saved anyhow, and magnifies no error."""
         large = [x for x in given if x.numel() >= self.smallest]
-        kept = all(map(self._lasts, large)) or name in ("mul", "rmul")
+        available = all(map(self._lasts, large)) or name in ("mul", "rmul")
         divisors = [x for x in given[1:] if x.numel() >= self.smallest] if name in ("div", "truediv") else []
         exact_divisor = all(map(self.exact, divisors))
-        return bool(large) and kept and exact_divisor
+        return bool(large) and available and exact_divisor
 
     def _lasts(self, x: Tensor) -> bool:
-        """Whether it is there and the same in backward, or has a code: no buffer, which forward passes may change."""
+        """Whether it is unchanged in backward, or has a code; not a buffer, which forward passes may change."""
         why = self.exact(x)
         return why in (A_STATISTIC, "") or (why == PARAMETER and (x.requires_grad or isinstance(x, nn.Parameter)))
 
-    def learn(self, running: Running, result: Tensor) -> None:
-        """Take down what a call made of what."""
+    def learn(self, running: RunningCall, result: Tensor) -> None:
+        """Record the value of a call's result."""
         given, repeated = running.given, running.repeated
         changed = bool(given) and given[0] is result and result._version != running.version
         if result.numel() < self.smallest or (not changed and self._is_view(result, given)):
@@ -217,7 +220,7 @@ class Provenance:
             wants = any(why == INPUT and x.requires_grad for why, x in zip(exact, given, strict=True))
             if all(exact) and not wants:
                 self.value(result).exact = CONSTANT
-            elif not torch.is_grad_enabled():  # in an autograd.Function, whose results want gradients after it
+            elif not torch.is_grad_enabled():  # in an autograd.Function, whose results require gradients after it
                 self.value(result)
         elif given and set(exact) <= {PARAMETER, OF_PARAMETERS}:
             self.value(result).exact = OF_PARAMETERS
@@ -231,8 +234,8 @@ class Provenance:
         key = key_of(result)
         return any(is_plain(x) and storage_of(x) == key[0] and key_of(x) == key for x in given)
 
-    def _is_statistic(self, running: Running, exact: Sequence[str], result: Tensor) -> bool:
-        """Whether it is a reduction of many elements to one, or made of such alone."""
+    def _is_statistic(self, running: RunningCall, exact: Sequence[str], result: Tensor) -> bool:
+        """Whether it is a reduction of many elements to one, or computed from statistics only."""
         name, given = running.name, running.given
         if name in calls.REDUCTIONS:
             return any(result.numel() * STATISTIC <= x.numel() for x in given)
@@ -240,12 +243,14 @@ class Provenance:
         known = [bool(why) or few for why, few in zip(exact, small, strict=True)]
         return name in calls.OF_STATISTICS and A_STATISTIC in exact and all(known)
 
-    def _copy_for_autocast(self, x: Tensor, running: Running) -> str:
-        """Why it may be a copy of a parameter. Where it is a copy of another argument, that is how it is made."""
+    def _copy_for_autocast(self, x: Tensor, running: RunningCall) -> str:
+        """`COPY` if it may be a parameter's copy, or "". For a copy of another argument, record that call."""
         if not running.autocast:
             return ""
-        like = [one for one in running.given if one.dtype != x.dtype and sorted(one.shape) == sorted(x.shape)]
-        if any(self.exact(one) for one in like):
+        like = [
+            tensor for tensor in running.given if tensor.dtype != x.dtype and sorted(tensor.shape) == sorted(x.shape)
+        ]
+        if any(self.exact(tensor) for tensor in like):
             return COPY
         if len(like) == 1 and is_dense(like[0]) and running.name in calls.PRODUCTS:
             self.value(x).call = self.call(Tensor.to, (like[0], x.dtype), {}).giving(like[0], x.dtype)

@@ -1,4 +1,4 @@
-"""Functions that are run, or repeated, in a way of their own."""
+"""Functions with their own rules for running or recomputing them."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from kernels.eager.values import Constant
 
-# What attention may be computed by, and whether it may be now.
+# Backends of attention, and whether each is enabled now.
 BACKENDS = {
     SDPBackend.FLASH_ATTENTION: torch.backends.cuda.flash_sdp_enabled,
     SDPBackend.EFFICIENT_ATTENTION: torch.backends.cuda.mem_efficient_sdp_enabled,
@@ -23,18 +23,18 @@ BACKENDS = {
 
 
 def dropout_scale(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
-    """What a dropout multiplies by what it leaves; all are given their probability second."""
+    """The factor of elements that a dropout leaves; the probability is every dropout's second argument."""
     p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
     return 1 / (1 - p) if 0 <= p < 1 else 0.0
 
 
 def dropped(x: Tensor, noise: Tensor, scale: float) -> Tensor:
-    """What a dropout made of x: the noise is 0 or the scale already, or a mask."""
+    """The result of a dropout of x; the noise is a mask, or already 0 or the scale."""
     return x * noise * scale if noise.dtype == torch.bool else x * noise
 
 
 def _without_check(function: Any) -> Any:
-    """A function of torch.nn.functional, which does not hand itself over to function modes, but what it calls."""
+    """A copy of a function of torch.nn.functional whose inner calls, not itself, go to function modes."""
     checks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     names = {**function.__globals__, **dict.fromkeys(checks, lambda *_: False)}
     copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
@@ -42,7 +42,7 @@ def _without_check(function: Any) -> Any:
     return copy
 
 
-# Functions that are several calls, each of which saves what it saves, and what makes these calls where they are seen.
+# Functions of several calls that save tensors, and copies of them whose calls the mode sees.
 OPENED = {
     getattr(F, name): _without_check(getattr(F, name))
     for name in ("multi_head_attention_forward", "linear_cross_entropy")
@@ -51,26 +51,26 @@ OPENED = {
 
 
 def attention_again(function: Any, mask: Constant | None, args: Any, kwargs: Any) -> Tensor:
-    """Attention, whose backward computes it again from decoded q, k and v.
+    """Attention whose backward runs it again on decoded q, k and v.
 
-    Its own would take the log-sum-exp of the exact logits, and an error of a logit would be a factor in a probability.
+    PyTorch's backward would use the log-sum-exp of exact logits, so a logit's error would be a factor in a probability.
 
     Parameters
     ----------
     function, args, kwargs
         The call.
     mask
-        To be kept as it is, as numbers beside its infinities have no codes; or None.
+        Saved whole, as an infinity would spoil the codes of its group; or None.
     """
     q, k, v, coded, dropout, causal = attention_arguments(*args, **kwargs)
     rest = {name: kwargs[name] for name in ("scale", "enable_gqa") if name in kwargs}
 
     def run(q: Tensor, k: Tensor, v: Tensor, coded: Tensor | None = None) -> Any:
-        with sdpa_kernel(enabled) if enabled else nullcontext():  # backward may run where others are
+        with sdpa_kernel(enabled) if enabled else nullcontext():  # other backends may be enabled when backward runs
             return function(q, k, v, coded if mask is None else mask.checked(), dropout, causal, **rest)
 
     enabled = [kind for kind, is_enabled in BACKENDS.items() if is_enabled()]
-    saved = (q, k, v, coded) if mask is None else (q, k, v)  # checkpoint hands what it is given in order to hooks
+    saved = (q, k, v, coded) if mask is None else (q, k, v)  # checkpoint passes positional arguments to hooks
     result: Tensor = checkpoint(run, *saved, use_reentrant=False, preserve_rng_state=dropout > 0)
     return result
 
@@ -84,12 +84,12 @@ def attention_arguments(
     is_causal: bool = False,
     **_: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, float, bool]:
-    """Those of attention that may be given in order."""
+    """The positional arguments of attention."""
     return query, key, value, attn_mask, dropout_p, is_causal
 
 
 def batch_norm(
     x: Tensor, mean: Any, var: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
 ) -> Tensor:
-    """In training, without counting the running statistics a second time."""
+    """Batch norm in training that does not update the running statistics again."""
     return F.batch_norm(x, None, None, weight, bias, True, 0.0, eps)

@@ -11,15 +11,15 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 
 class Sites:
-    """A context manager that follows which module runs, and names what is saved in it.
+    """A context manager that tracks the running module and names the tensors saved in it.
 
-    A site is "module: function", with a number from the second tensor on that this function saves in this module, as in
-    "layers.0.mlp: mul 2". Tensors that get no codes count, too, so that numbers do not depend on sizes.
+    A site is "module: function", followed by a number from this function's second tensor in this module on, as in
+    "layers.0.mlp: mul 2". Tensors without codes count, too, so that numbers do not depend on sizes.
 
     Parameters
     ----------
     names
-        Of modules. Others are taken for part of the one that calls them.
+        Names of modules. A module without a name counts as part of its caller.
     """
 
     def __init__(self, names: Mapping[nn.Module, str]) -> None:
@@ -28,7 +28,7 @@ class Sites:
         self._hooks = ExitStack()
 
     def __enter__(self) -> Self:
-        self._thread = get_ident()  # hooks of all modules see those that run in other threads, too
+        self._thread = get_ident()  # global hooks also see modules that run in other threads
         self._hooks.callback(register_module_forward_pre_hook(self._begins).remove)
         self._hooks.callback(register_module_forward_hook(self._ends, always_call=True).remove)
         return self
@@ -37,7 +37,7 @@ class Sites:
         self._hooks.close()
 
     def name(self, function: str) -> str:
-        """Of the next tensor that a function saves here."""
+        """The name of the next tensor that a function saves here."""
         site = f"{self._running[-1]}: {function}"
         self._counts[site] += 1
         return site if self._counts[site] == 1 else f"{site} {self._counts[site]}"

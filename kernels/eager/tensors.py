@@ -1,4 +1,4 @@
-"""Tensors and the storages that they lie in."""
+"""Tensors and their storages."""
 
 from collections.abc import Iterable, Iterator
 from math import prod
@@ -13,19 +13,19 @@ from kernels.methods.every_tensor import ACROSS, GROUP, SMALLEST_GROUP
 _PLAIN = (Tensor, nn.Parameter, FakeTensor)
 
 
-class Place(NamedTuple):
-    """Where a tensor's elements are in its storage."""
+class ViewGeometry(NamedTuple):
+    """Size, strides and offset of a tensor in its storage: arguments of `as_strided`."""
 
     size: torch.Size
     stride: tuple[int, ...]
     offset: int
 
     @staticmethod
-    def of(x: Tensor) -> "Place":
-        """That of a tensor; of a part of its storage, that of the part alone."""
+    def of(x: Tensor) -> "ViewGeometry":
+        """The geometry of a tensor; of a part of a storage, the geometry of the part copied out."""
         if is_part(x):
-            return Place(x.size(), tuple(prod(x.shape[dim + 1 :]) for dim in range(x.dim())), 0)
-        return Place(x.size(), x.stride(), int(x.storage_offset()))
+            return ViewGeometry(x.size(), tuple(prod(x.shape[dim + 1 :]) for dim in range(x.dim())), 0)
+        return ViewGeometry(x.size(), x.stride(), int(x.storage_offset()))
 
     def is_contiguous(self) -> bool:
         """Whether its elements follow one another."""
@@ -38,7 +38,7 @@ class Place(NamedTuple):
 
 
 def tensors(values: Iterable[Any]) -> Iterator[Tensor]:
-    """Those among arguments, and in lists of them."""
+    """The tensors among arguments, and in lists of them."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
@@ -47,21 +47,21 @@ def tensors(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def is_plain(x: Tensor) -> bool:
-    """Whether a tensor is its storage's numbers, at a version, and no more.
+    """Whether a tensor is fully described by its storage, geometry and version.
 
-    It is no wrapper, sparse, quantized, lazily conjugated or of inference mode.
+    Wrappers, sparse, quantized, lazily conjugated and inference tensors are not.
     """
     plain = type(x) in _PLAIN and x.layout == torch.strided and not x.is_inference()
     return plain and not (x.is_quantized or x.is_conj() or x.is_neg())
 
 
 def version_of(x: Tensor) -> int:
-    """How often a tensor was changed in place, as far as that is counted."""
+    """How often a tensor was changed in place; 0 for inference tensors, which do not count."""
     return 0 if x.is_inference() else x._version
 
 
 def storage_of(x: Tensor) -> int:
-    """What tells its storage from others, as long as it lives."""
+    """An identifier of its storage, valid while the storage lives."""
     return int(x.untyped_storage()._cdata)
 
 
@@ -76,17 +76,17 @@ def is_dense(x: Tensor) -> bool:
 
 
 def covers(x: Tensor) -> bool:
-    """Whether its elements are all of its storage, each once or, expanded, many times."""
+    """Whether its elements are all of its storage, possibly expanded."""
     return x.numel() > 0 and is_dense(x[tuple(0 if stride == 0 else slice(None) for stride in x.stride())])
 
 
 def is_part(x: Tensor) -> bool:
-    """Whether it is less than half of its storage, all of which need not be kept then."""
+    """Whether it is less than half of its storage, so that the rest need not be saved."""
     return 2 * x.numel() * x.element_size() < x.untyped_storage().nbytes() and 0 not in x.stride()
 
 
 def key_of(x: Tensor) -> tuple[Any, ...]:
-    """What tells the contents of its storage, now and as its type reads them, from others; or those of a part."""
+    """A key for the contents of its storage, or of the part, at this version and read as its type."""
     storage = x.untyped_storage()
     key = storage._cdata, x._version, x.dtype
     if 2 * x.numel() * x.element_size() >= storage.nbytes():  # most often
@@ -95,21 +95,21 @@ def key_of(x: Tensor) -> tuple[Any, ...]:
 
 
 def flat(x: Tensor) -> Tensor:
-    """The contents of its storage, or of the part, in the order of memory."""
+    """The contents of its storage, or of the part, in memory order."""
     if is_part(x):
         return x.detach().contiguous().view(-1)
     return x.detach().as_strided((x.untyped_storage().nbytes() // x.element_size(),), (1,), 0)
 
 
 def group_of(x: Tensor) -> int:
-    """How many neighbours in memory share a minimum and a step: if it can be so, all of one channel or token.
+    """How many neighbours in memory share a minimum and a step: if possible, within one channel or token.
 
-    A norm multiplies the errors of a row or a channel by what its numbers are multiplied by, and those beside it may
-    be much larger: the first row of an image starts at zero, and a 7 x 7 channel may be dead. So groups that are parts
-    of a channel may be larger than those that go over several, as channels of 3 x 3 have them.
+    A norm scales the errors of a row or channel as it scales the row, and neighbouring rows may be much larger: the
+    first row of an image starts at zero, and a 7 x 7 channel may be dead. So groups within a channel may be larger than
+    groups that span several, as of 3 x 3 channels.
     """
-    place, row, most = Place.of(x), 1, GROUP
-    for stride, length, dim in sorted(zip(place.stride, place.size, range(x.dim()), strict=True)):
+    geometry, row, most = ViewGeometry.of(x), 1, GROUP
+    for stride, length, dim in sorted(zip(geometry.stride, geometry.size, range(x.dim()), strict=True)):
         if length == 1:
             continue
         if stride != row or (row >= SMALLEST_GROUP and dim < 2):

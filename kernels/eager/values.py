@@ -1,4 +1,4 @@
-"""What is known of the tensors of a forward pass: how each was made, and what is kept of it for backward."""
+"""Contents of tensors in a forward pass: the call that made them, and the code saved for backward."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,33 +10,33 @@ from torch import Tensor
 
 from kernels.eager.encoded import Encoded, changed
 from kernels.eager.intervals import Interval
-from kernels.eager.tensors import Place, flat, version_of
+from kernels.eager.tensors import ViewGeometry, flat, version_of
 from kernels.errors import KernelError
 
-MOST_CODES, MOST_CALLS = 4, 12  # of what is computed again: codes that are decoded, and functions that run
-NOWHERE = Place(torch.Size(), (), 0)
-RECENT = 2  # decoded tensors that wait for the next node that asks for them, as q, k and v ask for one input
+MOST_CODES, MOST_CALLS = 4, 12  # limits of recomputing a value: codes to decode, functions to run
+NOWHERE = ViewGeometry(torch.Size(), (), 0)
+RECENT = 2  # decoded tensors held for the next node that uses them, as q, k and v share an input
 
-Recent = dict["Value", Tensor]  # the one that was asked for last at the end
+Recent = dict["Value", Tensor]  # in order of use
 
 
 @dataclass(eq=False)
-class Kept:
-    """A code, and the tensors of it as hooks around ours gave them back.
+class SavedCode:
+    """A code whose tensors the outer hooks may have packed.
 
     Attributes
     ----------
     code
         Of a flat tensor.
     packed, unpack
-        What is kept of the code's tensors, and what gives each of these again.
+        The packed tensors of the code, and the function that unpacks one.
     """
 
     code: Encoded
     packed: Sequence[Any]
     unpack: Callable[[Any], Tensor]
 
-    _unpacked: list[Tensor] | None = field(default=None, repr=False)  # a checkpoint around gives each only once
+    _unpacked: list[Tensor] | None = field(default=None, repr=False)  # an outer checkpoint unpacks each only once
 
     def decode(self) -> Tensor:
         """The flat tensor, approximately."""
@@ -52,78 +52,78 @@ class Value:
     Attributes
     ----------
     exact
-        Why it is kept as it is, as parameters and statistics are; or "".
+        Why it is saved whole, as parameters and statistics are; or "".
     call
-        What made it, if that is cheap to repeat.
-    kept
+        The call that made it, if it is cheap to repeat.
+    saved
         Its code, if it has one.
     inside
-        A bit for each element, whether it is in an interval: for functions whose derivative jumps at its ends.
+        For each interval at whose ends a derivative jumps, a bit per element: whether it is inside.
     """
 
     exact: str = ""
     call: "Call | None" = None
-    kept: Kept | None = None
-    inside: dict[Interval, Kept] = field(default_factory=dict)
-    _asked: int = 0  # how often backward will ask for it
+    saved: SavedCode | None = None
+    inside: dict[Interval, SavedCode] = field(default_factory=dict)
+    _asked: int = 0  # how many nodes of backward will use it
     _given: int = 0
     _last: "ReferenceType[Tensor] | None" = field(default=None, repr=False)
 
     def expect(self) -> None:
-        """Count one more node of backward that will ask for it, and so for what it is made of."""
+        """Count one more node of backward that will use it, and its operands if it is recomputed."""
         self._asked += 1
-        if self._asked == 1 and self.kept is None and self.call is not None:
+        if self._asked == 1 and self.saved is None and self.call is not None:
             for value in self.call.operands:
                 value.expect()
 
-    def is_kept_as(self, kind: type[Encoded]) -> bool:
-        """Whether it has a code of a kind."""
-        return self.kept is not None and isinstance(self.kept.code, kind)
+    def has_code_of(self, kind: type[Encoded]) -> bool:
+        """Whether it is saved in this kind of code."""
+        return self.saved is not None and isinstance(self.saved.code, kind)
 
     def codes(self) -> "Iterator[Value]":
-        """The values whose codes are decoded to give it."""
-        if self.kept is not None:
+        """The values whose codes must be decoded to recompute it."""
+        if self.saved is not None:
             yield self
         elif self.call is not None:
             for value in self.call.operands:
                 yield from value.codes()
 
     def calls(self) -> int:
-        """How many functions run to give it."""
-        if self.kept is not None or self.call is None:
+        """How many functions run to recompute it."""
+        if self.saved is not None or self.call is None:
             return 0
         return self.call.calls()
 
     def is_available(self) -> bool:
-        """Whether backward can have it, and cheaply."""
-        if self.kept is not None:
+        """Whether it has a code or is cheap to recompute."""
+        if self.saved is not None:
             return True
         if self.call is None or not all(value.is_available() for value in self.call.operands):
             return False
         return self.calls() <= MOST_CALLS and len(set(self.codes())) <= MOST_CODES
 
     def relieve(self) -> None:
-        """Drop its code if it is made of a value that has one by now, and of no other: as sigmoid(x) beside x."""
-        kept, self.kept = self.kept, None
-        if kept is None:
+        """Drop its code if it can now be recomputed from the code of one other value, as sigmoid(x) from x."""
+        saved, self.saved = self.saved, None
+        if saved is None:
             return
         if not self.is_available() or len(set(self.codes())) > 1:
-            self.kept = kept
+            self.saved = saved
         elif self.call is not None and self._asked:
             for value in self.call.operands:
                 value.expect()
 
     def flat(self, recent: Recent) -> Tensor:
-        """The contents in the order of memory, approximately; raises RuntimeError as `Constant.checked` does."""
+        """The approximate contents in memory order; raises RuntimeError as `Constant.checked` does."""
         flat = None if self._last is None else self._last()
         if flat is None:
-            flat = self.kept.decode() if self.kept else self._repeated(recent)
+            flat = self.saved.decode() if self.saved else self._repeated(recent)
             for interval, inside in self.inside.items():
                 flat = interval.put(flat, inside.decode())
             self._last = ref(flat)
         self._given += 1
         recent.pop(self, None)
-        if self._given < self._asked:  # else nobody asks again, but in a second backward pass
+        if self._given < self._asked:  # else only a second backward pass would use it
             recent[self] = flat
             if len(recent) > RECENT:
                 del recent[next(iter(recent))]
@@ -137,26 +137,26 @@ class Value:
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor that a call is given: a value, as it lies at a place; None stands for that of the call's result."""
+    """A value as an argument of a call; without a geometry it has that of the call's result."""
 
     value: Value
-    place: Place | None = None
+    geometry: ViewGeometry | None = None
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A tensor that is kept as it is, at a version of it."""
+    """A tensor that is saved whole, and its version."""
 
     tensor: Tensor
     version: int
 
     @staticmethod
     def of(x: Tensor) -> "Constant":
-        """As it is now."""
+        """At its current version."""
         return Constant(x.detach(), version_of(x))
 
     def checked(self) -> Tensor:
-        """Raises RuntimeError, as autograd does, if it was changed since."""
+        """The tensor; raises RuntimeError, as autograd does, if it was changed since."""
         if version_of(self.tensor) != self.version:
             raise changed(self.tensor, self.version)
         return self.tensor
@@ -164,7 +164,7 @@ class Constant:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A function with what it was given.
+    """A function with its arguments.
 
     Attributes
     ----------
@@ -173,9 +173,9 @@ class Call:
     operands
         The values among the arguments.
     autocast
-        What torch.autocast is given: the kind of device, the type, and whether it is on.
-    place, dtype
-        Of the result; what is added in place keeps its type.
+        Arguments of torch.autocast: kind of device, type, and whether it is on.
+    geometry, dtype
+        Of the result; a sum in place keeps the type of its first argument.
     """
 
     function: Callable[..., Any]
@@ -183,24 +183,24 @@ class Call:
     kwargs: Mapping[str, Any]
     operands: Sequence[Value]
     autocast: tuple[str, torch.dtype | None, bool]
-    place: Place = NOWHERE
+    geometry: ViewGeometry = NOWHERE
     dtype: torch.dtype | None = None
 
     def calls(self) -> int:
-        """How many functions run to give the result."""
+        """How many functions run to recompute the result."""
         return 1 + sum(value.calls() for value in self.operands)
 
     def giving(self, result: Tensor, dtype: torch.dtype | None = None) -> "Call":
-        """The call, whose result lies as this tensor does, and has its type or another."""
-        return replace(self, place=Place.of(result), dtype=dtype or result.dtype)
+        """The call with the geometry and type of this result, or another type."""
+        return replace(self, geometry=ViewGeometry.of(result), dtype=dtype or result.dtype)
 
     def run(self, recent: Recent) -> Tensor:
-        """The result again, in the order of memory."""
-        place = self.place
+        """Run the call again; its result in memory order."""
+        geometry = self.geometry
 
         def argument(given: Any) -> Any:
             if isinstance(given, Operand):
-                return given.value.flat(recent).as_strided(*(given.place or place))
+                return given.value.flat(recent).as_strided(*(given.geometry or geometry))
             return given.checked() if isinstance(given, Constant) else given
 
         args, kwargs = [argument(x) for x in self.args], {name: argument(x) for name, x in self.kwargs.items()}
@@ -208,6 +208,6 @@ class Call:
         with torch.autocast(kind, dtype, enabled=enabled, cache_enabled=False):
             result: Tensor = self.function(*args, **kwargs)
         result = result.to(self.dtype)
-        if result.stride() != place.stride:  # of an operand that had gaps
-            result = result.new_empty_strided(place.size, place.stride).copy_(result)
+        if result.stride() != geometry.stride:  # an operand had gaps
+            result = result.new_empty_strided(geometry.size, geometry.stride).copy_(result)
         return flat(result)

@@ -1,4 +1,4 @@
-"""What is kept as it is, and why, for reports."""
+"""Tensors that are saved whole, and why, for reports."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from kernels.eager.tensors import is_plain, storage_of
 
 @dataclass(frozen=True)
 class Whole:
-    """A tensor that is kept as it is: the name of the function that saves it, why, and its bytes."""
+    """A tensor that is saved whole: the function that saves it, the reason, and its bytes."""
 
     operation: str
     reason: str
@@ -23,16 +23,16 @@ _watched: list[dict[int, Whole]] = []  # one for each `watching`
 
 @contextmanager
 def watching() -> Iterator[dict[int, Whole]]:
-    """What is kept as it is by forward passes that run meanwhile, but for parameters and inputs."""
-    found: dict[int, Whole] = {}
-    _watched.append(found)
+    """Collect the tensors that forward passes save whole meanwhile, except parameters and inputs."""
+    uncoded: dict[int, Whole] = {}
+    _watched.append(uncoded)
     try:
-        yield found
+        yield uncoded
     finally:
         _watched.pop()
 
 
 def watch(x: Tensor, operation: str, reason: str) -> None:
-    """Take a tensor down."""
-    for found in _watched if is_plain(x) else ():
-        found.setdefault(storage_of(x), Whole(operation, reason, x.untyped_storage().nbytes()))
+    """Record a tensor that is saved whole."""
+    for uncoded in _watched if is_plain(x) else ():
+        uncoded.setdefault(storage_of(x), Whole(operation, reason, x.untyped_storage().nbytes()))

@@ -1,4 +1,4 @@
-"""Which saved tensors are kept as they are, and why."""
+"""Which tensors are saved whole, and why."""
 
 from typing import Any
 
@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 from kernels.eager import calls
-from kernels.eager.provenance import ALIVE, Provenance, Running
+from kernels.eager.provenance import ALIVE, Provenance, RunningCall
 from kernels.eager.tensors import covers, is_plain, storage_of
 
 OWN = "a function of this project"
 CODED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-def why_whole(x: Tensor, saver: Running, provenance: Provenance) -> str:
-    """Why a tensor that a call saves is kept as it is, or ""."""
+def why_whole(x: Tensor, saver: RunningCall, provenance: Provenance) -> str:
+    """Why a tensor that a call saves is saved whole, or ""."""
     if not is_plain(x) or saver.name == OWN:
         return "no plain tensor"
     if x.numel() == 0:
@@ -29,19 +29,19 @@ def why_whole(x: Tensor, saver: Running, provenance: Provenance) -> str:
     if x.is_floating_point() and exactly:
         return "backward needs it exactly"
     why = provenance.exact_of_saved(x, saver)
-    return why if x.is_floating_point() or why in ALIVE else ""  # codes of others are exact
+    return why if x.is_floating_point() or why in ALIVE else ""  # codes of other types are exact
 
 
-def is_given(x: Tensor, saver: Running) -> bool:
-    """Whether a tensor lies where an argument of the call that saves it does."""
-    return any(is_plain(one) and storage_of(one) == storage_of(x) for one in saver.given)
+def is_given(x: Tensor, saver: RunningCall) -> bool:
+    """Whether a tensor shares its storage with an argument of the call that saves it."""
+    return any(is_plain(argument) and storage_of(argument) == storage_of(x) for argument in saver.given)
 
 
-def _places(x: Tensor, saver: Running) -> list[int]:
-    """Which of the call's tensors it is."""
+def _places(x: Tensor, saver: RunningCall) -> list[int]:
+    """The positions of a tensor among the arguments of the call that saves it."""
 
     def where(x: Tensor) -> tuple[Any, ...]:
         return storage_of(x), x.storage_offset(), x.shape, x.stride()
 
     own = where(x)
-    return [place for place, one in enumerate(saver.given) if is_plain(one) and where(one) == own]
+    return [place for place, argument in enumerate(saver.given) if is_plain(argument) and where(argument) == own]

@@ -1,4 +1,4 @@
-"""A step of training that is traced once and cut in many ways: tracing takes longer than all the rest."""
+"""A training step that is traced once and cut in many ways: tracing takes longer than all the rest."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +30,7 @@ def _decode(made: Codes, bits: int, dtype: torch.dtype) -> Tensor:
 
 @contextlib.contextmanager
 def full_width() -> Iterator[None]:
-    """Codes whose fields hold the elements' own bits, while all but their arithmetic runs as ever.
+    """Codes whose fields hold the elements' own bits; only their arithmetic is replaced.
 
     If a gradient then is not that of the same cut without codes, bit for bit, the wiring is wrong.
     """
@@ -42,7 +42,7 @@ def full_width() -> Iterator[None]:
 
 @dataclass
 class Joint:
-    """A graph of forward and backward, what its partitioner was told, and what both were given when they ran first."""
+    """A joint graph, the options of its partitioner, and the inputs of its first forward and backward run."""
 
     graph: fx.GraphModule
     inputs: Any
@@ -53,7 +53,7 @@ class Joint:
 
 
 class Step:
-    """A compiled function whose graphs are kept: `run` cuts them by a partitioner, `again` by others."""
+    """A compiled function and its joint graphs: `run` cuts them by one partitioner, `again` by others."""
 
     def __init__(self, function: Callable[..., Any], cut: Callable[..., Any]) -> None:
         self.joints: list[Joint] = []
@@ -68,10 +68,10 @@ class Step:
         self.run = torch.compile(function, backend=backend)
 
     def again(self, cut: Callable[..., Any]) -> tuple[list[Tensor], list[Tensor]]:
-        """What graphs give whose backward ran, and all gradients, with the same inputs and random numbers."""
+        """Outputs and gradients of all graphs whose backward ran, with the same inputs and random numbers."""
         given: list[Tensor] = []
         gradients: list[Tensor] = []
-        for joint in [one for one in self.joints if one.upstream]:
+        for joint in [joint_run for joint_run in self.joints if joint_run.upstream]:
             forward, backward = cut(_copied(joint.graph), joint.inputs, **joint.options)
             count = joint.options["num_fwd_outputs"]
             torch.set_rng_state(joint.state)
@@ -100,20 +100,20 @@ class Step:
 
         def run(*given: Any) -> Any:
             pairs = zip(names, given, strict=True)
-            joint.upstream = joint.upstream or [one.clone() for name, one in pairs if name.startswith("tangents")]
+            joint.upstream = joint.upstream or [tensor.clone() for name, tensor in pairs if name.startswith("tangents")]
             return graph(*given)
 
         return make_boxed_func(run)
 
 
 def same(results: tuple[list[Tensor], list[Tensor]], others: tuple[list[Tensor], list[Tensor]]) -> bool:
-    """Whether outputs and gradients of two cuts are, bit for bit."""
+    """Whether outputs and gradients of two cuts are equal bit for bit."""
     pairs = zip([*results[0], *results[1]], [*others[0], *others[1]], strict=True)
-    return all(torch.equal(one, other) for one, other in pairs)
+    return all(torch.equal(result, other) for result, other in pairs)
 
 
 def allowed(graphs: Sequence[Graph], bits: int) -> float:
-    """The relative error of a gradient if that of each coded tensor went into it in full, all in one direction.
+    """The relative error of a gradient if the errors of all coded tensors added up in one direction.
 
     A group of 64 normal values spans about 5 of their standard deviations, and rounding to a step is off by a step
     through the root of 12, in the root mean square. Most tensors' errors are independent of each other, so that there
@@ -124,7 +124,7 @@ def allowed(graphs: Sequence[Graph], bits: int) -> float:
 
 
 def _copied(module: fx.GraphModule) -> fx.GraphModule:
-    """With the same tensors: only the graph is a partitioner's to change."""
+    """A copy with the same tensors: a partitioner changes only the graph."""
     graph = fx.Graph()
     given = graph.graph_copy(module.graph, {})
     (last,) = module.graph.find_nodes(op="output")
@@ -133,8 +133,8 @@ def _copied(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _clones(values: Sequence[Any]) -> list[Any]:
-    return [one.clone() if isinstance(one, Tensor) else one for one in values]
+    return [value.clone() if isinstance(value, Tensor) else value for value in values]
 
 
 def _tensors(values: Sequence[Any]) -> list[Tensor]:
-    return [one for one in values if isinstance(one, Tensor)]
+    return [value for value in values if isinstance(value, Tensor)]

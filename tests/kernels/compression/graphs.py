@@ -15,14 +15,14 @@ from kernels.compression.partitioner import CodedPartitioner
 
 
 def partitioner(**settings: Any) -> CodedPartitioner:
-    """The partitioner of such options."""
+    """The partitioner in these options."""
     made = compression.options(**settings)["custom_partitioner_fn"]
     assert isinstance(made, CodedPartitioner)
     return made
 
 
 def stock(joint: fx.GraphModule, inputs: Any, **arguments: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """The same cut, and nothing coded."""
+    """The same cut without codes."""
     return private.partition(joint, inputs, **arguments)
 
 
@@ -48,13 +48,13 @@ def _backend(cut: Callable[..., Any]) -> Any:
 
 
 def _with_config(run: Any, cut: Callable[..., Any]) -> Any:
-    """Told of the partitioner as torch.compile tells of Inductor's options."""
+    """`run`, which reports the partitioner as torch.compile reports Inductor's options."""
     run.get_compiler_config = lambda: {"custom_partitioner_fn": cut}
     return run
 
 
 def gradients(model: nn.Module, run: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
-    """Of the model's parameters, for a loss that weighs all outputs differently."""
+    """Gradients of the model's parameters, for a loss that weighs all outputs differently."""
     model.zero_grad()
     y = run(*inputs)
     weights = torch.linspace(-1, 1, y.numel(), dtype=torch.float32).view(y.shape)
@@ -63,6 +63,6 @@ def gradients(model: nn.Module, run: Callable[..., Tensor], *inputs: Tensor) -> 
 
 
 def error(approximate: list[Tensor], exact: list[Tensor]) -> float:
-    """Of the whole gradient, relative to its length."""
+    """The relative error of the whole gradient."""
     difference = sum(float((a - b).double().square().sum()) for a, b in zip(approximate, exact, strict=True))
     return (difference / sum(float(b.double().square().sum()) for b in exact)) ** 0.5

@@ -1,4 +1,4 @@
-"""Small models whose graphs have what codes have to get right, and their inputs."""
+"""Small models with the graph patterns that codes must handle, and their inputs."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ def mlp(width: int = 32) -> nn.Sequential:
 
 
 class Attention(nn.Module):
-    """Of PyTorch's own, or written out with dropout."""
+    """PyTorch's own attention, or written out with dropout."""
 
     def __init__(self, causal: bool = False, written: bool = False) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 def build(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """The model of a name and its inputs, always the same."""
+    """The named model and its inputs, always the same."""
     torch.manual_seed(0)
     make, shape = MODELS[name]
     return make(), (torch.randn(shape),)

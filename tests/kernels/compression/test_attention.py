@@ -1,4 +1,4 @@
-"""Attention, whose backward pass needs the log-sum-exp and the output of what is decoded."""
+"""Attention, whose backward pass needs the log-sum-exp and the output of the decoded tensors."""
 
 import operator
 from collections.abc import Callable
@@ -13,13 +13,13 @@ from torch.nn import functional as F
 
 from kernels.compression import cut as cuts
 from kernels.compression import forms
-from kernels.compression.attention import beside_a_log_sum_exp, compute_again
+from kernels.compression.attention import inputs_beside_log_sum_exp, recompute_attention
 from kernels.compression.codes import decode, encode
 from kernels.compression.crossing import Crossing
 from kernels.compression.cut import cut_of
 from kernels.compression.forms import Whole
+from kernels.compression.layout import layout_of
 from kernels.compression.nodes import arguments_of
-from kernels.compression.places import places_of
 from kernels.compression.splice import crossings, put_codes
 from kernels.methods.every_tensor import EveryTensor
 from tests.kernels.compression.cuts import full_width
@@ -27,7 +27,7 @@ from tests.kernels.compression.graphs import compiled, error, partitioner, stock
 
 aten = torch.ops.aten
 SHAPE = (2, 2, 64, 32)
-SHARP = 6.0  # a factor of the logits' that leaves rows with a probability near 1
+SHARP = 6.0  # a factor of the logits: some rows have a probability near 1
 
 
 @pytest.fixture(autouse=True)
@@ -37,15 +37,15 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def through_codes(x: Tensor, bits: int) -> Tensor:
-    """What backward decodes of a tensor."""
-    places = places_of(x)
-    assert not isinstance(places, str)
-    made = encode(places.split(x), bits, None)
-    return places.join(decode(made, bits, x.dtype), [x.shape[dim] for dim in places.order])
+    """The tensor that backward decodes."""
+    layout = layout_of(x)
+    assert not isinstance(layout, str)
+    made = encode(layout.split(x), bits, None)
+    return layout.join(decode(made, bits, x.dtype), [x.shape[dim] for dim in layout.order])
 
 
 def gradients(function: Callable[..., Tensor], upstream: Tensor, *inputs: Tensor) -> list[Tensor]:
-    leaves = [one.detach().clone().requires_grad_() for one in inputs]
+    leaves = [tensor.detach().clone().requires_grad_() for tensor in inputs]
     return list(torch.autograd.grad(function(*leaves), leaves, upstream))
 
 
@@ -65,32 +65,34 @@ def masked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 @pytest.mark.parametrize("bits", [2, 4])
 @pytest.mark.parametrize("function", [plain, causal, masked])
 def test_gradients_are_those_of_the_decoded_tensors(function: Callable[..., Tensor], bits: int) -> None:
-    """However sharp it is; with the output and the log-sum-exp of exact ones, they are no gradients of anything."""
+    """However sharp; with the output and log-sum-exp of exact tensors, they would be gradients of no function."""
     q, k, v, upstream = torch.randn(4, *SHAPE)
     q = SHARP * q
     got = gradients(compiled(function, partitioner(bits=bits)), upstream, q, k, v)
-    decoded = [through_codes(one, bits) for one in (q, k, v)]
-    for one, exact in zip(got, gradients(function, upstream, *decoded), strict=True):
+    decoded = [through_codes(gradient, bits) for gradient in (q, k, v)]
+    for gradient, exact in zip(got, gradients(function, upstream, *decoded), strict=True):
         # The same operation on the same numbers; BLAS may sum in another order where memory is aligned otherwise.
-        torch.testing.assert_close(one, exact, rtol=0, atol=64 * torch.finfo(one.dtype).eps * float(exact.abs().max()))
+        torch.testing.assert_close(
+            gradient, exact, rtol=0, atol=64 * torch.finfo(gradient.dtype).eps * float(exact.abs().max())
+        )
 
 
 def test_beside_exact_statistics_the_error_would_be_larger(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At least e^s times as large, what an error of s, its standard deviation, in a logit makes of a probability."""
+    """At least e^s times as large: the factor of a probability for an error s, one standard deviation, in a logit."""
     q, k, v, upstream = torch.randn(4, *SHAPE)
     q = SHARP * q
     exact = gradients(causal, upstream, q, k, v)
     again = error(gradients(compiled(causal, partitioner(bits=2)), upstream, q, k, v), exact)
-    monkeypatch.setattr(cuts, "compute_again", lambda backward, pairs, coded: pairs)
-    monkeypatch.setattr(cuts, "beside_a_log_sum_exp", lambda backward, crossing: set())
+    monkeypatch.setattr(cuts, "recompute_attention", lambda backward, pairs, coded: pairs)
+    monkeypatch.setattr(cuts, "inputs_beside_log_sum_exp", lambda backward, crossing: set())
     beside = error(gradients(compiled(causal, partitioner(bits=2)), upstream, q, k, v), exact)
-    (a, b), (c, d) = ((through_codes(one, 2), one) for one in (q, k))
+    (a, b), (c, d) = ((through_codes(tensor, 2), tensor) for tensor in (q, k))
     logits = float(((a @ c.mT - b @ d.mT) / SHAPE[-1] ** 0.5).std())
     assert beside > torch.tensor(logits).exp() * again
 
 
 class Projected(nn.Module):
-    """Attention whose output a product and an activation need, too; the second takes the first's output as it is."""
+    """Attention on the output of attention, whose own output a product and an activation need, too."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -107,12 +109,12 @@ class Projected(nn.Module):
 def weight_gradients(model: nn.Module, cut: Callable[..., Any], x: Tensor, upstream: Tensor) -> list[Tensor]:
     model.zero_grad()
     compiled(model, cut)(x).backward(upstream)
-    return [one.grad.clone() for one in model.parameters() if one.grad is not None]
+    return [weight.grad.clone() for weight in model.parameters() if weight.grad is not None]
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_wiring_of_attention_upon_attention(dynamic: bool) -> None:
-    """With tensors that cross as they are in the place of their codes, all gradients are stock's, bit for bit."""
+    """With uncoded tensors in place of codes, all gradients are stock's, bit for bit."""
     width = 256 if dynamic else 32  # groups are cut out of a row whose length is known
     model, x, upstream = Projected(width), *torch.randn(2, 2, 2, 64, width)
     if dynamic:
@@ -121,9 +123,13 @@ def test_wiring_of_attention_upon_attention(dynamic: bool) -> None:
     cut = partitioner()
     with full_width():
         assert all(map(torch.equal, weight_gradients(model, cut, x, upstream), exact))
-    found = [row.form for row in cut.graphs[0].crossings]
-    assert found.count("computed again") == 4  # two outputs and log-sum-exps
-    assert set(found) == {"computed again", "4 bits", "1 bit"}  # query, key and value; relu's mask; x is a batch
+    crossing_forms = [row.form for row in cut.graphs[0].crossings]
+    assert crossing_forms.count("computed again") == 4  # two outputs and log-sum-exps
+    assert set(crossing_forms) == {
+        "computed again",
+        "4 bits",
+        "1 bit",
+    }  # query, key and value; relu's mask; x is a batch
 
 
 def test_what_crosses_of_one_tensor_thrice() -> None:
@@ -153,7 +159,7 @@ def test_where_all_is_exact_nothing_is_computed_again(monkeypatch: pytest.Monkey
 
 
 def test_an_attention_of_ones_own() -> None:
-    """What it is given under names that nobody knows has the finest codes beside its log-sum-exp."""
+    """Its arguments of unknown names get the finest codes, beside its log-sum-exp."""
     graph = fx.Graph()
     a, b, c, lse, upstream = (graph.placeholder(name) for name in ("a", "b", "c", "lse", "upstream"))
     product = graph.call_function(aten.mul.Tensor, (c, upstream))
@@ -163,11 +169,13 @@ def test_an_attention_of_ones_own() -> None:
     call = torch.ops.actfit_tests.attention_backward.default
     graph.call_function(call, (product, graph.call_function(aten.relu.default, (a,)), [b], lse))
     pairs = {node: node for node in (a, b, c, lse)}
-    assert beside_a_log_sum_exp(graph, set(pairs)) == {a, b, lse}
-    assert compute_again(graph, pairs, {a, b}) == pairs
+    assert inputs_beside_log_sum_exp(graph, set(pairs)) == {a, b, lse}
+    assert recompute_attention(graph, pairs, {a, b}) == pairs
 
 
-GPU: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {  # what attention is given, and where it gives random states
+GPU: dict[
+    str, tuple[dict[str, Any], tuple[int, int]]
+] = {  # arguments of attention, and positions of random states in its results
     "flash": ({"is_causal": True}, (6, 7)),
     "efficient": ({"attn_bias": None, "compute_log_sumexp": True, "scale": 0.3}, (2, 3)),
     "cudnn": ({"attn_bias": None, "compute_log_sumexp": True, "is_causal": True}, (6, 7)),
@@ -175,7 +183,7 @@ GPU: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {  # what attention is 
 
 
 def of_a_gpu(kind: str, dropout: float) -> tuple[list[Crossing], fx.Node, list[fx.Node]]:
-    """What crosses, the backward pass, and the attention that is in the backward graph: nothing has memory or runs."""
+    """Crossings, the backward pass, and the attention in the backward graph, on fake tensors."""
     attention = getattr(aten, f"_scaled_dot_product_{kind}_attention").default
     backward_pass = getattr(aten, f"_scaled_dot_product_{kind}_attention_backward").default
     given = {**GPU[kind][0], "dropout_p": dropout}
@@ -214,7 +222,7 @@ def of_a_gpu(kind: str, dropout: float) -> tuple[list[Crossing], fx.Node, list[f
 @pytest.mark.parametrize("kind", GPU)
 def test_a_gpus_attention_is_computed_again(kind: str) -> None:
     rows, backward_pass, (again,) = of_a_gpu(kind, 0.0)
-    # Then random states, and at last output and log-sum-exp.
+    # The last are random states, then output and log-sum-exp.
     assert [row.form for row in rows] == [*["4 bits"] * 3, *["whole"] * 2, *["computed again"] * 2]
     given, own = arguments_of(backward_pass), arguments_of(again)
     assert [(given[name].target, given[name].args) for name in ("out", "logsumexp")] == [
@@ -228,7 +236,7 @@ def test_a_gpus_attention_is_computed_again(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", GPU)
 def test_attention_with_dropout_is_not(kind: str) -> None:
-    """It would drop others. So what goes into its backward pass beside an exact log-sum-exp has the finest codes."""
+    """It would drop other elements. Tensors beside an exact log-sum-exp in its backward pass get the finest codes."""
     rows, _, again = of_a_gpu(kind, 0.1)
     assert not again
     assert [row.form for row in rows][:5] == [*["8 bits"] * 4, "whole"]
@@ -236,7 +244,7 @@ def test_attention_with_dropout_is_not(kind: str) -> None:
 
 
 def test_flex_attention_is_not() -> None:
-    """What it computes is a graph of its own. It runs on GPUs only."""
+    """It contains a graph of its own, and runs on GPUs only."""
     forward, backward = fx.Graph(), fx.Graph()
     names = ("query", "key", "value", "bias")
     tensors = [forward.placeholder(name) for name in names]
@@ -248,7 +256,7 @@ def test_flex_attention_is_not() -> None:
     given = (*saved[:3], *saved[4:], upstream, None, None, None, (), 1.0, {}, (saved[3],))
     backward.call_function(flex_attention_backward, given)
     pairs = dict(zip(tensors, saved, strict=True))
-    assert compute_again(backward, pairs, set(tensors[:5])) == pairs
-    assert beside_a_log_sum_exp(backward, set(saved)) == set(saved)
+    assert recompute_attention(backward, pairs, set(tensors[:5])) == pairs
+    assert inputs_beside_log_sum_exp(backward, set(saved)) == set(saved)
     saved[5].meta["val"] = torch.empty(SHAPE)
     assert forms.form_of(saved[5], saved[5], 4, 64) == Whole("backward needs it exactly")

@@ -1,4 +1,4 @@
-"""Codes by groups: what decoding gives back, how far it may be off, and how many bytes they take."""
+"""Codes by groups: decoding, its error, and bytes."""
 
 import math
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from kernels.compression import codes, private
 from kernels.compression.codes import Codes
 from kernels.compression.forms import Bits, Groups, coded_bytes
-from kernels.compression.places import LANES, Places, _unit_of, places_of
+from kernels.compression.layout import LANES, GroupLayout, _unit_of, layout_of
 
 EPS = torch.finfo(torch.float32).eps
 WIDTHS = range(2, 9)
@@ -25,14 +25,14 @@ def again(x: Tensor, bits: int) -> tuple[Tensor, Codes]:
 
 
 def units(*shape: int) -> Tensor:
-    """Normal numbers as codes take them: [*lead, units, group, lanes]."""
+    """Normal numbers in the shape for codes: [*lead, units, group, lanes]."""
     return torch.randn(*shape, LANES)
 
 
 @each_width
 @given(st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=32))
 def test_values_come_back_within_half_a_step(bits: int, values: list[float]) -> None:
-    """Half a step, and what float32's rounding of the place and of the value adds to it."""
+    """Half a step, and float32's rounding of the position and of the value."""
     x = torch.tensor([*values, *[values[0]] * (32 * LANES - len(values))]).view(1, 32, LANES)
     decoded, made = again(x, bits)
     step, minimum = made.step.float(), made.minimum.float()
@@ -42,7 +42,7 @@ def test_values_come_back_within_half_a_step(bits: int, values: list[float]) -> 
 
 @each_width
 def test_the_step_is_the_range_by_the_codes(bits: int) -> None:
-    """Rounding it and the minimum to bfloat16, outwards, adds to the step at most 2^-7 of what either is."""
+    """Rounding step and minimum outwards to bfloat16 adds at most 2^-7 of either to the step."""
     x = units(100, 64)
     made = codes.encode(x, bits)
     low, high = x.amin(-2, keepdim=True), x.amax(-2, keepdim=True)
@@ -60,14 +60,14 @@ def test_constants_of_bfloat16_come_back(bits: int) -> None:
 
 @each_width
 def test_ends_of_a_group_come_back(bits: int) -> None:
-    """Where they are numbers of bfloat16, and so is the step."""
+    """If they and the step are bfloat16 numbers."""
     x = torch.tensor([0.0, 2.0**bits - 1, *[1.0] * 30])[None, :, None].expand(1, 32, LANES)
     assert torch.equal(again(x, bits)[0], x)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_seen_in_the_gradient(value: float) -> None:
-    """Its group becomes NaN, as the gradients behind it would; the other groups do not."""
+    """Its group becomes NaN, as would the gradients computed from it; the other groups do not."""
     x = units(2, 32)
     x[0, 5, 3] = value
     lost = again(x, 4)[0].isnan()
@@ -88,14 +88,14 @@ def test_stochastic_rounding_has_the_right_mean(bits: int) -> None:
 
 @each_width
 def test_a_gpu_decodes_the_same(bits: int) -> None:
-    """By its own expression, which runs here, too."""
+    """By the expression for GPUs, which also runs on a CPU."""
     made = codes.encode(units(3, 96), bits)
     expected = codes.decode(made, bits, torch.float32)
-    one = codes._combined(
+    unpacked = codes._combined(
         [codes._unpacked(field, width) for field, (width, _) in zip(made.fields, codes.fields_of(bits), strict=True)],
         [width for width, _ in codes.fields_of(bits)],
     )
-    assert torch.equal(one.float() * made.step.float() + made.minimum.float(), expected)
+    assert torch.equal(unpacked.float() * made.step.float() + made.minimum.float(), expected)
 
 
 def test_bools_come_back() -> None:
@@ -119,15 +119,15 @@ TENSORS = {
 
 @pytest.fixture(params=[8, 16], ids=["AVX2", "AVX-512"])
 def vector(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Numbers in a vector of this CPU, as places are told."""
+    """Numbers in a vector of this CPU, as layouts assume."""
     monkeypatch.setattr(private, "vector", lambda _: request.param)
     return int(request.param)
 
 
 def test_lanes_are_those_of_a_vector(vector: int) -> None:
-    places = places_of(torch.randn(4, 32, 64))
-    assert isinstance(places, Places)
-    assert (places.group, places.lanes) == (64, vector)
+    layout = layout_of(torch.randn(4, 32, 64))
+    assert isinstance(layout, GroupLayout)
+    assert (layout.group, layout.lanes) == (64, vector)
 
 
 @pytest.mark.parametrize(
@@ -135,37 +135,37 @@ def test_lanes_are_those_of_a_vector(vector: int) -> None:
     {256: {8: (32, 8), 16: (32, 8)}, 768: {8: (96, 8), 16: (96, 8)}, 4096: {8: (64, 8), 16: (64, 16)}}.items(),
 )
 def test_units_waste_nothing_of_usual_rows(row: int, units: dict[int, tuple[int, int]], vector: int) -> None:
-    """Where the number of rows changes."""
+    """If the number of rows is dynamic."""
     assert _unit_of(row, vector) == units[vector]
 
 
 @pytest.mark.usefixtures("vector")
 @pytest.mark.parametrize("x", TENSORS.values(), ids=TENSORS)
 def test_places_of_a_tensor(x: Tensor) -> None:
-    """Groups follow one another in memory, and joined are the tensor again, with its strides."""
-    places = places_of(x)
-    assert isinstance(places, Places)
-    groups = places.split(x)
+    """Groups follow one another in memory; `join` restores the tensor with its strides."""
+    layout = layout_of(x)
+    assert isinstance(layout, GroupLayout)
+    groups = layout.split(x)
     memory = torch.as_strided(x, (x.numel(),), (1,))
     assert torch.equal(groups.flatten()[: x.numel()], memory)
-    joined = places.join(groups, [x.shape[dim] for dim in places.order])
+    joined = layout.join(groups, [x.shape[dim] for dim in layout.order])
     assert torch.equal(joined, x)
     assert joined.contiguous().stride() == x.contiguous().stride()
 
 
 def test_tensors_with_gaps_have_no_places() -> None:
-    assert places_of(torch.randn(8, 64)[:, ::2]) == "its elements overlap or have gaps"
-    assert places_of(torch.randn(1, 64).expand(8, 64)) == "its elements overlap or have gaps"
+    assert layout_of(torch.randn(8, 64)[:, ::2]) == "its elements overlap or have gaps"
+    assert layout_of(torch.randn(1, 64).expand(8, 64)) == "its elements overlap or have gaps"
 
 
 @each_width
 @pytest.mark.usefixtures("vector")
 @pytest.mark.parametrize("x", TENSORS.values(), ids=TENSORS)
 def test_bytes_are_those_of_the_codes(x: Tensor, bits: int) -> None:
-    places = places_of(x)
-    assert isinstance(places, Places)
-    made = codes.encode(places.split(x), bits)
+    layout = layout_of(x)
+    assert isinstance(layout, GroupLayout)
+    made = codes.encode(layout.split(x), bits)
     count = made.minimum.nbytes + made.step.nbytes + sum(field.nbytes for field in made.fields)
-    assert coded_bytes(x, Groups(bits, places)) == count
+    assert coded_bytes(x, Groups(bits, layout)) == count
     bools = x > 0
-    assert coded_bytes(bools, Bits(places)) == codes.encode_bits(places.split(bools)).nbytes
+    assert coded_bytes(bools, Bits(layout)) == codes.encode_bits(layout.split(bools)).nbytes

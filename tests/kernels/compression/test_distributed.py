@@ -19,7 +19,7 @@ BITS = 8
 
 
 class Block(nn.Module):
-    """A class of its own: Dynamo leaves alone what FSDP2 makes of nn.Sequential."""
+    """A class of its own: Dynamo does not compile an nn.Sequential under FSDP2."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,34 +31,34 @@ class Block(nn.Module):
 
 
 def worker(rank: int, mesh: Any) -> dict[str, tuple[float, float, int, bool]]:
-    """How far gradients are from stock's and may be, how many inputs are coded, and whether both have the same."""
+    """The error of gradients and its bound, the number of coded inputs, and whether both processes agree."""
     warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")  # Dynamo looks at it
     forms.SMALLEST = 64
-    found = {}
+    measured = {}
     for wrapper in ("ddp", "fsdp2"):
         results, cut = [], partitioner(bits=BITS)
-        for one in (stock, cut):
+        for partition in (stock, cut):
             torch.manual_seed(0)
             model = wrapped(nn.Sequential(Block(), Block()), wrapper, mesh, (Block,))
             torch.manual_seed(1 + rank)
-            compiled(model, one)(torch.randn(64, 32)).square().mean().backward()
+            compiled(model, partition)(torch.randn(64, 32)).square().mean().backward()
             results.append([whole(weight.grad) for weight in model.parameters()])
         inputs = sum(row.operation == "an input" for graph in cut.graphs for row in graph.crossings)
-        found[wrapper] = error(results[1], results[0]), allowed(cut.graphs, BITS), inputs, alike(results[1])
-    return found
+        measured[wrapper] = error(results[1], results[0]), allowed(cut.graphs, BITS), inputs, alike(results[1])
+    return measured
 
 
 def alike(gradients: list[Tensor]) -> bool:
-    """Whether the other process has the same ones."""
-    mine = torch.cat([one.flatten() for one in gradients])
+    """Whether the other process has the same gradients."""
+    mine = torch.cat([gradient.flatten() for gradient in gradients])
     both = [torch.empty_like(mine) for _ in range(2)]
     distributed.all_gather(both, mine)
     return torch.equal(*both)
 
 
 def test_wrapped_models(tmp_path: Any) -> None:
-    found = of_two(__file__, tmp_path, 240)
-    for off, bound, inputs, same in found.values():
+    measured = of_two(__file__, tmp_path, 240)
+    for off, bound, inputs, same in measured.values():
         assert 0 < off < bound
         assert inputs <= 1  # the first layer's output, and no weights
         assert same

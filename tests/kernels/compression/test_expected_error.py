@@ -1,4 +1,4 @@
-"""The error of codes that is expected before anything has run."""
+"""The expected error of codes."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from torch import nn
 from kernels import compression
 from kernels.compression import codes, forms
 from kernels.compression.expected_error import expected_error, squared_range
-from kernels.compression.places import GROUPS, LANES
+from kernels.compression.layout import GROUPS, LANES
 from tests.kernels.compression.graphs import compiled, gradients, partitioner
 
 each_group = pytest.mark.parametrize("group", GROUPS)
@@ -28,7 +28,7 @@ def test_the_squared_range_by_its_distribution(group: int) -> None:
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 @pytest.mark.parametrize("bits", range(2, 9))
 def test_the_error_of_normal_numbers(bits: int, rounding: str, group: int) -> None:
-    """Of 1000 groups; what the formula leaves out is within 4 %, the rest of it well within 1 %."""
+    """Of 1000 groups; the terms that the formula neglects are within 4 %, sampling well within 1 %."""
     torch.manual_seed(0)
     x = torch.randn(1000 // LANES, group, LANES)
     made = codes.encode(x, bits, torch.rand_like(x) if rounding == "stochastic" else None)
@@ -38,7 +38,7 @@ def test_the_error_of_normal_numbers(bits: int, rounding: str, group: int) -> No
 
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 def test_the_report_tells_it(rounding: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By what becomes of the batch's values: normal ones, and masks and statistics that are exact."""
+    """For normal values; masks and statistics are exact."""
     monkeypatch.setattr(forms, "SMALLEST", 64)
     model, cut = nn.Sequential(nn.Linear(32, 64), nn.LayerNorm(64), nn.Linear(64, 8)), partitioner(rounding=rounding)
     gradients(model, compiled(model, cut), torch.randn(64, 32))

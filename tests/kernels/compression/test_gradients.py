@@ -1,4 +1,4 @@
-"""The error of a compiled model's gradient, measured beside eager mode."""
+"""The error of a compiled model's gradient, compared with eager mode."""
 
 import math
 from collections.abc import Callable
@@ -20,12 +20,12 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
 
 
-# Dynamo looks at the gradient of what goes into a compiled part.
+# Dynamo looks at `.grad` of the input of a compiled part.
 an_activation_as_an_input = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 
 
 class Net(nn.Module):
-    """A class of its own: torch leaves alone an nn.Sequential that is compiled in place."""
+    """A class of its own: torch does not compile an nn.Sequential in place."""
 
     def __init__(self, *, dropout: float = 0.0) -> None:
         super().__init__()
@@ -47,11 +47,11 @@ def square(x: Tensor) -> Callable[[Any], Tensor]:
 def test_the_error_is_that_of_the_gradient(bits: int) -> None:
     model, x = models.mlp(), torch.randn(64, 32)
     run = compiled(model, partitioner(bits=bits))
-    measured = gradient_error(run, lambda one: (one(x) * torch.linspace(-1, 1, 64 * 32).view(64, 32)).sum())
+    measured = gradient_error(run, lambda parameter: (parameter(x) * torch.linspace(-1, 1, 64 * 32).view(64, 32)).sum())
     got, expected = gradients(model, run, x), gradients(model, model, x)
     assert measured.error == pytest.approx(error(got, expected), rel=1e-6)
     names = [name for name, _ in model.named_parameters()]
-    by_name = {one.name: one.error for one in measured.parameters}
+    by_name = {parameter.name: parameter.error for parameter in measured.parameters}
     assert by_name == {
         name: pytest.approx(error([a], [b]), rel=1e-6) for name, a, b in zip(names, got, expected, strict=True)
     }
@@ -59,11 +59,13 @@ def test_the_error_is_that_of_the_gradient(bits: int) -> None:
 
 def test_the_worst_parameter_is_first() -> None:
     measured = gradient_error(compiled(Net(), partitioner()), square(torch.randn(64, 32)))
-    errors = [one.error for one in measured.parameters]
+    errors = [parameter.error for parameter in measured.parameters]
     assert errors == sorted(errors, reverse=True)
     assert measured.parameters[0].name.startswith("layers.")
-    assert sum(one.share for one in measured.parameters) == pytest.approx(1)
-    assert sum(one.share * one.error**2 for one in measured.parameters) == pytest.approx(measured.error**2)
+    assert sum(parameter.share for parameter in measured.parameters) == pytest.approx(1)
+    assert sum(parameter.share * parameter.error**2 for parameter in measured.parameters) == pytest.approx(
+        measured.error**2
+    )
 
 
 def test_a_model_that_was_compiled_in_place() -> None:
@@ -78,11 +80,11 @@ def test_a_compiled_part_of_a_model(compile: Callable[..., nn.Module]) -> None:
     outer = nn.Sequential(nn.Linear(32, 32), compile(Net(), partitioner()))
     measured = gradient_error(outer, square(torch.randn(64, 32)))
     assert 0 < measured.error < 0.5
-    assert {"0.weight", "1.layers.0.weight"} <= {one.name for one in measured.parameters}
+    assert {"0.weight", "1.layers.0.weight"} <= {parameter.name for parameter in measured.parameters}
 
 
 def test_nothing_is_changed() -> None:
-    """Nor is anything compiled again: neither here, in a second call, nor by training on."""
+    """Nor is anything compiled again: not by the first call, nor by the second, nor by further training."""
     model, x, cut = nn.Sequential(nn.BatchNorm1d(32), models.mlp()), torch.randn(64, 32), partitioner()
     run = compiled(model, cut)
     square(x)(run).backward()
@@ -90,12 +92,12 @@ def test_nothing_is_changed() -> None:
     for weight in model.parameters():
         weight.register_post_accumulate_grad_hook(steps.append)
     held = [weight.grad for weight in model.parameters()]
-    state = [*model.state_dict().values(), *(one for one in held if one is not None)]
-    values, random = [one.clone() for one in state], torch.get_rng_state()
+    state = [*model.state_dict().values(), *(tensor for tensor in held if tensor is not None)]
+    values, random = [tensor.clone() for tensor in state], torch.get_rng_state()
     first, again = (gradient_error(run, square(x)) for _ in range(2))
     assert first == again
     assert 0 < first.error < 0.5
-    assert all(weight.grad is one for weight, one in zip(model.parameters(), held, strict=True))
+    assert all(weight.grad is tensor for weight, tensor in zip(model.parameters(), held, strict=True))
     assert all(map(torch.equal, [*model.state_dict().values(), *state[-len(held) :]], values))
     assert torch.equal(torch.get_rng_state(), random)
     assert steps == []
@@ -121,14 +123,14 @@ def test_autocast_in_the_loss() -> None:
 
 
 def test_parameters_without_a_gradient() -> None:
-    """Frozen and unused ones are left out; one whose gradient is 0 has no error."""
+    """Frozen and unused parameters are left out; a gradient of 0 has no error."""
     net, x = Net(), torch.randn(64, 32)
     net.layers[0].weight.requires_grad_(requires_grad=False)
     net.unused = nn.Parameter(torch.zeros(3))
     measured = gradient_error(compiled(net, partitioner()), lambda model: (model(x) - model(x).mean(0)).sum() * 0)
     assert measured.error == 0
-    assert {(one.error, one.share) for one in measured.parameters} == {(0, 0)}
-    assert {"layers.0.weight", "unused"}.isdisjoint(one.name for one in measured.parameters)
+    assert {(parameter.error, parameter.share) for parameter in measured.parameters} == {(0, 0)}
+    assert {"layers.0.weight", "unused"}.isdisjoint(parameter.name for parameter in measured.parameters)
 
 
 @pytest.mark.slow

@@ -18,22 +18,22 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch's own modules, while they compile
 def test_inductor_gives_what_its_graphs_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gradient of graphs that run operation by operation, but for the rounding of kernels that compute otherwise;
+    """The gradient of graphs that run operation by operation, up to the rounding of compiled kernels.
 
-    and the same gradient again from Inductor's cache, whose graphs have no report.
+    Inductor's cache gives the same gradient, but no report.
     """
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     model, inputs = models.build("mlp")
     exact = gradients(model, compiled(model, stock), *inputs)
     expected = error(gradients(model, compiled(model, partitioner()), *inputs), exact)
-    found = []
+    outcomes = []
     for _ in range(2):
         torch._dynamo.reset()
         with inductor_config.patch(fx_graph_cache=True):
             run = torch.compile(model, options=compression.options())
-            found.append((gradients(model, run, *inputs), compression.report(run)))
-    (first, report), (again, _) = found
-    # A value whose code rounding moves by a step is one of many: the errors' sizes agree to a few percent.
+            outcomes.append((gradients(model, run, *inputs), compression.report(run)))
+    (first, report), (again, _) = outcomes
+    # Rounding moves few codes by a step: the sizes of the errors agree to a few percent.
     assert error(first, exact) == pytest.approx(expected, rel=0.1)
     assert all(map(torch.equal, first, again))
     (graph,) = report.graphs
@@ -41,7 +41,7 @@ def test_inductor_gives_what_its_graphs_give(tmp_path: Path, monkeypatch: pytest
 
 
 class Checkpointed(nn.Module):
-    """Of a length that no operation uses, but of which another is made; with attention in a checkpoint."""
+    """Attention in a checkpoint, with a dynamic length that operations use only through a length derived from it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ def test_errors_of_gradients(in_place: bool) -> None:
     if in_place:
         model.compile(options=options)
     run = model if in_place else torch.compile(model, options=options)
-    measured = compression.gradient_error(run, lambda one: one(x).square().mean())
+    measured = compression.gradient_error(run, lambda parameter: parameter(x).square().mean())
     assert 0 < measured.error < 0.02
-    assert [one.name for one in measured.parameters if "_orig_mod" in one.name] == []
+    assert [parameter.name for parameter in measured.parameters if "_orig_mod" in parameter.name] == []
     assert len(measured.parameters) == len(list(model.parameters()))

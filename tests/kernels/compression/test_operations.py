@@ -29,7 +29,7 @@ class Net(nn.Module):
         return (y * torch.linspace(-1, 1, y.numel()).view(y.shape)).sum()
 
 
-# What jumps; a decoded value next to a jump would be on its other side.
+# Functions that jump; a decoded value near a jump would be on the other side.
 JUMPS: dict[str, Callable[[Tensor], Tensor]] = {
     "floor": lambda h: h * h.floor(),
     "round": lambda h: h * (h * 3).round(),
@@ -41,7 +41,7 @@ JUMPS: dict[str, Callable[[Tensor], Tensor]] = {
     "a sign of a constant": lambda h: torch.where(h > torch.tensor(0.3), torch.tensor(0.25), h).abs(),
     "two comparisons": lambda h: torch.where((h > 0) & ~(h > 0.3), h.sin(), h.cos()),
 }
-# What is infinite somewhere; a decoded value may be just there, or beyond.
+# Functions with a pole; a decoded value may be on it, or beyond it.
 POLES: dict[str, Callable[[Tensor], Tensor]] = {
     "reciprocal": lambda h: 1 / h,
     "quotient": lambda h: h.sin() / (h.square() + 1e-6),
@@ -50,7 +50,7 @@ POLES: dict[str, Callable[[Tensor], Tensor]] = {
     "power": lambda h: h.abs().pow(0.5),
     "arcus": lambda h: h.sin().acos(),
 }
-# What looks like that, and is coded.
+# Functions that look like these, but are coded.
 AWAY: dict[str, Callable[[Tensor], Tensor]] = {
     "softsign": F.softsign,
     "softplus": F.softplus,
@@ -91,18 +91,18 @@ def test_random_programs(programs: int, monkeypatch: pytest.MonkeyPatch) -> None
         program, (x, weight) = drawn(seed), inputs()
         try:
             plain = torch.autograd.grad(program(x, weight), (x, weight), materialize_grads=True)
-        except RuntimeError:  # it changes what its own backward needs
+        except RuntimeError:  # the program changes a tensor that its backward needs
             continue
         step, cut = Step(program, stock), partitioner(bits=BITS)
         step.run(x, weight).backward()
         exact = step.again(stock)
-        gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in (x, weight)]
+        gradients = [torch.zeros_like(tensor) if tensor.grad is None else tensor.grad for tensor in (x, weight)]
         if same_draws(lambda: program(x, weight)):  # noqa: B023, it is called here
-            # Sums of 36 float64, up to 16 operations behind one another.
+            # Sums of 36 float64, in chains of up to 16 operations.
             torch.testing.assert_close(gradients, list(plain), rtol=1e-12, atol=1e-12, msg=f"{seed}")
         with full_width():
             assert same(step.again(partitioner()), exact), seed
-        if any(bool(one.any()) for one in exact[1]):
+        if any(bool(tensor.any()) for tensor in exact[1]):
             assert error(step.again(cut)[1], exact[1]) <= allowed(cut.graphs, BITS), seed
             tried += 1
     assert tried > programs // 60

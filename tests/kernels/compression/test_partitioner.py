@@ -1,4 +1,4 @@
-"""What crosses from forward into backward, by models that run operation by operation."""
+"""Which tensors cross from forward into backward, in models that run operation by operation."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,13 +19,13 @@ from tests.kernels.compression.graphs import compiled, error, gradients, partiti
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models as small as these have no tensors of 4096 elements."""
+    """These models are too small for tensors of 4096 elements."""
     monkeypatch.setattr(forms, "SMALLEST", 64)
     torch.manual_seed(0)
 
 
 def crossing(model: nn.Module, *inputs: Tensor, **settings: Any) -> list[Crossing]:
-    """What crosses in a model's one graph."""
+    """The crossings of a model's single graph."""
     cut = partitioner(**settings)
     gradients(model, compiled(model, cut), *inputs)
     (graph,) = cut.graphs
@@ -41,7 +41,7 @@ each_model = pytest.mark.parametrize(
 
 @each_model
 def test_wiring(name: str) -> None:
-    """With tensors that cross as they are in the place of their codes, all gradients are stock's, bit for bit."""
+    """With uncoded tensors in place of codes, all gradients are stock's, bit for bit."""
     model, inputs = models.build(name)
     torch.manual_seed(1)
     exact = gradients(model, compiled(model, stock), *inputs)
@@ -75,19 +75,19 @@ def test_error_falls_with_the_step(name: str) -> None:
 
 @each_model
 def test_bytes_are_what_autograd_saves(name: str) -> None:
-    """Of all that is saved, apart from parameters, buffers and batches."""
+    """Bytes of all saved tensors except parameters, buffers and batches."""
     model, inputs = models.build(name)
     cut = partitioner()
     y = compiled(model, cut)(*inputs)
-    known = {one.data_ptr() for one in (*model.parameters(), *model.buffers(), *inputs)}
-    saved = [one for one in y.grad_fn.saved_tensors if one is not None and one.data_ptr() not in known]
+    known = {tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers(), *inputs)}
+    saved = [tensor for tensor in y.grad_fn.saved_tensors if tensor is not None and tensor.data_ptr() not in known]
     (graph,) = cut.graphs
-    assert graph.after == sum(one.nbytes for one in saved)
+    assert graph.after == sum(tensor.nbytes for tensor in saved)
     assert graph.before > graph.after
 
 
 def test_the_side_of_a_rectifier_is_exact() -> None:
-    """It alone decides the gradient of the bias before it: that is exact, whatever the codes are."""
+    """The gradient of the bias before it depends on nothing else, so it is exact for any codes."""
     model, x = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8)), torch.randn(64, 32)
     exact = gradients(model, compiled(model, stock), x)
     approximate = gradients(model, compiled(model, partitioner(bits=2)), x)
@@ -121,7 +121,7 @@ def test_statistics_are_whole() -> None:
 
 
 def test_masks_of_attention_are_exact() -> None:
-    """Or their infinities would be in the gradient, and their zeros would not be zeros."""
+    """Otherwise their infinities would spread to the gradient, and their zeros would be inexact."""
 
     class Masked(nn.Module):
         def __init__(self) -> None:
@@ -131,7 +131,7 @@ def test_masks_of_attention_are_exact() -> None:
         def forward(self, x: Tensor) -> Tensor:
             q = self.query(x)
             hidden = (self.score(x).detach() > 1) & (torch.arange(64) > 0)
-            mask = torch.zeros(len(x), 64, 64).masked_fill(hidden, -torch.inf).cumsum(-1)  # too dear to compute again
+            mask = torch.zeros(len(x), 64, 64).masked_fill(hidden, -torch.inf).cumsum(-1)  # too costly to compute again
             return F.scaled_dot_product_attention(*(q.view(-1, 64, 2, 32).transpose(1, 2),) * 3, mask[:, None])
 
     model, x = Masked(), torch.randn(4, 64, 64)
@@ -171,7 +171,7 @@ def test_each_graph_has_its_own_report() -> None:
 
 @pytest.mark.slow
 def test_sizes_may_change() -> None:
-    """One graph for all of them; groups lie in the part of each row whose size is known."""
+    """One graph for all sizes; groups lie in the part of each row whose size is known."""
     model, cut = nn.Sequential(nn.Linear(32, 768), nn.GELU(), nn.Linear(768, 32)), partitioner(bits=8)
     run = compiled(model, cut, dynamic=True)
     for batch in (64, 100, 37):
@@ -209,7 +209,7 @@ def test_autocast() -> None:
 
 @pytest.mark.slow
 def test_checkpointed_regions_stay_checkpointed() -> None:
-    """Only the input of the region crosses, and in few bits."""
+    """Only the input of the region crosses, coded."""
 
     class Checkpointed(nn.Module):
         def __init__(self) -> None:

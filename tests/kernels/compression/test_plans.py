@@ -1,4 +1,4 @@
-"""Plans for compiled models: what crosses, what codes there do to the gradient, and what the plan then does."""
+"""Plans for compiled models: crossing tensors, the gradient's error by codes, and the planned model."""
 
 import random
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from kernels import KernelError, compression, convert, saved_bytes
 from kernels.compression import private
 from kernels.compression.partitioner import CodedPartitioner
 from kernels.compression.parts import PlannedParts
-from kernels.compression.planning import CompiledTask, TriedGradients, run
+from kernels.compression.planning import CompiledGradients, CompiledTask, run
 from kernels.memory.isolated import on_copies
 from kernels.methods.every_tensor import EveryTensor
 from kernels.planning import Plan, front, make_plan
@@ -35,7 +35,7 @@ def stack(kind: Callable[[], nn.Module] = Llama, layers: int = 2) -> tuple[nn.Mo
 
 
 def gradient(model: nn.Module, output: Tensor) -> list[Tensor]:
-    """Of a loss that weighs all outputs differently."""
+    """The gradient of a loss that weighs all outputs differently."""
     weights = torch.linspace(-1, 1, output.numel()).view(output.shape)
     return list(torch.autograd.grad((output * weights).sum(), list(model.parameters())))
 
@@ -53,7 +53,7 @@ def partitioner(plan: Plan | Path) -> CodedPartitioner:
 
 
 def saved(model: nn.Module, plan: Plan, x: Tensor) -> tuple[CodedPartitioner, int]:
-    """What cut the compiled model, and the bytes that autograd's graph holds of it."""
+    """The partitioner of the compiled model, and the bytes that autograd's graph holds."""
     cut = partitioner(plan)
     torch.compiler.reset()
     return cut, saved_bytes(torch.compile(model, backend=private.interpreted(cut), dynamic=False), x).total
@@ -76,14 +76,14 @@ def test_a_share_of_what_is_kept() -> None:
 
 
 def test_what_is_tried_is_what_comes_of_it() -> None:
-    """The gradient with codes tried one backward pass after the other is that of the codes themselves."""
+    """The gradient with codes on trial is that with the codes themselves."""
     model, x = stack()
     plan = make_plan(model, x, 0.12, compiled=True)
     exact = gradient(model, model(x))
     coded = gradient(model, run(model, partitioner(plan), (x,), {}))
     trials = Trials()
     weights = torch.linspace(-1, 1, x.numel()).view(x.shape)
-    tried = TriedGradients(model, (x,), {}, lambda y: (y * weights).sum(), trials)
+    tried = CompiledGradients(model, (x,), {}, lambda y: (y * weights).sum(), trials)
     assert tried.error(plan.method.at_site) ** 0.5 == pytest.approx(off(coded, exact), abs=ROUNDING)
     assert tried.error({}) == 0
     assert 10 * ROUNDING < off(coded, exact) < 0.1
@@ -101,24 +101,24 @@ def test_whole_tensors_are_the_exact_gradient() -> None:
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch's own modules, while they compile
 @pytest.mark.slow
 def test_a_planned_model_under_inductor(tmp_path: Path) -> None:
-    """What Inductor compiles by a file saves and computes what was planned."""
+    """Compiled with a plan from a file, the model saves and computes what was planned."""
     model, x = stack(layers=1)
     plan = make_plan(model, x, 0.12, compiled=True)
     plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == plan
     with inductor_config.patch(force_disable_caches=True):
         compiled = torch.compile(model, options=compression.options(plan=tmp_path / "plan.json"))
-        found = gradient(model, compiled(x))
+        compiled_gradient = gradient(model, compiled(x))
     assert [graph.after for graph in compression.report(compiled).graphs] == [plan.planned.kept]
     same = gradient(model, run(model, partitioner(plan), (x,), {}))
-    # Where compiled code rounds in another way, a code may jump by a step: a few in ten thousand, not one in a hundred.
-    assert off(found, same) < 0.1 * plan.errors.measured
+    # Other rounding in compiled code may move a code by a step: a few in ten thousand, less than one in a hundred.
+    assert off(compiled_gradient, same) < 0.1 * plan.errors.measured
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch's own modules, while they compile
 @pytest.mark.slow
 def test_dropout_under_inductor() -> None:
-    """Inductor has operations of its own for random numbers; what crosses beside them is planned, too."""
+    """With Inductor's own operations for random numbers, all sites are still planned."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Dropout(0.1), nn.Linear(256, 64), nn.Dropout(0.1))
     x = torch.randn(256, 64)
@@ -132,7 +132,7 @@ def test_dropout_under_inductor() -> None:
 
 
 def test_of_a_stand_in_and_a_loss() -> None:
-    """A model without numbers, whose errors are those of another."""
+    """A model on the meta device, with the errors of its stand-in."""
     model, x = stack()
     other, _ = stack()
     labels = torch.randint(64, (8, 32))
@@ -150,10 +150,10 @@ def test_of_a_stand_in_and_a_loss() -> None:
 
 
 def test_dropout_and_stochastic_rounding() -> None:
-    """A dropout mask is the same in all backward passes; other sites of a mask would be errors without codes."""
+    """All backward passes use the same dropout mask; another mask would count as an error."""
     model, x = stack(lambda: Attention(written=True))
     with on_copies(model):
-        tried = TriedGradients(model, (x,), {}, None, Trials("stochastic"))
+        tried = CompiledGradients(model, (x,), {}, None, Trials("stochastic"))
         assert tried.error({}) == 0
         everywhere = dict.fromkeys(tried.sites, 4)
         assert 0 < tried.error(everywhere) != tried.error(everywhere)
@@ -194,7 +194,7 @@ def test_a_layer_in_two_graphs_has_its_sites_once() -> None:
 
 
 class Loop(nn.Module):
-    """Graphs that run again and again, of layers that are alike; one layer is not compiled."""
+    """A graph that runs once for each of five like layers; one layer is not compiled."""
 
     def __init__(self, compiled: bool = True) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ class Loop(nn.Module):
 
 @an_activation_as_an_input
 def test_graphs_that_run_again_and_what_is_saved_outside_of_graphs() -> None:
-    """All of it counts: as much as autograd's own graph holds."""
+    """All of it counts: the total is what autograd's own graph holds."""
     torch.manual_seed(0)
     model, x = Loop(), torch.randn(8, 32, 64)
     plan = make_plan(model, x, 0.2, compiled=True)
@@ -248,7 +248,7 @@ def test_no_fake_tensors_are_left() -> None:
 
 
 class Positions(nn.Module):
-    """Of a table that every sample has in common: whether it crosses goes by the number of samples."""
+    """A table shared by all samples: whether it crosses depends on the number of samples."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -273,7 +273,7 @@ def test_sites_that_samples_do_not_have_are_guessed() -> None:
 
 
 def test_a_plan_leaves_no_trace() -> None:
-    """The model, its gradients and random numbers are as before; and what is compiled next knows of no samples."""
+    """Model, gradients and random states are unchanged; the next compilation does not see the samples' sizes."""
     model, x = stack(lambda: Attention(written=True), layers=1)
     model.append(nn.Sequential(nn.Flatten(0, 1), nn.BatchNorm1d(64)))
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -281,7 +281,7 @@ def test_a_plan_leaves_no_trace() -> None:
     make_plan(model, x, 0.2, compiled=True)
     assert torch.equal(torch.get_rng_state(), states[0])
     assert random.getstate() == states[1]
-    assert all(one.grad is None for one in model.parameters())
+    assert all(parameter.grad is None for parameter in model.parameters())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     cut = CodedPartitioner(EveryTensor(4))
     torch.compile(model, backend=private.interpreted(cut))(x)
@@ -293,11 +293,11 @@ def test_a_plan_leaves_no_trace() -> None:
 def test_a_front() -> None:
     model, x = stack(layers=1)
     plan = make_plan(model, x, 0.12, compiled=True)
-    found = front(model, x, plan=plan, compiled=True, count=3)
-    assert [point.name for point in found.named] == ["stock", "8 bits", "4 bits", "2 bits", "plan"]
-    errors = [point.error for point in found.points]
+    plans = front(model, x, plan=plan, compiled=True, count=3)
+    assert [point.name for point in plans.named] == ["stock", "8 bits", "4 bits", "2 bits", "plan"]
+    errors = [point.error for point in plans.points]
     assert errors == sorted(errors, reverse=True)
-    assert "| – |" in str(found)
+    assert "| – |" in str(plans)
     with pytest.raises(KernelError, match="by must be 'kept' for a compiled model, whose peak is not known"):
         front(model, x, by="peak", compiled=True)
 
@@ -368,7 +368,7 @@ def test_the_plan_of_another_model_is_refused() -> None:
 
 @an_activation_as_an_input
 def test_layers_that_are_compiled_by_themselves() -> None:
-    """They share their code, and have the most bits of any of them."""
+    """They share compiled code, and get the most bits of any of them."""
     model, x = stack(layers=3)
     plan = make_plan(model, x, 0.1, compiled=True)
     cut = partitioner(plan)
@@ -396,5 +396,5 @@ def test_layers_that_are_compiled_by_themselves() -> None:
 )
 def test_names_of_parts(site: str, bits: int | None) -> None:
     at = {"layers.0.gate: aten.mm": 3, "layers.1.gate: aten.mm": 5, "layers.0.gate: aten.mm 2": None}
-    found = PlannedParts(8, "nearest", {**at, "crate: aten.mm": 2}).at(site)
-    assert (None if found is None else found.bits) == bits
+    method = PlannedParts(8, "nearest", {**at, "crate: aten.mm": 2}).at(site)
+    assert (None if method is None else method.bits) == bits

@@ -43,14 +43,14 @@ def test_each_architecture(family: str) -> None:
         assert same(step.again(partitioner()), exact)
     off = {bits: error(step.again(partitioner(bits=bits))[1], exact[1]) for bits in (BITS, 4)}
     assert off[BITS] < allowed(cut.graphs, BITS)
-    # Steps are a 17th as large, 255 by 15; half of that, for what is of higher order.
+    # Steps are a 17th as large, 15 / 255; a factor 2 allows for higher orders.
     assert off[BITS] < off[4] / (17 / 2)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @each_family
 def test_planning_sees_what_the_model_saves(family: str) -> None:
-    """On fake tensors as for real, to the byte and by the same names."""
+    """Fake tensors give the same names and bytes as real ones."""
     model, inputs = build(family, ACTS[family]).train(), batch(family)
     step = CompiledTask(model, Call((), inputs)).step(())
     cut = CodedPartitioner(EveryTensor(step.bits))

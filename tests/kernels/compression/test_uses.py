@@ -8,7 +8,7 @@ from torch import Tensor, fx, nn
 from torch.utils.checkpoint import checkpoint
 
 from kernels.compression import forms, private
-from kernels.compression.decoding import Reader, decode_where_used
+from kernels.compression.decoding import Decoder, decode_where_used
 from tests.kernels.compression import models
 from tests.kernels.compression.cuts import Step, allowed, full_width, same
 from tests.kernels.compression.graphs import compiled, error, gradients, partitioner, stock
@@ -69,9 +69,9 @@ def test_dtypes_layouts_and_ties(case: str) -> None:
 
 @pytest.mark.slow
 def test_weights_as_arguments() -> None:
-    """They are inputs with a gradient, and so are coded; the gradient is as near."""
+    """As inputs with a gradient they are coded, too; the error has the same bound."""
     model, x = models.mlp(), torch.randn(64, 32)
-    weights = {name: one.detach().clone().requires_grad_() for name, one in model.named_parameters()}
+    weights = {name: parameter.detach().clone().requires_grad_() for name, parameter in model.named_parameters()}
     step = Step(lambda weights, x: torch.func.functional_call(model, weights, (x,)).square().mean(), stock)
     step.run(weights, x).backward()
     cut, exact = partitioner(bits=BITS), step.again(stock)
@@ -105,7 +105,7 @@ def test_double_backward_is_refused() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("changed", ["output", "batch", "weight"])
 def test_changes_in_place_before_backward(changed: str) -> None:
-    """A code is of the value that was; what crosses as it is and was changed raises, as in eager mode."""
+    """A code holds the old value; a changed tensor that crosses whole raises, as in eager mode."""
     model, x = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh()), torch.randn(64, 32)
     y, weights = output_of(model, x)
     expected = torch.autograd.grad(y.sum(), weights, retain_graph=True)
@@ -144,7 +144,7 @@ def test_a_checkpoint_around(reentrant: bool) -> None:
 
 @pytest.mark.slow
 def test_an_order_that_is_computed_again_is_forwards() -> None:
-    """The gradient of the bias has no other use for what is coded than the order: of 2 bits, it would be another."""
+    """The gradient of the bias uses the coded tensor only for its order, which 2 bits would change."""
 
     class Sorting(nn.Module):
         def __init__(self) -> None:
@@ -162,7 +162,7 @@ def test_an_order_that_is_computed_again_is_forwards() -> None:
 
 
 def test_what_backward_changes_is_read_before() -> None:
-    """As without codes: a product with a buffer that backward then changes."""
+    """A product with a buffer that backward changes later uses the old buffer, as without codes."""
     graph, aten = fx.Graph(), torch.ops.aten
     field, saved, buffer, gradient = (graph.placeholder(name) for name in ("field", "saved", "buffer", "gradient"))
     product = graph.call_function(aten.mul.Tensor, (saved, buffer))
@@ -171,7 +171,7 @@ def test_what_backward_changes_is_read_before() -> None:
     for node in graph.nodes:
         node.meta["val"] = torch.zeros(64, dtype=torch.int32 if node is field else torch.float32)
     decoding = private.trace(lambda bits: [bits.view(torch.float32)], field.meta["val"])
-    decode_where_used(graph, {saved: Reader([field], decoding)}, {field, saved, buffer})
+    decode_where_used(graph, {saved: Decoder([field], decoding)}, {field, saved, buffer})
     values, old, new = torch.randn(3, 64)
     result, _ = fx.GraphModule(nn.Module(), graph)(values.view(torch.int32), old.clone(), new)
     assert torch.equal(result, values * old)

@@ -1,4 +1,4 @@
-"""Architectures of transformers at random weights, of any width, and what they are called with."""
+"""Architectures of transformers with random weights, of any width, and their inputs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,11 +13,11 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a model and a batch of it."""
+    """Sizes of a model and its batch."""
 
     width: int = 32
     layers: int = 2
-    heads: int = 2
+    attention_heads: int = 2
     batch: int = 2
     length: int = 16
     words: int = 64
@@ -40,7 +40,7 @@ class Architecture:
     spread: float = 4.0  # by which weights are multiplied
 
     def build(self, sizes: Sizes, dropout: bool = True) -> nn.Module:
-        """In training, with all dropouts at their own, or without them."""
+        """The model in training mode, with its default dropouts or without dropout."""
         kind = getattr(transformers, self.model)
         config = kind.config_class(**{**self._sizes(sizes), **self._evaluated(sizes)})
         for part in (
@@ -50,7 +50,7 @@ class Architecture:
             vars(part).update({name: 0.0 for name in vars(part) if "drop" in name and not dropout})
         torch.manual_seed(0)
         model: nn.Module = kind(config).train()
-        with torch.no_grad():  # at the standard deviation of 0.02 that most start with, small models are straight lines
+        with torch.no_grad():  # with the usual initial deviation of 0.02, small models are nearly linear
             for weight in model.parameters():
                 if weight.ndim > 1:
                     weight *= self.spread
@@ -62,13 +62,16 @@ class Architecture:
     def _sizes(self, sizes: Sizes) -> dict[str, Any]:
         names = {**COMMON, **self.names}
         known = {
-            **{name: getattr(sizes, name) for name in ("width", "layers", "heads", "inner", "words", "image", "patch")},
+            **{
+                name: getattr(sizes, name)
+                for name in ("width", "layers", "attention_heads", "inner", "words", "image", "patch")
+            },
             "positions": sizes.length + 4,
         }
         return {names[name]: value for name, value in known.items() if names[name]}
 
     def batch(self, sizes: Sizes) -> dict[str, Any]:
-        """What it is called with."""
+        """The model's inputs."""
         made = torch.Generator().manual_seed(1)
         ids = torch.randint(4, sizes.words, (sizes.batch, sizes.length), generator=made)
         pixels = torch.randn(sizes.batch, 3, sizes.image, sizes.image, generator=made)
@@ -97,7 +100,7 @@ class Architecture:
 COMMON = {
     "width": "hidden_size",
     "layers": "num_hidden_layers",
-    "heads": "num_attention_heads",
+    "attention_heads": "num_attention_heads",
     "inner": "intermediate_size",
     "words": "vocab_size",
     "positions": "max_position_embeddings",
@@ -106,9 +109,14 @@ COMMON = {
 }
 NO_SIZES = dict.fromkeys(COMMON, "")
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-BART = {"width": "d_model", "layers": "encoder_layers", "heads": "encoder_attention_heads", "inner": "encoder_ffn_dim"}
+BART = {
+    "width": "d_model",
+    "layers": "encoder_layers",
+    "attention_heads": "encoder_attention_heads",
+    "inner": "encoder_ffn_dim",
+}
 BART_TOO = {
     "decoder_layers": lambda s: s.layers,
-    "decoder_attention_heads": lambda s: s.heads,
+    "decoder_attention_heads": lambda s: s.attention_heads,
     "decoder_ffn_dim": lambda s: s.inner,
 }

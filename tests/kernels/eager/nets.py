@@ -12,8 +12,8 @@ from torch.utils._pytree import tree_leaves
 from kernels import convert
 
 
-class Exactly:
-    """In the place of a code: the tensor itself, as it is now."""
+class ExactCode:
+    """In place of a code: a copy of the tensor."""
 
     def __init__(self, flat: Tensor, method: Any, group: int = 64, drawn: Any = None) -> None:
         self.kept = [flat.clone()]
@@ -26,7 +26,7 @@ class Exactly:
 
 
 class Net(nn.Module):
-    """Calls a function with itself, or with its one linear layer's result where it is one `of_activations`."""
+    """A module that calls a function with itself and its arguments."""
 
     def __init__(self, function: Callable[..., Any], *layers: nn.Module, **buffers: Tensor) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Net(nn.Module):
 
 
 def of_activations(function: Callable[[Tensor], Any], saved: bool = False) -> Net:
-    """A net that takes a function of activations [16, 64]; saved: they are saved before that, too."""
+    """A net that applies a function to activations [16, 64]; `saved`: another function saves them before."""
 
     def forward(net: Net, x: Tensor) -> Any:
         h = net[0](x)
@@ -59,33 +59,35 @@ def block(width: int = 32) -> nn.Sequential:
 
 
 def loss_of(output: Any) -> Tensor:
-    """A sum of all that can have a gradient, with weights that are always the same."""
+    """A weighted sum of all outputs that require a gradient; the weights are always the same."""
     generator = torch.Generator().manual_seed(5)
-    outputs = [one for one in tree_leaves(output) if isinstance(one, Tensor) and one.requires_grad]
-    real = [torch.view_as_real(one.resolve_conj()) if one.is_complex() else one for one in outputs]
-    return sum(((one.double() * torch.randn(one.shape, generator=generator)).sum() for one in real), torch.zeros(()))
+    outputs = [tensor for tensor in tree_leaves(output) if isinstance(tensor, Tensor) and tensor.requires_grad]
+    real = [torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor for tensor in outputs]
+    return sum(
+        ((tensor.double() * torch.randn(tensor.shape, generator=generator)).sum() for tensor in real), torch.zeros(())
+    )
 
 
 def gradients(model: nn.Module, *inputs: Any, call: Callable[..., Any] | None = None) -> tuple[Any, list[Any]]:
-    """What it gives, and the gradients of its parameters and inputs."""
+    """The output, and the gradients of parameters and inputs."""
     torch.manual_seed(1)
-    given = [one.detach().clone().requires_grad_(one.requires_grad) for one in inputs]
+    given = [tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in inputs]
     output = (call or model)(*given)
     loss_of(output).backward()
-    return output, [one.grad for one in [*model.parameters(), *given] if one.requires_grad]
+    return output, [tensor.grad for tensor in [*model.parameters(), *given] if tensor.requires_grad]
 
 
 def converted(model: nn.Module, **options: Any) -> nn.Module:
-    """A copy."""
+    """A converted copy of a model."""
     net = copy.deepcopy(model)
     convert(net, "compress", **options)
     return net
 
 
 def assert_same(model: nn.Module, *inputs: Any, kernels_differ: bool = False, **options: Any) -> None:
-    """The converted model gives what the model gives, gradients too, and leaves the same in its buffers.
+    """The converted model has the same output, gradients and buffers as the model.
 
-    Bit for bit; kernels_differ: decoded slices lie otherwise in memory, and so gradients are sums in another order.
+    Bit for bit; kernels_differ: decoded slices have other strides, so that gradients may sum in another order.
     """
     net, stock = converted(model, **options), copy.deepcopy(model)
     got, expected = gradients(net, *inputs), gradients(stock, *inputs)
@@ -96,7 +98,11 @@ def assert_same(model: nn.Module, *inputs: Any, kernels_differ: bool = False, **
 
 
 def error(got: list[Any], expected: list[Any]) -> float:
-    """Of all gradients together, relative."""
-    pairs = [(one.to_dense(), other.to_dense()) for one, other in zip(got, expected, strict=True) if other is not None]
-    wrong = sum(float((one - other).double().square().sum()) for one, other in pairs)
-    return float((wrong / sum(float(other.double().square().sum()) for _, other in pairs)) ** 0.5)
+    """The relative error of all gradients together."""
+    pairs = [
+        (gradient.to_dense(), exact.to_dense())
+        for gradient, exact in zip(got, expected, strict=True)
+        if exact is not None
+    ]
+    wrong = sum(float((gradient - exact).double().square().sum()) for gradient, exact in pairs)
+    return float((wrong / sum(float(exact.double().square().sum()) for _, exact in pairs)) ** 0.5)

@@ -14,7 +14,7 @@ def _tower(s: Sizes) -> dict[str, int]:
         "hidden_size": s.width,
         "intermediate_size": s.inner,
         "num_hidden_layers": s.layers,
-        "num_attention_heads": s.heads,
+        "num_attention_heads": s.attention_heads,
     }
 
 

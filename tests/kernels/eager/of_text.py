@@ -2,9 +2,15 @@
 
 from tests.kernels.eager.architectures import BART, BART_TOO, SPECIAL, Architecture
 
-GPT = {"width": "n_embd", "layers": "n_layer", "heads": "n_head", "inner": "n_inner", "positions": "n_positions"}
+GPT = {
+    "width": "n_embd",
+    "layers": "n_layer",
+    "attention_heads": "n_head",
+    "inner": "n_inner",
+    "positions": "n_positions",
+}
 GROUPED = {"num_key_value_heads": 1}
-HEAD = {"head_dim": lambda s: s.width // s.heads}
+HEAD = {"head_dim": lambda s: s.width // s.attention_heads}
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "output_router_logits": True}
 OF_TEXT = {
     "bert": Architecture("BertForMaskedLM", "padded"),
@@ -32,12 +38,18 @@ OF_TEXT = {
     "gptj": Architecture("GPTJForCausalLM", names=GPT, values={"rotary_dim": 8}),
     "opt": Architecture("OPTForCausalLM", "padded", {"inner": "ffn_dim"}, {"word_embed_proj_dim": lambda s: s.width}),
     "bloom": Architecture(
-        "BloomForCausalLM", "padded", {"layers": "n_layer", "heads": "n_head", "inner": "", "positions": ""}
+        "BloomForCausalLM", "padded", {"layers": "n_layer", "attention_heads": "n_head", "inner": "", "positions": ""}
     ),
     "mpt": Architecture(
         "MptForCausalLM",
         "causal",
-        {"width": "d_model", "layers": "n_layers", "heads": "n_heads", "inner": "", "positions": "max_seq_len"},
+        {
+            "width": "d_model",
+            "layers": "n_layers",
+            "attention_heads": "n_heads",
+            "inner": "",
+            "positions": "max_seq_len",
+        },
     ),
     "falcon": Architecture(
         "FalconForCausalLM", names={"inner": "ffn_hidden_size"}, values={"alibi": True, "bias": True}
@@ -78,7 +90,7 @@ OF_TEXT = {
     "deepseek-v3": Architecture(
         "DeepseekV3ForCausalLM",
         values={
-            "num_key_value_heads": lambda s: s.heads,
+            "num_key_value_heads": lambda s: s.attention_heads,
             "n_routed_experts": 4,
             "n_group": 2,
             "topk_group": 1,
@@ -101,14 +113,14 @@ OF_TEXT = {
     "t5": Architecture(
         "T5ForConditionalGeneration",
         "padded",
-        {"width": "d_model", "layers": "num_layers", "heads": "num_heads", "inner": "d_ff", "positions": ""},
+        {"width": "d_model", "layers": "num_layers", "attention_heads": "num_heads", "inner": "d_ff", "positions": ""},
         {"d_kv": 16, "feed_forward_proj": "gated-gelu", **SPECIAL, "decoder_start_token_id": 1},
         spread=1.0,
     ),
     "switch": Architecture(
         "SwitchTransformersForConditionalGeneration",
         "padded",
-        {"width": "d_model", "layers": "num_layers", "heads": "num_heads", "inner": "d_ff", "positions": ""},
+        {"width": "d_model", "layers": "num_layers", "attention_heads": "num_heads", "inner": "d_ff", "positions": ""},
         {
             "d_kv": 16,
             "num_experts": 4,

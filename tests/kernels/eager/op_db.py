@@ -18,7 +18,7 @@ from torch.testing import make_tensor
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import BinaryUfuncInfo, OpInfo, SampleInput, UnaryUfuncInfo
 
-SPARSE = ("sparse_sampled_addmm", "sparse_mm_reduce", "to_sparse")  # all their samples, or what they give
+SPARSE = ("sparse_sampled_addmm", "sparse_mm_reduce", "to_sparse")  # all their samples or results are sparse
 INFOS = {
     info.formatted_name: info
     for info in op_db
@@ -33,23 +33,24 @@ def wants_gradient(x: Any) -> bool:
 
 
 def samples(info: OpInfo, most: int, dtype: torch.dtype = torch.float32) -> list[SampleInput]:
-    """At most so many of the function's samples, evenly from all of them; none that is sparse or wants no gradient."""
+    """At most `most` evenly spaced samples of the function, dense and with a gradient."""
 
     def fits(sample: SampleInput) -> bool:
         tensors = [x for x in tree_leaves((sample.input, sample.args, sample.kwargs)) if isinstance(x, Tensor)]
         return any(map(wants_gradient, tensors)) and all(x.layout == torch.strided for x in tensors)
 
-    found = [one for one in info.sample_inputs("cpu", dtype, requires_grad=True) if fits(one)]
-    return found[:: -(-len(found) // most)] if found else []
+    fitting = [sample for sample in info.sample_inputs("cpu", dtype, requires_grad=True) if fits(sample)]
+    return fitting[:: -(-len(fitting) // most)] if fitting else []
 
 
 def large_samples(info: OpInfo, most: int) -> Iterator[SampleInput]:
-    """As `samples`; of functions that go element by element, with 4096 from all of the domain, and from near 0."""
+    """As `samples`; for element-wise functions, 4096 elements from the whole domain, and from near 0."""
     make = {"device": "cpu", "dtype": torch.float32, "requires_grad": True}
-    found = samples(info, most)
-    if isinstance(info, UnaryUfuncInfo | BinaryUfuncInfo):  # of the sample, only further arguments are taken
-        found = list({str((one.args[isinstance(info, BinaryUfuncInfo) :], one.kwargs)): one for one in found}.values())
-    for sample in found:
+    sources = samples(info, most)
+    if isinstance(info, UnaryUfuncInfo | BinaryUfuncInfo):  # samples that differ only in tensors are duplicates
+        own = int(isinstance(info, BinaryUfuncInfo))
+        sources = list({str((sample.args[own:], sample.kwargs)): sample for sample in sources}.values())
+    for sample in sources:
         if isinstance(info, UnaryUfuncInfo):
             low, high = info.domain
             near = -2 if low is None else low
@@ -67,10 +68,10 @@ def large_samples(info: OpInfo, most: int) -> Iterator[SampleInput]:
 
 def variants(info: OpInfo) -> list[Call]:
     """The function, as a method, in place, as an operator, and by its other names."""
-    found = [info.op, info.method_variant, info.inplace_variant, info.operator_variant, info.inplace_operator_variant]
+    forms = [info.op, info.method_variant, info.inplace_variant, info.operator_variant, info.inplace_operator_variant]
     for alias in info.aliases:
-        found += [alias.op, alias.method_variant, alias.inplace_variant]
-    return [one for one in found if one is not None]
+        forms += [alias.op, alias.method_variant, alias.inplace_variant]
+    return [call for call in forms if call is not None]
 
 
 def is_in_place(info: OpInfo, call: Call) -> bool:
@@ -79,7 +80,7 @@ def is_in_place(info: OpInfo, call: Call) -> bool:
 
 
 def by_name(info: OpInfo) -> list[Call]:
-    """One variant for each name that our tables may know the function by."""
+    """One variant for each name of the function in our tables."""
     return list(
         {calls.name_of(call): call for call in reversed(variants(info)) if not is_in_place(info, call)}.values()
     )
@@ -96,9 +97,9 @@ def stock(call: Call, sample: SampleInput, composed: bool = False) -> Any:
 def gradients(
     call: Call, sample: SampleInput, within: AbstractContextManager[Any] | None = None, composed: bool = False
 ) -> tuple[Any, list[Tensor | None]]:
-    """What a call gives, and the gradients of all that wants one; of results without a gradient, no gradients.
+    """The result of a call, and the gradients of all arguments that require one; none if the result has no gradient.
 
-    What the call is given are activations: made by others, outside of `within`.
+    The arguments are activations: results of operations outside of `within`.
 
     Parameters
     ----------
@@ -107,7 +108,7 @@ def gradients(
     within
         The context in which it is called.
     composed
-        Whether it is a call of products, and products are made of what it gives.
+        Whether its arguments are results of products, and its result goes into products.
     """
     torch.manual_seed(3)
     leaves: list[Tensor] = []

@@ -46,7 +46,7 @@ def test_a_checkpoint_inside(reentrant: bool) -> None:
 @each_checkpoint
 @pytest.mark.parametrize("exclude", [None, "1", "3.*"])
 def test_a_checkpoint_around(reentrant: bool, exclude: str | None) -> None:
-    """What it runs again saves the same again; of modules that are left alone, too."""
+    """The second run saves the same tensors, also in excluded modules."""
     stock = deep()
     net, x = converted(stock, exclude=exclude), some()
     for model in (net, stock):
@@ -56,7 +56,7 @@ def test_a_checkpoint_around(reentrant: bool, exclude: str | None) -> None:
 
 
 def test_a_checkpoint_around_keeps_nothing() -> None:
-    """Not even what is left alone."""
+    """Not even tensors of excluded modules."""
     net, packed = converted(deep(), exclude="1"), []
 
     def pack(x: Tensor) -> Tensor:
@@ -65,9 +65,9 @@ def test_a_checkpoint_around_keeps_nothing() -> None:
 
     with saved_tensors_hooks(pack, lambda x: x):
         net(some())
-    seen = {id(one) for one in packed}
+    seen = {id(tensor) for tensor in packed}
     assert len(seen) > 20
-    assert any(one.shape == (16, 64) for one in packed)  # of the module that is left alone
+    assert any(tensor.shape == (16, 64) for tensor in packed)  # of the excluded module
 
 
 def test_saved_on_the_cpu() -> None:
@@ -88,14 +88,14 @@ def test_saved_on_the_cpu() -> None:
 
 def test_two_backward_passes() -> None:
     stock = deep()
-    found = []
+    by_model = []
     for model in (stock, converted(stock)):
         torch.manual_seed(0)
         loss = loss_of(model(torch.ones(16, 32)))
         loss.backward(retain_graph=True)
         loss.backward()
-        found.append([weight.grad for weight in model.parameters()])
-    torch.testing.assert_close(*found, rtol=0, atol=0)
+        by_model.append([weight.grad for weight in model.parameters()])
+    torch.testing.assert_close(*by_model, rtol=0, atol=0)
 
 
 def test_two_calls_before_backward() -> None:
@@ -106,7 +106,7 @@ def test_two_calls_before_backward() -> None:
 
 
 def test_one_within_another() -> None:
-    """The outer one does not code codes, nor what the inner one keeps as it is."""
+    """The outer model codes neither the codes of the inner one nor tensors that it saves whole."""
     stock = Net(lambda net, x: net[2](net[1](net[0](x)).exp().log()), nn.Linear(32, 32), block(), block())
     net = copy.deepcopy(stock)
     convert(net.layers[1], "compress")
@@ -135,14 +135,14 @@ CAST = {
     "linear": nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)),
     "square": nn.Sequential(nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 32)),
     "transformer": nn.Sequential(
-        *(nn.TransformerEncoderLayer(32, 4, 64, 0.1, norm_first=one) for one in (True, False))
+        *(nn.TransformerEncoderLayer(32, 4, 64, 0.1, norm_first=norm_first) for norm_first in (True, False))
     ),
     "recurrent": Net(lambda net, x: net[0](x)[0], nn.LSTM(32, 32)),
     "products": Net(lambda net, x: net[0](x) @ net[1](x).float().t() @ net[0](x).float(), *[nn.Linear(32, 32)] * 2),
     "functions": of_activations(
         lambda h: (
-            [one(h) for one in (torch.exp, torch.expm1, F.softplus, torch.tanh)]
-            + [one(h, -1) for one in (torch.softmax, torch.log_softmax, torch.logsumexp, torch.cumsum)]
+            [function(h) for function in (torch.exp, torch.expm1, F.softplus, torch.tanh)]
+            + [function(h, -1) for function in (torch.softmax, torch.log_softmax, torch.logsumexp, torch.cumsum)]
         ),
         saved=True,
     ),
@@ -172,37 +172,37 @@ def test_autocast(name: str) -> None:
 
 
 def test_weights_cast_by_autocast_are_not_coded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So the gradient of what goes in is exact, for layers that are linear."""
+    """So the input's gradient is exact for linear layers."""
     monkeypatch.setattr("kernels.eager.mode.Groups", kernels.eager.encoded.Groups)
     stock, x = nn.Sequential(nn.Linear(32, 64), nn.Linear(64, 48)), some()
     net = converted(stock, bits=2)
     with torch.autocast("cpu", torch.bfloat16):
-        found = [torch.autograd.grad(loss_of(model(x)), x)[0] for model in (stock, net)]
-    torch.testing.assert_close(*found, rtol=0, atol=0)
+        by_model = [torch.autograd.grad(loss_of(model(x)), x)[0] for model in (stock, net)]
+    torch.testing.assert_close(*by_model, rtol=0, atol=0)
 
 
 def test_transforms() -> None:
-    """Of the converted model: it saves as stock does. And of functions within it."""
+    """Transforms of the converted model, which then saves as stock does, and of functions within it."""
     stock, x = deep().eval(), some().detach()
     net = converted(stock)
-    found = []
+    by_model = []
     for model in (stock, net):
         weights = dict(model.named_parameters())
         take = torch.func.grad(lambda w, model=model: torch.func.functional_call(model, w, (x,)).sum())
-        found.append(take(weights))
-    torch.testing.assert_close(*found, rtol=0, atol=0)
+        by_model.append(take(weights))
+    torch.testing.assert_close(*by_model, rtol=0, atol=0)
     assert_same(of_activations(lambda h: torch.vmap(lambda row: F.gelu(row) * row)(h)), x)
     assert_same(of_activations(lambda h: torch.func.jvp(F.gelu, (h,), (torch.ones(16, 64),))[1]), x)
 
 
 def test_functional_call() -> None:
     stock, x = deep().eval(), some().detach()
-    found = []
+    by_model = []
     for model in (stock, converted(stock)):
-        weights = {name: one.detach().clone().requires_grad_() for name, one in model.named_parameters()}
+        weights = {name: weight.detach().clone().requires_grad_() for name, weight in model.named_parameters()}
         loss_of(torch.func.functional_call(model, weights, (x,))).backward()
-        found.append([one.grad for one in weights.values()])
-    torch.testing.assert_close(*found, rtol=0, atol=0)
+        by_model.append([weight.grad for weight in weights.values()])
+    torch.testing.assert_close(*by_model, rtol=0, atol=0)
 
 
 def test_modes_without_gradients() -> None:
@@ -217,11 +217,11 @@ def test_modes_without_gradients() -> None:
 
 
 def test_threads() -> None:
-    net, x, found = converted(deep().eval()), some(), []
+    net, x, by_run = converted(deep().eval()), some(), []
 
     def run() -> None:
         for _ in range(3):
-            found.append(torch.autograd.grad(loss_of(net(x)), list(net.parameters())))
+            by_run.append(torch.autograd.grad(loss_of(net(x)), list(net.parameters())))
 
     run()
     threads = [threading.Thread(target=run) for _ in range(3)]
@@ -229,6 +229,6 @@ def test_threads() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 12
-    for one in found[1:]:
-        torch.testing.assert_close(one, found[0], rtol=0, atol=0)
+    assert len(by_run) == 12
+    for repeated in by_run[1:]:
+        torch.testing.assert_close(repeated, by_run[0], rtol=0, atol=0)

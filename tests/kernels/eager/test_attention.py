@@ -1,4 +1,4 @@
-"""With exact codes every gradient is stock's: attention, by all of PyTorch's ways to it."""
+"""With exact codes every gradient is stock's: attention in all of PyTorch's forms."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,19 +19,23 @@ CAUSAL = torch.ones(16, 16, dtype=torch.bool).tril()
 ADDED = torch.zeros(16, 16).masked_fill(~CAUSAL, -torch.inf)
 
 
-def attention(heads: int = 4, keys: int = 4, repeat: bool = False, named: bool = False, **options: Any) -> Net:
+def attention(
+    query_heads: int = 4, key_heads: int = 4, repeat: bool = False, named: bool = False, **options: Any
+) -> Net:
     """A layer that calls torch's function, with a mask if it is given one."""
 
     def forward(net: Net, x: Tensor, mask: Any = None) -> Tensor:
         q, k, v = (net[place](x).unflatten(-1, (-1, 8)).transpose(1, 2) for place in range(3))
         if repeat:
-            k, v = (one.repeat_interleave(heads // keys, 1) for one in (k, v))
+            k, v = (projected.repeat_interleave(query_heads // key_heads, 1) for projected in (k, v))
         masked = {"attn_mask": mask(x) if callable(mask) else mask}
         given = ({"value": v, "key": k, "query": q}, ()) if named else ({}, (q, k, v))
         y = F.scaled_dot_product_attention(*given[1], **given[0], **masked, **options)
         return net[3](y.transpose(1, 2).flatten(2))
 
-    return Net(forward, nn.Linear(32, 8 * heads), *(nn.Linear(32, 8 * keys) for _ in range(2)), nn.Linear(32, 32))
+    return Net(
+        forward, nn.Linear(32, 8 * query_heads), *(nn.Linear(32, 8 * key_heads) for _ in range(2)), nn.Linear(32, 32)
+    )
 
 
 FUNCTIONS = {
@@ -41,8 +45,8 @@ FUNCTIONS = {
     "scaled": attention(scale=0.3),
     "dropout": attention(dropout_p=0.3),
     "dropout, named": attention(dropout_p=0.3, named=True),
-    "grouped": attention(keys=2, enable_gqa=True),
-    "repeated": attention(keys=2, repeat=True),
+    "grouped": attention(key_heads=2, enable_gqa=True),
+    "repeated": attention(key_heads=2, repeat=True),
 }
 
 
@@ -62,7 +66,7 @@ MASKS: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("named", [False, True], ids=["", "named"])
 @pytest.mark.parametrize("mask", MASKS)
 def test_masks(mask: str, named: bool) -> None:
-    """Whose -inf no code could give back."""
+    """Masks contain -inf, which has no code."""
 
     def forward(net: Net, x: Tensor) -> Tensor:
         h = net[0](x)
@@ -79,7 +83,7 @@ def test_a_mask_that_wants_a_gradient(named: bool) -> None:
 
 
 def test_a_mask_with_infinities_by_real_codes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is kept as it is: a group of a code would lose all its numbers to one that is infinite."""
+    """It is saved whole: one infinity would spoil all numbers of its group of codes."""
     monkeypatch.setattr(mode, "Groups", encoded.Groups)
     net = Net(lambda net, x: net[0](x, (net[1](x)[:, None] + ADDED)), attention(), nn.Linear(32, 16))
     for gradient in gradients(converted(net), torch.randn(16, 16, 32))[1]:

@@ -1,4 +1,4 @@
-"""Real codes: errors and bytes by their bits, and what numbers that are none do to a group."""
+"""Real codes: errors and bytes by bits, and NaN and infinity in a group."""
 
 import math
 
@@ -48,8 +48,8 @@ MODELS = {
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 @pytest.mark.parametrize("name", MODELS)
 def test_errors_by_bits(name: str, rounding: str) -> None:
-    """A step is 1 / (2^bits - 1) of a range: with 8 bits 17 times smaller than with 4. Errors are of one size with it:
-    of other bits they are other draws, whose size for some thousand numbers is alike within a third."""
+    """A step is 1 / (2^bits - 1) of a range: with 8 bits 17 times smaller than with 4. Errors are proportional to it,
+    up to a third for some thousand numbers, as other bits give other rounding errors."""
     make, shape = MODELS[name]
     stock, x = make(), torch.randn(shape)
     forward, expected = gradients(stock, x)
@@ -64,7 +64,7 @@ def test_errors_by_bits(name: str, rounding: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_bytes_by_bits(name: str) -> None:
-    """Less than half of stock's at 8 bits; and 2 bits fewer, no more bytes."""
+    """Less than half of stock's at 8 bits; fewer bits take no more bytes."""
     make, shape = MODELS[name]
     stock, x = make(), torch.randn(shape)
     kept = [int(saved_bytes(converted(stock, bits=bits), x)) for bits in (2, 4, 6, 8)]
@@ -73,14 +73,14 @@ def test_bytes_by_bits(name: str) -> None:
 
 
 def test_bytes_are_those_of_the_codes() -> None:
-    """A linear layer saves its input: with b bits b/8 bytes of an element, and 4 of a group of 128."""
+    """A linear layer saves its input: b/8 bytes per element with b bits, and 4 per group of 128."""
     net = nn.Sequential(nn.Linear(64, 256), nn.Linear(256, 64))
     for bits in range(2, 9):
         assert int(saved_bytes(converted(net, bits=bits), torch.randn(128, 64))) == 128 * 256 * bits / 8 + 256 * 4
 
 
 def test_an_input_that_wants_a_gradient_is_no_parameter() -> None:
-    """What is made of it and of parameters is coded."""
+    """Results computed from it and from parameters are coded."""
     net = converted(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)))
     x = torch.randn(128, 64)
     assert int(saved_bytes(net, x.clone().requires_grad_())) == int(saved_bytes(net, x))
@@ -101,8 +101,7 @@ def test_what_a_checkpoint_made_without_gradients_is_coded() -> None:
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 @pytest.mark.parametrize("mean", [0, 8])
 def test_groups(dtype: torch.dtype, count: int, bits: int, rounding: str, mean: float) -> None:
-    """Within half a step, which is 1 / (2^bits - 1) of the range, or a whole one; and what bfloat16 adds: 2^-7 of the
-    largest."""
+    """Within half a step or, stochastic, a step of 1 / (2^bits - 1) of the range; bfloat16 adds 2^-7 of the largest."""
     x = (torch.randn(count) + mean).to(dtype)
     code = Groups(x, EveryTensor(bits=bits, rounding=rounding))
     decoded = code.decode(code.hand_over())
@@ -115,7 +114,7 @@ def test_groups(dtype: torch.dtype, count: int, bits: int, rounding: str, mean: 
 
 @pytest.mark.parametrize("bits", [2, 3, 8])
 def test_zeros_among_numbers_above_zero_stay_zeros(bits: int) -> None:
-    """As those of a softmax behind a mask, whose errors would add up."""
+    """For example zeros of a masked softmax, whose errors would add up."""
     x = torch.rand(1000) * (torch.arange(1000) % 3 == 0)
     code = Groups(x, EveryTensor(bits=bits))
     assert (code.decode(code.hand_over())[x == 0] == 0).all()
@@ -123,7 +122,7 @@ def test_zeros_among_numbers_above_zero_stay_zeros(bits: int) -> None:
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
 def test_what_is_not_a_number_makes_its_group_so(wrong: float) -> None:
-    """All 128 numbers of it, and no other ones: a loss or a gradient then is not a number, either, as is seen."""
+    """All 128 numbers of its group and no others: a loss or gradient then visibly becomes NaN."""
     x = torch.randn(256)
     x[100] = wrong
     for kind in (Groups, lambda x, method: Logarithms(x.where(x.isfinite(), math.nan).clamp(max=0), method)):
@@ -141,7 +140,7 @@ def test_exact_codes() -> None:
 
 
 def test_signs_are_exact() -> None:
-    """So a ReLU's gradient is, however few the bits."""
+    """So a ReLU's gradient is exact with any number of bits."""
     stock, x = nn.Sequential(nn.Linear(64, 128), nn.ReLU()), torch.randn(128, 64)
     expected = gradients(stock, x)
     torch.testing.assert_close(gradients(converted(stock, bits=2), x), expected, rtol=0, atol=0)

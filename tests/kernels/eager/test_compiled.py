@@ -31,7 +31,7 @@ def test_a_converted_model_is_compiled_as_stock(include: str | None) -> None:
     torch.testing.assert_close(got, expected, rtol=0, atol=0)
 
 
-# Dynamo looks at the gradient of what goes into a compiled part.
+# Dynamo looks at `.grad` of the input of a compiled part.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("in_place", [False, True])
 def test_a_compiled_part(in_place: bool) -> None:

@@ -21,7 +21,7 @@ def net() -> nn.Sequential:
 
 
 def standing(model: nn.Module) -> dict[str, type]:
-    return {name: type(vars(one)["forward"]) for name, one in model.named_modules() if "forward" in vars(one)}
+    return {name: type(vars(module)["forward"]) for name, module in model.named_modules() if "forward" in vars(module)}
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_an_error_in_the_run_leaves_the_model_alone() -> None:
 
 @exactly
 def test_copies() -> None:
-    """They stand for the forward of the copy, and have the names of the model."""
+    """The copy's replaced forward refers to the copy; names of parameters are unchanged."""
     model, x = net(), torch.randn(16, 32)
     names = list(model.state_dict())
     convert(model, "compress")
@@ -119,11 +119,11 @@ class Structured(nn.Module):
 
 @exactly
 def test_structures_and_shared_weights() -> None:
-    ids, found, stock = torch.randint(50, (4, 16)), [], Structured()
+    ids, outcomes, stock = torch.randint(50, (4, 16)), [], Structured()
     for model in (stock, converted(stock)):
         given = {"ids": ids, "mask": (ids > 5).float()}
-        found.append(gradients(model, call=lambda model=model, given=given: model(given, labels=ids)))
-    torch.testing.assert_close(*found, rtol=0, atol=0)
+        outcomes.append(gradients(model, call=lambda model=model, given=given: model(given, labels=ids)))
+    torch.testing.assert_close(*outcomes, rtol=0, atol=0)
 
 
 class Adapted(nn.Module):

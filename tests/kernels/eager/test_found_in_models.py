@@ -1,4 +1,4 @@
-"""What models of transformers do with their tensors, each in a few lines."""
+"""Patterns found in models of transformers, each in a few lines."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,12 +29,12 @@ class Of(nn.Module):
         self.function = function
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.after(self.function(self.before(x)))
-        return found
+        y: Tensor = self.after(self.function(self.before(x)))
+        return y
 
 
 def gradients(model: nn.Module, x: Tensor, bits: int | None) -> list[Tensor]:
-    """Of all parameters, and of x if it wants one."""
+    """Gradients of all parameters, and of x if it requires one."""
     x = x.detach().requires_grad_(x.requires_grad)
     torch.manual_seed(1)
     report = None if bits is None else convert(model, "compress", bits=bits)
@@ -42,16 +42,16 @@ def gradients(model: nn.Module, x: Tensor, bits: int | None) -> list[Tensor]:
     model(x).square().mean().backward()
     if report is not None:
         report.revert()
-    return [one.grad.clone() for one in (*model.parameters(), x) if one.grad is not None]
+    return [tensor.grad.clone() for tensor in (*model.parameters(), x) if tensor.grad is not None]
 
 
 def off(model: nn.Module, x: Tensor, bits: int = 8) -> float:
     pairs = zip(gradients(model, x, bits), gradients(model, x, None), strict=True)
-    return max(float((one - other).norm() / other.norm()) for one, other in pairs)
+    return max(float((approximate - exact).norm() / exact.norm()) for approximate, exact in pairs)
 
 
 def kept(model: nn.Module, x: Tensor, bits: int = 4) -> int:
-    """Bytes, converted."""
+    """Bytes saved by the converted model."""
     report = convert(model, "compress", bits=bits)
     try:
         return saved_bytes(model, x).total
@@ -73,21 +73,21 @@ def test_dropout_in_place(x: Tensor) -> None:
 
 
 def test_an_activation_in_place_of_what_is_made_of_parameters(x: Tensor) -> None:
-    """As the position bias of swinv2."""
+    """From the position bias of swinv2."""
     table = nn.Parameter(torch.randn(WIDTH, WIDTH))
     model = Of(lambda h: h * F.relu(table * 2, inplace=True).sum(0))
     assert off(model, x) < 0.02
 
 
 def test_an_input_that_wants_a_gradient_is_no_parameter(x: Tensor) -> None:
-    """As of wav2vec2, which asks for it itself."""
+    """From wav2vec2, which makes its input require a gradient."""
     model = Of(F.gelu)
     assert kept(model, x.requires_grad_()) < 3 * CODES
     assert off(model, x) < 0.02
 
 
 class Own(torch.autograd.Function):
-    """Several calls in forward, as of bloom: of their results none wants a gradient there."""
+    """Several calls in the forward of an autograd.Function, as in bloom: none of their results requires a gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ JUMPS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", JUMPS)
 def test_a_jump_is_where_it_was_and_costs_a_bit(name: str, x: Tensor) -> None:
-    """The derivative is one number in an interval and another one outside, so the gradient before it is exact."""
+    """The derivative is constant inside an interval and outside of it, so earlier gradients are exact."""
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Of(JUMPS[name]).requires_grad_(False))
     assert off(model, x, bits=2) < 4 * EPS
     assert kept(model, x) <= CODES + ROWS * WIDTH / 8 + 1024
@@ -148,21 +148,21 @@ def test_hardswish_is_kept_in_few_bits(x: Tensor) -> None:
 
 @pytest.mark.parametrize("function", [F.normalize, lambda h: h / h.norm(dim=-1, keepdim=True)])
 def test_what_a_length_is_taken_of_gets_codes(function: Callable[[Tensor], Tensor], x: Tensor) -> None:
-    """As of convnextv2 and swinv2: the pole is where the length is 0, and the length is exact."""
+    """From convnextv2 and swinv2: the pole is at length 0, and the length is exact."""
     model = Of(function)
     assert kept(model, x) < 2.5 * CODES
     assert off(model, x) < 0.02
 
 
 class Biased(nn.Module):
-    """Attention with a bias that is learned, and a mask of minus infinity, by name, as T5's."""
+    """Attention with a learned bias and a mask, passed by name, as in T5."""
 
     def __init__(self) -> None:
         super().__init__()
         self.qkv, self.bias = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, ROWS)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (one.view(1, ROWS, 4, -1).transpose(1, 2) for one in self.qkv(x).chunk(3, -1))
+        q, k, v = (part.view(1, ROWS, 4, -1).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
         bias = self.bias(x)
         bias = bias * bias.sigmoid()  # kept in few bits, as it is multiplied
         mask = torch.where(torch.ones(ROWS, ROWS, dtype=torch.bool).tril(), bias, torch.finfo(x.dtype).min)
@@ -182,7 +182,7 @@ def test_a_mask_that_cannot_be_made_again_stays_whole(x: Tensor) -> None:
 
 
 def test_groups_do_not_reach_into_other_rows() -> None:
-    """Where they can: a row of zeros beside large ones is exact, and a norm may multiply its errors by a million."""
+    """If possible: a row of zeros beside large rows stays exact, as a norm may multiply its errors by a million."""
     assert group_of(torch.empty(3, 5, 256)) == 128
     assert group_of(torch.empty(3, 96)) == 96
     assert group_of(torch.empty(2, 3, 5, 64).transpose(1, 2)) == 64  # a head of a token
@@ -190,7 +190,7 @@ def test_groups_do_not_reach_into_other_rows() -> None:
     assert group_of(torch.empty(2, 8, 3, 3)) == 36  # of several channels, no more than 64
     assert group_of(torch.empty(2, 8, 7, 7)) == 49
     assert group_of(torch.empty(2, 32).t()) == 32
-    assert group_of(torch.empty(3, 67, 2)) == 64  # 67 has none, and 134 neither
+    assert group_of(torch.empty(3, 67, 2)) == 64  # neither 67 nor 134 has a fitting divisor
     assert group_of(torch.empty(2, 3)) == 64
 
     torch.manual_seed(0)
@@ -205,7 +205,7 @@ def test_groups_do_not_reach_into_other_rows() -> None:
 
 @pytest.mark.parametrize("spread", [1.0, 3.0])
 def test_probabilities_keep_their_sum(spread: float) -> None:
-    """At 4 bits within one in a hundred; and large ones are as near as a step is wide."""
+    """Within 1 % at 4 bits, and with smaller errors than codes of the logarithms."""
     torch.manual_seed(0)
     logarithms = torch.log_softmax(spread * torch.randn(64, 4096), -1).flatten()
 

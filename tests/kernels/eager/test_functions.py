@@ -99,7 +99,7 @@ SHARP = ["quotient of halves", "sqrt", "log", "pow 1.5", "float_power", "norm", 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("name", [*SHARP, "quotient", "std", "cdist", "logsumexp", "written softmax"])
 def test_functions_that_would_turn_small_errors_into_large_ones(name: str) -> None:
-    """What their backward divides by is exact: so errors are a few steps of 1/255 of a group's range."""
+    """Divisors in their backward are exact, so errors are a few steps of 1/255 of a group's range."""
     net, x = of_activations(FUNCTIONS[name], saved=True), torch.randn(16, 32)
     assert error(gradients(converted(net, bits=8), x)[1], gradients(net, x)[1]) < 8 / 255
 
@@ -137,7 +137,7 @@ def test_losses(name: str) -> None:
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("name", sorted(LOSSES.keys() - {"entropy"}))  # most of whose gradient cancels
 def test_losses_by_real_codes(name: str) -> None:
-    """Nothing is divided by a probability that is decoded as 0, or multiplied with the logarithm of one."""
+    """No probability that is decoded as 0 is a divisor or goes into a logarithm."""
     net, x = of_activations(LOSSES[name]), torch.randn(16, 32)
     assert error(gradients(converted(net, bits=8), x)[1], gradients(net, x)[1]) < 8 / 255
 
@@ -153,7 +153,7 @@ def test_a_loss_of_images() -> None:
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("norm", [nn.LayerNorm(8), nn.GroupNorm(4, 8)], ids=["layer_norm", "group_norm"])
 def test_statistics_of_few_features_stay_as_they_are(norm: nn.Module) -> None:
-    """Mean and deviation of a row are an eighth of it, or half, and yet no copy of it."""
+    """Mean and deviation have an eighth or half of a row's elements, but are not taken for a copy of it."""
     net = nn.Sequential(nn.Linear(8, 8), norm, nn.Linear(8, 8))
     with watching() as whole:
         converted(net)(torch.randn(512, 8))

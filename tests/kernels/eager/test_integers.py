@@ -1,4 +1,4 @@
-"""Codes of integers are exact: places of max pooling of every geometry, and indices."""
+"""Codes of integers are exact: positions of max pooling of any geometry, and indices."""
 
 import math
 
@@ -58,8 +58,8 @@ def test_places_of_pooling(geometry: tuple[list[int], dict[str, object]], seed: 
     if any(dilation > length for dilation, length in zip(dilations, lengths, strict=True)):
         assert coding is None
         return
-    found = again(coding(places)).as_strided(places.shape, places.stride())
-    torch.testing.assert_close(found, places, rtol=0, atol=0)
+    decoded = again(coding(places)).as_strided(places.shape, places.stride())
+    torch.testing.assert_close(decoded, places, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("bound", [1, 2, 3, 255, 256, 257, 2**16, 2**16 + 1, 2**40])
@@ -70,20 +70,20 @@ def test_integers(bound: int, dtype: torch.dtype) -> None:
     x[0], x[1] = bound - 1, 0
     code = Integers(x, bound)
     tensors = code.hand_over()
-    assert sum(len(one) for one in tensors) == max(1, (bound - 1).bit_length())
+    assert sum(len(plane) for plane in tensors) == max(1, (bound - 1).bit_length())
     torch.testing.assert_close(code.decode(tensors), x, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(("kernel", "bits"), [(2, 2), (3, 4), (4, 4), (5, 5)])
 def test_bits_of_a_window(kernel: int, bits: int) -> None:
-    """As many as number its places; of the image one element, whose shape is the image's."""
+    """Enough bits for the positions in a window; of the image, only its shape and one element of 4 bytes."""
     net = converted(nn.Sequential(nn.Conv2d(3, 3, 1), nn.MaxPool2d(kernel, 1, kernel // 2)))
     side = 64 if kernel % 2 else 65
     assert int(saved_bytes(net, torch.randn(1, 3, 64, 64))) == bits * math.ceil(3 * side**2 / 8) + 4
 
 
 class Indexing(nn.Module):
-    """Saves indices that are neither inputs nor buffers, which are alive anyhow."""
+    """A module that saves indices other than inputs and buffers."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class Indexing(nn.Module):
 def test_indices(name: str) -> None:
     net, x = Indexing(name), torch.randn(128, 32)
     assert_same(net, x)
-    whole = {one.operation for one in convert(net, "compress", inputs=x).whole if one.reason == "integers"}
+    whole = {row.operation for row in convert(net, "compress", inputs=x).whole if row.reason == "integers"}
     assert whole == ({"gather"} if name == "part" else set())
 
 
@@ -132,4 +132,4 @@ def test_pooling_within_a_model(pool: nn.Module, shape: tuple[int, ...]) -> None
     norm = nn.LayerNorm(shape[-1])
     assert_same(nn.Sequential(norm, pool), torch.randn(shape))
     whole = convert(nn.Sequential(norm, pool), "compress", inputs=torch.randn(shape)).whole
-    assert not [one for one in whole if one.reason == "integers"]
+    assert not [row for row in whole if row.reason == "integers"]

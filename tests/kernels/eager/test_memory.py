@@ -1,4 +1,4 @@
-"""What stays alive: after forward, codes and what the report names; after backward, nothing."""
+"""Tensors that stay alive: after forward, codes and those in the report; after backward, none."""
 
 import gc
 import weakref
@@ -19,7 +19,7 @@ from tests.kernels.eager.nets import Net, assert_same, block, converted, loss_of
 
 @pytest.fixture
 def no_collector() -> Iterator[None]:
-    """So that what lives in a cycle stays."""
+    """Disable the garbage collector, so that cycles stay alive."""
     gc.collect()
     gc.disable()
     yield
@@ -27,32 +27,32 @@ def no_collector() -> Iterator[None]:
 
 
 def alive(kind: type) -> int:
-    return sum(isinstance(one, kind) for one in gc.get_objects())
+    return sum(isinstance(candidate, kind) for candidate in gc.get_objects())
 
 
 def watched(model: nn.Module) -> list[weakref.ref]:
-    """References to the output of each layer, to come."""
-    found: list[weakref.ref] = []
+    """A list that will hold weak references to the output of each layer."""
+    references: list[weakref.ref] = []
     for layer in model.modules():
         if not list(layer.children()) and not getattr(layer, "inplace", False):
-            layer.register_forward_hook(lambda layer, given, output: found.append(weakref.ref(output)))
-    return found
+            layer.register_forward_hook(lambda layer, given, output: references.append(weakref.ref(output)))
+    return references
 
 
 @pytest.mark.usefixtures("no_collector", "small")
 def test_activations_die() -> None:
     net = converted(nn.Sequential(block(), block()))
-    found = watched(net)
+    references = watched(net)
     loss = loss_of(net(torch.randn(16, 32)))
-    assert len(found) == 10
-    assert not any(one() is not None for one in found)
+    assert len(references) == 10
+    assert not any(reference() is not None for reference in references)
     loss.backward()
 
 
 @pytest.mark.usefixtures("no_collector", "small")
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
 def test_nothing_lives_on_after_backward() -> None:
-    """While the loss does."""
+    """Although the loss is alive."""
     net = converted(nn.Sequential(block(), nn.TransformerEncoderLayer(32, 4, 64, 0.1), block()))
     losses, counts, before = [], [], alive(Compressing)
     for _ in range(4):
@@ -74,7 +74,7 @@ def test_nothing_lives_on_without_backward() -> None:
 
 @pytest.mark.usefixtures("small")
 def test_a_constant_is_not_kept_for_a_call() -> None:
-    """Noise that is added would take more than the code of the sum."""
+    """Saving the added noise would take more than the code of the sum."""
     noises = []
 
     def forward(net: Net, x: Tensor) -> Tensor:
@@ -92,18 +92,18 @@ def test_a_constant_is_not_kept_for_a_call() -> None:
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("named", [False, True])
 def test_what_attention_is_given_dies(named: bool) -> None:
-    found = []
+    references = []
 
     def forward(net: Net, x: Tensor) -> Tensor:
         given = [net[0](x).clone() for _ in range(3)]
-        found.extend(weakref.ref(one) for one in given)
+        references.extend(weakref.ref(reference) for reference in given)
         q, k, v = given
         if named:
             return F.scaled_dot_product_attention(query=q, key=k, value=v)
         return F.scaled_dot_product_attention(q, k, v)
 
     output = converted(Net(forward, nn.Linear(32, 32)))(torch.randn(2, 16, 32))
-    assert [one() for one in found] == [None] * 3
+    assert [reference() for reference in references] == [None] * 3
     loss_of(output).backward()
 
 
@@ -131,7 +131,7 @@ def test_an_error_in_the_forward_pass_leaves_no_hooks() -> None:
 
 
 def test_hooks_around_hold_the_codes_alone() -> None:
-    """What they move elsewhere, as to the CPU, is not held where it was."""
+    """The originals of tensors that they move, as to the CPU, are released."""
     held = []
 
     def move(x: Tensor) -> Tensor:
@@ -147,7 +147,7 @@ def test_hooks_around_hold_the_codes_alone() -> None:
 
 
 def test_as_many_bytes_on_fake_tensors() -> None:
-    """Where all addresses are 0, and what is divided is told from what divides it."""
+    """Dividend and divisor are told apart although all addresses are 0."""
     net = nn.Sequential(nn.Linear(32, 128), Net(lambda _, h: h / (h.abs() + 1)), nn.Linear(128, 32))
     model, x = converted(net), torch.randn(512, 32)
     assert saved_bytes(model, x, fake=True).total == saved_bytes(model, x, fake=False).total
@@ -163,7 +163,7 @@ GATES = {
 
 @pytest.mark.parametrize("name", GATES)
 def test_a_gate_of_itself_keeps_one_code(name: str) -> None:
-    """Its sigmoid is coded before it is known that h is saved, too; that code is dropped then."""
+    """Its sigmoid is coded before h is saved; then that code is dropped."""
     net = converted(of_activations(GATES[name]))
     assert int(saved_bytes(net, torch.randn(1024, 32))) == 1024 * (64 // 2 + 4)
 

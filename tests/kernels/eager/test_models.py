@@ -56,9 +56,9 @@ FLAT = {
 
 
 @pytest.mark.parametrize("name", FLAT)
-@pytest.mark.parametrize("wanted", [False, True], ids=["", "gradient of the input"])
-def test_linear_layers(name: str, wanted: bool) -> None:
-    assert_same(FLAT[name], torch.randn(16, 32, requires_grad=wanted))
+@pytest.mark.parametrize("requires_grad", [False, True], ids=["", "gradient of the input"])
+def test_linear_layers(name: str, requires_grad: bool) -> None:
+    assert_same(FLAT[name], torch.randn(16, 32, requires_grad=requires_grad))
 
 
 class Residual(nn.Module):
@@ -118,7 +118,7 @@ def test_places_of_maxima(layers: tuple[nn.Module, ...], shape: tuple[int, ...])
 
 
 def test_running_statistics_by_an_operator() -> None:
-    """It is not run again, which would count a batch twice."""
+    """It does not run again, as that would count a batch twice."""
 
     def forward(net: Net, x: Tensor) -> Tensor:
         h = torch.batch_norm(net[0](x), None, None, net.mean, net.var, True, 0.1, 1e-5, False)

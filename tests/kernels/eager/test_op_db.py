@@ -1,7 +1,7 @@
-"""The tables of functions held against PyTorch's own: every function, by its own sample inputs.
+"""Check the tables of functions against PyTorch: every function, on its own sample inputs.
 
-With exact codes gradients are stock's bit for bit. With noise of the size of codes, their errors are of that size, or
-at least grow as the noise does: if not, backward divides by or compares what should have been kept exactly.
+With exact codes gradients are stock's bit for bit. With noise in place of codes, errors are of the size of the noise,
+or at least proportional to it: if not, backward divides by or compares a tensor that should have been exact.
 """
 
 import operator
@@ -27,8 +27,8 @@ HANDFUL = (  # in the quick tier
     "nn_functional_cross_entropy",
 )
 NAMES = [pytest.param(name, marks=() if name in HANDFUL else pytest.mark.slow) for name in INFOS]
-# Each fourth, and the handful: once all of them were seen to be exact, and what a new one does is seen by any of them.
-SOME = [one for i, one in enumerate(NAMES) if i % 4 == 0 or not one.marks]
+# Each fourth, and the handful: all were once seen to be exact, and any of them shows a new mistake.
+SOME = [param for place, param in enumerate(NAMES) if place % 4 == 0 or not param.marks]
 UNDETERMINED = {
     "linalg_lstsq": "PyTorch's own gives another result of one input when it is called again",
     "linalg_lstsq_grad_oriented": "the same",
@@ -41,7 +41,7 @@ AMPLIFIED = {
 
 @pytest.fixture(autouse=True)
 def _all_sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Code tensors of 2 elements and more."""
+    """Code tensors of at least 2 elements."""
     if "exact_codes" in request.fixturenames:
         request.getfixturevalue("exact_codes")
     monkeypatch.setattr(Provenance, "smallest", 2)
@@ -65,13 +65,13 @@ def assert_exact(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.usefixtures("exact_codes")
-@pytest.mark.parametrize("name", [one for one in SOME if one.values[0] not in UNDETERMINED])
+@pytest.mark.parametrize("name", [param for param in SOME if param.values[0] not in UNDETERMINED])
 def test_exact_codes(name: str) -> None:
     assert_exact(name, torch.float32)
 
 
 class Shaken:
-    """Codes for a test: numbers, off by up to half a step, uniformly; a step is a part of the range of all numbers."""
+    """Noise in place of codes: uniform, up to half a step; the step is a share of the tensor's range."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.step, self.generator, self.coded = 0.0, torch.Generator(), 0
@@ -87,14 +87,16 @@ class Shaken:
         patch.setattr(Groups, "decode", lambda code, tensors: tensors[0].clone())
 
     def errors(self, call: op_db.Call, sample: SampleInput, expected: list[Tensor], step: float) -> list[float]:
-        """By steps, the largest error of each gradient, relative to its largest element."""
+        """The largest error of each gradient, relative to its largest element, in steps."""
         self.step, self.coded = step, 0
         try:
             _, got = op_db.gradients(call, sample, Compressing(EveryTensor(8)))
-        except RuntimeError:  # as of indices that are none any more
+        except RuntimeError:  # as for indices out of range
             return [torch.inf]
         pairs = zip(got, expected, strict=True)
-        return [off(one, other) / step for one, other in pairs if other is not None and other.isfinite().any()]
+        return [
+            off(gradient, exact) / step for gradient, exact in pairs if exact is not None and exact.isfinite().any()
+        ]
 
 
 def off(got: Tensor, expected: Tensor) -> float:
@@ -114,7 +116,7 @@ SMALL, STEPS = 16, (2**-8, 2**-5)
 
 
 def sharp(shaken: Shaken, call: op_db.Call, sample: SampleInput) -> tuple[float, float] | None:
-    """Errors by steps that are neither small nor the same for the same noise eight times as large, or None.
+    """Errors in steps that are neither small nor equal for noise eight times as large; None if there are none.
 
     What is smooth is off by as many steps, whatever these are, but for terms of higher order: half or twice as many are
     let pass. A comparison that comes out otherwise makes an error that does not depend on the step, and so eight times
@@ -124,25 +126,25 @@ def sharp(shaken: Shaken, call: op_db.Call, sample: SampleInput) -> tuple[float,
     if stock is None:
         return None
     numbers = sum(gradient.numel() for gradient in stock[1] if gradient is not None)
-    for seed in range(2 if numbers > 1024 else 4):  # of few numbers none may lie near a jump or a pole
-        found = []
+    for seed in range(2 if numbers > 1024 else 4):  # few numbers may all be far from jumps and poles
+        errors_by_step = []
         for step in STEPS:
             shaken.generator.manual_seed(seed)
-            found.append(shaken.errors(call, sample, stock[1], step))
+            errors_by_step.append(shaken.errors(call, sample, stock[1], step))
             if not shaken.coded:
                 return None
-        for fine, coarse in zip(*found, strict=False):
+        for fine, coarse in zip(*errors_by_step, strict=False):
             if max(fine, coarse) > SMALL and not (fine / 2 <= coarse <= 2 * fine < torch.inf):
                 return fine, coarse
     return None
 
 
-@pytest.mark.parametrize("name", [one for one in NAMES if one.values[0] not in AMPLIFIED])
+@pytest.mark.parametrize("name", [param for param in NAMES if param.values[0] not in AMPLIFIED])
 def test_errors_are_of_the_size_of_the_noise(name: str, shaken: Shaken) -> None:
     for sample in op_db.large_samples(INFOS[name], 6):
         for call in op_db.by_name(INFOS[name]):
-            found = sharp(shaken, call, sample)
-            assert found is None, f"{calls.name_of(call)} of {sample}: errors of {found} steps"
+            steps = sharp(shaken, call, sample)
+            assert steps is None, f"{calls.name_of(call)} of {sample}: errors of {steps} steps"
 
 
 @pytest.mark.slow
@@ -160,7 +162,7 @@ def test_exact_codes_of_other_types(name: str, dtype: torch.dtype) -> None:
     assert_exact(name, dtype)
 
 
-# What the sample inputs do not show: of two tensors of 4096 numbers between 0 and 1.
+# Functions whose sample inputs show too little: of two tensors of 4096 numbers between 0 and 1.
 OTHERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "kl_div": lambda x, y: F.kl_div(x, y, reduction="none"),
     "cross_entropy": lambda x, y: F.cross_entropy(9 * x, y),
@@ -187,7 +189,7 @@ def test_others(name: str, shaken: Shaken) -> None:
 
 
 def forget(patch: pytest.MonkeyPatch) -> None:
-    """What the tables hold."""
+    """Replace the tables by empty ones."""
     patch.setattr(calls, "needs_exact", lambda name, places: False)
     patch.setattr(calls, "named", lambda name, args, kwargs: name)
 
@@ -213,7 +215,7 @@ def test_what_the_sweep_would_find(name: str, shaken: Shaken, monkeypatch: pytes
 
 @pytest.mark.parametrize("function", [torch.nansum, torch.nanmean, torch.nan_to_num, torch.nanmedian])
 def test_what_leaves_out_a_nan_leaves_out_no_neighbours(function: Callable[[Tensor], Tensor]) -> None:
-    """A code of one would make its group of numbers such."""
+    """A coded NaN would turn its whole group into NaN."""
     x = torch.randn(16, 64).masked_fill(torch.rand(16, 64) < 0.1, torch.nan)
     sample = SampleInput(x.requires_grad_())
     same(op_db.gradients(function, sample, Compressing(EveryTensor(8))), op_db.gradients(function, sample))
@@ -228,4 +230,4 @@ def test_the_parts_of_linear_cross_entropy_are_seen() -> None:
         lambda x, weight: F.linear_cross_entropy(x, weight, target),
         lambda x, weight: F.cross_entropy(F.linear(x, weight), target),
     ]
-    same(*(op_db.gradients(one, sample, Compressing(EveryTensor(2))) for one in parts))
+    same(*(op_db.gradients(call, sample, Compressing(EveryTensor(2))) for call in parts))

@@ -1,4 +1,4 @@
-"""What a review of compress found: places of pooling that PyTorch gives outside of windows, and tensors of nothing."""
+"""Bugs found in a review: positions of pooling outside of their windows, and empty tensors."""
 
 import math
 
@@ -13,7 +13,7 @@ from kernels import convert
 @pytest.mark.parametrize("dims", [2, 3])
 @pytest.mark.parametrize("share", [1.0, 0.7])
 def test_windows_of_nothing_but_minus_infinity(channels: int, dims: int, share: float) -> None:
-    """PyTorch's pooling of channels-last images on a CPU then gives places that are in no window."""
+    """PyTorch's pooling of channels-last images on a CPU then returns positions outside of all windows."""
     torch.manual_seed(0)
     form = torch.channels_last if dims == 2 else torch.channels_last_3d
     x = torch.randn(4, channels, *[8] * dims)

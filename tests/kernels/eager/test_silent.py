@@ -1,4 +1,4 @@
-"""What came out wrong without an error, or failed, for a reviewer: by real codes, beside stock's gradients."""
+"""Bugs found in a review, most without an error message: real codes, compared with stock's gradients."""
 
 import gc
 from collections.abc import Callable
@@ -14,7 +14,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from kernels.eager import Compressing
 from tests.kernels.eager.nets import Net, converted, error, gradients
 
-# Of 8 bits, a step is a 255th of a group's range: .0054 of its deviation. What follows makes a few times that of it.
+# With 8 bits a rounding error is .0054 of a group's deviation, for steps of a 255th of its range; gradients may have
+# a few times that.
 SMALL = 0.05
 ROLLED = (torch.arange(64) % 8)[:, None].expand(64, 256)
 
@@ -45,7 +46,7 @@ SHARP: dict[str, Callable[[Tensor], Any]] = {
 
 
 def divergence(h: Tensor) -> Tensor:
-    """Of two distributions: logarithms that backward multiplies by, not those that it takes the exponential of."""
+    """The divergence of two distributions: backward multiplies by their logarithms."""
     p, q = h.log_softmax(-1), h.roll(1, 0).log_softmax(-1)
     return (p.exp() * (p - q)).sum(-1)
 
@@ -61,7 +62,7 @@ def test_functions(name: str) -> None:
 
 
 def test_a_mask_that_is_used_again_for_another() -> None:
-    """Stock makes numbers of a mask of bools at once; one of numbers it keeps, and so refuses what we refuse."""
+    """Stock converts a mask of bools at once; a mask of numbers it saves, and so raises as we do."""
 
     def forward(net: Net, x: Tensor) -> Tensor:
         q = net[0](x).view(1, 4, 64, 64)
@@ -84,7 +85,7 @@ def test_a_mask_that_is_used_again_for_another() -> None:
 
 
 def test_attention_is_computed_again_as_it_was() -> None:
-    """By the backend that was asked for in the forward pass, though backward runs outside of that."""
+    """By the backend selected in the forward pass, though backward runs outside of that context."""
 
     def attend(q: Tensor) -> Tensor:
         q = q.view(1, 4, 64, 64)
@@ -118,7 +119,7 @@ def test_what_is_added_in_place_keeps_its_type() -> None:
 
 
 def test_a_part_without_backward_keeps_nothing_alive() -> None:
-    """As an auxiliary head that is in no loss; without the collector of cycles."""
+    """For example an auxiliary head without a loss; with the garbage collector disabled."""
     alive: WeakSet[Compressing] = WeakSet()
     enter = Compressing.__enter__
 
@@ -150,5 +151,5 @@ def test_the_largest_numbers_of_float16_stay_numbers() -> None:
         lambda net, x: F.silu(net[0](x).clamp(-65504, 65504).masked_fill(net.mask, -65504.0)), nn.Linear(256, 256)
     )
     net.register_buffer("mask", torch.rand(64, 256) < 0.1)
-    found = gradients(converted(net.half(), bits=8), torch.randn(64, 256).half())[1]
-    assert all(bool(gradient.isfinite().all()) for gradient in found)
+    computed = gradients(converted(net.half(), bits=8), torch.randn(64, 256).half())[1]
+    assert all(bool(gradient.isfinite().all()) for gradient in computed)

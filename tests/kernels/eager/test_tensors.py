@@ -41,7 +41,7 @@ def test_views(name: str, saved: bool) -> None:
 
 
 def changing(change: Callable[[Tensor], object], before: bool = False) -> Function:
-    """Changes a copy of activations, which then go into functions that save them."""
+    """A function that changes a copy of activations in place, then passes it to functions that save it."""
 
     def function(h: Tensor) -> Tensor:
         h = h + 0
@@ -100,7 +100,7 @@ def test_changes_in_place(name: str, before: bool, saved: bool) -> None:
 
 
 def test_a_change_after_a_code_was_made() -> None:
-    """The code is of what was; stock's backward fails."""
+    """The code holds the old value; stock's backward fails."""
     net, x = of_activations(lambda h: F.gelu(h) + h.add_(1)), torch.randn(16, 32)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         gradients(net, x)
@@ -112,7 +112,7 @@ def test_a_change_after_a_code_was_made() -> None:
 
 @pytest.mark.parametrize("name", ["relu", "silu", "hardtanh"])
 def test_a_call_that_is_repeated_changes_nothing(name: str) -> None:
-    """Though it was told to work in place. What it is given is decoded once, for GELU's gradient, too."""
+    """Although it worked in place. Its argument is decoded once, also for GELU's gradient."""
     function, places = getattr(F, name), (-1.0, 1.0) if name == "hardtanh" else ()
     net, x = of_activations(lambda h: F.gelu(h) + function(h, *places, True) * h), torch.randn(16, 32)
     same = of_activations(lambda h: F.gelu(h) + function(h, *places) ** 2)
@@ -131,7 +131,7 @@ def test_a_change_of_what_is_kept_as_it_is() -> None:
 @pytest.mark.parametrize("shape", [(1,), (16, 1), (16, 64)])
 @pytest.mark.parametrize("by", [torch.add, torch.sub])
 def test_a_constant_that_is_changed_afterwards(shape: tuple[int, ...], by: Callable[..., Tensor]) -> None:
-    """Where stock's backward does not ask for it, ours must not, or must have what was."""
+    """If stock's backward does not use it, ours must not either, or must use the old value."""
 
     def function(h: Tensor) -> Tensor:
         constant = torch.ones(shape)
@@ -144,7 +144,7 @@ def test_a_constant_that_is_changed_afterwards(shape: tuple[int, ...], by: Calla
 
 @pytest.mark.parametrize("shape", [(1,), (16, 64)])
 def test_a_buffer_that_is_changed_afterwards(shape: tuple[int, ...]) -> None:
-    """As running means are."""
+    """For example a running mean."""
 
     def forward(net: Net, x: Tensor) -> Tensor:
         h = net[0](x)
@@ -178,7 +178,7 @@ def test_results_that_are_given() -> None:
 
 
 def test_long_chains() -> None:
-    """Of calls that save nothing: no more of them are run again than a few."""
+    """Calls that save nothing: only a few of them are run again."""
 
     def function(h: Tensor) -> Tensor:
         for _ in range(600):
@@ -189,30 +189,32 @@ def test_long_chains() -> None:
 
 
 def test_sums_that_backward_does_not_reach() -> None:
-    """A part of what was saved is asked for, in another order, and again."""
+    """Backward uses a part of the saved tensors, in another order, and again."""
     net, x = of_activations(lambda h: (F.gelu(h) * h, F.silu(h) + F.gelu(2 * h))), torch.randn(16, 32)
-    found = []
+    by_model = []
     for model in (net, converted(net)):
         model.zero_grad()
         (first, second), _ = model(x)
-        one = torch.autograd.grad(second.sum(), list(model.parameters()), retain_graph=True)
-        two = torch.autograd.grad(loss_of(first), list(model.parameters()), retain_graph=True)
-        found.append([*one, *two, *torch.autograd.grad(loss_of((first, second)), list(model.parameters()))])
-    torch.testing.assert_close(*found, rtol=0, atol=0)
+        of_second = torch.autograd.grad(second.sum(), list(model.parameters()), retain_graph=True)
+        of_first = torch.autograd.grad(loss_of(first), list(model.parameters()), retain_graph=True)
+        by_model.append(
+            [*of_second, *of_first, *torch.autograd.grad(loss_of((first, second)), list(model.parameters()))]
+        )
+    torch.testing.assert_close(*by_model, rtol=0, atol=0)
 
 
 def test_second_derivatives() -> None:
     net = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.LayerNorm(64), nn.Linear(64, 64), nn.Softplus())
-    found = []
+    by_model = []
     for model in (net, converted(net)):
         x = torch.ones(16, 32).cumsum(1).mul(0.1).requires_grad_()
-        (slope,) = torch.autograd.grad(loss_of(model(x)), x, create_graph=True)
-        found.append(torch.autograd.grad(slope.square().sum(), list(model.parameters()), allow_unused=True))
-    torch.testing.assert_close(*found, rtol=0, atol=0)
+        (derivative,) = torch.autograd.grad(loss_of(model(x)), x, create_graph=True)
+        by_model.append(torch.autograd.grad(derivative.square().sum(), list(model.parameters()), allow_unused=True))
+    torch.testing.assert_close(*by_model, rtol=0, atol=0)
 
 
 def test_gradients_within_the_forward_pass() -> None:
-    """As networks of energies take them."""
+    """As energy-based networks compute them."""
 
     def forward(net: Net, x: Tensor) -> Tensor:
         x = x.detach().requires_grad_()
@@ -222,7 +224,7 @@ def test_gradients_within_the_forward_pass() -> None:
 
 
 class Other(torch.autograd.Function):
-    """Saves what it is given and what it made of it."""
+    """Saves its argument and an intermediate result."""
 
     @staticmethod
     def forward(ctx: object, x: Tensor) -> Tensor:
@@ -237,6 +239,6 @@ class Other(torch.autograd.Function):
 
 @pytest.mark.parametrize("name", ["Other", "dropout", "max_pool2d", "relu", "div"])
 def test_functions_of_others(name: str) -> None:
-    """Whatever they are called."""
+    """Whatever their names are."""
     kind = type(name, (Other,), {})
     assert_same(of_activations(lambda h: F.gelu(kind.apply(h)) * h, saved=True), torch.randn(16, 32))

@@ -1,4 +1,4 @@
-"""transformers' architectures, all of whose saved tensors are kept in few bits."""
+"""transformers' architectures with all saved tensors in few bits."""
 
 import gc
 import math
@@ -23,14 +23,14 @@ from tests.kernels.eager.of_text import OF_TEXT
 pytestmark = pytest.mark.slow
 
 ARCHITECTURES = {**OF_TEXT, **OF_IMAGES}
-# With fewer elements in a channel, batch norms of many layers make noise of small errors.
+# With fewer elements in a channel, batch norms of many layers would turn small errors into noise.
 SIZES = defaultdict(Sizes, dict.fromkeys(("mobilenet-v2", "efficientnet"), Sizes(batch=8, image=64)))
-ALIKE = {  # the tensors that they save are those of others here
+ALIKE = {  # they save the same kinds of tensors as others here
     *("roberta", "deberta", "albert", "opt", "mpt", "mistral", "phi3", "gemma", "gemma3", "qwen3", "olmo2", "switch"),
     *("dinov2", "convnextv2", "swin", "focalnet"),
 }
 REASONS = {"integers", "a statistic", "needs no gradient"}
-EXACT = {"swinv2": {"normalize"}}  # what is divided by, of heads that are narrow
+EXACT = {"swinv2": {"normalize"}}  # divisors of narrow heads
 RATE = 1e-3
 # Of numbers from N(0, 1), the range of 64 is 4.7; an error is spread over a step.
 ERROR = 4.7 / 255 / math.sqrt(12)
@@ -61,7 +61,7 @@ class Full:
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Small tensors take part. To count them collects garbage: all that transformers imports is set aside."""
+    """Small tensors have codes. Counting them collects garbage: imports of transformers are frozen first."""
     monkeypatch.setattr(Provenance, "smallest", 64)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -80,7 +80,7 @@ class Step:
         self.state = {name: buffer.clone() for name, buffer in model.named_buffers()}
 
     def run(self) -> tuple[list[Tensor], list[Tensor]]:
-        """All that forward gives or leaves in buffers; and the gradients."""
+        """Outputs and buffers, and the gradients."""
         with torch.no_grad():
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(self.state[name])
@@ -90,7 +90,9 @@ class Step:
         output.loss.backward()
         given = [value.detach() for value in output.values() if isinstance(value, Tensor)]
         buffers = [buffer.clone() for buffer in self.model.buffers()]
-        return [*given, *buffers], [one.grad.clone() for one in self.model.parameters() if one.grad is not None]
+        return [*given, *buffers], [
+            weight.grad.clone() for weight in self.model.parameters() if weight.grad is not None
+        ]
 
     def converted(self, bits: int) -> tuple[list[Tensor], list[Tensor]]:
         """The same with the model converted."""
@@ -103,22 +105,22 @@ class Step:
 
 def same(got: list[Tensor], expected: list[Tensor]) -> bool:
     pairs = zip(got, expected, strict=True)
-    return all(torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in pairs)
+    return all(torch.equal(tensor.nan_to_num(), other.nan_to_num()) for tensor, other in pairs)
 
 
 def error(got: list[Tensor], expected: list[Tensor]) -> float:
-    """Relative, of all gradients as one vector."""
-    apart = sum(float((one - other).square().sum()) for one, other in zip(got, expected, strict=True))
-    return math.sqrt(apart / sum(float(one.square().sum()) for one in expected))
+    """The relative error of all gradients as one vector."""
+    apart = sum(float((gradient - exact).square().sum()) for gradient, exact in zip(got, expected, strict=True))
+    return math.sqrt(apart / sum(float(gradient.square().sum()) for gradient in expected))
 
 
 def check_what_is_kept(report: Report, name: str, before: int, after: int) -> None:
-    """4 bits, one for minima and steps of groups of 32, one for the side of a jump; and what is whole for a reason."""
+    """4 bits per element, one for minima and steps of groups of 32, one for a jump; and whole tensors with a reason."""
     whole = report.whole or ()
-    for one in whole:
-        known = one.reason in REASONS or one.operation in EXACT.get(name, ())
-        assert known or one.bytes < before / 100, one  # few elements
-    assert after <= before * 6 / 32 + sum(one.bytes for one in whole)
+    for tensor in whole:
+        known = tensor.reason in REASONS or tensor.operation in EXACT.get(name, ())
+        assert known or tensor.bytes < before / 100, tensor  # few elements
+    assert after <= before * 6 / 32 + sum(tensor.bytes for tensor in whole)
     assert after < before / 4
 
 
@@ -149,9 +151,9 @@ def test_each_architecture(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mode, "Groups", Counted)
     monkeypatch.setattr(Counted, "made", 0)
     off = {8: error(step.converted(bits=8)[1], stock[1])}
-    assert off[8] < ERROR * math.sqrt(Counted.made)  # as of errors that have nothing to do with each other
+    assert off[8] < ERROR * math.sqrt(Counted.made)  # as for independent errors
     off[4] = error(step.converted(bits=4)[1], stock[1])
-    assert off[8] < off[4] / (17 / 2)  # steps are a 17th as large, 255 by 15; half of that, for what is of higher order
+    assert off[8] < off[4] / (17 / 2)  # steps are a 17th as large, 15 / 255; a factor 2 allows for higher orders
 
     before = saved_bytes(model, **inputs).total
     report = convert(model, "compress", bits=4, inputs=inputs)
@@ -167,7 +169,7 @@ def test_each_architecture(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5", "bart", "wav2vec2", "falcon", "vit"])
 def test_with_checkpoints(name: str, reentrant: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a block gets is kept in few bits, and the block runs again with it."""
+    """A block's input is stored in few bits, and the block runs again on it."""
     model, inputs = ARCHITECTURES[name].build(SIZES[name]), ARCHITECTURES[name].batch(SIZES[name])
     model.gradient_checkpointing_enable({"use_reentrant": reentrant})
     step = Step(model, inputs)
@@ -186,13 +188,13 @@ def test_with_checkpoints(name: str, reentrant: bool, monkeypatch: pytest.Monkey
 def _train(step: Step) -> None:
     """A step along the gradient, and back: the loss falls."""
     weights = list(step.model.parameters())
-    before, gradients = [one.detach().clone() for one in weights], step.run()
-    norm = math.sqrt(sum(float(one.square().sum()) for one in gradients[1]))
+    before, gradients = [weight.detach().clone() for weight in weights], step.run()
+    norm = math.sqrt(sum(float(weight.square().sum()) for weight in gradients[1]))
     with torch.no_grad():
-        for one in weights:
-            if one.grad is not None:
-                one -= RATE / norm * one.grad
+        for weight in weights:
+            if weight.grad is not None:
+                weight -= RATE / norm * weight.grad
     assert step.run()[0][0] < gradients[0][0]
     with torch.no_grad():
-        for one, old in zip(weights, before, strict=True):
-            one.copy_(old)
+        for weight, old in zip(weights, before, strict=True):
+            weight.copy_(old)

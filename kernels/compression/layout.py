@@ -1,4 +1,4 @@
-"""Where groups lie in the memory of a tensor."""
+"""How groups of elements lie in the memory of a tensor."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,16 +9,16 @@ from torch import SymInt, Tensor
 from kernels.compression import private
 
 GROUP = 64  # elements
-GROUPS = (32, 64, 96, 128)  # where units have to fit into rows
-LANES = 8  # where those of a vector do not
+GROUPS = (32, 64, 96, 128)  # where units must fit into rows
+LANES = 8  # where as many as a vector has do not fit
 
 
-class Places(NamedTuple):
-    """Where the elements of a dense tensor lie.
+class GroupLayout(NamedTuple):
+    """How a dense tensor is cut into groups.
 
     order: its dimensions by descending stride. static: how many of them, from the last, have a size that is known when
-    the graph is compiled; they are cut into units. group: elements of a group. lanes: groups of a unit, whose elements
-    take turns in memory. filler: elements that fill up the last unit.
+    the graph is compiled; they are cut into units. group: elements of a group. lanes: groups of a unit, interleaved in
+    memory. filler: elements that pad the last unit.
     """
 
     order: tuple[int, ...]
@@ -28,18 +28,18 @@ class Places(NamedTuple):
     filler: int
 
     def split(self, x: Tensor) -> Tensor:
-        """[*lead, units, group, lanes], in the order of memory."""
+        """The tensor as [*lead, units, group, lanes], in memory order, padded."""
         flat = x.permute(self.order).flatten(x.dim() - self.static)
-        if self.filler:  # the last element again: no number that is not in the tensor widens a group
+        if self.filler:  # repeats of the last element, which widen no group
             flat = torch.cat([flat, flat[..., -1:].expand(*flat.shape[:-1], self.filler)], -1)
         return flat.unflatten(-1, (-1, self.group, self.lanes))
 
     def sizes(self, x: Tensor) -> list[int]:
-        """Of the `static` last dimensions of such a tensor in the order of memory."""
+        """Sizes of the `static` last dimensions of such a tensor, in memory order."""
         return [x.shape[dim] for dim in self.order[x.dim() - self.static :]]
 
     def join(self, units: Tensor, sizes: Sequence[int]) -> Tensor:
-        """A tensor of this layout, of which `sizes` are known."""
+        """The inverse of `split`; `sizes` are those of the static dimensions."""
         flat = units.flatten(-3)
         if self.filler:
             flat = flat[..., : flat.shape[-1] - self.filler]
@@ -47,8 +47,8 @@ class Places(NamedTuple):
         return flat.unflatten(-1, tuple(sizes)).permute(back)
 
 
-def places_of(value: Tensor) -> Places | str:
-    """How groups lie in a tensor, or why they cannot."""
+def layout_of(value: Tensor) -> GroupLayout | str:
+    """The layout of groups in a tensor, or why there is none."""
     order = order_of(value)
     if order is None:
         return "its elements overlap or have gaps"
@@ -60,9 +60,9 @@ def places_of(value: Tensor) -> Places | str:
     vector = private.vector(value.device)
     group, lanes = (GROUP, vector) if static == value.dim() else _unit_of(row, vector)
     filler = -row % (group * lanes)
-    if static < value.dim() and 2 * filler > row:  # more than half as many bits again
+    if static < value.dim() and 2 * filler > row:  # codes would grow by more than half
         return f"its size changes, and the {row} elements in a row whose size does not are too few"
-    return Places(order, static, group, lanes, filler)
+    return GroupLayout(order, static, group, lanes, filler)
 
 
 def order_of(value: Tensor) -> tuple[int, ...] | None:
@@ -70,7 +70,7 @@ def order_of(value: Tensor) -> tuple[int, ...] | None:
     order = sorted(range(value.dim()), key=lambda dim: -hint(value.stride(dim)))
     expected: int | SymInt = 1
     for dim in reversed(order):
-        if value.shape[dim] == 1:  # whose stride says nothing
+        if value.shape[dim] == 1:  # its stride is arbitrary
             continue
         if value.stride(dim) != expected:
             return None
@@ -79,11 +79,11 @@ def order_of(value: Tensor) -> tuple[int, ...] | None:
 
 
 def _unit_of(row: int, vector: int) -> tuple[int, int]:
-    """The group and lanes that waste least of each row; of like ones, those nearest to the usual, then the larger."""
+    """The group and lanes that pad a row least; of equal ones, the group nearest to the default, then the larger."""
     units = [(group, lanes) for lanes in (vector, LANES) for group in GROUPS]
     return min(units, key=lambda unit: (-row % (unit[0] * unit[1]), abs(unit[0] - GROUP), -unit[0]))
 
 
 def hint(size: int | SymInt) -> int:
-    """A size, or what it was when the compiler saw it first."""
+    """A size; of a symbolic one, the value that the compiler saw first."""
     return int(size.node.hint if isinstance(size, SymInt) else size)
