@@ -1,4 +1,4 @@
-"""The one autograd.Function."""
+"""The autograd.Function of all element-wise activations."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,8 +24,8 @@ _TWICE = (
 class Elementwise(torch.autograd.Function):
     """y = f(x), its dimensions in `order`; saves for backward what the kernel's method says, and nothing else.
 
-    `run` has both passes: the ops, or `kernels.engine.traced` for a compiler. Neither reads what the other saved. The
-    last output has no elements: an anchor, which ties the gradient to x for `once_differentiable`.
+    `run` has both passes: the ops, or `kernels.engine.traced` for a compiler; one cannot read what the other saved. The
+    last output, without elements, is an anchor that connects the gradient to x for `once_differentiable`.
     """
 
     @staticmethod
@@ -54,11 +54,11 @@ class Elementwise(torch.autograd.Function):
             return None, None, None, None, None
         anchor, saved, *y = _saved(ctx)
         dx = ctx.run.backward(grad.contiguous(), y[0] if y else None, saved, ctx.kernel, ctx.params)
-        return once_differentiable(_undone(dx, ctx.order), anchor), None, None, None, None
+        return once_differentiable(_in_original_order(dx, ctx.order), anchor), None, None, None, None
 
 
 class _Once(torch.autograd.Function):
-    """A gradient whose own gradient is refused: it would lack what the saved derivative owes to x."""
+    """Refuses to differentiate a gradient: its own gradient would lack the part through the saved derivative."""
 
     @staticmethod
     def forward(gradient: Tensor, *anchors: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ class _Once(torch.autograd.Function):
 
 
 def once_differentiable(gradient: Tensor, *anchors: Tensor) -> Tensor:
-    """`gradient`, connected to x by anchors that depend on x; to differentiate it in turn raises KernelError."""
+    """`gradient`, connected to x by anchors that depend on x; differentiating it raises KernelError."""
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return gradient
     refusing: Tensor = _Once.apply(gradient, *anchors)
@@ -94,39 +94,39 @@ def _saved(ctx: Any) -> tuple[Tensor, ...]:
 
 
 def elementwise(x: Tensor, kernel: str, params: Sequence[float]) -> Tensor:
-    """f(x) of any strides, laid out as x is; differentiable once."""
+    """f(x) for x of any strides, in the memory layout of x; differentiable once."""
     order = _memory_order(x)
     run = traced if _is_compiling() and traced.traceable(kernel) else torch.ops.actfit
-    return _undone(Elementwise.apply(x, kernel, list(params), order, run)[0], order)
+    return _in_original_order(Elementwise.apply(x, kernel, list(params), order, run)[0], order)
 
 
 def _is_compiling() -> bool:
-    """Whether a graph is being traced: up to torch 2.12, torch.compiler knows that only while Dynamo reads the code."""
+    """Whether a graph is being traced: up to torch 2.12, torch.compiler knows this only while Dynamo runs."""
     return torch.compiler.is_compiling() or torch._guards.TracingContext.try_get() is not None
 
 
 def in_memory_order(run: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """`run` of tensors made contiguous; its result is laid out as the first of them."""
+    """The result of `run` with contiguous tensors, in the memory layout of the first."""
     return all_in_memory_order(lambda *rows: (run(*rows),), *tensors)[0]
 
 
 def all_in_memory_order(run: Callable[..., Sequence[Tensor]], *tensors: Tensor) -> tuple[Tensor, ...]:
-    """Likewise where `run` has several results."""
+    """Likewise for a `run` with several results."""
     order = _memory_order(tensors[0])
-    rows = (one.permute(order) if order else one for one in tensors)
-    return tuple(_undone(result, order) for result in run(*(one.contiguous() for one in rows)))
+    rows = (tensor.permute(order) if order else tensor for tensor in tensors)
+    return tuple(_in_original_order(result, order) for result in run(*(row.contiguous() for row in rows)))
 
 
 def _memory_order(x: Tensor) -> list[int]:
-    """The dimensions by their strides, larger ones first: in this order x is contiguous, or a copy is that lies alike.
+    """The dimensions sorted by stride, largest first: permuted so, x or a copy with its layout is contiguous.
 
-    Empty where x is contiguous as it stands, and where elements share memory.
+    Empty if x is contiguous, and if elements share memory.
     """
     if x.is_contiguous() or 0 in x.stride():
         return []
     return sorted(range(x.dim()), key=x.stride, reverse=True)
 
 
-def _undone(result: Tensor, order: Sequence[int]) -> Tensor:
-    """`result`, whose dimensions are in `order`, as they were."""
+def _in_original_order(result: Tensor, order: Sequence[int]) -> Tensor:
+    """`result`, whose dimensions are in `order`, with its dimensions in their original order."""
     return result.permute([list(order).index(dim) for dim in range(result.dim())]) if order else result

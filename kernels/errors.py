@@ -1,13 +1,13 @@
-"""The one exception that says "the argument is wrong"."""
+"""The exception for invalid arguments."""
 
 
 class KernelError(ValueError):
-    """A bad argument, or what cannot be done with it, in one line: argument, rule, value got, way out."""
+    """An invalid or unsupported argument, in one line: the argument, the rule, the value given, and what to do."""
 
 
 def shown(value: object) -> str:
-    """The value in a message's line: what it is instead, where it is long or has lines of its own."""
-    if isinstance(value, int) and value.bit_length() > 64:  # Python writes none of more than 4300 digits
+    """The value for a one-line message; a description instead if it is long or has several lines."""
+    if isinstance(value, int) and value.bit_length() > 64:  # Python refuses to write more than 4300 digits
         return f"a whole number of {value.bit_length()} bits"
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"a {type(value).__name__} of {value.dtype}, of shape {tuple(value.shape)}"

@@ -1,4 +1,4 @@
-"""What stands for a module's `forward` in the module itself: an attribute of the instance, which hides the class's."""
+"""Replaces a module's `forward` by an attribute of the instance, which hides that of the class."""
 
 import inspect
 from types import CodeType
@@ -15,14 +15,14 @@ SCRIPT = (
 
 
 class ScriptError(KernelError, AttributeError):
-    """What torch.jit.script gets that asks for code; an AttributeError, as others ask whether there is such a name."""
+    """Raised when torch.jit.script asks for code; an AttributeError, as others only check whether the name exists."""
 
 
 class Options(nn.Module):
     """Holds options of a `Forwarding`.
 
-    torch.compile takes numbers that a module holds for constants, and guards them. Those of any other object become
-    symbols where shapes are dynamic or a second object has other numbers: with symbols no options can be checked.
+    torch.compile treats numbers in a module's attributes as constants, and guards them. Numbers of other objects become
+    symbols if shapes are dynamic or a second object has other numbers; options cannot be checked as symbols.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -31,10 +31,10 @@ class Options(nn.Module):
 
 
 class Forwarding:
-    """Callable in place of the forward of `module`, and by inspection like it.
+    """Callable instead of the forward of `module`, with the same signature.
 
-    Those of one module stack: each calls what stood there before it, and they are removed in reverse order. It is
-    copied and pickled with the module.
+    Several can be installed in one module: each calls the one before it, and they are removed in reverse order. They
+    are copied and pickled with the module.
     """
 
     def __init__(self, module: nn.Module, **options: Any) -> None:
@@ -42,18 +42,18 @@ class Forwarding:
         self.before = vars(module).get("forward")
 
     def original(self, *args: Any, **kwargs: Any) -> Any:
-        """What the forward that it stands for gives."""
+        """The result of the forward that it replaces."""
         if self.before is not None:
             return self.before(*args, **kwargs)
         return type(self.module).forward(self.module, *args, **kwargs)
 
     def install(self) -> Self:
-        """Put it in the place of the forward that it was made for."""
+        """Set it as the forward of the module."""
         self.module.forward = self
         return self
 
     def remove(self, name: str) -> None:
-        """Put back what stood there before. Raises KernelError, with `name`, where something else stands there now."""
+        """Restore the forward before it. Raises KernelError, with `name`, if the forward was replaced since."""
         if vars(self.module).get("forward") is not self:
             raise KernelError(f"{name} must be as convert left it, but its forward was replaced since")
         del self.module.forward
@@ -74,11 +74,11 @@ class Forwarding:
         return inspect.signature(type(self.module).forward.__get__(self.module))
 
 
-def standing(module: nn.Module) -> tuple[list[Forwarding], bool]:
-    """Those that stand for a module's forward, the outermost first; and whether one of others stands below them."""
-    found: list[Forwarding] = []
-    present = vars(module).get("forward")
-    while isinstance(present, Forwarding):
-        found.append(present)
-        present = present.before
-    return found, present is not None
+def installed_forwards(module: nn.Module) -> tuple[list[Forwarding], bool]:
+    """The `Forwarding`s installed in a module, outermost first; and whether another replaced forward is below them."""
+    forwards: list[Forwarding] = []
+    forward = vars(module).get("forward")
+    while isinstance(forward, Forwarding):
+        forwards.append(forward)
+        forward = forward.before
+    return forwards, forward is not None

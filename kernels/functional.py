@@ -5,14 +5,14 @@ Besides torch's arguments each takes, by keyword:
 method
     "invact" (the default), "fewbit", "forward-ad", "invact-precision-bit" or "stock".
 bits
-    Of a few-bit table, 1 to 8 (default: 3). Of invact beside the output, at most 1 (the default) or 2, the second for
-    tensors of float16 and bfloat16.
+    Of a few-bit table, 1 to 8 (default: 3). Of invact besides the output, 1 (the default) or 2, which is for tensors of
+    float16 and bfloat16.
 coefficients
     A few-bit table of the user's own: the path of a file.
 
 A tensor of float32, float16, bfloat16 or float64, of any shape and strides, gives one of the same shape, dtype and
 memory layout; so does its gradient. The stock function runs where no gradient is needed, in an export, and under
-torch.func transforms. All raise KernelError for what they cannot do, with the reason.
+torch.func transforms. All raise KernelError for unsupported arguments, with the reason.
 """
 
 import inspect
@@ -38,20 +38,20 @@ P = ParamSpec("P")
 
 
 class TableOptions(TypedDict, total=False):
-    """Which few-bit table."""
+    """Options that select a few-bit table."""
 
     bits: int | None
     coefficients: Path | None
 
 
 class Options(TableOptions, total=False):
-    """What all functions take besides torch's own arguments, by keyword."""
+    """Keyword arguments of all functions besides torch's own."""
 
     method: str
 
 
 def _shows_options(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """Write **options out in what `help` shows of a function."""
+    """Show **options as single arguments in the function's signature, for `help`."""
     signature = inspect.signature(function)
     *parameters, _ = signature.parameters.values()
     defaults: dict[str, tuple[Any, Any]] = {
@@ -78,10 +78,10 @@ def _apply(
     coefficients: str | None,
     stock: bool,
 ) -> Tensor:
-    """The checks, then the function.
+    """Check the arguments, then compute the function.
 
-    torch.compile takes the call as it stands and runs autograd through it. Dynamo, if it traced the call, would neither
-    take numbers that vary, nor notice saved tensors that are changed in place.
+    torch.compile puts this call into its graph as it is, and autograd runs through it. If Dynamo traced into it, it
+    would not accept numbers that vary, and would miss saved tensors that are changed in place.
     """
     if input.layout != torch.strided:
         raise KernelError(f"input must be a strided tensor, got {input.layout}; use input.to_dense()")
@@ -120,7 +120,7 @@ def activation(
     input
         The tensor.
     method
-        By which it saves, as all functions here take it.
+        The method by which it saves, as for all functions here.
     bits
         Of a few-bit table, or of invact.
     coefficients
@@ -131,7 +131,7 @@ def activation(
     Raises
     ------
     KernelError
-        For what cannot be done, with the reason.
+        For invalid arguments, with the reason.
     """
     if not isinstance(input, Tensor):
         raise KernelError(f"input must be a tensor, got {type(input).__name__}")
@@ -141,18 +141,18 @@ def activation(
 
 def stock_runs(*inputs: Tensor) -> bool:
     """True if no gradient is needed or a torch.func transform, an export or a trace is active."""
-    return not torch.is_grad_enabled() or not any(one.requires_grad for one in inputs) or transformed()
+    return not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in inputs) or transformed()
 
 
 def exporting() -> bool:
-    """Whether torch.export is at work. Not by `torch.compiler.is_exporting`: up to torch 2.12 Dynamo takes that for
+    """Whether torch.export is active. Not by `torch.compiler.is_exporting`, which up to torch 2.12 Dynamo treats as
     True in any compiled code."""
     return bool(torch.compiler._is_exporting_flag)
 
 
 def transformed() -> bool:
-    """True in an export or a trace, whose graph others must be able to read, and in torch.func's transforms (grad,
-    vmap, jvp), which differentiate more than once, or forward: there the stock function runs.
+    """True in an export or a trace, whose graph must have standard operations only, and in torch.func's transforms
+    (grad, vmap, jvp), which differentiate more than once or in forward mode: there the stock function runs.
     """
     if exporting() or torch.jit.is_tracing():
         return True
@@ -300,7 +300,7 @@ def gelu(input: Tensor, approximate: str = "none", **options: Unpack[Options]) -
 
 @_shows_options
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0, **options: Unpack[Options]) -> Tensor:
-    """`torch.nn.functional.softplus`; its threshold must be so high that it changes nothing: 20 or more."""
+    """`torch.nn.functional.softplus`; its threshold must be 20 or more, where it changes nothing."""
     check_threshold(threshold)
     return activation("softplus", input, beta=beta, **options)
 
@@ -319,6 +319,6 @@ def gelu_name(approximate: str) -> str:
 
 
 def check_threshold(threshold: float) -> None:
-    """Raise KernelError for a threshold of softplus that changes what it gives."""
+    """Raise KernelError for a threshold of softplus that changes its values."""
     if not (value := number("threshold", threshold)) >= 20:
         raise KernelError(f"threshold must be at least 20, where it changes no digit of float32, got {value:g}")

@@ -6,7 +6,7 @@
     invact, fewbit            f(a), b and the bits of f'(a)          2 + bits/(bits of the dtype)
     forward-ad                f'(a), f(a), b                         3
 
-So "exact" is the default: no approximation saves more, since nothing else saves f(a).
+So "exact" is the default: no approximation reduces this further, since nothing else saves f(a).
 """
 
 from typing import Any, Unpack
@@ -46,11 +46,11 @@ class Gated(torch.autograd.Function):
 
 
 def _gated(function: str, a: Tensor, b: Tensor, method: str, options: TableOptions) -> Tensor:
-    for name, one in (("a", a), ("b", b)):
-        if not isinstance(one, Tensor):
-            raise KernelError(f"{name} must be a tensor, got {type(one).__name__}")
-        if one.layout != torch.strided:
-            raise KernelError(f"{name} must be a strided tensor, got {one.layout}; use {name}.to_dense()")
+    for name, tensor in (("a", a), ("b", b)):
+        if not isinstance(tensor, Tensor):
+            raise KernelError(f"{name} must be a tensor, got {type(tensor).__name__}")
+        if tensor.layout != torch.strided:
+            raise KernelError(f"{name} must be a strided tensor, got {tensor.layout}; use {name}.to_dense()")
     if torch.jit.is_tracing():  # a trace has no shapes to compare
         return STOCK[function](a) * b
     if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
@@ -91,7 +91,7 @@ def swiglu(a: Tensor, b: Tensor, method: str = Exact.name, **options: Unpack[Tab
     Raises
     ------
     KernelError
-        For what cannot be done, with the reason.
+        For invalid arguments, with the reason.
     """
     return _gated("silu", a, b, method, options)
 

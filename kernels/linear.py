@@ -1,7 +1,7 @@
-"""An activation and the linear layer after it as one, which save one tensor between them, and not a bit more.
+"""An activation and the linear layer after it in one module, which saves only one tensor for both.
 
-What is saved is ±(y - min f), the sign telling the side of the minimum, or a joint code of x. Backward makes of it
-f'(x), and y for the gradient of the weight.
+It saves ±(y - min f), whose sign tells on which branch x is, or a joint code of x. Backward computes f'(x) from it, and
+y for the gradient of the weight.
 """
 
 from os import PathLike
@@ -26,7 +26,7 @@ from kernels.validate import ALIASES, joint_kernels, resolved, sign_bit_kernel
 class _ActLinear(torch.autograd.Function):
     """F.linear(f(x), weight, bias); saves the weight, and what `kernel` saves of x.
 
-    `outputs` is the kernel by which the codes give y; "" where ±(y - minimum) is saved.
+    `outputs` is the kernel that decodes y; "" if ±(y - minimum) is saved.
     """
 
     @staticmethod
@@ -63,25 +63,26 @@ class _ActLinear(torch.autograd.Function):
             dx = torch.ops.actfit.backward(dy, None, saved, ctx.kernel, [])
         if ctx.with_bias and ctx.needs_input_grad[2]:
             dbias = rows.sum(0)
-        made = (None if one is None else once_differentiable(one, anchor) for one in (dx, dweight, dbias))
-        return *made, None, None, None
+        gradients = (dx, dweight, dbias)
+        once = (None if gradient is None else once_differentiable(gradient, anchor) for gradient in gradients)
+        return *once, None, None, None
 
 
 class ActLinear(nn.Module):
-    """linear(act(x)), which saves for backward one tensor of the size of x, or few bits of it, where stock saves two.
+    """linear(act(x)), which saves one tensor of the size of x for backward, or few bits of it; stock saves two.
 
     Without `bits` and `coefficients` gradients are exact, up to rounding, and `act` must fall to a minimum and rise
     again: gelu, silu, mish, hardswish, ... With them it saves a joint code of x, by which backward looks up f'(x) and
-    y: both gradients are approximate, and good only for x of the distribution that the code was fitted for, which is
-    N(0, 1) for those that come with this package.
+    y: both gradients are approximate, and accurate only for x of the distribution that the code was fitted to: N(0, 1)
+    for the codes of this package.
 
     Parameters
     ----------
     act
         A module of `kernels.modules`, or a function's name; its method is not used.
     linear
-        An nn.Linear, which stays the same object, but is not called: hooks on it do not run, and FSDP must wrap the
-        whole.
+        An nn.Linear, which stays the same object but is not called: its hooks do not run, and FSDP must wrap this
+        module.
     bits
         Of a joint code, 2 to 8.
     coefficients
@@ -90,7 +91,7 @@ class ActLinear(nn.Module):
     Raises
     ------
     KernelError
-        For other functions, layers, bits and files.
+        For unsupported functions, layers, bits and files.
     """
 
     def __init__(
@@ -130,11 +131,11 @@ class ActLinear(nn.Module):
         try:
             for key in filter(None, (self.kernel, self.outputs)):
                 spec_of(key)
-        except KernelError:  # another process has not made them yet
+        except KernelError:  # not registered yet in another process
             self._find_kernels()
 
     def forward(self, input: Tensor) -> Tensor:
-        """linear(act(input)); without a code the weight's gradient is made of y to within a unit in the last place of
+        """linear(act(input)); without a code the weight's gradient uses y to within a unit in the last place of
         y - min f."""
         if not isinstance(input, Tensor):
             raise KernelError(f"input must be a tensor, got {type(input).__name__}")
@@ -148,7 +149,7 @@ class ActLinear(nn.Module):
         kind = input.device.type
         if not autocasts(kind):
             return _ActLinear.apply(input, weight, bias, self.kernel, self.outputs, self.minimum)[0]
-        if torch.is_autocast_enabled(kind) and input.dtype != torch.float64:  # which autocast leaves alone
+        if torch.is_autocast_enabled(kind) and input.dtype != torch.float64:  # which autocast does not cast
             narrow = torch.get_autocast_dtype(kind)
             input, weight = input.to(narrow), weight.to(narrow)
             bias = None if bias is None else bias.to(narrow)

@@ -1,7 +1,7 @@
-"""Modules in place of torch.nn's, which save less for backward: the same constructors, and three more arguments.
+"""Replacements for modules of torch.nn that save less for backward, with three more arguments.
 
-Each is a subclass of the module it stands for. It takes `method`, `bits` and `coefficients` by keyword, as functions of
-`kernels.functional` do, and checks them at once. Nothing is in the state dict.
+Each is a subclass of the module that it replaces. It takes `method`, `bits` and `coefficients` by keyword, as functions
+of `kernels.functional` do, and checks them in its constructor. The state dict is empty.
 """
 
 from typing import Any, ClassVar
@@ -26,9 +26,9 @@ class Activation(nn.Module):
     Parameters
     ----------
     *args, **kwargs
-        Those of torch's module.
+        Arguments of torch's module.
     method
-        By which it saves, as functions of `kernels.functional` take it.
+        The method by which it saves, as for functions of `kernels.functional`.
     bits
         Of a few-bit table.
     coefficients
@@ -44,7 +44,7 @@ class Activation(nn.Module):
     Raises
     ------
     KernelError
-        For arguments that the method or the function cannot take, and for inplace=True.
+        For arguments that the method or the function does not support, and for inplace=True.
     """
 
     function: ClassVar[str]
@@ -89,7 +89,7 @@ class Activation(nn.Module):
         raise KernelError(SCRIPT)
 
     def extra_repr(self) -> str:
-        """torch's own, then method and bits."""
+        """torch's own text, then method and bits."""
         parts = [super().extra_repr(), f"method={self.method!r}"]
         parts += [f"bits={self.bits}"] if self.bits is not None else []
         parts += [f"coefficients={str(self.coefficients)!r}"] if self.coefficients is not None else []
@@ -243,7 +243,7 @@ class GELU(Activation, nn.GELU):
 
 
 class Softplus(Activation, nn.Softplus):
-    """`torch.nn.Softplus`; its threshold must be so high that it changes nothing: 20 or more."""
+    """`torch.nn.Softplus`; its threshold must be 20 or more, where it changes nothing."""
 
     function = "softplus"
     arguments = ("beta",)

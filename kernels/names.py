@@ -1,4 +1,4 @@
-"""Names and numbers that options are checked by, each here alone: whoever asks for them needs no PyTorch."""
+"""Names of valid options, defined only here, so that checking them needs no PyTorch."""
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 ATTENTION = ("eager", "sdpa")

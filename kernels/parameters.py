@@ -1,18 +1,18 @@
-"""Parameters of functions: what users give as a number, made a number."""
+"""Converts parameters of functions to numbers."""
 
 import torch
 
 from kernels.errors import KernelError, shown
 
-# Of a parameter, whatever the dtype of x: kernels take float32, and so do some functions of torch.
+# For a parameter with x of any dtype: kernels and some functions of torch take float32.
 LARGEST, LEAST = torch.finfo(torch.float32).max, torch.finfo(torch.float32).smallest_normal
 
 
 def number(name: str, value: object) -> float:
-    """The value as a float. Raises KernelError for what is not one number."""
+    """The value as a float. Raises KernelError if it is not one number."""
     if isinstance(value, torch.Tensor) and value.requires_grad:
         raise KernelError(f"{name} must be a number, got a tensor that wants a gradient, which it would not get")
-    # Some of several numbers, of complex ones and of text float() takes, with a warning or without.
+    # float() accepts some arrays, complex numbers and strings, with or without a warning.
     several, is_complex = getattr(value, "ndim", 0), "complex" in str(getattr(value, "dtype", ""))
     if several or is_complex or isinstance(value, str | bytes | complex):
         raise KernelError(f"{name} must be a number, got {shown(value)}")
@@ -20,12 +20,12 @@ def number(name: str, value: object) -> float:
         return float(value)  # type: ignore[arg-type]
     except OverflowError:
         raise KernelError(f"{name} must be at most {LARGEST:.3g} in size, got {shown(value)}") from None
-    except (TypeError, ValueError, RuntimeError):  # of a tensor without contents the last
+    except (TypeError, ValueError, RuntimeError):  # RuntimeError for a tensor without data
         raise KernelError(f"{name} must be a number, got {shown(value)}") from None
 
 
 def check_range(name: str, value: float, dtype: torch.dtype) -> None:
-    """Raise KernelError for a parameter that is infinite as a number of the dtype."""
+    """Raise KernelError for a parameter that is infinite in the dtype."""
     largest = torch.finfo(dtype).max
     if abs(value) > largest:
         kind = str(dtype).removeprefix("torch.")

@@ -1,6 +1,6 @@
-"""What a model feeds to its activations: a histogram for each place, of which `fitting` makes tables and codes.
+"""Records the inputs of a model's activations in histograms, from which `fitting` makes tables and codes.
 
-Only counts are kept. Bins are the same everywhere, so that histograms of several workers or days add up.
+Only counts are stored. All histograms have the same bins, so that those of several workers or days can be added.
 """
 
 from collections import defaultdict
@@ -22,13 +22,13 @@ from coefficients.functions import CATALOGUE
 from kernels.errors import KernelError
 
 PER_OCTAVE = 32  # bins from each power of two to the next: each is 2 % to 3 % wide
-OCTAVES = range(-24, 24)  # of |x|; what is nearer to 0 counts as 0, what is beyond as the last bin
+OCTAVES = range(-24, 24)  # of |x|; smaller values count as 0, larger ones in the last bin
 BINS = PER_OCTAVE * len(OCTAVES)
-SAMPLES = 1 << 14  # by default: a fit to them takes about a second
+SAMPLES = 1 << 14  # by default; a fit to so many takes about a second
 
 
 def _edges() -> NDArray[np.float64]:
-    """Of the bins: 2 * BINS + 2 increasing numbers, the bin of 0 in the middle."""
+    """Edges of the bins: 2 * BINS + 2 increasing numbers, with the bin of 0 in the middle."""
     octaves = np.repeat(np.array(OCTAVES, dtype=np.float64), PER_OCTAVE)
     parts = 1 + np.tile(np.arange(PER_OCTAVE), len(OCTAVES)) / PER_OCTAVE
     positive = np.append(parts * 2.0**octaves, 2.0**OCTAVES.stop)
@@ -44,7 +44,7 @@ class Histogram:
     Attributes
     ----------
     counts : int64 tensor (2 * BINS + 1,)
-        On the CPU; an infinite x counts as the last one on its side, NaN does not count.
+        On the CPU; an infinite x counts in the first or last bin, NaN does not count.
     """
 
     def __init__(self) -> None:
@@ -62,9 +62,9 @@ class Histogram:
         return total
 
     def samples(self, count: int = SAMPLES) -> NDArray[np.float64]:
-        """Values that stand for what was counted, for `fitting.weights.from_samples`.
+        """Values that represent the histogram, for `fitting.weights.from_samples`.
 
-        They are quantiles: each stands for as much of what was counted, taken as even within a bin.
+        They are quantiles at equal steps, with x taken as uniform within a bin.
 
         Parameters
         ----------
@@ -74,7 +74,7 @@ class Histogram:
         Raises
         ------
         KernelError
-            If nothing was counted.
+            If the histogram is empty.
         """
         counts = self.counts.numpy()
         total = counts.sum()
@@ -97,7 +97,7 @@ class Histogram:
 
 @contextmanager
 def recorded(model: nn.Module) -> Iterator[dict[str, Histogram]]:
-    """Count what the model's activations are given, as long as the context lasts; nothing else about it changes.
+    """Count the inputs of the model's activations inside the context; the model is not changed.
 
     Yields
     ------
@@ -107,18 +107,18 @@ def recorded(model: nn.Module) -> Iterator[dict[str, Histogram]]:
     Raises
     ------
     KernelError
-        For what is no module.
+        For anything but a module.
     """
     if not isinstance(model, nn.Module):
         raise KernelError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-    found: dict[str, Histogram] = defaultdict(Histogram)
+    histograms: dict[str, Histogram] = defaultdict(Histogram)
     running: list[str] = []
     with ExitStack() as stack:
         for name, module in model.named_modules():
             stack.callback(module.register_forward_pre_hook(partial(_begin, running, name)).remove)
             stack.callback(module.register_forward_hook(partial(_end, running), always_call=True).remove)
-        with _Watching(found, running):
-            yield found
+        with _Watching(histograms, running):
+            yield histograms
 
 
 def _begin(running: list[str], name: str, *_: Any) -> None:
@@ -130,18 +130,18 @@ def _end(running: list[str], *_: Any) -> None:
 
 
 class _Watching(TorchFunctionMode):
-    """Sees each call of one of the catalogue's functions."""
+    """Adds the input of each call of a catalogue function to its histogram."""
 
-    def __init__(self, found: dict[str, Histogram], running: list[str]) -> None:
+    def __init__(self, histograms: dict[str, Histogram], running: list[str]) -> None:
         super().__init__()
-        self.found, self.running = found, running
+        self.histograms, self.running = histograms, running
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = _called(func, kwargs)
         x = args[0] if args else kwargs.get("input")
         if name and self.running and isinstance(x, Tensor) and x.is_floating_point():
-            self.found[".".join(filter(None, (self.running[-1], name)))].add(x)
+            self.histograms[".".join(filter(None, (self.running[-1], name)))].add(x)
         return func(*args, **kwargs)
 
 
@@ -155,7 +155,7 @@ def _called(func: Any, kwargs: dict[str, Any]) -> str:
 
 
 _NAMES = {
-    row.torch: [(name, one) for name, one in CATALOGUE.items() if one.torch == row.torch]
+    row.torch: [(name, namesake) for name, namesake in CATALOGUE.items() if namesake.torch == row.torch]
     for row in CATALOGUE.values()
     if row.torch and hasattr(F, row.torch)
 }

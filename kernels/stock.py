@@ -1,4 +1,4 @@
-"""PyTorch's own functions, by our names; parameters in the order of the catalogue."""
+"""PyTorch's own functions, by the catalogue's names; parameters in the order of the catalogue."""
 
 from collections.abc import Callable
 from typing import Any
@@ -46,4 +46,4 @@ STOCK: dict[str, Callable[..., Any]] = {
     "silu": F.silu,
     "mish": F.mish,
 }
-KEEPS_OUTPUT = ("relu", "sigmoid", "tanh")  # and nothing else, for backward
+KEEPS_OUTPUT = ("relu", "sigmoid", "tanh")  # save only their output for backward

@@ -1,4 +1,4 @@
-"""What users give to functions and modules, checked: a kernel, and the numbers that it takes."""
+"""Validates arguments of functions and modules: gives the kernel and the numbers that it takes."""
 
 import math
 import operator
@@ -32,12 +32,12 @@ def kernel_for(
     bits: int | None = None,
     coefficients: str | PathLike[str] | None = None,
 ) -> tuple[KernelSpec, tuple[float, ...]]:
-    """The kernel that serves a function by a method, and the function's parameters in their order.
+    """The kernel for a function and a method, and the function's parameters in their order.
 
     Raises
     ------
     KernelError
-        For arguments that are none, and for what the method cannot do, with the reason.
+        For invalid arguments and for what the method does not support, with the reason.
     """
     if not isinstance(function, str):
         raise KernelError(f"function must be a name, got {shown(function)}")
@@ -45,25 +45,25 @@ def kernel_for(
         raise KernelError(f"method must be a name, got {shown(method)}")
     function = ALIASES.get(function, function)
     values = tuple((name, number(name, value)) for name, value in params.items())
-    bits = None if bits is None else _whole(bits)
+    bits = None if bits is None else _whole_number(bits)
     if coefficients is None:
         return _kernel_for(function, values, method, bits, None, None)
     if not isinstance(coefficients, str | PathLike) or not fspath(coefficients):
         raise KernelError(f"coefficients must be the path of a file, got {shown(coefficients)}")
     path = Path(coefficients).absolute()
-    written = (path.stat().st_mtime_ns, path.stat().st_size) if os.path.isfile(path) else _WRITTEN.get(str(path))
+    written = (path.stat().st_mtime_ns, path.stat().st_size) if os.path.isfile(path) else _FILE_STATES.get(str(path))
     kernel = _kernel_for(function, values, method, bits, str(path), written)
     if written is not None:
-        _WRITTEN[str(path)] = written
+        _FILE_STATES[str(path)] = written
     return kernel
 
 
-# When files were read that have been: a layer goes on with its table where the file is gone.
-_WRITTEN: dict[str, tuple[int, int]] = {}
+# Time and size of files when they were read: a layer keeps its table after the file is deleted.
+_FILE_STATES: dict[str, tuple[int, int]] = {}
 
 
 def resolved(coefficients: Any) -> Any:
-    """The path from the root: a layer's forward may run in another folder. What is no path stays, to be refused."""
+    """The absolute path, as forward may run in another folder. Anything but a path is returned, to be refused later."""
     given = isinstance(coefficients, str | PathLike) and fspath(coefficients)
     return os.path.abspath(coefficients) if given else coefficients
 
@@ -77,7 +77,7 @@ def _kernel_for(
     file: str | None,
     written: tuple[int, int] | None,
 ) -> tuple[KernelSpec, tuple[float, ...]]:
-    """`kernel_for`, cached as long as the file stays as it was when `written`."""
+    """`kernel_for`, cached as long as the file has the time and size in `written`."""
     if function not in FUNCTIONS:
         raise KernelError(
             f"function must be one of {', '.join(FUNCTIONS)}, got {shown(function)}{near(function, FUNCTIONS)}"
@@ -114,7 +114,7 @@ def _check_parameters(function: str, values: Mapping[str, float]) -> None:
         raise KernelError(f"lambd must be at least 0, got {values['lambd']:g}")
 
 
-def _whole(bits: object, least: int = 1) -> int:
+def _whole_number(bits: object, least: int = 1) -> int:
     try:
         return operator.index(bits if not isinstance(bits, bool) else None)  # type: ignore[arg-type]
     except (TypeError, ValueError, RuntimeError):
@@ -127,9 +127,9 @@ def sign_bit_kernel(function: str) -> KernelSpec:
     Raises
     ------
     KernelError
-        Where f has not two branches around a minimum, or has parameters.
+        If f does not have two branches around a minimum, or has parameters.
     """
-    kernel_for(function, {}, "invact")  # for the messages of what is wrong with the name
+    kernel_for(function, {}, "invact")  # raises for an unknown name
     name = ALIASES.get(function, function)
     spec = SignBit().bind(function_info(name), function_info(name).parameters)
     registered(spec)
@@ -142,11 +142,11 @@ def joint_kernels(function: str, bits: int | None, coefficients: str | PathLike[
     Raises
     ------
     KernelError
-        For a function, bits or a file that there is no such code for.
+        For a function, bits or a file without such a code.
     """
-    kernel_for(function, {}, "invact")  # for the messages of what is wrong with the name
+    kernel_for(function, {}, "invact")  # raises for an unknown name
     info = function_info(ALIASES.get(function, function))
-    width = None if bits is None else _whole(bits, SHIPPED_BITS.start)
+    width = None if bits is None else _whole_number(bits, SHIPPED_BITS.start)
     path = "" if coefficients is None else resolved(coefficients)
     if not isinstance(path, str) or not (path or coefficients is None):
         raise KernelError(f"coefficients must be the path of a file, got {shown(coefficients)}")
@@ -157,12 +157,12 @@ def joint_kernels(function: str, bits: int | None, coefficients: str | PathLike[
 
 
 def numbers_for(spec: KernelSpec, params: tuple[float, ...], dtype: torch.dtype) -> list[float]:
-    """The parameters as the kernel takes them: as the dtype holds them, where a stored y is compared with them.
+    """The parameters for the kernel; rounded to the dtype if it compares the stored y with them.
 
     Raises
     ------
     KernelError
-        For a dtype that there is no kernel for, and parameters that are infinite in it.
+        For a dtype without a kernel, and for parameters that are infinite in it.
     """
     if dtype not in DTYPES:
         raise KernelError(f"input must be a tensor of {', '.join(map(dtype_name, DTYPES))}, got {dtype_name(dtype)}")

@@ -1,4 +1,4 @@
-"""What `convert` may be given."""
+"""Validates the arguments of `convert`."""
 
 from collections.abc import Iterable, Mapping
 from os import PathLike, fspath
@@ -17,7 +17,7 @@ from kernels.validate import resolved
 
 
 def validated_method(model: Any, name: Any, inputs: Any, accounting: Any, **options: Any) -> Method:
-    """The method that arguments of `convert` ask for. Raises KernelError for arguments that cannot be honoured."""
+    """The method that the arguments of `convert` name. Raises KernelError for invalid arguments."""
     if not isinstance(model, nn.Module):
         raise KernelError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if isinstance(model, torch.jit.ScriptModule):
@@ -52,7 +52,7 @@ def validated_method(model: Any, name: Any, inputs: Any, accounting: Any, **opti
 
 
 def methods_by_pattern(name: str, options: Mapping[str, Any]) -> dict[str, Method]:
-    """The methods that a mapping of names or patterns to files asks for. Raises KernelError for one that is wrong."""
+    """A method for each pattern of `coefficients`, with its file. Raises KernelError for an invalid pattern or file."""
     files = options["coefficients"]
     if not files:
         raise KernelError("coefficients must name a site or more, each with a file, got an empty mapping")
@@ -66,7 +66,7 @@ def methods_by_pattern(name: str, options: Mapping[str, Any]) -> dict[str, Metho
 
 
 def patterns(given: str | Iterable[str] | None) -> list[str] | None:
-    """A name or several, as a list. Raises KernelError for what is neither."""
+    """One name or several, as a list. Raises KernelError for anything else."""
     if given is None:
         return None
     names = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]

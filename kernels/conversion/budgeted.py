@@ -1,4 +1,4 @@
-"""What `convert` is given in place of a method: a budget, for which a plan is made, or a plan."""
+"""Conversion by a plan instead of a method: `convert` takes the plan, or a budget for which it makes one."""
 
 from collections.abc import Mapping
 from os import PathLike
@@ -17,7 +17,7 @@ from kernels.planning.plan import Plan
 def check_arguments(
     budget: Any, loss: Any, targets: Any, bound: Any, plan: Any, inputs: Any, method: Any, others: Mapping[str, Any]
 ) -> None:
-    """Raise KernelError for arguments of `convert` that do not go together; `others` go with methods alone."""
+    """Raise KernelError for arguments of `convert` that exclude each other; `others` go with methods only."""
     if budget is not None and plan is not None:
         raise KernelError("budget must be left out with plan, which was made for one, got both")
     if loss is not None and (budget is None or not callable(loss)):
@@ -42,7 +42,7 @@ def check_arguments(
         raise KernelError(f"plan must be a plan or the path of one, got {shown(plan)}")
 
 
-def planned(
+def plan_for(
     model: nn.Module,
     inputs: Any,
     budget: str | float | None,
@@ -52,7 +52,7 @@ def planned(
     rounding: str | None,
     max_gradient_error: float | None,
 ) -> Plan | None:
-    """The plan to convert by, if there is to be one; raises KernelError as `make_plan` and `Plan.load` do."""
+    """The plan to convert by; None without a budget or plan. Raises KernelError as `make_plan` and `Plan.load` do."""
     if budget is not None:
         return make_plan(
             model,
@@ -65,6 +65,6 @@ def planned(
         )
     if plan is None:
         return None
-    found = plan if isinstance(plan, Plan) else Plan.load(plan)
-    found.check_model(model)
-    return found
+    loaded = plan if isinstance(plan, Plan) else Plan.load(plan)
+    loaded.check_model(model)
+    return loaded

@@ -1,4 +1,4 @@
-"""Which activations a module's code names: those that its forward calls, and those that it holds."""
+"""Reads a module's bytecode and attributes for the activations that its forward may call."""
 
 import dis
 import inspect
@@ -13,14 +13,14 @@ from kernels.conversion.function import Function
 
 _PLAIN = vars(nn.Module())
 _METHODS = ("relu", "sigmoid", "tanh")  # of tensors
-_SELF = object()  # its attributes are no tensors, or not known to be
+_SELF = object()  # stands for `self`, whose attributes are not known to be tensors
 
 
 def functions_called(module: nn.Module) -> dict[str, bool]:
-    """The catalogue's names of the activations that the forward of a module's class calls, as its code says.
+    """The catalogue's names of the activations that the forward of a module's class calls, read from its bytecode.
 
-    Each with whether that is certain: x.relu() is the tensor's, or a submodule of x, and x * sigmoid(y) may be silu or
-    not.
+    The value says whether the call is certain: x.relu() may be a submodule of x instead of the tensor's method, and
+    x * sigmoid(y) need not be silu.
     """
     forward = inspect.unwrap(type(module).forward)
     if not isinstance(forward, FunctionType):
@@ -34,9 +34,9 @@ def functions_called(module: nn.Module) -> dict[str, bool]:
 
 
 def functions_held(module: nn.Module) -> dict[str, bool]:
-    """Likewise of the functions that a module holds in lists and dictionaries, or that functions it holds call.
+    """Likewise for functions in the module's lists and dictionaries, and for those that its own functions call.
 
-    They are rerouted as those that its forward calls; nobody can say beforehand whether it does.
+    Their calls are rerouted like those in its forward, but only a run shows whether there are any.
     """
     names: dict[str, bool] = {}
     own = {key: value for key, value in vars(module).items() if key not in _PLAIN and key != "forward"}
@@ -53,7 +53,7 @@ def functions_held(module: nn.Module) -> dict[str, bool]:
 
 
 def _named(code: CodeType, names: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    value: Any = None  # of the expression read so far; a tensor's attribute is not known
+    value: Any = None  # of the expression read so far; None if unknown, as for tensors
     for instruction in dis.get_instructions(code):
         operation, argument = instruction.opname, instruction.argval
         if operation == "LOAD_GLOBAL":
@@ -74,7 +74,7 @@ def _named(code: CodeType, names: Mapping[str, Any]) -> Iterator[tuple[str, bool
 
 
 def _multiplies(code: CodeType) -> bool:
-    """Whether there are products of what nothing changes in place meanwhile."""
+    """Whether the code multiplies, and changes nothing in place."""
     instructions = list(dis.get_instructions(code))
     signs = {instruction.argrepr for instruction in instructions if instruction.opname == "BINARY_OP"}
     in_place = any(name.endswith("_") and not name.endswith("__") for name in code.co_names)

@@ -1,7 +1,7 @@
-"""Activations that are called as functions within a module's forward: found in its code, rerouted as it runs.
+"""Activations that a module's forward calls as functions: found in its code, rerouted as it runs.
 
-The instance gets a `forward` of its own, which runs the class's under a TorchFunctionMode. So any control flow works,
-whatever torch.fx can trace of it, and neither the class nor torch is touched.
+The instance gets its own `forward`, which runs that of the class under a TorchFunctionMode. So any control flow works,
+also where torch.fx cannot trace it, and neither the class nor torch is changed.
 """
 
 import threading
@@ -35,9 +35,9 @@ _PRODUCTS = (torch.mul, torch.multiply, Tensor.mul, Tensor.multiply, Tensor.__mu
 
 
 class CalledFunction(nn.Module):
-    """An activation that is called as a function, by a method; parameters and dtype are those of each call.
+    """Computes calls of an activation function by a method, with the parameters and dtype of each call.
 
-    Raises KernelError where the method cannot serve it.
+    Raises KernelError if the method does not support the function.
     """
 
     def __init__(self, function: Function, method: Method) -> None:
@@ -46,7 +46,7 @@ class CalledFunction(nn.Module):
             kernel_for(function.name, function.parameters, **method.arguments())
         self.function, self.method, self.arguments = function, method, method.arguments()
         self.takes = {function.name: dict(function.parameters)}
-        if function.name == "gelu" and _serves(method, "gelu_tanh"):  # by one name in torch
+        if function.name == "gelu" and _serves(method, "gelu_tanh"):  # torch has one name for both
             self.takes["gelu_tanh"] = {}
         # Read beforehand: torch.compile traces what runs.
         self.limits = {name: dict(method.lower_limits(function_info(name))) for name in self.takes}
@@ -54,7 +54,7 @@ class CalledFunction(nn.Module):
         self.fixed = method.default_parameters_only
 
     def forward(self, called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What called(*args, **kwargs) gives. Where there is no kernel for that call, the function itself runs."""
+        """The result of called(*args, **kwargs); the function itself runs if there is no kernel for this call."""
         function = recognise.call(called, args, kwargs)
         input = args[0] if args else kwargs.get("input")
         if function is None or not self.fits(function, input):
@@ -65,7 +65,7 @@ class CalledFunction(nn.Module):
 
     def fits(self, function: Function, input: Any) -> bool:
         """Whether there is a kernel for a call of the function with that input."""
-        if isinstance(input, Proxy):  # symbolic_trace, whose graph gets one call of ours
+        if isinstance(input, Proxy):  # under symbolic_trace, which records one call
             return self.compressed is None and function.parameters == self.takes.get(function.name)
         if function.name not in self.takes or not is_plain(input):
             return False
@@ -88,7 +88,7 @@ def _serves(method: Method, function: str) -> bool:
 
 
 class HeldFunction(CalledFunction):
-    """An activation that an attribute holds as a function, and that is called as that function is."""
+    """Replaces an activation function that a module holds in an attribute; called with the same arguments."""
 
     def __init__(self, held: Any, function: Function, method: Method) -> None:
         super().__init__(function, method)
@@ -96,12 +96,12 @@ class HeldFunction(CalledFunction):
         self.keywords = held.keywords if isinstance(held, partial) else {}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the function gives."""
+        """The function's result."""
         kwargs = {**self.keywords, **kwargs}
         if exporting():  # as in ReroutedForward
             return super().forward(self.call, args, kwargs)
         running = _running()
-        running.append(self)  # what runs here is not called by a forward around it
+        running.append(self)  # calls made here do not belong to an enclosing forward
         try:
             return super().forward(self.call, args, kwargs)
         finally:
@@ -109,14 +109,14 @@ class HeldFunction(CalledFunction):
 
 
 class ReroutedForward(Forwarding):
-    """Stands for the forward of `module`: calls of `functions`, by the names of torch's, go to the modules there."""
+    """Replaces the forward of `module`: calls of torch's functions named in `functions` go to the modules there."""
 
     def __init__(self, module: nn.Module, functions: dict[str, CalledFunction]) -> None:
         super().__init__(module)
         self.functions = functions
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if exporting():  # to torch's own operations
+        if exporting():  # an exported graph has torch's own operations
             return self.original(*args, **kwargs)
         running = _running()
         running.append(self)
@@ -136,12 +136,12 @@ _eager, _traced = _Running(), list[ReroutedForward | HeldFunction]()
 
 
 def _running() -> list[ReroutedForward | HeldFunction]:
-    """Those whose forward runs in this thread, innermost last: a call belongs to the innermost."""
+    """The forwards that run in this thread, innermost last: a call belongs to the innermost."""
     return _traced if torch.compiler.is_compiling() else _eager.stack
 
 
 def _run(function: CalledFunction, called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What the function gives. It is no module of the model, of which torch.fx would ask for the name."""
+    """The function's result. Under torch.fx `forward` runs directly: `function` is not a submodule of the model."""
     traced = any(isinstance(argument, Proxy) for argument in (*args, *kwargs.values()))
     return (function.forward if traced else function)(called, args, kwargs)
 
@@ -150,13 +150,13 @@ class _Rerouting(TorchFunctionMode):
     def __init__(self, owner: ReroutedForward) -> None:
         super().__init__()
         self.owner = owner
-        self.sigmoid: tuple[Any, Any] | None = None  # the last one's input and output; weakly, where they take memory
+        self.sigmoid: tuple[Any, Any] | None = None  # input and output of the last call; weak references in eager mode
         self.versions = (0, 0)
         self.hooks = None if torch.compiler.is_compiling() else saving_hooks()
 
     def _same_hooks(self) -> bool:
-        """Whether tensors are saved as when forward began. If not, a checkpoint began within it: what runs there runs
-        again in backward, after forward, when no call is rerouted, and must save the same."""
+        """Whether the saved-tensor hooks are those of when forward began. If not, a checkpoint began inside: its code
+        runs again in backward, where no call is rerouted, and must save the same tensors both times."""
         return torch.compiler.is_compiling() or self.hooks == saving_hooks()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -178,17 +178,17 @@ class _Rerouting(TorchFunctionMode):
         return result
 
     def _gated(self, func: Any, args: tuple[Any, ...]) -> Tensor | None:
-        """x, where x * sigmoid(x) is about to be computed."""
+        """x if the call computes x * sigmoid(x), else None."""
         if func not in _PRODUCTS or self.sigmoid is None or len(args) != 2:
             return None
         x, y = self.sigmoid if torch.compiler.is_compiling() else (reference() for reference in self.sigmoid)
         left, right = args
         if x is None or y is None or not ((left is x and right is y) or (left is y and right is x)):
             return None
-        # Only if both are what they were, and the gradient goes through both, and is not looked at on its way.
+        # Only if neither changed in place, the gradient flows through both, and no hook sees the gradient of y.
         if x.requires_grad != y.requires_grad:
             return None
-        if torch.compiler.is_compiling():  # versions are not known; the code has been looked at
+        if torch.compiler.is_compiling():  # versions are unknown; `_multiplies` has checked the code
             return x
         same = self.versions == (x._version, y._version)
         return x if same and not y._backward_hooks and not y.retains_grad else None

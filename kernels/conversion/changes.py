@@ -1,4 +1,4 @@
-"""Apply: the kinds of changes that sites of a model undergo, each with its way to be undone."""
+"""Apply: the kinds of changes to a model's sites, each of which can be undone."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from kernels.methods.compressed import Compressed
 from kernels.methods.method import Method
 from kernels.modules import Activation
 
-# Ours by the catalogue's name; GELU has two, and goes by the first.
+# Modules of this package by the function's torch name; GELU has no `function`, as it computes two.
 MODULES: dict[str, type[Activation]] = {
     getattr(kind, "function", "gelu"): kind
     for kind in vars(modules).values()
@@ -48,12 +48,12 @@ class Change(ABC):
 
     @abstractmethod
     def undo(self) -> None:
-        """Put the very same object back. Raises KernelError where something else stands there now."""
+        """Restore the original object. Raises KernelError if it was replaced again since."""
 
 
 @dataclass(frozen=True)
 class ReplaceModule(Change):
-    """A module stands in another's place."""
+    """Replaces a module by another."""
 
     site: Site
     place: Place
@@ -75,7 +75,7 @@ class ReplaceModule(Change):
 
 @dataclass(frozen=True)
 class ReplaceAttribute(ReplaceModule):
-    """A module stands in the place of a function."""
+    """Replaces a function in an attribute by a module."""
 
     def _put_back(self, owner: nn.Module, key: str) -> None:
         delattr(owner, key)
@@ -84,7 +84,7 @@ class ReplaceAttribute(ReplaceModule):
 
 @dataclass(frozen=True)
 class RerouteCalls(Change):
-    """Calls of a function within a forward go to a module."""
+    """Reroutes calls of a function in a forward to a module."""
 
     site: Site
     place: Place
@@ -107,8 +107,8 @@ class RerouteCalls(Change):
 
 
 @dataclass(frozen=True)
-class KeepCalls(Change):
-    """Calls within a module are its own, not of those around it that reroute calls."""
+class IsolateCalls(Change):
+    """Keeps enclosing modules from rerouting calls in a module."""
 
     module: nn.Module
 
@@ -124,8 +124,8 @@ class KeepCalls(Change):
 
 
 @dataclass(frozen=True)
-class StandIn(Change):
-    """Another forward stands in for that of a module, which stays where it is."""
+class ReplaceForward(Change):
+    """Replaces the forward of a module, which stays where it is."""
 
     site: Site
     forward: Forwarding
@@ -139,7 +139,7 @@ class StandIn(Change):
 
 @dataclass(frozen=True)
 class RunNested(Change):
-    """The forward of a module runs in nested forward AD."""
+    """Runs the forward of a module in nested forward AD."""
 
     module: nn.Module
 
@@ -151,11 +151,11 @@ class RunNested(Change):
 
 
 def changes_for(site: Site, decision: Decision) -> list[Change]:
-    """What is to be changed at the places of a site. Raises KernelError for what cannot be done."""
+    """The changes that a decision makes at a site. Raises KernelError if the method does not support the site."""
     method, original = decision.method, site.original
     if not isinstance(site, ActivationSite):
         if isinstance(site, LayerSite) and isinstance(method, Compressed):
-            return [StandIn(site, Approximate(original, method, Origin(site.name, decision.trusted)))]
+            return [ReplaceForward(site, Approximate(original, method, Origin(site.name, decision.trusted)))]
         return [RunNested(original)]
     function = site.function
     if isinstance(site, CallSite):
@@ -165,20 +165,20 @@ def changes_for(site: Site, decision: Decision) -> list[Change]:
         held = HeldFunction(original, function, method)
         return [ReplaceAttribute(site, place, held) for place in site.places]
     if isinstance(method, Compressed):
-        return [StandIn(site, Activated(original, function.name, function.parameters, method))]
+        return [ReplaceForward(site, Activated(original, function.name, function.parameters, method))]
     module = build(function, method)
     module.training = original.training
     return [ReplaceModule(site, place, module) for place in site.places]
 
 
 def build(function: Function, method: Method) -> Activation:
-    """A module of ours that computes it. Raises KernelError where the method cannot serve it."""
+    """A module of this package that computes the function. Raises KernelError if the method does not support it."""
     parameters: dict[str, Any] = {"approximate": "tanh"} if function.name == "gelu_tanh" else {**function.parameters}
     return MODULES[function.torch_name](**parameters, **method.arguments())
 
 
 def apply_decisions(outcomes: Outcomes, changes: list[Change]) -> Outcomes:
-    """Change all sites that have a decision; one that cannot have its method gets the reason."""
+    """Change all sites that have a decision. The outcome of a site that cannot be changed becomes the reason."""
     applied = dict(outcomes)
     for site, outcome in outcomes.items():
         if isinstance(outcome, Decision):
@@ -186,22 +186,22 @@ def apply_decisions(outcomes: Outcomes, changes: list[Change]) -> Outcomes:
                 apply(site, outcome, changes)
             except KernelError as error:
                 applied[site] = str(error)
-    keep_calls((site for site, outcome in applied.items() if isinstance(outcome, str)), changes)
+    isolate_calls((site for site, outcome in applied.items() if isinstance(outcome, str)), changes)
     return applied
 
 
 def apply(site: Site, decision: Decision, changes: list[Change]) -> None:
     """Change the places of a site; each change is appended as soon as it is made.
 
-    Raises KernelError, before anything is changed, for what cannot be done.
+    Raises KernelError, before anything is changed, if the method does not support the site.
     """
     for change in changes_for(site, decision):
         change.apply()
         changes.append(change)
 
 
-def keep_calls(sites: Iterable[Site], changes: list[Change]) -> None:
-    """Keep calls of activations that are left alone from those who reroute calls of the same function around them."""
+def isolate_calls(sites: Iterable[Site], changes: list[Change]) -> None:
+    """Isolate activations that are left alone from enclosing modules that reroute calls of the same function."""
     left = [site for site in sites if isinstance(site, ActivationSite)]
     for rerouted in [change for change in changes if isinstance(change, RerouteCalls)]:
         inside = set(rerouted.place.owner.modules()) - {rerouted.place.owner}
@@ -211,13 +211,13 @@ def keep_calls(sites: Iterable[Site], changes: list[Change]) -> None:
             module = site.places[0].owner if isinstance(site, CallSite) else site.original
             around = bool(inside & {site.original, *(place.owner for place in site.places)})
             if around and isinstance(module, nn.Module) and "forward" not in vars(module):
-                change = KeepCalls(module)
+                change = IsolateCalls(module)
                 change.apply()
                 changes.append(change)
 
 
 def undo(changes: list[Change]) -> None:
-    """All of them, the last first. Raises KernelError, once the others are undone, for what was replaced since."""
+    """Undo all changes, the last first. Raises KernelError afterwards if an object was replaced again since."""
     problems = []
     while changes:
         try:

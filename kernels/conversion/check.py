@@ -1,4 +1,4 @@
-"""Check a converted model by a run: sites that do not do with their methods what was decided are left alone."""
+"""Check a converted model by a run: sites that do not save as decided are left alone."""
 
 from dataclasses import replace
 
@@ -21,13 +21,13 @@ IN_A_CHAIN = (
 
 
 def check(outcomes: Outcomes, before: Measurement, run: Run, changes: list[Change]) -> tuple[Measurement, Outcomes]:
-    """What is saved after the changes, and what becomes of each site: where a run shows why, all are made anew."""
+    """What is saved after the changes, and the outcome of each site. If outcomes differ, all changes are made anew."""
     with watching() as changed:
         after = measure(outcomes, run, changes)
     checked = dict(outcomes)
     for site, outcome in outcomes.items():
         if isinstance(outcome, Decision):
-            # Under torch.compile nobody will see which results are changed in place: those seen here are not trusted.
+            # torch.compile does not see which results are changed in place: those seen here are not trusted.
             trusted = isinstance(site, LayerSite) and site.name not in changed
             checked[site] = _failure(site, outcome, before, after) or replace(outcome, trusted=trusted)
     if checked == outcomes:
@@ -47,7 +47,7 @@ def _failure(site: Site, decision: Decision, before: Measurement, after: Measure
         return UNREACHED
     if isinstance(site, LayerSite) and is_written_norm(site.original) and name not in after.ours and before.alone[name]:
         return GIVEN_MORE  # as a norm with a gate
-    # Its derivative is saved, where what it saved before is saved by others, too.
+    # Its derivative is saved in addition, as other operations still save what it saved before.
     if isinstance(site, CallSite) and isinstance(decision.method, ForwardDerivative):
         return IN_A_CHAIN if after.alone[name] > before.alone[name] else ""
     return ""

@@ -21,21 +21,21 @@ class Comparison:
     """Runs of a model, and the methods that were compared."""
 
     stock: Measurement  # without changes
-    runs: Mapping[Kind, Measurement]  # with one kind of method where it meets the bound, and forward-ad elsewhere
-    methods: Mapping[str, Mapping[Kind, Method]]  # what meets the bound, by the name of each site that saves anything
+    runs: Mapping[Kind, Measurement]  # by the kind of method at all sites where it meets the bound; else forward-ad
+    methods: Mapping[str, Mapping[Kind, Method]]  # those that meet the bound, by the name of each site that saves
 
     def serving(self, names: Collection[str]) -> list[Kind]:
         """The kinds that meet the bound at all of these sites."""
         return [kind for kind in self.runs if all(kind in self.methods[name] for name in names)]
 
-    def least(self, names: Collection[str]) -> Kind | None:
-        """The kind that can serve all of these sites, and by which they save least together."""
+    def kind_with_fewest_bytes(self, names: Collection[str]) -> Kind | None:
+        """Of the kinds that meet the bound at all of these sites, the one with which they save the fewest bytes."""
         kinds = [kind for kind in self.serving(names) if not set(names) & set(self.runs[kind].changed)]
-        return min(kinds, key=lambda kind: together(names, self.runs[kind]), default=None)
+        return min(kinds, key=lambda kind: bytes_saved_only_by(names, self.runs[kind]), default=None)
 
 
-def together(names: Collection[str], run: Measurement) -> int:
-    """The bytes that sites save, and nobody else."""
+def bytes_saved_only_by(names: Collection[str], run: Measurement) -> int:
+    """The bytes that these sites save and no other operation does."""
     shared = sum(count for owners, count in run.shared.items() if owners <= set(names))
     return sum(run.alone[name] for name in names) + shared
 
@@ -43,15 +43,14 @@ def together(names: Collection[str], run: Measurement) -> int:
 def compare(
     selected: Collection[Site], sites: Collection[Site], stock: Measurement, run: Run, bound: float | None
 ) -> Comparison:
-    """Three runs are enough for any number of sites: in each all go by one kind of method, and what a site alone saves
-    is told apart."""
+    """Run the model with each of three kinds of method at all sites; each run tells the bytes of every site apart."""
     exact = measure_with(dict.fromkeys(selected, EXACT), sites, run)
     methods: dict[Site, Mapping[Kind, Method]] = {}
     for site in selected:
         if site.name in exact.ours:
             function, dtypes = site.function, exact.dtypes
-            meeting = [EXACT] if function is None else methods_within(function, dtypes[site.name], bound)
-            methods[site] = {type(method): method for method in meeting}
+            within_bound = [EXACT] if function is None else methods_within(function, dtypes[site.name], bound)
+            methods[site] = {type(method): method for method in within_bound}
     runs: dict[Kind, Measurement] = {ForwardDerivative: exact}
     for kind in (FromOutput, FewBit):
         runs[kind] = measure_with({site: by_kind.get(kind, EXACT) for site, by_kind in methods.items()}, sites, run)
@@ -63,7 +62,7 @@ def decide_by_measuring(
 ) -> dict[Site, Method | str]:
     """The method of each selected site, or why it is left alone."""
     comparison = compare(selected, sites, stock, run, bound)
-    decided = {site.name: _decide_one(site.name, comparison) for site in selected}
+    decided = {site.name: _decide_site(site.name, comparison) for site in selected}
     for group in groups(stock.shared):
         if group <= comparison.methods.keys():
             decided |= _decide_group(group, comparison, decided)
@@ -72,11 +71,11 @@ def decide_by_measuring(
     return {site: decided[site.name] for site in selected}
 
 
-def _decide_one(name: str, comparison: Comparison) -> Method | str:
+def _decide_site(name: str, comparison: Comparison) -> Method | str:
     stock, methods = comparison.stock, comparison.methods.get(name)
     if methods is None:
         return IDLE
-    kind = comparison.least([name])
+    kind = comparison.kind_with_fewest_bytes([name])
     if kind is None:
         return IN_PLACE if methods else "nothing is within the bound on the error of f'"
     if comparison.runs[kind].alone[name] < stock.alone[name]:
@@ -87,7 +86,7 @@ def _decide_one(name: str, comparison: Comparison) -> Method | str:
 
 
 def groups(shared: Iterable[frozenset[str]]) -> list[frozenset[str]]:
-    """Sites that save a tensor together, also by way of others."""
+    """Groups of sites that save the same tensors, directly or through a chain of other sites."""
     groups: list[frozenset[str]] = []
     for owners in shared:
         joined = [group for group in groups if group & owners]
@@ -98,22 +97,22 @@ def groups(shared: Iterable[frozenset[str]]) -> list[frozenset[str]]:
 def _decide_group(
     group: frozenset[str], comparison: Comparison, decided: Mapping[str, Method | str]
 ) -> Mapping[str, Method]:
-    """One kind for sites that save a tensor together, where that is less: none can let go of it alone."""
+    """One kind for sites that save the same tensor, if that saves less: it is freed only if all of them change."""
     stock, runs = comparison.stock, comparison.runs
     gained = 0
     for name in group:
         if isinstance(method := decided[name], Method):
             gained += stock.alone[name] - runs[type(method)].alone[name]
-    kind = comparison.least(group)
-    if kind is None or together(group, runs[kind]) >= together(group, stock) - gained:
+    kind = comparison.kind_with_fewest_bytes(group)
+    if kind is None or bytes_saved_only_by(group, runs[kind]) >= bytes_saved_only_by(group, stock) - gained:
         return {}
     return {name: comparison.methods[name][kind] for name in group}
 
 
 def _decide_model(comparison: Comparison) -> Mapping[str, Method]:
-    """One kind for all sites, where the model then saves less, though no site does by itself.
+    """One kind for all sites, if the model then saves less though no single site does.
 
-    So it is in a wrapped model: a chain's derivative is saved in the name of the operation that takes its result.
+    In a wrapped model a chain's derivative counts for the operation that uses the chain's result.
     """
     names, runs = comparison.methods.keys(), comparison.runs
     kinds = [kind for kind in comparison.serving(names) if not runs[kind].changed]

@@ -1,4 +1,4 @@
-"""The error of f' by a method, and the methods that meet a bound on it."""
+"""The error of f' with a method, and the methods that meet a bound on it."""
 
 from collections.abc import Callable
 from functools import cache
@@ -16,7 +16,8 @@ from kernels.methods.method import Method
 from kernels.methods.stock import Stock
 
 POINTS = 4096
-# What invact may be exceeded by and still be called as good: its formulas are within 2 % of the floor themselves.
+# A method whose error is at most this times that of invact counts as equally good; invact's own formulas are within
+# 2 % of the error floor.
 SLACK = 1.1
 EXACT = ForwardDerivative()
 
@@ -42,15 +43,15 @@ def _derivative(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def error_of(function: Function, dtype: torch.dtype, method: Method) -> float:
-    """`derivative_error` of a site's function, whatever a user's context is."""
+    """`derivative_error` of a site's function, outside of the caller's fake mode and autocast."""
     with torch._subclasses.fake_tensor.unset_fake_temporarily(), torch.autocast("cpu", enabled=False):
         return derivative_error(function.name, tuple(function.parameters.items()), dtype, method)
 
 
 def error_bound(function: Function, dtype: torch.dtype, bound: float | None) -> float:
-    """The bound on the error of f'; by default that of invact, which is on the floor of the dtype, or of forward-ad.
+    """The bound on the error of f'; by default that of invact, or of forward-ad where invact does not apply.
 
-    In float64, too, formulas are those of float32: their error is no rounding there.
+    In float64 it is that of forward-ad: invact's formulas are those of float32, with a larger error than float64's.
     """
     if bound is not None:
         return bound
@@ -63,7 +64,7 @@ def error_bound(function: Function, dtype: torch.dtype, bound: float | None) -> 
 
 
 def methods_within(function: Function, dtype: torch.dtype, bound: float | None) -> list[Method]:
-    """What meets the bound: forward-ad, invact, and fewbit with as few bits as do."""
+    """The methods that meet the bound: of forward-ad, invact, and fewbit with the fewest bits that do."""
     limit = error_bound(function, dtype, bound)
     methods: list[Method] = [method for method in (EXACT, FromOutput()) if _meets(function, dtype, method, limit)]
     few_bits = map(FewBit, range(1, MAX_BITS + 1))
@@ -73,5 +74,5 @@ def methods_within(function: Function, dtype: torch.dtype, bound: float | None) 
 def _meets(function: Function, dtype: torch.dtype, method: Method, limit: float) -> bool:
     try:
         return error_of(function, dtype, method) <= limit
-    except KernelError:  # parameters, or an f' without a bound, do not allow a table
+    except KernelError:  # no table: f has these parameters, or f' is unbounded
         return False

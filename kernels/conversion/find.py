@@ -12,21 +12,21 @@ from kernels.conversion.function import DEFAULTS, Function
 from kernels.conversion.recognised_numerically import NOT_IN_CATALOGUE
 from kernels.conversion.sites import AttributeSite, CallSite, ModuleSite, NestedSite, Place, Site
 from kernels.forward_ad.wrapping import Wrapped
-from kernels.forwarding import standing
+from kernels.forwarding import installed_forwards
 from kernels.modules import Activation
 
 CONVERTED = "it uses {} already; revert that first"
 
 
 def find(model: nn.Module, nests: Callable[[nn.Module], bool] = lambda _: False) -> dict[Site, str]:
-    """Every activation of a model, modules first, with why it is left alone, or "".
+    """Every activation of a model, modules first, with the reason why it is left alone, or "".
 
     Parameters
     ----------
     model
         The model.
     nests
-        Whether a module with a function of its own is one site, rather than the functions called in it.
+        Whether a module whose function is not in the catalogue is one site; else the functions it calls are sites.
     """
     modules: dict[Site, str] = {}
     functions: dict[Site, str] = {}
@@ -35,7 +35,7 @@ def find(model: nn.Module, nests: Callable[[nn.Module], bool] = lambda _: False)
         places = tuple(Place(model.get_submodule(parent), key) for parent, _, key in parts)
         site, reason = _module_site(module, names, places, nests) or (None, "")
         called = dict(_function_sites(names[0], module)) if site is None or reason == NOT_IN_CATALOGUE else {}
-        if site is not None and not called:  # else it is known by what it calls
+        if site is not None and not called:  # else the functions that it calls are its sites
             modules[site] = reason
         functions |= called
     return modules | functions
@@ -60,7 +60,7 @@ def _module_site(
     function = recognise.module(module)
     if function is None:
         return None
-    forwards, replaced = standing(module)
+    forwards, replaced = installed_forwards(module)
     if function == NOT_IN_CATALOGUE and nests(module):
         wrapped = any(isinstance(forward, Wrapped) for forward in forwards)
         reason = "it runs in nested forward AD already; unwrap it first" * wrapped
@@ -85,7 +85,7 @@ def _function_sites(name: str, module: nn.Module) -> Iterator[tuple[Site, str]]:
             yield AttributeSite(names, description, function, value, (Place(module, key),)), ""
     if type(module).__module__.startswith("torch.nn.") or isinstance(module, torch.jit.ScriptModule | CalledFunction):
         return
-    forwards, replaced = standing(module)
+    forwards, replaced = installed_forwards(module)
     rerouted: dict[str, CalledFunction] = {}
     for forward in forwards:
         rerouted |= forward.functions if isinstance(forward, ReroutedForward) else {}

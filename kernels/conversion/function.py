@@ -1,11 +1,11 @@
-"""Functions of the catalogue as they stand in a model."""
+"""A function of the catalogue with its parameters in a model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kernels.methods.functions import FUNCTIONS
 
-# Read beforehand: what torch.compile traces must not import.
+# Read at import: code that torch.compile traces must not import.
 DEFAULTS: dict[str, dict[str, float]] = {name: dict(info.parameters) for name, info in FUNCTIONS.items()}
 
 
@@ -18,5 +18,5 @@ class Function:
 
     @property
     def torch_name(self) -> str:
-        """The name of torch's function, which is one for both kinds of GELU."""
+        """The name of torch's function; both kinds of GELU have the same."""
         return self.name.removesuffix("_tanh")

@@ -1,4 +1,4 @@
-"""Whether a module that works in place can be replaced by one that does not: not if its input is read again."""
+"""Finds in-place modules that cannot be replaced: those whose overwritten input is read again."""
 
 import copy
 from collections.abc import Collection, Mapping
@@ -9,7 +9,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernels.conversion.changes import Change, Decision, ReplaceModule, StandIn, apply, undo
+from kernels.conversion.changes import Change, Decision, ReplaceForward, ReplaceModule, apply, undo
 from kernels.conversion.derivative_error import EXACT
 from kernels.conversion.measurement import Run
 from kernels.conversion.sites import LayerSite, Site
@@ -18,8 +18,7 @@ from kernels.methods.compressed import Compressed
 
 
 def reasons_in_place(model: nn.Module, sites: Collection[Site], run: Run | None) -> dict[Site, str]:
-    """Of the sites that work in place, why they are left alone: those of whose input it is not known that nobody reads
-    it again."""
+    """The reason for each in-place site that is left alone, as its input is, or may be, read again."""
     in_place = [site for site in sites if getattr(site.original, "inplace", False)]
     if run is None:
         reason = "it works in place: give inputs, so that it can be seen whether its input is read again"
@@ -30,9 +29,9 @@ def reasons_in_place(model: nn.Module, sites: Collection[Site], run: Run | None)
     try:
         for site in in_place:
             apply(site, Decision(Compressed() if isinstance(site, LayerSite) else EXACT, trusted=True), changes)
-        replaced = {change.new: change.site.name for change in changes if isinstance(change, ReplaceModule)}
-        standing = {change.site.original: change.site.name for change in changes if isinstance(change, StandIn)}
-        watch = Rereads(model, replaced | standing)
+        names = {change.new: change.site.name for change in changes if isinstance(change, ReplaceModule)}
+        names |= {change.site.original: change.site.name for change in changes if isinstance(change, ReplaceForward)}
+        watch = Rereads(model, names)
         run({}, watch)
     finally:
         undo(changes)
@@ -40,10 +39,10 @@ def reasons_in_place(model: nn.Module, sites: Collection[Site], run: Run | None)
 
 
 class Rereads(TorchDispatchMode):
-    """While a model runs with modules that are not in place any more, notes in `reread` whose input is read later.
+    """Runs with modules that no longer work in place; `reread` collects the names of those whose input is read later.
 
-    That is by an operation, or by whoever gets the model's output. A copy, made with a copy of the model, notes in the
-    same `reread`.
+    An operation may read it, or the caller as part of the model's output. A deep copy, made with a copy of the model,
+    adds to the same `reread`.
     """
 
     def __init__(self, model: nn.Module, modules: Mapping[nn.Module, str], reread: set[str] | None = None) -> None:

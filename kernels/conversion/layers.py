@@ -1,4 +1,4 @@
-"""Approximate backprop of whole models: the layers, too, where other methods see activations only."""
+"""Approximate backprop of whole models, which converts layers as well as activations."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,7 +13,7 @@ from kernels.conversion import recognise
 from kernels.conversion.find import names_of_modules
 from kernels.conversion.function import DEFAULTS, Function
 from kernels.conversion.sites import LayerSite, ModuleSite, Site
-from kernels.forwarding import standing
+from kernels.forwarding import installed_forwards
 from kernels.methods.compressed import Compressed
 from kernels.methods.few_bit import FewBit
 from kernels.methods.functions import function_info
@@ -31,7 +31,7 @@ WITHOUT_RULE = (
 
 
 def with_layers(model: nn.Module, activations: Mapping[Site, str]) -> dict[Site, str]:
-    """The activations of a model, and its norms, linear layers, convolutions and the like; ReLUs are among these."""
+    """The activations of a model, and its norms, linear layers, convolutions and the like. ReLUs count as layers."""
     sites = {site: reason for site, reason in activations.items() if not isinstance(site.original, RECTIFIERS)}
     modules = {site.original for site in sites if isinstance(site.original, nn.Module)}
     for module, names in names_of_modules(model).items():
@@ -41,7 +41,7 @@ def with_layers(model: nn.Module, activations: Mapping[Site, str]) -> dict[Site,
 
 
 def _why_left_alone(module: nn.Module) -> str:
-    forwards, replaced = standing(module)
+    forwards, replaced = installed_forwards(module)
     if isinstance(module, WITHOUT_RULE):
         return "it is not one of the layers that can save few bits"
     if any(isinstance(forward, Approximate) for forward in forwards):
@@ -50,18 +50,18 @@ def _why_left_alone(module: nn.Module) -> str:
 
 
 def is_written_norm(module: nn.Module) -> bool:
-    """Whether a converted layer is a norm that is written out."""
-    forwards, _ = standing(module)
+    """Whether a converted layer is a norm written out in Python."""
+    forwards, _ = installed_forwards(module)
     return any(forward.options.kind == "written" for forward in forwards if isinstance(forward, Approximate))
 
 
 def decide_by_bits(site: Site, method: Compressed) -> Method | str:
-    """The method of a site, as long as nobody has looked at the model; or why there is none."""
+    """The method of a site, decided without a run of the model; or the reason why there is none."""
     function, is_module = site.function, isinstance(site, ModuleSite)
     if function is None or (function.name in ("relu", "leaky_relu") and not is_module):
         return method
     bits = _table_bits(function, method.bits)
-    if bits > 1 and not is_module and function.parameters:  # a call may have others than those of the table
+    if bits > 1 and not is_module and function.parameters:  # a call may have parameters other than the table's
         bits = 0
     if method.exact and bits != 1:
         return "its derivative in few bits is not exact, as all is by fused"
@@ -69,7 +69,7 @@ def decide_by_bits(site: Site, method: Compressed) -> Method | str:
 
 
 def _table_bits(function: Function, bits: int) -> int:
-    """Bits that a few-bit table stores, as many as were asked for or all that f' needs; 0: f' is saved by groups."""
+    """Bits of the few-bit table: as asked for, or fewer if f' needs no more; 0: f' is saved in groups."""
     info = function_info(function.name)
     if not info.bounded_derivative or dict(function.parameters) != DEFAULTS[function.name]:
         return 0

@@ -1,4 +1,4 @@
-"""Measure: what training with a model's inputs saves, told apart by the model's sites."""
+"""Measure: the bytes that each site of a model saves in training."""
 
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernels.conversion.changes import Change, Decision, RerouteCalls, apply, keep_calls, undo
+from kernels.conversion.changes import Change, Decision, RerouteCalls, apply, isolate_calls, undo
 from kernels.conversion.sites import AttributeSite, CallSite, Site, within
 from kernels.engine.elements import DTYPES, dtype_name
 from kernels.errors import KernelError
@@ -20,26 +20,26 @@ from kernels.memory.saved import Saved, SavedTensor, like
 from kernels.methods.method import Method
 from kernels.methods.stock import Stock
 
-Run = Callable[..., Saved]  # of modules' names that the model does not list, and of what to run it under
+Run = Callable[..., Saved]  # (names of modules that the model does not list, context manager to run it in)
 _DTYPES = {dtype_name(dtype): dtype for dtype in DTYPES}
-SMALL = 8  # bytes: no activation
+SMALL = 8  # bytes; an activation is larger
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One run of a model; all but `saved` by the names of its sites."""
+    """What one run of a model saved; all but `saved` by the names of its sites."""
 
     saved: Saved
-    alone: Mapping[str, int]  # bytes that a site saves and nobody else
-    shared: Mapping[frozenset[str], int]  # bytes that several sites save and nobody else
+    alone: Mapping[str, int]  # bytes that only this site saves
+    shared: Mapping[frozenset[str], int]  # bytes that only these sites save
     dtypes: Mapping[str, torch.dtype]  # of what a site saves
-    ours: Collection[str]  # were seen to save by a method of ours
-    changed: Collection[str]  # a tensor that they save was changed in place afterwards
-    others: Mapping[str, Sequence[str]]  # who else saves what a site saves
+    ours: Collection[str]  # sites that saved by a method of this package
+    changed: Collection[str]  # sites whose saved tensor was changed in place afterwards
+    others: Mapping[str, Sequence[str]]  # other operations that save the same tensors
 
 
 def runner(model: nn.Module, inputs: Any, accounting: str) -> Run:
-    """A function that says what training with `inputs` saves; see `Run`."""
+    """A function that runs the model with `inputs` and gives what it saves; see `Run`."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is not None and any(isinstance(module, fsdp.FSDPModule) for module in model.modules()):
         raise KernelError("inputs must be left out after fully_shard, which cannot be measured: convert before it")
@@ -47,7 +47,7 @@ def runner(model: nn.Module, inputs: Any, accounting: str) -> Run:
         raise KernelError("convert must measure outside of torch.inference_mode(), where nothing can be saved")
     kwargs = dict(inputs) if isinstance(inputs, Mapping) else {}
     args = () if isinstance(inputs, Mapping) else (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
-    training = not model.training  # it comes from a file, then; else modes are as the user has them
+    training = not model.training  # a model in evaluation mode was just loaded; else each module keeps its mode
     ran = False
 
     def run(names: Mapping[nn.Module, str], under: AbstractContextManager[Any] | None = None) -> Saved:
@@ -56,7 +56,7 @@ def runner(model: nn.Module, inputs: Any, accounting: str) -> Run:
         try:
             with torch.compiler.set_stance("force_eager"):
                 saved = trial(model, args, kwargs, names, under, training=training)
-        except Exception as error:  # of any kind, as the model raises it
+        except Exception as error:  # the model may raise any kind
             if ran or isinstance(error, KernelError | NotImplementedError | MemoryError | torch.OutOfMemoryError):
                 raise
             raise KernelError(f"inputs must be what the model can be called with, got {line(error)}") from error
@@ -67,7 +67,7 @@ def runner(model: nn.Module, inputs: Any, accounting: str) -> Run:
 
 
 def measure(sites: Collection[Site], run: Run, changes: Sequence[Change] = ()) -> Measurement:
-    """Run a model as it stands, with the changes that were made."""
+    """Run a model with these changes, which were applied before."""
     calls = {change.new: change.site.name for change in changes if isinstance(change, RerouteCalls)}
     saved, names = run(calls), [site.name for site in sites]
     alone, shared = dict.fromkeys(names, 0), dict[frozenset[str], int]()
@@ -95,20 +95,20 @@ def _other_savers(tensor: SavedTensor, name: str) -> list[str]:
 
 
 def measure_with(methods: Mapping[Site, Method], sites: Collection[Site], run: Run) -> Measurement:
-    """Run a model with methods at some of its sites; afterwards all is as before."""
+    """Run a model with methods at some of its sites, and undo them afterwards."""
     changes: list[Change] = []
     try:
         for site in sites:
             if site in methods:
                 apply(site, Decision(methods[site]), changes)
-        keep_calls((site for site in sites if site not in methods), changes)
+        isolate_calls((site for site in sites if site not in methods), changes)
         return measure(sites, run, changes)
     finally:
         undo(changes)
 
 
 def measure_stock(selected: Collection[Site], sites: Collection[Site], run: Run) -> Measurement:
-    """Before conversion. Functions called are measured as modules, so that what they save can be told from the rest."""
+    """Run a model before conversion. Functions are replaced by stock modules, so that their bytes count apart."""
     functions: dict[Site, Method] = {site: Stock() for site in selected if isinstance(site, AttributeSite | CallSite)}
     if not functions:
         return measure(sites, run)

@@ -8,7 +8,7 @@ from torch import nn
 from torch._dynamo.eval_frame import OptimizedModule
 
 from kernels.conversion.arguments import methods_by_pattern, patterns, validated_method
-from kernels.conversion.budgeted import check_arguments, planned
+from kernels.conversion.budgeted import check_arguments, plan_for
 from kernels.conversion.changes import Change, Decision, Outcomes, apply_decisions, undo
 from kernels.conversion.check import check
 from kernels.conversion.decide import decide_by_measuring
@@ -20,7 +20,7 @@ from kernels.conversion.layers import decide_by_bits, with_layers
 from kernels.conversion.measurement import Measurement, Run, measure, measure_stock, measure_with, runner
 from kernels.conversion.report import Report, revertible
 from kernels.conversion.rows import rows_of
-from kernels.conversion.sites import NestedSite, Site, select_sites, share_out
+from kernels.conversion.sites import NestedSite, Site, select_sites, sites_by_pattern
 from kernels.errors import KernelError
 from kernels.memory.step import Loss
 from kernels.methods.auto import Auto
@@ -61,46 +61,46 @@ def convert(
     Parameters
     ----------
     model
-        Any module. Its class and all that is imported stay as they are.
+        Any module. Its class, torch and other modules are not changed.
     method
-        "auto" takes at each site what saves least of invact, fewbit, forward-ad and stock; one of those serves all.
-        "approx-backprop" lets norms, linear layers and convolutions save few bits, too. "compress" keeps few bits of
-        every tensor that autograd saves, whatever saves it.
+        "auto" takes at each site whichever of invact, fewbit, forward-ad and stock saves least; their names take one of
+        them everywhere. "approx-backprop" lets norms, linear layers and convolutions save few bits, too. "compress"
+        stores few bits of every tensor that autograd saves, in any operation.
     inputs
-        What the model is called with: a tensor, a tuple or list of arguments, or a mapping of keyword arguments. auto
-        needs it, others measure with it. A copy of the model runs on fake tensors where it can, in training mode.
+        Arguments to call the model with: a tensor, a tuple or list, or a mapping of keyword arguments. auto needs them,
+        other methods measure with them. A copy of the model runs, in training mode, on fake tensors if possible.
     bits
         Of fewbit (default: 3), approx-backprop (8) or compress (4); of invact 2 in 16 bits, beside the output (1).
     scheme
         Of approx-backprop ("robust"), see `kernels.methods.compressed.Compressed`.
     rounding
-        Of compress, and of approx-backprop by scheme="group": "nearest", or "stochastic", whose mean is right.
+        Of compress, and of approx-backprop by scheme="group": "nearest", or "stochastic", which is unbiased.
     coefficients
-        Of fewbit: a file of your own; or a mapping of names of sites or modules, or patterns with *, to files, of which
-        a site takes the first that fits, and others are left alone.
+        Of fewbit: a file of your own; or a mapping of names of sites or modules, or patterns with *, to files. A site
+        takes the first file whose pattern it matches; sites that match none are left alone.
     include, exclude
         Names of sites or modules, or patterns with *; of compress, of modules.
     max_derivative_error
-        auto's bound on the root mean square error of f'(x) for x from N(0, 1); by default that of invact, which sits on
-        the floor that the output's dtype sets.
+        auto's bound on the root mean square error of f'(x) for x from N(0, 1); by default that of invact, which is
+        as small as the output's dtype allows.
     accounting
-        As `saved_bytes` has it.
+        As for `saved_bytes`.
     budget, loss, targets, max_gradient_error
-        In place of a method: bytes at the peak of a step, as "24GiB", or a share of what the model keeps now, as 0.2.
-        Each saved tensor gets bits of its own, so that the gradient's error is least, and blocks are computed again
-        where that is not enough: see `kernels.planning.make_plan`. `report.plan` is what was found.
+        Instead of a method: bytes at the peak of a step, as "24GiB", or a share of what the model saves now, as 0.2.
+        Each saved tensor gets its own number of bits, so that the gradient's error is least; if that does not fit,
+        blocks are computed again: see `kernels.planning.make_plan`. `report.plan` is the plan.
     plan
-        In place of a method: a plan that was found before, or the file that it was saved to.
+        Instead of a method: a plan that was made before, or the file that it was saved to.
 
     Returns
     -------
     Report
-        Each site: what it was and is now, or why it was left alone.
+        Each site: what it was and what it is now, or why it was left alone.
 
     Raises
     ------
     KernelError
-        For arguments that cannot be honoured. Whatever is raised, the model is then as it was.
+        For invalid arguments. If anything is raised, the model is unchanged.
     """
     options = {"bits": bits, "scheme": scheme, "rounding": rounding, "coefficients": coefficients}
     bound = {"max_derivative_error": max_derivative_error}
@@ -114,15 +114,15 @@ def convert(
     model = _unwrapped(model)
     run = None if inputs is None else runner(model, inputs, accounting)
     if isinstance(asked, EveryTensor):
-        found = planned(model, inputs, budget, loss, targets, plan, rounding, max_gradient_error)
-        return convert_modules(model, asked, patterns(include), patterns(exclude), run, found)
+        plan = plan_for(model, inputs, budget, loss, targets, plan, rounding, max_gradient_error)
+        return convert_modules(model, asked, patterns(include), patterns(exclude), run, plan)
     sites = _find(model, asked, run)
     reasons = select_sites(sites, patterns(include), patterns(exclude))
     reasons |= reasons_in_place(model, [site for site in sites if not reasons[site]], run)
     selected = [site for site in sites if not reasons[site]]
     fitted = [] if coefficients is None else [(asked, selected)]
     if isinstance(coefficients, Mapping):
-        fitted = _of_files(methods_by_pattern(method, options), selected, sites)
+        fitted = _methods_of_files(methods_by_pattern(method, options), selected, sites)
         selected = [site for _, share in fitted for site in share]
         reasons = {site: reason or ("" if site in selected else WITHOUT_FILE) for site, reason in reasons.items()}
     before = None if run is None else measure_stock(selected, sites, run)
@@ -132,12 +132,12 @@ def convert(
     return _applied({**reasons, **decided}, [share for _, share in fitted], before, run)
 
 
-def _of_files(
+def _methods_of_files(
     methods: Mapping[str, Method], selected: Collection[Site], sites: Collection[Site]
 ) -> list[tuple[Method, list[Site]]]:
-    """The method of each file with the selected sites that it is for."""
-    shares = share_out(sites, methods)
-    return [(method, [site for site in shares[name] if site in selected]) for name, method in methods.items()]
+    """The method of each file, with the selected sites that take it."""
+    by_pattern = sites_by_pattern(sites, methods)
+    return [(method, [site for site in by_pattern[name] if site in selected]) for name, method in methods.items()]
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
@@ -147,9 +147,9 @@ def _unwrapped(model: nn.Module) -> nn.Module:
 
 
 def _applied(outcomes: Outcomes, fitted: Sequence[list[Site]], before: Measurement | None, run: Run | None) -> Report:
-    """The model changed as decided, checked by a run; undone if anything is raised.
+    """Change the model as decided and check it by a run; undo the changes if anything is raised.
 
-    fitted: the sites of each file, which must fit one of them.
+    fitted: the sites of each file, at least one of which must be convertible.
     """
     changes: list[Change] = []
     try:
@@ -169,7 +169,7 @@ def _applied(outcomes: Outcomes, fitted: Sequence[list[Site]], before: Measureme
 
 
 def _find(model: nn.Module, method: Method, run: Run | None) -> dict[Site, str]:
-    """All sites. A module with a function of its own is one where nested forward AD makes it save less."""
+    """All sites. A module with a function that is not in the catalogue is one if nested forward AD saves less there."""
     sites = find(model, lambda _: method.serves_any_function)
     nested = [site for site, reason in sites.items() if isinstance(site, NestedSite) and not reason]
     if nested and run is not None:
@@ -182,7 +182,7 @@ def _find(model: nn.Module, method: Method, run: Run | None) -> dict[Site, str]:
 def _decide(
     selected: Collection[Site], sites: Collection[Site], method: Method, before: Measurement | None, run: Run | None
 ) -> Outcomes:
-    """What each selected site gets by the method that was asked for."""
+    """The outcome of each selected site with the method that was asked for."""
     methods: Mapping[Site, Method | str]
     if isinstance(method, Auto) and before is not None and run is not None:
         methods = decide_by_measuring(selected, sites, before, run, method.max_derivative_error)

@@ -1,6 +1,6 @@
 """Which function of the catalogue a module or a function computes.
 
-torch.nn's modules and torch's functions are known by what they are; other modules by what they give: see
+torch.nn's modules and torch's functions are recognised by identity, other modules by their values: see
 `recognised_numerically`.
 """
 
@@ -19,13 +19,13 @@ from kernels.errors import KernelError
 from kernels.functional import check_threshold, gelu_name
 from kernels.modules import Activation
 
-# Modules in place of torch's, by torch's; those of our own making have no namesake there.
+# Modules of this package by the module of torch.nn that they replace.
 REPLACEMENTS: dict[type[nn.Module], type[Activation]] = {
     kind.__bases__[1]: kind
     for kind in vars(modules).values()
     if isinstance(kind, type) and issubclass(kind, Activation) and len(kind.__bases__) == 2
 }
-# Activations and their like that are left alone, and why.
+# Activations and similar modules that are left alone, and why.
 REASONS: dict[type[nn.Module], str] = {
     nn.PReLU: "its slope is learned",
     nn.RReLU: "its slope is drawn at random",
@@ -37,7 +37,7 @@ REASONS: dict[type[nn.Module], str] = {
     ),
 }
 _ALONE = ("relu6", "hardsigmoid", "hardswish", "softsign", "logsigmoid", "tanhshrink", "silu", "mish")
-# torch's functions by identity: the catalogue's name, and the names of what may follow the input.
+# torch's functions: the catalogue's name, and the names of the arguments after the input.
 _TORCH: dict[Any, tuple[str, tuple[str, ...]]] = {
     **{getattr(F, name): (name, ()) for name in _ALONE},
     **dict.fromkeys((F.relu, torch.relu, Tensor.relu), ("relu", ())),
@@ -57,7 +57,7 @@ _TORCH: dict[Any, tuple[str, tuple[str, ...]]] = {
 
 
 def module(module: nn.Module) -> Function | str | None:
-    """What a module computes; or, of an activation that is left alone, why; or None: it is no activation."""
+    """The function that a module computes; or the reason why it is left alone; or None: it is not an activation."""
     kind = type(module)
     if kind in REPLACEMENTS:
         try:
@@ -83,14 +83,14 @@ def _of_torch(module: nn.Module) -> Function:
 
 
 def function(value: Any) -> Function | None:
-    """What one of torch's functions computes by itself, or a `functools.partial` of it with nothing but keywords."""
+    """The catalogue's function for one of torch's, or for a `functools.partial` of it with keywords only; else None."""
     if isinstance(value, partial):
         return None if value.args else call(value.func, (None,), value.keywords)
     return call(value, (None,), {})
 
 
 def call(called: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Function | None:
-    """What one of torch's functions computes when called so; None where it is no such function, or works in place."""
+    """The catalogue's function that this call computes; None if it is not one of torch's, or works in place."""
     if not _hashable(called) or called not in _TORCH:
         return None
     name, names = _TORCH[called]
@@ -108,7 +108,7 @@ def call(called: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Funct
 
 
 def names_in_torch() -> dict[str, str]:
-    """The catalogue's names of torch's functions, by torch's."""
+    """The catalogue's names of torch's functions, by their names in torch."""
     return {called.__name__: name for called, (name, _) in _TORCH.items()}
 
 

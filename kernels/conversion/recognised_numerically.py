@@ -1,4 +1,4 @@
-"""Which function of the catalogue a stranger's module computes, judged by what it gives."""
+"""Which function of the catalogue a module computes, recognised by its values."""
 
 import copy
 import inspect
@@ -16,7 +16,7 @@ from kernels.errors import KernelError
 from kernels.methods.functions import FUNCTIONS
 from kernels.stock import STOCK
 
-# Formulas written out in float32 may be off by some units: 2^-20 is 16 of them. The functions differ by far more.
+# A formula in float32 may be wrong by some units in the last place: 2^-20 is 16. Functions differ by far more.
 _TOLERANCE = 2.0**-20
 _SHAPE = (48, 80)
 _FAR = torch.tensor([1e3, 2e4, 6e4, 1e6, 1e9, 1e30, torch.inf, torch.nan], dtype=torch.float64, device="cpu")
@@ -27,10 +27,10 @@ NOT_IN_CATALOGUE = (
 
 
 def recognised_numerically(module: nn.Module) -> Function | str | None:
-    """What a module without parameters computes, judged by values and derivatives at 3840 points, and values far out.
+    """What a module without parameters computes, by its values and derivatives at 3840 points, and values far out.
 
-    It is run on a copy, so that it stays as it is. A reason, if a module of ours would lack what it has. None: it is
-    not element-wise, or cannot be run on one tensor.
+    A copy of the module runs. Gives a reason if a replacement would lack something the module has, and None if it is
+    not element-wise or cannot run on one tensor.
     """
     with unset_fake_temporarily(), torch.random.fork_rng(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -39,7 +39,7 @@ def recognised_numerically(module: nn.Module) -> Function | str | None:
             y, derivative, keeps_dtype = _judged(copied)
             names = (name for name in FUNCTIONS if all(map(_alike, (y, derivative), _stock_curve(name))))
             function = next((name for name in names if _everywhere(copied, name)), None)
-        except Exception:  # whatever a stranger's module raises when it is given such a tensor
+        except Exception:  # the module may raise anything for such a tensor
             return None
     if function is None:
         return NOT_IN_CATALOGUE
@@ -54,14 +54,14 @@ def recognised_numerically(module: nn.Module) -> Function | str | None:
 
 
 def _own_attributes(module: nn.Module) -> list[str]:
-    """Names of what others may look for: not what all modules have, functions, or a flag that it is not in place."""
+    """Names of public attributes that nn.Module lacks, except functions and inplace=False."""
     plain = vars(nn.Module())
     own = {name: value for name, value in vars(module).items() if name not in plain and not callable(value)}
     return [name for name, value in own.items() if name[0] != "_" and not (name == "inplace" and value is False)]
 
 
 def _judged(module: nn.Module) -> tuple[Tensor, Tensor, bool]:
-    """Values, derivatives, and whether the dtype stays. Raises KernelError for what is not an activation."""
+    """Values, derivatives, and whether the dtype stays. Raises KernelError if the module is not an activation."""
     x = _points()
     y, derivative = _curve(module.train(), x)
     again, _ = _curve(module.eval(), x)
@@ -77,9 +77,9 @@ def _judged(module: nn.Module) -> tuple[Tensor, Tensor, bool]:
 
 
 def _everywhere(module: nn.Module, name: str) -> bool:
-    """Whether values are that function's in each dtype, far out and with more dimensions, too: no guard is at work.
+    """Whether values are the function's in each dtype, far out and in more dimensions: there are no special cases.
 
-    Where what is written out overflows by itself, ours may be finite.
+    Values where the module's own formula overflows are not compared.
     """
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         x = torch.cat([_points().flatten()[::16], _FAR, -_FAR]).to(dtype)
@@ -97,8 +97,8 @@ def _everywhere(module: nn.Module, name: str) -> bool:
 
 @cache
 def _points() -> Tensor:
-    # Off every round number, where functions have their kinks; far out, too, where some are clipped, but not so far
-    # that exp overflows. In every block of rows and columns there are some of all.
+    # Not at round numbers, where functions have kinks; also far out, where some are clipped, but not so far that exp
+    # overflows. Every block of rows and columns has points of all kinds.
     near = torch.linspace(-12.0 + 1e-3 / 3, 12.0, 3584, dtype=torch.float64, device="cpu")
     far = torch.logspace(1.08, 2.6, 128, dtype=torch.float64, device="cpu")
     return torch.cat([near, far, -far]).reshape(_SHAPE[::-1]).T.contiguous()

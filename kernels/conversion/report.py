@@ -1,4 +1,4 @@
-"""What a conversion did at each site, and how it is undone."""
+"""What a conversion did at each site, and how to undo it."""
 
 import json
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from kernels.eager.watched import Whole
 from kernels.memory.saved import Saved, common, like, size
 from kernels.planning.plan import Plan
 
-SHOWN = 0.02  # of all that is kept: a share that is worth a line
+SHOWN = 0.02  # share of all saved bytes above which an operation gets a line
 
 
 @dataclass(frozen=True)
@@ -19,17 +19,17 @@ class Converted:
     Attributes
     ----------
     name
-        In the model.
+        Its name in the model.
     function
-        The catalogue's name; "" where it has none, as of a layer.
+        The catalogue's name; "" if it has none, as a layer.
     was
-        What stood there.
+        The module or function before.
     now
-        The method that it saves by now.
+        The method by which it saves now.
     before, after
-        Bytes that it alone saves for backward; None where that was not measured.
+        Bytes that only it saves for backward; None if not measured.
     derivative_error
-        Root mean square error of f'(x) for x from N(0, 1), likewise.
+        Root mean square error of f'(x) for x from N(0, 1); None if not measured.
     reason
         Why it was left alone, or "".
     """
@@ -53,11 +53,11 @@ class Report:
     sites
         All sites.
     before, after
-        What the model saves for backward; None where no inputs were given.
+        What the model saves for backward; None if no inputs were given.
     whole
-        By compress: the tensors that are kept as they are, but for parameters and inputs; likewise.
+        With compress: the tensors that are saved whole, without parameters and inputs; None likewise.
     plan
-        What was planned for a budget, if there was one.
+        The plan, if the conversion was by one.
     """
 
     sites: Sequence[Converted]
@@ -79,12 +79,12 @@ class Report:
         return [site for site in self.sites if site.reason]
 
     def revert(self) -> None:
-        """Undo the conversion: put the very same objects back. A second time does nothing.
+        """Undo the conversion: restore the original objects. A second call does nothing.
 
         Raises
         ------
         KernelError
-            Once all else is back, for what was replaced since.
+            After the rest is restored, if an object was replaced again since.
         """
         self._reverted = True
         undo(self._changes)
@@ -117,7 +117,7 @@ class Report:
         return "\n".join(lines)
 
     def _kept_whole(self) -> list[str]:
-        """Operations without a rule, which save whole tensors, after a conversion that is to change layers too."""
+        """Lines for operations without a rule, which save whole tensors, after a conversion that changes layers too."""
         if self.whole is not None:
             return self._kept_whole_with_reasons()
         if self.after is None or not any(not site.function for site in self.converted):
@@ -131,7 +131,7 @@ class Report:
         return ["", "Kept whole, by operations without a rule:", *rows] if rows else []
 
     def _kept_whole_with_reasons(self) -> list[str]:
-        """By compress, of which nothing else stays as it is."""
+        """Lines for tensors that compress saves whole, with reasons."""
         sums: dict[tuple[str, str], list[int]] = {}
         for tensor in self.whole or ():
             sums.setdefault((tensor.operation, tensor.reason), []).append(tensor.bytes)
@@ -147,13 +147,13 @@ class Report:
             name: None if saved is None else saved.total
             for name, saved in (("before", self.before), ("after", self.after))
         }
-        published = {"derivative_error": "gradient_error"}  # its name in files that others read
+        published = {"derivative_error": "gradient_error"}  # the name in published files
         sites = [{published.get(key, key): value for key, value in asdict(site).items()} for site in self.sites]
         return json.dumps({**totals, "sites": sites}, indent=1) + "\n"
 
 
 def revertible(report: Report, changes: list[Change]) -> Report:
-    """The report, whose `revert` undoes these changes."""
+    """The report, with `revert` undoing these changes."""
     report._changes = changes
     return report
 

@@ -1,4 +1,4 @@
-"""The rows of a report: what became of each site, and activations that were seen to run where no site is."""
+"""The rows of a report: the outcome of each site, and activations that ran where there is no site."""
 
 from kernels.conversion import recognise
 from kernels.conversion.changes import Decision, Outcomes
@@ -14,7 +14,7 @@ ELSEWHERE = "it is called where convert does not look: in a helper, another meth
 
 
 def rows_of(outcomes: Outcomes, before: Measurement | None, after: Measurement | None) -> list[Converted]:
-    """But of calls that may be of an activation, and of which nothing was seen."""
+    """A row for each site, except uncertain calls that never ran, and for activations outside of all sites."""
     rows = [
         _row(site, outcome, before, after)
         for site, outcome in outcomes.items()
@@ -25,7 +25,7 @@ def rows_of(outcomes: Outcomes, before: Measurement | None, after: Measurement |
 
 
 def _row(site: Site, outcome: Decision | str, before: Measurement | None, after: Measurement | None) -> Converted:
-    """The row of a site that goes by a method now, or was left alone."""
+    """The row of a site that was converted or left alone."""
     first, last = (None if run is None else run.alone.get(site.name) for run in (before, after))
     row = (site.name, site.function_name, site.description)
     if isinstance(outcome, str):
@@ -37,7 +37,7 @@ def _row(site: Site, outcome: Decision | str, before: Measurement | None, after:
 
 
 def _rows_elsewhere(left_alone: list[Site], after: Measurement) -> list[Converted]:
-    """Activations that were seen to save something after conversion, where no site stands that was left alone."""
+    """Activations that saved something after conversion, but belong to no site that was left alone."""
     functions = recognise.names_in_torch()
     counts: dict[tuple[str, str], int] = {}
     for tensor in after.saved.tensors:
@@ -50,7 +50,7 @@ def _rows_elsewhere(left_alone: list[Site], after: Measurement) -> list[Converte
 
 
 def _belongs(site: Site, module: str, function: str) -> bool:
-    """Whether what a function saves in a module is of the site: a module's by its name, others' by their owner's."""
+    """Whether a function that saved in a module belongs to the site: by the module's name, or by the owner's."""
     for name in site.names:
         if isinstance(site, AttributeSite | CallSite) and name.rpartition(".")[0] == module:
             if site.function.torch_name == function:

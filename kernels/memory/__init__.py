@@ -1,4 +1,4 @@
-"""What a model saves for backward: counted, told apart, and measured against what the allocator gives out."""
+"""What a model saves for backward: counted by operation and module, and compared with the allocator's counts."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""python -m kernels.memory: what a model saves for backward, as it is and with activations that save less."""
+"""python -m kernels.memory: what a model saves for backward, unchanged and with activations that save less."""
 
 from coefficients import command
 
@@ -28,7 +28,7 @@ from kernels.conversion import Report, convert
 from kernels.memory import zoo
 from kernels.memory.making import line
 from kernels.memory.measure import saved_bytes
-from kernels.memory.planned import Planned, planned
+from kernels.memory.planned import PlanAndFront, plan_for_budget
 from kernels.memory.saved import Saved, picture, size
 from kernels.memory.step import peak_bytes
 from kernels.methods.auto import Auto
@@ -49,7 +49,7 @@ NARROW = (
 
 @dataclass(frozen=True)
 class Result:
-    """What a model saves, by one method or a plan; without a report, as it is."""
+    """What a model saves with one method or a plan; unchanged if there is no report."""
 
     activations: str
     saved: Saved
@@ -67,19 +67,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         picture(plot)
     save = command.output_path("--save", options.save) if options.save is not None else None
     options.accounting = options.accounting or ("cuda" if options.budget is None else "as-run")
-    model, args, kwargs, results, found = _measured(options)
-    if save is not None and found is not None:
-        found.plan.save(save)
+    model, args, kwargs, results, planned = _measured(options)
+    if save is not None and planned is not None:
+        planned.plan.save(save)
     if plot is not None:
-        drawn = results[0].saved if found is None or found.front is None else found.front
+        drawn = results[0].saved if planned is None or planned.front is None else planned.front
         drawn.plot(plot)
     show = _table if options.format == "table" else _json
-    print(show(_title(options, model, args, kwargs), results, rows, found.plan if found else None))
+    print(show(_title(options, model, args, kwargs), results, rows, planned.plan if planned else None))
     return command.GOOD
 
 
 def _conversions(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The arguments of `convert`, of each method."""
+    """The arguments of `convert` for each method."""
     bound = number("max-derivative-error", options.max_derivative_error)
     methods = asked(options)
     width, takers = bits(options.bits, methods), with_bits(methods)
@@ -95,14 +95,14 @@ def _arguments(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return {"method": name, **default, **takes}
 
 
-def _measured(options: argparse.Namespace) -> tuple[Any, Any, Any, list[Result], Planned | None]:
-    """The model, what it is called with, what it saves by each method and as it is, and the plan if one is wanted."""
+def _measured(options: argparse.Namespace) -> tuple[Any, Any, Any, list[Result], PlanAndFront | None]:
+    """The model, its arguments, what it saves unchanged and with each method, and the plan for a budget, if any."""
     batch, seq, dtype = whole("batch", options.batch), whole("seq", options.seq), DTYPES.get(options.dtype)
-    numbers = options.budget is not None and options.model not in zoo.names()  # errors are measured on it itself
-    found: Planned | None = None
+    real = options.budget is not None and options.model not in zoo.names()  # errors are measured on the model itself
+    planned: PlanAndFront | None = None
     try:
         with command.ended_by_interrupt(), progress.shown() as doing:
-            with nullcontext() if numbers else FakeTensorMode(allow_non_fake_inputs=True):
+            with nullcontext() if real else FakeTensorMode(allow_non_fake_inputs=True):
                 model, args, kwargs = zoo.build(
                     options.model,
                     batch=batch,
@@ -112,10 +112,12 @@ def _measured(options: argparse.Namespace) -> tuple[Any, Any, Any, list[Result],
                     act=options.act,
                 )
             if options.budget is not None:
-                found = planned(options, model, args, kwargs, doing or (lambda text: None))
+                planned = plan_for_budget(options, model, args, kwargs, doing or (lambda text: None))
                 options.peak = True
-            conversions = _conversions(options) if found is None else [{"plan": found.plan}] * (not options.compiled)
-            return model, args, kwargs, _results(model, args, kwargs, conversions, options), found
+            conversions = (
+                _conversions(options) if planned is None else [{"plan": planned.plan}] * (not options.compiled)
+            )
+            return model, args, kwargs, _results(model, args, kwargs, conversions, options), planned
     except KernelError:
         raise
     except Exception as error:
@@ -141,7 +143,9 @@ def _results(
     for arguments in conversions:
         width, scheme, plan = (arguments.get(key) for key in ("bits", "scheme", "plan"))
         name = "plan" if plan else arguments["method"]
-        if name == Auto.name or (in_place and not plan):  # convert looks whether what is changed in place is read again
+        if name == Auto.name or (
+            in_place and not plan
+        ):  # convert runs the model to see whether inputs of in-place modules are read again
             arguments = {**arguments, "inputs": kwargs or args}
         report = convert(model, **arguments)
         name = f"{name}{f', {width} bit' if width else ''}{'s' * ((width or 0) > 1)}{f', {scheme}' if scheme else ''}"

@@ -1,11 +1,11 @@
 """What operations would save on CUDA, counted on the CPU.
 
-Three differences are known to it: dropout saves a mask of one byte an element on CUDA, on the CPU one of the input's
-dtype; attention with dropout saves no S×S tensor on CUDA; and the statistics of a layer norm are float32 there,
-of the input's dtype here. Under `CudaLike` these operations save what CUDA's do (torch 2.13: FlashAttention for
-16-bit tensors without a mask, else the memory-efficient kernel). What they compute is right but for attention's
-dropout, which is left out; they have no backward. Other operations count as the CPU's: the statistics of group and
-batch norms in 16 bits, and RMSNorm, which is one kernel on CUDA, may differ.
+It handles three differences: dropout saves a mask of one byte an element on CUDA, but one of the input's dtype on the
+CPU; attention with dropout saves no S×S tensor on CUDA; and the statistics of a layer norm are float32 on CUDA, but of
+the input's dtype on the CPU. Under `CudaLike` these operations save what CUDA's do (torch 2.13: FlashAttention for
+16-bit tensors without a mask, else the memory-efficient kernel). Their results are right, except that attention leaves
+out dropout; they have no backward. Other operations count as on the CPU: the statistics of group and batch norms in 16
+bits, and RMSNorm, which is one kernel on CUDA, may differ.
 """
 
 from collections.abc import Callable
@@ -20,14 +20,14 @@ from kernels.methods.method import SavedBy
 
 
 class CudaLike(TorchFunctionMode):
-    """Counts dropout, attention and layer norm of CPU tensors as CUDA saves them.
+    """Makes dropout, attention and layer norm of CPU tensors save what they save on CUDA.
 
-    Not within a function of torch that calls them in turn: `multi_head_attention_forward`.
+    Not if another function of torch calls them: `multi_head_attention_forward`.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        stand_in = STAND_INS.get(func)
-        return (stand_in or func)(*args, **(kwargs or {}))
+        replacement = SAVING_AS_CUDA.get(func)
+        return (replacement or func)(*args, **(kwargs or {}))
 
 
 def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -94,7 +94,7 @@ def _fused(
 
 
 class _Forward(torch.autograd.Function):
-    """Runs `operation(*args)`, which gives an output and what is to be kept."""
+    """Runs `operation(*args)`, which returns an output and the tensors to save."""
 
     @staticmethod
     def forward(ctx: Any, operation: Callable[..., tuple[Tensor, tuple[Tensor | None, ...]]], *args: Any) -> Tensor:
@@ -112,7 +112,7 @@ class _Forward(torch.autograd.Function):
         return SavedBy({_norm: "layer_norm", _fused: "scaled_dot_product_attention"}[operation])
 
 
-STAND_INS: dict[Any, Callable[..., Any]] = {
+SAVING_AS_CUDA: dict[Any, Callable[..., Any]] = {
     F.dropout: _dropout,
     torch.dropout: _torch_dropout,
     F.scaled_dot_product_attention: _attention,

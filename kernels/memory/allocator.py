@@ -1,4 +1,4 @@
-"""What the allocator gives out, by its own books."""
+"""Bytes that the allocator hands out, by its own statistics."""
 
 import os
 from collections.abc import Callable
@@ -9,31 +9,31 @@ from typing import Any, Self
 import torch
 from torch.autograd.profiler import profile
 
-_BOOKS = "allocated_bytes.all."
+_PREFIX = "allocated_bytes.all."
 
 
 @dataclass
 class Allocated:
-    """A context manager that reads CUDA's books: afterwards `delta` says by how much they have grown.
+    """A context manager that reads CUDA's memory statistics: afterwards `delta` has their growth.
 
     Attributes
     ----------
     device
         None: the current one.
     delta
-        Bytes by "allocated", "freed", "current" and "peak", the last above what there was at the beginning. CUDA rounds
+        Bytes by "allocated", "freed", "current" and "peak", the last relative to the beginning. CUDA rounds
         sizes up to 512 bytes.
 
     Raises
     ------
     RuntimeError
-        Where there is no CUDA.
+        Without CUDA.
     """
 
     device: torch.device | int | str | None = None
 
     def __enter__(self) -> Self:
-        # Libraries take their own memory at their first use; a product of matrices makes cuBLAS do so.
+        # Libraries allocate their own memory at their first use: a product of matrices makes cuBLAS do so now.
         torch.ones(8, 8, device=self.device or "cuda").matmul(torch.ones(8, 8, device=self.device or "cuda"))
         torch.cuda.synchronize(self.device)
         torch.cuda.reset_peak_memory_stats(self.device)
@@ -49,17 +49,17 @@ class Allocated:
         self.delta["peak"] = after["peak"] - self._before["current"]
 
     def _read(self) -> dict[str, int]:
-        books = torch.cuda.memory_stats(self.device)
-        return {name: int(books.get(_BOOKS + name, 0)) for name in ("allocated", "freed", "current", "peak")}
+        statistics = torch.cuda.memory_stats(self.device)
+        return {name: int(statistics.get(_PREFIX + name, 0)) for name in ("allocated", "freed", "current", "peak")}
 
 
 def growth(run: Callable[[], Any], device: torch.device) -> tuple[Any, int]:
-    """What `run` gives, and by how many bytes what is allocated on `device` has grown then."""
+    """The result of `run`, and by how many bytes the memory allocated on `device` grew."""
     if device.type == "cuda":
-        with Allocated(device) as books:
+        with Allocated(device) as allocated:
             result = run()
-        return result, books.delta["current"]
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it writes to stderr that it starts and stops
+        return result, allocated.delta["current"]
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it logs to stderr
     with profile(profile_memory=True) as seen:
         result = run()
     return result, sum(event.self_cpu_memory_usage for event in seen.function_events)

@@ -1,4 +1,4 @@
-"""How many bytes compiled code saves for backward: by the nodes of its graph, and by the allocator's books."""
+"""How many bytes compiled code saves for backward: by the nodes of its graph, and by the allocator's statistics."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,7 +14,7 @@ from kernels.memory.storages import storages, tensors
 
 
 def is_compiled(model: Any) -> bool:
-    """Whether torch.compile has had to do with it or, for a module, with a part of it."""
+    """Whether it was compiled by torch.compile; for a module, also if only a part of it was."""
     if not isinstance(model, nn.Module):
         return hasattr(model, "_torchdynamo_orig_callable")
     return any(
@@ -23,8 +23,8 @@ def is_compiled(model: Any) -> bool:
 
 
 def saved_by_compiled(model: Callable[..., Any], args: Any, kwargs: Any) -> Saved:
-    """What a call of a compiled model saves, by what its graph holds and by the allocator's books."""
-    # Neither hooks nor modes: the compiler would leave them out, or leave compiled code out because of them.
+    """What a call of a compiled model saves, by its graph and by the allocator's statistics."""
+    # Without hooks and modes: the compiler would ignore them, or run eager code because of them.
     inputs = [*tensors((args, kwargs))]
     own = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
     device = next((tensor.device for tensor in [*inputs, *own]), torch.device("cpu"))
@@ -47,7 +47,7 @@ def saved_by_compiled(model: Callable[..., Any], args: Any, kwargs: Any) -> Save
                 else:
                     dtype = str(tensor.dtype).removeprefix("torch.")
                     saved.append(SavedTensor(storage.nbytes(), tuple(tensor.shape), dtype, (Saver("", node.name()),)))
-    with torch.no_grad():  # now that all is read that was saved: autograd does not give out what was changed since
+    with torch.no_grad():  # after the saved tensors were read: autograd raises for those changed in place
         for buffer, value in buffers.items():
             buffer.copy_(value)
     results = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors(output)}
@@ -58,7 +58,7 @@ def saved_by_compiled(model: Callable[..., Any], args: Any, kwargs: Any) -> Save
 
 
 def nodes(output: Any) -> Iterator[Node]:
-    """Of the graph behind the tensors in `output`, each once."""
+    """Each node of the graph behind the tensors in `output`, once."""
     waiting = [tensor.grad_fn for tensor in tensors(output)]
     seen = set()
     while waiting:
@@ -70,7 +70,7 @@ def nodes(output: Any) -> Iterator[Node]:
 
 
 def saved_of(node: Node) -> Iterator[Tensor]:
-    """What a node of autograd's graph keeps."""
+    """The tensors that a node of autograd's graph holds."""
     names = [name for name in dir(node) if name.startswith("_saved_")]
     for name in [*names, "saved_tensors"]:
         yield from tensors(getattr(node, name, None))

@@ -1,4 +1,4 @@
-"""Trial runs of a model that leave no trace: on a copy with fake tensors, or for real on copies of its buffers."""
+"""Trial runs that leave a model unchanged: on a copy with fake tensors, or for real on copies of its buffers."""
 
 import copy
 import gc
@@ -23,10 +23,10 @@ _CONTAINERS = ("_parameters", "_buffers", "_modules")
 def on_fakes(model: nn.Module, *more: Any, compiled: bool = False) -> Iterator[tuple[Any, ...]]:
     """A deep copy of the model and of `more`, in which tensors are fake: they have no memory.
 
-    So what forward leaves in attributes, lists and objects goes with the copy. Tensors on "meta" become fake ones on
-    the CPU: operations take other paths there.
+    So anything that forward stores in attributes, lists and objects is freed with the copy. Tensors on "meta" become
+    fake ones on the CPU, as operations take other code paths for "meta".
 
-    With `compiled`, the copy will be run by torch.compile, whose graphs ask no tensor for its numbers.
+    With `compiled`, torch.compile will run the copy; its graphs do not read the values of tensors.
     """
     given = [leaf for leaf in tree_leaves(more) if isinstance(leaf, Tensor)]
     real = [*model.parameters(), *model.buffers(), *given]
@@ -41,7 +41,7 @@ def on_fakes(model: nn.Module, *more: Any, compiled: bool = False) -> Iterator[t
 
 @contextmanager
 def on_copies(model: nn.Module) -> Iterator[None]:
-    """The model with its own parameters and copies of its buffers; afterwards its attributes are what they were."""
+    """Runs a model with its own parameters and copies of its buffers; its attributes are restored afterwards."""
     copies: dict[int, Tensor] = {}
     with unchanged(model), _random_numbers(), torch.random.fork_rng():
         for module in _plain(model):
@@ -53,7 +53,7 @@ def on_copies(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
-    """Puts back afterwards every attribute of every module: flags, buffers, and tensors that forward keeps there."""
+    """Restores afterwards every attribute of every module: flags, buffers, and tensors that forward stores there."""
     states = []
     for module in _plain(model):
         attributes = vars(module)
@@ -70,19 +70,19 @@ def unchanged(model: nn.Module) -> Iterator[None]:
 
 
 def train(model: nn.Module) -> None:
-    """Put all modules into training mode, but not by a method of the model's own, which may do more."""
+    """Put all modules into training mode, without calling the model's own `train`, which may do more."""
     for module in model.modules():
         module.training = True
 
 
 def _plain(model: nn.Module) -> list[nn.Module]:
-    """Modules but for scripted ones, which have no attributes of Python's."""
+    """Modules except scripted ones, which have no Python attributes."""
     return [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
 
 
 @contextmanager
 def _random_numbers() -> Iterator[None]:
-    """Those of Python and NumPy go on afterwards as if nothing had been drawn."""
+    """Restores the random states of Python and NumPy afterwards."""
     numpy = sys.modules.get("numpy")
     states = random.getstate(), numpy.random.get_state() if numpy else None
     try:
@@ -95,7 +95,7 @@ def _random_numbers() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What fails on fakes is told by an exception, and need not be logged too."""
+    """Keeps torch from logging failures on fake tensors, for which it raises anyway."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -107,8 +107,8 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def unpacked() -> Iterator[None]:
-    """Lets transformers take each row for one sequence. It asks positions whether several are packed into it; fake
-    ones cannot tell, and masks would be made and kept that are not there for real."""
+    """Makes transformers treat each row as one sequence. It reads positions to see whether several are packed into a
+    row; fake tensors have no values, so it would make and save masks that a real run does not have."""
     masks = sys.modules.get("transformers.masking_utils")
     name = "find_packed_sequence_indices"
     if masks is None or not hasattr(masks, name):
@@ -123,7 +123,7 @@ def unpacked() -> Iterator[None]:
 
 
 def forget_fakes(alive: Callable[[], bool]) -> bool:
-    """Empty the functools caches that fake tensors got into, if some are alive; whether none are any more."""
+    """Clear functools caches that hold fake tensors, if some are alive; True if none are alive afterwards."""
     for generation in (1, 2):
         gc.collect(generation)
         if not alive():
@@ -146,7 +146,7 @@ def _holds_fakes(cached: Any) -> bool:
 
 
 def fake_mode(values: Any) -> FakeTensorMode:
-    """Of the fake tensors in `values`, or a new one."""
+    """The mode of the fake tensors in `values`, or a new one."""
     modes = (value.fake_mode for value in tree_leaves(values) if isinstance(value, FakeTensor))
     return next(modes, None) or FakeTensorMode(allow_non_fake_inputs=True)
 

@@ -1,4 +1,4 @@
-"""How models are made under fake tensors, which have no numbers to ask for."""
+"""Builds models under fake tensors, which have no values."""
 
 import sys
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 
 def imported(module: str, attribute: str) -> Any:
-    """An attribute of a module, by their names; the import is under no fake mode, whose tensors must not stay in it."""
+    """An attribute of a module, by name; imported outside of fake mode, so that the module holds no fake tensors."""
     with unset_fake_temporarily():
         return getattr(import_module(module), attribute)
 
@@ -24,13 +24,13 @@ def line(error: Exception) -> str:
 
 
 class _Settled(TorchFunctionMode):
-    """Says no where torch.nn.init asks whether some element of a fake tensor is still out of bounds (trunc_normal_)."""
+    """Answers False when torch.nn.init (trunc_normal_) asks whether an element of a fake tensor is out of bounds."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
             return func(*args, **(kwargs or {}))
         except DataDependentOutputException:
-            # Nobody else's questions: a model that branches on its numbers must not be built wrong in silence.
+            # Only for torch.nn.init: a model that branches on its values must raise, not be built wrong.
             if func is not Tensor.__bool__ or sys._getframe(1).f_globals.get("__name__") != "torch.nn.init":
                 raise
             return False
@@ -38,7 +38,7 @@ class _Settled(TorchFunctionMode):
 
 @contextmanager
 def building(dtype: torch.dtype) -> Iterator[None]:
-    """With `dtype` as torch's default, and initialisation that need not look at numbers."""
+    """Sets `dtype` as torch's default, and lets initialisation run without reading values."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

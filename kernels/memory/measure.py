@@ -34,26 +34,26 @@ def saved_bytes(
     Parameters
     ----------
     model
-        A module or a function. What is compiled runs for real twice, and is counted by what its graph holds and by the
-        allocator's books.
+        A module or a function. If compiled, it runs for real twice, and is measured by its graph and by the
+        allocator's statistics.
     *args, **kwargs
-        What the model is called with. One mapping alone is taken for keyword arguments, as `convert` takes `inputs`, if
-        the module's forward takes these names.
+        What the model is called with. A single mapping is unpacked into keyword arguments, as for `inputs` of
+        `convert`, if the module's forward takes these names.
     fake
-        Whether a module runs as a copy on fake tensors, which need neither memory nor time; None: if it can. For real
-        it is left as it was. A function runs for real.
+        Whether a copy of the module runs on fake tensors, which takes neither memory nor time; None: if it can. A real
+        run leaves the module unchanged. A function runs for real.
     accounting
         "as-run", or "cuda", which counts tensors on the CPU as CUDA would save them, see `kernels.memory.accounting`.
 
     Returns
     -------
     Saved
-        All tensors that are saved, each with its bytes and who saves it.
+        All saved tensors, each with its bytes and what saves it.
 
     Raises
     ------
     KernelError
-        For what it cannot do. Else what the model raises.
+        For invalid arguments. Exceptions of the model are passed on.
     """
     if not callable(model):
         raise KernelError(f"model must be a module or a function, got {type(model).__name__}")
@@ -80,14 +80,14 @@ def saved_bytes(
 
 
 def has_forward(model: nn.Module) -> bool:
-    """Whether it can be called: not a list of modules."""
+    """Whether it can be called, unlike an nn.ModuleList."""
     return "forward" in vars(model) or getattr(type(model), "forward", None) is not nn.Module.forward
 
 
 def _by_name(
     model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments; a mapping alone as keyword arguments, if a module takes these, as `convert(inputs=...)` has it."""
+    """The arguments; a single mapping becomes keyword arguments if the module takes these."""
     if kwargs or len(args) != 1 or not isinstance(args[0], Mapping) or not isinstance(model, nn.Module):
         return args, kwargs
     named = {name: value for name, value in args[0].items() if isinstance(name, str)}
@@ -108,25 +108,25 @@ def trial(
     fake: bool | None = None,
     training: bool = False,
 ) -> Saved:
-    """What a call saves, by `Recorder`; afterwards the model is as it was.
+    """What a call saves, by `Recorder`; the model stays unchanged.
 
     Parameters
     ----------
     model, args, kwargs
         The model, and what it is called with.
     names
-        Of modules that the model does not list.
+        Names of modules that the model does not list.
     within
-        What forward is to run under besides.
+        A context manager in which forward runs.
     fake
-        Whether on fake tensors; None: where it can be.
+        Whether to run on fake tensors; None: if possible.
     training
         Whether to run all modules in training mode.
 
     Raises
     ------
     KernelError
-        Where fake tensors are to be run and cannot.
+        If fake tensors are asked for and do not work.
     """
     names = names or {}
     if fake is not False:
@@ -134,7 +134,7 @@ def trial(
             return _faked(model, args, kwargs, names, within, training)
         except LeakError:
             raise
-        except Exception as error:  # of any kind; if it was not for the fakes, it comes again
+        except Exception as error:  # of any kind; if fake tensors were not the cause, the real run raises it again
             if fake:
                 raise KernelError(f"model must run on fake tensors for fake=True, got {line(error)}") from error
     with on_copies(model):
@@ -144,7 +144,7 @@ def trial(
 
 
 class LeakError(KernelError):
-    """A model has put fake tensors where they cannot be taken away from."""
+    """A model stored fake tensors outside of itself."""
 
 
 def _faked(
@@ -155,7 +155,7 @@ def _faked(
         with on_fakes(model, args, kwargs, names, within) as (copied, *given):
             if training:
                 train(copied)
-            # A closure, as of a forward that was wrapped, has not been copied: it would run the model itself.
+            # A closure, as in a wrapped forward, was not copied: it would run the original model.
             foreign = addresses(list(model.parameters())) - addresses(list(copied.parameters()))
             saved, births = _recorded(copied, given[0], given[1], given[2], given[3], foreign)
         del copied, given
@@ -179,7 +179,7 @@ def _recorded(
     foreign: set[int] | None = None,
 ) -> tuple[Saved, Births]:
     recorder = Recorder(model if isinstance(model, nn.Module) else None, names, foreign or set())
-    torch.clear_autocast_cache()  # copies of weights that are there already would pass for inputs
+    torch.clear_autocast_cache()  # cached copies of weights would count as inputs
     with torch.enable_grad():
         with recorder, within or nullcontext():
             output = model(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""The command's options, and what can be said of them before its libraries are there."""
+"""The command's options, and checks of them that need no PyTorch."""
 
 import argparse
 import math
@@ -17,11 +17,11 @@ from kernels.planning.budget import check as check_budget
 
 PROG = "python -m kernels.memory"
 FORMATS = ("table", "json")
-MOST = 2**30  # of anything: more elements than 2^63 have no size
+MOST = 2**30  # of any number: a tensor cannot have more than 2^63 elements
 
 
 def parser() -> command.Parser:
-    """What the command takes."""
+    """The command's parser."""
     parser = command.Parser(prog=PROG, description="What a model keeps for backward, without running it for real.")
     known = ", ".join(MODELS)
     parser.add_argument(
@@ -84,7 +84,7 @@ def parser() -> command.Parser:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Raise KernelError for values that are none, and for an option that none of the methods takes."""
+    """Raise KernelError for invalid values, and for an option that none of the methods takes."""
     for name, value, allowed in (
         ("format", options.format, FORMATS),
         ("accounting", options.accounting, (None, *ACCOUNTINGS)),
@@ -111,7 +111,7 @@ def check(options: argparse.Namespace) -> None:
 
 
 def _check_planned(options: argparse.Namespace) -> None:
-    """Raise KernelError for a budget that is none, and for what does not go with one."""
+    """Raise KernelError for an invalid budget, and for options that exclude it."""
     check_budget(options.budget)
     for name in ("method", "bits", "scheme", "max_derivative_error"):
         given = getattr(options, name)
@@ -137,13 +137,13 @@ def whole(name: str, text: str | None, least: int = 1, most: int = MOST, of: str
 
 
 def with_bits(methods: Sequence[str]) -> list[type[Method]]:
-    """Of the methods those that --bits is for: invact, whose bits stand beside the output, where no other has bits."""
+    """The methods that --bits applies to; of invact, whose bits come with the output, only if no other has bits."""
     kinds = [of_models()[name] for name in methods if of_models()[name].widths]
     return [kind for kind in kinds if kind is not FromOutput] or kinds
 
 
 def bits(text: str | None, methods: Sequence[str]) -> int | None:
-    """As each of the methods that --bits is for can have them."""
+    """The value of --bits, in the range that all methods it applies to allow."""
     kinds = with_bits(methods)
     if not kinds:
         return None
@@ -164,7 +164,9 @@ def number(name: str, text: str | None) -> float | None:
 def _check_goes_with(options: argparse.Namespace, methods: Sequence[str]) -> None:
     """Raise KernelError for an option that none of the methods takes."""
     for name in ("bits", "scheme", "max_derivative_error"):
-        of = [kind.name for kind in of_models().values() if name in kind.options]
-        if getattr(options, name) is not None and not set(of) & set(methods):
+        takers = [kind.name for kind in of_models().values() if name in kind.options]
+        if getattr(options, name) is not None and not set(takers) & set(methods):
             option = name.replace("_", "-")
-            raise KernelError(f"{option} must go with --method {' or '.join(of)}, got --method {', '.join(methods)}")
+            raise KernelError(
+                f"{option} must go with --method {' or '.join(takers)}, got --method {', '.join(methods)}"
+            )

@@ -15,7 +15,7 @@ VGG_STAGES = {11: (1, 1, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}  # 
 
 
 class MLP(nn.Module):
-    """The memory blog's: Linear, activation, Linear, four times as wide inside."""
+    """The memory blog's MLP: Linear, activation, Linear; four times as wide inside."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class MLP(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal self-attention, by torch's one function or step by step."""
+    """Causal self-attention, by torch's fused function or step by step."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Block(nn.Module):
 
 
 def vgg(config: Any) -> nn.Sequential:
-    """VGG as torchvision has it, without batch normalisation; its ReLUs work in place."""
+    """VGG as in torchvision, without batch normalisation; its ReLUs work in place."""
 
     def act() -> nn.Module:
         return nn.ReLU(inplace=True) if config.hidden_act == "relu" else ACTIVATIONS[config.hidden_act]()

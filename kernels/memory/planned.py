@@ -1,4 +1,4 @@
-"""The command's plan for a budget: of a model on fake tensors, by errors of a narrow copy that runs for real."""
+"""The command's plan for a budget: bytes of a model on fake tensors, errors of a narrow copy that runs for real."""
 
 import argparse
 from collections.abc import Callable, Iterator
@@ -16,24 +16,24 @@ from kernels.planning.fronts import Front, front_of
 from kernels.planning.make import kind_of, plan_of
 from kernels.planning.plan import Plan
 
-SEED = 0  # of the narrow copy's weights and inputs, and of what they are differentiated by
+SEED = 0  # of the narrow copy's weights and inputs, and of its gradient
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A plan, and the front that it is on, if that was asked for."""
+class PlanAndFront:
+    """A plan, and the front that it is on, if --plot asks for it."""
 
     plan: Plan
     front: Front | None
 
 
-def planned(
+def plan_for_budget(
     options: argparse.Namespace,
     model: nn.Module,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     progress: Callable[[str], object],
-) -> Planned:
+) -> PlanAndFront:
     """The plan for `options.budget`; raises KernelError as `make_plan` does."""
     torch.manual_seed(SEED)
     stand_in = None
@@ -44,15 +44,15 @@ def planned(
     with nullcontext() if stand_in is None else _one_thread():
         plan = plan_of(task, options.budget)
         if options.plot is None:
-            return Planned(plan, None)
-        return Planned(plan, front_of(task, plan, "peak" if isinstance(check(options.budget), int) else "kept"))
+            return PlanAndFront(plan, None)
+        return PlanAndFront(plan, front_of(task, plan, "peak" if isinstance(check(options.budget), int) else "kept"))
 
 
 def _narrow(options: argparse.Namespace) -> tuple[nn.Module, Any]:
     """A copy to measure errors on, and its inputs.
 
-    Its numbers are of 32 bits or more whatever the model's are: in 16 bits any change rounds the whole gradient anew,
-    by which errors of single groups of tensors would come out as large as those of all together.
+    It has 32 bits or more, whatever the model's dtype: in 16 bits any change rounds the whole gradient differently, so
+    that the error of a single group of tensors would seem as large as that of all.
     """
     dtype = torch.float64 if options.dtype == "float64" else torch.float32
     model, args, kwargs = zoo.narrow(options.model, dtype=dtype, attention=options.attention, act=options.act)
@@ -61,7 +61,7 @@ def _narrow(options: argparse.Namespace) -> tuple[nn.Module, Any]:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Tensors of a narrow copy are so small that threads mostly wait for each other, on a busy machine for long."""
+    """Runs on one thread: for tensors as small as those of a narrow copy, threads mostly wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

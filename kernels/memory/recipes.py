@@ -12,30 +12,30 @@ from kernels.memory.plain import MLP, Block, vgg
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is made and fed.
+    """How a model is built, and what its inputs are.
 
     Attributes
     ----------
     model
-        A class of transformers by name, or ours.
+        The name of a class of transformers, or a function that builds the model.
     inputs
         What it takes: "tokens", "images", ...
     values
-        Of its configuration.
+        Values of its configuration.
     act
         The name of the activation in its configuration.
     attends
         Whether it has attention, which can be computed in several ways.
     parts
-        The configurations inside its own that take `values`.
+        The sub-configurations that take `values`.
     length
-        For models of sequences: the natural number of positions, if not the longest there is.
+        For models of sequences: the usual number of positions, if not the maximum.
     reserved
-        For models of sequences: positions that no token can have.
+        For models of sequences: positions that tokens cannot use.
     batch, dtype
-        Natural to it.
+        The usual ones.
     narrow
-        Values with which it has modules of the same names, and runs for real in a moment.
+        Values for a small copy with modules of the same names, which runs for real in a moment.
     """
 
     model: str | Callable[[Any], nn.Module]

@@ -1,8 +1,8 @@
-"""What autograd saves between forward and backward, by two witnesses that know nothing of each other.
+"""What autograd saves between forward and backward, recorded in two independent ways.
 
-Saved-tensor hooks see each tensor that an operation saves, and so tell who saved it. A dispatch mode sees each storage
-that is born, and so finds also what hooks cannot see, such as tensors put on a `ctx`. A storage is known by itself: its
-address is used again after it is freed, and a fake tensor's is 0.
+Saved-tensor hooks see each tensor that an operation saves, and which operation saves it. A dispatch mode sees each new
+storage, also those that hooks cannot see, such as tensors put on a `ctx`. Storages are told apart by identity, not by
+address: an address is used again after a storage is freed, and that of a fake tensor is 0.
 """
 
 import gc
@@ -30,14 +30,14 @@ _COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.clone.default)
 
 
 class _Packed:
-    """What autograd is given in place of a tensor it saves: it dies when autograd lets go of it."""
+    """What autograd holds instead of a tensor that it saves, until backward has used it."""
 
     __slots__ = ("__weakref__", "order", "parameter", "saver", "tensor", "version")
 
     def __init__(self, tensor: Tensor, saver: Saver, order: int) -> None:
         base = tensor._base if tensor._is_view() else tensor
         self.parameter = isinstance(base, nn.Parameter)
-        self.tensor = tensor.detach()  # an output would hold its own graph
+        self.tensor = tensor.detach()  # else an output would hold its own graph
         self.saver, self.order = saver, order
         self.version = self.tensor._version
 
@@ -47,7 +47,7 @@ def _unpack(packed: _Packed | Tensor) -> Tensor:
 
 
 class _Calls(TorchFunctionMode):
-    """Keeps the names of torch's functions that run just now."""
+    """Collects the names of torch's functions that are running."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class _Calls(TorchFunctionMode):
 
 
 class Births(TorchDispatchMode):
-    """Notes each new storage; and which of them are copies of storages in `parameters`."""
+    """Records each new storage, and which are copies of those in `parameters`; raises for those in `foreign`."""
 
     def __init__(self, parameters: set[int], foreign: set[int], scopes: list[str]) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Births(TorchDispatchMode):
             raise RuntimeError("what runs is not this model")
         result = func(*args, **(kwargs or {}))
         for storage in operand_storages(result):
-            # Its entry keeps the address of a dead one from being given out again.
+            # The weak reference in `born` keeps the address of a freed storage from being used again.
             if storage._cdata in before or storage._cdata in self.born:
                 continue
             saver = Saver(self.scopes[-1], func.__name__.partition(".")[0])
@@ -86,12 +86,12 @@ class Births(TorchDispatchMode):
         return result
 
     def sizes(self) -> dict[int, int]:
-        """Bytes of those that live."""
+        """Bytes of the storages that are alive."""
         living = {address: reference for address, (reference, _) in self.born.items() if not reference.expired()}
         return {address: _size(reference) for address, reference in living.items()}
 
     def alive(self) -> bool:
-        """Whether any lives."""
+        """Whether any storage is alive."""
         return any(not reference.expired() for reference, _ in self.born.values())
 
 
@@ -102,18 +102,18 @@ def _size(reference: StorageWeakRef) -> int:
 
 @dataclass
 class Recorder:
-    """A context manager for a forward pass; `saved(output)` says what is saved while its output lives.
+    """A context manager for a forward pass; then `saved(output)` gives what is saved, as long as the output is alive.
 
     Under torch.compile use `saved_bytes`.
 
     Attributes
     ----------
     model
-        Its modules are named in the result; its parameters and buffers are not activations.
+        Its modules are named in the result; its parameters and buffers do not count as activations.
     names
-        Further modules, which the model does not list, with their names.
+        Names of further modules, which the model does not list.
     foreign
-        Addresses of storages that no operation must touch, or else it raises RuntimeError.
+        Keys of storages that operations must not use; RuntimeError is raised if one does.
     """
 
     model: nn.Module | None = None
@@ -139,7 +139,9 @@ class Recorder:
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack))
             stack.enter_context(self._calls)
             stack.enter_context(self.births)
-            if gc.isenabled():  # so that garbage of this forward stays among the youngest, which are soon gone through
+            if (
+                gc.isenabled()
+            ):  # so that garbage of this forward stays in the youngest generation, which is collected fast
                 gc.disable()
                 stack.callback(gc.enable)
             self._exit = stack.pop_all()
@@ -147,7 +149,7 @@ class Recorder:
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
         self._exit.close()
-        # The graph holds the recorder, and the model may hold the graph: a circle through torch, which nothing breaks.
+        # The graph holds the recorder, and the model may hold the graph: a cycle through torch that is never collected.
         self.model, self.names = None, {}
         if self._error is not None and kind is None:
             raise self._error
@@ -158,8 +160,8 @@ class Recorder:
         Parameters
         ----------
         output
-            What forward gave: its tensors do not count, unless something else keeps them too. Without it, what hooks
-            do not see goes uncounted, since it cannot be told from results that are still in use.
+            The result of forward: its tensors do not count, unless autograd saves them, too. Without it, tensors that
+            hooks do not see are not counted, as they cannot be told from results that are still in use.
         """
         gc.collect(1)
         packed = sorted(self._packed, key=lambda pack: pack.order)
@@ -186,7 +188,7 @@ class Recorder:
         )
 
     def _named(self) -> dict[nn.Module, str]:
-        """But scripted modules, which have no hooks of forward: what they save is told of who calls them."""
+        """Names of modules, except scripted ones: these have no hooks, and what they save counts for their caller."""
         listed = () if self.model is None else self.model.named_modules()
         plain = {module: name for name, module in listed if not isinstance(module, torch.jit.ScriptModule)}
         return {**plain, **self.names}
@@ -207,12 +209,12 @@ class Recorder:
             packed = _Packed(tensor, Saver(self._scopes[-1], str(by), by.method), self._count)
             self._packed.add(packed)
             return packed
-        except BaseException as error:  # torch would end the process for it: it comes when forward is over
+        except BaseException as error:  # torch would abort the process: it is raised when forward is over
             self._error = self._error or error
             return tensor
 
     def _saved_by(self, frame: FrameType) -> SavedBy:
-        """The autograd.Function that saves, by the frame that called the hook; torch's function if there is none."""
+        """The autograd.Function that saves, from the frame that called the hook; else torch's function."""
         if frame.f_code is _APPLY:
             function = frame.f_locals["cls"]
             saved_by: Callable[..., SavedBy] | None = getattr(function, "saved_by", None)
@@ -221,7 +223,7 @@ class Recorder:
 
 
 def _saved_tensor(size: int, packs: Sequence[_Packed]) -> SavedTensor:
-    """Of all that was packed of one storage."""
+    """The record of one storage, from all tensors in it that were saved."""
     first = packs[0].tensor
     savers = tuple(dict.fromkeys(pack.saver for pack in packs))
     return SavedTensor(size, tuple(first.shape), str(first.dtype).removeprefix("torch."), savers)

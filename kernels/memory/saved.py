@@ -1,4 +1,4 @@
-"""What was found to be kept for backward, as numbers, table, JSON and picture."""
+"""What is saved for backward, as numbers, table, JSON and picture."""
 
 import json
 import re
@@ -16,7 +16,7 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def size(count: float) -> str:
-    """Bytes for a reader: 11.5 MiB."""
+    """Bytes with a unit, as 11.5 MiB."""
     power = 0
     while abs(count) >= 1023.95 and power < len(UNITS) - 1:
         count, power = count / 1024, power + 1
@@ -29,13 +29,13 @@ def like(name: str) -> str:
 
 
 def common(names: Iterable[str]) -> str:
-    """One name for like ones: numbers that differ become *."""
+    """One name for several that differ in numbers, which become *."""
     columns = zip(*(name.split(".") for name in names), strict=True)
     return ".".join(parts[0] if len(set(parts)) == 1 else "*" for parts in columns)
 
 
 def picture(path: str | PathLike[str]) -> Any:
-    """What draws into a file such as `path`.
+    """matplotlib's Figure, if it can be saved to `path`.
 
     Raises
     ------
@@ -44,23 +44,23 @@ def picture(path: str | PathLike[str]) -> Any:
     """
     if Path(path).suffix.lower() not in FORMATS or Path(path).is_dir():
         raise KernelError(f"plot must be a file that ends in one of {', '.join(FORMATS)}, got {str(path)!r}")
-    from matplotlib.figure import Figure  # a second to import, and only pictures need it
+    from matplotlib.figure import Figure  # takes a second to import, and only pictures need it
 
     return Figure
 
 
 @dataclass(frozen=True)
 class Saver:
-    """Who saves a tensor.
+    """An operation that saves a tensor.
 
     Attributes
     ----------
     module
-        By its name in the model.
+        The name of its module in the model.
     operation
         Torch's function, or the autograd.Function.
     method
-        Of this project, if any.
+        The method of this package, if it is one.
     """
 
     module: str
@@ -75,13 +75,13 @@ class SavedTensor:
     Attributes
     ----------
     bytes
-        Of the whole storage.
+        Size of the whole storage.
     shape, dtype
-        Of the tensor first seen in it.
+        Of the first tensor saved in it.
     by
-        Who saves it, in order.
+        The operations that save it, in order.
     seen
-        Whether autograd was seen saving it; else it merely lives on, and `by` says where it was made.
+        Whether a hook saw autograd save it; else it is only still alive, and `by` says what made it.
     """
 
     bytes: int
@@ -93,16 +93,16 @@ class SavedTensor:
 
 @dataclass(frozen=True)
 class Group:
-    """The tensors that one operation saves in one module or in like modules: in h.0.mlp and h.1.mlp, that is h.*.mlp.
+    """The tensors that one operation saves in one module or in repeated ones: h.*.mlp stands for h.0.mlp and h.1.mlp.
 
     Attributes
     ----------
     module
-        With * for numbers that differ.
+        Its name, with * for numbers that differ.
     operation, method
-        As of a `Saver`.
+        As in a `Saver`.
     bytes, tensors
-        How many are saved.
+        How many it saves.
     """
 
     module: str
@@ -119,15 +119,15 @@ class Saved:
     Attributes
     ----------
     tensors
-        What forward made and saves, largest first.
+        Tensors that forward made and saves, largest first.
     inputs
-        Saved of what was there before and is no parameter.
+        Bytes saved of other tensors that existed before forward.
     parameters
-        Saved of parameters and buffers.
+        Bytes saved of parameters and buffers.
     copies
-        Of parameters, as autocast makes them.
+        Bytes of copies of parameters, as autocast makes them.
     changed
-        Who saves a tensor that was changed in place afterwards, so that backward will fail.
+        Operations whose saved tensor was changed in place afterwards, so that backward will fail.
     """
 
     tensors: tuple[SavedTensor, ...]
@@ -138,16 +138,16 @@ class Saved:
 
     @property
     def total(self) -> int:
-        """Of `tensors`: the activations."""
+        """Bytes of `tensors`, the activations."""
         return sum(tensor.bytes for tensor in self.tensors)
 
     @property
     def unseen(self) -> int:
-        """The part of `total` that autograd was not seen saving, such as tensors put on a `ctx`."""
+        """The part of `total` that hooks did not see, such as tensors put on a `ctx`."""
         return sum(tensor.bytes for tensor in self.tensors if not tensor.seen)
 
     def groups(self) -> list[Group]:
-        """Of `tensors`, by who saves them first; largest first."""
+        """`tensors` grouped by the operation that saves them first; largest group first."""
         by_saver: dict[tuple[str, str], list[SavedTensor]] = {}
         for tensor in self.tensors:
             saver = tensor.by[0]
@@ -165,7 +165,7 @@ class Saved:
         return _sums((tensor.by[0].operation, tensor.bytes) for tensor in self.tensors)
 
     def by_module(self) -> dict[str, int]:
-        """Bytes of each module, by what is run in itself and not in its children; largest first."""
+        """Bytes that operations in each module save, without those in its children; largest first."""
         return _sums((tensor.by[0].module, tensor.bytes) for tensor in self.tensors)
 
     def table(self, rows: int = 12) -> str:
@@ -180,7 +180,7 @@ class Saved:
         return "\n".join(lines)
 
     def besides(self) -> str:
-        """What is saved that is no activation, in a line."""
+        """Saved tensors that are not activations, in one line."""
         parts = [("inputs", self.inputs), ("parameters", self.parameters), ("copies of parameters", self.copies)]
         note = "; ".join(f"{what} {size(count)}" for what, count in parts if count)
         hidden = f"{size(self.unseen)} of it kept otherwise than by autograd; " if self.unseen else ""

@@ -1,4 +1,4 @@
-"""The most bytes that are alive at once in a step of training, by the births and deaths of storages."""
+"""The peak of bytes alive in a step of training, by tracking when storages are made and freed."""
 
 import gc
 import weakref
@@ -19,10 +19,9 @@ Loss = Callable[..., Tensor]
 
 
 class Living(TorchDispatchMode):
-    """Counts the bytes of living storages that operations made while it is entered: `now`, and the `peak`.
+    """Counts the bytes of storages that operations make while it is entered and that are alive: `now`, and the `peak`.
 
-    What was there before does not count, nor do views of it, unless it is added. What an operation takes for itself
-    alone, as a workspace, is not seen.
+    Storages from before do not count, nor do views of them, unless added. Workspaces inside an operation are not seen.
     """
 
     def __init__(self) -> None:
@@ -36,14 +35,14 @@ class Living(TorchDispatchMode):
         return self
 
     def add(self, storage: torch.UntypedStorage) -> None:
-        """Count a storage, as long as it lives."""
+        """Count a storage as long as it is alive."""
         if storage._cdata not in self._known:
             self._know(storage, storage.nbytes())
 
     def now_without(self, results: Iterable[Tensor]) -> int:
-        """Bytes that are alive but for those of these tensors."""
-        theirs: dict[int, int] = {storage._cdata: storage.nbytes() for x in results for storage in storages(x)}
-        return self.now - sum(theirs.values())
+        """Bytes that are alive, without those of these tensors."""
+        sizes: dict[int, int] = {storage._cdata: storage.nbytes() for x in results for storage in storages(x)}
+        return self.now - sum(sizes.values())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for storage in operand_storages((args, kwargs)):
@@ -66,7 +65,7 @@ class Living(TorchDispatchMode):
 
 
 def peak_bytes(model: nn.Module, /, *args: Any, **kwargs: Any) -> int:
-    """The most bytes that are alive at once in forward and backward, over what is there before.
+    """The most bytes that are alive at once in forward and backward, besides those from before.
 
     A copy of the model runs on fake tensors, see `run_step`.
 
@@ -94,14 +93,13 @@ def run_step(
 ) -> None:
     """Count what lives in forward and backward of a copy of the model on fake tensors.
 
-    Backward is that of what `differentiated` says. Gradients of parameters are there before and are added to.
-    Operations are those of the device that the model is on; what one of them takes for itself while it runs is not
-    seen, nor what an allocator wastes.
+    Backward starts from the tensors that `differentiated` gives. Gradients of parameters exist before and are added to.
+    Operations are those of the model's device; their workspaces and the allocator's waste are not seen.
 
     Parameters
     ----------
     living
-        Counts.
+        The counter.
     model, args, kwargs
         The model, and what it is called with.
     loss, targets
@@ -109,9 +107,9 @@ def run_step(
     training
         Whether to run all modules in training mode.
     prepare
-        Is given the copy before it runs.
+        Called with the copy before it runs.
     between
-        Is given what is differentiable in the model's output, before the loss is made of it.
+        Called with the differentiable tensors of the model's output, before the loss is computed.
 
     Raises
     ------
@@ -119,7 +117,7 @@ def run_step(
         For a model that cannot run on fake tensors, or whose output has no gradient.
     """
     try:
-        with on_fakes(model, args, kwargs, targets) as (copied, given, named, wanted):
+        with on_fakes(model, args, kwargs, targets) as (copied, positional, named, copied_targets):
             if training:
                 train(copied)
             for weight in copied.parameters():
@@ -127,8 +125,9 @@ def run_step(
                     weight.grad = torch.zeros_like(weight)
             prepare(copied)
             with living:
-                _step(copied, given, named, between, partial(differentiated, loss=loss, targets=wanted))
-        del copied, given, named, wanted
+                to_differentiate = partial(differentiated, loss=loss, targets=copied_targets)
+                _step(copied, positional, named, between, to_differentiate)
+        del copied, positional, named, copied_targets, to_differentiate
     except KernelError:
         raise
     except Exception as error:  # of any kind, as the model raises it
@@ -143,27 +142,27 @@ def _step(
     args: Any,
     kwargs: Any,
     between: Callable[[list[Tensor]], object],
-    ends: Callable[[Any], list[Tensor]],
+    to_differentiate: Callable[[Any], list[Tensor]],
 ) -> None:
     with torch.enable_grad():
         output = model(*args, **kwargs)
         between([x for x in tensors(output) if x.requires_grad])
-        results = ends(output)
+        results = to_differentiate(output)
     torch.autograd.backward(results, [torch.ones_like(x) for x in results])
 
 
 def differentiated(output: Any, loss: Loss | None = None, targets: Any = None) -> list[Tensor]:
-    """What a step takes the gradient of: the loss, or else all that is differentiable in the model's output.
+    """The tensors that backward starts from: the loss, or else all differentiable tensors in the model's output.
 
     Parameters
     ----------
     output
-        The model's.
+        The model's output.
     loss
-        Makes the loss of the output, and of `targets` where there are any. None: the output's own, as models of
-        transformers give with labels, if it has one.
+        Computes the loss from the output, and from `targets` if given. None: the output's own loss, as in transformers'
+        models with labels, if it has one.
     targets
-        The loss's second argument; None: it has none.
+        The loss's second argument, if it has one.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Tensors in whatever values hold them, and the storages that these tensors have."""
+"""Tensors inside nested values, and the storages of tensors."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 
 def storages(tensor: Tensor) -> Iterator[torch.UntypedStorage]:
-    """Of a tensor; of the inner tensors of a sparse one or a wrapper such as DTensor."""
+    """The storages of a tensor, or of the inner tensors of a sparse one or a wrapper such as DTensor."""
     if is_traceable_wrapper_subclass(tensor):
         for name in tensor.__tensor_flatten__()[0]:
             inner = getattr(tensor, name)
@@ -30,7 +30,7 @@ def tensors(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
     for leaf in tree_leaves(value):
         if isinstance(leaf, Tensor):
             yield leaf
-        elif isinstance(leaf, Mapping):  # one that torch does not know to take apart
+        elif isinstance(leaf, Mapping):  # a kind that tree_leaves does not take apart
             yield from tensors(dict(leaf), seen)
         elif hasattr(leaf, "__dict__") and not isinstance(leaf, type | nn.Module) and id(leaf) not in seen:
             seen.add(id(leaf))
@@ -38,12 +38,12 @@ def tensors(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
 
 
 def addresses(values: Any) -> set[int]:
-    """What tells the storages of all tensors in `values` from others, as long as they live."""
+    """Keys of the storages of all tensors in `values`, unique as long as these are alive."""
     return {storage._cdata for tensor in tensors(values) for storage in storages(tensor)}
 
 
 def operand_storages(value: Any) -> Iterator[torch.UntypedStorage]:
-    """The storages in what an operation is given or gives."""
+    """The storages of the tensors in an operation's arguments or result."""
     for leaf in tree_leaves(value):
         if isinstance(leaf, Tensor):
             yield from storages(leaf)

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from kernels.errors import KernelError
 from kernels.memory.making import building, imported
-from kernels.memory.own import Built, own
 from kernels.memory.plain import ACTIVATIONS
 from kernels.memory.recipes import RECIPES, Recipe
+from kernels.memory.user_model import Built, user_model
 from kernels.names import ATTENTION
 from kernels.names import DTYPES as DTYPE_NAMES
 
@@ -33,7 +33,7 @@ RENAMED = {"gelu_tanh": "gelu_pytorch_tanh"}  # ours: transformers'
 
 
 def names() -> tuple[str, ...]:
-    """Of the models that `build` knows."""
+    """Names of the models that `build` knows."""
     return tuple(RECIPES)
 
 
@@ -55,14 +55,14 @@ def build(
         One of `names()`, or `package.module:function`: a function without arguments that gives a model, which is left
         in its mode, and its inputs, a tensor, a tuple or a dictionary; it runs with `dtype` as torch's default.
     batch, seq, dtype, attention, act
-        None stands for what is natural to the model.
+        None: the usual value for the model.
     **overrides
         Values in place of the published ones, such as num_hidden_layers, by their names in the configuration.
 
     Raises
     ------
     KernelError
-        For what there is not.
+        For an unknown name or an invalid value.
     """
     if dtype not in (None, *DTYPES):
         raise KernelError(f"dtype must be one of {', '.join(map(str, DTYPES))}, got {dtype!r}")
@@ -71,7 +71,7 @@ def build(
         for option, value in given.items():
             if value is not None:
                 raise KernelError(f"{option} must be left out for {name}, got {value!r}: the function decides")
-        return own(name, dtype)
+        return user_model(name, dtype)
     if name not in RECIPES:
         near = difflib.get_close_matches(name, RECIPES, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -101,8 +101,8 @@ def narrow(
 ) -> Built:
     """A narrow copy of a model: modules of the same names, few elements, a batch of four; options as of `build`.
 
-    It runs for real in a moment, and stands in for the model where numbers are needed. A function of the user's has no
-    narrow copy: its own model is built.
+    It runs for real in a moment, and replaces the model where values are needed. A user's function has no narrow copy:
+    its own model is built.
     """
     if name not in RECIPES:
         return build(name, dtype=dtype, attention=attention, act=act)
@@ -112,7 +112,7 @@ def narrow(
 
 
 def _transformers(module: str, attribute: str) -> Any:
-    """Imported when it is needed, as not everybody has it."""
+    """An attribute of transformers, which is imported only when needed."""
     try:
         return imported(module, attribute)
     except ImportError as error:
@@ -124,7 +124,7 @@ def _transformers(module: str, attribute: str) -> Any:
 def _configured(
     name: str, recipe: Recipe, given: Mapping[str, Any], attention: str
 ) -> tuple[Callable[[Any], nn.Module], Any]:
-    """What makes the model, and its argument."""
+    """The function that makes the model, and its argument."""
     make = recipe.model
     if not isinstance(make, str):
         _check(name, recipe, given, recipe.values, ACTIVATIONS)
@@ -137,8 +137,8 @@ def _configured(
     takes = [key for key in given if hasattr(usual, key)] + [key for keys in inner.values() for key in keys]
     _check(name, recipe, given, {*recipe.values, *takes}, _transformers("transformers.activations", "ACT2FN"))
     values = {part: {key: given[key] for key in keys} for part, keys in inner.items()} or {**recipe.values, **given}
-    chosen = {"attn_implementation": attention} if recipe.attends else {}
-    return partial(kind._from_config, dtype=torch.get_default_dtype(), **chosen), kind.config_class(**values)
+    implementation = {"attn_implementation": attention} if recipe.attends else {}
+    return partial(kind._from_config, dtype=torch.get_default_dtype(), **implementation), kind.config_class(**values)
 
 
 def _check(
@@ -152,9 +152,9 @@ def _check(
 
 
 def _replace(model: nn.Module, config: Any, act: str) -> None:
-    """transformers' ResNet hands its activation to some of its layers only: the others get it here."""
+    """Set the activation in all layers: transformers' ResNet passes it to some of them only."""
     activations = _transformers("transformers.activations", "ACT2FN")
-    usual = getattr(type(config)(), act, None)  # none where only the parts of a configuration have one
+    usual = getattr(type(config)(), act, None)  # None if only sub-configurations have one
     for module in list(model.modules()) if usual else []:
         for name, child in module.named_children():
             if type(child) is type(activations[usual]):
@@ -178,7 +178,7 @@ def _inputs(recipe: Recipe, config: Any, batch: int, seq: int) -> dict[str, Tens
     inputs = {}
     if "tokens" in recipe.inputs:
         words = getattr(config, "text_config", config).vocab_size
-        inputs["input_ids"] = torch.randint(2, words, (batch, seq))  # 0 or 1 is padding, which asks for a mask
+        inputs["input_ids"] = torch.randint(2, words, (batch, seq))  # 0 or 1 is padding, which would need a mask
     if "images" in recipe.inputs:
         side = getattr(config, "vision_config", config).image_size
         inputs["pixel_values"] = torch.randn(batch, 3, side, side)

@@ -1,4 +1,4 @@
-"""A budget of memory in, a plan out: how many bits each saved tensor of a model gets."""
+"""Plans for a budget of memory: how many bits each saved tensor of a model gets."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Few samples of a batch, by which errors are measured: one part to plan by, another to check the plan by."""
+"""A few samples of a batch to measure errors on: some to make a plan with, others to check it."""
 
 from collections.abc import Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -17,14 +17,14 @@ class Call(NamedTuple):
 
 
 def call_of(inputs: Any) -> Call:
-    """Of `inputs` as `convert` takes them."""
+    """The call for `inputs` as `convert` takes them."""
     if isinstance(inputs, Mapping):
         return Call((), dict(inputs))
     return Call((inputs,) if isinstance(inputs, Tensor) else tuple(inputs), {})
 
 
 class Parts(NamedTuple, Generic[T]):
-    """Samples to plan by, others to check by, and the share of the batch that each of both is."""
+    """Samples to plan with, others to check with, and the share of the batch that each of the two is."""
 
     to_plan: T
     to_check: T
@@ -32,10 +32,10 @@ class Parts(NamedTuple, Generic[T]):
 
 
 def parts(batch: T, samples: int) -> Parts[T]:
-    """So many samples of a batch, of any nesting of tensors, to plan by, and as many others to check by.
+    """Split `samples` samples to plan with, and as many to check with, from a batch of nested tensors.
 
-    The whole batch serves for both where tensors do not tell the samples, by having all the same length, or where there
-    are too few of them.
+    The whole batch is used for both if tensors have different lengths, so that samples cannot be told apart, or if
+    there are too few.
     """
     lengths = {x.shape[0] if x.dim() else 0 for x in tree_leaves(batch) if isinstance(x, Tensor)}
     count = lengths.pop() if len(lengths) == 1 else 0

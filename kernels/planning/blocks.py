@@ -1,4 +1,4 @@
-"""The blocks of a model that backward may compute again from their inputs, as `torch.utils.checkpoint` does."""
+"""Blocks of a model that backward can compute again from their inputs, as `torch.utils.checkpoint` does."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,10 +13,10 @@ from kernels.memory.measure import has_forward
 def repeated_blocks(model: nn.Module) -> list[str]:
     """Names of the outermost modules that follow others of their class in a list or a sequence, in that order.
 
-    Not those that count something in forward, as batch norms do their running statistics: it would count twice.
+    Without blocks that count something in forward, as batch norms with running statistics do: it would count twice.
     """
-    found: list[str] = []
-    seen: set[nn.Module] = set()  # those blocks, and what is in them: a module may have several names
+    blocks: list[str] = []
+    seen: set[nn.Module] = set()  # the blocks and all modules in them, as a module may have several names
     for name, module in model.named_modules():
         if not isinstance(module, nn.ModuleList | nn.Sequential) or module in seen:
             continue
@@ -25,8 +25,8 @@ def repeated_blocks(model: nn.Module) -> list[str]:
             is_block = kinds.count(type(child)) > 1 and any(True for _ in child.children()) and may_run_again(child)
             if is_block and seen.isdisjoint(child.modules()):
                 seen.update(child.modules())
-                found.append(f"{name}.{key}" if name else key)
-    return found
+                blocks.append(f"{name}.{key}" if name else key)
+    return blocks
 
 
 def may_run_again(block: nn.Module) -> bool:
@@ -37,12 +37,12 @@ def may_run_again(block: nn.Module) -> bool:
 
 @contextmanager
 def recomputing(model: nn.Module, blocks: Sequence[str]) -> Iterator[None]:
-    """The model, with these blocks computed again in backward."""
-    stands = [Recomputed(model.get_submodule(name)) for name in blocks]
-    for stand in stands:
-        stand.install()
+    """Makes backward compute these blocks again while it is entered."""
+    forwards = [Recomputed(model.get_submodule(name)) for name in blocks]
+    for forward in forwards:
+        forward.install()
     try:
         yield
     finally:
-        for name, stand in zip(reversed(blocks), reversed(stands), strict=True):
-            stand.remove(name)
+        for name, forward in zip(reversed(blocks), reversed(forwards), strict=True):
+            forward.remove(name)

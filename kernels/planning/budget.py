@@ -22,7 +22,7 @@ def check(budget: Any) -> int | float:
     Raises
     ------
     KernelError
-        For what is neither.
+        For anything else.
     """
     if isinstance(budget, str) and (written := _WRITTEN.fullmatch(budget)) and written[2].lower() in _UNITS:
         number, unit = float(written[1]), _UNITS[written[2].lower()]

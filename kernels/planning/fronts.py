@@ -1,4 +1,4 @@
-"""The Pareto front: bytes of a step against the error of its gradient, with what else one could do beside it."""
+"""The Pareto front: bytes of a step against the error of its gradient, with alternatives for comparison."""
 
 import json
 from collections.abc import Callable
@@ -37,9 +37,9 @@ class Point:
     Attributes
     ----------
     name
-        Of a way that has one; "" for a solution.
+        Name of an alternative; "" for a solution.
     bytes
-        Of a step.
+        Bytes of a step.
     error
         ||g' - g|| / ||g|| of the gradient, predicted.
     """
@@ -51,7 +51,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Front:
-    """Solutions for several budgets, and named ways beside them. `str(front)` is a table.
+    """Solutions for several budgets, and named alternatives. `str(front)` is a table.
 
     Attributes
     ----------
@@ -60,11 +60,11 @@ class Front:
     by
         Which bytes were limited: "kept" for backward, or at the "peak".
     points
-        Solutions of codes alone, by bytes.
+        Solutions with codes only, by bytes.
     named
         The model as it is, all repeated blocks computed again, the same bits everywhere, and the plan.
     measured_on
-        As of a plan.
+        As in a plan.
     """
 
     model: str
@@ -96,7 +96,7 @@ class Front:
         Raises
         ------
         KernelError
-            For an ending that no picture has.
+            For an ending that is not one of a picture.
         OSError
             Where it cannot be written.
         """
@@ -131,7 +131,7 @@ class Front:
         return figure
 
     def _bytes(self, point: Point) -> int:
-        return point.bytes.kept if self.by == "kept" else point.bytes.peak or 0  # known where it is asked for
+        return point.bytes.kept if self.by == "kept" else point.bytes.peak or 0  # known if it is limited
 
 
 def front(
@@ -155,25 +155,25 @@ def front(
     Parameters
     ----------
     model, inputs, loss, targets, rounding, samples, passes, stand_in, compiled, progress
-        As of `make_plan`.
+        As for `make_plan`.
     plan
-        One of this model, to be among the named points.
+        A plan of this model, to be among the named points.
     by
         Which bytes are limited: "kept" for backward, or at the "peak" of a step.
     count
-        How many budgets, between the least that codes alone can hold and what the model takes now.
+        How many budgets, from the smallest that codes alone can keep to the bytes that the model takes now.
 
     Raises
     ------
     KernelError
-        As `make_plan` does; for a count below 2, and for other bytes: of a compiled model the peak is not known.
+        As `make_plan` does; for a count below 2; and for other `by`: the peak of a compiled model is not known.
     """
     task = kind_of(compiled)(model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in, progress)
     return front_of(task, plan, by, count)
 
 
 def front_of(task: Task, plan: Plan | None = None, by: By = "kept", count: int = COUNT) -> Front:
-    """As `front`, of a task."""
+    """As `front`, for a task."""
     if by not in NAMES:
         raise KernelError(f"by must be one of {', '.join(NAMES)}, got {shown(by)}")
     if by == "peak" and task.compiled:
@@ -199,16 +199,16 @@ def front_of(task: Task, plan: Plan | None = None, by: By = "kept", count: int =
 
 
 def _solutions(task: Task, step: Step, errors: SiteErrors, by: By, count: int) -> list[Point]:
-    """The solutions of limits by equal factors, from the least that codes can hold to that of whole tensors."""
-    of = step.kept_with if by == "kept" else step.peak_with
+    """The solutions for limits in a geometric sequence, from the narrowest codes to whole tensors."""
+    bytes_with = step.kept_with if by == "kept" else step.peak_with
     whole = dict.fromkeys([site.name for site in step.sites], None)
-    ends = of(everywhere(step, WIDTHS[0])) or 0, of(whole) or 0  # known where they are asked for
-    found = []
-    for number, limit in enumerate(np.geomspace(*ends, count)):
+    smallest, largest = bytes_with(everywhere(step, WIDTHS[0])) or 0, bytes_with(whole) or 0  # known if limited
+    points = []
+    for number, limit in enumerate(np.geomspace(smallest, largest, count)):
         task.progress(f"solving for budget {number + 1} of {count}")
-        most = int(np.ceil(limit)) if number else ends[0]
-        found.append(_point(step, errors, solve(step, errors, Limits(**{by: most})).bits))
-    return found
+        most = int(np.ceil(limit)) if number else smallest
+        points.append(_point(step, errors, solve(step, errors, Limits(**{by: most})).bits))
+    return points
 
 
 def _point(step: Step, errors: SiteErrors, bits: Bits, name: str = "") -> Point:

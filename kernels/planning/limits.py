@@ -15,20 +15,20 @@ class Limits:
     Attributes
     ----------
     peak
-        Alive at once, over what is there before the step.
+        Alive at once, besides those from before the step.
     kept
-        When the backward pass begins.
+        Alive when the backward pass begins.
     """
 
     peak: int | None = None
     kept: int | None = None
 
     def include(self, kept: int, peak: int | None) -> bool:
-        """Whether these bytes are within them."""
+        """Whether these bytes are within the limits."""
         return (self.peak is None or (peak is not None and peak <= self.peak)) and (
             self.kept is None or kept <= self.kept
         )
 
     def hold(self, step: "Step", bits: Mapping[str, int | None]) -> bool:
-        """Whether a step stays within them."""
+        """Whether a step stays within the limits."""
         return self.include(step.kept_with(bits), step.peak_with(bits))

@@ -18,7 +18,7 @@ from kernels.planning.sensitivity import Bits, SiteErrors
 from kernels.planning.solve import InfeasibleError, Solution, error_of, everywhere, solve, widest
 from kernels.planning.task import PASSES, SAMPLES, Blocks, StandIn, Task, completed
 
-USUAL = 4  # bits: with these everywhere networks train as without codes, see docs/training.md
+USUAL = 4  # bits with which networks train as well as without codes, see docs/training.md
 
 
 def make_plan(
@@ -38,50 +38,50 @@ def make_plan(
 ) -> Plan:
     """The plan of least error of the gradient for a budget of memory; the model is left as it was.
 
-    If codes alone do not fit, or only with too large an error, blocks are computed again in backward, the fewest that
-    do: the first ones, whose backward passes come last, when the rest of the memory is free again.
+    If codes alone do not fit, or only with too large an error, backward computes as few blocks as possible again: the
+    first ones, whose backward passes come last, when the other memory is free again.
 
     Parameters
     ----------
     model
-        As it trains: not converted, on its device. It may be on fake tensors, with a `stand_in`.
+        The model as it trains, not converted and on its device. It may have fake tensors, with a `stand_in`.
     inputs
-        A whole batch of training, as `convert` takes it: its size says what a step takes.
+        A whole training batch, as `convert` takes it: bytes are those of a step with it.
     budget
-        Bytes at the peak of forward and backward, over what is there before them (parameters, gradients, the
-        optimizer's state), as "24GiB"; or, between 0 and 1, a share of the bytes that the model keeps for backward now.
+        Bytes at the peak of forward and backward, besides those from before (parameters, gradients, the optimizer's
+        state), as "24GiB"; or, between 0 and 1, a share of the bytes that the model saves for backward now.
     loss
-        Makes the loss of the model's output, and of the targets if there are any. By default the output's own, as
-        models of transformers give with labels, or else random linear functions.
+        Computes the loss from the model's output, and from the targets if given. By default the output's own loss, as
+        in transformers' models with labels, or else random linear functions.
     targets
-        The loss's second argument: of a batch, as the inputs are.
+        The loss's second argument, for the same batch as the inputs.
     max_gradient_error
-        Bound on ||g' - g|| / ||g|| of the gradient, above which blocks are computed again. By default what 4 bits
-        everywhere would do; then a larger one is taken where nothing else fits.
+        Bound on ||g' - g|| / ||g|| of the gradient, above which blocks are computed again. By default the error of 4
+        bits everywhere; a larger one is then accepted if nothing else fits.
     rounding
         "nearest" or "stochastic".
     samples
-        How many of the batch errors are measured by; as many others check the plan.
+        How many samples of the batch errors are measured on; as many others check the plan.
     passes
-        Backward passes over those samples; three for each kind of saved tensor are needed.
+        Backward passes over these samples; each kind of saved tensor needs three.
     stand_in
-        Another model with modules of the same names, its inputs, and its targets if the loss takes any, to measure
-        errors on: a narrow one of one that is too large.
+        A narrow model with modules of the same names, its inputs, and its targets if the loss takes any: errors are
+        measured on it if the model itself is too large.
     compiled
-        Whether the plan is for `torch.compile`, by `compression.options(plan=...)`: of what crosses in the graphs of
-        the whole model. The budget is a share of what the model keeps in eager mode, then.
+        Whether the plan is for `torch.compile`, by `compression.options(plan=...)`: it covers tensors that pass from
+        forward to backward graphs. The budget is then a share of the bytes that the model saves in eager mode.
     progress
-        Is given a text of what is being done, now and then.
+        Called with a text for each thing that is being done.
 
     Returns
     -------
     Plan
-        Never one with a larger error on the checking samples than the widest codes that fit, the same everywhere.
+        Its error on the checking samples is at most that of the widest codes that fit with the same bits everywhere.
 
     Raises
     ------
     KernelError
-        For a budget that cannot be held, with the least that can; for a model that does not run on fake tensors.
+        For a budget that is too small, with the smallest possible; for a model that does not run on fake tensors.
     """
     _check(max_gradient_error)
     task = kind_of(compiled)(model, call_of(inputs), loss, targets, rounding, samples, passes, stand_in, progress)
@@ -89,16 +89,16 @@ def make_plan(
 
 
 def kind_of(compiled: bool) -> type[Task]:
-    """What asks a model, in eager mode or compiled."""
+    """The class of tasks for a model in eager mode or compiled."""
     if not compiled:
         return Task
-    from kernels.compression.planning import CompiledTask  # with Inductor, which takes seconds to import
+    from kernels.compression.planning import CompiledTask  # imports Inductor, which takes seconds
 
     return CompiledTask
 
 
 def plan_of(task: Task, budget: str | float, max_gradient_error: float | None = None) -> Plan:
-    """As `make_plan`, of a task."""
+    """As `make_plan`, for a task."""
     number = check(budget)
     if task.compiled and isinstance(number, int):
         raise KernelError(
@@ -109,32 +109,32 @@ def plan_of(task: Task, budget: str | float, max_gradient_error: float | None = 
     limit = limits(budget, stock.kept)
     if limit.include(stock.kept, stock.peak):
         return Plan(name, str(budget), rounding, (), (), stock, stock, Errors(0.0, 0.0), 0, 0.0, 0.0, "", task.compiled)
-    found = _searched(task, limit, max_gradient_error)
-    uniform = widest(found.step, limit)
-    of_plan, of_uniform = task.checked(found.blocks, [found.solution.bits, uniform])
-    solution = found.solution
-    if of_plan > of_uniform:
-        solution = Solution(uniform, error_of(found.errors, uniform), solution.gap)
-        of_plan = of_uniform
+    best = _search(task, limit, max_gradient_error)
+    uniform = widest(best.step, limit)
+    plan_error, uniform_error = task.checked(best.blocks, [best.solution.bits, uniform])
+    solution = best.solution
+    if plan_error > uniform_error:
+        solution = Solution(uniform, error_of(best.errors, uniform), solution.gap)
+        plan_error = uniform_error
     return Plan(
         name,
         str(budget),
         rounding,
-        tuple(found.blocks),
-        _sites(found.step, solution.bits, found.errors),
+        tuple(best.blocks),
+        _sites(best.step, solution.bits, best.errors),
         stock,
-        Bytes(found.step.kept_with(solution.bits), found.step.peak_with(solution.bits)),
-        Errors(solution.error**0.5, of_plan**0.5),
+        Bytes(best.step.kept_with(solution.bits), best.step.peak_with(solution.bits)),
+        Errors(solution.error**0.5, plan_error**0.5),
         next(iter(uniform.values()), 0),
-        of_uniform**0.5,
+        uniform_error**0.5,
         solution.gap,
         task.measured_on,
         task.compiled,
     )
 
 
-class _Found(NamedTuple):
-    """A solution with some blocks computed again, and what it was found by."""
+class _Candidate(NamedTuple):
+    """A solution with some blocks computed again, with the step and errors that it is for."""
 
     blocks: Blocks
     step: Step
@@ -142,58 +142,58 @@ class _Found(NamedTuple):
     solution: Solution
 
 
-def _searched(task: Task, limit: Limits, bound: float | None) -> _Found:
+def _search(task: Task, limit: Limits, bound: float | None) -> _Candidate:
     """The solution with the fewest blocks computed again whose error is within the bound; else of the least error."""
     blocks = task.blocks
     step = task.step(())
     if not limit.hold(step, everywhere(step, WIDTHS[0])):
-        widest(_with_all(task, blocks, step), limit)  # before it takes time
+        widest(_with_all(task, blocks, step), limit)  # raises before errors are measured, which takes time
     errors = task.errors((), step)
-    most = bound**2 if bound is not None else sum(by_bits[USUAL] for by_bits in errors.values())
+    max_error = bound**2 if bound is not None else sum(by_bits[USUAL] for by_bits in errors.values())
 
-    def guessed(count: int) -> float:
-        """The error with so many blocks computed again, infinite where they do not fit."""
-        some = step if count == 0 else task.step(blocks[:count])
+    def estimated_error(count: int) -> float:
+        """The error with `count` blocks computed again, infinite if that does not fit."""
+        recomputed = step if count == 0 else task.step(blocks[:count])
         try:
-            return solve(some, completed(errors, some), limit).error
+            return solve(recomputed, completed(errors, recomputed), limit).error
         except InfeasibleError:
             return inf
 
     count = 0
-    if blocks and guessed(0) > most and _can_run_again(task, blocks):
+    if blocks and estimated_error(0) > max_error and _can_run_again(task, blocks):
         low, count = 0, len(blocks)
         while count - low > 1:
             middle = (low + count) // 2
-            low, count = (low, middle) if guessed(middle) <= most else (middle, count)
-    found = _measured(task, blocks[:count], limit)
-    while found.solution.error > most and 0 < count < len(blocks):  # what was guessed was too little
+            low, count = (low, middle) if estimated_error(middle) <= max_error else (middle, count)
+    candidate = _measured(task, blocks[:count], limit)
+    while candidate.solution.error > max_error and 0 < count < len(blocks):  # the estimate was too low
         count += 1
-        found = _measured(task, blocks[:count], limit)
-    if bound is not None and found.solution.error > most:
+        candidate = _measured(task, blocks[:count], limit)
+    if bound is not None and candidate.solution.error > max_error:
         raise KernelError(
-            f"max_gradient_error must be at least {found.solution.error**0.5:.3g} for this budget, got {bound:g}; or"
-            " give a larger budget"
+            f"max_gradient_error must be at least {candidate.solution.error**0.5:.3g} for this budget, got {bound:g};"
+            " or give a larger budget"
         )
-    return found
+    return candidate
 
 
-def _measured(task: Task, blocks: Blocks, limit: Limits) -> _Found:
+def _measured(task: Task, blocks: Blocks, limit: Limits) -> _Candidate:
     """The solution with these blocks computed again; raises InfeasibleError."""
     step = task.step(blocks)
     errors = task.errors(blocks, step)
-    return _Found(blocks, step, errors, solve(step, errors, limit))
+    return _Candidate(blocks, step, errors, solve(step, errors, limit))
 
 
 def _with_all(task: Task, blocks: Blocks, step: Step) -> Step:
-    """A step with all blocks computed again, or the one without, if that cannot be."""
+    """A step with all blocks computed again, or `step` if that is impossible."""
     return task.step(blocks) if _can_run_again(task, blocks) else step
 
 
 def _can_run_again(task: Task, blocks: Blocks) -> bool:
-    """Whether backward can run all blocks again: not, for one, where they fill a cache."""
+    """Whether backward can run all blocks again; not if they fill a cache, for example."""
     try:
         task.step(blocks)
-    except KernelError:  # as the model raises it in its second run
+    except KernelError:  # raised by the second run of a block
         return False
     return True
 

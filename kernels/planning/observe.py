@@ -1,7 +1,7 @@
-"""What a step of training saves, and when: the sites of a model, and the memory that is alive from event to event.
+"""Observes what a training step saves, and when: the sites of a model, and the bytes that are alive between events.
 
-One step runs on fake tensors, which have neither numbers nor memory, with codes of one width at every site. What other
-widths would take at each moment follows: a site's bytes count from when it is saved until backward has used it.
+One step runs on fake tensors, which have neither values nor memory, with codes of one width at every site. The bytes
+with other widths follow from it: those of a site count from when it is saved until backward has used it.
 """
 
 import weakref
@@ -22,7 +22,7 @@ from kernels.methods.planned import Planned
 
 @dataclass(frozen=True)
 class SavedSite:
-    """A tensor that is saved, floating-point and large enough for codes.
+    """A saved tensor that is floating-point and large enough for codes.
 
     Attributes
     ----------
@@ -31,9 +31,9 @@ class SavedSite:
     whole
         Bytes of the tensor.
     per_bit, fixed
-        Bytes of its codes for each bit of an element, and besides, of minima and steps.
+        Bytes of its codes for each bit of an element, and bytes of minima and steps.
     born, dead
-        The segments of the step, see `Step`, from the first to before the last in which it is kept.
+        The first segment of the step (see `Step`) in which it is kept, and the first in which it is not.
     """
 
     name: str
@@ -44,7 +44,7 @@ class SavedSite:
     dead: int
 
     def bytes(self, bits: int | None) -> int:
-        """That it takes with so many bits; None: as it is."""
+        """Bytes that it takes with `bits` bits; None: as a whole tensor."""
         return self.whole if bits is None else bits * self.per_bit + self.fixed
 
 
@@ -57,14 +57,14 @@ class Step:
     sites
         In the order in which they are saved.
     bits
-        Of each code.
+        Bits of each code.
     peaks
-        The most bytes that are alive over what was there before, in each segment of the step; a segment ends where a
-        site is saved or freed. None at all: they are not known.
+        The most bytes alive in each segment of the step, besides those from before; a segment ends when a site is saved
+        or freed. Empty if not known.
     backward
         The first segment after the model's forward pass: of the loss, and then of the backward pass.
     kept
-        Bytes that are alive when the model's forward pass ends, without its output.
+        Bytes alive when the model's forward pass ends, without its output.
     """
 
     sites: Sequence[SavedSite]
@@ -74,11 +74,11 @@ class Step:
     kept: int
 
     def kept_with(self, bits: Mapping[str, int | None]) -> int:
-        """Bytes that are kept for backward with other bits at some sites."""
+        """Bytes that are saved for backward with other bits at some sites."""
         return self.kept + sum(self._more(site, bits) for site in self.sites if site.born < self.backward <= site.dead)
 
     def peak_with(self, bits: Mapping[str, int | None]) -> int | None:
-        """The most bytes that are alive with other bits at some sites; None: it is not known."""
+        """The most bytes alive with other bits at some sites; None if not known."""
         if not self.peaks:
             return None
         more = [0] * (len(self.peaks) + 1)
@@ -97,7 +97,7 @@ class Step:
 
 
 class _History(Living):
-    """Notes the most bytes alive between two events."""
+    """Records the most bytes alive between two events, and the sites."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,13 +106,13 @@ class _History(Living):
         self._lives: dict[int, list[int]] = {}
 
     def event(self) -> int:
-        """End a segment; which one begins."""
+        """End a segment; gives the number of the next."""
         self.peaks.append(self.peak)
         self.peak = self.now
         return len(self.peaks)
 
     def saved(self, name: str, x: Tensor, code: Groups, bits: int) -> None:
-        """Take a site down, whose code lives from now on."""
+        """Record a site, whose code is alive from now on."""
         planes, *rest = (tensor.nbytes for tensor in code.parts())
         key = len(self._site)
         self._site[key] = name, flat(x).nbytes, planes // bits, sum(rest)
@@ -123,14 +123,14 @@ class _History(Living):
         self._lives[key][1] = self.event()
 
     def sites(self) -> list[SavedSite]:
-        """All of them, once the step is over."""
+        """All sites, after the step."""
         last = len(self.peaks)
         lives = [(born, last if dead < 0 else dead) for born, dead in self._lives.values()]
         return [SavedSite(*site, *life) for site, life in zip(self._site.values(), lives, strict=True)]
 
 
-class _Noting(Compressing):
-    """Tells a history what it codes."""
+class _ObservingMode(Compressing):
+    """Records in a history what it codes."""
 
     history: _History
 
@@ -142,17 +142,17 @@ class _Noting(Compressing):
         return code
 
 
-class _Noted(InFewBits):
-    """Stands for the forward of a model while it is observed."""
+class _ObservedForward(InFewBits):
+    """Replaces the forward of a model while it is observed."""
 
     def __init__(self, module: nn.Module, bits: int, history: _History) -> None:
         super().__init__(module, Planned(bits))
         self._history = history
 
     def mode(self, *given: Any) -> Compressing:
-        noting = _Noting(*given)
-        noting.history = self._history
-        return noting
+        mode = _ObservingMode(*given)
+        mode.history = self._history
+        return mode
 
 
 def observe(
@@ -165,16 +165,16 @@ def observe(
     bits: int = 4,
     training: bool = False,
 ) -> Step:
-    """A step of the model, which is left as it was.
+    """Observe a step of the model, which stays unchanged.
 
     Parameters
     ----------
     model, args, kwargs
         The model, and what it is called with.
     loss, targets
-        As of `kernels.memory.step.differentiated`.
+        As for `kernels.memory.step.differentiated`.
     bits
-        Of the codes.
+        Bits of the codes.
     training
         Whether to run all modules in training mode.
 
@@ -183,10 +183,10 @@ def observe(
     KernelError
         For a model that cannot run on fake tensors, or whose output has no gradient.
     """
-    history, halves = _History(), list[tuple[int, int]]()
+    history, forward_ends = _History(), list[tuple[int, int]]()
 
-    def half(results: list[Tensor]) -> None:
-        halves.append((history.event(), history.now_without(results)))
+    def end_forward(results: list[Tensor]) -> None:
+        forward_ends.append((history.event(), history.now_without(results)))
 
     run_step(
         history,
@@ -196,8 +196,8 @@ def observe(
         loss=loss,
         targets=targets,
         training=training,
-        prepare=lambda copied: _Noted(copied, bits, history).install(),
-        between=half,
+        prepare=lambda copied: _ObservedForward(copied, bits, history).install(),
+        between=end_forward,
     )
     history.event()  # ends the last segment
-    return Step(history.sites(), bits, tuple(history.peaks), *halves[0])
+    return Step(history.sites(), bits, tuple(history.peaks), *forward_ends[0])

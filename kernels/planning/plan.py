@@ -1,4 +1,4 @@
-"""A plan: how many bits each saved tensor of a model gets, what that takes, and how it was checked; and its JSON."""
+"""A plan: how many bits each saved tensor of a model gets, its bytes and errors; and its JSON."""
 
 import json
 from collections.abc import Mapping
@@ -31,11 +31,11 @@ class PlannedSite:
     name
         See `kernels.eager.sites`.
     bits
-        Of its codes; None: it stays as it is.
+        Bits of its codes; None: it is saved whole.
     whole, bytes
-        What it takes as it is, and by the plan.
+        Its bytes as a whole tensor, and with the plan.
     error
-        ||g' - g||² / ||g||² of the gradient, as far as these codes alone disturb it.
+        ||g' - g||² / ||g||² of the gradient with these codes alone.
     """
 
     name: str
@@ -47,20 +47,20 @@ class PlannedSite:
 
 @dataclass(frozen=True)
 class Bytes:
-    """Of one step: kept for backward, and alive at once over what was there before; None: not known."""
+    """Bytes of one step: saved for backward, and alive at the peak besides those from before; None: not known."""
 
     kept: int
     peak: int | None
 
     @property
     def peak_text(self) -> str:
-        """For a table."""
+        """The peak for a table."""
         return "–" if self.peak is None else size(self.peak)
 
 
 @dataclass(frozen=True)
 class Errors:
-    """||g' - g|| / ||g|| of the gradient, predicted and measured on samples that nothing was chosen by."""
+    """||g' - g|| / ||g|| of the gradient, predicted, and measured on samples that the plan was not made with."""
 
     predicted: float
     measured: float
@@ -75,23 +75,23 @@ class Plan:
     model
         Name of the class.
     budget
-        As it was given.
+        The budget as it was given.
     rounding
-        Of all codes.
+        Rounding of all codes.
     recomputed
         Names of blocks that backward computes again.
     sites
         In the order in which they are saved.
     stock, planned
-        Bytes of the model as it was, and by the plan.
+        Bytes of the unchanged model, and with the plan.
     errors
-        Of the plan.
+        Errors of the plan.
     uniform, uniform_error
-        The widest codes that fit into the budget if all tensors get the same; their measured error.
+        The widest codes that fit the budget if all tensors get the same; their measured error.
     gap
-        How far below the predicted error's square the least may be, as a share.
+        How far the smallest squared error may be below the predicted one, as a share of it.
     measured_on
-        What errors were measured on: "" for the model itself, or a description.
+        The model that errors were measured on: "" for the model itself, or a description.
     compiled
         Whether it is for `torch.compile`, by `compression.options(plan=...)`.
     """
@@ -112,12 +112,12 @@ class Plan:
 
     @property
     def needed(self) -> bool:
-        """Whether anything has to be changed for the budget."""
+        """Whether the budget needs any change of the model."""
         return bool(self.sites or self.recomputed)
 
     @property
     def method(self) -> Planned:
-        """What codes the model's tensors. Sites that it did not see when it was planned get the plan's widest codes."""
+        """The method that codes the model's tensors. Sites that the plan does not have get its widest codes."""
         bits = {site.name: site.bits for site in self.sites}
         known = [width for width in bits.values() if width is not None]
         return Planned(max(known, default=WIDTHS[-1]), self.rounding, bits)
@@ -205,9 +205,9 @@ def _widths(group: list[PlannedSite]) -> str:
 
 def _plan(document: Mapping[str, Any]) -> Plan:
     given = dict(document)
-    found = given.pop("format", None), given.pop("version", None)
-    if found != (FORMAT, VERSION):
-        raise ValueError(f"format and version must be {(FORMAT, VERSION)}, got {found}")
+    header = given.pop("format", None), given.pop("version", None)
+    if header != (FORMAT, VERSION):
+        raise ValueError(f"format and version must be {(FORMAT, VERSION)}, got {header}")
     given |= {"recomputed": tuple(given["recomputed"]), "errors": _made(Errors, given["errors"])}
     given |= {name: _made(Bytes, given[name]) for name in ("stock", "planned")}
     given |= {"sites": tuple(_made(PlannedSite, site) for site in given["sites"])}
@@ -227,18 +227,18 @@ def _plan(document: Mapping[str, Any]) -> Plan:
 
 
 def _made(kind: type[T], values: Mapping[str, Any]) -> T:
-    """A dataclass, whose simple fields are of the types that it says."""
-    made = kind(**values)
+    """A dataclass from `values`. Raises ValueError if a simple field is not of its annotated type."""
+    instance = kind(**values)
     for column in fields(kind):  # type: ignore[arg-type]
-        asked: Any = int | float if column.type is float else column.type
-        value = getattr(made, column.name)
-        if isinstance(asked, type | UnionType) and not (
-            isinstance(value, asked) and isinstance(value, bool) == (asked is bool)
+        annotated: Any = int | float if column.type is float else column.type
+        value = getattr(instance, column.name)
+        if isinstance(annotated, type | UnionType) and not (
+            isinstance(value, annotated) and isinstance(value, bool) == (annotated is bool)
         ):
             raise ValueError(
-                f"{column.name} must be of type {getattr(column.type, '__name__', asked)}, got {shown(value)}"
+                f"{column.name} must be of type {getattr(column.type, '__name__', annotated)}, got {shown(value)}"
             )
-    return made
+    return instance
 
 
 def _line(error: Exception) -> str:

@@ -1,11 +1,11 @@
-"""How much the gradient is disturbed by codes of a saved tensor: measured, for groups of like tensors.
+"""Measures how much codes of a saved tensor change the gradient, for groups of similar tensors.
 
-One forward pass of a few samples saves all tensors whole. Then backward passes run over the same graph, each of which
-is given one group of tensors as codes of one width would give them. So nothing is extrapolated from a width to another,
-and dropout, routes and statistics are the same in all of them: what differs is the codes.
+One forward pass of a few samples saves all tensors whole. Then backward passes run over the same graph; each gets one
+group of tensors as decoded from codes of one width. So dropout, routing and statistics are the same in all passes: only
+the codes differ.
 
 The gradient is that of the loss, if the model's output has one or one is given; else of a random linear function of the
-output, of whose gradients the mean square is that of the Jacobian's columns.
+output, whose gradients have the mean square of the Jacobian's columns.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -32,7 +32,7 @@ SiteErrors = Mapping[str, Mapping[int, float]]  # by site and bits: ||g' - g||²
 
 
 class _Trial(Groups):
-    """The tensor itself, and what gives it as it would come out of codes."""
+    """A whole tensor, which decodes to what codes of it would decode to."""
 
     def __init__(self, x: Tensor, decoded: Callable[[Tensor], Tensor]) -> None:
         self._tensors, self._decoded = [flat(x).clone()], decoded
@@ -41,24 +41,24 @@ class _Trial(Groups):
         return self._decoded(tensors[0])
 
 
-class _TrialOfLogarithms(_Trial, Logarithms):
-    """Likewise, where codes would be of logarithms."""
+class _LogarithmTrial(_Trial, Logarithms):
+    """Likewise for codes of logarithms."""
 
 
 @dataclass
 class Trials:
-    """The codes that a backward pass is to see.
+    """The codes that a backward pass gets.
 
     Attributes
     ----------
     rounding
-        Of all codes.
+        Rounding of all codes.
     bits
-        By site; sites that are not in it are seen whole.
+        Bits by site; other sites are whole.
     smallest
-        Elements of a tensor that would have codes in a whole batch.
+        The fewest elements with which a tensor has codes.
     sites
-        Elements by the names of all sites that were saved.
+        Elements of all sites that were saved, by name.
     """
 
     rounding: str = "nearest"
@@ -67,49 +67,49 @@ class Trials:
     sites: dict[str, int] = field(default_factory=dict)
 
     def decoder(self, kind: type[Groups], site: str, group: int) -> Callable[[Tensor], Tensor]:
-        """What makes of a tensor that is saved at a site what backward is to see."""
+        """The function that makes of a tensor saved at a site what backward gets."""
         drawn = Drawn() if self.rounding == "stochastic" else None
 
         def decoded(x: Tensor) -> Tensor:
             bits = self.bits.get(site)
             if bits is None:
-                return x.view(-1)  # another object, whose end is the end of what a backward pass remembers
+                return x.view(-1)  # a new object: what a backward pass caches for it is dropped with it
             code = kind(x, Planned(bits, self.rounding), group, drawn)
             return code.decode(code.hand_over())
 
         return decoded
 
 
-class _Trying(Compressing):
-    """Saves whole tensors, of which trials are made in backward."""
+class _TrialMode(Compressing):
+    """Saves whole tensors, on which backward passes try codes."""
 
     trials: Trials
 
     def _approximated(self, x: Tensor, kind: type[Groups], site: str) -> Encoded:
         self.trials.sites[site] = x.numel()
-        trial = _TrialOfLogarithms if kind is Logarithms else _Trial
+        trial = _LogarithmTrial if kind is Logarithms else _Trial
         return trial(x, self.trials.decoder(kind, site, group_of(x)))
 
 
-class _Tried(InFewBits):
-    """Stands for the forward of a model while codes are tried."""
+class _TrialForward(InFewBits):
+    """Replaces the forward of a model while codes are tried."""
 
     def __init__(self, module: nn.Module, trials: Trials) -> None:
         super().__init__(module, Planned())
         self._trials = trials
 
     def mode(self, *given: Any) -> Compressing:
-        self._trying = _Trying(*given)
+        self._trying = _TrialMode(*given)
         self._trying.trials, self._trying.provenance.smallest = self._trials, self._trials.smallest
         return self._trying
 
     def forget(self) -> None:
-        """What the last backward pass decoded."""
+        """Drop what the last backward pass decoded."""
         self._trying.forget()
 
 
 class Gradients:
-    """The gradient of one batch, with any codes: one forward pass, and as many backward passes as are asked for."""
+    """The gradient of one batch with any codes: one forward pass, and a backward pass for each set of codes."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Gradients:
             raise KernelError("model must have parameters that want a gradient for errors to be measured, got none")
         with torch.enable_grad():
             self._losses = differentiated(self._output(model, args, kwargs), loss, targets)
-        # Of numbers, as a loss is, their own gradient; of others that of a random linear function.
+        # For a scalar, as a loss is, its own gradient; for other tensors that of a random linear function.
         self._outer = [torch.randn_like(x) / x.numel() ** 0.5 if x.dim() else torch.ones_like(x) for x in self._losses]
         self._exact = self._gradient({})
         self._norm = _norm(self._exact)
@@ -136,66 +136,66 @@ class Gradients:
 
     @property
     def sites(self) -> Set[str]:
-        """Names of those where tensors were saved."""
+        """Names of the sites where tensors were saved."""
         return self._trials.sites.keys()
 
     def error(self, bits: Bits) -> float:
         """||g' - g||² / ||g||² for the gradient g' with these codes, where g is the exact one."""
         parts = zip(self._gradient(bits), self._exact, strict=True)
-        off = sum(float((a.double() - b.double()).square().sum()) for a, b in parts if a is not None and b is not None)
-        return off / self._norm if self._norm else 0.0
+        difference = sum(
+            float((a.double() - b.double()).square().sum()) for a, b in parts if a is not None and b is not None
+        )
+        return difference / self._norm if self._norm else 0.0
 
     def _output(self, model: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Of the model, in whose backward passes codes are tried."""
-        self._stand = _Tried(model, self._trials).install()
+        """The model's output, whose backward passes try codes."""
+        self._trial_forward = _TrialForward(model, self._trials).install()
         try:
             return model(*args, **kwargs)
         finally:
-            self._stand.remove("the model")
+            self._trial_forward.remove("the model")
 
     def _try(self, bits: Bits) -> None:
-        """Let the next backward pass see these codes."""
+        """Use these codes in the next backward pass."""
         self._trials.bits = bits
-        self._stand.forget()
+        self._trial_forward.forget()
 
     def _gradient(self, bits: Bits) -> list[Tensor | None]:
         self.passes += 1
         if self._progress is not None:
             self._progress(f"backward pass {self.passes} of samples")
         self._try(bits)
-        found = torch.autograd.grad(self._losses, self._weights, self._outer, retain_graph=True, allow_unused=True)
-        return list(found)
+        return list(torch.autograd.grad(self._losses, self._weights, self._outer, retain_graph=True, allow_unused=True))
 
 
 def _norm(gradient: Iterable[Tensor | None]) -> float:
     return sum(float(part.double().square().sum()) for part in gradient if part is not None)
 
 
-MEASURED = (2, 4, 8)  # bits; those between and beside follow by the size of a step
+MEASURED = (2, 4, 8)  # bits; errors of other widths are interpolated by the size of a step
 
 
 def sensitivities(gradients: Gradients, sites: Sequence[str], passes: int) -> dict[str, dict[int, float]]:
-    """What codes of each width at each site alone do to the gradient, as `Gradients.error` has it.
+    """The error of the gradient with codes of each width at each site alone, as by `Gradients.error`.
 
-    Like sites, as those of all layers, have one measurement at each of `MEASURED` bits. Where passes are left, they are
-    measured apart by depth, at the middle one of these; within a band of layers they count alike.
+    Similar sites, as those of all layers, share one measurement at each of `MEASURED` bits. If passes are left, bands
+    of layers are measured apart at the middle one of these; all sites in a band have the same error.
 
     Parameters
     ----------
     gradients
-        Of a batch.
+        Gradients of a batch.
     sites
         In the order in which they are saved.
     passes
-        Backward passes, some of which may be left over; there are as many as groups of like sites, times three, even if
-        these are more.
+        At most so many backward passes, but three for each group of similar sites even if these are more.
     """
     roles: dict[str, list[str]] = {}
     for site in sites:
         roles.setdefault(like_site(site), []).append(site)
     left = max(passes - len(MEASURED) * len(roles), 0)
     bands = 1 + left // max(sum(len(group) > 1 for group in roles.values()), 1)
-    found: dict[str, dict[int, float]] = {}
+    errors: dict[str, dict[int, float]] = {}
     for group in roles.values():
         measured = {bits: gradients.error(dict.fromkeys(group, bits)) for bits in MEASURED}
         parts = [part.tolist() for part in np.array_split(np.array(group), min(bands, len(group)))]
@@ -204,8 +204,8 @@ def sensitivities(gradients: Gradients, sites: Sequence[str], passes: int) -> di
         for part, error in zip(parts, alone, strict=True):
             scale = error / sum(alone) / len(part) if sum(alone) else 0.0
             for site in part:
-                found[site] = {bits: scale * _at(bits, measured) for bits in WIDTHS}
-    return found
+                errors[site] = {bits: scale * _interpolated(bits, measured) for bits in WIDTHS}
+    return errors
 
 
 def like_site(site: str) -> str:
@@ -214,8 +214,8 @@ def like_site(site: str) -> str:
     return f"{like(module)}: {function}"
 
 
-def _at(bits: int, measured: Mapping[int, float]) -> float:
-    """The error at a width, between the two nearest that were measured by powers of the size of a step."""
+def _interpolated(bits: int, measured: Mapping[int, float]) -> float:
+    """The error at a width, interpolated between the two nearest measured ones as a power of the size of a step."""
     if bits in measured:
         return measured[bits]
     low = max(width for width in measured if width < bits)

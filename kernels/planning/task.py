@@ -1,4 +1,4 @@
-"""What planning asks of a model, with some of its blocks computed again in backward: bytes of a step, and errors."""
+"""What planning needs to know of a model with some blocks computed again in backward: bytes of a step, and errors."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -22,21 +22,21 @@ from kernels.planning.observe import Step, observe
 from kernels.planning.plan import Bytes
 from kernels.planning.sensitivity import Bits, Gradients, SiteErrors, Trials, sensitivities
 
-Blocks = Sequence[str]  # names of those that are computed again
+Blocks = Sequence[str]  # names of blocks that are computed again
 StandIn = tuple[nn.Module, Any] | tuple[nn.Module, Any, Any]  # a model, its inputs, and the loss's targets
-SAMPLES = 2  # by which errors are measured
-PASSES = 64  # of backward, as many as are allowed for it
+SAMPLES = 2  # on which errors are measured
+PASSES = 64  # backward passes that measuring may take
 
 
 def _silent(doing: str) -> None:
-    """Nobody wants to know what is being done."""
+    """Report no progress."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A model in training, and what its errors are measured on, as `make_plan` has them.
+    """A model in training, and what its errors are measured on, as for `make_plan`.
 
-    What is asked for twice is observed and measured once.
+    Steps and errors are measured once and cached.
     """
 
     model: nn.Module
@@ -58,35 +58,35 @@ class Task:
 
     @property
     def training(self) -> bool:
-        """Whether to put the model into training mode: it comes from a file, then; else modes are the user's."""
+        """Whether to put the model into training mode, as it was just loaded; else each module keeps its mode."""
         return not self.model.training
 
     @property
     def measured_on(self) -> str:
-        """What errors are measured on: "" for the model itself, or a description."""
+        """The model that errors are measured on: "" for the model itself, or a description."""
         return "" if self.stand_in is None else f"a {type(self.stand_in[0]).__name__} that stands in for it"
 
     @cached_property
     def blocks(self) -> Blocks:
-        """Those that could be computed again."""
+        """The blocks that backward could compute again."""
         return repeated_blocks(self.model)
 
     @cached_property
     def stock(self) -> Bytes:
-        """Of a step of the model as it is."""
+        """Bytes of a step of the unchanged model."""
         self.progress("a step as it is")
         return self.bytes(())
 
     def bytes(self, blocks: Blocks) -> Bytes:
-        """Of a step without codes."""
+        """Bytes of a step without codes."""
         living = Living()
         with recomputing(self.model, blocks):
-            run_step(living, self.model, *self.call, **self._ends)
+            run_step(living, self.model, *self.call, **self._step_options)
             return Bytes(trial(self.model, *self.call, training=self.training).total, living.peak)
 
     @property
-    def _ends(self) -> dict[str, Any]:
-        """What a step ends with, and its mode, as `run_step` and `observe` take them."""
+    def _step_options(self) -> dict[str, Any]:
+        """The loss, its targets and the mode, as `run_step` and `observe` take them."""
         return {"loss": self.loss, "targets": self.targets, "training": self.training}
 
     def step(self, blocks: Blocks) -> Step:
@@ -98,10 +98,10 @@ class Task:
 
     def _observed(self, blocks: Blocks) -> Step:
         with recomputing(self.model, blocks):
-            return observe(self.model, *self.call, **self._ends)
+            return observe(self.model, *self.call, **self._step_options)
 
     def errors(self, blocks: Blocks, step: Step) -> SiteErrors:
-        """Of the step's sites, as `sensitivities` has them."""
+        """Errors of the step's sites, as by `sensitivities`."""
         if tuple(blocks) not in self._errors:
             names = [site.name for site in step.sites]
             with self._gradients(blocks, names, False) as gradients:
@@ -110,7 +110,7 @@ class Task:
         return self._errors[tuple(blocks)]
 
     def checked(self, blocks: Blocks, plans: Sequence[Bits]) -> list[float]:
-        """||g' - g||² / ||g||² with each of these bits, on other samples than errors are measured on."""
+        """||g' - g||² / ||g||² with each of these plans, on samples that the plans were not made with."""
         with self._gradients(blocks, plans[0], True) as gradients:
             return [gradients.error(bits) for bits in plans]
 
@@ -137,7 +137,7 @@ class Task:
                 gradients = self._of(model, *samples, trials)
             except (KernelError, MemoryError, torch.OutOfMemoryError):
                 raise
-            except Exception:  # of any kind: the model or the loss may take the whole batch alone; or it comes again
+            except Exception:  # of any kind: the model or the loss may need the whole batch; else it is raised again
                 trials.smallest, trials.sites = SMALLEST, {}
                 gradients = self._of(model, call, targets, trials)
             missing = set(names) - gradients.sites
@@ -146,7 +146,7 @@ class Task:
             yield gradients
 
     def _miss(self, missing: Set[str], of: int) -> None:
-        """Raise KernelError, since a step of samples has not all of the sites of a whole batch."""
+        """Raise KernelError, as a step of samples lacks some sites of a whole batch."""
         raise KernelError(
             f"model must save the same tensors in each step, got none at {min(missing)!r} with {of - len(missing)}"
             " others; its forward depends on numbers, which a plan cannot know"
@@ -157,7 +157,7 @@ class Task:
 
 
 def not_compiled(model: nn.Module) -> None:
-    """Raise KernelError for what torch.compile gave, also within DDP: a plan cannot change what its graphs save."""
+    """Raise KernelError for a compiled model, also inside DDP: a plan cannot change what its graphs save."""
     while isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
         model = model.module
     if isinstance(model, OptimizedModule):
@@ -168,6 +168,6 @@ def not_compiled(model: nn.Module) -> None:
 
 
 def completed(errors: SiteErrors, step: Step) -> dict[str, Mapping[int, float]]:
-    """A guess at the errors of all sites of a step, where some were measured: the others' are those of the worst."""
+    """Estimated errors of all sites of a step: as measured, or those of the worst measured site."""
     worst = max(errors.values(), key=lambda by_bits: max(by_bits.values()), default={})
     return {site.name: errors.get(site.name, worst) for site in step.sites}

@@ -105,7 +105,7 @@ def batch(family: str, seed: int = 0) -> dict[str, Any]:
 
 def train(model: nn.Module, family: str, steps: int = STEPS) -> tuple[list[float], list[Tensor]]:
     """The loss before each step, of the same batch, and the gradients of the first."""
-    weights = [one for one in model.parameters() if one.requires_grad]
+    weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(weights, lr=RATE)
     losses, gradients = [], []
     for _ in range(steps):
@@ -113,7 +113,7 @@ def train(model: nn.Module, family: str, steps: int = STEPS) -> tuple[list[float
         loss = model(**batch(family)).loss
         loss.backward()
         losses.append(loss.item())
-        gradients = gradients or [one.grad.clone() for one in weights if one.grad is not None]
+        gradients = gradients or [weight.grad.clone() for weight in weights if weight.grad is not None]
         optimizer.step()
     return losses, gradients
 
@@ -121,8 +121,8 @@ def train(model: nn.Module, family: str, steps: int = STEPS) -> tuple[list[float
 def distance(got: list[Tensor], expected: list[Tensor]) -> float:
     """Relative, of all gradients as one vector."""
     assert len(got) == len(expected) > 0
-    apart = sum(float((one - other).square().sum()) for one, other in zip(got, expected, strict=True))
-    return math.sqrt(apart / sum(float(one.square().sum()) for one in expected))
+    apart = sum(float((gradient - other).square().sum()) for gradient, other in zip(got, expected, strict=True))
+    return math.sqrt(apart / sum(float(gradient.square().sum()) for gradient in expected))
 
 
 # How far the gradients may be from stock's, relatively, with LAYERS activations behind one another.
@@ -146,9 +146,9 @@ def bound(report: Report) -> float:
 def alike(got: list[float], expected: list[float], bound: float) -> bool:
     """Whether losses are: with gradients off by a share, progress is off by that share to first order; twice, for what
     is of higher order. And each loss is a rounded mean."""
-    assert all(math.isfinite(one) for one in got)
+    assert all(math.isfinite(loss) for loss in got)
     pairs = zip(got, expected, strict=True)
-    return all(abs(one - other) <= 2 * bound * (expected[0] - other) + 16 * EPS * expected[0] for one, other in pairs)
+    return all(abs(loss - other) <= 2 * bound * (expected[0] - other) + 16 * EPS * expected[0] for loss, other in pairs)
 
 
 def same(got: tuple[list[float], list[Tensor]], expected: tuple[list[float], list[Tensor]]) -> bool:

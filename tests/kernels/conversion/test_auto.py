@@ -185,7 +185,7 @@ def test_what_runs_within_a_part_is_not_told_of_the_call_around_it(act: Any) -> 
         assert report.before.total - report.after.total == less
         assert report.after.total == saved_bytes(model, x).total
         report.revert()
-        assert all("forward" not in vars(one) for one in model.modules())
+        assert all("forward" not in vars(module) for module in model.modules())
 
 
 def test_a_layer_that_holds_a_function_is_one_site_within_calls_of_it() -> None:
@@ -197,9 +197,9 @@ def test_a_layer_that_holds_a_function_is_one_site_within_calls_of_it() -> None:
     assert [(site.name, site.now) for site in alone.sites] == [("activation", "invact")]
     within = convert(Around(layer()), inputs=x)
     assert {site.name: site.now for site in within.sites}["parts.0.activation"] == "invact"
-    told = [{site.name.rpartition(".")[2]: site for site in one.sites}["activation"] for one in (alone, within)]
-    assert told[0].before == told[1].before == 4 * UNIT
-    assert told[0].after == told[1].after == 4 * UNIT // 32
+    held = [{site.name.rpartition(".")[2]: site for site in report.sites}["activation"] for report in (alone, within)]
+    assert held[0].before == held[1].before == 4 * UNIT
+    assert held[0].after == held[1].after == 4 * UNIT // 32
 
 
 class Several(nn.Module):
@@ -340,7 +340,7 @@ def test_a_function_of_its_own_keeps_its_derivative() -> None:
     assert net.act is act
     assert torch.equal(net(x), y)
     again = convert(net, inputs=x)
-    assert [one.reason for one in again.left] == ["it runs in nested forward AD already; unwrap it first"]
+    assert [site.reason for site in again.left] == ["it runs in nested forward AD already; unwrap it first"]
     report.revert()
     assert "forward" not in vars(act)
     assert saved_bytes(net, x).total == report.before.total
@@ -349,13 +349,13 @@ def test_a_function_of_its_own_keeps_its_derivative() -> None:
 def test_a_chain_that_keeps_no_less_is_left_to_the_functions_it_calls() -> None:
     net, x = Net(ShiftedGELU(), "residual"), torch.randn(ROWS, WIDTH)
     report = convert(net, inputs=x, max_derivative_error=0.1)
-    assert [(one.name, one.now.partition(",")[0]) for one in report.converted] == [("act.gelu()", "fewbit")]
+    assert [(site.name, site.now.partition(",")[0]) for site in report.converted] == [("act.gelu()", "fewbit")]
     assert report.after.total < report.before.total
 
 
 def test_other_methods_have_nothing_for_a_function_of_its_own() -> None:
     report = convert(Net(Snake()), "invact")
-    assert [one.reason.partition(":")[0] for one in report.left] == ["it computes a function of its own"]
+    assert [site.reason.partition(":")[0] for site in report.left] == ["it computes a function of its own"]
     assert convert(Net(Snake()), "forward-ad").converted
 
 
@@ -375,5 +375,5 @@ def test_functions_of_a_chain_are_left_to_the_chain() -> None:
     report = convert(net, "forward-ad", inputs=x)
     assert report.after.total == report.before.total
     assert not report.converted
-    assert all("kernels.forward_ad.wrap" in one.reason for one in report.left)
+    assert all("kernels.forward_ad.wrap" in site.reason for site in report.left)
     assert saved_bytes(wrap(net, min_numel=1), x).total == report.before.total - 4 * UNIT

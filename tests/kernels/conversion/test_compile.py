@@ -33,17 +33,17 @@ COMPILED = [
 @pytest.mark.parametrize(("method", "backend", "order", "kind"), COMPILED)
 def test_compile(method: str, backend: str, order: str, kind: str) -> None:
     """In one graph, with the gradients of eager, keeping what eager keeps."""
-    how: dict[str, Any] = METHODS[method]
+    options: dict[str, Any] = METHODS[method]
     model, eager = build(kind), build(kind)
     compiled = torch.compile(model, backend=backend, fullgraph=True)
     stock = gradients(compiled, model) if order == "after" else None  # so there is code, which must not be run again
-    report = convert(compiled if order == "after" else model, **how)
-    convert(eager, **how)
+    report = convert(compiled if order == "after" else model, **options)
+    convert(eager, **options)
     got, expected = gradients(compiled, model), gradients(eager, eager)
     # By a formula in y gradients are made by operations of the ops' own, in eager, and round otherwise.
-    is_exact = backend == "aot_eager" and how["method"] != "invact"
+    is_exact = backend == "aot_eager" and options["method"] != "invact"
     assert equal(got, expected) if is_exact else near(got, expected, ROUNDING)
-    if how["method"] == "fewbit":
+    if options["method"] == "fewbit":
         assert saved_bytes(compiled, batch()).total == saved_bytes(eager, batch(), fake=False).total
     report.revert()
     again = gradients(compiled, model)
@@ -66,8 +66,8 @@ def test_module_compile() -> None:
     model, eager = build("a call"), build("a call")
     model.compile(backend="aot_eager", fullgraph=True)
     stock = gradients(model, model)
-    for one in (model, eager):
-        convert(one, "fewbit")
+    for module in (model, eager):
+        convert(module, "fewbit")
     assert not near(stock, got := gradients(model, model), 1e-3)
     assert equal(got, gradients(eager, eager))
 

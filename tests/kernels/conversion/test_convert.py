@@ -17,14 +17,14 @@ from tests.kernels.conversion.models import Everything, X, mlp, reasons
 from tests.kernels.saved import bytes_in_graph
 
 
-@pytest.mark.parametrize("how", [{"method": "invact"}, {"method": "fewbit", "bits": 2}, {"method": "forward-ad"}])
-def test_a_module_is_replaced_and_put_back(how: dict) -> None:
+@pytest.mark.parametrize("options", [{"method": "invact"}, {"method": "fewbit", "bits": 2}, {"method": "forward-ad"}])
+def test_a_module_is_replaced_and_put_back(options: dict) -> None:
     act = nn.GELU()
     net = mlp(act)
     expected = net(X)
-    report = convert(net, **how)
+    report = convert(net, **options)
     assert isinstance(net[1], kernels.GELU)
-    assert (net[1].method, net[1].bits) == (how["method"], how.get("bits"))
+    assert (net[1].method, net[1].bits) == (options["method"], options.get("bits"))
     assert bytes_in_graph(net(X), [X, *net.parameters()]) < bytes_in_graph(expected, [X, *net.parameters()]) + 1
     torch.testing.assert_close(net(X), expected)
     (site,) = report.converted
@@ -61,7 +61,7 @@ def test_activations_in_every_place() -> None:
     ]
     assert net.act is net.stack[1] is net.table["again"]
     assert [name for name, _ in net.named_modules(remove_duplicate=False)] == [*names, "function", "tanhs"]
-    with torch.autograd.graph.saved_tensors_hooks(lambda one: one, lambda one: one):
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
         torch.testing.assert_close(net(X), expected)
     operations = saved_bytes(net, X).by_operation()
     assert {name.partition(", ")[2] for name in operations} == {"forward-ad", ""}
@@ -97,11 +97,11 @@ class Residual(nn.Module):
 
 
 @pytest.mark.parametrize("read", ["tensor", "view", "nothing"])
-@pytest.mark.parametrize("how", [{"method": "fewbit"}, {"max_derivative_error": 1.0}], ids=["fewbit", "auto"])
-def test_an_input_that_is_changed_and_then_read_again_must_stay_changed(read: str, how: dict) -> None:
+@pytest.mark.parametrize("options", [{"method": "fewbit"}, {"max_derivative_error": 1.0}], ids=["fewbit", "auto"])
+def test_an_input_that_is_changed_and_then_read_again_must_stay_changed(read: str, options: dict) -> None:
     net = Residual(read)
     expected = net(X)
-    report = convert(net, inputs=X, **how)
+    report = convert(net, inputs=X, **options)
     torch.testing.assert_close(net(X), expected)
     if read == "nothing":
         assert len(report.converted) == 1
@@ -212,9 +212,9 @@ def test_reverting_what_was_replaced_since_says_so_and_puts_back_the_rest() -> N
 
 
 def test_include_and_exclude() -> None:
-    def names(**how: Any) -> list[str]:
+    def names(**options: Any) -> list[str]:
         net = nn.ModuleDict({"a": mlp(nn.GELU()), "b": mlp(nn.SiLU(), nn.GELU())})
-        return [site.name for site in convert(net, "invact", **how).converted]
+        return [site.name for site in convert(net, "invact", **options).converted]
 
     assert names() == ["a.1", "b.1", "b.2"]
     assert names(include="b") == ["b.1", "b.2"]

@@ -21,29 +21,29 @@ DISTRIBUTED = {"fewbit": {"method": "fewbit"}, "invact": {"method": "invact"}, "
 UNMEASURED = ("fsdp2", "after", "auto")
 
 
-def converted(model: nn.Module, how: dict[str, Any]) -> kernels.conversion.Report:
-    return convert(model, **how, **({"inputs": batch()} if how["method"] == "auto" else {}))
+def converted(model: nn.Module, options: dict[str, Any]) -> kernels.conversion.Report:
+    return convert(model, **options, **({"inputs": batch()} if options["method"] == "auto" else {}))
 
 
 def worker(rank: int, mesh: Any) -> dict[tuple[str, ...], tuple[list[str], list[Tensor]]]:
     """What each of two processes does."""
-    found = {}
+    outcomes = {}
     for wrapper, order, name, kind in itertools.product(WRAPPERS, ORDERS, DISTRIBUTED, MODELS):
         if (wrapper, order, name) == UNMEASURED:
             continue
-        model, how = build(kind).double() if name != "auto" else build(kind), DISTRIBUTED[name]
+        model, options = build(kind).double() if name != "auto" else build(kind), DISTRIBUTED[name]
         if order == "before":
-            report = converted(model, how)
+            report = converted(model, options)
         model = wrapped(model, wrapper, mesh)
         if order == "after":
-            report = converted(model, how)
+            report = converted(model, options)
         x = batch().to(next(model.parameters()).dtype)
         model(x).square().sum().backward()  # both the same, so that their mean is
-        found[wrapper, order, name, kind] = (
+        outcomes[wrapper, order, name, kind] = (
             [site.now for site in report.sites],
-            [whole(one.grad) for one in model.parameters()],
+            [whole(weight.grad) for weight in model.parameters()],
         )
-    return found
+    return outcomes
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], t
 @each_model
 @pytest.mark.parametrize(
     ("wrapper", "order", "name"),
-    [one for one in itertools.product(WRAPPERS, ORDERS, DISTRIBUTED) if one != UNMEASURED],
+    [case for case in itertools.product(WRAPPERS, ORDERS, DISTRIBUTED) if case != UNMEASURED],
 )
 def test_wrapped_models_are_converted_before_and_after(results, wrapper: str, order: str, name: str, kind: str) -> None:
     model = build(kind).double() if name != "auto" else build(kind)
@@ -67,7 +67,11 @@ def test_wrapped_models_are_converted_before_and_after(results, wrapper: str, or
     assert report.converted
     # The same operations on the same numbers; the mean of two equal ones is exact. Products of matrices that are
     # gathered may lie elsewhere in memory, and be summed in another order.
-    assert near([one.double() for one in got], [one.double() for one in expected], 16 * torch.finfo(x.dtype).eps)
+    assert near(
+        [gradient.double() for gradient in got],
+        [gradient.double() for gradient in expected],
+        16 * torch.finfo(x.dtype).eps,
+    )
 
 
 if __name__ == "__main__":

@@ -23,17 +23,17 @@ class DroppedInPlace(Net):
 
 @pytest.mark.parametrize("kind", [AddedTo, DroppedInPlace])
 @pytest.mark.parametrize(
-    "how", [{"method": "invact"}, {}, {"max_derivative_error": 1.0}], ids=["invact", "auto", "loose"]
+    "options", [{"method": "invact"}, {}, {"max_derivative_error": 1.0}], ids=["invact", "auto", "loose"]
 )
-def test_an_output_that_is_changed_in_place_is_not_kept(kind: type[Net], how: dict) -> None:
+def test_an_output_that_is_changed_in_place_is_not_kept(kind: type[Net], options: dict) -> None:
     net = kind()
-    report = convert(net, inputs=x(), **how)
+    report = convert(net, inputs=x(), **options)
     net(x()).sum().backward()  # would raise
-    if how.get("max_derivative_error"):
+    if options.get("max_derivative_error"):
         assert report.converted[0].now.startswith("fewbit")
     else:
         assert report.converted == []
-    if how.get("method"):
+    if options.get("method"):
         assert "changed in place" in reasons(report)["act"]
 
 
@@ -125,8 +125,8 @@ class Clipped(torch.autograd.Function):
     ],
 )
 def test_more_than_a_function(module: nn.Module, reason: str | None) -> None:
-    found = recognise.module(module)
-    assert found is None if reason is None else reason in found
+    function = recognise.module(module)
+    assert function is None if reason is None else reason in function
 
 
 class Attribute(Net):
@@ -159,13 +159,13 @@ class Call(Attribute):
     ids=["leaky", "in place", "tanh", "out", "a call", "a call in place"],
 )
 @pytest.mark.parametrize(
-    "how", [{"method": "fewbit", "bits": 4}, {"method": "forward-ad"}, {"max_derivative_error": 1.0}]
+    "options", [{"method": "fewbit", "bits": 4}, {"method": "forward-ad"}, {"max_derivative_error": 1.0}]
 )
-def test_functions_called_with_other_arguments(net: nn.Module, how: dict) -> None:
+def test_functions_called_with_other_arguments(net: nn.Module, options: dict) -> None:
     """They run as they would; and what has no kernel is said to be left alone."""
     inputs = x()
     expected = net(inputs)
-    report = convert(net, inputs=inputs, **how)
+    report = convert(net, inputs=inputs, **options)
     torch.testing.assert_close(net(inputs), expected)
     net(inputs).sum().backward()
     ours = {name for name in saved_bytes(net, inputs).by_operation() if "," in name}
@@ -286,18 +286,18 @@ class Inside(nn.Module):
         return checkpoint(self.block, y, use_reentrant=False)
 
 
-@pytest.mark.parametrize("how", ["invact", "fewbit", "forward-ad", "approx-backprop"])
+@pytest.mark.parametrize("method", ["invact", "fewbit", "forward-ad", "approx-backprop"])
 @pytest.mark.parametrize("part", [F.gelu, F.relu, lambda z: z * torch.sigmoid(z)], ids=["gelu", "relu", "silu"])
-def test_calls_checkpointed_within_a_forward_run_as_they_are(part: Any, how: str) -> None:
+def test_calls_checkpointed_within_a_forward_run_as_they_are(part: Any, method: str) -> None:
     net, given = Inside(part), x().requires_grad_()
     exact = torch.autograd.grad(net(given).square().sum(), [given, *net.parameters()])
-    report = convert(net, how, inputs=x())
+    report = convert(net, method, inputs=x())
     assert len(report.converted) > 0
     ours = torch.autograd.grad(net(given).square().sum(), [given, *net.parameters()])  # saves the same twice, or raises
     # Of invact and forward-ad by rounding, some layers of it; others err as they do, and are told from nonsense only.
-    most = 1e-5 if how in ("invact", "forward-ad") else 0.5
-    for one, other in zip(ours, exact, strict=True):
-        assert (one - other).norm() <= most * other.norm()
+    most = 1e-5 if method in ("invact", "forward-ad") else 0.5
+    for gradient, other in zip(ours, exact, strict=True):
+        assert (gradient - other).norm() <= most * other.norm()
 
 
 @pytest.mark.parametrize("inputs", [None, torch.randn(4, 8)])

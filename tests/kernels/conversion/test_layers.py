@@ -111,7 +111,7 @@ def test_parametrized_layers() -> None:
     state = copy.deepcopy(model.state_dict())
     report = convert(model, inputs=batch())
     assert [site.name for site in report.converted] == ["1"]
-    assert all(torch.equal(one, state[name]) for name, one in model.state_dict().items())
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
     assert near(gradients(model, model), gradients(stock, stock), 1e-3)  # see test_a_transformer_encoder
 
 
@@ -129,8 +129,8 @@ def test_activations_with_hooks_are_left_alone() -> None:
 
 def test_hooks_of_other_modules_go_on() -> None:
     model, seen = build("a call"), []
-    for one in (model, model.up):
-        one.register_forward_hook(lambda *_: seen.append("forward"))
+    for module in (model, model.up):
+        module.register_forward_hook(lambda *_: seen.append("forward"))
     convert(model, "fewbit", inputs=batch())
     seen.clear()
     model(batch())

@@ -26,11 +26,11 @@ pytestmark = pytest.mark.usefixtures("afresh")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
 @each_model
 def test_to_another_dtype_after_conversion(kind: str, dtype: torch.dtype) -> None:
-    one, other = build(kind), build(kind).to(dtype)
-    convert(one, "fewbit")
+    model, other = build(kind), build(kind).to(dtype)
+    convert(model, "fewbit")
     convert(other, "fewbit")
-    got = gradients(one.to(dtype), one, batch().to(dtype))
-    assert all(one.dtype == dtype for one in got[1:])
+    got = gradients(model.to(dtype), model, batch().to(dtype))
+    assert all(tensor.dtype == dtype for tensor in got[1:])
     assert equal(got, gradients(other, other, batch().to(dtype)))
 
 
@@ -43,7 +43,7 @@ def test_a_model_on_meta(kind: str) -> None:
     report, expected = convert(model, inputs=batch().to("meta")), convert(real, inputs=batch())
     assert report.sites == expected.sites
     assert (report.before.total, report.after.total) == (expected.before.total, expected.after.total)
-    assert all(one.is_meta for one in model.parameters())
+    assert all(parameter.is_meta for parameter in model.parameters())
     model.to_empty(device="cpu").load_state_dict(build(kind).state_dict())
     assert equal(gradients(model, model), gradients(real, real))
 
@@ -66,20 +66,20 @@ def test_autocast_chooses_by_bfloat16() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         report = convert(model, inputs=batch())
         assert report.after.total == saved_bytes(model, batch(), fake=False).total < report.before.total
-    (one,), (other,) = plain.converted, report.converted
-    assert one.now == "invact"
+    (site,), (other,) = plain.converted, report.converted
+    assert site.now == "invact"
     assert other.now.startswith("fewbit")
-    assert one.derivative_error < 2**-18 < other.derivative_error < torch.finfo(torch.bfloat16).eps
+    assert site.derivative_error < 2**-18 < other.derivative_error < torch.finfo(torch.bfloat16).eps
 
 
 @pytest.mark.parametrize("kind", ["a call", "calls"])
 def test_threads(kind: str) -> None:
     """A model converted one way, in two threads, and one in another, and one that was not, at the same time."""
-    hows: list[dict[str, Any] | None] = [{"method": "fewbit", "bits": 1}, {"method": "forward-ad"}, None]
-    models = [build(kind) for _ in hows]
-    for model, how in zip(models, hows, strict=True):
-        if how is not None:
-            convert(model, **how)
+    conversions: list[dict[str, Any] | None] = [{"method": "fewbit", "bits": 1}, {"method": "forward-ad"}, None]
+    models = [build(kind) for _ in conversions]
+    for model, options in zip(models, conversions, strict=True):
+        if options is not None:
+            convert(model, **options)
     expected = [gradients(model, model) for model in models]
     assert not near(expected[0], expected[2], 1e-3)
 
@@ -124,9 +124,11 @@ def world() -> dict[str, int]:
     owners: list[Any] = [F, torch, torch.Tensor, nn, nn.Module, *vars(nn).values(), Plain, Calls]
     if "transformers.activations" in sys.modules:
         activations = sys.modules["transformers.activations"]
-        owners += [activations, *(one for one in vars(activations).values() if isinstance(one, type))]
-    owners = [one for one in owners if isinstance(one, type) or one in (F, torch, nn) or hasattr(one, "ACT2FN")]
-    return {f"{one.__name__}.{name}": id(value) for one in owners for name, value in vars(one).items()}
+        owners += [activations, *(kind for kind in vars(activations).values() if isinstance(kind, type))]
+    owners = [
+        owner for owner in owners if isinstance(owner, type) or owner in (F, torch, nn) or hasattr(owner, "ACT2FN")
+    ]
+    return {f"{owner.__name__}.{name}": id(value) for owner in owners for name, value in vars(owner).items()}
 
 
 def test_nothing_is_patched() -> None:
@@ -166,6 +168,6 @@ def test_copies(kind: str, copied: Callable[[nn.Module], nn.Module]) -> None:
     expected = gradients(model, model)
     assert equal(gradients(other, other), expected)
     with torch.no_grad():
-        for one in model.parameters():
-            one.zero_()
+        for weight in model.parameters():
+            weight.zero_()
     assert equal(gradients(other, other), expected)

@@ -45,7 +45,7 @@ OF_TORCH = [
 ]
 
 
-@pytest.mark.parametrize(("module", "expected"), OF_TORCH, ids=lambda one: repr(one)[:30])
+@pytest.mark.parametrize(("module", "expected"), OF_TORCH, ids=lambda value: repr(value)[:30])
 def test_torchs_modules_are_known_with_their_parameters(module: nn.Module, expected: Function) -> None:
     assert recognise.module(module) == expected
 
@@ -59,9 +59,9 @@ def test_every_module_of_ours_stands_for_one_of_torchs() -> None:
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_modules_of_ones_own_are_known_by_value(function: str) -> None:
     params = FUNCTIONS[function].parameters
-    found = recognise.module(Formula(lambda x: STOCK[function](x, *params.values())))
+    recognised = recognise.module(Formula(lambda x: STOCK[function](x, *params.values())))
     same = {"celu": "elu"}  # by their defaults
-    assert found == Function(same.get(function, function), params)
+    assert recognised == Function(same.get(function, function), params)
 
 
 WRITTEN_OUT = {
@@ -81,9 +81,9 @@ WRITTEN_OUT = {
 
 @pytest.mark.parametrize("function", WRITTEN_OUT)
 def test_formulas_written_out_are_known_by_value(function: str) -> None:
-    found = recognise.module(Formula(WRITTEN_OUT[function]))
-    assert isinstance(found, Function)
-    assert found.name == function
+    recognised = recognise.module(Formula(WRITTEN_OUT[function]))
+    assert isinstance(recognised, Function)
+    assert recognised.name == function
 
 
 class StraightThrough(nn.Module):
@@ -163,7 +163,7 @@ def test_recognising_leaves_no_trace() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "expected"),
+    ("called", "expected"),
     [
         (F.gelu, Function("gelu")),
         (partial(F.gelu, approximate="tanh"), Function("gelu_tanh")),
@@ -178,5 +178,5 @@ def test_recognising_leaves_no_trace() -> None:
         ([], None),
     ],
 )
-def test_torchs_functions(one: Any, expected: Function | None) -> None:
-    assert recognise.function(one) == expected
+def test_torchs_functions(called: Any, expected: Function | None) -> None:
+    assert recognise.function(called) == expected

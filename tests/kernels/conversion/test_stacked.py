@@ -12,7 +12,7 @@ from kernels.approx_backprop.forwards import Approximate
 from kernels.conversion.calls import ReroutedForward
 from kernels.errors import KernelError
 from kernels.forward_ad import unwrap, wrap
-from kernels.forwarding import standing
+from kernels.forwarding import installed_forwards
 from kernels.methods.compressed import Compressed
 from tests.kernels.conversion.models import reasons
 
@@ -64,14 +64,14 @@ def test_a_norm_that_calls_its_gates_activation(gated: bool, bits: int, looks: b
     # The gate's silu by our kernel is the stock function's bit for bit in small tensors (docs/support.md).
     assert torch.equal(ours, y)
     ours.sum().backward()
-    stacked, _ = standing(net.norm)
+    stacked, _ = installed_forwards(net.norm)
     if not looks:
-        assert [type(one) for one in stacked] == [Approximate, ReroutedForward]
+        assert [type(forward) for forward in stacked] == [Approximate, ReroutedForward]
     elif gated:
-        assert [type(one) for one in stacked] == [ReroutedForward]
+        assert [type(forward) for forward in stacked] == [ReroutedForward]
         assert "not called by one tensor alone" in reasons(report)["norm"]
     else:
-        assert [type(one) for one in stacked] == [Approximate]
+        assert [type(forward) for forward in stacked] == [Approximate]
     report.revert()
     assert forwards(net) == [None] * 4
     assert repr(net) == text
@@ -83,7 +83,7 @@ def test_conversions_of_one_module_one_after_another() -> None:
     first = convert(net, "approx-backprop", include="norm", exclude="norm.silu()")
     middle = forwards(net)
     second = convert(net, "fewbit")
-    assert [type(one) for one in standing(net.norm)[0]] == [ReroutedForward, Approximate]
+    assert [type(forward) for forward in installed_forwards(net.norm)[0]] == [ReroutedForward, Approximate]
     again = convert(net, "approx-backprop", include="norm")
     assert set(reasons(again)) >= {"norm", "norm.silu()"}
     assert not again.converted
@@ -148,14 +148,14 @@ def test_options_are_constants_to_the_compiler(kind: Any, dynamic: bool | None, 
             inputs = torch.randn(rows, WIDTH, requires_grad=True)
             exact = torch.autograd.grad(net(inputs).sin().sum(), list(net.parameters()))
             got = torch.autograd.grad(compiled(inputs).sin().sum(), list(net.parameters()))
-            for one, other in zip(got, exact, strict=True):  # other bits would be off by percents
-                torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+            for gradient, other in zip(got, exact, strict=True):  # other bits would be off by percents
+                torch.testing.assert_close(gradient, other, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("how", "bits"), [("invact", None), ("fewbit", None), ("approx-backprop", 4)])
-def test_fx_traces_calls_in_submodules_as_calls_of_ours(how: str, bits: int | None) -> None:
+@pytest.mark.parametrize(("method", "bits"), [("invact", None), ("fewbit", None), ("approx-backprop", 4)])
+def test_fx_traces_calls_in_submodules_as_calls_of_ours(method: str, bits: int | None) -> None:
     net, inputs = Stack(), x()
-    convert(net, how, bits=bits)
+    convert(net, method, bits=bits)
     graph = torch.fx.symbolic_trace(net)
     names = [node.target.__name__ for node in graph.graph.nodes if node.op == "call_function"]
     assert names.count("activation") == 2
@@ -165,16 +165,16 @@ def test_fx_traces_calls_in_submodules_as_calls_of_ours(how: str, bits: int | No
     assert torch.equal(got, expected)
 
 
-@pytest.mark.parametrize("how", ["invact", "approx-backprop", "wrapped", "module"])
-def test_scripting_a_converted_model_says_the_way_out(how: str) -> None:
+@pytest.mark.parametrize("conversion", ["invact", "approx-backprop", "wrapped", "module"])
+def test_scripting_a_converted_model_says_the_way_out(conversion: str) -> None:
     net: nn.Module = Stack()
-    if how == "wrapped":
+    if conversion == "wrapped":
         wrap(net)
-    elif how == "module":
+    elif conversion == "module":
         net = nn.Sequential(nn.Linear(4, 4), nn.GELU())
         convert(net, "invact")
     else:
-        convert(net, how)
+        convert(net, conversion)
     with pytest.raises(KernelError, match=r"report\.revert\(\) or unwrap first") as error:
         torch.jit.script(net)
     assert "\n" not in str(error.value)

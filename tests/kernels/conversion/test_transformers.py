@@ -64,33 +64,33 @@ def quick() -> Iterator[None]:
 
 @pytest.mark.parametrize(("family", "act", "method"), TRAINED)
 def test_a_model_trains_converted_and_is_put_back(family: str, act: str, method: str) -> None:
-    how = METHODS[method]
+    options = METHODS[method]
     _, names, _, others = FAMILIES[family]
     model = build(family, act)
     start, modules, keys = copy.deepcopy(model.state_dict()), list(model.modules()), list(model.state_dict())
-    attributes = [set(vars(one)) for one in modules]
-    exact = how["method"] == "forward-ad"  # keeps as much as torch's own functions do
+    attributes = [set(vars(module)) for module in modules]
+    exact = options["method"] == "forward-ad"  # keeps as much as torch's own functions do
     expected = train(build(family, act), family)
     assert expected[0] == sorted(expected[0], reverse=True)
 
-    report = convert(model, **how, inputs=batch(family))
+    report = convert(model, **options, inputs=batch(family))
     assert sorted(site.name for site in report.sites) == sorted([*names, *others])
     assert {site.name for site in report.converted} >= set(names)
     assert [site.function for site in report.sites if site.name in names] == [NAMES[act]] * len(names)
     assert all(site.after < site.before for site in report.converted if site.name in names) or exact
     assert exact or report.after.total < report.before.total
-    if "bits" not in how:  # among these nothing is better, as a Linear follows
-        assert {site.now for site in report.converted} == {how["method"].replace("auto", "invact")}
+    if "bits" not in options:  # among these nothing is better, as a Linear follows
+        assert {site.now for site in report.converted} == {options["method"].replace("auto", "invact")}
     assert list(model.state_dict()) == keys
-    assert all(torch.equal(one, start[name]) for name, one in model.state_dict().items())
+    assert all(torch.equal(tensor, start[name]) for name, tensor in model.state_dict().items())
     losses, gradients = train(model, family)
     assert distance(gradients, expected[1]) <= bound(report)
     assert alike(losses, expected[0], bound(report))
 
     report.revert()
     assert len(list(model.modules())) == len(modules)
-    assert all(one is other for one, other in zip(model.modules(), modules, strict=True))
-    assert [set(vars(one)) for one in modules] == attributes
+    assert all(module is other for module, other in zip(model.modules(), modules, strict=True))
+    assert [set(vars(module)) for module in modules] == attributes
     model.load_state_dict(start)
     model.zero_grad()
     assert same(train(model, family), expected)
@@ -150,12 +150,12 @@ def saved_as_pretrained(model: nn.Module, stock: nn.Module, folder: Path) -> nn.
 def test_what_is_saved_is_a_stock_model(family: str, saved: Callable[..., nn.Module], tmp_path: Path) -> None:
     model, other = build(family, "gelu_new"), build(family, "gelu_new")
     with torch.no_grad():
-        for one in other.parameters():
-            one.add_(1)  # so that loading has something to do
+        for weight in other.parameters():
+            weight.add_(1)  # so that loading has something to do
     report = convert(model, "invact")
     train(model, family)
     loaded = saved(model, other, tmp_path)
-    assert not any(isinstance(one, kernels.GELU) for one in loaded.modules())
+    assert not any(isinstance(module, kernels.GELU) for module in loaded.modules())
     report.revert()
     with torch.no_grad():
         assert torch.equal(loaded.eval()(**batch(family)).loss, model.eval()(**batch(family)).loss)
@@ -169,7 +169,7 @@ def test_a_stock_models_weights_are_loaded_into_a_converted_one(tmp_path: Path) 
     assert not model.training  # as transformers gives it
     report = convert(model, inputs=batch("bert"))
     assert report.converted
-    assert not any(one.training for one in model.modules())
+    assert not any(module.training for module in model.modules())
     with torch.no_grad():
         assert torch.equal(model(**batch("bert")).loss, stock.eval()(**batch("bert")).loss)
 
@@ -178,17 +178,17 @@ def test_a_stock_models_weights_are_loaded_into_a_converted_one(tmp_path: Path) 
 def test_a_model_in_evaluation_is_measured_in_training(family: str) -> None:
     """Dropout keeps its mask in training only, so the two can be told apart."""
     model = build(family)
-    for one in model.modules():
-        if isinstance(one, nn.Dropout):
-            one.p = 0.5
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.5
     training = saved_bytes(model, **batch(family)).total
     evaluating = saved_bytes(model.eval(), **batch(family)).total
     assert evaluating < training
     report = convert(model, inputs=batch(family))
     assert report.before.total == training
-    assert not any(one.training for one in model.modules())
+    assert not any(module.training for module in model.modules())
     report.revert()
-    assert not any(one.training for one in model.modules())
+    assert not any(module.training for module in model.modules())
 
 
 def test_a_copy_is_no_part_of_the_report() -> None:
@@ -196,7 +196,7 @@ def test_a_copy_is_no_part_of_the_report() -> None:
     report = convert(model, "invact")
     other = copy.deepcopy(model)
     report.revert()
-    assert [type(one).__name__ for one in (model.transformer.h[0].mlp.act, other.transformer.h[0].mlp.act)] == [
+    assert [type(act).__name__ for act in (model.transformer.h[0].mlp.act, other.transformer.h[0].mlp.act)] == [
         "GELUActivation",
         "GELU",
     ]
@@ -243,7 +243,9 @@ def adapted(model: nn.Module, family: str) -> nn.Module:
 
 
 def weights_with_gradients(model: nn.Module) -> set[str]:
-    return {name for name, one in model.named_parameters() if one.grad is not None and one.grad.abs().sum() > 0}
+    return {
+        name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.abs().sum() > 0
+    }
 
 
 @pytest.mark.parametrize("limit", [None, 0.05])
@@ -270,7 +272,7 @@ def test_lora(family: str, limit: float | None) -> None:
     assert distance(gradients, expected[1]) <= allowed
     assert alike(losses, expected[0], allowed)
     report.revert()
-    assert all(one is other for one, other in zip(model.modules(), modules, strict=True))
+    assert all(module is other for module, other in zip(model.modules(), modules, strict=True))
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "vit"])
@@ -295,4 +297,4 @@ def test_a_model_is_adapted_after_conversion(family: str) -> None:
     assert all("lora_" in name for name in weights_with_gradients(model))
     assert 0 < distance(got[1], stock[1]) <= GRADIENTS["fewbit"]
     report.revert()
-    assert not any(isinstance(one, kernels.GELU) for one in model.modules())
+    assert not any(isinstance(module, kernels.GELU) for module in model.modules())

@@ -7,9 +7,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.kernels.saved import METHODS
-
-each_method = pytest.mark.parametrize("how", METHODS.values(), ids=METHODS)
 EPS = torch.finfo(torch.float32).eps
 
 
@@ -67,7 +64,9 @@ def gradients(run: Callable[[Tensor], Tensor], model: nn.Module, x: Tensor | Non
 
 def near(got: list[Tensor], expected: list[Tensor], bound: float) -> bool:
     pairs = zip(got, expected, strict=True)
-    return all(bool(((one - other).abs() <= bound * other.abs().max().clamp(min=1)).all()) for one, other in pairs)
+    return all(
+        bool(((tensor - other).abs() <= bound * other.abs().max().clamp(min=1)).all()) for tensor, other in pairs
+    )
 
 
 def equal(got: list[Tensor], expected: list[Tensor]) -> bool:

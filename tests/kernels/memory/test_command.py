@@ -78,9 +78,9 @@ def test_the_activations_own_share(model: str, options: dict, mebibytes: float) 
     saved = measured(model, **options)
     acts = ("intermediate_act_fn", "mlp.act")  # of transformers
     kept = [
-        one.bytes
-        for one in saved.tensors
-        if any(saver.module.endswith(acts) or saver.operation == "relu" for saver in one.by)
+        tensor.bytes
+        for tensor in saved.tensors
+        if any(saver.module.endswith(acts) or saver.operation == "relu" for saver in tensor.by)
     ]
     # 47.875, 73.375 and 104.875 are printed rounded up.
     assert sum(kept) / 2**20 == pytest.approx(mebibytes, abs=0.05 + 1e-9)

@@ -65,7 +65,7 @@ def test_the_user_s_own(theirs, function, mode, request):
     if mode == "fake":
         request.getfixturevalue("fake")
     model, args, kwargs = build(f"{theirs}:{function}")
-    assert all(isinstance(one, FakeTensor) == (mode == "fake") for one in tensors(model, args, kwargs))
+    assert all(isinstance(tensor, FakeTensor) == (mode == "fake") for tensor in tensors(model, args, kwargs))
     assert isinstance(model(*args, **kwargs), FakeTensor if mode == "fake" else Tensor)
     assert model.training == (function != "named")
     if function != "elsewhere":

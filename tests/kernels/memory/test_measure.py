@@ -17,10 +17,10 @@ from tests.kernels.memory.models import TENSOR, X, mlp
 from tests.kernels.saved import METHODS, bytes_allocated, bytes_in_graph
 
 
-@pytest.mark.parametrize("how", METHODS.values(), ids=METHODS)
+@pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 @pytest.mark.parametrize("fake", [True, False], ids=["fake", "real"])
-def test_an_mlp_keeps_what_the_graph_and_the_allocator_say(how: dict, fake: bool) -> None:
-    net = mlp(kernels.GELU(**how))
+def test_an_mlp_keeps_what_the_graph_and_the_allocator_say(options: dict, fake: bool) -> None:
+    net = mlp(kernels.GELU(**options))
     saved = saved_bytes(net, X, fake=fake)
     net(X)  # makes what is made once
     output, allocated = bytes_allocated(net, X)
@@ -87,7 +87,7 @@ def test_tensors_on_a_ctx_are_found(fake: bool) -> None:
 
     saved = saved_bytes(Net(), torch.randn(10, requires_grad=True), fake=fake)
     assert (saved.total, saved.unseen) == (80, 40)
-    assert {(one.by[0].operation, one.seen) for one in saved.tensors} == {("Stash", True), ("sign", False)}
+    assert {(tensor.by[0].operation, tensor.seen) for tensor in saved.tensors} == {("Stash", True), ("sign", False)}
 
 
 def test_copies_that_autocast_makes_of_weights_do_not_count() -> None:
@@ -97,7 +97,7 @@ def test_copies_that_autocast_makes_of_weights_do_not_count() -> None:
     assert fake == real
     # x, and input and output of the activation, in two bytes; what is copied is both layers' weight and bias.
     assert fake.total == X.nbytes // 2 + 2 * TENSOR // 2
-    assert fake.copies == sum(one.nbytes for one in net.parameters()) // 2
+    assert fake.copies == sum(parameter.nbytes for parameter in net.parameters()) // 2
 
 
 def test_checkpoints_keep_their_input_only() -> None:
@@ -123,7 +123,7 @@ def test_the_recorder_by_itself() -> None:
     assert recorder.saved(loss).total == recorder.saved().total == kept
     loss.backward()
     assert recorder.saved(loss).total == 0
-    assert all(one.grad is not None for one in net.parameters())
+    assert all(weight.grad is not None for weight in net.parameters())
 
 
 def test_gradients_are_the_same_under_the_recorder() -> None:
@@ -156,13 +156,13 @@ class Changing(nn.Module):
 @pytest.mark.parametrize("fake", [True, False, None])
 def test_the_model_is_left_as_it_was(fake: bool | None) -> None:
     net = Changing()
-    weight, state = net.norm.weight, {name: one.clone() for name, one in net.state_dict().items()}
+    weight, state = net.norm.weight, {name: tensor.clone() for name, tensor in net.state_dict().items()}
     attributes, numbers = set(vars(net)), torch.get_rng_state()
     saved_bytes(net, X, fake=fake)
     assert net.norm.weight is weight
     assert set(vars(net)) == attributes
     assert net.cache is None
-    assert all(torch.equal(one, state[name]) for name, one in net.state_dict().items())
+    assert all(torch.equal(tensor, state[name]) for name, tensor in net.state_dict().items())
     assert torch.equal(torch.get_rng_state(), numbers)
     assert not net._forward_hooks
     assert not net._forward_pre_hooks
@@ -204,7 +204,7 @@ def test_modules_that_hold_their_weights_in_other_ways() -> None:
     net, x = nn.LSTM(8, 8), torch.randn(5, 3, 8)
     assert saved_bytes(net, x, fake=True).total > 0
     net(x)[0].sum().backward()  # it still works
-    assert all(one.grad is not None for one in net.parameters())
+    assert all(weight.grad is not None for weight in net.parameters())
     attention = nn.MultiheadAttention(8, 2)
     assert saved_bytes(attention, x, x, x, fake=True) == saved_bytes(attention, x, x, x, fake=False)
 

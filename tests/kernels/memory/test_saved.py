@@ -54,7 +54,7 @@ def test_the_result_as_table_json_and_number() -> None:
     assert table.endswith("kept besides: inputs 3.1 KiB; parameters 2.5 KiB")
     assert int(saved) == saved.total == 2 * TENSOR
     document = json.loads(saved.to_json())
-    assert document["total"] == sum(one["bytes"] for one in document["tensors"]) == saved.total
+    assert document["total"] == sum(tensor["bytes"] for tensor in document["tensors"]) == saved.total
     assert document["groups"][0] == {"module": "1", "operation": "gelu", "bytes": TENSOR, "tensors": 1}
 
 

@@ -76,7 +76,7 @@ def _needs(request: pytest.FixtureRequest) -> None:
 
 def kept_bytes(model: nn.Module, args: tuple, kwargs: dict) -> int:
     """Bytes that go through the pack hook in forward: each storage once, inputs too, parameters and buffers not."""
-    seen = {id(one.untyped_storage()): one.untyped_storage() for one in tensors(model)}
+    seen = {id(tensor.untyped_storage()): tensor.untyped_storage() for tensor in tensors(model)}
     own = set(seen)
 
     def pack(tensor: Tensor) -> Tensor:
@@ -143,7 +143,9 @@ def test_no_mask_is_kept_where_causal_attention_needs_none(name, fake):
     model, args, kwargs = build(name, seq=24, **SMALL[name], dtype=torch.bfloat16)
     model.eval()  # with dropout, attention on a CPU is done step by step
     shapes = []
-    hooks = torch.autograd.graph.saved_tensors_hooks(lambda one: shapes.append(one.shape) or one, lambda one: one)
+    hooks = torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: shapes.append(tensor.shape) or tensor, lambda tensor: tensor
+    )
     with hooks, unpacked():
         model(*args, **kwargs)
     assert not [shape for shape in shapes if shape[-2:] == (24, 24)]
@@ -163,7 +165,7 @@ def test_natural_length_and_others(name, shape, fake):
     for asked, expected in (({}, shape), ({"batch": 3, "seq": 7}, (3, 7))):
         _, args, kwargs = build(name, **asked)
         assert args == ()
-        assert {key: (tuple(one.shape), one.dtype) for key, one in kwargs.items()} == {
+        assert {key: (tuple(value.shape), value.dtype) for key, value in kwargs.items()} == {
             "input_ids": (expected, torch.int64)
         }
 
@@ -190,9 +192,9 @@ def test_tied_weights_stay_tied(name, mode):
 @pytest.mark.parametrize(("act", "kind"), [("silu", "SiLU"), ("gelu_tanh", "GELU")])
 def test_the_activation_is_the_one_asked_for(name, act, kind, fake):
     model, *_ = build(name, act=act)
-    found = {type(one).__name__ for one in model.modules()}
-    assert any(kind in one for one in found)
-    assert not found & {"ReLU", "QuickGELUActivation", "NewGELUActivation"}
+    class_names = {type(module).__name__ for module in model.modules()}
+    assert any(kind in class_name for class_name in class_names)
+    assert not class_names & {"ReLU", "QuickGELUActivation", "NewGELUActivation"}
 
 
 @pytest.mark.parametrize("name", ["clip"])
@@ -202,8 +204,8 @@ def test_clip_has_a_quick_gelu_of_its_own(name, fake):
 
 
 def test_vgg_works_in_place_as_torchvision_s(fake):
-    relus = [one for one in build("vgg16")[0].modules() if isinstance(one, nn.ReLU)]
-    assert [one.inplace for one in relus] == [True] * 15
+    relus = [relu for relu in build("vgg16")[0].modules() if isinstance(relu, nn.ReLU)]
+    assert [relu.inplace for relu in relus] == [True] * 15
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,16 @@ from torch.nn import functional as F
 class Attending(nn.Module):
     """Attention and a gate, each after a norm."""
 
-    def __init__(self, width: int = 32, heads: int = 2) -> None:
+    def __init__(self, width: int = 32, head_count: int = 2) -> None:
         super().__init__()
-        self.heads = heads
+        self.head_count = head_count
         self.first, self.second = nn.LayerNorm(width), nn.RMSNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.gate, self.up, self.down = nn.Linear(width, 64), nn.Linear(width, 64), nn.Linear(64, width)
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (
-            part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(self.first(x)).chunk(3, -1)
+            part.unflatten(-1, (self.head_count, -1)).transpose(1, 2) for part in self.qkv(self.first(x)).chunk(3, -1)
         )
         x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
         h = self.second(x)

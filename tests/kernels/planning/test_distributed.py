@@ -33,10 +33,10 @@ def mean(tensors: list[Tensor]) -> list[Tensor]:
     return [tensor / 2 for tensor in tensors]
 
 
-def off(found: list[Tensor], others: list[Tensor]) -> float:
+def off(approximate: list[Tensor], exact: list[Tensor]) -> float:
     """||g' - g|| / ||g||."""
-    one, other = (torch.cat([part.flatten() for part in parts]) for parts in (found, others))
-    return float((one - other).norm() / other.norm())
+    gradient, other = (torch.cat([part.flatten() for part in parts]) for parts in (approximate, exact))
+    return float((gradient - other).norm() / other.norm())
 
 
 def in_eager_mode(file: Path, wrapper: str, mesh: Any, x: Tensor) -> list[Tensor]:
@@ -53,9 +53,9 @@ def compiled(file: Path, wrapper: str, mesh: Any, x: Tensor, graphs: list[Graph]
     if wrapper == "fsdp2":
         model = wrapped(model, wrapper, mesh, (Attending,))
     run = torch.compile(model, backend=private.interpreted(cut))
-    found = gradients(wrapped(run, wrapper, mesh) if wrapper == "ddp" else run, x)
+    result = gradients(wrapped(run, wrapper, mesh) if wrapper == "ddp" else run, x)
     graphs += cut.graphs
-    return found
+    return result
 
 
 def worker(rank: int, mesh: Any) -> dict[str, Any]:
@@ -72,28 +72,28 @@ def worker(rank: int, mesh: Any) -> dict[str, Any]:
     x = torch.randn(batch.shape, generator=torch.Generator().manual_seed(1 + rank))
     exact = mean(gradients(model, x))
     graphs: list[Graph] = []
-    found: dict[str, Any] = {}
+    errors: dict[str, Any] = {}
     for wrapper in WRAPPERS:
         alone = mean(in_eager_mode(files[False], "", mesh, x))
         both = in_eager_mode(files[False], wrapper, mesh, x)
-        found[f"eager {wrapper}"] = off(both, alone), off(alone, exact), off(both, exact)
+        errors[f"eager {wrapper}"] = off(both, alone), off(alone, exact), off(both, exact)
         alone = mean(compiled(files[True], "", mesh, x, []))
         both = compiled(files[True], wrapper, mesh, x, graphs)
-        found[f"compiled {wrapper}"] = off(both, alone), off(alone, exact), off(both, exact)
+        errors[f"compiled {wrapper}"] = off(both, alone), off(alone, exact), off(both, exact)
     bits = {row.form for graph in graphs for row in graph.crossings if row.site}
     planned = {"whole" if site.bits is None else f"{site.bits} bits" for site in Plan.load(files[True]).sites}
-    return {"off": found, "bits": (bits, planned)}
+    return {"off": errors, "bits": (bits, planned)}
 
 
 def test_both_do_what_the_first_planned(tmp_path: Path) -> None:
-    found = of_two(__file__, tmp_path, 240)
-    for way, (apart, error, of_both) in found["off"].items():
+    results = of_two(__file__, tmp_path, 240)
+    for way, (apart, error, of_both) in results["off"].items():
         assert 1e-3 < error < 0.5
         if way == "compiled fsdp2":  # each layer is compiled by itself, with the most bits that the plan has for one
             assert of_both < 1.5 * error  # other graphs save a few other tensors, with codes as fine
         else:  # the same codes in the same operations, summed in another order: rounding of float32, far below codes'
             assert apart < 1e-5
-    bits, planned = found["bits"]
+    bits, planned = results["bits"]
     assert len(bits) > 1
     assert bits <= planned
 

@@ -29,27 +29,27 @@ def task() -> Task:
 
 
 @pytest.fixture(scope="module")
-def found(task: Task) -> Front:
+def solved_front(task: Task) -> Front:
     return front_of(task, count=6)
 
 
-def test_bytes_rise_and_errors_fall(found: Front) -> None:
-    kept, errors = [point.bytes.kept for point in found.points], [point.error for point in found.points]
-    assert len(found.points) == 6
+def test_bytes_rise_and_errors_fall(solved_front: Front) -> None:
+    kept, errors = [point.bytes.kept for point in solved_front.points], [point.error for point in solved_front.points]
+    assert len(solved_front.points) == 6
     assert kept == sorted(kept)
     # The solver stops within GAP of the least square: so much may an error be above that of the budget before.
     assert all(after <= before * (1 + GAP) ** 0.5 for before, after in pairwise(errors))
     assert errors[0] > errors[-1] == 0.0
 
 
-def test_ends_are_the_narrowest_codes_and_whole_tensors(task: Task, found: Front) -> None:
+def test_ends_are_the_narrowest_codes_and_whole_tensors(task: Task, solved_front: Front) -> None:
     step = task.step(())
-    assert found.points[0].bytes.kept == step.kept_with(everywhere(step, 2))
-    assert found.points[-1].bytes.kept == step.kept_with(dict.fromkeys([site.name for site in step.sites], None))
+    assert solved_front.points[0].bytes.kept == step.kept_with(everywhere(step, 2))
+    assert solved_front.points[-1].bytes.kept == step.kept_with(dict.fromkeys([site.name for site in step.sites], None))
 
 
-def test_named_points(task: Task, found: Front) -> None:
-    named = {point.name: point for point in found.named}
+def test_named_points(task: Task, solved_front: Front) -> None:
+    named = {point.name: point for point in solved_front.named}
     assert list(named) == ["stock", "checkpoint", *(f"{bits} bits" for bits in UNIFORM)]
     assert named["stock"].error == named["checkpoint"].error == 0.0
     assert named["stock"].bytes.peak == peak_bytes(task.model, *task.call.args)
@@ -60,9 +60,9 @@ def test_named_points(task: Task, found: Front) -> None:
 
 
 @pytest.mark.parametrize("bits", UNIFORM)
-def test_no_uniform_point_is_below_the_front(task: Task, found: Front, bits: int) -> None:
+def test_no_uniform_point_is_below_the_front(task: Task, solved_front: Front, bits: int) -> None:
     step = task.step(())
-    uniform = next(point for point in found.named if point.name == f"{bits} bits")
+    uniform = next(point for point in solved_front.named if point.name == f"{bits} bits")
     solved = solve(step, task.errors((), step), Limits(kept=uniform.bytes.kept))
     assert solved.error**0.5 <= uniform.error * (1 + GAP) ** 0.5
 
@@ -90,37 +90,37 @@ def test_a_model_without_blocks_has_no_checkpoint() -> None:
 
 
 def test_a_peak_is_limited(task: Task) -> None:
-    found = front_of(task, by="peak", count=3)
-    peaks = [point.bytes.peak for point in found.points]
+    solved_front = front_of(task, by="peak", count=3)
+    peaks = [point.bytes.peak for point in solved_front.points]
     assert peaks == sorted(peaks)
     assert peaks[0] <= task.step(()).peak_with(everywhere(task.step(()), 2))
 
 
-def test_table_and_json_have_all_points(found: Front) -> None:
-    assert len(str(found).splitlines()) == 2 + len(found.named) + len(found.points)
-    document = json.loads(found.to_json())
-    assert [point["name"] for point in document["named"]] == [point.name for point in found.named]
-    assert [point["error"] for point in document["points"]] == [point.error for point in found.points]
+def test_table_and_json_have_all_points(solved_front: Front) -> None:
+    assert len(str(solved_front).splitlines()) == 2 + len(solved_front.named) + len(solved_front.points)
+    document = json.loads(solved_front.to_json())
+    assert [point["name"] for point in document["named"]] == [point.name for point in solved_front.named]
+    assert [point["error"] for point in document["points"]] == [point.error for point in solved_front.points]
 
 
-def test_the_picture_has_the_points(found: Front) -> None:
-    (axes,) = found.figure().axes
+def test_the_picture_has_the_points(solved_front: Front) -> None:
+    (axes,) = solved_front.figure().axes
     front_line, *named = axes.lines
-    assert list(front_line.get_ydata()) == [point.error for point in found.points]
-    assert [line.get_label() for line in named] == [point.name for point in found.named]
+    assert list(front_line.get_ydata()) == [point.error for point in solved_front.points]
+    assert [line.get_label() for line in named] == [point.name for point in solved_front.named]
     unit = 1024 ** UNITS.index(axes.get_xlabel().split()[0])
-    assert [line.get_xdata()[0] * unit for line in named] == [point.bytes.kept for point in found.named]
+    assert [line.get_xdata()[0] * unit for line in named] == [point.bytes.kept for point in solved_front.named]
 
 
-def test_a_model_measured_by_another_says_so(found: Front) -> None:
-    assert "stands in" in replace(found, measured_on="a Net that stands in for it").figure().axes[0].get_title()
+def test_a_model_measured_by_another_says_so(solved_front: Front) -> None:
+    assert "stands in" in replace(solved_front, measured_on="a Net that stands in for it").figure().axes[0].get_title()
 
 
 @pytest.mark.parametrize("ending", [".svg", ".png"])
-def test_the_same_front_gives_the_same_bytes(found: Front, tmp_path: Path, ending: str) -> None:
+def test_the_same_front_gives_the_same_bytes(solved_front: Front, tmp_path: Path, ending: str) -> None:
     paths = [tmp_path / f"{name}{ending}" for name in "ab"]
     for path in paths:
-        found.plot(path)
+        solved_front.plot(path)
     assert paths[0].read_bytes() == paths[1].read_bytes()
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -138,6 +138,6 @@ def test_bad_arguments(task: Task, given: dict[str, Any], said: str) -> None:
         front_of(task, **given)
 
 
-def test_a_bad_ending(found: Front, tmp_path: Path) -> None:
+def test_a_bad_ending(solved_front: Front, tmp_path: Path) -> None:
     with pytest.raises(KernelError, match=r"plot must be a file that ends in one of .png, .svg"):
-        found.plot(tmp_path / "front.txt")
+        solved_front.plot(tmp_path / "front.txt")

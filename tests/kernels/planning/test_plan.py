@@ -118,9 +118,9 @@ def test_what_a_plan_says() -> None:
     ],
 )
 def test_budgets(budget: Any, number: float) -> None:
-    found = check(budget)
-    assert found == number
-    assert type(found) is type(number)
+    limit = check(budget)
+    assert limit == number
+    assert type(limit) is type(number)
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ def weighted(output: Tensor) -> Tensor:
     return (output * weights).sum()
 
 
-def squared_error(found: list[Tensor], exact: list[Tensor]) -> float:
+def squared_error(approximate: list[Tensor], exact: list[Tensor]) -> float:
     off, whole = (
         sum(float(part.double().square().sum()) for part in parts)
-        for parts in ([a.double() - b.double() for a, b in zip(found, exact, strict=True)], exact)
+        for parts in ([a.double() - b.double() for a, b in zip(approximate, exact, strict=True)], exact)
     )
     return off / whole
 
@@ -79,19 +79,19 @@ def test_sensitivities_of_all_widths(passes: int) -> None:
     model, inputs = text(2)
     trials = Trials()
     gradients = Gradients(model, inputs, {}, None, trials)
-    found = sensitivities(gradients, list(trials.sites), passes)
+    site_errors = sensitivities(gradients, list(trials.sites), passes)
     roles = {like_site(site) for site in trials.sites}
-    assert found.keys() == trials.sites.keys()
+    assert site_errors.keys() == trials.sites.keys()
     assert all(
         errors.keys() == set(WIDTHS) and sorted(errors.values())[::-1] == list(errors.values())
-        for errors in found.values()
+        for errors in site_errors.values()
     )
     assert gradients.passes - 1 <= max(passes, len(MEASURED) * len(roles))
     for role in roles:  # what was measured together is what it is said to be together
         group = [site for site in trials.sites if like_site(site) == role]
         together = gradients.error(dict.fromkeys(group, 2))
-        assert sum(found[site][2] for site in group) == pytest.approx(together)
-    alike = {tuple(errors.values()) for site, errors in found.items() if "silu" in site}
+        assert sum(site_errors[site][2] for site in group) == pytest.approx(together)
+    alike = {tuple(errors.values()) for site, errors in site_errors.items() if "silu" in site}
     assert len(alike) == (1 if passes == 0 else 2)
 
 

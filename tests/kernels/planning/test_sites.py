@@ -32,17 +32,17 @@ def names(model: nn.Module, *inputs: Tensor) -> list[str]:
 
 def test_a_site_is_a_module_and_a_function() -> None:
     model, inputs = text(1)
-    found = names(model, *inputs)
-    assert "0: silu" in found
-    assert "0.out: linear" in found
-    attention = [name for name in found if "attention" in name]
+    sites = names(model, *inputs)
+    assert "0: silu" in sites
+    assert "0.out: linear" in sites
+    attention = [name for name in sites if "attention" in name]
     assert attention == [f"0: scaled_dot_product_attention{number}" for number in ("", " 2", " 3")]
 
 
 def test_a_second_call_has_a_number_of_its_own() -> None:
-    found = names(Twice(), torch.randn(128, 64, requires_grad=True))
-    assert len(found) == len(set(found))
-    assert all(name.startswith((": ", "layer: ")) for name in found)
+    sites = names(Twice(), torch.randn(128, 64, requires_grad=True))
+    assert len(sites) == len(set(sites))
+    assert all(name.startswith((": ", "layer: ")) for name in sites)
 
 
 def test_names_are_those_of_the_pass_before() -> None:

@@ -10,7 +10,7 @@ from kernels import KernelError
 from kernels.methods.planned import WIDTHS
 from kernels.planning.limits import Limits
 from kernels.planning.observe import SavedSite, Step
-from kernels.planning.solve import CHOICES, FLOOR, FLOOR_BITS, GAP, solve, widest
+from kernels.planning.solve import BITS_OR_WHOLE, FLOOR, FLOOR_BITS, GAP, solve, widest
 
 BITS = 4
 
@@ -50,21 +50,21 @@ def test_least_error_of_all_plans(data: st.DataObject) -> None:
     share = data.draw(st.floats(0, 1))
     peak, kept = (int(least + share * (most - least)) for least, most in zip(low, high, strict=True))
     limits = Limits(peak=peak) if data.draw(st.booleans()) else Limits(kept=kept)
-    found = solve(step, errors, limits)
-    assert limits.hold(step, found.bits)
+    solution = solve(step, errors, limits)
+    assert limits.hold(step, solution.bits)
 
     def cost(plan: tuple[int | None, ...]) -> float:
         return sum(0.0 if bits is None else errors[name][bits] for name, bits in zip(names, plan, strict=True))
 
-    plans = itertools.product(CHOICES, repeat=len(names))
+    plans = itertools.product(BITS_OR_WHOLE, repeat=len(names))
     least = min(cost(plan) for plan in plans if limits.hold(step, dict(zip(names, plan, strict=True))))
-    assert found.error == pytest.approx(cost(tuple(found.bits.values())))
+    assert solution.error == pytest.approx(cost(tuple(solution.bits.values())))
     # HiGHS stops within GAP of the least; and its own feasibility tolerance of 1e-6 is of errors scaled to at most 1.
     largest = max(errors[name][2] for name in names)
     # What is least is the sum of errors and of the floor, of which 2 bits at every site have most: 4² times that of 4.
     floor = FLOOR * sum(errors[name][FLOOR_BITS] for name in names) * 4.0 ** (FLOOR_BITS - 2)
-    assert least <= found.error * (1 + 1e-12)
-    assert found.error <= (least + floor) / (1 - GAP) + 1e-6 * (largest + floor)
+    assert least <= solution.error * (1 + 1e-12)
+    assert solution.error <= (least + floor) / (1 - GAP) + 1e-6 * (largest + floor)
 
 
 @settings(max_examples=30, deadline=None)

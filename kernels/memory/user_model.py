@@ -15,7 +15,7 @@ from kernels.memory.making import building, imported, line
 Built = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 
 
-def own(name: str, dtype: torch.dtype | None) -> Built:
+def user_model(name: str, dtype: torch.dtype | None) -> Built:
     module, _, attribute = name.partition(":")
     try:
         function = imported(module, attribute)
@@ -30,11 +30,13 @@ def own(name: str, dtype: torch.dtype | None) -> Built:
     try:
         if mode is None:
             return call()
-        with suppress(AssertionError, RuntimeError):  # torch's kinds: a slip of the user's must not cost real memory
+        with suppress(
+            AssertionError, RuntimeError
+        ):  # torch's own errors only: for a user's bug no real tensors must be made
             built = call()
             if all(isinstance(tensor, FakeTensor) for tensor in _tensors(built)):
                 return built
-        # It asks tensors for their numbers, or takes real ones from elsewhere: fake copies are made of what it gives.
+        # The function reads values, or uses real tensors: build for real, then make fake copies.
         with unset_fake_temporarily():
             built = call()
             with FakeCopyMode(mode):
