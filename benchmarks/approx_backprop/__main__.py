@@ -31,8 +31,8 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.approx_backprop import batches as fitting
-from benchmarks.approx_backprop import layers as single
+from benchmarks.approx_backprop import batches as largest_batches
+from benchmarks.approx_backprop import layers as single_layers
 from benchmarks.approx_backprop import models
 from benchmarks.approx_backprop import times as timed
 from benchmarks.clock import origin
@@ -76,15 +76,19 @@ def plan(options: argparse.Namespace) -> Plan:
 
 
 def measure(kind: str, todo: Plan) -> list[Row]:
-    """The rows of one of KINDS; those that take long are described as they come."""
+    """The rows of one of KINDS; slow ones are described as soon as they are measured."""
     where = origin(todo.device)
     if kind == "layers":
-        return single.layers(tuple(single.PIECES), todo.device, where, 2 if todo.quick else single.SEEDS)
+        return single_layers.layers(
+            tuple(single_layers.PIECES), todo.device, where, 2 if todo.quick else single_layers.SEEDS
+        )
     if kind == "models":
         return models.models(QUICK_MODELS if todo.quick else models.NAMES, origin(torch.device("cpu")))
     if kind == "batches":
-        nets, ways = (QUICK_NETS, QUICK_WAYS) if todo.quick else (tuple(fitting.NETS), fitting.WAYS)
-        return described_rows(fitting.batches(nets, todo.memory, todo.device, where, ways), fitting.described)
+        nets, ways = (QUICK_NETS, QUICK_WAYS) if todo.quick else (tuple(largest_batches.NETS), largest_batches.WAYS)
+        return described_rows(
+            largest_batches.batches(nets, todo.memory, todo.device, where, ways), largest_batches.described
+        )
     nets = tuple(timed.NETS[todo.device.type])
     taken = timed.times(nets[:1] if todo.quick else nets, todo.runs, todo.device, where)
     return described_rows(taken, timed.described)

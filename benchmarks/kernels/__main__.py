@@ -80,7 +80,7 @@ def plan(options: argparse.Namespace) -> Plan:
         if options.sizes is None
         else [whole("sizes", n, CAP[kind]) for n in dict.fromkeys(options.sizes.split(","))]
     )
-    # On a CPU the question is what the twin costs against eager; --methods can add torch.compile.
+    # On a CPU the question is the twin's cost over eager's; --methods can add torch.compile.
     methods = [name for name in METHODS if kind == "cuda" or name != "compile"]
     asked = names("methods", options.methods, METHODS) if options.methods is not None else methods
     return Plan(
@@ -106,7 +106,7 @@ def _kind(device: str | None) -> str:
 
 
 def measure(todo: Plan) -> tuple[list[Row], bool]:
-    """All rows, each table printed as soon as it is there, and whether all that was asked for was measured."""
+    """All rows, and whether everything was measured; prints each table as soon as it is measured."""
     bench, rows, good = Bench(todo.device, todo.runs), [], True
     for function in todo.functions:
         for dtype in todo.dtypes:
@@ -119,7 +119,7 @@ def measure(todo: Plan) -> tuple[list[Row], bool]:
                     methods.append(name)
             for subject in _subjects(todo):
                 try:
-                    made = _one(bench, subject, function, dtype, methods)
+                    made = _measured(bench, subject, function, dtype, methods)
                 except torch.OutOfMemoryError:
                     torch.cuda.empty_cache()
                     command.say(PROG, f"{function} {dtype} {subject}: left out, memory does not hold it")
@@ -131,12 +131,12 @@ def measure(todo: Plan) -> tuple[list[Row], bool]:
 
 
 def _subjects(todo: Plan) -> list[tuple[Any, ...]]:
-    """What, and its size: elements, or tokens and width."""
+    """What to measure, and its size: elements, or tokens and width."""
     elements = [("activation", n) for n in todo.sizes if "activation" in todo.kinds]
     return elements + [(what, *shape) for what in table.LAYERS if what in todo.kinds for shape in todo.layers]
 
 
-def _one(bench: Bench, subject: tuple[Any, ...], function: str, dtype: str, methods: list[str]) -> list[Row]:
+def _measured(bench: Bench, subject: tuple[Any, ...], function: str, dtype: str, methods: list[str]) -> list[Row]:
     what, *size = subject
     methods = [name for name in methods if name != ACT_LINEAR or what == "mlp"]
     if what == "activation":

@@ -99,15 +99,15 @@ def plan(options: argparse.Namespace) -> Plan:
 
 def _variants(tasks: str | None, variants: str | None) -> dict[str, list[str]]:
     """The variants of each task, stock first; without --task, tasks that have none of --arms are left out."""
-    asked, found = names("arms", variants, EVERY[:-1]), {}
+    asked, of_tasks = names("arms", variants, EVERY[:-1]), {}
     for task in names("task", tasks, tuple(TASKS)):
         known = VARIANTS_OF[task]
         mine = [variant for variant in asked if variant in known]
         if mine:
-            found[task] = [STOCK, *(variant for variant in mine if variant != STOCK)]
+            of_tasks[task] = [STOCK, *(variant for variant in mine if variant != STOCK)]
         elif tasks is not None:
             raise command.Misuse(f"arms of {task} must be of {', '.join(known)}, got {variants!r}")
-    return found
+    return of_tasks
 
 
 def train(todo: Plan) -> list[Row]:
@@ -120,8 +120,8 @@ def train(todo: Plan) -> list[Row]:
         command.say(
             PROG, f"{len(every) - len(missing)} of {len(every)} trainings are taken from the file ({revisions})"
         )
-    found = training_jobs.done(missing, min(todo.processes, max(1, len(missing))))
-    for new in tqdm(found, total=len(missing), unit="training", disable=None):
+    finished = training_jobs.done(missing, min(todo.processes, max(1, len(missing))))
+    for new in tqdm(finished, total=len(missing), unit="training", disable=None):
         rows |= {row.key: row for row in new}
         if todo.out is not None and not command.is_device(todo.out):
             training_rows.save(rows.values(), todo.out)

@@ -44,13 +44,13 @@ class Gpu:
 
 @pytest.fixture
 def gpu(monkeypatch):
-    found = Gpu()
-    buffer = SimpleNamespace(sum=found.read)
+    machine = Gpu()
+    buffer = SimpleNamespace(sum=machine.read)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: SimpleNamespace(L2_cache_size=1))
-    monkeypatch.setattr(torch.cuda, "Event", found.event)
+    monkeypatch.setattr(torch.cuda, "Event", machine.event)
     monkeypatch.setattr(torch, "zeros", lambda *_, **__: buffer)
-    monkeypatch.setattr(clock.time, "perf_counter", lambda: found.host / 1000)
-    return found
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: machine.host / 1000)
+    return machine
 
 
 def call(gpu, host, device):
@@ -90,7 +90,7 @@ def test_where_the_host_is_slower_than_all_readings_its_time_is_told(gpu):
 
 
 def test_rounds_on_a_gpu_leave_out_the_first_ones(gpu):
-    found = clock.rounds(clock.GpuClock(), {"one": call(gpu, 0.01, 0.5), "two": call(gpu, 0.01, 0.25)}, 3)
-    assert {name: len(seconds) for name, (seconds, _) in found.items()} == {"one": 3, "two": 3}
-    assert found["one"][0] == pytest.approx([0.0005] * 3)
-    assert found["two"][0] == pytest.approx([0.00025] * 3)
+    times = clock.rounds(clock.GpuClock(), {"one": call(gpu, 0.01, 0.5), "two": call(gpu, 0.01, 0.25)}, 3)
+    assert {name: len(seconds) for name, (seconds, _) in times.items()} == {"one": 3, "two": 3}
+    assert times["one"][0] == pytest.approx([0.0005] * 3)
+    assert times["two"][0] == pytest.approx([0.00025] * 3)

@@ -1,25 +1,23 @@
 """The benchmark of bytes kept: what its rows say is measured, and the committed ones can be had again."""
 
-import json
-
 import pytest
 from torch import nn
 
 import kernels
 from benchmarks import memory
-from benchmarks.rows import RESULTS
+from benchmarks.rows import RESULTS, read_lines
 
 COMMITTED = {
     (row["what"], row["implementation"], row["mode"]): row["median"]
     for path in RESULTS.glob("*/memory.jsonl")
-    for row in map(json.loads, path.read_text("utf-8").splitlines())
+    for row in read_lines(path)
 }
 
 
 def test_every_row_is_committed() -> None:
     compressed = ("as it is", *memory.COMPRESSED)
     ways = {"kept for backward": (*compressed, *memory.CONVERSIONS), memory.HALVED: compressed}
-    models = {(what, how, model) for what, of_what in ways.items() for how in of_what for model in memory.MODELS}
+    models = {(what, way, model) for what, of_what in ways.items() for way in of_what for model in memory.MODELS}
     assert {("kept by an MLP", act, mode) for act in memory.ACTS for mode in memory.MODES} | models == set(COMMITTED)
 
 
@@ -35,8 +33,8 @@ def test_an_mlp_in_eager_and_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_model_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "MODELS", ("mlp",))
     hidden = 2 * 4096 * 4096  # elements between the layers
-    found = {row.implementation: row.median for row in memory.models()}
-    assert found == {
+    counts = {row.implementation: row.median for row in memory.models()}
+    assert counts == {
         "as it is": 4 * hidden,
         "invact": 2 * hidden + hidden // 8,
         "fewbit, 3 bits": 2 * hidden + 3 * hidden // 8,
