@@ -73,8 +73,8 @@ def _address(server: subprocess.Popen[bytes], runtime: Path, log: Path) -> str:
             pytest.fail(f"JupyterLab ended with {server.returncode}:\n{log.read_text()[-2000:]}")
         # While the file is being written, it is not whole; while the server starts, it does not answer.
         with contextlib.suppress(OSError, StopIteration, json.JSONDecodeError):
-            found = json.loads(next(runtime.glob("jpserver-*.json")).read_text("utf-8"))
-            address = f"http://127.0.0.1:{found['port']}"
+            document = json.loads(next(runtime.glob("jpserver-*.json")).read_text("utf-8"))
+            address = f"http://127.0.0.1:{document['port']}"
             with urllib.request.urlopen(f"{address}/api/status", timeout=5):
                 return address
         time.sleep(0.2)
