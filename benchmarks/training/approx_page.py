@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.pages import line
 from benchmarks.training import rows as training_rows
 from benchmarks.training.gradients import NOISE, STATES
-from benchmarks.training.rows import AS_TRAINED, Row
+from benchmarks.training.rows import AS_TRAINED, TrainingRow
 from benchmarks.training.statistics import Comparison, compare
 from benchmarks.training.variants import EVERY, FUSED, STOCK
 
@@ -18,7 +18,7 @@ PICTURE = "approx"
 WORDS = "Loss of the batches, test errors, and the error of gradients beside the noise of batches"
 
 
-def section(rows: Sequence[Row], path: Path) -> str:
+def section(rows: Sequence[TrainingRow], path: Path) -> str:
     """One device's results and picture; "" if it has no rows of nets."""
     nets = training_rows.nets(rows)
     if not nets:
@@ -34,12 +34,12 @@ def section(rows: Sequence[Row], path: Path) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def of_task(rows: Sequence[Row], task: str) -> list[str]:
+def of_task(rows: Sequence[TrainingRow], task: str) -> list[str]:
     """The settings of a task, and its table."""
     return [_head(rows, task), "", *table(rows, task)]
 
 
-def _head(rows: Sequence[Row], task: str) -> str:
+def _head(rows: Sequence[TrainingRow], task: str) -> str:
     by_seed = training_rows.runs(rows, task)[STOCK]
     row = next(iter(by_seed.values()))
     at = row.settings
@@ -51,7 +51,7 @@ def _head(rows: Sequence[Row], task: str) -> str:
     return f"{text}, {dtype}, at {measured}. The margin is {margin} points; stock has {len(by_seed)} seeds."
 
 
-def table(rows: Sequence[Row], task: str) -> list[str]:
+def table(rows: Sequence[TrainingRow], task: str) -> list[str]:
     """A line for each variant: bytes, test error, its difference from stock in points, p, verdict, time."""
     by_variant, compared, errors = (
         training_rows.runs(rows, task),
@@ -77,7 +77,7 @@ def table(rows: Sequence[Row], task: str) -> list[str]:
     return lines
 
 
-def _fused(rows: Sequence[Row], task: str) -> int | None:
+def _fused(rows: Sequence[TrainingRow], task: str) -> int | None:
     return training_rows.gradients(rows, task, STATES[0]).get(FUSED, {}).get("kept")
 
 
@@ -107,7 +107,7 @@ def _points(comparison: Comparison) -> str:
     return f"{comparison.difference:+z.2f} ({comparison.low:+z.2f} to {comparison.high:+z.2f})"
 
 
-def verdicts(rows: Sequence[Row], task: str) -> str:
+def verdicts(rows: Sequence[TrainingRow], task: str) -> str:
     """Which variants have mean test errors at most the margin above stock's."""
     compared = training_rows.compared_errors(rows, task)
     near = [variant for variant, comparison in compared.items() if comparison.difference <= comparison.margin]
@@ -120,7 +120,7 @@ def verdicts(rows: Sequence[Row], task: str) -> str:
     return f"Mean test errors {'; '.join(said)}." if said else ""
 
 
-def naive(rows: Sequence[Row], nets: Sequence[str]) -> list[str]:
+def naive(rows: Sequence[TrainingRow], nets: Sequence[str]) -> list[str]:
     """By net: how much worse naive variants, trained with rounding, do if tested without it."""
     said = []
     for task in nets:
@@ -134,7 +134,7 @@ def naive(rows: Sequence[Row], nets: Sequence[str]) -> list[str]:
     return [f"{words}: {'; '.join(said)}.", ""] if said else []
 
 
-def gradients(rows: Sequence[Row], nets: Sequence[str]) -> list[str]:
+def gradients(rows: Sequence[TrainingRow], nets: Sequence[str]) -> list[str]:
     """By net and variant: the error of the first layer's gradient, and the noise of batches over the errors."""
     columns = ("error of the stem", "noise² / error², least", "median")
     lines = [line(["net", "variant", *(f"{state}: {name}" for state in STATES for name in columns)])]
@@ -147,7 +147,7 @@ def gradients(rows: Sequence[Row], nets: Sequence[str]) -> list[str]:
     return [_gradients_head(rows, nets), "", *lines, ""] if len(lines) > before else []
 
 
-def _gradients_head(rows: Sequence[Row], nets: Sequence[str]) -> str:
+def _gradients_head(rows: Sequence[TrainingRow], nets: Sequence[str]) -> str:
     seed = next(row.seed for row in rows if row.what.startswith(training_rows.GRADIENTS) and row.task in nets)
     return f"Gradients of seed {seed}, at stock's initial and final weights; the stem's error is that of one batch."
 

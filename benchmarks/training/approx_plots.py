@@ -9,13 +9,13 @@ from matplotlib.figure import Figure
 
 from benchmarks.training import rows as training_rows
 from benchmarks.training.gradients import NOISE, STATES
-from benchmarks.training.rows import AS_TRAINED, Row
+from benchmarks.training.rows import AS_TRAINED, TrainingRow
 from benchmarks.training.variants import EVERY, FUSED, STOCK
 
 COLOURS = {"approx": "C0", "paper": "C2", "naive": "C3", "narrow": "C1"}
 
 
-def nets(rows: Sequence[Row]) -> Figure | None:
+def nets(rows: Sequence[TrainingRow]) -> Figure | None:
     """By net: losses of the batches while training, test errors of all seeds, and errors of gradients by layer."""
     tasks = training_rows.nets(rows)
     if not tasks:
@@ -44,7 +44,7 @@ def _style(variant: str) -> dict[str, Any]:
     return {"color": COLOURS[method], "linestyle": "--" if bits == "8" else "-"}
 
 
-def _losses(axes: Axes, rows: Sequence[Row], task: str) -> None:
+def _losses(axes: Axes, rows: Sequence[TrainingRow], task: str) -> None:
     for variant, by_seed in training_rows.runs(rows, task).items():
         points = list(zip(*(row.results["curve"] for row in by_seed.values()), strict=True))
         steps = [of_seeds[0][0] for of_seeds in points]
@@ -55,7 +55,7 @@ def _losses(axes: Axes, rows: Sequence[Row], task: str) -> None:
     axes.set_xlabel("steps")
 
 
-def _errors(axes: Axes, rows: Sequence[Row], task: str) -> None:
+def _errors(axes: Axes, rows: Sequence[TrainingRow], task: str) -> None:
     """A dot for each seed, a bar for the mean."""
     errors = training_rows.errors(rows, task)
     for place, (name, of_seeds) in enumerate(errors.items()):
@@ -70,7 +70,7 @@ def _errors(axes: Axes, rows: Sequence[Row], task: str) -> None:
     axes.set_xlim(left=0)
 
 
-def _gradients(axes: Axes, rows: Sequence[Row], task: str) -> None:
+def _gradients(axes: Axes, rows: Sequence[TrainingRow], task: str) -> None:
     by_variant = training_rows.gradients(rows, task, STATES[-1])
     if not by_variant:
         return

@@ -12,7 +12,7 @@ from benchmarks.training import gradients as training_gradients
 from benchmarks.training import runs as training_runs
 from benchmarks.training.data import digest
 from benchmarks.training.gradients import NOISE, STATES
-from benchmarks.training.rows import GRADIENTS, RUN, Row
+from benchmarks.training.rows import GRADIENTS, RUN, TrainingRow
 from benchmarks.training.runs import Settings
 from benchmarks.training.variants import SMALL_VIT, STOCK, compared_by_gradient
 
@@ -118,7 +118,7 @@ def jobs(of_tasks: Sequence[Settings], variants: Mapping[str, Sequence[str]], se
     return made
 
 
-def do(job: Job) -> list[Row]:
+def do(job: Job) -> list[TrainingRow]:
     """The rows of a job."""
     task = job.settings.task
     common: dict[str, Any] = {"seed": job.seed, "settings": training_runs.key(job.settings)}
@@ -127,21 +127,22 @@ def do(job: Job) -> list[Row]:
     if job.what == RUN:
         (variant,) = job.variants
         results = training_runs.train(job.settings, variant, job.seed)[1]
-        return [Row(f"{RUN} {task}", variant, "run", results=results, **common)]
+        return [TrainingRow(f"{RUN} {task}", variant, "run", results=results, **common)]
     measured = training_gradients.measure(job.settings, job.variants, job.seed)
     return [
-        Row(f"{GRADIENTS} {task}", variant, state, results=results, **common) for state, variant, results in measured
+        TrainingRow(f"{GRADIENTS} {task}", variant, state, results=results, **common)
+        for state, variant, results in measured
     ]
 
 
-def done(todo: Sequence[Job], processes: int) -> Iterator[list[Row]]:
+def done(todo: Sequence[Job], processes: int) -> Iterator[list[TrainingRow]]:
     """Yield the rows of each job when it finishes."""
     yield from Parallel(n_jobs=processes, return_as="generator_unordered", batch_size=1)(
         delayed(do)(job) for job in todo
     )
 
 
-def others(rows: Sequence[Row], of_tasks: Sequence[Settings]) -> list[Row]:
+def others(rows: Sequence[TrainingRow], of_tasks: Sequence[Settings]) -> list[TrainingRow]:
     """The rows of these tasks with other settings; they must not be mixed with new rows."""
     keys = {task_settings.task: training_runs.key(task_settings) for task_settings in of_tasks}
     return [row for row in rows if row.task in keys and row.settings != keys[row.task]]

@@ -11,7 +11,7 @@ from benchmarks.training import approx_page as approx
 from benchmarks.training import plots as training_plots
 from benchmarks.training import rows as training_rows
 from benchmarks.training.gradients import NOISE, STATES
-from benchmarks.training.rows import Row
+from benchmarks.training.rows import TrainingRow
 from benchmarks.training.statistics import Comparison
 from benchmarks.training.variants import EVERY, STOCK
 from coefficients.files import write_text
@@ -48,17 +48,17 @@ def rendered(page: str, results: Path = RESULTS) -> str:
     return page
 
 
-def section(rows: Sequence[Row], path: Path) -> str:
+def section(rows: Sequence[TrainingRow], path: Path) -> str:
     """One device's results for the tasks of activations, and its pictures."""
     return _section(rows, path, training_rows.tasks(rows), PICTURES)
 
 
-def coded_section(rows: Sequence[Row], path: Path) -> str:
+def coded_section(rows: Sequence[TrainingRow], path: Path) -> str:
     """One device's results for the models that encode every saved tensor, and its pictures."""
     return _section(rows, path, training_rows.coded(rows), CODED_PICTURES)
 
 
-def _section(rows: Sequence[Row], path: Path, tasks: Sequence[str], pictures: Mapping[str, str]) -> str:
+def _section(rows: Sequence[TrainingRow], path: Path, tasks: Sequence[str], pictures: Mapping[str, str]) -> str:
     if not tasks:
         return ""
     lines = []
@@ -73,7 +73,7 @@ def _section(rows: Sequence[Row], path: Path, tasks: Sequence[str], pictures: Ma
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _head(rows: Sequence[Row], task: str) -> list[str]:
+def _head(rows: Sequence[TrainingRow], task: str) -> list[str]:
     by_seed = training_rows.runs(rows, task)[STOCK]
     row = next(iter(by_seed.values()))
     at, losses = row.settings, [end for end in training_rows.losses(by_seed).values() if end is not None]
@@ -87,7 +87,7 @@ def _head(rows: Sequence[Row], task: str) -> list[str]:
     return [text]
 
 
-def table(rows: Sequence[Row], task: str) -> list[str]:
+def table(rows: Sequence[TrainingRow], task: str) -> list[str]:
     """A line for each variant: bytes, final loss, its difference from stock in margins, p, verdict, time."""
     by_variant, compared = training_rows.runs(rows, task), training_rows.compared(rows, task)
     first = next(iter(by_variant[STOCK].values()))
@@ -138,7 +138,7 @@ def _compared(comparison: Comparison | None) -> list[str]:
     ]
 
 
-def _gradients_head(rows: Sequence[Row], task: str) -> str:
+def _gradients_head(rows: Sequence[TrainingRow], task: str) -> str:
     seed = next(row.seed for row in rows if row.what == f"{training_rows.GRADIENTS} {task}")
     noise = {state: _known(training_rows.gradients(rows, task, state)[NOISE]["noise"]) for state in STATES}
     said = [f"{min(norms):.2g} to {max(norms):.2g} |g| at the {state} weights" for state, norms in noise.items()]
@@ -148,7 +148,7 @@ def _gradients_head(rows: Sequence[Row], task: str) -> str:
     )
 
 
-def gradients_table(rows: Sequence[Row], task: str) -> list[str]:
+def gradients_table(rows: Sequence[TrainingRow], task: str) -> list[str]:
     """A line for each variant: its error of one batch's gradient, error and bias as shares of the noise."""
     columns = ("error of a batch", "error / noise", "bias / noise")
     lines = [line(["variant", *(f"{state}: {name}" for state in STATES for name in columns)])]
@@ -181,7 +181,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f}" if share >= 0.995 else f"{100 * share:.2g}"
 
 
-def summary(rows: Sequence[Row]) -> str:
+def summary(rows: Sequence[TrainingRow]) -> str:
     """The tables for a terminal, as Markdown."""
     parts = [
         [*_head(rows, task), "", *table(rows, task)]

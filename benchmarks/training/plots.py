@@ -18,7 +18,7 @@ from benchmarks.training import approx_page as training_approx_page
 from benchmarks.training import approx_plots as training_approx_plots
 from benchmarks.training import rows as training_rows
 from benchmarks.training.gradients import NOISE, STATES
-from benchmarks.training.rows import Row
+from benchmarks.training.rows import TrainingRow
 from benchmarks.training.runs import SHARE
 from benchmarks.training.variants import PLAN, STOCK, VARIANTS
 
@@ -26,7 +26,7 @@ DPI, COLOURS = 100, 255
 BAND: dict[str, Any] = {"color": "0.85", "zorder": 0, "label": "stock ± standard deviation between seeds"}
 
 
-def save(rows: Sequence[Row], path: Path) -> list[Path]:
+def save(rows: Sequence[TrainingRow], path: Path) -> list[Path]:
     """Write the pictures that there are rows for beside `path`, the file of the rows."""
     written = []
     drawn = {"curves": curves(rows), "final": final(rows), "gradients": gradients(rows)}
@@ -56,7 +56,7 @@ def _style(variant: str) -> dict[str, Any]:
     return {"color": f"C{names.index(method if bits.isdigit() else variant)}", "linestyle": dashes}
 
 
-def curves(rows: Sequence[Row]) -> Figure | None:
+def curves(rows: Sequence[TrainingRow]) -> Figure | None:
     """Above: loss on what is held out, mean over seeds, and stock's spread. Below: the distance from stock."""
     tasks = training_rows.tasks(rows)
     if not tasks:
@@ -83,7 +83,7 @@ def curves(rows: Sequence[Row]) -> Figure | None:
     return figure
 
 
-def _curve(by_seed: dict[int, Row]) -> tuple[list[int], list[list[float]]]:
+def _curve(by_seed: dict[int, TrainingRow]) -> tuple[list[int], list[list[float]]]:
     """Steps, and for each the held-out losses of all seeds, NaN if not finite."""
     points = list(zip(*(row.results["curve"] for row in by_seed.values()), strict=True))
     values = [[point[2] if point[2] is not None else float("nan") for point in of_seeds] for of_seeds in points]
@@ -106,7 +106,7 @@ def _legend(figure: Figure, axes: Axes) -> None:
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", frameon=False, fontsize=8, ncols=6)
 
 
-def final(rows: Sequence[Row]) -> Figure | None:
+def final(rows: Sequence[TrainingRow]) -> Figure | None:
     """The final loss of each variant less stock's with the same seed, in margins: dots, mean with its 95 % interval."""
     tasks = [task for task in training_rows.tasks(rows) if len(training_rows.runs(rows, task)) > 1]
     if not tasks:
@@ -134,7 +134,7 @@ def final(rows: Sequence[Row]) -> Figure | None:
     return figure
 
 
-def gradients(rows: Sequence[Row]) -> Figure | None:
+def gradients(rows: Sequence[TrainingRow]) -> Figure | None:
     """The error of gradients by layer beside the noise of batches; exact variants do not show on a log scale."""
     tasks = [task for task in training_rows.tasks(rows) if training_rows.gradients(rows, task, STATES[0])]
     if not tasks:
@@ -171,7 +171,7 @@ MARKERS = {
 }
 
 
-def peaks(rows: Sequence[Row]) -> Figure | None:
+def peaks(rows: Sequence[TrainingRow]) -> Figure | None:
     """For models that encode every saved tensor: peak of a step against final loss less stock's.
 
     A point's shape is its method, its colour the time, the number beside it the bits or the plan's share of bytes.
@@ -198,7 +198,7 @@ def peaks(rows: Sequence[Row]) -> Figure | None:
     return figure
 
 
-def _peaks(axes: Axes, rows: Sequence[Row], task: str) -> None:
+def _peaks(axes: Axes, rows: Sequence[TrainingRow], task: str) -> None:
     by_variant, compared = training_rows.runs(rows, task), training_rows.compared(rows, task)
     whole = next(iter(by_variant[STOCK].values())).results["peak"]
     axes.axhspan(-1, 1, color="0.9", zorder=0)

@@ -21,7 +21,7 @@ MARGINS = {task: 0.5 if task == "vit" else 1.5 for task in NETS}
 
 
 @dataclass(frozen=True)
-class Row:
+class TrainingRow:
     """One training of a variant, or how far its gradients are off.
 
     what: "training" or "gradients", and the task. implementation: the variant, or "noise". mode: "run", or the weights'
@@ -64,69 +64,69 @@ class Row:
         return {**common, "settings": self.settings, "found": self.results}
 
     @classmethod
-    def read(cls, line: dict[str, Any]) -> "Row":
+    def read(cls, line: dict[str, Any]) -> "TrainingRow":
         """The row of an object that `line` gave. Raises KeyError or TypeError for another object."""
         others = {column.name: line[column.name] for column in fields(cls) if column.name not in ("seed", "results")}
         return cls(seed=line["size"]["seed"], results=line["found"], **others)
 
 
-def load(path: Path) -> list[Row]:
+def load(path: Path) -> list[TrainingRow]:
     """The rows of a file; [] if it does not exist. Raises Misuse for a file without such rows."""
     if command.is_device(path) or not path.exists():
         return []
     try:
-        return [Row.read(line) for line in read_lines(path)]
+        return [TrainingRow.read(line) for line in read_lines(path)]
     except (KeyError, TypeError, ValueError):
         raise command.Misuse(f"{path} must hold rows of this benchmark, and does not; give another --out") from None
 
 
-def save(rows: Iterable[Row], path: Path) -> None:
+def save(rows: Iterable[TrainingRow], path: Path) -> None:
     """JSON lines in a fixed order, whole or not at all."""
     order = {name: place for place, name in enumerate(("noise", *EVERY))}
     ordered = sorted(rows, key=lambda row: (row.what, row.mode, order.get(row.implementation, -1), row.seed))
     write_whole(path, "".join(json.dumps(row.line(), ensure_ascii=False, allow_nan=False) + "\n" for row in ordered))
 
 
-def tasks(rows: Iterable[Row]) -> list[str]:
+def tasks(rows: Iterable[TrainingRow]) -> list[str]:
     """The trained tasks that change activations only, in a fixed order."""
     return _trained(rows, ("text", "digits"))
 
 
-def coded(rows: Iterable[Row]) -> list[str]:
+def coded(rows: Iterable[TrainingRow]) -> list[str]:
     """The trained tasks whose models encode every saved tensor, in a fixed order."""
     return _trained(rows, CODED)
 
 
-def nets(rows: Iterable[Row]) -> list[str]:
+def nets(rows: Iterable[TrainingRow]) -> list[str]:
     """The trained tasks whose layers save few bits, in a fixed order."""
     return _trained(rows, NETS)
 
 
-def _trained(rows: Iterable[Row], names: Sequence[str]) -> list[str]:
+def _trained(rows: Iterable[TrainingRow], names: Sequence[str]) -> list[str]:
     trained = {row.task for row in rows if row.what.startswith(RUN)}
     return [task for task in names if task in trained]
 
 
-def runs(rows: Iterable[Row], task: str) -> dict[str, dict[int, Row]]:
+def runs(rows: Iterable[TrainingRow], task: str) -> dict[str, dict[int, TrainingRow]]:
     """The trainings of a task: of each variant, in the order of EVERY, by seed."""
-    by_variant: dict[str, dict[int, Row]] = {}
+    by_variant: dict[str, dict[int, TrainingRow]] = {}
     for row in rows:
         if row.what == f"{RUN} {task}":
             by_variant.setdefault(row.implementation, {})[row.seed] = row
     return {variant: dict(sorted(by_variant[variant].items())) for variant in EVERY if variant in by_variant}
 
 
-def gradients(rows: Iterable[Row], task: str, state: str) -> dict[str, dict[str, Any]]:
+def gradients(rows: Iterable[TrainingRow], task: str, state: str) -> dict[str, dict[str, Any]]:
     """The results for the gradients of a task at a state of the weights, by variant, and the noise."""
     return {row.implementation: row.results for row in rows if (row.what, row.mode) == (f"{GRADIENTS} {task}", state)}
 
 
-def losses(by_seed: dict[int, Row]) -> dict[int, float | None]:
+def losses(by_seed: dict[int, TrainingRow]) -> dict[int, float | None]:
     """Final losses by seed."""
     return {seed: row.results["loss"] for seed, row in by_seed.items()}
 
 
-def time_ratio(by_variant: dict[str, dict[int, Row]], variant: str) -> float:
+def time_ratio(by_variant: dict[str, dict[int, TrainingRow]], variant: str) -> float:
     """Median over seeds of a variant's training time over stock's with the same seed; NaN without shared seeds."""
     stock = by_variant["stock"]
     shared = [(row, stock[seed]) for seed, row in by_variant[variant].items() if seed in stock]
@@ -134,7 +134,7 @@ def time_ratio(by_variant: dict[str, dict[int, Row]], variant: str) -> float:
     return statistics.median(ratios) if ratios else math.nan
 
 
-def compared(rows: Iterable[Row], task: str) -> dict[str, Comparison]:
+def compared(rows: Iterable[TrainingRow], task: str) -> dict[str, Comparison]:
     """Each variant but stock, compared with stock."""
     by_variant = runs(rows, task)
     return {
@@ -144,7 +144,7 @@ def compared(rows: Iterable[Row], task: str) -> dict[str, Comparison]:
     }
 
 
-def errors(rows: Iterable[Row], task: str) -> dict[str, dict[int, float | None]]:
+def errors(rows: Iterable[TrainingRow], task: str) -> dict[str, dict[int, float | None]]:
     """Test errors in % by variant and seed, None if diverged; naive variants also tested with rounding, as trained."""
     by_variant: dict[str, dict[int, float | None]] = {}
     for variant, by_seed in runs(rows, task).items():
@@ -154,7 +154,7 @@ def errors(rows: Iterable[Row], task: str) -> dict[str, dict[int, float | None]]
     return by_variant
 
 
-def compared_errors(rows: Iterable[Row], task: str) -> dict[str, Comparison]:
+def compared_errors(rows: Iterable[TrainingRow], task: str) -> dict[str, Comparison]:
     """The test errors of each variant but stock, compared with stock's."""
     by_variant = errors(rows, task)
     return {

@@ -1,4 +1,4 @@
-"""The nets of `python -m benchmarks.training` whose layers keep few bits, and the point of the paper they are after."""
+"""The nets of `python -m benchmarks.training` whose layers save few bits, and the main claim of their paper."""
 
 import math
 from dataclasses import asdict
@@ -16,7 +16,7 @@ from benchmarks.training import page as training_page
 from benchmarks.training import rows as training_rows
 from benchmarks.training import runs as training_runs
 from benchmarks.training import variants
-from benchmarks.training.rows import Row
+from benchmarks.training.rows import TrainingRow
 from coefficients import command
 from tests.kernels.saved import bytes_in_graph
 
@@ -33,12 +33,12 @@ def quick(task):
     return training_jobs.settings(task, "quick", "cpu", 1, False)
 
 
-# The paper's point
+# The paper's main claim
 
 
 @pytest.fixture(scope="module", params=RESNETS)
 def measured(request):
-    """Gradients of 3 batches, at the first weights and after 3 steps, of a net of the study's size."""
+    """Gradients of 3 batches for a net of the study's size, at the first weights and after 3 steps."""
     gradients = {state: {} for state in training_gradients.STATES}
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(training_gradients.BATCHES, "small", 3)
@@ -218,7 +218,7 @@ def test_a_page_of_made_up_rows_of_nets(tmp_path):
     errors = {"stock": [1.0, 2.0, 3.0], "approx-4": [1.5, 2.5, 3.5], "naive-4": [5.0, None, 7.0], "narrow": [9, 9, 9]}
     errors["approx-8"] = errors["stock"]
     rows = [
-        Row("training resnet20", variant, "run", seed, settings, _results(variant, error), "d", {}, "r")
+        TrainingRow("training resnet20", variant, "run", seed, settings, _results(variant, error), "d", {}, "r")
         for variant, of_seeds in errors.items()
         for seed, error in enumerate(of_seeds)
     ]

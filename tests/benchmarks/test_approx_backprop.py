@@ -1,4 +1,4 @@
-"""`python -m benchmarks.approx_backprop`: its bytes, errors, batches, rows, refusals and page; never how fast it is."""
+"""`python -m benchmarks.approx_backprop`: bytes, errors, batches, rows, refusals and page; not its speed."""
 
 from types import SimpleNamespace
 
@@ -94,7 +94,7 @@ def test_bytes_of_transformers_pieces():
 
 @pytest.mark.parametrize("name", single_layers.PIECES)
 def test_errors_of_gradients(name):
-    """What is exact is so to rounding; the rest is off by no more than the bits say; the paper's codes can break."""
+    """Exact ways err by rounding only, codes by at most what their bits allow; the paper's codes can break."""
     errors = single_layers.errors(single_layers.PIECES[name], 0, CPU)
     for (way, grad), error in errors.items():
         if way in (PAPER, PAPER_EIGHT) and name != single_layers.FRIENDLY:
@@ -102,7 +102,7 @@ def test_errors_of_gradients(name):
         exact = way in (STOCK, FUSED) or grad == "dβ" or (name, grad) in ((LINEAR, "dx"), (OUTLIER, "dx"))
         most = {"dx": 0.04, "dγ": 0.2, "dβ": 0, "dW": 0.15, f"dW{single_layers.WORST}": 0.3}[grad]
         if (name, grad) == (single_layers.FAR_BIASES, f"dW{single_layers.WORST}"):
-            most = 1.0001  # of a channel of which hardly a number is above 0, and those beyond the ends
+            most = 1.0001  # of a channel with hardly a positive number, which lie beyond the range
         assert error <= (2e-6 if exact else most)
     if name == single_layers.DEAD_CHANNELS:
         assert not any(errors[PAPER, grad] < 1 for grad in ("dx", "dγ", "dW"))
@@ -111,7 +111,7 @@ def test_errors_of_gradients(name):
 
 
 def test_gradients_that_are_not_finite_are_counted():
-    """JSON has no name for them."""
+    """JSON has no NaN."""
     rows = single_layers.layers([single_layers.DEAD_CHANNELS], CPU, WHERE, 1)
     (row,) = (row for row in rows if (row.what, row.implementation) == ("error of dx", PAPER))
     assert (row.unit, row.median) == (single_layers.LOST, 1)
@@ -121,7 +121,7 @@ def test_gradients_that_are_not_finite_are_counted():
 
 
 def test_fused_models_are_exact():
-    """GELU, which no few slopes describe, is left alone there."""
+    """`fused` leaves GELU alone, as no few-bit table of it is exact."""
     model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
     x = torch.randn(4, 8, requires_grad=True)
     (expected,) = torch.autograd.grad(model(x).square().sum(), x)
@@ -133,7 +133,7 @@ def test_fused_models_are_exact():
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "times"), [("ResNet-20, 8×8", 12), ("vgg16", 5)])
 def test_a_model(name, times):
-    """Without `inputs`, those ReLUs of VGG that work in place would be left alone."""
+    """Without `inputs`, VGG's in-place ReLUs would not be converted."""
     stock, four = (whole.kept(name, way)[0] for way in (STOCK, FOUR))
     assert stock > times * four
     assert COMMITTED["kept by a model", STOCK, name, "B", None, None] == stock
@@ -142,7 +142,7 @@ def test_a_model(name, times):
 
 @pytest.mark.slow
 def test_a_compiled_model(monkeypatch):
-    """Which shares copies as in eager; two layers of it, for the compiler's time."""
+    """A compiled model shares codes as in eager mode; two layers only, as compiling takes long."""
     monkeypatch.setattr(whole, "_model", lambda name: (nets.digits(2), (torch.randn(64, 1, 8, 8),), {}))
     eager, compiled = (whole.kept(name, FOUR)[0] for name in ("ResNet-20, 8×8", whole.COMPILED))
     assert compiled == eager
@@ -162,7 +162,7 @@ def test_what_lives_is_counted():
 
 @pytest.mark.slow
 def test_batches_that_are_counted():
-    """The line is that of the batch itself: it fits, and one more does not."""
+    """The largest batch fits and one more does not; the line is exact at the batch."""
     memory = 2**28
     peak = largest_batches.counted(SMALL, FOUR)
     batch, each, besides = largest_batches.largest_of_line(peak, memory)
@@ -174,7 +174,7 @@ def test_batches_that_are_counted():
 @pytest.mark.parametrize("most", [0, 1, 2, 7, 1000])
 @pytest.mark.parametrize("guess", [0, 1, 8, 999, 1500])
 def test_batches_that_run(most, guess):
-    """Each is run once."""
+    """Each batch is run once."""
     tried = []
     assert largest_batches.largest_that_runs(lambda n: tried.append(n) or n <= most, guess) == most
     assert len(tried) == len(set(tried)) <= 40
@@ -182,7 +182,7 @@ def test_batches_that_run(most, guess):
 
 @pytest.mark.slow
 def test_running_until_memory_is_out(monkeypatch):
-    """There is no GPU here, so steps run on the CPU, where memory is out beyond 3 samples."""
+    """A stand-in for a GPU: steps run on the CPU, and more than 3 samples raise OutOfMemoryError."""
     fractions = []
     monkeypatch.setattr(
         torch,
@@ -215,7 +215,7 @@ def test_running_until_memory_is_out(monkeypatch):
 
 @pytest.mark.slow
 def test_a_quick_run(tmp_path, monkeypatch, capsys):
-    """All kinds, in one file."""
+    """All kinds of rows, in one file."""
     monkeypatch.setattr(bench, "QUICK_NETS", ("11",))
     monkeypatch.setitem(largest_batches.NETS, "11", SMALL)
     out = tmp_path / "rows.jsonl"
@@ -257,7 +257,7 @@ def test_a_gpu_that_is_not_there(monkeypatch, capsys):
 
 @pytest.mark.parametrize("way", timed.WAYS)
 def test_ways_compute_the_same(way):
-    """What is timed is the same mathematics: the loss is, bit by bit."""
+    """All timed ways have the same loss, bit for bit."""
     torch.manual_seed(0)
     model, x = timed.NETS["cpu"]["ViT, 64 wide, 4 layers, 64 images"]()
     expected = model.train()(x)
@@ -269,7 +269,7 @@ def test_ways_compute_the_same(way):
 
 
 def test_rows_of_a_gpu_are_shown(monkeypatch):
-    """Batches that ran, beside what was counted, and the time of a sample."""
+    """The page has batches that ran beside counted ones, and the time of a sample."""
     size = {"depth": 164, "width": 16, "memory": 11 * bench.GIB}
     base = {"size": size, "quantiles": [1, 1], "versions": {"torch": "t"}, "runs": 1}
     counted, run_, time = (

@@ -1,4 +1,4 @@
-"""The ways of `benchmarks.compression` have the gradient that is said of them, and bytes are those of the allocator."""
+"""The ways of `benchmarks.compression`: their gradients, and their bytes by the allocator."""
 
 import pytest
 import torch
@@ -64,14 +64,14 @@ def test_a_hook_codes_a_storage_once_and_no_weights(monkeypatch):
     layer = torch.nn.Linear(128, 128)
     x = torch.randn(64, 128)
     with saving_codes(layer, 4):
-        y = torch.relu(layer(x))  # x, and y; the weight is as large, and no code
-        z = layer(y)  # y again
+        y = torch.relu(layer(x))  # encodes x and y; the weight is as large, but is not encoded
+        z = layer(y)  # y, encoded already
     z.sum().backward()
     assert made == [x.numel(), y.numel()]
 
 
 def test_bytes_are_the_allocators():
-    """Of a loss that is the sum of squares of x y: x and y are there before, and their product is kept."""
+    """The loss is the sum of squares of x y: x and y exist before, and the product is saved."""
     x, y = torch.randn(2, 1 << 16)
     x.requires_grad_()
     x.grad = torch.zeros_like(x)
@@ -138,7 +138,9 @@ def test_the_page(dtype, monkeypatch):
         | {"quantiles": (value - 0.01, value + 0.01), "runs": 9}
         for rival, value in ((EAGER, 0.9), ("compiled", 1.02))
     ]
-    alone = [{**row, "what": "ViT"} for row in rows if row["implementation"] != EAGER]  # with nothing to compare to
+    alone = [
+        {**row, "what": "ViT"} for row in rows if row["implementation"] != EAGER
+    ]  # without an eager row to compare with
     files = {"compression-bytes": {"a-cpu": alone + rows, "b-cpu": alone}, "compression-times": {"a-cpu": times}}
     monkeypatch.setattr(page, "read", files.__getitem__)
     text = page.section()

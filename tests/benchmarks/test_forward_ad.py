@@ -1,4 +1,4 @@
-"""`python -m benchmarks.forward_ad`: its bytes, its rows, its refusals and its page; never how fast anything is."""
+"""`python -m benchmarks.forward_ad`: bytes, rows, refusals and page; not its speed."""
 
 from types import SimpleNamespace
 
@@ -61,7 +61,7 @@ def test_every_time_is_committed():
     ],
 )
 def test_chains(name, units):
-    """A BatchNorm keeps its input, mean and deviation besides; compiled, its output is computed again from those."""
+    """A BatchNorm also saves its input, mean and deviation; compiled, its output is computed again from those."""
     rows = byte_counts.chains([name], WHERE)
     counts = medians(rows)
     assert {key: COMMITTED[key] for key in counts} == counts
@@ -76,7 +76,7 @@ def test_chains(name, units):
 @pytest.mark.parametrize("method", ["plain", "nested", "checkpoint"])
 @pytest.mark.parametrize("name", ["ResNet, mish by log", "GPT2, gelu_new", "BERT, gelu_new"])
 def test_models_in_eager(name, method, monkeypatch):
-    """A unit is what an activation gives. The formulas keep five of them, the derivative and the checkpoint two."""
+    """A unit is an activation's output. Plain formulas save five units, nested ones and checkpoints two."""
     monkeypatch.setattr(byte_counts, "METHODS", (method,))
     ((key, count),) = medians(byte_counts.models([name], {**WHERE})).items()
     assert COMMITTED[key] == count
@@ -87,7 +87,7 @@ def test_models_in_eager(name, method, monkeypatch):
 
 @pytest.mark.slow
 def test_a_compiled_model(monkeypatch):
-    """Counted for real, and not by its name: what is checkpointed and wrapped is torn down for it."""
+    """The small compiled model runs for real, and saves less than the nested one."""
     monkeypatch.setattr(byte_counts, "METHODS", ("plain", "nested", "compiled"))
     monkeypatch.setitem(byte_counts.MODELS, "small", lambda: byte_counts.resnet("mish", batch=2))
     plain, nested, compiled = (row.median for row in byte_counts.models(["small"], WHERE))
@@ -95,7 +95,7 @@ def test_a_compiled_model(monkeypatch):
 
 
 def test_rows_of_times(tmp_path, monkeypatch):
-    """A tiny run of the real thing, without the compiler, which takes seconds."""
+    """A tiny real run, without compiling, which takes seconds."""
     monkeypatch.setattr(bench, "can_compile", lambda device: False)
     out = tmp_path / "rows.jsonl"
     assert run("--device", "cpu", "--quick", "--what", "times", "-o", str(out)) == command.GOOD
@@ -113,7 +113,7 @@ def test_rows_of_times(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("method", ["plain", "nested", "checkpoint"])
 def test_methods_compute_the_same(method):
-    """What is timed is the same mathematics, and the one of ours does keep less."""
+    """All timed methods have the same gradients."""
     x = torch.randn(cases.shape(LINEAR, 1 << 16), requires_grad=True)
     torch.manual_seed(0)
     plain = cases.run_by("plain", LINEAR, "newgelu")
@@ -124,7 +124,7 @@ def test_methods_compute_the_same(method):
 
 
 def test_the_device_is_asked_for_bytes(monkeypatch):
-    """There is no GPU here, so its allocator is one that has given out 7 bytes before, 12 after, and 20 at most."""
+    """A stand-in for a GPU's allocator, with 7 bytes before, 12 after, and a peak of 20."""
     given = iter([7, 12, 7])
     monkeypatch.setattr(
         torch,
@@ -171,7 +171,7 @@ def test_words_beside_the_chains():
 
 
 def test_words_beside_the_times():
-    """Those that get no time, as without a C++ compiler, are not counted."""
+    """Methods without times, as without a C++ compiler, are not counted."""
     rows = [
         {
             f"nested / {name}": {"median": ratio, "quantiles": [0.9 * ratio, 1.1 * ratio]}

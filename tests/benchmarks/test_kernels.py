@@ -1,4 +1,4 @@
-"""`python -m benchmarks.kernels`: its bytes, its rows, its refusals and its goals; never how fast anything is."""
+"""`python -m benchmarks.kernels`: bytes, rows, refusals and goals; not its speed."""
 
 import json
 from dataclasses import asdict, replace
@@ -54,7 +54,7 @@ def row(implementation, unit, median, **changed):
 def test_bytes_moved(function, name, forward, backward):
     both = {"forward": forward * N, "backward": backward * N, "both": (forward + backward) * N}
     assert cases.moved(function, name, 2, N) == both
-    # In 32 bits: twice as much, but for the bits.
+    # In 32 bits: twice as much, except for the codes.
     packed = dict.fromkeys(both, 0.0)
     if name == "invact" or name.startswith("fewbit"):
         code = N * (1 if name == "invact" else int(name[-1])) / 8
@@ -116,7 +116,7 @@ def test_the_command_writes_rows(tmp_path, capsys):
         assert line.versions["threads"] == "1"
     printed = capsys.readouterr().out
     assert "Times stock eager's time" in printed
-    assert "Goals" not in printed  # they are of a GPU
+    assert "Goals" not in printed  # those are for a GPU
 
 
 def test_quick_leaves_what_is_committed(capsys):
@@ -170,7 +170,7 @@ def test_kernels_pass_the_check(name, dtype):
 
 
 def _with(change):
-    """The twin, but for what `change` makes of y and what is saved."""
+    """The twin, with `change` applied to y and the saved tensor."""
 
     def forward(kernel, x, params):
         return change(*reference.forward(kernel, x, params))

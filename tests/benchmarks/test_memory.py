@@ -1,4 +1,4 @@
-"""The benchmark of bytes kept: what its rows say is measured, and the committed ones can be had again."""
+"""The benchmark of bytes kept: all rows are committed, and measuring again gives the same bytes."""
 
 import pytest
 from torch import nn
@@ -23,7 +23,7 @@ def test_every_row_is_committed() -> None:
 
 @pytest.mark.slow
 def test_an_mlp_in_eager_and_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inductor keeps both tensors around a GELU, unless it is let to compute it again; ours keeps one and a bit."""
+    """Inductor saves both tensors around a GELU unless it may compute it again; ours saves one and a bit."""
     monkeypatch.setattr(memory, "ACTS", {"nn.GELU": nn.GELU, "invact": kernels.GELU})
     rows = memory.mlps()
     assert [row.median for row in rows] == [9, 9, 5, 1, 5.125, 5.125, 5, 1]
@@ -40,6 +40,6 @@ def test_a_model_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         "fewbit, 3 bits": 2 * hidden + 3 * hidden // 8,
         "auto": 2 * hidden + hidden // 8,
         "auto, error 0.05": 2 * hidden + hidden // 8,
-        # Of GELU's input alone, with 4 bytes for each 128; of bfloat16 as usual and of bfloat16 again.
+        # GELU's input alone, with 4 bytes for each 128 elements; bfloat16 both times.
         **{f"compress, {bits} bits": hidden * bits // 8 + hidden // 32 for bits in (8, 4, 2)},
     }

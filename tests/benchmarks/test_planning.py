@@ -1,4 +1,4 @@
-"""Rivals at equal bytes are what is said of them, and a run's rows become the page."""
+"""`benchmarks.planning`: the rivals at equal bytes, the networks, rows and their page."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def run(*arguments):
 
 
 def test_narrowing_starts_where_a_byte_costs_least():
-    """Of 8 bits each, in 100 and 1000 bytes a bit: narrowing the first by k bits frees 100 k bytes."""
+    """Both start with 8 bits, of 100 and 1000 bytes each: narrowing the first by k bits frees 100 k bytes."""
     sizes = {"small": 100, "large": 1000}
     sensitivities = {"small": 1.0, "large": 1.0}
 
@@ -58,10 +58,10 @@ def test_interpolated_errors():
 
 
 def test_draws_vary_as_codes_err():
-    """Half the squared distance of two draws is the variance, and unbiased codes err by nothing else.
+    """Half the squared distance of two draws estimates the variance, the only error of unbiased codes.
 
-    Each is a sum over some 10^4 elements with errors of their own, so both agree far better than a factor of two, but
-    for what is not linear: codes of 8 bits have errors so small that all is.
+    Both are sums over some 10^4 independent errors, so they agree far better than a factor of two if the network is
+    nearly linear in the errors, as it is for codes of 8 bits.
     """
     case = build("BERT", TINY["BERT"], 0)
     names = [site.name for site in observe(case.module, *case.batches[0]).sites]

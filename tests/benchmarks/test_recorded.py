@@ -1,4 +1,4 @@
-"""The study of recorded tables: that its tables are what they are said to be, and that it runs."""
+"""The study of recorded tables: properties of its tables, and a quick run."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from fitting.activations import get
 
 
 def error(made: study.Fit) -> np.ndarray:
-    """q - f' at its samples."""
+    """q - f' at the samples of the table."""
     x = made.weight.samples
     codes = made.steps.codes[np.searchsorted(made.steps.borders, x, side="left")]
     return made.steps.levels[codes] - get(study.FUNCTION).df(x)

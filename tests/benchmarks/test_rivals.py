@@ -1,4 +1,4 @@
-"""The rivals compute the same block, keep what is said of them, and are judged by float64."""
+"""The rivals compute the same block, save the expected bytes, and are compared with float64."""
 
 import ctypes
 import shutil
@@ -42,7 +42,7 @@ def test_all_compute_the_same_block(kind, name):
     torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-12, atol=1e-12)
 
 
-# In units of the input: what each keeps, by what autograd must keep of Linear (its input) and of the hidden tensor (4).
+# Bytes kept in units of the input: Linear's input, and tensors of the hidden layer, each of 4 units.
 KEPT = {
     (MLP, EAGER): 1 + 4 + 4,
     (MLP, CHECKPOINT): 1,
@@ -81,7 +81,7 @@ def test_the_flag_lets_torch_compile_keep_less_whoever_is_compiled_besides():
 
 
 class Info(ctypes.Structure):
-    """What glibc says of its heap."""
+    """glibc's struct mallinfo2, on its heap."""
 
     _fields_ = tuple(
         (name, ctypes.c_size_t)
@@ -90,7 +90,7 @@ class Info(ctypes.Structure):
 
 
 def books(*_):
-    """A GPU's allocator as glibc has it: what is given out, and nobody's peak."""
+    """glibc's allocated bytes, in place of a GPU's; its peak is not meaningful."""
     libc = ctypes.CDLL("libc.so.6")
     libc.mallinfo2.restype = Info
     info = libc.mallinfo2()

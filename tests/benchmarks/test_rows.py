@@ -1,4 +1,4 @@
-"""One row format for all benchmarks, what their command lines share, and who may be timed."""
+"""The row format of all benchmarks, their shared options, and `benchmarks.run`, report and package."""
 
 import json
 import math
@@ -36,7 +36,7 @@ def test_all_rows_have_the_one_format(path):
             assert row["what"].startswith("training"), row
             assert low is None, row
         else:
-            # One that is the ratio of two medians need not lie between the quantiles of ratios.
+            # A ratio of medians need not lie between the quantiles of ratios.
             assert math.isfinite(row["median"]), row
             assert low <= high, row
             assert low <= row["median"] <= high or row["unit"] == "ratio of medians", row
@@ -176,7 +176,7 @@ def test_a_device_that_is_not_there(monkeypatch):
 
 
 class Commands:
-    """What is run in place of subprocesses: tests pass or fail, and so do steps."""
+    """A stand-in for subprocess.run: commands with one of the words `failing` fail."""
 
     def __init__(self, failing):
         self.failing, self.words = failing, []
@@ -301,5 +301,5 @@ def test_the_package_is_measured(tmp_path, monkeypatch):
     by_name = {row["implementation"]: row for row in rows.read_lines(out)}
     assert set(by_name) >= {"pass", "import kernels", "wheel", "python -m coefficients list"}
     assert all(row["median"] > 0 for row in by_name.values())
-    # Names come when they are asked for: an import alone is far from what torch's takes.
+    # Names are imported lazily: importing the package takes far less time than importing torch.
     assert by_name["import kernels"]["median"] < by_name["import torch"]["median"] / 2

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.training`: rows, pictures, refusals and the page; never how well anything learns."""
+"""`python -m benchmarks.training`: rows, pictures, refusals and the page; not how well anything learns."""
 
 import json
 
@@ -10,7 +10,7 @@ from benchmarks.training import plots as training_plots
 from benchmarks.training import rows as training_rows
 from benchmarks.training import runs as training_runs
 from benchmarks.training import statistics
-from benchmarks.training.rows import Row
+from benchmarks.training.rows import TrainingRow
 from coefficients import command
 from tests.benchmarks.quick_training import QUICK, quick, run
 
@@ -19,13 +19,13 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    """No pictures, which take seconds."""
+    """Skip the pictures, which take seconds."""
     monkeypatch.setattr(training_plots, "save", lambda rows, path: [])
 
 
 @pytest.fixture
 def trained(monkeypatch, undrawn):
-    """The variants and seeds that are trained from here on, in their order."""
+    """A list that records the variants and seeds that are trained, in order."""
     calls, train = [], training_runs.train
 
     def spy(settings, variant, seed):
@@ -155,7 +155,7 @@ def test_the_page_says_what_was_measured():
 def test_a_page_of_made_up_rows(tmp_path):
     settings = training_runs.key(quick("text"))
     rows = [
-        Row("training text", variant, "run", seed, settings, _results(variant, loss), "d", {}, "r")
+        TrainingRow("training text", variant, "run", seed, settings, _results(variant, loss), "d", {}, "r")
         for variant, losses in {
             "stock": [1.0, 2.0, 3.0],
             "fewbit-1": [1.1, 2.2, 3.3],
@@ -182,7 +182,7 @@ def test_a_page_of_made_up_rows(tmp_path):
 def test_models_in_few_bits_have_a_section_of_their_own(tmp_path):
     settings = training_runs.key(quick("llama"))
     rows = [
-        Row(
+        TrainingRow(
             "training llama",
             variant,
             "run",

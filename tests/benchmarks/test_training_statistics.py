@@ -1,4 +1,4 @@
-"""Gradients beside noise, equivalence and verdicts of `benchmarks.training`."""
+"""Statistics of `benchmarks.training`: errors of gradients and noise, equivalence, verdicts."""
 
 import math
 

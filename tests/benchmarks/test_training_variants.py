@@ -1,4 +1,4 @@
-"""What `benchmarks.training` trains: data, models and variants; ActNN's rounding."""
+"""The data, models and variants of `benchmarks.training`; ActNN's rounding."""
 
 import math
 import sys
@@ -115,7 +115,7 @@ def test_each_variant_has_its_activation(name):
     assert len(set(made.values())) == len(variants.VARIANTS) - 1
     x = torch.linspace(-6, 6, 1001, requires_grad=True)
     stock = variants.activation(name, "stock")(x)
-    # An ulp where |y| is largest, and half of one: all round an exact value once, up to stock's error.
+    # 1.5 ulp of the largest |y|: all round an exact value once, and stock errs by up to an ulp.
     for variant in variants.VARIANTS:
         assert (variants.activation(name, variant)(x) - stock).abs().max() <= 1.5 * 2.0**-21
 
@@ -135,7 +135,7 @@ def test_recomputing_changes_no_bit(task):
     (stock, of_stock), (again, of_again) = (
         training_runs.train(settings, variant, 0) for variant in ("stock", "recompute")
     )
-    # With batch norm: averages too, which a second pass over a batch would move again. It may count batches.
+    # Batch norms' averages too, which a second pass over a batch would move again; counts of batches may differ.
     for name, value in stock.state_dict().items():
         assert name.endswith("num_batches_tracked") or torch.equal(value, again.state_dict()[name]), name
     assert of_again["curve"] == of_stock["curve"]
@@ -154,7 +154,7 @@ def test_a_run_is_the_same_each_time():
 
 @pytest.mark.parametrize("task", ["text", "digits"])
 def test_forward_ad_differs_from_stock_by_rounding_only(task):
-    """Its gradients are as far from those in float64 as stock's are, up to twice: the roundings of f' come on top."""
+    """Its gradients' error against float64 is at most twice stock's: rounding f' adds to it."""
     settings = quick(task, width=16)
     x, target = training_runs.of(settings).batch(8, torch.Generator().manual_seed(0))
     exact = _gradients(training_runs.start(settings, "stock", 0).double(), x if task == "text" else x.double(), target)
@@ -187,7 +187,7 @@ def test_bytes_counted_are_those_in_the_graph(variant):
     assert counted == x.nbytes + hidden[variant]
 
 
-# All that is saved in few bits
+# Variants that encode every saved tensor
 
 
 def test_hooks_code_what_training_saves():
@@ -225,7 +225,7 @@ def test_trying_a_step_changes_nothing():
 # ActNN
 
 
-ROUNDING = 4 * 2.0**-24  # of a place and of a value in float32, as a share of a group's ends
+ROUNDING = 4 * 2.0**-24  # of a place and a value in float32, relative to a group's range
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4])
@@ -236,7 +236,7 @@ def test_stochastic_rounding_has_the_right_mean(bits):
     planes, ranges = actnn.quantise(many, bits)
     mean = actnn.restore(planes, ranges, many.shape).double().mean(0)
     step = (x.amax(1) - x.amin(1)) / (2**bits - 1)
-    # Hoeffding: a mean of values within one step is off by more than this with a chance of 1e-9 for any element.
+    # Hoeffding: means of values within one step exceed this bound for any element with probability 1e-9.
     bound = step * math.sqrt(math.log(2 * x.numel() / 1e-9) / (2 * repeats)) + ROUNDING * x.abs().amax(1)
     assert ((mean - x).abs() <= bound[:, None]).all()
 
@@ -244,7 +244,7 @@ def test_stochastic_rounding_has_the_right_mean(bits):
 @pytest.mark.parametrize("bits", [1, 2, 4])
 @pytest.mark.parametrize("shape", [(1,), (3, 7), (256,), (5, 103), (2, 3, 4, 32)])
 def test_a_value_is_kept_on_a_place_beside_it(bits, shape):
-    x = torch.randn(shape) - 9  # zeros that fill up the last group would be its largest
+    x = torch.randn(shape) - 9  # zeros as padding would be the last group's maximum
     planes, ranges = actnn.quantise(x, bits)
     assert planes.shape == (bits, (x.numel() + 7) // 8)
     groups = x.flatten().split(actnn.GROUP)

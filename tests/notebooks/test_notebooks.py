@@ -1,4 +1,4 @@
-"""The notebooks: nothing of a run in git, run top to bottom, widgets that redraw, and their pages."""
+"""The notebooks: no outputs in git; they run top to bottom, their widgets redraw, and they become pages."""
 
 import json
 import re
@@ -38,12 +38,12 @@ def test_nothing_of_a_run_is_kept(name: str) -> None:
         assert cell["metadata"] == {}
         assert cell["cell_type"] == "markdown" or (cell["outputs"], cell["execution_count"]) == ([], None)
         assert cell["source"][-1].strip()
-    # As Jupyter writes it, so that nothing but what one changes differs.
+    # As Jupyter writes it, so that diffs show real changes only.
     assert text == json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
 def shown(notebook: Any) -> Shown:
-    """Pictures and text as they stand."""
+    """The pictures and the printed text."""
     texts = [
         output["text"]
         for cell in render.still(notebook).cells
@@ -54,7 +54,7 @@ def shown(notebook: Any) -> Shown:
 
 
 def run(name: str, *changes: str) -> tuple[Any, list[Shown]]:
-    """The notebook, run, and what it shows, first and after each change, which is made as another cell."""
+    """The page of the notebook after a run, and what it shows then and after each change, run as another cell."""
     notebook = nbformat.read(render.HERE / f"{name}.ipynb", 4)
     client = render.client(notebook)
     with client.setup_kernel(env=render.environment()):
@@ -71,7 +71,7 @@ def run(name: str, *changes: str) -> tuple[Any, list[Shown]]:
 
 
 def check_page(page: str, pictures: list[str], controls: str) -> None:
-    """It holds its pictures and what the controls say, and loads nothing."""
+    """Assert that the page has the pictures and the controls' values, and loads nothing."""
     loaded = re.findall(r"(?:src|href)\s*=\s*[\"']?([^\"'\s>]*)", page) + re.findall(r"url\(([^)]*)\)|@import", page)
     assert all(text.startswith(("data:image/png;base64,", "#")) for text in loaded)
     assert "<script" not in page
@@ -172,7 +172,7 @@ def test_memory() -> None:
 
 @pytest.fixture
 def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Two small notebooks in place of ours, the second with the cell given; the folder to write to."""
+    """A function that replaces the notebooks by two small ones, the second with the given cell; returns --out."""
 
     def make(source: str) -> Path:
         for name, code in (("first", "print('<one>')"), ("second", source)):

@@ -1,4 +1,4 @@
-"""The page in Chromium: sorting, filtering, copying, choosing fits, on a phone, in the dark, without a script."""
+"""The page in Chromium: sorting, filtering, copying, selecting fits, narrow screens, dark mode, no JavaScript."""
 
 from pathlib import Path
 
@@ -104,7 +104,7 @@ def test_a_chosen_fit_is_shown_alone(visit):
 
 @pytest.mark.parametrize("width", [360, 1280])
 def test_what_is_touched_is_large_enough(visit, width):
-    """24 pixels both ways, but for links within a sentence (WCAG 2.5.8)."""
+    """At least 24 pixels both ways, except links within a sentence (WCAG 2.5.8)."""
     tab = visit(viewport={"width": width, "height": 800})
     script = """() => [...document.querySelectorAll("a, button, summary, label:has(input), #page-filter")]
         .filter((one) => one.checkVisibility() && !one.matches(".skip, p a"))

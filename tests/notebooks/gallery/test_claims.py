@@ -1,4 +1,4 @@
-"""What the page calls proven: as printed it holds, and where nothing is proven it says so."""
+"""Bounds that the page calls proven hold as printed; where nothing is proven, the page says so."""
 
 import html
 import json
@@ -40,7 +40,7 @@ def value(words: str) -> Fraction:
 
 
 def details(text: str) -> dict[str, dict[str, str]]:
-    """Of each fit by its id: what its list says."""
+    """By a fit's id: the terms and descriptions of its list."""
     lists = re.findall(r'<section id="([^"]*)" class="panel">.*?<dl>(.*?)</dl>', text, re.DOTALL)
     return {id_: {k: plain(v) for k, v in re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", items)} for id_, items in lists}
 
@@ -50,7 +50,7 @@ def plain(markup: str) -> str:
 
 
 def rows(text: str) -> dict[str, list[str]]:
-    """Of each fit by its id: the cells of its line."""
+    """By a fit's id: the cells of its line in the table."""
     body = text.partition("<tbody>")[2]
     lines = re.findall(r"<tr.*?</tr>", body)
     return {
@@ -60,7 +60,7 @@ def rows(text: str) -> dict[str, list[str]]:
 
 
 def above(error: float, least: float) -> Fraction:
-    """How far the one is above the other, exactly."""
+    """How far the error is above the least, relative to that, exactly."""
     return Fraction(error) / Fraction(least) - 1
 
 
@@ -111,13 +111,13 @@ def test_bounds_in_the_table_hold_as_printed(all_shelves):
 
 
 def near(words: str, number: float, digits: int = 3) -> bool:
-    """Whether a printed number is the nearest of so many digits: half a unit of the last one away at most."""
+    """Whether a printed number is `number` rounded to so many digits: at most half a unit of the last away."""
     shown = value(words)
     return abs(shown - Fraction(number)) <= abs(Fraction(number)) * Fraction(1, 2) / 10 ** (digits - 1)
 
 
 def papers_error(fit) -> float | None:
-    """Of the InvAct paper's formulas for the same function and dtype; it has none for two bits."""
+    """The error of the InvAct paper's formulas for the same function and dtype; None for two bits."""
     if "bits" in fit.document["options"]:
         return None
     name = f"invact-{fit.document['options']['dtype']}-published"
@@ -173,7 +173,7 @@ def test_numbers_on_cards_are_those_of_the_files(all_shelves):
 
 
 def assert_joint_card(fit: Joint, said: dict[str, str]) -> None:
-    """That what a card says of a joint code is what its errors are, computed here from its levels."""
+    """Assert that the errors on a joint code's card are those computed here from its levels."""
     options, solution = fit.document["options"], fit.document["solution"]
     activation = get(fit.entry.function)
     edges = [options["domain"][0], *solution["borders"], options["domain"][1]]
@@ -236,7 +236,7 @@ def test_numbers_in_the_table_are_those_of_the_files(all_shelves):
 
 
 def test_printed_bounds_are_no_looser_than_their_digits(all_shelves):
-    """One unit of the last digit at most: a bound far from what is proven would hold as well."""
+    """They are at most one unit of the last digit off: a much looser bound would hold as well."""
     for fit in (fit for shelf in all_shelves for fit in shelf.fits if fit.error):
         shown = value(short(fit.least, 4, DOWN))
         assert Fraction(fit.least) - shown <= Fraction(fit.least) / 1000
@@ -274,10 +274,10 @@ def test_shares_are_rounded_to_the_side_asked_for():
 
 @pytest.fixture
 def changed(tmp_path):
-    """Puts a packaged file, changed, into a folder: the page of that folder, and what the card says of the fit."""
+    """A function that stores a changed packaged file, and returns its page and the details on its card."""
 
     def make(name, change=lambda document: None, function="gelu", now=None):
-        path = tmp_path / "data" / function / f"{now or name}.v1.json"  # a file is named for what it says
+        path = tmp_path / "data" / function / f"{now or name}.v1.json"  # a file's name must match its content
         path.parent.mkdir(parents=True, exist_ok=True)
         document = json.loads((DATA / function / f"{name}.v1.json").read_text(encoding="utf-8"))
         change(document)

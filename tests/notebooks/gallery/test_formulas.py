@@ -1,4 +1,4 @@
-"""What the tables to copy say of themselves: which interval has which level, which formula holds where."""
+"""The comments in the texts to copy: which interval has which level, and where a formula holds."""
 
 import re
 
@@ -33,7 +33,7 @@ def test_c_says_which_interval_a_border_is_in():
 
 
 def assert_same_intervals(texts: list[str], borders: np.ndarray) -> None:
-    """That float32 numbers, next to the borders too, are in the same intervals by the float borders."""
+    """Assert that the float borders put float32 numbers into the same intervals, even next to borders."""
     singles = np.array([text[:-1] for text in texts], dtype=np.float32)
     near = np.concatenate(
         [singles, np.nextafter(singles, np.float32(-np.inf)), np.nextafter(singles, np.float32(np.inf))]

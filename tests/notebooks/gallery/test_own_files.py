@@ -1,4 +1,4 @@
-"""Files of one's own: other weights, domains and parameters of a known function, functions of one's own."""
+"""Users' own files: other weights, domains and parameters, and functions of their own."""
 
 import re
 import warnings

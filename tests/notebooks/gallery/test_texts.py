@@ -1,4 +1,4 @@
-"""The tables to copy: C reads back as the same numbers, LaTeX is whole and holds them too."""
+"""The texts to copy: C reads back as the same numbers; LaTeX is well formed and has the same numbers."""
 
 import re
 import shutil
@@ -13,7 +13,7 @@ from notebooks.gallery.latex import as_latex, number
 from notebooks.gallery.shelves import shelves
 
 ARRAY = re.compile(r"static const (double|float|unsigned char) (\w+)\[(\d+)\] = \{\n(.*?)\n\};", re.DOTALL)
-# What an article with amsmath knows, of all that may stand in these texts.
+# The commands that these texts may use; an article with amsmath knows them.
 KNOWN = {
     *("begin", "end", "hline", "text", "operatorname", "mathrm", "for", "otherwise", "cases"),
     *("infty", "times", "sqrt", "frac", "max", "min", "left", "right", "geq", "leq", "wedge"),
